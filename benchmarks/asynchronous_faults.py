@@ -91,9 +91,7 @@ class Places:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one part."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--project", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--part", choices=["actors", "hub", "stopped"], default="actors")
@@ -102,9 +100,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args(argv)
     if not (asked.project / "data/policies/sft").exists():
-        parser.error(
-            f"{asked.project} holds no data/policies/sft: run its laptop recipe first (`make repro`)"
-        )
+        parser.error(f"{asked.project} holds no data/policies/sft: run its laptop recipe first (`make repro`)")
     asked.work.mkdir(parents=True, exist_ok=True)
     places = Places(asked.project.resolve(), asked.work.resolve(), asked.work.resolve() / "params.yaml")
     places.params.write_text(yaml.safe_dump(_params(asked.steps)), encoding="utf-8")
@@ -129,9 +125,7 @@ def _params(steps: int) -> dict[str, Any]:
     return params
 
 
-def kill_actors(
-    places: Places, kills: int, steps: int, chance: random.Random
-) -> tuple[dict[str, Any], list[str]]:
+def kill_actors(places: Places, kills: int, steps: int, chance: random.Random) -> tuple[dict[str, Any], list[str]]:
     """One round, and a victim every few seconds."""
     victims = [kind for kind in ACTORS for _ in range(kills)]
     chance.shuffle(victims)
@@ -157,9 +151,7 @@ def kill_actors(
     return {"killed": killed, **found}, failures
 
 
-def kill_hubs(
-    places: Places, kills: int, steps: int, chance: random.Random
-) -> tuple[dict[str, Any], list[str]]:
+def kill_hubs(places: Places, kills: int, steps: int, chance: random.Random) -> tuple[dict[str, Any], list[str]]:
     """Rounds that are killed once, and go on."""
     failures: list[str] = []
     drawn_again, told = 0, []
@@ -178,9 +170,7 @@ def kill_hubs(
         again_drawn = _drawn_again(before, places.work / name)
         drawn_again += len(again_drawn)
         if again_drawn:
-            failures.append(
-                f"{name}: {len(again_drawn)} responses journalled a second before were drawn again"
-            )
+            failures.append(f"{name}: {len(again_drawn)} responses journalled a second before were drawn again")
         say(f"hub {number + 1} of {kills}: {len(before)} responses kept")
         shutil.rmtree(places.work / name)
     return {"hubs": kills, "drawn_again": drawn_again}, failures
@@ -204,9 +194,7 @@ def _killed(places: Places, name: str, seconds: float) -> tuple[int, list[tuple[
     return None
 
 
-def stop_replicas(
-    places: Places, kills: int, steps: int, chance: random.Random
-) -> tuple[dict[str, Any], list[str]]:
+def stop_replicas(places: Places, kills: int, steps: int, chance: random.Random) -> tuple[dict[str, Any], list[str]]:
     """Replicas that hang and wake."""
     hub = places.start("stopped")
     failures: list[str] = []
@@ -246,9 +234,7 @@ def _actors(hub: subprocess.Popen, name: str) -> list[psutil.Process]:
 
 def _wait_for_first_step(hub: subprocess.Popen, log: Path) -> None:
     """Returns when both replicas and the trainer are at work, or the round has ended."""
-    while hub.poll() is None and not (
-        len(_actors(hub, "ReplicaActor")) == 2 and _actors(hub, "TrainerActor")
-    ):
+    while hub.poll() is None and not (len(_actors(hub, "ReplicaActor")) == 2 and _actors(hub, "TrainerActor")):
         time.sleep(0.2)
     time.sleep(8.0)
 
@@ -332,9 +318,7 @@ def _check(places: Places, name: str, code: int, steps: int) -> tuple[dict[str, 
         failures.append(f"{name}: the replay of its schedule gives other weights")
     timeline = json.loads((out / "schedules/rl_1/timeline.json").read_text())
     metrics = json.loads((out / "rl_1.json").read_text())
-    told = {
-        key: value for key, value in metrics.items() if key.startswith(("fault/", "repack/", "staleness/m"))
-    }
+    told = {key: value for key, value in metrics.items() if key.startswith(("fault/", "repack/", "staleness/m"))}
     return {**told, **_pauses(timeline)}, failures
 
 
@@ -379,16 +363,12 @@ def _pauses(timeline: dict[str, Any]) -> dict[str, float]:
         if not name.startswith("replica/"):
             continue
         faults = [
-            event["ts"]
-            for event in events
-            if event["ph"] == "i" and event["pid"] == pid and event["name"] == "fault"
+            event["ts"] for event in events if event["ph"] == "i" and event["pid"] == pid and event["name"] == "fault"
         ]
         work = sorted(
             event["ts"]
             for event in events
-            if event["ph"] == "X"
-            and event["pid"] == pid
-            and event["name"] in ("decode", "prefill", "no_prompts")
+            if event["ph"] == "X" and event["pid"] == pid and event["name"] in ("decode", "prefill", "no_prompts")
         )
         for fault in faults:
             later = [start for start in work if start > fault]

@@ -62,9 +62,7 @@ class Measured:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the contenders in turns."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=10)
@@ -158,10 +156,7 @@ def _run(work: Path, name: str, changes: dict[str, Any], steps: int) -> Measured
     out.mkdir(exist_ok=True)
     with open(out / "log", "wb") as log:
         round_ = subprocess.Popen(
-            [sys.executable, "-m", "stages", *rl_flags(work, params, out)],
-            cwd=PROJECT,
-            env=environment,
-            stderr=log,
+            [sys.executable, "-m", "stages", *rl_flags(work, params, out)], cwd=PROJECT, env=environment, stderr=log
         )
         ended: dict[int, float] = {}
         while round_.poll() is None:

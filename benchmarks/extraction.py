@@ -33,9 +33,7 @@ DOCUMENTS = {
 MINIMUM_SIMILARITY = 90.0
 IMAGES = re.compile(r"(?:\s*!\[[^\n]*?\]\([^()\n]*\))+\s*")
 """Solutions that are pictures only: the documents' gold, which is text, does not have them."""
-UNSEEN = frozenset(
-    ["title", "label", "latex-image", "description", "shortdescription", "hint", "idx", "notation"]
-)
+UNSEEN = frozenset(["title", "label", "latex-image", "description", "shortdescription", "hint", "idx", "notation"])
 Pairs = dict[str, list[tuple[str, str]]]
 
 
@@ -89,10 +87,7 @@ def matches(predicted: Pairs, gold: Pairs) -> tuple[int, int, int]:
             continue
         parts = [
             process.cdist(
-                [p[i] for p in wanted],
-                [p[i] for p in found],
-                scorer=fuzz.ratio,
-                score_cutoff=MINIMUM_SIMILARITY,
+                [p[i] for p in wanted], [p[i] for p in found], scorer=fuzz.ratio, score_cutoff=MINIMUM_SIMILARITY
             )
             for i in (0, 1)
         ]
@@ -239,9 +234,7 @@ def speed(data: Path, every: int) -> None:
     """CPU seconds of one core on the books' pages, beside trafilatura on the same pages, taking turns."""
     import trafilatura
 
-    contents = [
-        page["html"] for book in BOOKS for page in rows(data / "pages" / f"{book}.pages.jsonl.gz")[::every]
-    ]
+    contents = [page["html"] for book in BOOKS for page in rows(data / "pages" / f"{book}.pages.jsonl.gz")[::every]]
     seconds = {"ours": 0.0, "trafilatura": 0.0}
     for content in contents:
         started = time.process_time()
@@ -260,9 +253,7 @@ PARTS = {"books": books, "confidence": reliability, "documents": documents, "spe
 
 def main() -> None:
     """Runs the parts asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--part", choices=list(PARTS), action="append")
     parser.add_argument("--every", type=int, default=1, help="take every Nth page")

@@ -202,9 +202,7 @@ def populations() -> Iterator[tuple[str, float, float, Population]]:
 
 def main(argv: list[str] | None = None) -> int:
     """Prints a line for each setting, then the summary."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=10_000, help="simulated benchmarks for each setting")
     parser.add_argument("--bootstraps", type=int, default=500, help="of the peer; 0 leaves it out")
     parser.add_argument("--rollouts", type=Path, help="recorded responses: JSON lines with `score`")
@@ -237,9 +235,7 @@ def main(argv: list[str] | None = None) -> int:
     print("\nworst case of single responses, no problem lost: problems, lowest coverage, at which difference")
     for problems, (held, where) in worst.items():
         print(f"{problems:>6} {100 * held:.1f}% {where:.3f}")
-    lowest = min(
-        [one.coverage for own in found.values() for one, _, _ in own] + [held for held, _ in worst.values()]
-    )
+    lowest = min([one.coverage for own in found.values() for one, _, _ in own] + [held for held, _ in worst.values()])
     return 1 if lowest < LOWEST else 0
 
 

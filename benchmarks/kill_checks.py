@@ -145,13 +145,9 @@ def missing_numbers(project: Path, runs: list[Any]) -> list[str]:
         numbers: dict[str, float] = {}
         for path in files:
             numbers |= json.loads((project / path).read_text(encoding="utf-8"))
-        own = [
-            run for run in runs if run.data.tags.get("dvc.stage") == name and run.info.status == "FINISHED"
-        ]
+        own = [run for run in runs if run.data.tags.get("dvc.stage") == name and run.info.status == "FINISHED"]
         if not any(_has(run.data.metrics, numbers) for run in own):
-            missing.append(
-                f"{name}: none of its {len(own)} FINISHED runs has the numbers of {', '.join(files)}"
-            )
+            missing.append(f"{name}: none of its {len(own)} FINISHED runs has the numbers of {', '.join(files)}")
     return missing
 
 
@@ -183,10 +179,7 @@ def _states(runs: list[dict[str, Any]]) -> Counter[str]:
 
 def check_processes(project: Path, exit_code: int) -> Check:
     """Nothing of the clone runs after `make ui` was ended; what is about to end is given some seconds."""
-    check, until = (
-        Check("nothing runs on after the servers were stopped"),
-        time.monotonic() + SECONDS_TO_SETTLE,
-    )
+    check, until = (Check("nothing runs on after the servers were stopped"), time.monotonic() + SECONDS_TO_SETTLE)
     while (left := processes_of(project)) and time.monotonic() < until:
         time.sleep(0.5)
     check.found = {"processes": len(left), "exit code of make ui": exit_code}

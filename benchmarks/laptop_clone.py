@@ -114,9 +114,7 @@ def recorded_outputs(lock: Path) -> dict[str, str]:
     """Every output's hash by path. UserError when the file is no dvc.lock."""
     try:
         content = yaml.safe_load(lock.read_text(encoding="utf-8"))
-        return {
-            out["path"]: out["md5"] for stage in content["stages"].values() for out in stage.get("outs", [])
-        }
+        return {out["path"]: out["md5"] for stage in content["stages"].values() for out in stage.get("outs", [])}
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise UserError(f"{lock} is no dvc.lock that can be read ({error!r})") from None
 
@@ -262,9 +260,7 @@ def processes_of(folder: Path) -> dict[int, str]:
     return {
         int(entry.name): told
         for entry in Path("/proc").iterdir()
-        if entry.name.isdecimal()
-        and int(entry.name) not in own
-        and (told := _told(entry, os.fsencode(folder)))
+        if entry.name.isdecimal() and int(entry.name) not in own and (told := _told(entry, os.fsencode(folder)))
     }
 
 

@@ -27,9 +27,7 @@ class Peers:
         """What math-verify says of each pair, in order."""
         shares = [pairs[start :: self._count] for start in range(self._count)]
         verdicts: list[PeerVerdict] = [False] * len(pairs)
-        judged = self._pool.starmap(
-            math_verify_share, [(share, self._limit) for share in shares], chunksize=1
-        )
+        judged = self._pool.starmap(math_verify_share, [(share, self._limit) for share in shares], chunksize=1)
         for start, share in enumerate(judged):
             verdicts[start :: self._count] = share
         return verdicts
@@ -66,7 +64,5 @@ def math_verify_pair(gold: str, prediction: str, limit: int) -> PeerVerdict:
     try:
         sides = [parse(text, parsing_timeout=limit) for text in (gold, prediction)]
         return bool(verify(*sides, timeout_seconds=limit))
-    except (
-        Exception
-    ) as error:  # whatever a library raises on a row: its speed is measured, so the row stays in, as
+    except Exception as error:  # whatever a library raises on a row: its speed is measured, so the row stays in, as
         return type(error).__name__  # not correct, and `compare` prints how many

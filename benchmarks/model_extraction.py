@@ -37,25 +37,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--every", type=int, default=1, help="take every Nth page")
     given = parser.parse_args(argv)
     require_pages(parser, given.data)
-    params = load_section(given.params, "extract_web", ExtractWebParams).model_copy(
-        update={"min_confidence": 0.0}
-    )
+    params = load_section(given.params, "extract_web", ExtractWebParams).model_copy(update={"min_confidence": 0.0})
     if not isinstance(params.method, ModelMethod):
         raise UserError(f"{given.params}: extract_web.method.kind is {params.method.kind}: set it to model")
     sampler = load_section(given.params, "sampler", SamplerParams)
     for book in BOOKS:
         pages = rows(given.data / "pages" / f"{book}.pages.jsonl.gz")[:: given.every]
         names = {page["page"] for page in pages}
-        gold = pairs(
-            row for row in rows(given.data / "pages" / f"{book}.gold.jsonl.gz") if row["page"] in names
-        )
+        gold = pairs(row for row in rows(given.data / "pages" / f"{book}.gold.jsonl.gz") if row["page"] in names)
         table = [
             {"page_id": page["page"], "url": "", "format": "html", "content": page["html"], "licence": ""}
             for page in pages
         ]
-        unread = [
-            {"reason": "no_exercise", "row_id": name, "row": json.dumps({"page_id": name})} for name in names
-        ]
+        unread = [{"reason": "no_exercise", "row_id": name, "row": json.dumps({"page_id": name})} for name in names]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "pages.parquet"
             write_table(table, path, PAGE)
@@ -63,9 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             found = read_again(path, first, params, params.method, sampler, Path(folder))
         predicted = pairs({**row, "page": row["page_id"]} for row in found.candidates)
         print(f"{book:24} {told(*matches(predicted, gold))} pages {len(pages)}", flush=True)
-        print(
-            f"{'':24} { ({name: count for name, count in found.counts.items() if name.startswith('model/')}) }"
-        )
+        print(f"{'':24} { ({name: count for name, count in found.counts.items() if name.startswith('model/')}) }")
 
 
 if __name__ == "__main__":

@@ -60,10 +60,7 @@ class OurStep:
         sampler_params = load_section(params, "sampler", SamplerParams).model_copy(update=here)
         self.micro_batch_tokens = trainer_params.micro_batch_tokens
         self.trainer = build_trainer(
-            trainer_params,
-            self.params.optimizer,
-            self.params.max_gradient_norm,
-            language_model(policy, trainer_params),
+            trainer_params, self.params.optimizer, self.params.max_gradient_norm, language_model(policy, trainer_params)
         )
         self.sampler = build_sampler(sampler_params, policy)
         self.tokenizer = load_tokenizer(policy)
@@ -97,14 +94,7 @@ class OurStep:
         version = self.sampler.policy_version
         trained = prepare_samples(groups, self.params, version, self.micro_batch_tokens, self.trainer)
         updates = update_policy(
-            trained,
-            self.params,
-            self.micro_batch_tokens,
-            1.0,
-            self.trainer,
-            self.settings.seed,
-            "benchmark",
-            turn,
+            trained, self.params, self.micro_batch_tokens, 1.0, self.trainer, self.settings.seed, "benchmark", turn
         )
         row = summarise(updates)
         updated = time.perf_counter()

@@ -91,9 +91,7 @@ def tracked_bytes(shape: Shape, params: TorchTrainerParams) -> int:
 
 def _faked(batch: ResponseBatch, mode: FakeTensorMode) -> ResponseBatch:
     tensors = {one.name: getattr(batch, one.name) for one in fields(batch)}
-    return replace(
-        batch, **{name: mode.from_tensor(one) for name, one in tensors.items() if isinstance(one, Tensor)}
-    )
+    return replace(batch, **{name: mode.from_tensor(one) for name, one in tensors.items() if isinstance(one, Tensor)})
 
 
 @contextmanager
@@ -101,9 +99,7 @@ def _without_data() -> Iterator[None]:
     """The code takes the ways that it takes on a GPU, and asks no tensor for its values: a fake one has none."""
 
     def nonzero(tensor: Tensor) -> Tensor:
-        return torch.empty(
-            len(tensor), 1, dtype=torch.long
-        )  # as if all were nonzero: the most that it can be
+        return torch.empty(len(tensor), 1, dtype=torch.long)  # as if all were nonzero: the most that it can be
 
     with ExitStack() as stack:
         for place, name, stand_in in (
@@ -132,9 +128,7 @@ class _KernelsInPlace:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="Qwen2.5-0.5B")
     parser.add_argument("--tokens", type=int, default=16_384)
     parser.add_argument("--dtype", choices=["mixed", "float32"], default="mixed")

@@ -23,9 +23,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 def main() -> None:
     """Prints the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mirror", type=Path, default=PROJECT.parent / "shared" / "data" / "mirror")
     parser.add_argument("--every", type=int, default=1, help="take every n-th row")
     parser.add_argument("--show", type=int, default=0, help="hits to print of each source")
@@ -51,9 +49,7 @@ def main() -> None:
         started = time.process_time()
         hits = [(row, hit) for row in rows if (hit := index.find(row))]
         seconds = time.process_time() - started
-        by_rule = ", ".join(
-            f"{rule} {number}" for rule, number in Counter(hit.rule for _, hit in hits).most_common()
-        )
+        by_rule = ", ".join(f"{rule} {number}" for rule, number in Counter(hit.rule for _, hit in hits).most_common())
         print(
             f"hits {name:20} {len(hits) / len(rows):6.2%}  {len(hits)} of {len(rows)} rows ({by_rule}), "
             f"{1000 * seconds / len(rows):.2f} ms a row"

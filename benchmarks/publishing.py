@@ -83,9 +83,7 @@ class Publisher:
 
 def main() -> None:
     """Measures and writes."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--mebibytes", type=float, default=25.0)
     parser.add_argument("--blocks", type=int, default=5)
@@ -106,11 +104,7 @@ def main() -> None:
                     block, pulled = publisher.block(fleet, arguments.repeats)
                 stalls[count].append(block)
                 pulls[count] += pulled
-    result = {
-        "mebibytes": arguments.mebibytes,
-        "versions": arguments.blocks * arguments.repeats,
-        "replicas": {},
-    }
+    result = {"mebibytes": arguments.mebibytes, "versions": arguments.blocks * arguments.repeats, "replicas": {}}
     for count, blocks in stalls.items():
         every = sorted(one for block in blocks for one in block)
         result["replicas"][count] = {

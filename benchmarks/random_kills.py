@@ -59,10 +59,7 @@ SECONDS_OF_STANDSTILL = 300.0
 STANDSTILLS = 3
 STARTING = 5.0
 """Seconds in which a stage's process loads its libraries."""
-WORKING = {
-    "laptop": {"sft": 150, "rl_round": 46, "extract_web": 8, "filter_web": 5, "respond": 6},
-    "miniature": {},
-}
+WORKING = {"laptop": {"sft": 150, "rl_round": 46, "extract_web": 8, "filter_web": 5, "respond": 6}, "miniature": {}}
 """Seconds of an undisturbed stage, measured on two cores; one second for the others."""
 
 
@@ -110,17 +107,10 @@ class Record:
 
     def add(self, kind: str, **entry: Any) -> None:
         """An event with its time, printed too."""
-        event = {
-            "seconds": round(time.monotonic() - self.started, 1),
-            "at": time.strftime("%H:%M:%S"),
-            **entry,
-        }
+        event = {"seconds": round(time.monotonic() - self.started, 1), "at": time.strftime("%H:%M:%S"), **entry}
         self.content[kind].append(event)
         self.write()
-        say(
-            f"{kind} {len(self.content[kind])}: "
-            + ", ".join(f"{name} {value}" for name, value in entry.items())
-        )
+        say(f"{kind} {len(self.content[kind])}: " + ", ".join(f"{name} {value}" for name, value in entry.items()))
 
     def write(self) -> None:
         kills = Counter(kill["victim"] for kill in self.content["kills"])
@@ -132,9 +122,7 @@ class Record:
 class Operator:
     """Kills by plan, and starts again what is dead, until a flow run completes."""
 
-    def __init__(
-        self, ui: CloneUi, plan: Plan, chance: random.Random, record: Record, minutes: float
-    ) -> None:
+    def __init__(self, ui: CloneUi, plan: Plan, chance: random.Random, record: Record, minutes: float) -> None:
         self.ui, self.plan, self.chance, self.record = ui, plan, chance, record
         self.no_kills_after = time.monotonic() + 60 * minutes
         self.flow_run = ""
@@ -219,11 +207,7 @@ class Operator:
         self.plan.take()
         self.due, self.killed_in, self.killed_at = None, self.flow_run, time.monotonic()
         self.record.add(
-            "kills",
-            victim=victim,
-            pid=target.pid,
-            stage=self.stage or "between stages",
-            flow_run=self.flow_run,
+            "kills", victim=victim, pid=target.pid, stage=self.stage or "between stages", flow_run=self.flow_run
         )
 
     def _notice_standstill(self) -> None:
@@ -231,9 +215,7 @@ class Operator:
         if time.monotonic() - self.moved < SECONDS_OF_STANDSTILL or self.is_complete:
             return
         state = self.ui.state_type(self.flow_run) if self.flow_run else "no flow run"
-        self.record.add(
-            "problems", problem=f"nothing moved for {SECONDS_OF_STANDSTILL:.0f} s, flow run: {state}"
-        )
+        self.record.add("problems", problem=f"nothing moved for {SECONDS_OF_STANDSTILL:.0f} s, flow run: {state}")
         if len(self.record.content["problems"]) >= STANDSTILLS:
             raise GaveUp("nothing moves any more: see the logs in state/logs/ of the clone")
         self.ui.end()
@@ -259,10 +241,7 @@ def run_kills(flags: argparse.Namespace, record: Record, work: Path) -> list[Che
     checks = [check_processes(project, code), prefect, check_outputs(project, wanted), check_mlflow(project)]
     problems = [problem["problem"] for problem in record.content["problems"]]
     problems += [f"make ui did not start: {told}" for told in ui.failures]
-    return [
-        *checks,
-        Check("make ui starts each time, and no standstill", {"problems": len(problems)}, problems),
-    ]
+    return [*checks, Check("make ui starts each time, and no standstill", {"problems": len(problems)}, problems)]
 
 
 def _undisturbed(work: Path, flags: argparse.Namespace) -> dict[str, str]:
@@ -292,22 +271,14 @@ def tell(record: Record, checks: list[Check]) -> None:
 
 def main() -> int:
     """Parses, runs, prints; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="a new folder: clone, records, logs")
     parser.add_argument("--kills", type=int, default=50, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="of moments and victims")
-    parser.add_argument(
-        "--recipe", choices=RECIPES, default="laptop", help="miniature: the same graph, small numbers"
-    )
-    parser.add_argument(
-        "--reference", type=Path, help="dvc.lock of an undisturbed run of this commit and recipe"
-    )
+    parser.add_argument("--recipe", choices=RECIPES, default="laptop", help="miniature: the same graph, small numbers")
+    parser.add_argument("--reference", type=Path, help="dvc.lock of an undisturbed run of this commit and recipe")
     parser.add_argument("--commit", default="HEAD", help="what is cloned")
-    parser.add_argument(
-        "--minutes", type=float, default=600.0, help="no kill later than this; then it runs to its end"
-    )
+    parser.add_argument("--minutes", type=float, default=600.0, help="no kill later than this; then it runs to its end")
     flags = parser.parse_args()
     try:
         if flags.kills < 0 or flags.minutes < 0:

@@ -76,9 +76,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="a recipe like laptop.yaml")
     parser.add_argument("--policy", type=Path, default=Path("data/policies/sft"), help="policy folder")
     parser.add_argument("--problems", type=Path, default=Path("data/problems/train.parquet"))
@@ -195,9 +193,7 @@ class Contender:
 def report(turns: dict[str, list[Turn]]) -> list[str]:
     """A line for each contender, then the ratios of the others to the first: lowest, median and highest."""
     first, *others = turns
-    lines = [
-        "contender        seconds: median (min to max)  CPU s  responses  tokens  tokens/s  peak GiB  phases"
-    ]
+    lines = ["contender        seconds: median (min to max)  CPU s  responses  tokens  tokens/s  peak GiB  phases"]
     for name, rows in turns.items():
         seconds = [row["seconds"] for row in rows]
         rates = [row["tokens"] / row["seconds"] for row in rows]

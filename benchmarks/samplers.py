@@ -29,9 +29,7 @@ class Task:
         prompt = load_section(params, "prompt", PromptParams)
         self.settings, self.group_size = settings, rl.group_size
         self.prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in read_problems(settings)]
-        self.sampling = SamplingSettings(
-            rl.temperature, rl.top_p, rl.top_k, rl.max_response_tokens, rl.log_threshold
-        )
+        self.sampling = SamplingSettings(rl.temperature, rl.top_p, rl.top_k, rl.max_response_tokens, rl.log_threshold)
         self.responses = settings.prompts * rl.group_size
 
     def of_turn(self, turn: int) -> list[list[int]]:

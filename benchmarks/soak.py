@@ -95,9 +95,7 @@ def growth(name: str, values: Sequence[float]) -> Growth:
     level = mean - slope * middle
     squares = sum((y - level - slope * x) ** 2 for x, y in enumerate(tail))
     margin = stdtrit(count - 2, 0.975) * math.sqrt(squares / (count - 2) / spread)
-    return Growth(
-        name, kind_of_growth(name), values[0], values[-1], level, slope, slope - margin, slope + margin
-    )
+    return Growth(name, kind_of_growth(name), values[0], values[-1], level, slope, slope - margin, slope + margin)
 
 
 def kind_of_growth(name: str) -> str:
@@ -188,9 +186,7 @@ def soak(flags: argparse.Namespace, work: Path, content: dict[str, Any]) -> list
             )
             write_json(work / "soak.json", content)
             told = ", ".join(f"{name} {content['runs'][-1][name]:.0f}" for name in TOLD)
-            say(
-                f"run {number} of {flags.runs}: {told}; {len(wanted) - len(different)} of {len(wanted)} outputs equal"
-            )
+            say(f"run {number} of {flags.runs}: {told}; {len(wanted) - len(different)} of {len(wanted)} outputs equal")
     finally:
         code = ui.end()
     time.sleep(2)
@@ -207,9 +203,7 @@ def findings(runs: Sequence[dict[str, float]]) -> list[Growth]:
 
 def tell(found: Sequence[Growth], problems: Sequence[str], runs: int) -> None:
     """The table and the verdict."""
-    print(
-        f"| {'quantity':22} | {'run 1':>11} | {'last run':>11} | {'a run more, with 95% interval':>38} | verdict |"
-    )
+    print(f"| {'quantity':22} | {'run 1':>11} | {'last run':>11} | {'a run more, with 95% interval':>38} | verdict |")
     print("|---|---|---|---|---|")
     for one in found:
         slope = f"{one.slope:+.3f} ({one.low:+.3f} to {one.high:+.3f})"
@@ -225,24 +219,17 @@ def tell(found: Sequence[Growth], problems: Sequence[str], runs: int) -> None:
 
 def main() -> int:
     """Parses, runs, prints; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="a new folder: clone, records, logs")
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument(
-        "--recipe", choices=RECIPES, default="laptop", help="miniature: the same graph, small numbers"
-    )
+    parser.add_argument("--recipe", choices=RECIPES, default="laptop", help="miniature: the same graph, small numbers")
     flags = parser.parse_args()
     try:
         if flags.runs < 1:
             raise UserError("--runs is at least 1")
         work = make_work_folder(flags.work)
         about = {name: str(value) for name, value in vars(flags).items()}
-        content: dict[str, Any] = {
-            "about": {**about, "commit": git(PROJECT, "rev-parse", "HEAD")},
-            "runs": [],
-        }
+        content: dict[str, Any] = {"about": {**about, "commit": git(PROJECT, "rev-parse", "HEAD")}, "runs": []}
         with terminated_as_interrupt():
             problems = soak(flags, work, content)
     except UserError as error:

@@ -43,18 +43,14 @@ def main() -> None:
             print(f"{path:12} {name:8} {spread([row[name] for row in measured[path]])} {unit}")
     is_good = True
     for path in PATHS[1:]:
-        time_ratio, cpu_ratio, memory_ratio = (
-            ratio(measured, path, key) for key in ("both", "cpu", "memory")
-        )
+        time_ratio, cpu_ratio, memory_ratio = (ratio(measured, path, key) for key in ("both", "cpu", "memory"))
         print(f"ours / {path:12} time {time_ratio:.3f}   cpu {cpu_ratio:.3f}   memory {memory_ratio:.4f}")
         is_good = is_good and (path != "naive" or (time_ratio <= MOST_TIME and memory_ratio <= MOST_MEMORY))
     sys.exit(0 if is_good else 1)
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--vocabulary", type=int, default=151_936)
     parser.add_argument("--hidden", type=int, default=1024)
@@ -63,9 +59,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--chunk-tokens", type=int, default=None)
-    parser.add_argument(
-        "--measure", choices=PATHS, help="measure one path in this process and print it as JSON"
-    )
+    parser.add_argument("--measure", choices=PATHS, help="measure one path in this process and print it as JSON")
     return parser.parse_args()
 
 

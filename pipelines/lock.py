@@ -58,9 +58,7 @@ def main(arguments: list[str]) -> int:
 
 def _lock(work: Path, wanted: dict[str, list[str]], preferred: list[str]) -> str:
     everything = [line for group in wanted.values() for line in group]
-    (work / "all.txt").write_text(
-        "\n".join(preferred) + "\n"
-    )  # uv keeps the versions of the file that it replaces
+    (work / "all.txt").write_text("\n".join(preferred) + "\n")  # uv keeps the versions of the file that it replaces
     pins = _compile(work, [*everything, *INSTALLER], work / "all.txt")
     groups: dict[str, list[str]] = {"installer": list(_compile(work, INSTALLER)), "core": [], "cuda": []}
     seen = set(groups["installer"])
@@ -81,27 +79,14 @@ def _compile(
     work: Path, requirements: list[str], kept: Path | None = None, excluded: bool = False
 ) -> dict[str, list[str]]:
     """Lines by package name: several where versions differ by marker. Constrained by all.txt unless that is made."""
-    files = {
-        "wanted": requirements,
-        "overrides": [line for line in requirements if line.startswith("torch==")],
-    }
+    files = {"wanted": requirements, "overrides": [line for line in requirements if line.startswith("torch==")]}
     files["excludes"] = NO_CPU_BUILD if excluded else []
     for name, lines in files.items():
         (work / f"{name}.in").write_text("\n".join(lines) + "\n")
     out = kept or work / "some.txt"
     if not kept:
         out.unlink(missing_ok=True)
-    command = [
-        sys.executable,
-        "-m",
-        "uv",
-        "pip",
-        "compile",
-        "--quiet",
-        "--universal",
-        "--python-version",
-        "3.11",
-    ]
+    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"]
     command += ["--no-emit-index-url", "--no-annotate", "--no-header", "--output-file", str(out)]
     command += ["--override", "overrides.in", "--excludes", "excludes.in", "wanted.in"]
     command += ["--generate-hashes"] if kept else ["--constraint", "all.txt"]

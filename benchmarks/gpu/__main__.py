@@ -72,9 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=list(PARTS))
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--miniature", action="store_true", help="toy sizes; their figures say nothing")
@@ -138,9 +136,7 @@ def surroundings(arguments: argparse.Namespace) -> dict[str, Any]:
         "cuda": torch.version.cuda or "",
         "versions": versions,
         "date": datetime.date.today().isoformat(),
-        "command": " ".join(
-            ["python -m benchmarks.gpu", arguments.part, *(["--miniature"] * arguments.miniature)]
-        ),
+        "command": " ".join(["python -m benchmarks.gpu", arguments.part, *(["--miniature"] * arguments.miniature)]),
     }
 
 
@@ -167,14 +163,10 @@ def table(arguments: argparse.Namespace, found: dict[str, Any]) -> list[str]:
 
 
 def _line(row: Row, is_miniature: bool) -> str:
-    asked = (
-        f">= {row.least:g}" if row.least is not None else f"<= {row.most:g}" if row.most is not None else ""
-    )
+    asked = f">= {row.least:g}" if row.least is not None else f"<= {row.most:g}" if row.most is not None else ""
     verdict = "" if is_miniature or row.is_met is None else "met" if row.is_met else "missed"
     spread = f"{row.median:.4g} ({min(row.values):.4g} to {max(row.values):.4g}) {row.unit}"
-    return (
-        f"| {_cell(row.what)} | {spread} | {asked} | {' '.join(filter(None, [verdict, _cell(row.note)]))} |"
-    )
+    return f"| {_cell(row.what)} | {spread} | {asked} | {' '.join(filter(None, [verdict, _cell(row.note)]))} |"
 
 
 def _cell(text: str) -> str:

@@ -44,9 +44,7 @@ def tests(bench: Bench) -> list[Row]:
     run = [sys.executable, "-m", "pytest", "-m", "gpu", "-n0", *command, *GPU_TESTS]
     done = subprocess.run(run, cwd=PROJECT, capture_output=True, text=True)
     print(done.stdout[-4000:])
-    counts = {
-        word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout)
-    }
+    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout)}
     if bench.is_miniature:
         counts["passed"] = int((re.search(r"(\d+)/\d+ tests collected", done.stdout) or [0, 0])[1])
     note = ", ".join(f"{number} {word}" for word, number in counts.items())
@@ -54,9 +52,7 @@ def tests(bench: Bench) -> list[Row]:
     return [Row("tests marked gpu that pass", [passed], "", least=20, note=note)]
 
 
-def token_statistics_inputs(
-    bench: Bench, tokens: int, hidden: int, vocabulary: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def token_statistics_inputs(bench: Bench, tokens: int, hidden: int, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator(bench.device).manual_seed(0)
     kind = {"device": bench.device, "dtype": bench.dtype}
     states = torch.randn(1, tokens, hidden, generator=generator, **kind).requires_grad_()
@@ -136,9 +132,7 @@ def update_rows(bench: Bench, name: str, least: float, is_checkpointed: bool) ->
     bench.forget_peak()
     seconds = bench.seconds(lambda: trainer.update([batch], mean_loss, 1.0))
     rates = [tokens / one for one in seconds]
-    told = f"update {name} random, {tokens} tokens, {params.dtype}" + (
-        ", checkpointed" if is_checkpointed else ""
-    )
+    told = f"update {name} random, {tokens} tokens, {params.dtype}" + (", checkpointed" if is_checkpointed else "")
     planned = training_memory(shape, params, "adamw", 1, tokens, False).total - CONTEXT_BYTES
     rows = [
         Row(told, rates, "tokens/s", least=least),
@@ -174,9 +168,7 @@ def torch_sampler(bench: Bench) -> list[Row]:
     sampler, rows = TorchSampler(params, model, 1), []
     settings = SamplingSettings(1.0, 1.0, 0, tokens, None)
     for sequences in (4,) if bench.is_miniature else (64, 256, 512):
-        ids = torch.randint(
-            2, shape.vocabulary, (sequences, prompt), generator=torch.Generator().manual_seed(0)
-        )
+        ids = torch.randint(2, shape.vocabulary, (sequences, prompt), generator=torch.Generator().manual_seed(0))
         asked = [Trajectory(one, seed) for seed, one in enumerate(ids.tolist())]
 
         placed = ids.to(bench.device)
@@ -220,9 +212,7 @@ def trace(bench: Bench) -> list[Row]:
         trainer.update([batch], mean_loss, 1.0)
         bench.wait()
     kernels = [
-        one
-        for one in found.key_averages()
-        if (one.self_device_time_total if on_gpu else one.self_cpu_time_total)
+        one for one in found.key_averages() if (one.self_device_time_total if on_gpu else one.self_cpu_time_total)
     ]
 
     def seconds(one: object) -> float:
@@ -230,7 +220,5 @@ def trace(bench: Bench) -> list[Row]:
 
     kernels.sort(key=seconds, reverse=True)
     whole = sum(map(seconds, kernels))
-    rows = [
-        Row("kernels of one update", [sum(one.count for one in kernels)], "", note=f"{whole:.4f} s in all")
-    ]
+    rows = [Row("kernels of one update", [sum(one.count for one in kernels)], "", note=f"{whole:.4f} s in all")]
     return rows + [Row(f"  {one.key[:60]}", [seconds(one) / whole], "of the time") for one in kernels[:8]]

@@ -39,9 +39,7 @@ class Row:
         """None where nothing is asked."""
         if self.least is None and self.most is None:
             return None
-        return (self.least is None or self.median >= self.least) and (
-            self.most is None or self.median <= self.most
-        )
+        return (self.least is None or self.median >= self.least) and (self.most is None or self.median <= self.most)
 
 
 @dataclass(frozen=True)

@@ -111,10 +111,7 @@ def adapter(bench: Bench) -> list[Row]:
         seconds = bench.seconds(lambda: drawn.update(sampler.stream(asked, settings)), warm_ups=1)
         rates = [sum(len(one.token_ids) for one in drawn.values()) / second for second in seconds]
         weights = list(model.named_parameters())
-        synced = [
-            bench.wall_seconds(lambda: sampler.load_weights(iter(weights), 1))
-            for _ in range(bench.repeats + 1)
-        ]
+        synced = [bench.wall_seconds(lambda: sampler.load_weights(iter(weights), 1)) for _ in range(bench.repeats + 1)]
         gaps = [_gap(bench, model, asked[number], drawn[number]) for number in list(drawn)[:16]]
         sampler.close()
     return [

@@ -12,25 +12,16 @@ from stages.foundations.machine import PROJECT, state_folder
 
 
 def ablate(
-    name: Annotated[
-        str, typer.Argument(help="a file in pipelines/ablations/, without .yaml; none lists them")
-    ] = "",
+    name: Annotated[str, typer.Argument(help="a file in pipelines/ablations/, without .yaml; none lists them")] = "",
     jobs: Annotated[
-        str,
-        typer.Option(
-            help="runs at once, or `auto` for as many as memory (of the GPUs, if any) and cores hold"
-        ),
+        str, typer.Option(help="runs at once, or `auto` for as many as memory (of the GPUs, if any) and cores hold")
     ] = "1",
     variants: Annotated[str, typer.Option(help="some variants, with commas (default: all)")] = "",
     seeds: Annotated[str, typer.Option(help="some of the file's seeds, with commas (default: all)")] = "",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="print the plan with an estimate, run nothing")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan with an estimate, run nothing")] = False,
     markdown: Annotated[
         bool,
-        typer.Option(
-            "--markdown", help="print the table of finished runs, run nothing; without a name all claims"
-        ),
+        typer.Option("--markdown", help="print the table of finished runs, run nothing; without a name all claims"),
     ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="leave the worktrees of finished runs")] = False,
     revision: Annotated[str, typer.Option(help="git revision whose code is run")] = "HEAD",

@@ -187,15 +187,8 @@ class Ablation(StrictParams):
         ]
 
     def _wrong_metrics(self) -> list[str]:
-        named = [
-            (f"comparisons.{number}.metric", claimed.metric)
-            for number, claimed in enumerate(self.comparisons)
-        ]
-        named += [
-            (f"published.{variant}", metric)
-            for variant, numbers in self.published.items()
-            for metric in numbers
-        ]
+        named = [(f"comparisons.{number}.metric", claimed.metric) for number, claimed in enumerate(self.comparisons)]
+        named += [(f"published.{variant}", metric) for variant, numbers in self.published.items() for metric in numbers]
         return [
             f"{place}: there is no metric {name!r}; there are {', '.join(self.metrics)}"
             for place, name in named

@@ -24,10 +24,7 @@ WIDTH, LEFT, RIGHT, TOP, STEP = 720, 190, 24, 10, 30
 
 
 def render_page(
-    ablation: Ablation,
-    tables: Mapping[str, Sequence[Row]],
-    judged: Sequence[Judged],
-    about: Mapping[str, Any],
+    ablation: Ablation, tables: Mapping[str, Sequence[Row]], judged: Sequence[Judged], about: Mapping[str, Any]
 ) -> str:
     """The page as HTML; equal arguments give equal text."""
     environment = Environment(
@@ -88,9 +85,7 @@ def dot_plot(metric: Metric, rows: Sequence[Row]) -> str:
     parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">']
     parts += _axis(metric, low, high, x, TOP + STEP * len(known))
     if base is not None:
-        parts.append(
-            f'<line class="base" x1="{x(base)}" x2="{x(base)}" y1="{TOP}" y2="{TOP + STEP * len(known)}"/>'
-        )
+        parts.append(f'<line class="base" x1="{x(base)}" x2="{x(base)}" y1="{TOP}" y2="{TOP + STEP * len(known)}"/>')
     for place, row in enumerate(known):
         parts += _variant(row, spans[row.variant], x, TOP + STEP * (place + 0.5))
     return "\n".join([*parts, "</svg>"])
@@ -107,9 +102,7 @@ def _spans(row: Row, base: float | None) -> tuple[tuple[float, float] | None, ..
 def _axis(metric: Metric, low: float, high: float, x: Any, bottom: float) -> list[str]:
     parts = [f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>']
     for value in round_values(low, high):
-        parts.append(
-            f'<text class="tick" x="{x(value)}" y="{bottom + 15}">{number(value, metric.unit)}</text>'
-        )
+        parts.append(f'<text class="tick" x="{x(value)}" y="{bottom + 15}">{number(value, metric.unit)}</text>')
     middle = (LEFT + WIDTH - RIGHT) / 2
     name = escape(metric.label + unit_suffix(metric))
     return [*parts, f'<text class="tick" x="{middle}" y="{bottom + 31}">{name}</text>']
@@ -224,10 +217,7 @@ def metric_table(ablation: Ablation, name: str, rows: Sequence[Row]) -> Table:
 def overview_table(ablation: Ablation, tables: dict[str, Sequence[Row]]) -> Table:
     """The metrics after the first one: seed means only."""
     names = list(ablation.metrics)[1:]
-    head = [
-        "variant",
-        *(ablation.metrics[name].label + unit_suffix(ablation.metrics[name]) for name in names),
-    ]
+    head = ["variant", *(ablation.metrics[name].label + unit_suffix(ablation.metrics[name]) for name in names)]
     lines = [
         [row.variant, *(_cell(tables[name][place], ablation.metrics[name].unit) for name in names)]
         for place, row in enumerate(tables[next(iter(tables))])

@@ -46,15 +46,11 @@ def plan_runs(
     root: Path, ablation: Ablation, variants: Sequence[str] | None, seeds: Sequence[int] | None
 ) -> list[PlannedRun]:
     """Runs of the chosen variants and seeds (None: all), in the order of the file. UserError on an unknown one."""
-    for what, chosen, known in (
-        ("variant", variants, list(ablation.variants)),
-        ("seed", seeds, ablation.seeds),
-    ):
+    for what, chosen, known in (("variant", variants, list(ablation.variants)), ("seed", seeds, ablation.seeds)):
         unknown = [str(one) for one in chosen or [] if one not in known]
         if unknown:
             raise UserError(
-                f"ablation {ablation.name} has no {what} {', '.join(unknown)}: "
-                f"there are {', '.join(map(str, known))}"
+                f"ablation {ablation.name} has no {what} {', '.join(unknown)}: there are {', '.join(map(str, known))}"
             )
     return [
         planned(root, ablation, variant, seed)
@@ -106,11 +102,7 @@ def next_run(
 
 
 def expected_seconds(
-    ablation: Ablation,
-    left: Sequence[PlannedRun],
-    jobs: int,
-    measured: Sequence[float],
-    made: Collection[str],
+    ablation: Ablation, left: Sequence[PlannedRun], jobs: int, measured: Sequence[float], made: Collection[str]
 ) -> float:
     """Estimate of the wall time: each run, and the shared stages once for each prefix that is not among `made`.
 
@@ -133,17 +125,8 @@ def told_plan(
         lines += [f"      {name}: {value}" for name, value in own.changes.items()]
     lines.append("")
     leaders = leading([run for run in runs if not is_done(run)], baseline)
-    for run in [
-        *(run for run in runs if is_done(run)),
-        *in_order([r for r in runs if not is_done(r)], baseline),
-    ]:
-        state = (
-            "done"
-            if is_done(run)
-            else "runs first, makes what the others share"
-            if run in leaders
-            else "runs"
-        )
+    for run in [*(run for run in runs if is_done(run)), *in_order([r for r in runs if not is_done(r)], baseline)]:
+        state = "done" if is_done(run) else "runs first, makes what the others share" if run in leaders else "runs"
         lines.append(f"  {run.variant} seed {run.seed}: {state}")
     return lines
 
@@ -237,9 +220,7 @@ def _wrong_metrics(
     return found
 
 
-def _wrong_metric(
-    metric: Metric, policy: str, params: Mapping[str, Any], sections: Mapping[str, Any]
-) -> str | None:
+def _wrong_metric(metric: Metric, policy: str, params: Mapping[str, Any], sections: Mapping[str, Any]) -> str | None:
     """Of keys only those of scores are known before a run."""
     made, file = made_files(metric, params), resolve(metric.file, policy)
     if file not in made:

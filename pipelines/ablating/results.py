@@ -131,9 +131,7 @@ def verdict(claimed: Comparison, found: Difference) -> Verdict:
     if is_claimed is None:
         return "not separated"
     over_seeds = found.over_seeds
-    is_firm = (
-        over_seeds is not None and _all_say([*sides, (over_seeds.low, over_seeds.high)], claimed) is not None
-    )
+    is_firm = over_seeds is not None and _all_say([*sides, (over_seeds.low, over_seeds.high)], claimed) is not None
     if is_claimed:
         return "agrees" if is_firm else "leans for"
     return "disagrees" if is_firm else "leans against"
@@ -186,9 +184,7 @@ def rows_of(ablation: Ablation, metric: str, measured: Mapping[str, Measured]) -
                 name,
                 measured[name],
                 difference(measured[name], baseline) if baseline and name != ablation.baseline else None,
-                difference(measured[name], measured[previous])
-                if previous and previous != ablation.baseline
-                else None,
+                difference(measured[name], measured[previous]) if previous and previous != ablation.baseline else None,
                 ablation.published.get(name, {}).get(metric),
             )
         )
@@ -210,15 +206,11 @@ def judge_claims(ablation: Ablation, measured: Mapping[str, Mapping[str, Measure
 
 
 def _published(ablation: Ablation, claimed: Comparison) -> float | None:
-    numbers = [
-        ablation.published.get(name, {}).get(claimed.metric) for name in (claimed.variant, claimed.against)
-    ]
+    numbers = [ablation.published.get(name, {}).get(claimed.metric) for name in (claimed.variant, claimed.against)]
     return None if None in numbers else numbers[0] - numbers[1]
 
 
-def spent_to_reach(
-    accuracies: Sequence[float], spent: Sequence[float], goal: float, window: int
-) -> float | None:
+def spent_to_reach(accuracies: Sequence[float], spent: Sequence[float], goal: float, window: int) -> float | None:
     """The sum of `spent` up to the first step at which the mean of the last `window` accuracies is at least `goal`.
 
     Both have a number for each step. None when no step gets there. The first `window - 1` steps cannot.
@@ -244,9 +236,7 @@ def measure(ablation: Ablation, places: Mapping[PlannedRun, Path]) -> dict[str, 
                 own.by_seed[run.seed] = _value(metric, policy, place)
             except (KeyError, OSError) as error:
                 raise UserError(f"ablation {ablation.name}, metrics.{name}: {place} has no {error}") from None
-            if scores_policy(metric, policy, run.params) and (
-                scores := _scores_of_problems(metric, policy, place)
-            ):
+            if scores_policy(metric, policy, run.params) and (scores := _scores_of_problems(metric, policy, place)):
                 own.problems[run.seed] = scores
     return measured
 
@@ -274,9 +264,7 @@ def _scores_of_problems(metric: Score, policy: str, place: Path) -> dict[str, fl
     if not is_greedy and not quantity.startswith(("avg_at_", "pass_at_")):
         return {}
     verdicts = read_verdicts(place, policy)
-    own = verdicts[
-        (verdicts["benchmark"] == benchmark) & (verdicts["mode"] == ("greedy" if is_greedy else "sampled"))
-    ]
+    own = verdicts[(verdicts["benchmark"] == benchmark) & (verdicts["mode"] == ("greedy" if is_greedy else "sampled"))]
     correct = (own["verdict"] == "correct").groupby(own["problem_id"])
     if not quantity.startswith("pass_at_"):
         return correct.mean().to_dict()
@@ -285,11 +273,7 @@ def _scores_of_problems(metric: Score, policy: str, place: Path) -> dict[str, fl
 
 def _pass_rates(correct: Any, k: int) -> dict[str, float]:
     counts: pandas.DataFrame = correct.agg(["count", "sum"])
-    return dict(
-        zip(
-            counts.index, numpy.atleast_1d(pass_at_k(counts["count"], counts["sum"], k)).tolist(), strict=True
-        )
-    )
+    return dict(zip(counts.index, numpy.atleast_1d(pass_at_k(counts["count"], counts["sum"], k)).tolist(), strict=True))
 
 
 KEPT = ("metrics", "curves", "verdicts")
@@ -311,9 +295,7 @@ def keep_results(checkout: Path, place: Path, run: PlannedRun, about: dict[str, 
             shutil.copy2(checkout / name, folder / name)
         for kind in KEPT:
             if (checkout / "data" / kind).is_dir():
-                shutil.copytree(
-                    checkout / "data" / kind, folder / kind, ignore=shutil.ignore_patterns(".gitignore")
-                )
+                shutil.copytree(checkout / "data" / kind, folder / kind, ignore=shutil.ignore_patterns(".gitignore"))
         for target in run.targets:
             if not (folder / "metrics" / f"{target.replace('@', '/')}.json").exists():
                 raise UserError(f"DVC ended well and left no metrics of {target}")
@@ -326,9 +308,7 @@ def read_record(place: Path) -> dict[str, Any] | None:
     return json.loads(file.read_text()) if file.exists() else None
 
 
-def finished(
-    state: Path, name: str, run: PlannedRun, code: Mapping[str, str] | None
-) -> dict[str, Any] | None:
+def finished(state: Path, name: str, run: PlannedRun, code: Mapping[str, str] | None) -> dict[str, Any] | None:
     """The record of the run if it has these parameters and (unless None) ran these definitions."""
     record = read_record(record_folder(state, name, run))
     if record is None or record["params_hash"] != run.params_hash:

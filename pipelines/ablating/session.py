@@ -33,13 +33,7 @@ from pipelines.ablating.plan import (
     plan_runs,
     told_plan,
 )
-from pipelines.ablating.results import (
-    ablation_folder,
-    finished,
-    keep_results,
-    record_folder,
-    seconds_of_others,
-)
+from pipelines.ablating.results import ablation_folder, finished, keep_results, record_folder, seconds_of_others
 from pipelines.ablating.writing import Findings
 from pipelines.graph.graph import what_to_repro
 from pipelines.graph.project_lock import refusing_lock, repair_dvc_state
@@ -141,9 +135,7 @@ def show_markdown(choice: Choice) -> str:
 def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
     """Runs what is pending and writes what all finished runs of the file say; 1 when a run failed, else 0."""
     session = _open(choice)
-    with refusing_lock(
-        ablation_folder(choice.state, choice.name), "this ablation is running already: wait for it"
-    ):
+    with refusing_lock(ablation_folder(choice.state, choice.name), "this ablation is running already: wait for it"):
         pending = session.pending
         _say_start(session, pending, say)
         failed = []
@@ -166,9 +158,7 @@ def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
         if not failed or len(failed) < len(session.runs):
             _write(session, say)
     if failed:
-        say(
-            f"{len(failed)} runs failed: {', '.join(run.name for run in failed)}; the same command tries them again"
-        )
+        say(f"{len(failed)} runs failed: {', '.join(run.name for run in failed)}; the same command tries them again")
     return 1 if failed else 0
 
 
@@ -197,14 +187,10 @@ def _say_start(session: Session, pending: Sequence[PlannedRun], say: Callable[[s
         f"{session.ablation.name}: {len(pending)} of {total} runs to do, {jobs} at once{session.packed}, about "
         f"{session.estimate_minutes():.0f} min; code {_told_code(session.code)}"
     )
-    threads = max(
-        run.params[section].get("threads", 1) for run in pending for section in ("sampler", "trainer")
-    )
+    threads = max(run.params[section].get("threads", 1) for run in pending for section in ("sampler", "trainer"))
     cores = len(os.sched_getaffinity(0))
     if threads * jobs > cores and not visible_gpus():
-        say(
-            f"WARNING: {jobs} runs of {threads} threads on {cores} cores get in each other's way: lower --jobs"
-        )
+        say(f"WARNING: {jobs} runs of {threads} threads on {cores} cores get in each other's way: lower --jobs")
 
 
 def _told_code(code: Code) -> str:

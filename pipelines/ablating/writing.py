@@ -54,9 +54,7 @@ class Findings:
         records = {run: finished(state, ablation.name, run, None) for run in runs}
         done = {run: record for run, record in records.items() if record}
         if not done:
-            raise UserError(
-                f"ablation {ablation.name} has no finished run: run `retrace ablate {ablation.name}`"
-            )
+            raise UserError(f"ablation {ablation.name} has no finished run: run `retrace ablate {ablation.name}`")
         places = {run: record_folder(state, ablation.name, run) for run in done}
         measured = measure(ablation, places)
         self.ablation = ablation
@@ -116,11 +114,7 @@ class Findings:
             return self._track(open_store())
 
     def _track(self, store: MlflowStore) -> bool:
-        tags = {
-            "ablation": self.ablation.name,
-            "kind": "ablation_result",
-            "results": stable_hash(self.metrics()),
-        }
+        tags = {"ablation": self.ablation.name, "kind": "ablation_result", "results": stable_hash(self.metrics())}
         is_new = False
         for variant in dict.fromkeys(row.variant for rows in self.tables.values() for row in rows):
             numbers = {
@@ -130,9 +124,7 @@ class Findings:
                 if row.variant == variant
                 for key, value in _numbers(row).items()
             }
-            is_new |= _log(
-                store, f"{self.ablation.name}: {variant}", {**tags, "variant": variant}, numbers, {}
-            )
+            is_new |= _log(store, f"{self.ablation.name}: {variant}", {**tags, "variant": variant}, numbers, {})
         verdicts = {
             f"claim.{place}": f"{one.claimed.metric}: {one.claimed.variant} {one.claimed.direction} "
             f"{one.claimed.against}: {one.verdict}"
@@ -147,11 +139,7 @@ class Findings:
 
 
 def _log(
-    store: MlflowStore,
-    name: str,
-    tags: Mapping[str, str],
-    numbers: Mapping[str, float],
-    files: Mapping[str, str],
+    store: MlflowStore, name: str, tags: Mapping[str, str], numbers: Mapping[str, float], files: Mapping[str, str]
 ) -> bool:
     """Makes the run unless MLflow has it whole; it is known by its tag `results`, which it gets last."""
     from mlflow.entities import Metric
@@ -162,9 +150,7 @@ def _log(
     if store.client.search_runs([store.experiment_id], known, max_results=1):
         return False
     now, others = int(time.time() * 1000), {key: value for key, value in tags.items() if key != "results"}
-    run_id = store.client.create_run(
-        store.experiment_id, now, {**others, HALF_MADE: "true"}, name
-    ).info.run_id
+    run_id = store.client.create_run(store.experiment_id, now, {**others, HALF_MADE: "true"}, name).info.run_id
     store.client.log_batch(run_id, metrics=[Metric(key, value, now, 0) for key, value in numbers.items()])
     for file, text in files.items():
         store.client.log_text(run_id, text, file)
@@ -181,10 +167,7 @@ def _numbers(row: Row) -> dict[str, float]:
         found |= {"minus_baseline": own.mean}
         for name, interval in (("problems", own.over_problems), ("seeds", own.over_seeds)):
             if interval:
-                found |= {
-                    f"minus_baseline_{name}_low": interval.low,
-                    f"minus_baseline_{name}_high": interval.high,
-                }
+                found |= {f"minus_baseline_{name}_low": interval.low, f"minus_baseline_{name}_high": interval.high}
     return {name: value for name, value in found.items() if value is not None}
 
 

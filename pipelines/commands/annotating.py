@@ -19,8 +19,7 @@ from stages.foundations.params import load_value
 LOCAL_FILES = "/data/local-files/?d=images/"
 """Where Label Studio serves the folder `images` of an export that is its document root."""
 annotations = typer.Typer(
-    no_args_is_help=True,
-    help="Ask people about a round's images with Label Studio, and take in what they said.",
+    no_args_is_help=True, help="Ask people about a round's images with Label Studio, and take in what they said."
 )
 Round = Annotated[str, typer.Argument(metavar="ROUND", help="a name in section ranking_rounds")]
 Pool = Annotated[Path | None, typer.Option(help="the round's images [data/images/pool/ROUND]")]
@@ -34,8 +33,7 @@ def export_round(
     tasks: Annotated[int, typer.Option(min=1, help="tasks of a prompt, at most")] = 1,
     address: Annotated[str, typer.Option(help="what stands before IMAGE_ID.png in the tasks")] = LOCAL_FILES,
     annotated: Annotated[
-        Path | None,
-        typer.Option(help="export the tasks in this folder of annotations (data/annotations/ROUND)"),
+        Path | None, typer.Option(help="export the tasks in this folder of annotations (data/annotations/ROUND)")
     ] = None,
     pool: Pool = None,
 ) -> None:
@@ -54,9 +52,7 @@ def export_round(
 @annotations.command("import")
 def import_export(
     ranking_round: Round,
-    export: Annotated[
-        Path, typer.Argument(metavar="EXPORT", help="Label Studio's export in the format JSON")
-    ],
+    export: Annotated[Path, typer.Argument(metavar="EXPORT", help="Label Studio's export in the format JSON")],
     out: Annotated[Path, typer.Option(help="the file that ranking_rounds.ROUND.annotations is to name")],
     pool: Pool = None,
     prompts: Annotated[Path | None, typer.Option(help="[data/t2i/prompts.parquet]")] = None,

@@ -70,9 +70,7 @@ def compare_files(first: Path, second: Path, tolerance: Tolerance, suffix: str =
     try:
         match suffix or first.suffix:
             case ".json":
-                return _compare_values(
-                    json.loads(first.read_text()), json.loads(second.read_text()), tolerance
-                )
+                return _compare_values(json.loads(first.read_text()), json.loads(second.read_text()), tolerance)
             case ".csv":
                 return _compare_tables(_csv(first), _csv(second), tolerance)
             case ".parquet":
@@ -87,15 +85,11 @@ def compare_files(first: Path, second: Path, tolerance: Tolerance, suffix: str =
 def compare_folders(first: Mapping[str, Path], second: Path, tolerance: Tolerance) -> Comparison:
     """`first`: files by path in the folder. The worst file decides."""
     made = {path.relative_to(second).as_posix() for path in second.rglob("*") if path.is_file()}
-    found = {
-        name: compare_files(path, second / name, tolerance, Path(name).suffix) for name, path in first.items()
-    }
+    found = {name: compare_files(path, second / name, tolerance, Path(name).suffix) for name, path in first.items()}
     found |= {name: Comparison(Verdict.DIFFERENT, "is new") for name in made - set(first)}
     order = list(Verdict)
     worst = max((item.verdict for item in found.values()), key=order.index, default=Verdict.IDENTICAL)
-    return Comparison(
-        worst, _told([f"{name}: {item.detail}" for name, item in sorted(found.items()) if item.detail])
-    )
+    return Comparison(worst, _told([f"{name}: {item.detail}" for name, item in sorted(found.items()) if item.detail]))
 
 
 def _csv(path: Path) -> pandas.DataFrame:
@@ -151,9 +145,7 @@ def _compare_tables(first: pandas.DataFrame, second: pandas.DataFrame, tolerance
     if len(first) != len(second):
         return Comparison(Verdict.DIFFERENT, f"{len(first)} rows became {len(second)}")
     differences = [
-        text
-        for name in first.columns
-        if (text := _column_difference(name, first[name], second[name], tolerance))
+        text for name in first.columns if (text := _column_difference(name, first[name], second[name], tolerance))
     ]
     if differences:
         return Comparison(Verdict.DIFFERENT, f"of {len(first)} rows, {_told(differences)}")
@@ -196,9 +188,7 @@ def _compare_weights(first: Path, second: Path, tolerance: Tolerance) -> Compari
     except SafetensorError as error:
         return Comparison(Verdict.DIFFERENT, f"cannot be read: {error}")
     if one.keys() != other.keys():
-        return Comparison(
-            Verdict.DIFFERENT, f"tensors: {', '.join(sorted(one.keys() ^ other.keys())[:TOLD])}"
-        )
+        return Comparison(Verdict.DIFFERENT, f"tensors: {', '.join(sorted(one.keys() ^ other.keys())[:TOLD])}")
     shapes = [name for name in one if one[name].shape != other[name].shape]
     if shapes:
         return Comparison(Verdict.DIFFERENT, f"shapes of {', '.join(shapes[:TOLD])}")
@@ -220,9 +210,7 @@ def _first_difference(first: bytes, second: bytes) -> str:
         return f"{len(first)} bytes became {len(second)}"
     lines, others = first.decode(errors="replace").splitlines(), second.decode(errors="replace").splitlines()
     pairs = enumerate(zip(lines, others, strict=False), start=1)
-    number = next(
-        (number for number, (one, other) in pairs if one != other), min(len(lines), len(others)) + 1
-    )
+    number = next((number for number, (one, other) in pairs if one != other), min(len(lines), len(others)) + 1)
     return f"the first other line is {number}"
 
 

@@ -105,9 +105,7 @@ def check_python(root: Path, version: tuple[int, int] | None = None) -> Iterator
     version = version or sys.version_info[:2]
     text = ".".join(map(str, version))
     if version < OLDEST_PYTHON:
-        yield problem(
-            "python", f"{text}", "install Python 3.11, 3.12 or 3.13, then `make PYTHON=python3.12 set-up`"
-        )
+        yield problem("python", f"{text}", "install Python 3.11, 3.12 or 3.13, then `make PYTHON=python3.12 set-up`")
     elif version > NEWEST_PYTHON:
         yield warning("python", f"{text}, which nobody tried", "Python 3.11 to 3.13 are supported")
     elif Path(sys.prefix).resolve() != (root / ".venv").resolve():
@@ -131,9 +129,7 @@ def check_packages(root: Path, installed: Mapping[str, str] | None = None) -> It
     other_vllm = {"vllm-cpu", "vllm-cuda"} - {lock_group("vllm")}
     missing, other, count = [], [], 0
     for group, pins in groups.items():
-        for name, pinned in (
-            _pin(pin) for pin in pins if group not in other_vllm and not _is_conditional(pin)
-        ):
+        for name, pinned in (_pin(pin) for pin in pins if group not in other_vllm and not _is_conditional(pin)):
             found = installed.get(_normal(name))
             if found is None and group in needed:
                 missing.append(name)
@@ -144,9 +140,7 @@ def check_packages(root: Path, installed: Mapping[str, str] | None = None) -> It
     if missing:
         yield problem("packages", f"missing: {_some(missing)}", "`make set-up`")
     if other:
-        yield problem(
-            "packages", f"other versions than locked: {_some(other)}", f"delete .venv/{STAMP}, `make set-up`"
-        )
+        yield problem("packages", f"other versions than locked: {_some(other)}", f"delete .venv/{STAMP}, `make set-up`")
     if not missing and not other:
         yield ok("packages", f"{count} as locked" + (f"; groups {', '.join(sorted(done))}" if done else ""))
 
@@ -193,28 +187,20 @@ def check_gpu() -> Iterator[Finding]:
     build = torch.version.cuda
     if not has_nvidia_gpu():
         if build:
-            yield warning(
-                "gpu", f"none, and torch is a build for CUDA {build}", "it works, and takes more disk"
-            )
+            yield warning("gpu", f"none, and torch is a build for CUDA {build}", "it works, and takes more disk")
         else:
             yield ok("gpu", f"none: everything runs on the CPU ({os.cpu_count()} cores)")
         return
     shown = _nvidia_smi()
     if shown is None:
-        yield problem(
-            "gpu", "there is a GPU, and nvidia-smi does not answer", "install or reload the NVIDIA driver"
-        )
+        yield problem("gpu", "there is a GPU, and nvidia-smi does not answer", "install or reload the NVIDIA driver")
         return
     if not build:
-        remedy = (
-            f"delete .venv and `make set-up` with an index that has CUDA builds (about {CUDA_GIB:.0f} GiB)"
-        )
+        remedy = f"delete .venv and `make set-up` with an index that has CUDA builds (about {CUDA_GIB:.0f} GiB)"
         yield problem("gpu", f"{'; '.join(shown)}; torch {torch.__version__} is a CPU build", remedy)
     elif not torch.cuda.is_available():
         yield problem(
-            "gpu",
-            f"torch for CUDA {build} cannot use it",
-            "update the driver, or look at CUDA_VISIBLE_DEVICES",
+            "gpu", f"torch for CUDA {build} cannot use it", "update the driver, or look at CUDA_VISIBLE_DEVICES"
         )
     else:
         yield ok("gpu", f"{'; '.join(shown)}; torch for CUDA {build}")
@@ -260,9 +246,7 @@ def check_disk(places: Mapping[str, Path]) -> Iterator[Finding]:
         device = there.stat().st_dev
         if not os.access(there, os.W_OK):
             yield problem(
-                "disk",
-                f"{name} {there} cannot be written",
-                "check its owner and whether it is mounted read-only",
+                "disk", f"{name} {there} cannot be written", "check its owner and whether it is mounted read-only"
             )
         if device in seen:
             continue
@@ -271,9 +255,7 @@ def check_disk(places: Mapping[str, Path]) -> Iterator[Finding]:
         text = f"{free / GIB:.1f} GiB free for {name} ({there})"
         if free < TOO_LITTLE_DISK:
             yield problem(
-                "disk",
-                text,
-                "free some: `dvc gc --workspace` drops old results, state/scratch old checkpoints",
+                "disk", text, "free some: `dvc gc --workspace` drops old results, state/scratch old checkpoints"
             )
         elif free < LITTLE_DISK:
             yield warning("disk", text, "`dvc gc --workspace` drops the cache of old results")
@@ -340,9 +322,7 @@ def check_params(root: Path) -> Iterator[Finding]:
     except UserError as error:
         lines = [line.strip() for line in str(error).splitlines()[1:]]
         more = f" and {len(lines) - SHOWN_FAULTS} more" if len(lines) > SHOWN_FAULTS else ""
-        yield problem(
-            "params", "; ".join(lines[:SHOWN_FAULTS]) + more, "correct params.yaml, or `retrace use RECIPE`"
-        )
+        yield problem("params", "; ".join(lines[:SHOWN_FAULTS]) + more, "correct params.yaml, or `retrace use RECIPE`")
     else:
         yield ok("params", "params.yaml is usable")
 
@@ -380,9 +360,7 @@ def check_git(root: Path) -> Iterator[Finding]:
     changed = [line[3:] for line in git(root, "status", "--porcelain").splitlines()]
     code = [name for name in changed if name.startswith(("stages/", "pipelines/", "dvc.yaml"))]
     if Path(top).resolve() != root.resolve():
-        yield warning(
-            "git", f"the repository is {top}, not the project", "ablations and `verify` want one of its own"
-        )
+        yield warning("git", f"the repository is {top}, not the project", "ablations and `verify` want one of its own")
     elif code:
         shown = ", ".join(code[:SHOWN_FAULTS]) + (
             f" and {len(code) - SHOWN_FAULTS} more" if len(code) > SHOWN_FAULTS else ""
@@ -401,15 +379,9 @@ def check_link(root: Path, cache: Path) -> Iterator[Finding]:
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        yield problem(
-            "cache", f"{cache} cannot be made: {error.strerror}", "`dvc cache dir PATH`, or mend its owner"
-        )
+        yield problem("cache", f"{cache} cannot be made: {error.strerror}", "`dvc cache dir PATH`, or mend its owner")
         return
-    kinds = [
-        kind
-        for kind, works in (("reflink", _reflinks), ("hardlink", _hardlinks))
-        if _tried(works, cache, root)
-    ]
+    kinds = [kind for kind, works in (("reflink", _reflinks), ("hardlink", _hardlinks)) if _tried(works, cache, root)]
     if kinds:
         yield ok("cache", f"{cache}: {kinds[0]}")
     elif _tried(_symlinks, cache, root):
@@ -459,9 +431,7 @@ def check_remote(root: Path) -> Iterator[Finding]:
         return
     fault = remote_fault(root)
     if fault:
-        remedy = (
-            "check its address (`dvc remote list`), the network and your key; or `dvc remote default --unset`"
-        )
+        remedy = "check its address (`dvc remote list`), the network and your key; or `dvc remote default --unset`"
         yield problem("remote", f"{remote.name} ({remote.url}): {fault}", remedy)
     else:
         yield ok("remote", f"{remote.name} ({remote.url}) answers")

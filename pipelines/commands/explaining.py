@@ -32,9 +32,7 @@ def explain(
             "that of a git revision",
         ),
     ],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="print JSON, with hashes and parameters in full")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON, with hashes and parameters in full")] = False,
     picture: Annotated[Path | None, typer.Option(help="draw the chain into this .svg file too")] = None,
     params: Annotated[bool, typer.Option("--params", help="show every parameter of every stage")] = False,
 ) -> None:
@@ -105,9 +103,7 @@ def _told_gaps(total: Mapping[str, Any]) -> str:
     gaps = []
     if total["stages_without_seconds"]:
         gaps.append(f"no time on record for {', '.join(total['stages_without_seconds'])}")
-    without = [
-        name for name in total["stages_without_gpu_hours"] if name not in total["stages_without_seconds"]
-    ]
+    without = [name for name in total["stages_without_gpu_hours"] if name not in total["stages_without_seconds"]]
     if without:
         gaps.append(f"no GPUs on record for {', '.join(without)}")
     return f" ({'; '.join(gaps)})" if gaps else ""
@@ -157,9 +153,7 @@ def _own_first(entry: Entry) -> dict[str, Any]:
     stage = declared_stage(entry.stage)
     order = ["seed", *reversed([name for name in (stage.sections if stage else ()) if name != "seed"])]
     places = {name: place for place, name in enumerate(order)}
-    return dict(
-        sorted(entry.params.items(), key=lambda item: places.get(item[0].partition(".")[0], len(order)))
-    )
+    return dict(sorted(entry.params.items(), key=lambda item: places.get(item[0].partition(".")[0], len(order))))
 
 
 def _told_commit(own: Spent) -> str:
@@ -194,17 +188,14 @@ def content_of(chain: Chain, spent: Mapping[str, Spent]) -> dict[str, Any]:
 def _step_as_json(step: Step, own: Spent) -> dict[str, Any]:
     entry = step.entry
     inputs = [
-        {"path": one.path, "md5": one.digest, "made_by": list(one.makers), "stale": one.is_stale}
-        for one in step.inputs
+        {"path": one.path, "md5": one.digest, "made_by": list(one.makers), "stale": one.is_stale} for one in step.inputs
     ]
     return {
         "stage": entry.name,
         "lock_hash": entry.key,
         "command": entry.command,
         "inputs": inputs,
-        "outputs": [
-            {"path": path, "md5": digest, "bytes": entry.sizes[path]} for path, digest in entry.outs.items()
-        ],
+        "outputs": [{"path": path, "md5": digest, "bytes": entry.sizes[path]} for path, digest in entry.outs.items()],
         "raw": [dict(one) for one in step.raw],
         "params": entry.params,
         "code_md5": entry.code,
@@ -299,12 +290,8 @@ def _edges(step: Step, corner: Any) -> list[str]:
             way = f"M{x1:.0f},{y1:.0f} C{x1:.0f},{y1 + bend:.0f} {x2:.0f},{y2 - bend:.0f} {x2:.0f},{y2:.0f}"
             if y2 - y1 > ROW_GAP and abs(x2 - x1) > WIDTH / 2:  # past other boxes, and in from the side
                 side, middle = (x if x1 < x2 else x + WIDTH), y + HEIGHT / 2
-                way = (
-                    f"M{x1:.0f},{y1:.0f} C{x1:.0f},{middle:.0f} {x1:.0f},{middle:.0f} {side:.0f},{middle:.0f}"
-                )
-            lines.append(
-                f'<path{kind} d="{way}"><title>{escape(one.path)} {escape(one.digest)}</title></path>'
-            )
+                way = f"M{x1:.0f},{y1:.0f} C{x1:.0f},{middle:.0f} {x1:.0f},{middle:.0f} {side:.0f},{middle:.0f}"
+            lines.append(f'<path{kind} d="{way}"><title>{escape(one.path)} {escape(one.digest)}</title></path>')
     return list(dict.fromkeys(lines))
 
 

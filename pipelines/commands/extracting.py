@@ -32,9 +32,7 @@ LONGEST_LINE = 8 * MAX_CHARACTERS
 """Bytes of a JSON line, in which a character may take several."""
 _CONTENT_FIELDS = ("html", "content", "text", "markdown", "body")
 _NAME_FIELDS = ("page", "page_id", "doc_id", "id", "url", "path")
-_HTML = re.compile(
-    r"<\s*(?:!doctype\s+html|html|head|body|div|p|article|table|h[1-6]|dl|ol|ul)\b", re.IGNORECASE
-)
+_HTML = re.compile(r"<\s*(?:!doctype\s+html|html|head|body|div|p|article|table|h[1-6]|dl|ol|ul)\b", re.IGNORECASE)
 _MARKDOWN = re.compile(r"^(?:#{1,6}\s|```|:{3,}\s*[{\w])", re.MULTILINE)
 
 HINTS = {
@@ -66,10 +64,7 @@ class Wanted:
 
 
 def extract_files(
-    paths: Sequence[Path],
-    write: Callable[[str], None],
-    warn: Callable[[str], None],
-    wanted: Wanted = Wanted(),
+    paths: Sequence[Path], write: Callable[[str], None], warn: Callable[[str], None], wanted: Wanted = Wanted()
 ) -> Counter[str]:
     """Writes one JSON object a candidate and warns of each page without any; returns pages by outcome.
 
@@ -176,9 +171,7 @@ def _json_lines(path: Path) -> Iterator[Found]:
 
 
 def _from_row(name: str, row: Any) -> Found:
-    texts = (
-        {key: value for key, value in row.items() if isinstance(value, str)} if isinstance(row, dict) else {}
-    )
+    texts = {key: value for key, value in row.items() if isinstance(value, str)} if isinstance(row, dict) else {}
     content = next((texts[field] for field in _CONTENT_FIELDS if field in texts), None)
     if content is None:
         return name, "", None, "row_malformed"
@@ -200,8 +193,7 @@ def told_by_content(text: str) -> str:
     if _HTML.search(beginning):
         return "html"
     if re.search(
-        r"\\(?:documentclass|begin\s*\{(?:document|exercise|problem|question|solution)|section\s*\{)",
-        beginning,
+        r"\\(?:documentclass|begin\s*\{(?:document|exercise|problem|question|solution)|section\s*\{)", beginning
     ):
         return "latex"
     return "markdown" if _MARKDOWN.search(beginning) else ""
@@ -209,8 +201,7 @@ def told_by_content(text: str) -> str:
 
 def extract(
     files: Annotated[
-        list[Path],
-        typer.Argument(help="HTML, Markdown, CNXML, PreTeXt, LaTeX, WARC or JSONL files, or folders"),
+        list[Path], typer.Argument(help="HTML, Markdown, CNXML, PreTeXt, LaTeX, WARC or JSONL files, or folders")
     ],
     form: Annotated[str, typer.Option("--format", help="reader of every page, whatever its name says")] = "",
     solved_only: Annotated[bool, typer.Option(help="leave out exercises without a solution")] = False,

@@ -64,13 +64,10 @@ class _Row:
 
 def grade(
     file: Annotated[str, typer.Argument(help="JSON lines with gold and prediction; - reads standard input")],
-    jobs: Annotated[
-        int, typer.Option(min=1, help="worker processes for what the exact path cannot decide")
-    ] = 2,
+    jobs: Annotated[int, typer.Option(min=1, help="worker processes for what the exact path cannot decide")] = 2,
     judge: Annotated[str, typer.Option(help="folder of a policy that judges instead of the rules")] = "",
     judge_tokens: Annotated[int, typer.Option(min=1, help="longest judgement of such a policy")] = 1024,
-    params: Annotated[Path, typer.Option(help="file with the limits: section verifier")] = PROJECT
-    / "params.yaml",
+    params: Annotated[Path, typer.Option(help="file with the limits: section verifier")] = PROJECT / "params.yaml",
 ) -> None:
     """Give each row a verdict: correct, wrong, unparsed, exhausted or crashed. Lines to standard output."""
     try:
@@ -93,9 +90,7 @@ def _open(file: str) -> TextIO:
     try:
         return io.TextIOWrapper(_open_binary(file), encoding="utf-8-sig", errors="replace")
     except OSError as error:
-        raise UserError(
-            f"{file}: {error.strerror}. Give a file of JSON lines, or - for standard input"
-        ) from error
+        raise UserError(f"{file}: {error.strerror}. Give a file of JSON lines, or - for standard input") from error
 
 
 def _open_binary(file: str) -> Any:
@@ -249,9 +244,7 @@ def compare_verdicts(first: dict[Any, dict], second: dict[Any, dict]) -> Agreeme
     """The agreement on rows with the same keys; UserError when one has rows that the other lacks, or none."""
     if not first or first.keys() != second.keys():
         alone = len(first.keys() ^ second.keys())
-        raise UserError(
-            f"the files hold different rows ({alone} are in one only): grade the same file with both"
-        )
+        raise UserError(f"the files hold different rows ({alone} are in one only): grade the same file with both")
     table = Counter((first[key]["verdict"], second[key]["verdict"]) for key in first)
     total = len(first)
     correct = [sum(row["verdict"] == "correct" for row in side.values()) / total for side in (first, second)]

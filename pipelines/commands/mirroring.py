@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from stages.observe.mlflow_store import MlflowStore
 
 
-def mirror(
-    as_json: Annotated[bool, typer.Option("--json", help="print what was done as JSON")] = False,
-) -> None:
+def mirror(as_json: Annotated[bool, typer.Option("--json", help="print what was done as JSON")] = False) -> None:
     """Rebuild every MLflow run that is missing, from kept logs, git, dvc.lock, metric files, curves and the ledger.
 
     Safe to run at any time: what is there is left alone, so deleting state/mlflow.db loses no number. Runs that a cache
@@ -67,14 +65,7 @@ class Report:
 
     @property
     def is_nothing(self) -> bool:
-        counts = (
-            self.replayed,
-            self.delivered,
-            self.mirrored,
-            self.recognised,
-            self.graph_runs,
-            self.results,
-        )
+        counts = (self.replayed, self.delivered, self.mirrored, self.recognised, self.graph_runs, self.results)
         return not any(counts)
 
     def told(self) -> str:
@@ -130,12 +121,7 @@ def _places(root: Path, state: Path, report: Report) -> list[Place]:
     except UserError as error:
         report.problems.append(str(error))
     tell = report.problems.append
-    return [
-        *here,
-        *experiment_places(root, tell),
-        *kept_places(root, state, tell),
-        *places_in_git(root, tell),
-    ]
+    return [*here, *experiment_places(root, tell), *kept_places(root, state, tell), *places_in_git(root, tell)]
 
 
 def _graph_runs(store: MlflowStore, root: Path, state: Path, places: list[Place], report: Report) -> int:

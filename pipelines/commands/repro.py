@@ -35,11 +35,7 @@ def main() -> None:
     parser.add_argument("recipe", nargs="?", default="", help="a name in pipelines/recipes/, without .yaml")
     parser.add_argument("--verbose", action="store_true", help="show all output of DVC and of the stages")
     chosen, started = parser.parse_args(), time.monotonic()
-    with (
-        terminated_as_interrupt(),
-        recipe_in_use(PROJECT, chosen.recipe, say),
-        project_lock(PROJECT, say) as lock,
-    ):
+    with terminated_as_interrupt(), recipe_in_use(PROJECT, chosen.recipe, say), project_lock(PROJECT, say) as lock:
         clear_strays(PROJECT)
         code = run_graph(lock, chosen.verbose)
         if code:

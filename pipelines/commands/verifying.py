@@ -25,13 +25,7 @@ from typing import Annotated, Any
 import psutil
 import typer
 
-from pipelines.commands.comparing_outputs import (
-    Comparison,
-    Tolerance,
-    Verdict,
-    compare_files,
-    compare_folders,
-)
+from pipelines.commands.comparing_outputs import Comparison, Tolerance, Verdict, compare_files, compare_folders
 from pipelines.graph.graph import what_to_repro
 from pipelines.graph.project_lock import refusing_lock
 from pipelines.records.places import git_bytes, read_entries
@@ -47,9 +41,7 @@ def verify(
     revision: Annotated[
         str, typer.Option(help="git revision with its own dvc.lock (default: HEAD, lock as it is)")
     ] = "",
-    targets: Annotated[
-        str, typer.Option(help="stages to make from raw data on, with commas (default: all)")
-    ] = "",
+    targets: Annotated[str, typer.Option(help="stages to make from raw data on, with commas (default: all)")] = "",
     stage: Annotated[str, typer.Option(help="one stage alone, on the finished run's inputs")] = "",
     relative: Annotated[float, typer.Option(min=0, help="tolerance of numbers")] = 1e-6,
     absolute: Annotated[float, typer.Option(min=0, help="tolerance of numbers")] = 1e-9,
@@ -81,9 +73,7 @@ def verify(
     for row in content["outputs"]:
         if row["verdict"] != "identical":
             typer.echo(f"{row['verdict']}: {row['path']}: {row['detail']}")
-    typer.echo(
-        f"{content['verdict']}: {len(content['outputs'])} outputs in {content['seconds']:.0f} s; {page}"
-    )
+    typer.echo(f"{content['verdict']}: {len(content['outputs'])} outputs in {content['seconds']:.0f} s; {page}")
     raise typer.Exit(0 if content["is_reproduced"] else 1)
 
 
@@ -127,9 +117,7 @@ def _verify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) 
         remove_outputs(folder, reference)
         if order.stage:
             lay_inputs(folder, reference, order.stage)
-        tell(
-            f"running {order.stage or ', '.join(order.targets) or 'all stages'} of {subject.commit[:12]} in {folder}"
-        )
+        tell(f"running {order.stage or ', '.join(order.targets) or 'all stages'} of {subject.commit[:12]} in {folder}")
         targets = [order.stage] if order.stage else order.targets
         code, last = run_again(folder, targets, bool(order.stage), state / "verify" / "log.txt", tell)
         outputs = _compared(reference, order, folder)
@@ -143,9 +131,7 @@ def _verify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) 
 def _require_known(reference: Reference, names: list[str]) -> None:
     unknown = [name for name in names if name not in reference.stages]
     if unknown:
-        raise UserError(
-            f"dvc.lock has no stage {', '.join(unknown)}: there are {', '.join(reference.stages)}"
-        )
+        raise UserError(f"dvc.lock has no stage {', '.join(unknown)}: there are {', '.join(reference.stages)}")
 
 
 def _compared(reference: Reference, order: Order, folder: Path) -> list[dict[str, Any]]:
@@ -185,9 +171,7 @@ def _compare(reference: Reference, output: ReferenceOutput, folder: Path, tolera
         return Comparison(Verdict.MISSING, "was not made")
     files = reference.files(output)
     if files is None:
-        return Comparison(
-            Verdict.MISSING, "the finished run's is neither in the workspace nor in DVC's cache"
-        )
+        return Comparison(Verdict.MISSING, "the finished run's is neither in the workspace nor in DVC's cache")
     if "" in files:
         return compare_files(files[""], made, tolerance, Path(output.path).suffix)
     return compare_folders(files, made, tolerance)
@@ -245,10 +229,7 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-        platform.machine(),
-    )
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _gpus() -> list[str]:
@@ -302,8 +283,7 @@ def as_markdown(content: dict[str, Any]) -> str:
     rows = sorted(content["outputs"], key=lambda row: -order_of.index(row["verdict"]))
     lines += ["", "| output | stage | verdict | what differs |", "|---|---|---|---|"]
     lines += [
-        f"| {row['path']} | {row['stage']} | {row['verdict']} | {row['detail'].replace('|', '/')} |"
-        for row in rows
+        f"| {row['path']} | {row['stage']} | {row['verdict']} | {row['detail'].replace('|', '/')} |" for row in rows
     ]
     return "\n".join(lines) + "\n"
 
@@ -377,9 +357,7 @@ def lay_inputs(folder: Path, reference: Reference, stage: str) -> None:
     for output in reference.dependencies(stage):
         files = reference.files(output)
         if files is None:
-            raise UserError(
-                f"{output.path}, which {stage} reads, is neither in the workspace nor in DVC's cache"
-            )
+            raise UserError(f"{output.path}, which {stage} reads, is neither in the workspace nor in DVC's cache")
         for name, source in files.items():
             goal = folder / output.path / name if name else folder / output.path
             goal.parent.mkdir(parents=True, exist_ok=True)
@@ -441,9 +419,7 @@ class Reference:
         """UserError when nothing is on record, or the lock is no such file."""
         stages = load_yaml(lock)["stages"] if lock and read_entries(lock, str(root)) else None
         if not stages:
-            raise UserError(
-                "there is no dvc.lock to verify: run `make repro` first, or name a --revision that has one"
-            )
+            raise UserError("there is no dvc.lock to verify: run `make repro` first, or name a --revision that has one")
         return cls(root, cache, stages)
 
     def outputs(self, stages: list[str] | None = None) -> list[ReferenceOutput]:
@@ -459,9 +435,7 @@ class Reference:
         """The outputs that a stage reads, those inside of folders that it reads included."""
         paths = [dep["path"] for dep in self.stages[stage].get("deps", [])]
         return [
-            out
-            for out in self.outputs()
-            if any(out.path == path or out.path.startswith(f"{path}/") for path in paths)
+            out for out in self.outputs() if any(out.path == path or out.path.startswith(f"{path}/") for path in paths)
         ]
 
     def files(self, output: ReferenceOutput) -> dict[str, Path] | None:

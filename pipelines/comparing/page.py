@@ -200,9 +200,7 @@ def notes(findings: Findings) -> list[str]:
     if seeds == 1:
         lines.append("One seed each: nothing here says what training again would give.")
     else:
-        lines.append(
-            "±: standard deviation over seeds. seeds: 95% interval over seeds, or each seed's difference."
-        )
+        lines.append("±: standard deviation over seeds. seeds: 95% interval over seeds, or each seed's difference.")
     return lines
 
 
@@ -211,27 +209,18 @@ def _told_leaked(benchmark: Benchmark, is_clean: bool) -> str:
     if not benchmark.leaked:
         return ""
     if is_clean:
-        return (
-            f"CLEAN: {benchmark.leaked} problems of {benchmark.name} that a side was trained on are left out."
-        )
+        return f"CLEAN: {benchmark.leaked} problems of {benchmark.name} that a side was trained on are left out."
     count = f"{benchmark.leaked} of {len(benchmark.problems)} problems"
-    return (
-        f"TRAINED ON: {count} of {benchmark.name} are in a side's training tables; --clean leaves them out."
-    )
+    return f"TRAINED ON: {count} of {benchmark.name} are in a side's training tables; --clean leaves them out."
 
 
 def text_table(findings: Findings) -> str:
     """Aligned columns for a terminal, with the notes below."""
     rows = [list(HEAD), *(cells(one) for one in findings.comparisons)]
-    kept = [
-        place
-        for place in range(len(HEAD))
-        if HEAD[place] != "seeds" or any(r[place] != ABSENT for r in rows[1:])
-    ]
+    kept = [place for place in range(len(HEAD)) if HEAD[place] != "seeds" or any(r[place] != ABSENT for r in rows[1:])]
     widths = [max(len(row[place]) for row in rows) for place in kept]
     lines = [
-        "  ".join(row[place].ljust(width) for place, width in zip(kept, widths, strict=True)).rstrip()
-        for row in rows
+        "  ".join(row[place].ljust(width) for place, width in zip(kept, widths, strict=True)).rstrip() for row in rows
     ]
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join([*lines, "", *notes(findings)])

@@ -76,21 +76,14 @@ def picture_table(found: Sequence[PictureComparison]) -> str:
             f"{one.second} less {one.first}  {one.quantity:<11} {one.means[0]:8.4f} -> {one.means[1]:8.4f}  "
             f"{one.difference.estimate:+.4f} [{low:+.4f}, {high:+.4f}]  {one.verdict}"
         )
-    lines.append(
-        f"{found[0].pictures} pictures each, from the same noise; 95% intervals over prompts, not corrected"
-    )
+    lines.append(f"{found[0].pictures} pictures each, from the same noise; 95% intervals over prompts, not corrected")
     return "\n".join(lines)
 
 
 def picture_json(found: Sequence[PictureComparison]) -> list[dict[str, Any]]:
     """The same as plain values."""
     return [
-        {
-            **vars(one),
-            "means": list(one.means),
-            "difference": one.difference._asdict(),
-            "verdict": one.verdict,
-        }
+        {**vars(one), "means": list(one.means), "difference": one.difference._asdict(), "verdict": one.verdict}
         for one in found
     ]
 
@@ -107,9 +100,7 @@ def _table(argument: str, root: Path) -> Path | None:
     return place.file(f"{FOLDER}{name}.parquet")
 
 
-def _compared(
-    first: str, one: pandas.DataFrame, second: str, other: pandas.DataFrame
-) -> list[PictureComparison]:
+def _compared(first: str, one: pandas.DataFrame, second: str, other: pandas.DataFrame) -> list[PictureComparison]:
     both = one.merge(other, on=NOISE, suffixes=("_first", "_second"), validate="one_to_one")
     if not len(one) == len(other) == len(both):
         raise UserError(

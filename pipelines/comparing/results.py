@@ -115,11 +115,7 @@ class Findings:
 
 
 def compare(
-    sides: Sequence[Side],
-    families: Sequence[str],
-    is_common: bool,
-    is_all_pairs: bool,
-    is_clean: bool = False,
+    sides: Sequence[Side], families: Sequence[str], is_common: bool, is_all_pairs: bool, is_clean: bool = False
 ) -> Findings:
     """Every side against the first one, or all pairs. UserError as in `shared_benchmarks`."""
     benchmarks, restrictions = shared_benchmarks(sides, is_common, is_clean)
@@ -135,9 +131,7 @@ def compare(
         for benchmark in benchmarks
         for metric in benchmark.metrics(families)
     ]
-    found = [
-        _compare(benchmark, metric, (first, second), by_seed) for benchmark, metric, first, second in planned
-    ]
+    found = [_compare(benchmark, metric, (first, second), by_seed) for benchmark, metric, first, second in planned]
     corrected = holm([one.difference.p_value for one in found])
     scores = {key: sum(tables) / len(tables) for key, tables in by_seed.items()}
     return Findings(
@@ -151,10 +145,7 @@ def compare(
 
 
 def _compare(
-    benchmark: Benchmark,
-    metric: str,
-    pair: tuple[Side, Side],
-    by_seed: dict[tuple[str, str], list[pandas.DataFrame]],
+    benchmark: Benchmark, metric: str, pair: tuple[Side, Side], by_seed: dict[tuple[str, str], list[pandas.DataFrame]]
 ) -> Comparison:
     tables = [[table[metric].to_numpy() for table in by_seed[side.name, benchmark.name]] for side in pair]
     first, second = (sum(own) / len(own) for own in tables)
@@ -185,9 +176,7 @@ def _compare(
     )
 
 
-def _over_seeds(
-    first: dict[int, float], second: dict[int, float]
-) -> tuple[dict[int, float], Interval | None, bool]:
+def _over_seeds(first: dict[int, float], second: dict[int, float]) -> tuple[dict[int, float], Interval | None, bool]:
     """Differences of shared seeds, the interval over seeds, and whether the seeds agree on the sign."""
     shared = {seed: second[seed] - first[seed] for seed in first if seed in second and seed >= 0}
     signs = numpy.sign(list(shared.values()))
@@ -257,27 +246,20 @@ def _shared(name: str, tables: dict[str, Answers], is_clean: bool) -> tuple[Benc
     shared = set.intersection(*(set(own) for own in problems.values()))
     for label, own in problems.items():
         if len(own) > len(shared):
-            told.append(
-                f"{name}: {len(own) - len(shared)} of {label}'s {len(own)} problems are not in all others"
-            )
+            told.append(f"{name}: {len(own) - len(shared)} of {label}'s {len(own)} problems are not in all others")
     changed = {key for key in shared if len({own[key] for own in problems.values()} - {""}) > 1}
     if changed:
         told.append(f"{name}: {len(changed)} problems have the same id and another text or answer")
     shared -= changed
-    leaked = shared & {
-        key for own in tables.values() for benchmark, key in own.leaked or () if benchmark == name
-    }
+    leaked = shared & {key for own in tables.values() for benchmark, key in own.leaked or () if benchmark == name}
     shared -= leaked if is_clean else set()
     counts = {
-        mode: {label: _fewest(own, mode, shared) for label, own in rows.items()}
-        for mode in ("sampled", "greedy")
+        mode: {label: _fewest(own, mode, shared) for label, own in rows.items()} for mode in ("sampled", "greedy")
     }
     for mode, by_label in counts.items():
         if len(set(by_label.values())) > 1:
             listed = ", ".join(f"{label} {count}" for label, count in by_label.items())
-            told.append(
-                f"{name}: {mode} responses for each problem differ ({listed}); the first ones are compared"
-            )
+            told.append(f"{name}: {mode} responses for each problem differ ({listed}); the first ones are compared")
     samples, greedy = (min(counts[mode].values()) for mode in ("sampled", "greedy"))
     return Benchmark(name, tuple(sorted(shared)), samples, greedy > 0, len(leaked)), told
 
@@ -305,9 +287,7 @@ def problem_scores(answers: Answers, benchmark: Benchmark, families: Sequence[st
     all share, its first ones are taken.
     """
     verdicts = answers.verdicts
-    rows = verdicts[
-        (verdicts["benchmark"] == benchmark.name) & verdicts["problem_id"].isin(benchmark.problems)
-    ]
+    rows = verdicts[(verdicts["benchmark"] == benchmark.name) & verdicts["problem_id"].isin(benchmark.problems)]
     rows = rows.assign(is_correct=rows["verdict"] == "correct")
     columns: dict[str, Sequence[float]] = {}
     for metric in benchmark.metrics(families):
@@ -316,9 +296,7 @@ def problem_scores(answers: Answers, benchmark: Benchmark, families: Sequence[st
             ["problem_id", "sample_index"], kind="stable"
         )
         groups = (
-            own.groupby("problem_id", sort=True)
-            .head(1 if family == "greedy" else k)
-            .groupby("problem_id", sort=True)
+            own.groupby("problem_id", sort=True).head(1 if family == "greedy" else k).groupby("problem_id", sort=True)
         )
         match family:
             case "pass":
@@ -397,9 +375,7 @@ def examples(findings: Findings, families: Sequence[str], problems: int) -> list
     ]
 
 
-def _examples(
-    findings: Findings, benchmark: Benchmark, metric: str, first: Side, second: Side, most: int
-) -> Examples:
+def _examples(findings: Findings, benchmark: Benchmark, metric: str, first: Side, second: Side, most: int) -> Examples:
     scores = [findings.scores[side.name, benchmark.name][metric] for side in (first, second)]
     table = pandas.DataFrame({"first": scores[0], "second": scores[1]})
     table["gain"] = (table["second"] - table["first"]).round(12)
@@ -429,12 +405,7 @@ def _problem(row, rows: Sequence[dict[str, pandas.DataFrame] | None]) -> Problem
     text, answer = ("", "") if known is None else known.iloc[0][["problem", "answer"]]
     said = [[] if table is None else [_response(one) for one in table.itertuples()] for table in own]
     return Problem(
-        legible(str(row.Index), 200),
-        row.first,
-        row.second,
-        legible(text, CHARACTERS),
-        legible(answer, 200),
-        *said,
+        legible(str(row.Index), 200), row.first, row.second, legible(text, CHARACTERS), legible(answer, 200), *said
     )
 
 

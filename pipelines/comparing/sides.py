@@ -61,9 +61,7 @@ def read_sides(arguments: Sequence[str], root: Path, find_run: FindRun) -> list[
     sides = [side for argument in arguments for side in _sides_of(argument, root, find_run)]
     if len(sides) < 2:
         known = ", ".join(policies_of(working_place(root))) or "none yet, run `dvc repro`"
-        raise UserError(
-            f"there must be two to compare, given: {', '.join(arguments)}; policies here: {known}"
-        )
+        raise UserError(f"there must be two to compare, given: {', '.join(arguments)}; policies here: {known}")
     names = [side.name for side in sides]
     sides = [
         replace(side, name=f"{side.name} ({side.answers[0].where})") if names.count(side.name) > 1 else side
@@ -136,9 +134,7 @@ def _sides_of_folder(root: Path, folder: Path, given: str) -> list[Side]:
     )
     if not runs:
         known = ", ".join(policies_of(working_place(folder))) or "none"
-        raise UserError(
-            f"{given} holds no results of an ablation; for a checkout write FOLDER:POLICY (there: {known})"
-        )
+        raise UserError(f"{given} holds no results of an ablation; for a checkout write FOLDER:POLICY (there: {known})")
     by_variant: dict[str, list[Answers]] = {}
     for place in (kept_place(root, file.parent) for file in runs):
         own = read_answers(place, place.about["policy"])

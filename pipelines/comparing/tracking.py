@@ -72,9 +72,7 @@ def log_comparison(store: Any, record: Mapping[str, Any]) -> bool:
     store.client.log_text(run_id, record["markdown"], "comparison.md")
     store.client.log_dict(run_id, content, "comparison.json")
     store.client.set_terminated(run_id, "FINISHED", record["ms"])
-    store.client.set_tag(
-        run_id, "results", record["hash"]
-    )  # last: half a run is known by nothing and removed later
+    store.client.set_tag(run_id, "results", record["hash"])  # last: half a run is known by nothing and removed later
     store.client.delete_tag(run_id, HALF_MADE)
     return True
 
@@ -111,8 +109,7 @@ def run_finder(root: Path, state: Path) -> FindRun:
             policy = run.data.tags.get("policy", "")
             if not policy:
                 problem = (
-                    problem
-                    or f"MLflow run {text!r} is of stage {run.data.tags.get('stage', '?')} and has no policy"
+                    problem or f"MLflow run {text!r} is of stage {run.data.tags.get('stage', '?')} and has no policy"
                 )
                 continue
             for place in _places(root, state):

@@ -43,9 +43,7 @@ def ablate(
         revision: Git revision whose code is run.
     """
     chosen = {"--jobs": str(jobs), "--variants": variants, "--seeds": seeds, "--revision": revision}
-    run_ablation.with_options(task_run_name=ablation)(
-        ablation, [f"{name}={value}" for name, value in chosen.items()]
-    )
+    run_ablation.with_options(task_run_name=ablation)(ablation, [f"{name}={value}" for name, value in chosen.items()])
 
 
 @task(name="ablation", cache_policy=NO_CACHE, persist_result=False, retries=0)

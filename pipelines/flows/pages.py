@@ -65,9 +65,7 @@ def result_message(result: Mapping[str, Any] | None, done: Done) -> str:
     """One sentence for the flow's state: the last policy's scores, the first gain on each benchmark, what ran."""
     if not result:
         return done.told()
-    scores = {
-        score["benchmark"]: score for score in result["scores"]
-    }  # the last policy's, which are the last
+    scores = {score["benchmark"]: score for score in result["scores"]}  # the last policy's, which are the last
     gains = {gain["benchmark"]: gain for gain in reversed(result["gains"])}
     parts = []
     for benchmark, score in scores.items():
@@ -76,9 +74,7 @@ def result_message(result: Mapping[str, Any] | None, done: Done) -> str:
         over = f", {100 * gain['value']:+.1f} over {gain['baseline']}" if gain else ""
         parts.append(f"{score['policy']} {_percent(score)}{where}{over}")
     unscored = (gain for name, gain in gains.items() if name not in scores)
-    parts += [
-        f"{gain['policy']} - {gain['baseline']}, {gain['metric']}: {told_gain(gain)}" for gain in unscored
-    ]
+    parts += [f"{gain['policy']} - {gain['baseline']}, {gain['metric']}: {told_gain(gain)}" for gain in unscored]
     return "; ".join([*parts, done.told(), *(f"WARNING: {warning}" for warning in result["warnings"])])
 
 
@@ -120,17 +116,12 @@ def _scores(result: Mapping[str, Any]) -> list[str]:
     for benchmark in dict.fromkeys(score["benchmark"] for score in result["scores"]):
         scores = [score for score in result["scores"] if score["benchmark"] == benchmark]
         first = scores[0]
-        lines += [
-            f"### {benchmark}: {first['metric']} on {first['problems']} {first.get('unit', 'problems')}",
-            "",
-        ]
+        lines += [f"### {benchmark}: {first['metric']} on {first['problems']} {first.get('unit', 'problems')}", ""]
         lines += ["| policy | score | 95% interval |", "|---|--:|--:|"]
         for score in scores:
             low, high = 100 * score["low"], 100 * score["high"]
             cells = [score["policy"], f"{100 * score['value']:.1f} %", f"{low:.1f} to {high:.1f}"]
-            lines.append(
-                f"| {' | '.join(f'**{cell}**' if score is scores[-1] else cell for cell in cells)} |"
-            )
+            lines.append(f"| {' | '.join(f'**{cell}**' if score is scores[-1] else cell for cell in cells)} |")
         lines.append("")
     return lines
 
@@ -243,9 +234,7 @@ def _interval(metrics: Mapping[str, float], name: str) -> str:
 def _headlines(root: Path, path: str) -> dict[str, float]:
     """The numbers that `dvc metrics show` has of the stage: a file, or a folder with a file for each benchmark."""
     file = root / HEADLINES / path.removeprefix(METRICS)
-    files = (
-        {"": file} if file.is_file() else {f"{one.stem}/": one for one in file.with_suffix("").glob("*.json")}
-    )
+    files = {"": file} if file.is_file() else {f"{one.stem}/": one for one in file.with_suffix("").glob("*.json")}
     return {
         f"{benchmark}{name}": value
         for benchmark, one in sorted(files.items())

@@ -31,9 +31,7 @@ def main(argv: list[str]) -> int:
         description="Runs the Prefect flow `reproduce` once: a task for each stage that has to run, with live logs. "
         "Set PREFECT_API_URL to show it on a server that runs; otherwise a temporary server is used.",
     )
-    parser.add_argument(
-        "project", nargs="?", default="", help="folder of a DVC project (default: this project)"
-    )
+    parser.add_argument("project", nargs="?", default="", help="folder of a DVC project (default: this project)")
     given, started = parser.parse_args(argv), time.monotonic()
     try:
         root = project_folder(given.project)

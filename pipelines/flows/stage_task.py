@@ -16,6 +16,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from uuid import UUID
 
+import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
+
 # isort: split
 from prefect import get_run_logger, task
 from prefect.artifacts import (
@@ -51,10 +53,7 @@ REMEDIES = (
         "params.yaml, then run the flow again",
     ),
     (r"MLflow server at .* does not answer", "start the servers (make ui), or unset MLFLOW_TRACKING_URI"),
-    (
-        r"exited with 2\b|^error: ",
-        "the message says what to correct (usually in params.yaml); then run the flow again",
-    ),
+    (r"exited with 2\b|^error: ", "the message says what to correct (usually in params.yaml); then run the flow again"),
 )
 OTHERWISE = "correct the cause and run the flow again: finished stages are skipped, training resumes"
 
@@ -65,11 +64,7 @@ class StageFailed(Exception):
 
 @task(name="stage", cache_policy=NO_CACHE, persist_result=False, retries=0)
 def bring_up_to_date(
-    project: str,
-    stage: DvcStage,
-    hours: float,
-    env: Mapping[str, str] | None = None,
-    flags: Sequence[str] = (),
+    project: str, stage: DvcStage, hours: float, env: Mapping[str, str] | None = None, flags: Sequence[str] = ()
 ) -> str | State:
     """Brings one stage up to date with `dvc repro` and these `flags`. The result is an outcome of `OUTCOMES`.
 
@@ -96,9 +91,7 @@ def bring_up_to_date(
             with project_lock(root, logger.info) as lock, watched() as usage:
                 code = run_in_group(command, root, log, hours * 3600, surroundings, [*slots.held, lock])
         except TimedOut:
-            reason = (
-                f"stage {stage.name} was stopped after {hours:.3g} h: raise launch.hours (or hours_per_stage)"
-            )
+            reason = f"stage {stage.name} was stopped after {hours:.3g} h: raise launch.hours (or hours_per_stage)"
             _tell_failure(stage, log, reason, usage)
             return failed(TimedOut(reason))
     if code:
@@ -108,9 +101,7 @@ def bring_up_to_date(
     log.finish()
     outcome = next((word for said, word in OUTCOMES.items() if any(said in line for line in log.last)), RAN)
     page = StagePage(stage, root, surroundings, outcome, _told(slots), usage)
-    create_markdown_artifact(
-        describe(page), key=f"stage-{stage.slug}", description=f"Metrics of stage {stage.name}"
-    )
+    create_markdown_artifact(describe(page), key=f"stage-{stage.slug}", description=f"Metrics of stage {stage.name}")
     return outcome
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
+import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
+
 # isort: split
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
@@ -64,12 +66,7 @@ def run_name_of_form() -> str:
         return ""
 
 
-@flow(
-    name="reproduce",
-    flow_run_name=lambda: run_name_of_form() or "reproduce",
-    log_prints=False,
-    persist_result=False,
-)
+@flow(name="reproduce", flow_run_name=lambda: run_name_of_form() or "reproduce", log_prints=False, persist_result=False)
 def reproduce(recipe: RecipeOrAsItIs = AS_IT_IS, hours_per_stage: Hours = 0.0, project: str = "") -> State:
     """Bring every stage up to date, from raw data to the report. Unchanged stages are not run again.
 

@@ -80,9 +80,7 @@ class _Running:
 class Console:
     """Called with each line of `dvc repro`. `close` when the run has ended in whatever way."""
 
-    def __init__(
-        self, root: Path, out: TextIO, log: TextIO, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, root: Path, out: TextIO, log: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._root, self._out, self._log, self._clock = root, out, log, clock
         self.rewrites = out.isatty() and os.environ.get("TERM") != "dumb"
         """Whether the last line may be written anew, as on a terminal."""
@@ -325,10 +323,7 @@ def make_forecast(root: Path) -> Forecast:
     names = tuple(stage.address for stage in waiting if stage.address in running)
     known_here = _known_seconds(root, recipe)
     times = {name: one["seconds"] for name, one in of_run.items()} | known_here
-    sizes = {
-        name: _written_bytes(lock[name]) if name in lock else of_run.get(name, {}).get("bytes")
-        for name in names
-    }
+    sizes = {name: _written_bytes(lock[name]) if name in lock else of_run.get(name, {}).get("bytes") for name in names}
     return Forecast(
         len(stages),
         names,
@@ -354,9 +349,7 @@ def graph_stages(root: Path) -> list[GraphStage]:
 def remember_seconds(root: Path, seconds: Mapping[str, float]) -> None:
     """Keeps how long stages of the recipe in use took, for the next forecast."""
     known = _read(root / TIMES)
-    known[_recipe(root)] = known.get(_recipe(root), {}) | {
-        name: round(one, 1) for name, one in seconds.items()
-    }
+    known[_recipe(root)] = known.get(_recipe(root), {}) | {name: round(one, 1) for name, one in seconds.items()}
     write_text_atomically(root / TIMES, json.dumps(known, indent=1) + "\n")
 
 
@@ -384,9 +377,7 @@ def _reads(stage: GraphStage, written: Iterable[str]) -> bool:
     return any(out == dep or out.startswith(f"{dep}/") for out in written for dep in stage.deps)
 
 
-def _has_changed(
-    root: Path, stage: GraphStage, recorded: Mapping[str, Any] | None, params: Mapping[str, Any]
-) -> bool:
+def _has_changed(root: Path, stage: GraphStage, recorded: Mapping[str, Any] | None, params: Mapping[str, Any]) -> bool:
     if recorded is None:
         return True
     files = [*recorded.get("deps", ()), *recorded.get("outs", ())]
@@ -424,9 +415,7 @@ def _known(forecast: Forecast, unknown: tuple[str, ...], known: str) -> str:
         return known
     if len(unknown) == len(forecast.running):
         return f"not known before the first run; `retrace plan {forecast.recipe}` estimates it"
-    return (
-        f"{known}, not known yet for {', '.join(unknown) if len(unknown) < 4 else f'{len(unknown)} stages'}"
-    )
+    return f"{known}, not known yet for {', '.join(unknown) if len(unknown) < 4 else f'{len(unknown)} stages'}"
 
 
 def _size(count: float) -> str:

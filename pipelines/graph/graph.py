@@ -33,9 +33,7 @@ def project_folder(project: str) -> Path:
     """The folder that a flow's parameter names, this project for none. UserError where no DVC project is."""
     root = Path(project).absolute() if project else PROJECT
     if not (root / "dvc.yaml").is_file():
-        raise UserError(
-            f"project {project!r} is no DVC project of this machine: {root / 'dvc.yaml'} is missing"
-        )
+        raise UserError(f"project {project!r} is no DVC project of this machine: {root / 'dvc.yaml'} is missing")
     return root
 
 
@@ -57,9 +55,7 @@ def stages_in_order(root: Path, targets: tuple[str, ...] = ()) -> list[DvcStage]
             roots = [stage for stage in order if _address(stage, root) in targets]
             needed = set(roots).union(*(networkx.descendants(graph, stage) for stage in roots))
             order = [stage for stage in order if stage in needed]
-        return [
-            DvcStage(_address(stage, root), _metric_files(stage, root), _gpus(stage, root)) for stage in order
-        ]
+        return [DvcStage(_address(stage, root), _metric_files(stage, root), _gpus(stage, root)) for stage in order]
 
 
 def count_unchanged(root: Path, stages: Sequence[DvcStage], flags: Sequence[str] = ()) -> int:

@@ -44,9 +44,7 @@ def project_lock(root: Path, say: Callable[[str], None]) -> Iterator[int]:
         while not _is_taken(lock.fileno()):
             if time.monotonic() - said >= SECONDS_BETWEEN_LINES:
                 said = time.monotonic()
-                say(
-                    f"waiting for the run of process {path.read_text().strip() or '?'}, which is at work in {root}"
-                )
+                say(f"waiting for the run of process {path.read_text().strip() or '?'}, which is at work in {root}")
             time.sleep(SECONDS_BETWEEN_TRIES)
         lock.truncate(0)
         lock.write(str(os.getpid()))
@@ -115,8 +113,7 @@ def _living(table: Any) -> Any:
     try:
         write = {path: info for path, info in table["write"].items() if psutil.pid_exists(info["pid"])}
         read = {
-            path: [info for info in infos if psutil.pid_exists(info["pid"])]
-            for path, infos in table["read"].items()
+            path: [info for info in infos if psutil.pid_exists(info["pid"])] for path, infos in table["read"].items()
         }
     except (KeyError, TypeError, AttributeError):
         return table
@@ -161,13 +158,9 @@ def _is_stage(stage: Any) -> bool:
     entries = [stage.get(name, []) for name in _ENTRIES]
     if not all(isinstance(listed, list) for listed in entries):
         return False
-    has_paths = all(
-        isinstance(one, dict) and isinstance(one.get("path"), str) for listed in entries for one in listed
-    )
+    has_paths = all(isinstance(one, dict) and isinstance(one.get("path"), str) for listed in entries for one in listed)
     params = stage.get("params", {})
-    return (
-        has_paths and isinstance(params, dict) and all(isinstance(values, dict) for values in params.values())
-    )
+    return has_paths and isinstance(params, dict) and all(isinstance(values, dict) for values in params.values())
 
 
 def _drop_torn_stage(lock: Path, say: Callable[[str], None]) -> None:

@@ -195,9 +195,7 @@ def recipe_in_use(root: Path, recipe: str, say: Callable[[str], None]) -> Iterat
         while not _is_settled(root, recipe, lock):
             if time.monotonic() - said >= SECONDS_BETWEEN_LINES:
                 said = time.monotonic()
-                say(
-                    f"recipe {recipe or 'as it is'}: waiting for the runs that use another params.yaml in {root}"
-                )
+                say(f"recipe {recipe or 'as it is'}: waiting for the runs that use another params.yaml in {root}")
             time.sleep(SECONDS_BETWEEN_TRIES)
         yield
 
@@ -259,11 +257,7 @@ def recipe_text(root: Path, name: str, read: Callable[[str], str | None] | None 
         text = f"{told}\n{_dumped(content)}"
     missing = _left_out(root, content)
     if missing:
-        text = (
-            text.rstrip("\n")
-            + "\n\n# Left out by the recipe:\n"
-            + "".join(f"{one}: {{}}\n" for one in missing)
-        )
+        text = text.rstrip("\n") + "\n\n# Left out by the recipe:\n" + "".join(f"{one}: {{}}\n" for one in missing)
     return text
 
 
@@ -290,9 +284,7 @@ def _chain(
     wanted, asked_by = f"{name}.yaml", ""
     while True:
         if wanted in chain:
-            raise UserError(
-                f"recipe {name}: `extends` goes round in a circle: {' -> '.join([*chain, wanted])}"
-            )
+            raise UserError(f"recipe {name}: `extends` goes round in a circle: {' -> '.join([*chain, wanted])}")
         text = read(f"pipelines/recipes/{wanted}") if "/" not in wanted else None
         if text is None:
             raise UserError(
@@ -305,9 +297,7 @@ def _chain(
         if below is None:
             return list(chain.values())
         if not isinstance(below, str):
-            raise UserError(
-                f"recipe {wanted}: `extends` is {below!r}: write a file name, `extends: laptop.yaml`"
-            )
+            raise UserError(f"recipe {wanted}: `extends` is {below!r}: write a file name, `extends: laptop.yaml`")
         wanted, asked_by = below, wanted
 
 
@@ -351,9 +341,7 @@ def _yaml() -> Any:
     reader = YAML()
     reader.preserve_quotes, reader.width = True, 4096
     reader.indent(mapping=2, sequence=4, offset=2)
-    reader.representer.add_representer(
-        type(None), lambda to, _: to.represent_scalar("tag:yaml.org,2002:null", "null")
-    )
+    reader.representer.add_representer(type(None), lambda to, _: to.represent_scalar("tag:yaml.org,2002:null", "null"))
     return reader
 
 
@@ -379,9 +367,7 @@ def _loaded(text: str, told: str, load: Callable[[str], Any]) -> dict[str, Any]:
     try:
         content = load(text)
     except ValueError as error:
-        raise UserError(
-            f"pipelines/recipes/{told} is not valid YAML: {' '.join(str(error).split())}"
-        ) from None
+        raise UserError(f"pipelines/recipes/{told} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise UserError(f"pipelines/recipes/{told} must hold a mapping of sections")
     return content
@@ -427,9 +413,7 @@ def without(params: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return changed
 
 
-def dotted(
-    params: Mapping[str, Any], changes: Mapping[str, Any], before: str = ""
-) -> Iterator[tuple[str, Any]]:
+def dotted(params: Mapping[str, Any], changes: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     """Nested changes as dotted ones: mappings go into those that are there, everything else replaces.
 
     A mapping of another `kind` is another thing, and replaces the whole mapping; so does an empty one.

@@ -61,15 +61,10 @@ def summarize(result: Mapping[str, Any], seconds: float, changes: Mapping[str, s
 
     Scores are in percent, gains in points; both have 95% intervals over problems.
     """
-    lines = [
-        result["title"],
-        *([f"changed: {', '.join(f'{k} {v}' for k, v in changes.items())}"] if changes else []),
-    ]
+    lines = [result["title"], *([f"changed: {', '.join(f'{k} {v}' for k, v in changes.items())}"] if changes else [])]
     for benchmark in dict.fromkeys(row["benchmark"] for row in [*result["scores"], *result["gains"]]):
         scores = [score for score in result["scores"] if score["benchmark"] == benchmark]
-        measured = [
-            f"{one['metric']} on {one['problems']} {one.get('unit', 'problems')}" for one in scores[:1]
-        ]
+        measured = [f"{one['metric']} on {one['problems']} {one.get('unit', 'problems')}" for one in scores[:1]]
         lines += ["", f"{benchmark}: {', '.join([*measured, '95% interval'])}"]
         width = max((len(score["policy"]) for score in scores), default=0)
         lines += [
@@ -78,17 +73,9 @@ def summarize(result: Mapping[str, Any], seconds: float, changes: Mapping[str, s
             for score in scores
         ]
         gains = [gain for gain in result["gains"] if gain["benchmark"] == benchmark]
-        lines += [
-            f"  {gain['policy']} - {gain['baseline']}, {gain['metric']}: {told_gain(gain)}" for gain in gains
-        ]
+        lines += [f"  {gain['policy']} - {gain['baseline']}, {gain['metric']}: {told_gain(gain)}" for gain in gains]
     lines += [f"WARNING: {warning}" for warning in result["warnings"]]
-    return [
-        *lines,
-        "",
-        f"time    {seconds_in_words(seconds)}",
-        f"report  {result['page']}",
-        *_next(result["gains"]),
-    ]
+    return [*lines, "", f"time    {seconds_in_words(seconds)}", f"report  {result['page']}", *_next(result["gains"])]
 
 
 def told_gain(gain: Mapping[str, Any]) -> str:

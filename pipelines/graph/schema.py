@@ -92,9 +92,7 @@ def _wrong_sections(
 ) -> list[str]:
     readers = {section: stage.address for stage in reversed(stages) for section in stage.reads}
     interpolated = interpolated_sections(definitions)
-    wrong = [
-        f"{name}: unknown section; remove it or correct its spelling" for name in given if name not in models
-    ]
+    wrong = [f"{name}: unknown section; remove it or correct its spelling" for name in given if name not in models]
     wrong += [
         f"{name}: missing section, which {reader} reads; the recipes under pipelines/recipes have one"
         for name, reader in readers.items()
@@ -115,10 +113,7 @@ def _wrong_sections(
 
 def _gaps(definitions: Definitions, stages: list[GraphStage], given: Mapping[str, Any]) -> list[str]:
     """Inputs that no stage of the recipe makes, as where a branch is left out that another one needs."""
-    shared, made = (
-        shared_folders(definitions, given),
-        {path: stage for stage in stages for path in stage.outs},
-    )
+    shared, made = (shared_folders(definitions, given), {path: stage for stage in stages for path in stage.outs})
     absent = {
         path: name
         for name in left_out(definitions, given)
@@ -144,9 +139,7 @@ def _gaps(definitions: Definitions, stages: list[GraphStage], given: Mapping[str
 
 def _contradictions(sections: Mapping[str, Any], stages: list[GraphStage]) -> list[str]:
     found = [
-        line
-        for name in dict.fromkeys(stage.name for stage in stages)
-        for line in about(name).contradictions(sections)
+        line for name in dict.fromkeys(stage.name for stage in stages) for line in about(name).contradictions(sections)
     ]
     trainer, ranks = sections.get("trainer"), sections["launch"].ranks if "launch" in sections else 1
     width = getattr(sections.get("sampler"), "tensor_parallel", 1)
@@ -173,11 +166,7 @@ def updated_graph(root: Path) -> tuple[str, list[str]]:
     """The text that dvc.yaml in `root` should have, and the stages whose entries differ from what they declare."""
     head, *blocks = BLOCK.split((root / "dvc.yaml").read_text(encoding="utf-8"))
     entries = {next(iter(load_yaml(block))): block for block in blocks}
-    wanted = {
-        name: entry_of(name, stage)
-        for name in ["code", *stage_names(root)]
-        if (stage := declared_stage(name))
-    }
+    wanted = {name: entry_of(name, stage) for name in ["code", *stage_names(root)] if (stage := declared_stage(name))}
     changed = [name for name in wanted if load_yaml(entries.get(name, "{}")).get(name) != wanted[name]]
     entries |= {name: _block(name, wanted[name]) for name in changed}
     return "\n".join([head.rstrip(), *(block.rstrip() + "\n" for block in entries.values())]), changed

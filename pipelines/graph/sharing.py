@@ -83,9 +83,7 @@ def pull_before_run(root: Path, tell: Callable[[str], None] = say) -> tuple[str,
     code, last = _run(root, "pull")
     if code in (UNREACHABLE, SILENT):
         what = "cannot be reached" if code == UNREACHABLE else "has fallen silent"
-        tell(
-            f"warning: the remote {remote.name} ({remote.url}) {what}, so nothing more is pulled in this run: {last}"
-        )
+        tell(f"warning: the remote {remote.name} ({remote.url}) {what}, so nothing more is pulled in this run: {last}")
         return ()
     if code:
         # Without --allow-missing: a stage whose data are nowhere must run, or folders would stay half empty.

@@ -54,9 +54,7 @@ def main() -> None:
     is_shown = sys.argv[1:2] == ["--show"]
     words = sys.argv[2 if is_shown else 1 :]
     if not words or words[0].startswith("-"):
-        raise UserError(
-            "name a stage: python -m pipelines.launching [--show] NAME[@ITEM] [--params FILE] ..."
-        )
+        raise UserError("name a stage: python -m pipelines.launching [--show] NAME[@ITEM] [--params FILE] ...")
     launch, stage = launch_of(words), ["-m", "stages", *words]
     if is_shown:
         print(shown(launch, stage))
@@ -116,9 +114,7 @@ def shown(launch: LaunchParams, stage: Sequence[str]) -> str:
             return shlex.join(local_command(launch, stage))
 
 
-def _manifest(
-    launch: LaunchParams, command: KubernetesCommand, name: str, stage: Sequence[str]
-) -> dict[str, Any]:
+def _manifest(launch: LaunchParams, command: KubernetesCommand, name: str, stage: Sequence[str]) -> dict[str, Any]:
     make = ray_job if isinstance(command, KuberayCommand) else pytorch_job
     return make(launch, command, name, stage)
 

@@ -79,9 +79,7 @@ LOOKS_WITHOUT_ANSWER = 30
 """A control plane that is away for five minutes is not coming back soon."""
 
 
-def pytorch_job(
-    launch: LaunchParams, command: KubernetesCommand, name: str, stage: Sequence[str]
-) -> dict[str, Any]:
+def pytorch_job(launch: LaunchParams, command: KubernetesCommand, name: str, stage: Sequence[str]) -> dict[str, Any]:
     """The manifest. No pod starts again by itself: the stage goes on from its checkpoint when it is run again."""
     told = [f"{command.project}/.venv/bin/python", *TORCHRUN, *stage]
     pod = _pod(launch, command, {"name": "pytorch", "command": told})  # the operator looks for this name
@@ -106,18 +104,10 @@ def pytorch_job(
     }
 
 
-def ray_job(
-    launch: LaunchParams, command: KubernetesCommand, name: str, stage: Sequence[str]
-) -> dict[str, Any]:
+def ray_job(launch: LaunchParams, command: KubernetesCommand, name: str, stage: Sequence[str]) -> dict[str, Any]:
     """The manifest. The cluster ends with the stage; KubeRay gives Ray the GPUs that the pods are limited to."""
     # Words without a meaning to a shell: KubeRay joins them into a command of its own.
-    told = [
-        "env",
-        f"--chdir={command.project}",
-        "RAY_ADDRESS=auto",
-        f"{command.project}/.venv/bin/python",
-        *stage,
-    ]
+    told = ["env", f"--chdir={command.project}", "RAY_ADDRESS=auto", f"{command.project}/.venv/bin/python", *stage]
     head, worker = (
         {"rayStartParams": {}, "template": {"spec": _pod(launch, command, {"name": f"ray-{kind}"})}}
         for kind in ("head", "worker")
@@ -162,10 +152,7 @@ def _pod(launch: LaunchParams, command: KubernetesCommand, own: dict[str, Any]) 
         "containers": [container],
         "volumes": [
             {"name": "project", "persistentVolumeClaim": {"claimName": command.claim}},
-            {
-                "name": "shared-memory",
-                "emptyDir": {"medium": "Memory", "sizeLimit": f"{command.shared_memory_gib}Gi"},
-            },
+            {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": f"{command.shared_memory_gib}Gi"}},
         ],
     }
 
@@ -177,9 +164,7 @@ def run_job(manifest: dict[str, Any]) -> int:
     """
     name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
     kind = manifest["kind"].lower()
-    first = (
-        f"{name}-master-0" if kind == "pytorchjob" else f"job/{name}"
-    )  # KubeRay's submits, and follows the log
+    first = f"{name}-master-0" if kind == "pytorchjob" else f"job/{name}"  # KubeRay's submits, and follows the log
     _kubectl(namespace, "delete", kind, name, "--ignore-not-found", "--wait")
     log = None
     try:
@@ -216,9 +201,7 @@ def _states(namespace: str, kind: str, name: str) -> set[str]:
 
 
 def _kubectl(namespace: str, *arguments: str, given: str | None = None) -> str:
-    found = subprocess.run(
-        ["kubectl", "-n", namespace, *arguments], input=given, capture_output=True, text=True
-    )
+    found = subprocess.run(["kubectl", "-n", namespace, *arguments], input=given, capture_output=True, text=True)
     if found.returncode:
         raise UserError(f"kubectl {' '.join(arguments)} failed: {found.stderr.strip()}")
     return found.stdout
@@ -227,9 +210,7 @@ def _kubectl(namespace: str, *arguments: str, given: str | None = None) -> str:
 PORT = 29500
 
 
-def skypilot_task(
-    launch: LaunchParams, command: SkypilotCommand, name: str, stage: Sequence[str]
-) -> dict[str, Any]:
+def skypilot_task(launch: LaunchParams, command: SkypilotCommand, name: str, stage: Sequence[str]) -> dict[str, Any]:
     """The task: every node runs a torchrun, which finds the first node in SkyPilot's variables."""
     torchrun = [
         f"--nnodes={launch.nodes}",
@@ -242,10 +223,7 @@ def skypilot_task(
     return {
         "name": name,
         "num_nodes": launch.nodes,
-        "resources": {
-            "infra": command.infra,
-            "accelerators": f"{command.accelerator}:{launch.gpus_per_node}",
-        },
+        "resources": {"infra": command.infra, "accelerators": f"{command.accelerator}:{launch.gpus_per_node}"},
         "envs": dict(command.environment),
         "volumes": dict(command.volumes),
         "run": f"cd {shlex.quote(command.project)}\n"

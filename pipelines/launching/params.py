@@ -156,9 +156,7 @@ HOURS = 48.0
 def read_launch(root: Path) -> LaunchParams | None:
     """Section `launch` of the parameters in use; None where there is none. UserError where it is wrong."""
     given = _params(root).get("launch")
-    return (
-        None if given is None else validate_section(given, "launch", LaunchParams, Path(root / "params.yaml"))
-    )
+    return None if given is None else validate_section(given, "launch", LaunchParams, Path(root / "params.yaml"))
 
 
 def stage_hours(root: Path, asked: float) -> float:

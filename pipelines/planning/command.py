@@ -11,13 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipelines.planning.pictures import (
-    PicturePlan,
-    has_only_pictures,
-    make_picture_plan,
-    picture_dict,
-    picture_lines,
-)
+from pipelines.planning.pictures import PicturePlan, has_only_pictures, make_picture_plan, picture_dict, picture_lines
 from pipelines.planning.plan import Plan, Question, StagePlan, make_plan, recipe_params
 from pipelines.planning.sizes import GPUS, NUMBER_BYTES, named_shape
 from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, GpuSpeed
@@ -27,23 +21,15 @@ from stages.foundations.planned_work import ResponseLengths, Sampling, Training
 
 
 def plan(
-    recipe: Annotated[
-        str, typer.Argument(help="a name in pipelines/recipes/, or a parameter file (.yaml)")
-    ] = "",
-    gpu: Annotated[
-        str, typer.Option(help="A100, H100, H200, H20, L40S, ...; cpu measures this machine")
-    ] = "cpu",
+    recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/, or a parameter file (.yaml)")] = "",
+    gpu: Annotated[str, typer.Option(help="A100, H100, H200, H20, L40S, ...; cpu measures this machine")] = "cpu",
     gpus: Annotated[int, typer.Option(min=1, help="GPUs that train")] = 1,
     replicas: Annotated[int, typer.Option(min=1, help="samplers at work side by side; a round has one")] = 1,
-    price: Annotated[
-        float | None, typer.Option(min=0, help="of a GPU-hour (default: 2, an assumption)")
-    ] = None,
+    price: Annotated[float | None, typer.Option(min=0, help="of a GPU-hour (default: 2, an assumption)")] = None,
     model: Annotated[str, typer.Option(help="published sizes by name, such as Qwen2.5-7B")] = "",
     config: Annotated[str, typer.Option(help="a config.json with the policy's sizes")] = "",
     prompt_tokens: Annotated[float | None, typer.Option(min=1, help="of a mean prompt")] = None,
-    response_share: Annotated[
-        float | None, typer.Option(min=0, max=1, help="mean response / longest")
-    ] = None,
+    response_share: Annotated[float | None, typer.Option(min=0, max=1, help="mean response / longest")] = None,
     drawn: Annotated[float | None, typer.Option(min=1, help="groups drawn for one trained on")] = None,
     benchmark_problems: Annotated[int | None, typer.Option(min=1, help="that every policy answers")] = None,
     measured: Annotated[str, typer.Option(help="data/metrics of a finished run: its lengths are taken")] = "",
@@ -95,11 +81,7 @@ def plan(
 
 def _refuse_gpu_options(question: Question) -> None:
     """UserError where options that count GPUs stand beside a plan for this machine's CPU, which would ignore them."""
-    told = {
-        "--gpus": question.gpus > 1,
-        "--replicas": question.replicas > 1,
-        "--price": question.price is not None,
-    }
+    told = {"--gpus": question.gpus > 1, "--replicas": question.replicas > 1, "--price": question.price is not None}
     given = " and ".join(name for name, is_given in told.items() if is_given)
     if given and question.gpu.lower() == "cpu":
         raise UserError(
@@ -138,24 +120,15 @@ def _stage_dict(stage: StagePlan) -> dict[str, Any]:
 
 
 def _memory(stage: StagePlan) -> dict[str, float]:
-    held = (
-        {f"training_{name}": value for name, value in vars(stage.training).items()} if stage.training else {}
-    )
+    held = {f"training_{name}": value for name, value in vars(stage.training).items()} if stage.training else {}
     if stage.sampling:
-        held |= {
-            "sampling_weights": stage.sampling.weights,
-            "sampling_kv_cache": max(0.0, stage.sampling.kv_cache),
-        }
+        held |= {"sampling_weights": stage.sampling.weights, "sampling_kv_cache": max(0.0, stage.sampling.kv_cache)}
     return held
 
 
 def lines_of(made: Plan) -> list[str]:
     """A table for people; stages that only read and write tables are one line."""
-    title = (
-        f"{made.recipe} on {made.gpus} x {made.device}"
-        if made.gpus > 1
-        else f"{made.recipe} on {made.device}"
-    )
+    title = f"{made.recipe} on {made.gpus} x {made.device}" if made.gpus > 1 else f"{made.recipe} on {made.device}"
     heads = [
         "stage",
         "weights",
@@ -377,7 +350,5 @@ def compare(run: PublishedRun, mfu: float, bandwidth_share: float) -> Compared:
     room = gpu.memory_gb * 1e9 * MEMORY_SHARE_OF_SAMPLER * run.gpus_per_replica - weights
     kv_tokens = room / shape.kv_bytes_per_token(NUMBER_BYTES["bfloat16"])
     return Compared(
-        speed.training_seconds(shape, training),
-        speed.sampling_seconds(shape, sampling, kv_tokens),
-        run.step_seconds,
+        speed.training_seconds(shape, training), speed.sampling_seconds(shape, sampling, kv_tokens), run.step_seconds
     )

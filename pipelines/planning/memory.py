@@ -101,9 +101,7 @@ def activation_bytes(shape: Shape, tokens: int, width: int, is_checkpointed: boo
     return shape.layers * layer + norm + logits
 
 
-def sampling_memory(
-    shape: Shape, sampler: Any, gpu: Gpu, sequences: float, tokens_each: float
-) -> SamplingMemory:
+def sampling_memory(shape: Shape, sampler: Any, gpu: Gpu, sequences: float, tokens_each: float) -> SamplingMemory:
     """One replica over `tensor_parallel` GPUs; `sequences` of `tokens_each` are the most that is asked for at once."""
     parallel = getattr(sampler, "tensor_parallel", 1)
     width = NUMBER_BYTES[sampler.dtype]

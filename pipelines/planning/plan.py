@@ -16,13 +16,7 @@ import psutil
 
 from pipelines.graph.recipes import read_recipe, recipe_names
 from pipelines.graph.schema import check_values
-from pipelines.planning.memory import (
-    SamplingMemory,
-    TrainingMemory,
-    problems_of,
-    sampling_memory,
-    training_memory,
-)
+from pipelines.planning.memory import SamplingMemory, TrainingMemory, problems_of, sampling_memory, training_memory
 from pipelines.planning.sizes import Gpu, Shape, find_gpu, named_shape, read_config, shape_of
 from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, CpuSpeed, GpuSpeed, sampling_flops, training_flops
 from stages.foundations.errors import UserError
@@ -126,9 +120,7 @@ def recipe_params(root: Path, recipe: str) -> Mapping[str, Any]:
         return read_yaml(Path(recipe))
     if recipe in recipe_names(root):
         return read_recipe(root, recipe)
-    raise UserError(
-        f"no recipe {recipe!r}: there are {', '.join(recipe_names(root))}, or name a parameter file"
-    )
+    raise UserError(f"no recipe {recipe!r}: there are {', '.join(recipe_names(root))}, or name a parameter file")
 
 
 def read_work(root: Path, recipe: str, question: Question) -> RecipeWork:
@@ -143,9 +135,7 @@ def read_work(root: Path, recipe: str, question: Question) -> RecipeWork:
     sizes = _sizes(stages, sections)
     shape = _shape(sizes, question, root)
     lengths = _lengths(stages, sections, sizes, shape, question)
-    return RecipeWork(
-        sections, shape, lengths, {stage.address: _work(stage, sections, lengths) for stage in stages}
-    )
+    return RecipeWork(sections, shape, lengths, {stage.address: _work(stage, sections, lengths) for stage in stages})
 
 
 def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) -> Plan:
@@ -171,23 +161,13 @@ def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) ->
         if shape.parameters < 1e9:
             not_counted.append("launches between kernels, which rule below a billion parameters")
         count, price = question.gpus, PRICE if question.price is None else question.price
-        assumptions.append(
-            f"price: {price:g} a GPU-hour" + ("" if question.price is not None else " (assumed)")
-        )
+        assumptions.append(f"price: {price:g} a GPU-hour" + ("" if question.price is not None else " (assumed)"))
     plans = [_planned(name, own, sections, shape, gpu, speed, question, ranks) for name, own in work.items()]
     found = [
         sentence
         for plan in plans
         for sentence in problems_of(
-            plan.name,
-            work[plan.name],
-            plan.training,
-            plan.sampling,
-            sections,
-            shape,
-            gpu,
-            question.gpus,
-            is_split,
+            plan.name, work[plan.name], plan.training, plan.sampling, sections, shape, gpu, question.gpus, is_split
         )
     ]
     return Plan(
@@ -216,9 +196,7 @@ def _sizes(stages: list[GraphStage], sections: Mapping[str, Any]) -> ModelSizes:
     models = [about(stage.name).model for stage in stages]
     found = [model(sections) for model in models if model is not None]
     if not found:
-        raise UserError(
-            "no stage of this recipe brings a language model, and other models are not planned for"
-        )
+        raise UserError("no stage of this recipe brings a language model, and other models are not planned for")
     return found[0]
 
 
@@ -289,16 +267,10 @@ def _cpu(
         probe = probe_cpu(shape, settings)
     told.append(
         f"cpu: measured in {probe.seconds:.0f} s, {probe.free_share:.0%} of one core got"
-        + (
-            "; the machine is busy, so threads and lanes beyond one are taken to gain nothing"
-            if probe.is_busy
-            else ""
-        )
+        + ("; the machine is busy, so threads and lanes beyond one are taken to gain nothing" if probe.is_busy else "")
     )
     if sampler.kind == "vllm":
-        told.append(
-            "sampler vllm on a CPU: planned as if the probe's products were its own; its start is not counted"
-        )
+        told.append("sampler vllm on a CPU: planned as if the probe's products were its own; its start is not counted")
     return CpuSpeed(probe, lanes, sampler.max_sequences, trainer.gradient_checkpointing, trainer.threads)
 
 
@@ -349,9 +321,7 @@ def _planned(
     held = drawn_with = None
     if training:
         ranks = together.trainer_ranks if together else ranks
-        held = training_memory(
-            shape, trainer, training.kind, ranks, training.longest, training.holds_reference
-        )
+        held = training_memory(shape, trainer, training.kind, ranks, training.longest, training.holds_reference)
     if drawing:
         open_prompts = (min(part.prompts, part.in_flight or part.prompts) * part.samples for part in drawing)
         sequences = max(open_prompts) / replicas
@@ -360,9 +330,7 @@ def _planned(
     kv_tokens = max(1.0, drawn_with.kv_tokens) if drawn_with else 1.0
     start = speed.start_seconds(bool(training or drawing)) if isinstance(speed, CpuSpeed) else 0.0
     flops = training_flops(training, shape, trainer.gradient_checkpointing) if training else 0.0
-    trained = (
-        speed.training_seconds(shape, training) + speed.update_seconds(shape, training) if training else 0.0
-    )
+    trained = speed.training_seconds(shape, training) + speed.update_seconds(shape, training) if training else 0.0
     drawn = sum(speed.sampling_seconds(shape, part, kv_tokens) for part in drawing)
     return StagePlan(
         name=name,

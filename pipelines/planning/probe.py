@@ -118,8 +118,7 @@ class _Attention:
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         query, key, value = (
-            part.view(self.rows, self.tokens, -1, self.shape.head_size).transpose(1, 2)
-            for part in (query, key, value)
+            part.view(self.rows, self.tokens, -1, self.shape.head_size).transpose(1, 2) for part in (query, key, value)
         )
         repeats = self.shape.heads // self.shape.kv_heads
         key, value = _turned(key).repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)

@@ -62,9 +62,7 @@ def find_gpu(name: str) -> Gpu:
     """UserError names the GPUs of the table."""
     found = GPUS.get(name.upper().replace("-", "").replace(" ", ""))
     if found is None:
-        raise UserError(
-            f"no GPU {name!r} in the table: there are {', '.join(GPUS)}, and `cpu`, which is measured"
-        )
+        raise UserError(f"no GPU {name!r} in the table: there are {', '.join(GPUS)}, and `cpu`, which is measured")
     return found
 
 
@@ -123,47 +121,17 @@ PUBLISHED = {
     shape.name.lower(): shape
     for shape in (
         _published("SmolLM2-135M", (576, 30, 9, 3, 64, 1536, 49152), True, max_positions=8192),
+        _published("Qwen2.5-0.5B", (896, 24, 14, 2, 64, 4864, 151936), True, has_qkv_bias=True, max_positions=32768),
+        _published("Qwen2.5-1.5B", (1536, 28, 12, 2, 128, 8960, 151936), True, has_qkv_bias=True, max_positions=131072),
         _published(
-            "Qwen2.5-0.5B", (896, 24, 14, 2, 64, 4864, 151936), True, has_qkv_bias=True, max_positions=32768
+            "Qwen2.5-Math-7B", (3584, 28, 28, 4, 128, 18944, 152064), False, has_qkv_bias=True, max_positions=4096
         ),
+        _published("Qwen2.5-7B", (3584, 28, 28, 4, 128, 18944, 152064), False, has_qkv_bias=True, max_positions=131072),
         _published(
-            "Qwen2.5-1.5B",
-            (1536, 28, 12, 2, 128, 8960, 151936),
-            True,
-            has_qkv_bias=True,
-            max_positions=131072,
+            "Qwen2.5-32B", (5120, 64, 40, 8, 128, 27648, 152064), False, has_qkv_bias=True, max_positions=131072
         ),
-        _published(
-            "Qwen2.5-Math-7B",
-            (3584, 28, 28, 4, 128, 18944, 152064),
-            False,
-            has_qkv_bias=True,
-            max_positions=4096,
-        ),
-        _published(
-            "Qwen2.5-7B",
-            (3584, 28, 28, 4, 128, 18944, 152064),
-            False,
-            has_qkv_bias=True,
-            max_positions=131072,
-        ),
-        _published(
-            "Qwen2.5-32B",
-            (5120, 64, 40, 8, 128, 27648, 152064),
-            False,
-            has_qkv_bias=True,
-            max_positions=131072,
-        ),
-        _published(
-            "Qwen3-8B", (4096, 36, 32, 8, 128, 12288, 151936), False, has_head_norms=True, max_positions=32768
-        ),
-        _published(
-            "Qwen3-32B",
-            (5120, 64, 64, 8, 128, 25600, 151936),
-            False,
-            has_head_norms=True,
-            max_positions=40960,
-        ),
+        _published("Qwen3-8B", (4096, 36, 32, 8, 128, 12288, 151936), False, has_head_norms=True, max_positions=32768),
+        _published("Qwen3-32B", (5120, 64, 64, 8, 128, 25600, 151936), False, has_head_norms=True, max_positions=40960),
         _published("Llama-3.1-8B", (4096, 32, 32, 8, 128, 14336, 128256), False, max_positions=131072),
     )
 }
@@ -203,9 +171,7 @@ def read_config(path: Path) -> Shape:
     try:
         return _shape(config.get("_name_or_path") or path.parent.name, config)
     except KeyError as error:
-        raise UserError(
-            f"{path} has no {error.args[0]}: the formulas here are those of Llama-like decoders"
-        ) from None
+        raise UserError(f"{path} has no {error.args[0]}: the formulas here are those of Llama-like decoders") from None
 
 
 def _shape(name: str, config: Mapping[str, Any]) -> Shape:

@@ -163,8 +163,7 @@ class CpuSpeed:
         return (
             work.tokens * shape.layers * layer
             + work.response_tokens * (probe.head_training_token + probe.head_forward_token)
-            + work.forward_tokens
-            * (shape.layers * probe.layer_forward_token + meets_head * probe.head_forward_token)
+            + work.forward_tokens * (shape.layers * probe.layer_forward_token + meets_head * probe.head_forward_token)
         )
 
     def update_seconds(self, shape: Shape, work: Training) -> float:

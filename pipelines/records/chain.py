@@ -115,13 +115,9 @@ def _targets(argument: str, place: Place, root: Path) -> tuple[tuple[str, ...], 
     policies = [path.removeprefix(POLICIES) for path in outs if path.startswith(POLICIES)]
     others = [path.removeprefix("data/") for path in outs if path.startswith(OTHER_MODELS)]
     if argument in _declared(place):
-        raise UserError(
-            f"policy {argument!r} is in params.yaml and never ran: run `dvc repro grade@{argument}`"
-        )
+        raise UserError(f"policy {argument!r} is in params.yaml and never ran: run `dvc repro grade@{argument}`")
     if (root / argument).exists():
-        raise UserError(
-            f"{argument} is no output of a stage: outputs are listed in dvc.lock, below data/ and reports/"
-        )
+        raise UserError(f"{argument} is no output of a stage: outputs are listed in dvc.lock, below data/ and reports/")
     raise UserError(
         f"{argument!r} is no policy, stage or output that has run; policies: {', '.join(policies) or 'none'}; "
         f"{'other models: ' + ', '.join(others) + '; ' if others else ''}stages: "
@@ -192,9 +188,7 @@ def _step(entry: Entry, place: Place) -> Step:
     raw = tuple(_raw(entry))
     fingerprint = place.file(f"{CODE}{entry.stage}.json")
     is_same = fingerprint is not None and entry.code and dvc_md5(fingerprint) == entry.code
-    definitions = (
-        len(json.loads(fingerprint.read_text(encoding="utf-8"))) if fingerprint and is_same else None
-    )
+    definitions = len(json.loads(fingerprint.read_text(encoding="utf-8"))) if fingerprint and is_same else None
     return Step(entry, inputs, raw, definitions)
 
 
@@ -211,9 +205,7 @@ def _raw(entry: Entry) -> list[dict[str, Any]]:
         if isinstance(origin, Mapping) and "kind" in origin:
             own = {key: origin[key] for key in RAW_KEYS if origin.get(key) is not None}
             has_place = any(key in own for key in ("url", "path", "repository", "package"))
-            found.append(
-                own if has_place or "seed" in own or "seed" not in params else own | {"seed": params["seed"]}
-            )
+            found.append(own if has_place or "seed" in own or "seed" not in params else own | {"seed": params["seed"]})
     return found
 
 
@@ -238,11 +230,7 @@ def _changed(path: str, place: Place) -> str:
     if own is None or not own.exists():
         return ""
     now = dvc_md5(own)
-    return (
-        ""
-        if now == digest
-        else f"{path} has changed since: md5 {now} now, {digest} on record; see `dvc status`"
-    )
+    return "" if now == digest else f"{path} has changed since: md5 {now} now, {digest} on record; see `dvc status`"
 
 
 @dataclass(frozen=True)

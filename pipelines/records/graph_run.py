@@ -265,9 +265,7 @@ def _grades(place: Place, entries: list[Entry]) -> list[dict[str, Any]]:
         numbers = _numbers(place, entry) if entry.scores else {}
         for benchmark, names in headlines(numbers).items():
             values = {key: numbers.get(names[key], numbers[names["score"]]) for key in ("low", "high")}
-            scores.append(
-                {"policy": entry.scores, "benchmark": benchmark, "value": numbers[names["score"]], **values}
-            )
+            scores.append({"policy": entry.scores, "benchmark": benchmark, "value": numbers[names["score"]], **values})
     return scores
 
 
@@ -286,9 +284,7 @@ def _metrics(scores: list[dict[str, Any]], gains: list[dict[str, Any]]) -> Itera
         if (gain["benchmark"], gain["metric"]) in shown
     ]
     for kind in ("score", "gain"):
-        of_last = [
-            one for what, _, one in rows if (what, one["policy"], one["benchmark"]) == (kind, last, first)
-        ]
+        of_last = [one for what, _, one in rows if (what, one["policy"], one["benchmark"]) == (kind, last, first)]
         for one in of_last[:1]:
             yield from ((kind, one["value"]), (f"{kind}_low", one["low"]), (f"{kind}_high", one["high"]))
     for kind in ("", "_low", "_high"):
@@ -320,9 +316,7 @@ def _tags(place: Place, params: Mapping[str, str], warnings: list[str]) -> dict[
 
 def variation(changes: Mapping[str, str]) -> str:
     """What differs from the recipe, short: `rl.group_size=8`. The seed is in the run's name anyway."""
-    named = [
-        f"{name}={change.rpartition(' -> ')[2][:40]}" for name, change in changes.items() if name != "seed"
-    ]
+    named = [f"{name}={change.rpartition(' -> ')[2][:40]}" for name, change in changes.items() if name != "seed"]
     return " ".join(named) if len(named) <= MOST_NAMED_CHANGES else f"{len(named)} changes"
 
 
@@ -335,10 +329,7 @@ def _experiment(place: Place) -> str:
     lock = git_bytes(place.folder, "hash-object", "dvc.lock")
     listed = git_bytes(place.folder, "for-each-ref", "--format=%(refname)", "refs/exps") or b""
     for reference in listed.decode().split():
-        if (
-            lock
-            and git_bytes(place.folder, "rev-parse", "--quiet", "--verify", f"{reference}:dvc.lock") == lock
-        ):
+        if lock and git_bytes(place.folder, "rev-parse", "--quiet", "--verify", f"{reference}:dvc.lock") == lock:
             return reference.rpartition("/")[2]
     return ""
 
@@ -367,9 +358,7 @@ def log_records(store: MlflowStore, root: Path, state: Path, records: Iterable[d
         for run in orphans:
             _adopt(store, run, parent, record["tags"])
         made += not found
-        starts = {
-            key: [run.data.tags.get("stage_hash", ""), run.info.start_time] for key, run in stages.items()
-        }
+        starts = {key: [run.data.tags.get("stage_hash", ""), run.info.start_time] for key, run in stages.items()}
         changes = {
             "given_to": without_password(store.uri),
             "experiment_id": store.experiment_id,
@@ -418,9 +407,7 @@ def _page(root: Path, path: str, digest: str) -> bytes | None:
     if not path:
         return None
     places = [root / path, cached_object(root, digest)]
-    return next(
-        (one.read_bytes() for one in places if one and one.is_file() and dvc_md5(one) == digest), None
-    )
+    return next((one.read_bytes() for one in places if one and one.is_file() and dvc_md5(one) == digest), None)
 
 
 def _adopt(store: MlflowStore, run: Any, parent: str, about: Mapping[str, str]) -> None:

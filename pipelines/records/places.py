@@ -131,20 +131,14 @@ def working_place(root: Path, told: str = "working tree", project: Path | None =
 
 def place_at(root: Path, revision: str) -> Place:
     """What a git revision has on record. UserError when there is no such revision or it has no `dvc.lock`."""
-    commit = (
-        (git_bytes(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}") or b"")
-        .decode()
-        .strip()
-    )
+    commit = (git_bytes(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}") or b"").decode().strip()
     if not commit:
         raise UserError(
             f"{root} has no git revision {revision!r}: `git log --oneline` and `git tag` show what there is"
         )
     text = git_bytes(root, "show", f"{commit}:{LOCK}")
     if text is None:
-        raise UserError(
-            f"git revision {revision!r} has no dvc.lock: nothing had run there, or it was not committed"
-        )
+        raise UserError(f"git revision {revision!r} has no dvc.lock: nothing had run there, or it was not committed")
     return Place(f"git {revision}", root, None, False, commit, read_entries(text, revision), {})
 
 
@@ -173,9 +167,7 @@ def kept_place(root: Path, folder: Path) -> Place:
         text = (folder / LOCK).read_bytes()
         told = f"ablation {about['ablation']}, {about['variant']} seed {about['seed']}"
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"{folder} is no finished run of an ablation ({error}): run `retrace ablate` again"
-        ) from None
+        raise UserError(f"{folder} is no finished run of an ablation ({error}): run `retrace ablate` again") from None
     return Place(told, root, folder, True, about.get("commit", ""), read_entries(text, told), about)
 
 

@@ -67,9 +67,7 @@ def known_runs(store: MlflowStore) -> Known:
             return known
 
 
-def mirror_entries(
-    store: MlflowStore, places: Sequence[Place], ledger: list[dict[str, Any]]
-) -> tuple[int, int]:
+def mirror_entries(store: MlflowStore, places: Sequence[Place], ledger: list[dict[str, Any]]) -> tuple[int, int]:
     """Makes or tags a run for each entry; returns how many were made and how many tagged.
 
     The first place that has an entry tells of it, and the first commit that has it is its commit.
@@ -86,9 +84,7 @@ def mirror_entries(
             numbers = recorded_numbers(place, entry)
             if numbers is None:
                 continue
-            run = next(
-                (one for one in known.untagged.get(entry.name, []) if belongs(one, entry, numbers)), None
-            )
+            run = next((one for one in known.untagged.get(entry.name, []) if belongs(one, entry, numbers)), None)
             known.by_key[entry.key] = run or entry
             if run:
                 known.untagged[entry.name].remove(run)
@@ -130,14 +126,11 @@ def belongs(run: Any, entry: Entry, numbers: Mapping[str, float]) -> bool:
             return False
     metrics = run.data.metrics
     if any(
-        not math.isclose(metrics.get(shown_name(name), value), value, rel_tol=1e-9)
-        for name, value in numbers.items()
+        not math.isclose(metrics.get(shown_name(name), value), value, rel_tol=1e-9) for name, value in numbers.items()
     ):
         return False
     wanted = dict(flatten(entry.params))
-    return all(
-        _says_the_same(run.data.params[name], wanted[name]) for name in wanted if name in run.data.params
-    )
+    return all(_says_the_same(run.data.params[name], wanted[name]) for name in wanted if name in run.data.params)
 
 
 def _says_the_same(first: str, second: str) -> bool:
@@ -178,9 +171,7 @@ def _make(
     seconds = line["seconds"] if line else 0.0
     times = {f"time/{name}_seconds": spent for name, spent in (line or {}).get("phases", {}).items()}
     times |= {"time/total_seconds": seconds} if line else {}
-    started = (
-        int(datetime.fromisoformat(line["started"]).timestamp() * 1000) if line else recorded_ms(place, entry)
-    )
+    started = int(datetime.fromisoformat(line["started"]).timestamp() * 1000) if line else recorded_ms(place, entry)
     ended = started + int(1000 * seconds)
     sources = {
         path: {"path": path, "digest": digest}
@@ -212,9 +203,7 @@ def _tags(place: Place, entry: Entry, line: Mapping[str, Any] | None, commit: st
     tags |= dict.fromkeys(about(entry.stage).named_after, entry.item or entry.stage)
     seed = entry.params.get("seed")
     if entry.scores:  # its own seed is the bootstrap's: that of what it scores tells the run
-        seeds = [
-            one.params.get("seed") for one in place.entries.values() if entry.deps.keys() & one.outs.keys()
-        ]
+        seeds = [one.params.get("seed") for one in place.entries.values() if entry.deps.keys() & one.outs.keys()]
         seed = next((own for own in seeds if own is not None), None)
     seed = place.about.get("seed", seed) if seed is not None else None
     tags |= {"seed": str(seed)} if seed is not None else {}
@@ -260,9 +249,7 @@ def recorded_ms(place: Place, entry: Entry) -> int:
             own = place.folder / (path.removeprefix("data/") if place.is_kept else path)
             if path.startswith("data/metrics/") and own.exists():
                 return int(own.stat().st_mtime * 1000)
-    stamp = (
-        (git_bytes(place.root, "show", "-s", "--format=%ct", place.commit) or b"0") if place.commit else b"0"
-    )
+    stamp = (git_bytes(place.root, "show", "-s", "--format=%ct", place.commit) or b"0") if place.commit else b"0"
     return int(stamp.decode().strip() or 0) * 1000
 
 
@@ -312,9 +299,7 @@ def has_run(store: MlflowStore, stage_hash: str, ms: int) -> bool:
 def replay(store: MlflowStore, messages: Sequence[Mapping[str, Any]], start: Mapping[str, Any]) -> str:
     """One run out of a log; returns its id."""
     kept = next((message["tags"] for message in messages if message["kind"] == "tags"), {})
-    tags = {
-        name: value for name, value in kept.items() if not name.startswith("mlflow.") or name in MLFLOW_TAGS
-    }
+    tags = {name: value for name, value in kept.items() if not name.startswith("mlflow.") or name in MLFLOW_TAGS}
     end = next((message for message in reversed(messages) if message["kind"] == "end"), None)
     last = {"kind": "end", "ms": messages[-1].get("ms", start["ms"])}
     status, ms = (end["status"], end_ms(messages)) if end else ("KILLED", end_ms([*messages, last]))
@@ -328,9 +313,7 @@ def replay(store: MlflowStore, messages: Sequence[Mapping[str, Any]], start: Map
 @contextmanager
 def whole_run(store: MlflowStore, message: Mapping[str, Any], tags: Mapping[str, str]) -> Iterator[str]:
     """A run that gets the tags by which it is known only when the block has ended: half of one is no run."""
-    run_id = store.create(
-        message, {**{key: tags[key] for key in tags if key not in KNOWN_BY}, HALF_MADE: "true"}
-    )
+    run_id = store.create(message, {**{key: tags[key] for key in tags if key not in KNOWN_BY}, HALF_MADE: "true"})
     yield run_id
     for name in KNOWN_BY:
         if name in tags:
@@ -340,9 +323,7 @@ def whole_run(store: MlflowStore, message: Mapping[str, Any], tags: Mapping[str,
 
 def remove_half_made(store: MlflowStore) -> None:
     """Deletes what a mirroring that was killed had begun; the caller sees to it that none is going on."""
-    for run in store.client.search_runs(
-        [store.experiment_id], f"tags.{HALF_MADE} = 'true'", max_results=1000
-    ):
+    for run in store.client.search_runs([store.experiment_id], f"tags.{HALF_MADE} = 'true'", max_results=1000):
         store.client.delete_run(run.info.run_id)
 
 
@@ -390,10 +371,7 @@ def _may_be_starting(log: Path) -> bool:
 
     A log from the future was written before somebody set the clock back.
     """
-    return (
-        abs(time.time() - log.stat().st_mtime) < SECONDS_TO_START
-        and b'"kind": "end"' not in log.read_bytes()[-200:]
-    )
+    return abs(time.time() - log.stat().st_mtime) < SECONDS_TO_START and b'"kind": "end"' not in log.read_bytes()[-200:]
 
 
 def _deliver(store: MlflowStore, log: Path) -> int:

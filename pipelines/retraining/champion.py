@@ -97,9 +97,7 @@ def current(root: Path, recipe: str) -> Champion | None:
 def promote(root: Path, champion: Champion) -> None:
     """Makes it the champion: its tag, the moving tag, the alias. Every step may be repeated."""
     if not has_revision(root, f"refs/tags/{champion.tag}"):
-        message = (
-            f"{champion.policy} of {champion.recipe} promoted\n\n{json.dumps(asdict(champion), indent=1)}"
-        )
+        message = f"{champion.policy} of {champion.recipe} promoted\n\n{json.dumps(asdict(champion), indent=1)}"
         git_as_someone(root, "tag", "--annotate", champion.tag, champion.commit, "--message", message)
     make_current(root, champion)
 
@@ -120,9 +118,7 @@ def update_registry(root: Path, recipe: str) -> str:
     every, now = promotions(root, recipe), current(root, recipe)
     if now is None:
         return ""
-    with mlflow_faults(
-        "git's tags say who is champion, and `retrace rollback` or the next retrain tells MLflow"
-    ):
+    with mlflow_faults("git's tags say who is champion, and `retrace rollback` or the next retrain tells MLflow"):
         return _update_registry(open_store().client, f"retrace-{recipe}", every, now)
 
 
@@ -138,13 +134,8 @@ def _update_registry(client: MlflowClient, name: str, every: Sequence[Champion],
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
-        client.create_registered_model(
-            name, description=f"Champions of the recipe {now.recipe}; weights lie in DVC."
-        )
-    known = {
-        version.tags.get("git.tag"): version.version
-        for version in client.search_model_versions(f"name='{name}'")
-    }
+        client.create_registered_model(name, description=f"Champions of the recipe {now.recipe}; weights lie in DVC.")
+    known = {version.tags.get("git.tag"): version.version for version in client.search_model_versions(f"name='{name}'")}
     changed = [one.tag for one in every if one.tag not in known]
     for one in every:
         if one.tag not in known:
@@ -173,9 +164,7 @@ def policy_hash(root: Path, commit: str, policy: str) -> str:
     """DVC's hash of a policy at a commit. UserError when its dvc.lock has none."""
     outs = locked_outs(root, commit)
     if f"data/policies/{policy}" not in outs:
-        raise UserError(
-            f"dvc.lock of commit {commit[:10]} has no data/policies/{policy}: which policies are made?"
-        )
+        raise UserError(f"dvc.lock of commit {commit[:10]} has no data/policies/{policy}: which policies are made?")
     return outs[f"data/policies/{policy}"]
 
 
@@ -186,11 +175,7 @@ def locked_stages(root: Path, commit: str) -> Mapping[str, Any]:
 
 def locked_outs(root: Path, commit: str) -> dict[str, str]:
     """Path -> DVC's hash of every output at a commit."""
-    return {
-        out["path"]: out["md5"]
-        for stage in locked_stages(root, commit).values()
-        for out in stage.get("outs", [])
-    }
+    return {out["path"]: out["md5"] for stage in locked_stages(root, commit).values() for out in stage.get("outs", [])}
 
 
 def roll_back(root: Path, recipe: str, to: int | None, say: Callable[[str], None]) -> None:
@@ -215,10 +200,7 @@ def roll_back(root: Path, recipe: str, to: int | None, say: Callable[[str], None
         raise UserError(f"recipe {recipe} has no champion v{target}: there are {known}")
     if now == found:
         mended = update_registry(root, recipe)
-        say(
-            f"{found.told()} is the champion of {recipe} already"
-            + (f"; mended in MLflow: {mended}" if mended else "")
-        )
+        say(f"{found.told()} is the champion of {recipe} already" + (f"; mended in MLflow: {mended}" if mended else ""))
         return
     make_current(root, found)
     alias = f"MLflow's alias retrace-{recipe}@{ALIAS}"
@@ -241,9 +223,7 @@ def _no_champion(root: Path, recipe: str) -> str:
 
 def rollback(
     recipe: Annotated[str, typer.Argument(help="whose champion (default: the recipe in use)")] = "",
-    to: Annotated[
-        int | None, typer.Option(min=1, help="version to go back to (default: the one before)")
-    ] = None,
+    to: Annotated[int | None, typer.Option(min=1, help="version to go back to (default: the one before)")] = None,
 ) -> None:
     """Make the previous champion of a recipe the champion again: the git tag and MLflow's alias.
 

@@ -103,24 +103,16 @@ def retrain(
 
 
 @task(name="look for new data", task_run_name="look for new data", **OPTIONS)
-def find_new_data(
-    root: Path, recipe: str, champion: Champion | None, incoming: Path, ask_upstream: bool
-) -> Snapshot:
+def find_new_data(root: Path, recipe: str, champion: Champion | None, incoming: Path, ask_upstream: bool) -> Snapshot:
     """The recipe with the newest data; the log says what is new."""
     logger = get_run_logger()
     file = f"pipelines/recipes/{recipe}.yaml"
-    own, then = (
-        _recipe(root, revision, recipe) for revision in ("HEAD", champion.commit if champion else "HEAD")
-    )
+    own, then = (_recipe(root, revision, recipe) for revision in ("HEAD", champion.commit if champion else "HEAD"))
     if own is None:
         raise UserError(f"{file} is not committed: a retraining runs committed code and recipes")
     theirs = _params(root, champion.commit, "params.yaml") if champion else None
     snapshot = look(
-        carried_over(own, theirs, then),
-        incoming,
-        ask_upstream,
-        retraining_folder(root) / "revisions",
-        logger.info,
+        carried_over(own, theirs, then), incoming, ask_upstream, retraining_folder(root) / "revisions", logger.info
     )
     for change in snapshot.changes:
         logger.info("%s", change)
@@ -156,9 +148,7 @@ def _params(root: Path, revision: str, file: str) -> dict[str, Any] | None:
 
 def _attempt(root: Path, recipe: str, snapshot: Snapshot, champion: Champion | None, force: bool) -> Attempt:
     base = git(root, "rev-parse", "HEAD")
-    return Attempt(
-        root, recipe, f"{snapshot.name}-{base[:8]}" if force else snapshot.name, snapshot, base, champion
-    )
+    return Attempt(root, recipe, f"{snapshot.name}-{base[:8]}" if force else snapshot.name, snapshot, base, champion)
 
 
 def _nothing_new(attempt: Attempt) -> str:
@@ -216,9 +206,7 @@ def pass_gate(attempt: Attempt, folder: Path, policy: str, hours_per_stage: floa
     theirs, is_again = champion_measurement(
         champion, folder, policy, stage_hours(folder, hours_per_stage), lambda line: logger.info("%s", line)
     )
-    logger.info(
-        "the champion was %s", "measured again, as the candidate was" if is_again else "measured alike before"
-    )
+    logger.info("the champion was %s", "measured again, as the candidate was" if is_again else "measured alike before")
     decision = decide(pair_up(theirs, candidate_measurement(folder, policy)))
     page = decision_page(decision, champion, attempt.branch, policy)
     create_markdown_artifact(page, key=f"gate-{attempt.recipe}", description=f"Gate of {attempt.branch}")
@@ -341,6 +329,4 @@ def _link_downloads(folder: Path) -> None:
 
 def keep_results(attempt: Attempt, folder: Path) -> str:
     """Commits dvc.lock, metrics and curves on the branch; returns the commit."""
-    return commit_all(
-        folder, f"Retrained {attempt.recipe} on data snapshot {attempt.snapshot.name}", *RESULTS
-    )
+    return commit_all(folder, f"Retrained {attempt.recipe} on data snapshot {attempt.snapshot.name}", *RESULTS)

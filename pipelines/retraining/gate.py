@@ -68,10 +68,7 @@ def decide(pairs: Sequence[Pair]) -> Decision:
     by_benchmark = {name: _gain(own[name]) if len(names) > 1 else gain for name in names}
     clean = [pair.candidate - pair.champion for pair in pairs if pair.is_clean]
     clean_gain = fmean(clean) if clean else None
-    undecided = (
-        fmean(pair.champion_undecided for pair in pairs),
-        fmean(pair.candidate_undecided for pair in pairs),
-    )
+    undecided = (fmean(pair.champion_undecided for pair in pairs), fmean(pair.candidate_undecided for pair in pairs))
     reasons = [
         *_of_gain(gain),
         # The interval and not the verdict: a benchmark too small for a verdict can still warn.
@@ -118,9 +115,7 @@ def decision_page(decision: Decision, champion: Champion, branch: str, policy: s
     """Markdown: the sentence, then the numbers behind it."""
     rows = [("all problems", told(decision.gain) if decision.gain else "none")]
     rows += [(name, told(found)) for name, found in decision.by_benchmark.items()]
-    clean = (
-        "no problem is clean" if decision.clean_gain is None else f"{100 * decision.clean_gain:+.1f} points"
-    )
+    clean = "no problem is clean" if decision.clean_gain is None else f"{100 * decision.clean_gain:+.1f} points"
     rows.append(("clean subset", clean))
     if decision.candidate_undecided is not None:
         undecided = f"{decision.champion_undecided:.2%} to {decision.candidate_undecided:.2%}"

@@ -54,9 +54,7 @@ def champion_measurement(
     trained = _trained(place_at(folder, champion.commit), champion.policy, remedy)
     own = locked_stages(folder, git(folder, "rev-parse", "HEAD"))
     if _conditions(theirs, champion.policy) == _conditions(own, policy):
-        responses, verdicts = (
-            outs[f"data/{kind}/{champion.policy}.parquet"] for kind in ("responses", "verdicts")
-        )
+        responses, verdicts = (outs[f"data/{kind}/{champion.policy}.parquet"] for kind in ("responses", "verdicts"))
         found = Measurement(cached(cache, responses, champion), cached(cache, verdicts, champion), trained)
         return found, False
     place = folder / "state" / "champion"
@@ -78,9 +76,7 @@ def champion_measurement(
             shell = ["/bin/sh", "-c", command]
             code = run_in_group(shell, folder, on_line, hours * 3600, surroundings, slots.held)
         if code:
-            raise UserError(
-                f"the champion could not be measured again: `{command}` ended with exit code {code}"
-            )
+            raise UserError(f"the champion could not be measured again: `{command}` ended with exit code {code}")
     responses, verdicts = (place / "data" / kind / f"{policy}.parquet" for kind in ("responses", "verdicts"))
     return Measurement(responses, verdicts, trained), True
 
@@ -193,18 +189,12 @@ def _shares(measured: Measurement) -> pandas.DataFrame:
     responses = read_table(measured.responses, RESPONSE)
     verdicts = read_table(measured.verdicts, VERDICT)
     names = ["problem_id", "benchmark", "mode", "sample_index"]
-    rows = responses[[*names, "problem", "answer"]].merge(
-        verdicts[[*names, "verdict"]], on=names, validate="1:1"
-    )
+    rows = responses[[*names, "problem", "answer"]].merge(verdicts[[*names, "verdict"]], on=names, validate="1:1")
     if len(rows) != len(responses):
-        raise UserError(
-            f"{measured.verdicts} does not belong to {measured.responses}: run the grade stage again"
-        )
+        raise UserError(f"{measured.verdicts} does not belong to {measured.responses}: run the grade stage again")
     mode = "sampled" if (rows["mode"] == "sampled").any() else "greedy"
     rows = rows[rows["mode"] == mode]
-    rows = rows.assign(
-        correct=rows["verdict"] == "correct", undecided=~rows["verdict"].isin(OPINIONS), mode=mode
-    )
+    rows = rows.assign(correct=rows["verdict"] == "correct", undecided=~rows["verdict"].isin(OPINIONS), mode=mode)
     return rows.groupby([*KEY, "mode"], as_index=False)[["correct", "undecided"]].mean()
 
 

@@ -138,9 +138,7 @@ def _take(path: Path, found: Snapshot) -> None:
     words = path.name.lower().removesuffix(".gz").split(".")
     name, form = words[0], words[-1]
     if not Name.fullmatch(name):
-        raise UserError(
-            f"{path}: a source's name is made of lower case letters, digits and _: rename the file"
-        )
+        raise UserError(f"{path}: a source's name is made of lower case letters, digits and _: rename the file")
     sources, pages = _tables(found.params)
     described = path.with_name(f"{name}.yaml")
     entry = _read(described) if described.exists() else None
@@ -172,9 +170,7 @@ def _problems(
             f"{path}: there is no source {name} that has fields. Write {name}.yaml beside it: role (train or "
             "benchmark), licence, and from: {fields: {problem: ..., answer: ..., solution: null}}"
         )
-    kept = {
-        key: origin.get(key, missing) for key, missing in (("fields", None), ("only", {}), ("max_rows", None))
-    }
+    kept = {key: origin.get(key, missing) for key, missing in (("fields", None), ("only", {}), ("max_rows", None))}
     local = {"kind": "local", "path": place, "sha256": sha256, "format": form, **kept}
     return {**{key: value for key, value in (entry or {}).items() if key != "from"}, "from": local}
 
@@ -247,10 +243,7 @@ def _sha256(url: str, remembered: Path) -> str | None:
     with tempfile.TemporaryDirectory(dir=downloads, suffix=".partial") as folder:
         fetched = Path(folder) / "fetched"
         try:
-            with (
-                urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER) as response,
-                open(fetched, "wb") as file,
-            ):
+            with urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER) as response, open(fetched, "wb") as file:
                 shutil.copyfileobj(response, file)
                 etag = response.headers.get("ETag")
         except urllib.error.HTTPError as error:
@@ -270,9 +263,7 @@ def _github_commit(repository: str) -> str:
     command = ["git", "ls-remote", f"https://github.com/{repository}", "HEAD"]
     surroundings = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SECONDS_TO_ANSWER, env=surroundings
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_TO_ANSWER, env=surroundings)
     except subprocess.TimeoutExpired as error:
         raise NoAnswer("no answer in time") from error
     if done.returncode or not done.stdout.strip():

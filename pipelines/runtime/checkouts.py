@@ -67,9 +67,7 @@ def _changed(root: Path, commit: str, places: Sequence[str]) -> list[str]:
     return sorted(name for name in {*tracked.split("\0"), *new.split("\0")} if name)
 
 
-def code_hashes(
-    code: Code, targets: Iterable[str], params: Sequence[Mapping[str, Any]]
-) -> list[dict[str, str]]:
+def code_hashes(code: Code, targets: Iterable[str], params: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """For each parameter file, the hash of every definition that the stages reach which the targets may need.
 
     That of `dvc.yaml` is of these stages alone.
@@ -88,9 +86,7 @@ def code_hashes(
             with zipfile.ZipFile(io.BytesIO(archive)) as packed:
                 packed.extractall(folder)
         stages = load_yaml((folder / "dvc.yaml").read_text())["stages"]
-        needed = {
-            name: stages[name] for name in needed_stages(stages, {t.partition("@")[0] for t in targets})
-        }
+        needed = {name: stages[name] for name in needed_stages(stages, {t.partition("@")[0] for t in targets})}
         memory: Memory = {}
         modules = needed.keys() & set(stage_names(folder))
         found = []

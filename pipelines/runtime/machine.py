@@ -47,11 +47,7 @@ def visible_gpus() -> list[str]:
     for name in ("RETRACE_GPUS", "CUDA_VISIBLE_DEVICES"):
         if name in os.environ:
             return [word.strip() for word in os.environ[name].split(",") if word.strip() not in ("", "-1")]
-    found = [
-        match[1]
-        for path in Path("/dev").glob("nvidia*")
-        if (match := re.fullmatch(r"nvidia(\d+)", path.name))
-    ]
+    found = [match[1] for path in Path("/dev").glob("nvidia*") if (match := re.fullmatch(r"nvidia(\d+)", path.name))]
     return sorted(found, key=int)
 
 

@@ -13,6 +13,4 @@ def write_named_file(path: Path, text: str, option: str) -> None:
     try:
         write_text_atomically(path, text)
     except OSError as error:
-        raise UserError(
-            f"{option} {path} cannot be written ({error.strerror}): name another place"
-        ) from error
+        raise UserError(f"{option} {path} cannot be written ({error.strerror}): name another place") from error

@@ -24,20 +24,13 @@ def simulate(
         str, typer.Argument(help="a name in pipelines/recipes/, or a parameter file (default: params.yaml)")
     ] = "",
     paper: Annotated[bool, typer.Option("--paper", help="the sizes of the Laminar paper instead")] = False,
-    gpus: Annotated[
-        int | None, typer.Option(help="GPUs in all (default: 8; --paper: its fifteen settings)")
-    ] = None,
+    gpus: Annotated[int | None, typer.Option(help="GPUs in all (default: 8; --paper: its fifteen settings)")] = None,
     device: Annotated[str, typer.Option(help="A100, H100, H200, H20, L40S, ...")] = "H100",
     policies: Annotated[
-        str,
-        typer.Option(
-            help="some of synchronous,one_step,stream,partial,asynchronous,asynchronous_repack,ours"
-        ),
+        str, typer.Option(help="some of synchronous,one_step,stream,partial,asynchronous,asynchronous_repack,ours")
     ] = "",
     ours: Annotated[bool, typer.Option("--ours", help="our own schedule too: docs/simulator.md")] = False,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="RL steps that are measured, after a warm-up")
-    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="RL steps that are measured, after a warm-up")] = None,
     seed: Annotated[int, typer.Option(min=0, help="of the lengths: the same seed gives the same table")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="how many, counted from --seed: means are shown")] = 1,
     model: Annotated[
@@ -47,15 +40,11 @@ def simulate(
     data: Annotated[
         str, typer.Option(help="data of a finished run, for its lengths (default: data, for params.yaml)")
     ] = "",
-    mean_tokens: Annotated[
-        float | None, typer.Option(min=1, help="of a response, instead of measured ones")
-    ] = None,
+    mean_tokens: Annotated[float | None, typer.Option(min=1, help="of a response, instead of measured ones")] = None,
     prompt_tokens: Annotated[float | None, typer.Option(min=1, help="of a mean prompt")] = None,
     window: Annotated[
         int | None,
-        typer.Option(
-            min=0, help="steps that asynchronous loops may train late (default: the recipe's; --paper: any)"
-        ),
+        typer.Option(min=0, help="steps that asynchronous loops may train late (default: the recipe's; --paper: any)"),
     ] = None,
     sensitivity: Annotated[
         bool, typer.Option("--sensitivity", help="the paper's ratios when one assumption is another")
@@ -75,14 +64,7 @@ def simulate(
     from pipelines.simulating.recipe import RecipeQuestion, recipe_setting
     from pipelines.simulating.schedules import Steps
     from pipelines.simulating.setting import BATCH_STEPS, MEASURED_STEPS
-    from pipelines.simulating.table import (
-        cell_lines,
-        draw,
-        policy_lines,
-        published_lines,
-        sentence,
-        simulate_cells,
-    )
+    from pipelines.simulating.table import cell_lines, draw, policy_lines, published_lines, sentence, simulate_cells
 
     try:
         _refuse_contradictions(recipe, paper, sensitivity, model, out)
@@ -120,11 +102,7 @@ def simulate(
             write_named_file(out, content, "--out")
             typer.echo(f"written: {out}", err=True)
         if not as_json and paper:
-            lines = (
-                [*cell_lines(cells), "", *published_lines(cells)]
-                if len(settings) > 1
-                else policy_lines(cells)
-            )
+            lines = [*cell_lines(cells), "", *published_lines(cells)] if len(settings) > 1 else policy_lines(cells)
         elif not as_json:
             taken = ["", "Taken for granted:", *(f"  {text}" for text in told)]
             lines = [sentence(cells, name), "", *policy_lines(cells), *taken]
@@ -139,13 +117,9 @@ def _refuse_contradictions(recipe: str, paper: bool, sensitivity: bool, model: s
         flag = "--paper" if paper else "--sensitivity"
         raise UserError(f"{flag} has the sizes of the paper: leave {recipe} out, or the option")
     if sensitivity and (model or out):
-        raise UserError(
-            "--sensitivity has settings of its own and prints a table: leave --model and --out out"
-        )
+        raise UserError("--sensitivity has settings of its own and prints a table: leave --model and --out out")
     if out is not None and out.suffix not in (".svg", ".jsonl"):
-        raise UserError(
-            f"--out {out}: give a name that ends in .svg (the picture) or .jsonl (the lines of --json)"
-        )
+        raise UserError(f"--out {out}: give a name that ends in .svg (the picture) or .jsonl (the lines of --json)")
 
 
 def _policies(given: str, ours: bool) -> tuple[str, ...]:

@@ -59,9 +59,7 @@ def simulate_devices(
     policy that is none of the three, and for no device, no group or no step.
     """
     if min(devices, groups_per_step, steps, len(lengths)) < 1 or not all(lengths):
-        raise UserError(
-            "simulate_devices needs a device, a group with a length, and a step: give 1 or more of each"
-        )
+        raise UserError("simulate_devices needs a device, a group with a length, and a step: give 1 or more of each")
     machine = Machine(
         sizes=ReplicaSizes(
             step=DecodeStep(step_seconds, sequence_seconds, 0.0, 0.0, 0.0),

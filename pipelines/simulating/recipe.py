@@ -9,15 +9,7 @@ from typing import Any
 
 from pipelines.planning.plan import Question, RecipeWork, read_work, told_lengths
 from pipelines.planning.sizes import GPUS, NUMBER_BYTES, find_gpu
-from pipelines.simulating.setting import (
-    CONSTANTS,
-    PAPER_SIGMA,
-    LogNormal,
-    MeasuredGroups,
-    Model,
-    Setting,
-    Work,
-)
+from pipelines.simulating.setting import CONSTANTS, PAPER_SIGMA, LogNormal, MeasuredGroups, Model, Setting, Work
 from stages.foundations.errors import UserError
 
 WINDOW = 4
@@ -110,18 +102,14 @@ def _model(shape: Any, sections: Mapping[str, Any]) -> Model:
     )
 
 
-def _lengths(
-    read: RecipeWork, address: str, question: RecipeQuestion
-) -> tuple[LogNormal | MeasuredGroups, list[str]]:
+def _lengths(read: RecipeWork, address: str, question: RecipeQuestion) -> tuple[LogNormal | MeasuredGroups, list[str]]:
     most = read.sections["rl"].max_response_tokens
     if question.mean_tokens is not None:
         if question.mean_tokens > most:
             raise UserError(
                 f"--mean-tokens {question.mean_tokens:g} is more than rl.max_response_tokens, {most}: lower it"
             )
-        return _spread(question.mean_tokens, most), [
-            f"responses: {question.mean_tokens:.0f} tokens on average (given)"
-        ]
+        return _spread(question.mean_tokens, most), [f"responses: {question.mean_tokens:.0f} tokens on average (given)"]
     table = question.data / "rollouts" / f"{address.partition('@')[2]}.parquet"
     if table.is_file():
         found = _measured_groups(table)
@@ -147,13 +135,9 @@ def _measured_groups(table: Path) -> MeasuredGroups:
     try:
         columns = parquet.read_table(table, columns=["step", "problem_id", "response_tokens"]).to_pydict()
     except (ArrowException, OSError) as error:
-        raise UserError(
-            f"{table} is no table of rollouts ({error}): name another run's data with --data"
-        ) from None
+        raise UserError(f"{table} is no table of rollouts ({error}): name another run's data with --data") from None
     for step, problem, tokens in zip(*columns.values(), strict=True):
         groups.setdefault((step, problem), []).append(max(1, tokens))
     if not groups:
-        raise UserError(
-            f"{table} holds no rollouts: name another run's data with --data, or give --mean-tokens"
-        )
+        raise UserError(f"{table} holds no rollouts: name another run's data with --data, or give --mean-tokens")
     return MeasuredGroups(tuple(tuple(group) for group in groups.values()))

@@ -50,9 +50,7 @@ class DecodeStep:
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (
-                (middle, high) if self.seconds(sequences, kv, middle) <= seconds else (low, middle - 1)
-            )
+            low, high = (middle, high) if self.seconds(sequences, kv, middle) <= seconds else (low, middle - 1)
         return low
 
 
@@ -278,9 +276,7 @@ class Machine:
     def group(self, number: int, lengths: GroupLengths) -> list[Trajectory]:
         """The trajectories of a group that has not begun."""
         size = self.group_size
-        return [
-            Trajectory(number * size + place, number, length) for place, length in enumerate(lengths[number])
-        ]
+        return [Trajectory(number * size + place, number, length) for place, length in enumerate(lengths[number])]
 
 
 @dataclass(frozen=True)
@@ -365,12 +361,7 @@ class Tally:
                 self.trained_tokens += trajectory.length
 
     def outcome(
-        self,
-        time: float,
-        steps: int,
-        rollout_gpus: int,
-        generating: float | None = None,
-        there_seconds: float = 0.0,
+        self, time: float, steps: int, rollout_gpus: int, generating: float | None = None, there_seconds: float = 0.0
     ) -> Outcome:
         """At `time`, `steps` steps after `begin`. The replicas are there for `there_seconds`, or always if 0."""
         seconds = time - self._began

@@ -113,13 +113,7 @@ def _minibatches(machine: Machine, ended: list[tuple[float, Trajectory]]) -> lis
 
 
 def _generate(
-    machine: Machine,
-    replicas: list[Replica],
-    lengths: GroupLengths,
-    step: int,
-    version: int,
-    time: float,
-    tally: Tally,
+    machine: Machine, replicas: list[Replica], lengths: GroupLengths, step: int, version: int, time: float, tally: Tally
 ) -> list[tuple[float, Trajectory]]:
     """The batch of `step`, its groups dealt to the replicas by turns from `time` on; (end, trajectory) of all."""
     ended = []
@@ -233,9 +227,7 @@ class Schedule:
     """Of staleness at consumption; None bounds nothing, as in the paper."""
 
 
-def asynchronous(
-    machine: Machine, lengths: GroupLengths, warm_up: int, steps: int, schedule: Schedule
-) -> Outcome:
+def asynchronous(machine: Machine, lengths: GroupLengths, warm_up: int, steps: int, schedule: Schedule) -> Outcome:
     """Figures are those of the last `steps` steps."""
     return _Loop(machine, lengths, schedule).run(warm_up, steps)
 
@@ -395,9 +387,7 @@ class Steps:
     """Of the schedules of which every step is like the first."""
 
 
-def simulate_split(
-    policy: str, setting: Setting, lengths: GroupLengths, replicas: int, steps: Steps
-) -> Outcome:
+def simulate_split(policy: str, setting: Setting, lengths: GroupLengths, replicas: int, steps: Steps) -> Outcome:
     """`policy` with `replicas` replicas; a synchronous loop has all GPUs for both. UserError names the policies."""
     constants = setting.constants
     match policy:

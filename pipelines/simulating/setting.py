@@ -254,9 +254,7 @@ class Setting:
     def update_seconds(self, gpus: int, tokens: float) -> float:
         """One mini-batch of `tokens` prompt and response tokens."""
         constants = self.constants
-        products = (
-            constants.training_flops * self.model.parameters * tokens / (gpus * self._peak * constants.mfu)
-        )
+        products = constants.training_flops * self.model.parameters * tokens / (gpus * self._peak * constants.mfu)
         network = constants.network_share * constants.network_bytes
         reduced = 2 * self.model.weights / constants.gradient_ranks / network
         return products + constants.minibatch_seconds + reduced
@@ -335,9 +333,7 @@ def paper_setting(model: str, gpus: int, constants: Constants = CONSTANTS) -> Se
     """UserError names the paper's models."""
     found = {one.name: one for one in PAPER_MODELS}.get(model)
     if found is None:
-        raise UserError(
-            f"no model {model!r} in the paper: there are {', '.join(m.name for m in PAPER_MODELS)}"
-        )
+        raise UserError(f"no model {model!r} in the paper: there are {', '.join(m.name for m in PAPER_MODELS)}")
     return Setting(found, find_gpu(PAPER_DEVICE), gpus, PAPER_WORK, constants)
 
 

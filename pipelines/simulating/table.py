@@ -29,9 +29,7 @@ def ratios(cells: Sequence[Cell], policy: str = PAPER) -> dict[str, float]:
 
     mean, largest: over all settings. largest scale: mean over the largest settings of each model and all baselines.
     """
-    seconds = {
-        (cell.setting.model.name, cell.setting.gpus, cell.policy): cell.seconds_per_step for cell in cells
-    }
+    seconds = {(cell.setting.model.name, cell.setting.gpus, cell.policy): cell.seconds_per_step for cell in cells}
     scales: dict[str, list[int]] = {}
     for model, gpus, name in seconds:
         if name == policy:
@@ -71,9 +69,7 @@ def cell_lines(cells: Sequence[Cell]) -> list[str]:
     table = [heads]
     for (model, gpus), row in rows.items():
         line = [model, str(gpus), *(f"{row[policy].seconds_per_step:.1f}" for policy in policies)]
-        line += [
-            f"{row['synchronous'].seconds_per_step / row[policy].seconds_per_step:.2f}" for policy in last
-        ]
+        line += [f"{row['synchronous'].seconds_per_step / row[policy].seconds_per_step:.2f}" for policy in last]
         table.append(line)
     return aligned(table)
 
@@ -81,15 +77,7 @@ def cell_lines(cells: Sequence[Cell]) -> list[str]:
 def policy_lines(cells: Sequence[Cell]) -> list[str]:
     """A row a policy, of one setting."""
     first = cells[0].seconds_per_step
-    heads = [
-        "policy",
-        "s a step",
-        f"{cells[0].policy} / it",
-        "rollout GPUs",
-        "training GPUs",
-        "KV used",
-        "tokens/s",
-    ]
+    heads = ["policy", "s a step", f"{cells[0].policy} / it", "rollout GPUs", "training GPUs", "KV used", "tokens/s"]
     table = [[*heads, "steps late: mean", "most"]]
     for cell in cells:
         figures = cell.as_dict()
@@ -117,9 +105,7 @@ def published_lines(cells: Sequence[Cell]) -> list[str]:
     table = [["asynchronous_repack", "published", "simulated", "error"]]
     for name, value in found.items():
         if name in PUBLISHED:
-            table.append(
-                [name, f"{PUBLISHED[name]:.2f}", f"{value:.2f}", f"{value / PUBLISHED[name] - 1:+.0%}"]
-            )
+            table.append([name, f"{PUBLISHED[name]:.2f}", f"{value:.2f}", f"{value / PUBLISHED[name] - 1:+.0%}"])
         else:
             table.append([name, "", f"{value:.2f}", ""])
     lines = aligned(table)
@@ -143,9 +129,7 @@ def _told_ours(cells: Sequence[Cell]) -> str:
     late = _mean([cell.as_dict()["consumed_staleness_mean"] for cell in own])
     most = max(cell.as_dict()["consumed_staleness_max"] for cell in own)
     shown = (
-        f"{min(gains):.2f} to {max(gains):.2f} times the paper's schedule in {len(gains)} settings; "
-        if gains
-        else ""
+        f"{min(gains):.2f} to {max(gains):.2f} times the paper's schedule in {len(gains)} settings; " if gains else ""
     )
     return f"ours: {shown}trained on {late:.1f} steps late on average, at most {most}"
 
@@ -372,9 +356,7 @@ def draw(cells: Sequence[Cell], title: str) -> str:
     policies = list(dict.fromkeys(cell.policy for cell in cells))
     width = LEFT + len(models) * (PANEL + GAP) - GAP + LEGEND
     height = TOP + HEIGHT + BOTTOM
-    seconds = {
-        (cell.setting.model.name, cell.setting.gpus, cell.policy): cell.seconds_per_step for cell in cells
-    }
+    seconds = {(cell.setting.model.name, cell.setting.gpus, cell.policy): cell.seconds_per_step for cell in cells}
     gains = {key: seconds[key[0], key[1], policies[0]] / value for key, value in seconds.items()}
     most = math.ceil(max(gains.values()))
 
@@ -417,9 +399,7 @@ def _share(sizes: Sequence[int], gpus: int) -> float:
 def _axes(left: float, model: str, sizes: Sequence[int], most: int, y) -> list[str]:
     parts = [f'<text class="name" x="{left}" y="{TOP - 8}">{escape(model)}</text>']
     for gain in range(0, most + 1, 1 if most <= 8 else 2):
-        parts.append(
-            f'<line class="grid" x1="{left}" x2="{left + PANEL}" y1="{y(gain):.1f}" y2="{y(gain):.1f}"/>'
-        )
+        parts.append(f'<line class="grid" x1="{left}" x2="{left + PANEL}" y1="{y(gain):.1f}" y2="{y(gain):.1f}"/>')
         parts.append(f'<text class="quiet right" x="{left - 8}" y="{y(gain) + 4:.1f}">{gain}</text>')
     for gpus in sizes:
         x = left + _share(sizes, gpus) * PANEL
@@ -454,7 +434,5 @@ def _bars(cells: Sequence[Cell], title: str) -> str:
             f'<rect x="{NAMES + 24}" y="{top}" width="{length:.1f}" height="{BAR}" rx="3" style="fill:{color}"/>'
         )
         told = f"{gain:.2f}  ({cell.seconds_per_step:.3g} s)"
-        parts.append(
-            f'<text class="quiet" x="{NAMES + 32 + length:.1f}" y="{top + 14}">{escape(told)}</text>'
-        )
+        parts.append(f'<text class="quiet" x="{NAMES + 32 + length:.1f}" y="{top + 14}">{escape(told)}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -136,9 +136,7 @@ async def _register_deployment(client: PrefectClient, entry: dict[str, Any]) -> 
             )
             for one in entry["schedules"]
         ]
-        await client.create_deployment(
-            await client.create_flow(flow), entry["name"], schedules=schedules, **content
-        )
+        await client.create_deployment(await client.create_flow(flow), entry["name"], schedules=schedules, **content)
     else:
         await client.update_deployment(existing.id, DeploymentUpdate(**content))
 
@@ -176,9 +174,7 @@ def heartbeat_automation() -> AutomationCore:
 SECONDS_BETWEEN_LOOKS = 10.0
 SECONDS_TO_SETTLE = 20.0
 """Prefect writes the states of tasks down some seconds late: one whose run has just ended may have ended too."""
-WENT_AWAY = (
-    "The worker went away while this ran. Run it again: finished stages are skipped, training goes on."
-)
+WENT_AWAY = "The worker went away while this ran. Run it again: finished stages are skipped, training goes on."
 LOST = "The run of this task ended without it. Run it again: finished stages are skipped, training goes on."
 # Prefect 3.7: a filter of tasks refuses a state without a name, one of flow runs does not.
 GOING = {"type": {"any_": [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]}, "name": None}

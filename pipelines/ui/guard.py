@@ -83,9 +83,7 @@ def guarded(app: Any, port: int, entering: str, login: str = "") -> Any:
             return await _answer(send, 200, "text/html", page)
         if not is_known(scope):
             told = "Open the link that `make ui` printed last: it contains the login.\n"
-            return await _answer(
-                send, 401, "text/plain", told, (b"www-authenticate", b'Basic realm="make ui"')
-            )
+            return await _answer(send, 401, "text/plain", told, (b"www-authenticate", b'Basic realm="make ui"'))
 
         async def send_framed(message: Mapping[str, Any]) -> None:
             if message["type"] == "http.response.start":

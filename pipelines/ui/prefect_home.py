@@ -16,16 +16,12 @@ from stages.foundations.machine import state_folder
 
 if "PREFECT_HOME" not in os.environ:
     home = state_folder() / "prefect"
-    with suppress(
-        OSError
-    ):  # Prefect then says so; it makes no folder above its own, and starts no server without it
+    with suppress(OSError):  # Prefect then says so; it makes no folder above its own, and starts no server without it
         home.mkdir(parents=True, exist_ok=True)
     os.environ["PREFECT_HOME"] = str(home)
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("DO_NOT_TRACK", "1")
-if "PREFECT_API_AUTH_STRING" not in os.environ and (
-    login := kept_login(os.environ.get("PREFECT_API_URL", ""))
-):
+if "PREFECT_API_AUTH_STRING" not in os.environ and (login := kept_login(os.environ.get("PREFECT_API_URL", ""))):
     os.environ["PREFECT_API_AUTH_STRING"] = login
 
 if not {"pandas", "prefect.cache_policies"} & set(sys.modules):

@@ -75,9 +75,7 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
         with terminated_as_interrupt():
             experiment_id = make_tracking_database(state)
             started["mlflow"] = start(
-                "mlflow",
-                mlflow_command(state, mlflow_port),
-                {**settings, LOGIN: login, PORT: str(mlflow_port)},
+                "mlflow", mlflow_command(state, mlflow_port), {**settings, LOGIN: login, PORT: str(mlflow_port)}
             )
             settings = {**settings, **login_settings(login)}
             started["prefect"] = start("prefect", prefect_command(prefect_port), settings)
@@ -94,8 +92,7 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
                 shorten_logs(state, started)
                 if started["worker"].poll() is not None and is_ready():
                     print(
-                        "the worker has ended: another one takes its place, its runs are marked as crashed",
-                        flush=True,
+                        "the worker has ended: another one takes its place, its runs are marked as crashed", flush=True
                     )
                     started["worker"] = start("worker", WORKER, settings)
                 require_alive(started)
@@ -169,9 +166,7 @@ def server_settings(state: Path, prefect_port: int, mlflow_port: int) -> Mapping
 def _shown_tracking(mlflow_port: int) -> str:
     """The address in links to runs. One that is set beside a foreign server is how a browser reaches that."""
     elsewhere = tracking_server()
-    return (
-        (os.environ.get("RETRACE_MLFLOW_URL") or elsewhere) if elsewhere else f"http://{HOST}:{mlflow_port}"
-    )
+    return (os.environ.get("RETRACE_MLFLOW_URL") or elsewhere) if elsewhere else f"http://{HOST}:{mlflow_port}"
 
 
 def tracking_server() -> str:
@@ -262,9 +257,7 @@ def wait_until_up(address: str, name: str, started: Mapping[str, subprocess.Pope
             return
         except OSError:  # not yet
             time.sleep(0.3)
-    raise UserError(
-        f"{name} did not answer at {address} within {SECONDS_TO_START:.0f} s:\n{last_lines(name)}"
-    )
+    raise UserError(f"{name} did not answer at {address} within {SECONDS_TO_START:.0f} s:\n{last_lines(name)}")
 
 
 def wait_until_ready(started: Mapping[str, subprocess.Popen]) -> None:
@@ -273,9 +266,7 @@ def wait_until_ready(started: Mapping[str, subprocess.Popen]) -> None:
     while not is_ready():
         require_alive(started)
         if time.monotonic() > until:
-            raise UserError(
-                f"the worker did not start within {SECONDS_TO_START:.0f} s:\n{last_lines('worker')}"
-            )
+            raise UserError(f"the worker did not start within {SECONDS_TO_START:.0f} s:\n{last_lines('worker')}")
         time.sleep(0.3)
 
 
@@ -306,9 +297,7 @@ def going_runs(api: str, login: str) -> list[str]:
     """Ids of the runs of our deployments that are running or about to; none where the server does not answer."""
     wanted = {"state": {"type": {"any_": ["RUNNING", "PENDING"]}}}
     with suppress(OSError, HTTPException, ValueError):
-        found = _ask(
-            f"{api}/flow_runs/filter", login, {"flow_runs": wanted, "deployments": {"tags": {"all_": [TAG]}}}
-        )
+        found = _ask(f"{api}/flow_runs/filter", login, {"flow_runs": wanted, "deployments": {"tags": {"all_": [TAG]}}})
         return [run["id"] for run in found]
     return []
 

@@ -49,9 +49,7 @@ def group_normalized(
     return centred.to(_result_type(rewards))
 
 
-def leave_one_out(
-    rewards: Real[Tensor, " batch"], group_ids: Int[Tensor, " batch"]
-) -> Float[Tensor, " batch"]:
+def leave_one_out(rewards: Real[Tensor, " batch"], group_ids: Int[Tensor, " batch"]) -> Float[Tensor, " batch"]:
     """Subtracts from each reward the mean of the other rewards of its group (RLOO).
 
     A_i = R_i - mean_{j != i} R_j = N / (N - 1) * (R_i - mean). A group of one has baseline 0, so A = R.
@@ -145,9 +143,7 @@ def optimal_token_baseline(
     weight = torch.where(mask, torch.where(mask, energy, 0.0).cumsum(-1), 0.0)  # (batch, tokens)
     value = torch.where(mask, returns.detach().double(), 0.0)
     _, groups = torch.unique(group_ids, return_inverse=True)
-    baseline = _sum_of_responses(weight * value, groups) / (
-        _sum_of_responses(weight, groups) + WEIGHT_EPSILON
-    )
+    baseline = _sum_of_responses(weight * value, groups) / (_sum_of_responses(weight, groups) + WEIGHT_EPSILON)
     is_lone = _sum_of_responses(mask.double(), groups) == 1
     baseline = torch.where(is_lone, value if lone_tail == "zero" else torch.zeros_like(value), baseline)
     return torch.where(mask, baseline, 0.0).to(returns.dtype)

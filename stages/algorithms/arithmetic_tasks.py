@@ -79,9 +79,7 @@ def generate_problems(
         duplicates = duplicates + 1 if drawn.problem in found else 0
         found.setdefault(drawn.problem, drawn)
         if duplicates > LONGEST_RUN_OF_DUPLICATES:
-            raise ValueError(
-                f"there are hardly more than {len(found)} different problems, {rows} were asked for"
-            )
+            raise ValueError(f"there are hardly more than {len(found)} different problems, {rows} were asked for")
     return list(found.values())
 
 
@@ -131,9 +129,7 @@ def answer_line(answer: str) -> str:
     return f"The answer is \\boxed{{{answer}}}."
 
 
-def _draw(
-    kind: Kind, rng: random.Random, operand_max: int, value_max: int, steps: Sequence[int]
-) -> ArithmeticProblem:
+def _draw(kind: Kind, rng: random.Random, operand_max: int, value_max: int, steps: Sequence[int]) -> ArithmeticProblem:
     if kind is Kind.comparison:
         left, right = (_chain(rng, 1, operand_max, value_max) for _ in range(2))
         answer = max(int(chain[0].split("=")[1]) for chain in (left, right))

@@ -63,8 +63,7 @@ MOST_COMMON_NGRAM = 200
 MOST_CANDIDATES = 2_000
 """Texts that MinHash may propose for one text: a bound for sets in which all are alike and none alike enough."""
 _DRAWING = re.compile(
-    r"\[asy\](?:(?!\[asy\]).)*?\[/asy\]|\\begin\{tikzpicture\}(?:(?!\\begin\{tikz).)*?\\end\{tikzpicture\}",
-    re.DOTALL,
+    r"\[asy\](?:(?!\[asy\]).)*?\[/asy\]|\\begin\{tikzpicture\}(?:(?!\\begin\{tikz).)*?\\end\{tikzpicture\}", re.DOTALL
 )
 _CAPITALS = re.compile(r"\b[A-Z]{5,}\b")
 """A word that a problem is about (`the letters of RADII`): shorter ones name points."""
@@ -284,9 +283,7 @@ class NearDuplicates:
         for key in sorted(self._index.query(self._min_hash(shingles, numbers)))[:MOST_CANDIDATES]:
             other, other_numbers = self._shingles[key]
             similarity = len(shingles & other) / max(1, len(shingles | other))
-            if similarity >= self._rule.similarity and (
-                not self._rule.same_numbers or numbers == other_numbers
-            ):
+            if similarity >= self._rule.similarity and (not self._rule.same_numbers or numbers == other_numbers):
                 similar.append((key, similarity))
         return sorted(similar, key=lambda pair: (-pair[1], pair[0]))
 
@@ -306,9 +303,7 @@ class NearDuplicates:
         if self._rule.same_numbers:
             # Other buckets for other numbers and formulas, or texts of one template would all propose each other
             written = " ".join(sorted(numbers.elements())).encode()
-            sketch.hashvalues = sketch.hashvalues ^ int.from_bytes(
-                hashlib.sha256(written).digest()[:4], "big"
-            )
+            sketch.hashvalues = sketch.hashvalues ^ int.from_bytes(hashlib.sha256(written).digest()[:4], "big")
         return sketch
 
 
@@ -402,9 +397,7 @@ def read_template(text: str) -> Template:
     stems = {_stem(word) for word in kept if len(word) > 1 and word not in _FUNCTION_WORDS}
     is_long = sum(len(word) > 1 for word in words) >= FEWEST_TEMPLATE_WORDS
     counted = quantities(problem_words(without_ordinal_endings(text)))
-    nouns = (
-        (one.value, next((_stem(word) for word in one.following if _tells(word)), "")) for one in counted
-    )
+    nouns = ((one.value, next((_stem(word) for word in one.following if _tells(word)), "")) for one in counted)
     return Template(
         " ".join(words) if is_long else "",
         frozenset(stems),
@@ -568,7 +561,4 @@ def _count_run(run: list[str], found: Counter[str]) -> None:
 def _bases(word: str) -> list[str]:
     """The word, and what it may be a plural or past form of."""
     endings = ("s", "es", "d", "ed", "ing")
-    return [
-        word,
-        *(word.removesuffix(end) for end in endings if word.endswith(end) and len(word) > len(end) + 2),
-    ]
+    return [word, *(word.removesuffix(end) for end in endings if word.endswith(end) and len(word) > len(end) + 2)]

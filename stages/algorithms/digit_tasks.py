@@ -136,9 +136,7 @@ def generate_problems(
             found.setdefault(name, drawn)
             size = None  # kept until there is a problem of it, so that it has its share
         if in_vain > LONGEST_RUN_IN_VAIN:
-            raise ValueError(
-                f"there are hardly more than {len(found)} different problems, {rows} were asked for"
-            )
+            raise ValueError(f"there are hardly more than {len(found)} different problems, {rows} were asked for")
     return list(found.values())
 
 
@@ -221,9 +219,7 @@ def _draw(rng: random.Random, size: int, coefficients: Sequence[int]) -> DigitPr
 
 def _with_solution(digits: tuple[int, ...], first: int, second: int, target: int) -> DigitProblem | None:
     """None where no pair fits, or more than one."""
-    fitting = [
-        pair for pair in itertools.permutations(digits, 2) if first * pair[0] + second * pair[1] == target
-    ]
+    fitting = [pair for pair in itertools.permutations(digits, 2) if first * pair[0] + second * pair[1] == target]
     return DigitProblem(digits, first, second, target, fitting[0]) if len(fitting) == 1 else None
 
 

@@ -106,11 +106,7 @@ def _ways_of_the_rest(rivals: list[int], abstentions: int, limit: int, seats: in
 
 
 def clustered_bootstrap(
-    scores: ArrayLike,
-    clusters: ArrayLike | None = None,
-    draws: int = 2_000,
-    seed: int = 0,
-    confidence: float = 0.95,
+    scores: ArrayLike, clusters: ArrayLike | None = None, draws: int = 2_000, seed: int = 0, confidence: float = 0.95
 ) -> Interval:
     """The mean of `scores` and its percentile interval when whole problems are resampled.
 
@@ -154,9 +150,7 @@ def paired_bootstrap(
     return clustered_bootstrap(second_scores - first_scores, clusters, draws, seed, confidence)
 
 
-def with_width(
-    interval: Interval, problems: int, minimum: float, maximum: float, confidence: float = 0.95
-) -> Interval:
+def with_width(interval: Interval, problems: int, minimum: float, maximum: float, confidence: float = 0.95) -> Interval:
     """`interval`, or where it has no width because all of `problems` scored the same, the bound that still holds.
 
     When n problems all score v, the share of problems that score otherwise is below q = 1 - (tail)^(1/n) at this

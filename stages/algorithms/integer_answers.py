@@ -36,9 +36,7 @@ _SUM = re.compile(
     rf"(?:(?P<a>-?{_DIGITS})(?P<between>[+-]))?"
     rf"(?P<sign>-?)(?P<b>{_DIGITS})?(?:\\sqrt\{{(?P<c>{_DIGITS})\}}|(?P<pi>\\pi))(?:(?P<after>[+-]{_DIGITS}))?"
 )
-_OVER = re.compile(
-    rf"(?P<sign>-?)\\frac\{{(?P<top>[^{{}}]*(?:\{{[^{{}}]*\}}[^{{}}]*)?)\}}\{{(?P<divisor>{_DIGITS})\}}"
-)
+_OVER = re.compile(rf"(?P<sign>-?)\\frac\{{(?P<top>[^{{}}]*(?:\{{[^{{}}]*\}}[^{{}}]*)?)\}}\{{(?P<divisor>{_DIGITS})\}}")
 _SLASH = re.compile(rf"(?P<sign>-?)\(?(?P<top>[^()/]*)\)?/(?P<divisor>{_DIGITS})")
 _FACTOR = re.compile(
     rf"(?P<sign>-?)\\frac\{{(?P<top>{_DIGITS})\}}\{{(?P<divisor>{_DIGITS})\}}(?P<rest>\\sqrt\{{{_DIGITS}\}}|\\pi)"
@@ -108,11 +106,7 @@ def ask_for_integer(answer: str, problem: str) -> IntegerQuestion | Inexact | No
     """
     text = compact(clean(answer))
     number = read_number(text)
-    if (
-        number is not None
-        and (number.value is None or number.value.denominator == 1)
-        and not number.is_percent
-    ):
+    if number is not None and (number.value is None or number.value.denominator == 1) and not number.is_percent:
         return None
     used = set(_LETTER.findall(problem))
     letters = [letter for letter in _LETTERS if letter not in used]
@@ -136,9 +130,7 @@ def _ask_for_fraction(value: Fraction, letters: Sequence[str]) -> IntegerQuestio
     if max(abs(value.numerator), value.denominator) >= 10**_LONGEST_INTEGER:
         return Inexact.no_form
     form = f"{sign}\\frac{{{m}}}{{{n}}}"
-    request = (
-        f"The answer is ${form}$ with positive integers ${m}$ and ${n}$ in lowest terms. Find ${m} + {n}$."
-    )
+    request = f"The answer is ${form}$ with positive integers ${m}$ and ${n}$ in lowest terms. Find ${m} + {n}$."
     return IntegerQuestion(request, form, {m: abs(value.numerator), n: value.denominator})
 
 

@@ -30,9 +30,7 @@ def soft_overlong_punishment(tokens: int, max_tokens: int, buffer_tokens: int) -
     max_tokens. ValueError when the buffer is negative or larger than max_tokens.
     """
     if not 0 <= buffer_tokens <= max_tokens:
-        raise ValueError(
-            f"buffer_tokens must lie in 0..max_tokens, not {buffer_tokens} with max_tokens {max_tokens}"
-        )
+        raise ValueError(f"buffer_tokens must lie in 0..max_tokens, not {buffer_tokens} with max_tokens {max_tokens}")
     if tokens > max_tokens:
         return -1.0
     over = tokens - (max_tokens - buffer_tokens)

@@ -127,11 +127,7 @@ def reinforce(
     ratio = _log_ratio(policy_logprobs, proximal_logprobs, mask).detach().exp()
     loss = -_per_token(advantages, mask) * torch.where(mask, policy_logprobs, 0.0)
     zero = torch.zeros((), dtype=loss.dtype, device=loss.device)
-    return loss, {
-        "clip_fraction/low": zero,
-        "clip_fraction/high": zero.clone(),
-        **_ratio_diagnostics(ratio, mask),
-    }
+    return loss, {"clip_fraction/low": zero, "clip_fraction/high": zero.clone(), **_ratio_diagnostics(ratio, mask)}
 
 
 def aggregate(
@@ -159,9 +155,7 @@ def aggregate(
         return kept.sum() / (max(len(loss), 1) if divisor is None else divisor)
     if how == "constant":
         if divisor is None:
-            raise ValueError(
-                "constant aggregation needs a divisor: give a fixed count, such as batch * max tokens"
-            )
+            raise ValueError("constant aggregation needs a divisor: give a fixed count, such as batch * max tokens")
         return kept.sum() / divisor
     raise ValueError(
         f"aggregation {how!r} is not one of token_mean, sequence_mean_token_mean, sequence_mean_token_sum, constant"
@@ -181,17 +175,10 @@ def _per_token(advantages: Tensor, mask: Tensor) -> Tensor:
 
 
 def _clipped(
-    ratio: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float | None,
+    ratio: Tensor, advantages: Tensor, mask: Tensor, clip_low: float, clip_high: float, dual_clip: float | None
 ) -> tuple[Tensor, Diagnostics]:
     if dual_clip is not None and not dual_clip > 1:
-        raise ValueError(
-            f"dual_clip must be greater than 1, not {dual_clip}: it caps the ratio of bad tokens"
-        )
+        raise ValueError(f"dual_clip must be greater than 1, not {dual_clip}: it caps the ratio of bad tokens")
     free = -advantages * ratio
     held = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
     loss = torch.maximum(free, held)
@@ -331,9 +318,7 @@ def error_bounds(
     if any(value is not None and not value >= 0 for value in given):
         raise ValueError(f"divergences cannot be negative: {given[:4]}")
     if mean_token_tv is not None and len(mean_token_tv) != horizon:
-        raise ValueError(
-            f"mean_token_tv needs one value for each of {horizon} tokens, not {len(mean_token_tv)}"
-        )
+        raise ValueError(f"mean_token_tv needs one value for each of {horizon} tokens, not {len(mean_token_tv)}")
     pinsker = math.sqrt(delta / 2)
     eps = min(value for value in (max_token_tv, pinsker, 1.0) if value is not None)
     sequence_kl = min(horizon * delta, math.inf if sequence_kl is None else sequence_kl)

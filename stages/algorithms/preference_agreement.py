@@ -118,8 +118,7 @@ def circular_triads(wins: Mapping[tuple[Hashable, Hashable], float]) -> int:
     beats = {(one, other) for (one, other), votes in wins.items() if votes > wins.get((other, one), 0.0)}
     items = sorted({item for pair in beats for item in pair}, key=str)
     return sum(
-        {(a, b), (b, c), (c, a)} <= beats or {(b, a), (c, b), (a, c)} <= beats
-        for a, b, c in combinations(items, 3)
+        {(a, b), (b, c), (c, a)} <= beats or {(b, a), (c, b), (a, c)} <= beats for a, b, c in combinations(items, 3)
     )
 
 
@@ -166,9 +165,7 @@ def rank_correlation(
         return None
     generator = numpy.random.default_rng(seed)
     count = len(scores)
-    weights = numpy.vstack(
-        [numpy.ones(count), generator.multinomial(count, numpy.full(count, 1 / count), size=draws)]
-    )
+    weights = numpy.vstack([numpy.ones(count), generator.multinomial(count, numpy.full(count, 1 / count), size=draws)])
     ranked = [_ranked_means(weights, values) for values in (scores, wins)]
     found = _correlations(*ranked)
     drawn = found[1:][numpy.isfinite(found[1:])]

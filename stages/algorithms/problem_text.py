@@ -18,19 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 _SIGNS = str.maketrans(
-    {
-        "−": "-",
-        "–": "-",
-        "—": "-",
-        "×": "*",
-        "·": "*",
-        "⋅": "*",
-        "÷": "/",
-        "≤": "<=",
-        "≥": ">=",
-        "’": "'",
-        "~": " ",
-    }
+    {"−": "-", "–": "-", "—": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "≤": "<=", "≥": ">=", "’": "'", "~": " "}
     | {"π": " pi ", "∞": " infty ", "≠": " ne ", "√": " sqrt ", "°": " circ ", "…": " ... "}
     | {sign: f"^{digit}" for digit, sign in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
     | {"∗": "*", "∕": "/", "∣": "|", "‘": "'", "ʼ": "'"}
@@ -235,15 +223,7 @@ _PARTS = {
     "tenth": 10,
     "tenths": 10,
 }
-_GROUPS = {
-    "hundred": 100,
-    "thousand": 1000,
-    "million": 10**6,
-    "dozen": 12,
-    "dozens": 12,
-    "decade": 10,
-    "decades": 10,
-}
+_GROUPS = {"hundred": 100, "thousand": 1000, "million": 10**6, "dozen": 12, "dozens": 12, "decade": 10, "decades": 10}
 _MULTIPLES = {"twice": 2, "double": 2, "doubled": 2, "thrice": 3, "triple": 3}
 _UNITS = {
     **dict.fromkeys(("%", "percent", "cent", "cents"), 0.01),

@@ -48,9 +48,7 @@ PLACES = MappingProxyType(
 )
 """Place -> where across and where down: 0 the first third, 0.5 the middle third, 1 the last; None anywhere."""
 OPPOSITE_PLACES = (("at the top", "at the bottom"), ("on the left", "on the right"))
-RELATIONS = MappingProxyType(
-    {"above": (0, 1), "below": (0, -1), "to the left of": (1, 0), "to the right of": (-1, 0)}
-)
+RELATIONS = MappingProxyType({"above": (0, 1), "below": (0, -1), "to the left of": (1, 0), "to the right of": (-1, 0)})
 """Relation -> the direction from the first object to the second, across and down."""
 KINDS = ("object", "place", "count", "list", "counted_list", "placed_list", "relation")
 
@@ -120,9 +118,7 @@ def _scenes() -> Iterator[Scene]:
     yield from (Scene("place", (Item(*thing, place=place),)) for thing in things for place in PLACES)
     yield from (Scene("count", (Item(*thing, count=number),)) for number in NUMBERS for thing in things)
     yield from (Scene("list", (Item(*one), Item(*two))) for one, two in permutations(things, 2))
-    yield from (
-        Scene("counted_list", (Item(*one, count=2), Item(*two))) for one, two in permutations(things, 2)
-    )
+    yield from (Scene("counted_list", (Item(*one, count=2), Item(*two))) for one, two in permutations(things, 2))
     yield from (
         Scene("placed_list", (Item(*one, place=first), Item(*two, place=second)))
         for first, second in OPPOSITE_PLACES
@@ -200,9 +196,7 @@ def _boxes(scene: Scene, wanted: list[Item], generator: numpy.random.Generator) 
             boxes.append((_start(across, side, generator), _start(down, side, generator), side))
         if not _do_touch(boxes) and _do_relate(scene, boxes):
             return boxes
-    raise UserError(
-        f"{scene.prompt!r} finds no room in {MOST_TRIES} tries: ask for fewer objects, or other places"
-    )
+    raise UserError(f"{scene.prompt!r} finds no room in {MOST_TRIES} tries: ask for fewer objects, or other places")
 
 
 def _start(third: float | None, side: int, generator: numpy.random.Generator) -> int:
@@ -369,8 +363,7 @@ def _wholeness(found: list[FoundObject]) -> float:
     if not found:
         return 0.0
     whole = [
-        min(1.0, max(0.0, (max(one.shape_overlaps.values()) - UNLIKE) / (SQUARE_ENOUGH - UNLIKE)))
-        for one in found
+        min(1.0, max(0.0, (max(one.shape_overlaps.values()) - UNLIKE) / (SQUARE_ENOUGH - UNLIKE))) for one in found
     ]
     return float(numpy.average(whole, weights=[one.pixels for one in found]))
 
@@ -379,9 +372,7 @@ def _alignment(scene: Scene, found: list[FoundObject]) -> float:
     """Share of what was asked for that is there, less what was not, and how well its places or relation hold."""
     wanted = [item for item in scene.items for _ in range(item.count)]
     matches = _matches(wanted, found)
-    likeness = [
-        0.0 if match is None else _likeness(item, match) for item, match in zip(wanted, matches, strict=True)
-    ]
+    likeness = [0.0 if match is None else _likeness(item, match) for item, match in zip(wanted, matches, strict=True)]
     objects = sum(likeness) / max(len(wanted), len(found))
     arrangement = _arrangement(scene, wanted, matches)
     if arrangement is None:
@@ -466,9 +457,7 @@ def changed_scenes(scene: Scene) -> list[Scene]:
     turned = []
     if places in OPPOSITE_PLACES:
         first, second = scene.items
-        turned.append(
-            replace(scene, items=(replace(second, place=first.place), replace(first, place=second.place)))
-        )
+        turned.append(replace(scene, items=(replace(second, place=first.place), replace(first, place=second.place))))
     known = {_meaning(one): one for one in all_prompts().values()}
     return [known[_meaning(one)] for one in [*items, *relations, *turned] if _meaning(one) in known]
 

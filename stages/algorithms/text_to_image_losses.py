@@ -50,9 +50,7 @@ def matching_loss(logits: Float[Tensor, "images captions 2"]) -> Float[Tensor, "
 
 # -------------------------------------------------------------------------------------------- the reward model
 def pairwise_ranking_loss(
-    better: Float[Tensor, " pairs"],
-    worse: Float[Tensor, " pairs"],
-    weights: Float[Tensor, " pairs"] | None = None,
+    better: Float[Tensor, " pairs"], worse: Float[Tensor, " pairs"], weights: Float[Tensor, " pairs"] | None = None
 ) -> Float[Tensor, ""]:
     """Mean over pairs of -log sigmoid(better - worse), of the scores of the preferred and the other image.
 
@@ -95,9 +93,7 @@ def guess_at(latents: Tensor, timesteps: Sequence[int], position: int, step: Den
     return step(latents, timesteps[position])[1]
 
 
-def drawn_with_gradient(
-    latents: Tensor, timesteps: Sequence[int], gradient_steps: int, step: DenoisingStep
-) -> Tensor:
+def drawn_with_gradient(latents: Tensor, timesteps: Sequence[int], gradient_steps: int, step: DenoisingStep) -> Tensor:
     """The latents at the end of the draw, with the gradient of its last `gradient_steps` steps (DRaFT-K).
 
     ValueError unless 1 <= gradient_steps <= number of timesteps.

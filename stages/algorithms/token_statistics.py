@@ -97,11 +97,7 @@ class _TokenStatistics(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, head_weight, token_ids, temperature, log_threshold, chunk_tokens):
         ctx.set_materialize_grads(False)
-        ctx.temperature, ctx.is_pruned, ctx.chunk_tokens = (
-            temperature,
-            log_threshold is not None,
-            chunk_tokens,
-        )
+        ctx.temperature, ctx.is_pruned, ctx.chunk_tokens = (temperature, log_threshold is not None, chunk_tokens)
         with torch.autocast(hidden.device.type, enabled=False):
             results = _forward(hidden, head_weight, token_ids, temperature, log_threshold, chunk_tokens)
         logprobs, entropy, sum_squared_probs, log_total, border, outside = results
@@ -217,8 +213,7 @@ def _backward(ctx, grad_logprobs, grad_entropy, grad_sum_squared) -> tuple[Tenso
     if grad_logprobs is None:
         grad_logprobs = torch.zeros_like(entropy)
     slopes = [
-        None if grad is None else grad / ctx.temperature
-        for grad in (grad_logprobs, grad_entropy, grad_sum_squared)
+        None if grad is None else grad / ctx.temperature for grad in (grad_logprobs, grad_entropy, grad_sum_squared)
     ]
     rows = _Rows(hidden, token_ids, entropy, sum_squared_probs, log_total, border, *slopes)
     is_active = torch.stack([slope != 0 for slope in slopes if slope is not None]).any(0)
@@ -229,9 +224,7 @@ def _backward(ctx, grad_logprobs, grad_entropy, grad_sum_squared) -> tuple[Tenso
         rows = rows.kept(active)
     wants_hidden, wants_head = ctx.needs_input_grad[:2]
     precision = _precision(hidden)
-    grad_hidden = (
-        torch.zeros(rows.hidden.shape, dtype=precision, device=hidden.device) if wants_hidden else None
-    )
+    grad_hidden = torch.zeros(rows.hidden.shape, dtype=precision, device=hidden.device) if wants_hidden else None
     grad_head = torch.empty_like(head_weight) if wants_head else None
     _accumulate(rows, head_weight, ctx, grad_hidden, grad_head)
     if grad_hidden is not None:
@@ -241,9 +234,7 @@ def _backward(ctx, grad_logprobs, grad_entropy, grad_sum_squared) -> tuple[Tenso
     return grad_hidden, grad_head
 
 
-def _accumulate(
-    rows: _Rows, head_weight: Tensor, ctx, grad_hidden: Tensor | None, grad_head: Tensor | None
-) -> None:
+def _accumulate(rows: _Rows, head_weight: Tensor, ctx, grad_hidden: Tensor | None, grad_head: Tensor | None) -> None:
     """Adds to `grad_hidden` and fills `grad_head`, vocabulary tile by vocabulary tile.
 
     The vocabulary is the outer loop: each tile of the head and of its gradient then passes through memory once.
@@ -255,9 +246,7 @@ def _accumulate(
     precision = _precision(head_weight)
     is_exact, kernels = precision == head_weight.dtype, _kernels(head_weight)
     logits = head_weight.new_empty(tile_tokens * tile_vocab)
-    scratch = (
-        torch.empty(tile_vocab, width, dtype=precision, device=head_weight.device) if not is_exact else None
-    )
+    scratch = torch.empty(tile_vocab, width, dtype=precision, device=head_weight.device) if not is_exact else None
     for low in range(0, vocab, tile_vocab):
         high = min(low + tile_vocab, vocab)
         head = head_weight[low:high]
@@ -365,9 +354,7 @@ def _tile_tokens(tensor: Tensor) -> int:
 
 
 # ------------------------------------------------------------------------------------------ vocabulary pruning
-def safe_vocabulary(
-    logits: Float[Tensor, "*batch vocab"], log_threshold: float
-) -> Bool[Tensor, "*batch vocab"]:
+def safe_vocabulary(logits: Float[Tensor, "*batch vocab"], log_threshold: float) -> Bool[Tensor, "*batch vocab"]:
     """True for the tokens with z_v >= z_max + log_threshold; log_threshold = log rho <= 0, in nats.
 
     The likeliest token is always in, with its ties; -inf keeps everything. ValueError on a threshold above 0.

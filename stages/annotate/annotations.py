@@ -114,12 +114,7 @@ def checked_tables(
         if key in accepted:
             # Stable: where both say the same time, or none, the later one in the file counts.
             older, newer = sorted([accepted[key], (one, ranks)], key=lambda found: found[0].created)
-            _drop(
-                funnel,
-                older[0],
-                "duplicate_annotation",
-                f"{newer[0].row_id} is the same annotator's later one",
-            )
+            _drop(funnel, older[0], "duplicate_annotation", f"{newer[0].row_id} is the same annotator's later one")
             accepted[key] = newer
         else:
             accepted[key] = (one, ranks)
@@ -198,12 +193,7 @@ def _shared(one: Annotation) -> dict[str, Any]:
 
 
 def _ranking(one: Annotation, ranks: list[int]) -> dict[str, Any]:
-    said = {
-        "is_gold": one.is_gold,
-        "image_ids": list(one.image_ids),
-        "ranks": ranks,
-        "weight": float(one.weight),
-    }
+    said = {"is_gold": one.is_gold, "image_ids": list(one.image_ids), "ranks": ranks, "weight": float(one.weight)}
     return _shared(one) | said
 
 
@@ -234,9 +224,7 @@ def read_checked(file: AnnotationFile) -> bytes:
         raise UserError(f"{path} does not exist: correct `annotations.path` of the round")
     content = path.read_bytes()
     if (found := hashlib.sha256(content).hexdigest()) != file.sha256:
-        raise UserError(
-            f"{path} has the sha256 {found}, not {file.sha256}: correct `annotations.sha256`, or the file"
-        )
+        raise UserError(f"{path} has the sha256 {found}, not {file.sha256}: correct `annotations.sha256`, or the file")
     return content
 
 
@@ -277,14 +265,8 @@ def ranking_annotations(rows: list[Any], told: str, known: Known) -> Found:
     """Rankings of the paper's form; one without `annotator` is anonymous."""
     for number, row in enumerate(rows):
         row_id = f"{told}:{number}"
-        images, ranks = (
-            (row.get("generations"), row.get("ranking")) if isinstance(row, dict) else (None, None)
-        )
-        if (
-            not isinstance(images, list)
-            or not isinstance(ranks, list)
-            or not isinstance(row.get("prompt"), str)
-        ):
+        images, ranks = (row.get("generations"), row.get("ranking")) if isinstance(row, dict) else (None, None)
+        if not isinstance(images, list) or not isinstance(ranks, list) or not isinstance(row.get("prompt"), str):
             yield row_id, "malformed_row", "needs `prompt`, `generations` and `ranking`"
             continue
         names = [known.image(_text(name)) for name in images]
@@ -378,8 +360,6 @@ def set_tasks(
             turn = [name for name in sorted(left) if left[name]]
             drawn.shuffle(turn)
             mixed += [left[name].pop() for name in turn]
-        cut = [
-            tuple(mixed[start : start + images_per_task]) for start in range(0, len(mixed), images_per_task)
-        ]
+        cut = [tuple(mixed[start : start + images_per_task]) for start in range(0, len(mixed), images_per_task)]
         tasks += [Task(prompt, part) for part in cut[:tasks_per_prompt] if len(part) > 1]
     return tasks

@@ -40,9 +40,7 @@ _OF_IMAGE = re.compile(rf"({'|'.join(ASPECTS)}|issues)_(\d+)")
 def export_annotations(rows: list[Any], told: str) -> Found:
     """Every annotation and draft of the export. UserError for JSON_MIN, which has lost who said what."""
     if rows and all(isinstance(row, dict) and "annotations" not in row for row in rows):
-        raise UserError(
-            f"{told} is no full export (no `annotations`): export it as JSON, not as JSON-MIN or CSV"
-        )
+        raise UserError(f"{told} is no full export (no `annotations`): export it as JSON, not as JSON-MIN or CSV")
     # Whatever stands in a task, the next one is read: a broken row is a drop, never the end of the stage.
     for number, task in enumerate(rows):
         row_id = f"{told}:{task.get('id', number)}" if isinstance(task, dict) else f"{told}:{number}"
@@ -78,15 +76,10 @@ def _annotation(row_id: str, data: Mapping[str, Any], one: Any) -> Annotation:
         if control == "ranking":
             for name, rank in _slots(value):
                 if name in ranks:
-                    raise Refused(
-                        "image_in_two_slots", f"{name!r} is in slots {ranks[name]} and {rank}"[:200]
-                    )
+                    raise Refused("image_in_two_slots", f"{name!r} is in slots {ranks[name]} and {rank}"[:200])
                 ranks[name] = rank
         elif found := _OF_IMAGE.fullmatch(control):
-            what, index = (
-                found[1],
-                int(found[2][:6]) - 1,
-            )  # six digits: int() of a million of them takes minutes
+            what, index = (found[1], int(found[2][:6]) - 1)  # six digits: int() of a million of them takes minutes
             if not 0 <= index < len(images):
                 raise Refused("unknown_image", f"{control} is of no image of the task"[:200])
             if what == "issues":
@@ -137,9 +130,7 @@ def _annotator(given: Any) -> str:
             return f"{SOURCE}/{stable_hash(given['email'])[:12]}"
         given = given.get("id")
     is_name = isinstance(given, int) and not isinstance(given, bool)
-    is_name |= isinstance(given, str) and bool(
-        re.fullmatch(r"[0-9a-f]{12}", given)
-    )  # of an address, by `slimmed`
+    is_name |= isinstance(given, str) and bool(re.fullmatch(r"[0-9a-f]{12}", given))  # of an address, by `slimmed`
     return f"{SOURCE}/{given}" if is_name else ""
 
 
@@ -191,8 +182,7 @@ def labelling_configuration(images: int) -> str:
     """
     blocks = "\n".join(map(_image_block, range(1, images + 1)))
     buckets = "\n".join(
-        f'      <Bucket name="slot_{slot}" title="{slot}{_slot_words(slot)}"/>'
-        for slot in range(1, SLOTS + 1)
+        f'      <Bucket name="slot_{slot}" title="{slot}{_slot_words(slot)}"/>' for slot in range(1, SLOTS + 1)
     )
     return f"""<View>
   <Style>
@@ -235,9 +225,7 @@ def _image_block(number: int) -> str:
     </View>"""
 
 
-def labelling_task(
-    prompt_id: str, prompt: str, image_ids: Sequence[str], addresses: Sequence[str]
-) -> dict[str, Any]:
+def labelling_task(prompt_id: str, prompt: str, image_ids: Sequence[str], addresses: Sequence[str]) -> dict[str, Any]:
     """One task: `data` as the configuration reads it."""
     pictures = list(zip(image_ids, addresses, strict=True))
     items = [
@@ -245,15 +233,7 @@ def labelling_task(
         for number, (name, address) in enumerate(pictures, start=1)
     ]
     shown = {f"image_{number}": address for number, (_, address) in enumerate(pictures, start=1)}
-    return {
-        "data": {
-            "prompt_id": prompt_id,
-            "prompt": prompt,
-            "image_ids": list(image_ids),
-            "items": items,
-            **shown,
-        }
-    }
+    return {"data": {"prompt_id": prompt_id, "prompt": prompt, "image_ids": list(image_ids), "items": items, **shown}}
 
 
 def exported_annotation(
@@ -300,9 +280,7 @@ def export_tasks(
     images = read_image_rows(pool)
     prompts = dict(zip(images["prompt_id"], images["prompt"], strict=True))
     tasks = [
-        labelling_task(
-            task.prompt_id, prompts[task.prompt_id], task.image_ids, _addresses(task.image_ids, address)
-        )
+        labelling_task(task.prompt_id, prompts[task.prompt_id], task.image_ids, _addresses(task.image_ids, address))
         for task in set_tasks(by_prompt(images), images_per_task, tasks_per_prompt, seed)
     ]
     return _write(tasks, pool, out)
@@ -313,9 +291,7 @@ def export_annotated(pool: Path, annotations: Path, out: Path, address: str) -> 
     rankings = read_table(annotations / "rankings.parquet", RANKING)
     ratings = read_table(annotations / "ratings.parquet", RATING)
     if other := sorted(set(rankings["source"]) - {SOURCE}):
-        raise UserError(
-            f"{annotations} has annotations of {other}: only those of Label Studio go back into it"
-        )
+        raise UserError(f"{annotations} has annotations of {other}: only those of Label Studio go back into it")
     images = read_image_rows(pool)
     prompts = dict(zip(images["prompt_id"], images["prompt"], strict=True))
     rated = defaultdict(list)
@@ -361,6 +337,4 @@ def _write(tasks: list[dict[str, Any]], pool: Path, out: Path) -> dict[str, int]
 def _write_pictures(frame: pandas.DataFrame, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     for name, png in zip(frame["image_id"], frame["png"], strict=True):
-        (folder / f"{name}.png").write_bytes(
-            png_of(pixels_of(png))
-        )  # the whole folder is put in place at the end
+        (folder / f"{name}.png").write_bytes(png_of(pixels_of(png)))  # the whole folder is put in place at the end

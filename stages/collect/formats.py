@@ -41,16 +41,12 @@ class BrokenRow:
 Row = dict[str, Any] | BrokenRow
 
 
-def read_rows(
-    path: Path, file_format: Literal["jsonl", "json", "parquet", "csv"], max_rows: int | None
-) -> list[Row]:
+def read_rows(path: Path, file_format: Literal["jsonl", "json", "parquet", "csv"], max_rows: int | None) -> list[Row]:
     """The first `max_rows` rows, or all; UserError when the file is damaged or not of the format.
 
     JSON lines and CSV are read only as far as `max_rows` needs.
     """
-    reader = {"jsonl": _json_lines, "json": _json_list, "parquet": _parquet_rows, "csv": _csv_rows}[
-        file_format
-    ]
+    reader = {"jsonl": _json_lines, "json": _json_list, "parquet": _parquet_rows, "csv": _csv_rows}[file_format]
     return list(islice(reader(path), max_rows))
 
 
@@ -92,15 +88,11 @@ def _csv_rows(path: Path) -> Iterator[Row]:
         _require_different(reader.fieldnames or [], path)
         for row in reader:
             if None in row or None in row.values():
-                yield BrokenRow(
-                    _shown(str(list(row.values())).encode()), "not as many values as the header has names"
-                )
+                yield BrokenRow(_shown(str(list(row.values())).encode()), "not as many values as the header has names")
             else:
                 yield row
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(
-            f"{path} is not CSV in UTF-8 ({error}): correct the file, or `format` in its source"
-        ) from None
+        raise UserError(f"{path} is not CSV in UTF-8 ({error}): correct the file, or `format` in its source") from None
 
 
 def _csv_lines(path: Path) -> Iterator[str]:
@@ -136,9 +128,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _mapping(value: Any) -> Row:
     if not isinstance(value, dict):
-        return BrokenRow(
-            _shown(repr(value).encode("utf-8", "replace")), f"not an object but a {type(value).__name__}"
-        )
+        return BrokenRow(_shown(repr(value).encode("utf-8", "replace")), f"not an object but a {type(value).__name__}")
     if fault := _fault(value):
         return BrokenRow(_shown(str(list(value)).encode("utf-8", "replace")), fault)
     escaped = json.dumps(value)

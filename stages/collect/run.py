@@ -85,9 +85,7 @@ def _upstream(name: str, source: SourceParams) -> tuple[list[Row], FieldMap, Map
             return read_rows(path, origin.format, origin.max_rows), origin.fields, origin.only
 
 
-def _read_row(
-    row: Row, row_id: str, fields: FieldMap, only: Mapping[str, list[Any]], funnel: Funnel
-) -> Problem | None:
+def _read_row(row: Row, row_id: str, fields: FieldMap, only: Mapping[str, list[Any]], funnel: Funnel) -> Problem | None:
     if isinstance(row, BrokenRow):
         funnel.drop({"text": row.text}, "malformed_row", row.reason, row_id)
         return None
@@ -122,9 +120,7 @@ def _solution(field: FieldParams | None, row: Mapping[str, Any]) -> str | None:
 def _require_usable(name: str, fields: FieldMap, problems: Sequence[Problem], funnel: Funnel) -> None:
     if not problems:
         dropped = funnel.dropped_frame()
-        counts = ", ".join(
-            f"{reason} {count}" for reason, count in sorted(Counter(dropped["reason"]).items())
-        )
+        counts = ", ".join(f"{reason} {count}" for reason, count in sorted(Counter(dropped["reason"]).items()))
         first = f"; the first: {dropped['detail'].iloc[0]}" if len(dropped) else ""
         raise UserError(
             f"source `{name}` gives no usable row out of {funnel.rows_in} ({counts or 'the file is empty'}{first}): "
@@ -152,9 +148,7 @@ def locate_file(name: str, origin: UrlSource | LocalSource | HubSource) -> Path:
 def _local_file(name: str, origin: LocalSource) -> Path:
     path = from_root(origin.path)
     if not path.is_file():
-        raise UserError(
-            f"{path} does not exist: correct sources.{name}.from.path, it counts from the project's root"
-        )
+        raise UserError(f"{path} does not exist: correct sources.{name}.from.path, it counts from the project's root")
     remedy = (
         f"which sources.{name}.from.sha256 says: the file is not the one that the recipe means. "
         "Put its sha256 into the recipe if it is what you want"
@@ -168,9 +162,7 @@ def _hub_file(origin: HubSource) -> Path:
 
     remedy = "check names, network and, for a gated data set, your token; or fetch it elsewhere and use kind: local"
     try:
-        return Path(
-            hf_hub_download(origin.repository, origin.file, repo_type="dataset", revision=origin.revision)
-        )
+        return Path(hf_hub_download(origin.repository, origin.file, repo_type="dataset", revision=origin.revision))
     except Exception as error:  # the hub client raises many kinds; each means that the file cannot be had
         where = f"{origin.file} of {origin.repository} at {origin.revision[:12]}"
         reason = " ".join(str(error).split())[:300]
@@ -225,9 +217,7 @@ def reasoning_gym_rows(name: str, origin: ReasoningGymSource) -> Iterator[dict[s
             f"reasoning-gym has no task {origin.task!r} (sources.{name}.from.task); try: {', '.join(close)}"
         )
     try:
-        entries = reasoning_gym.create_dataset(
-            origin.task, size=origin.rows, seed=origin.seed, **origin.config
-        )
+        entries = reasoning_gym.create_dataset(origin.task, size=origin.rows, seed=origin.seed, **origin.config)
     except (AssertionError, TypeError, ValueError) as error:
         raise UserError(
             f"reasoning-gym's {origin.task} refuses sources.{name}.from.config {origin.config}: {error}"

@@ -11,12 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from stages.algorithms.arithmetic_tasks import (
-    ArithmeticProblem,
-    SolutionStyle,
-    generate_problems,
-    worked_solution,
-)
+from stages.algorithms.arithmetic_tasks import ArithmeticProblem, SolutionStyle, generate_problems, worked_solution
 from stages.algorithms.digit_tasks import DigitProblem, write_solution
 from stages.algorithms.digit_tasks import SolutionStyle as DigitSolutionStyle
 from stages.algorithms.digit_tasks import generate_problems as generate_digit_problems
@@ -38,13 +33,7 @@ class Site:
 
 ARITHMETIC_SITE = Site(
     name="arithmetic",
-    topics=(
-        "Sums for beginners",
-        "Adding and subtracting",
-        "Mental arithmetic",
-        "Homework corner",
-        "Practice set",
-    ),
+    topics=("Sums for beginners", "Adding and subtracting", "Mental arithmetic", "Homework corner", "Practice set"),
     prose=(
         "Work from left to right and write down every step.",
         "Subtraction undoes addition, which is a good way to check your work.",
@@ -60,9 +49,7 @@ def arithmetic_pages(source: ArithmeticPages, seed: int) -> Iterator[Found]:
     problems = generate_problems(derive_seed(seed, "arithmetic_pages", "problems"), source.exercises)
     exercises = [_arithmetic_exercise(source, problem, problem.problem, rng) for problem in problems]
     repeated = rng.sample(problems, round(source.repeated * len(problems)))
-    exercises += [
-        _arithmetic_exercise(source, problem, reworded(problem.problem, rng), rng) for problem in repeated
-    ]
+    exercises += [_arithmetic_exercise(source, problem, reworded(problem.problem, rng), rng) for problem in repeated]
     rng.shuffle(exercises)
     yield from lay_out(exercises, source.exercises_per_page, ARITHMETIC_SITE, rng)
 
@@ -105,25 +92,19 @@ def digit_pages(source: DigitPages, seed: int) -> Iterator[Found]:
     rng = random.Random(derive_seed(seed, "digit_pages"))
     own = derive_seed(seed, "digit_pages", "problems")
     try:
-        problems = generate_digit_problems(
-            own, source.exercises, source.sizes, source.coefficients, is_held_out=False
-        )
+        problems = generate_digit_problems(own, source.exercises, source.sizes, source.coefficients, is_held_out=False)
     except ValueError as error:
         raise UserError(
             f"collect_web: {error}; lower `exercises`, or give other `sizes` or more `coefficients`"
         ) from None
     exercises = [_digit_exercise(source, problem, problem.problem, rng) for problem in problems]
     repeated = rng.sample(problems, round(source.repeated * len(problems)))
-    exercises += [
-        _digit_exercise(source, problem, reworded(problem.problem, rng), rng) for problem in repeated
-    ]
+    exercises += [_digit_exercise(source, problem, reworded(problem.problem, rng), rng) for problem in repeated]
     rng.shuffle(exercises)
     yield from lay_out(exercises, source.exercises_per_page, DIGIT_SITE, rng)
 
 
-def _digit_exercise(
-    source: DigitPages, problem: DigitProblem, text: str, rng: random.Random
-) -> RenderedExercise:
+def _digit_exercise(source: DigitPages, problem: DigitProblem, text: str, rng: random.Random) -> RenderedExercise:
     shares = {
         DigitSolutionStyle.answer_only: source.answer_only,
         DigitSolutionStyle.jump: source.jump,
@@ -150,9 +131,7 @@ class RenderedExercise:
     answer: str | None
 
 
-def publish(
-    source: GeneratedPages, problem: str, solution: str, answer: str, rng: random.Random
-) -> RenderedExercise:
+def publish(source: GeneratedPages, problem: str, solution: str, answer: str, rng: random.Random) -> RenderedExercise:
     """The exercise as a page has it: solution or short answer may be missing, the short answer may be wrong."""
     shown, short = solution, answer
     if rng.random() < source.wrong_answer:
@@ -261,11 +240,7 @@ def _page(exercises: Sequence[RenderedExercise], start: int, site: Site, rng: ra
     style, topic = rng.choice(STYLES), rng.choice(site.topics)
     pieces = [style(start + index + 1, exercise, rng) for index, exercise in enumerate(exercises)]
     if style is _table:
-        pieces = [
-            "<table><tr><th>No.</th><th>Problem</th><th>Solution</th><th>Answer</th></tr>",
-            *pieces,
-            "</table>",
-        ]
+        pieces = ["<table><tr><th>No.</th><th>Problem</th><th>Solution</th><th>Answer</th></tr>", *pieces, "</table>"]
     else:
         for place in sorted(rng.sample(range(len(pieces) + 1), min(2, len(pieces))), reverse=True):
             advertisement = f"<div class='ad-slot'>Buy {rng.randint(2, 9)} pencils, get 1 free!</div>"

@@ -131,8 +131,7 @@ class DigitPages(GeneratedPages):
 
 
 WebSource = Annotated[
-    FolderPages | ListedPages | JsonlPages | WarcPages | ArithmeticPages | DigitPages,
-    Field(discriminator="kind"),
+    FolderPages | ListedPages | JsonlPages | WarcPages | ArithmeticPages | DigitPages, Field(discriminator="kind")
 ]
 
 

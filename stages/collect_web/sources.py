@@ -54,32 +54,18 @@ CONTENT_TYPES = {
     "text/x-latex": "latex",
     "application/x-latex": "latex",
 }
-_XML_MARKS = {
-    b"cnx.rice.edu/cnxml": "cnxml",
-    b"<pretext": "pretext",
-    b"<mathbook": "pretext",
-    b"<html": "html",
-}
+_XML_MARKS = {b"cnx.rice.edu/cnxml": "cnxml", b"<pretext": "pretext", b"<mathbook": "pretext", b"<html": "html"}
 _CHARSET = re.compile(rb"""charset\s*=\s*["']?\s*([A-Za-z0-9_.:-]{2,40})""", re.IGNORECASE)
 _HTML_TAG = re.compile(
     r"<\s*(?:!doctype\s+html|html|head|body|main|article|section|div|p|span|table|ul|ol|dl|h[1-6]|details|math)\b",
     re.IGNORECASE,
 )
 _WEB_ENCODINGS = {
-    **{
-        name: name
-        for name in ("utf-8", "utf-16", "utf-16-le", "utf-16-be", "euc_jp", "iso2022_jp", "gb18030")
-    },
+    **{name: name for name in ("utf-8", "utf-16", "utf-16-le", "utf-16-be", "euc_jp", "iso2022_jp", "gb18030")},
     **{f"iso8859-{part}": f"iso8859-{part}" for part in (2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 15, 16)},
     **{f"cp{page}": f"cp{page}" for page in (866, 874, 932, 949, *range(1250, 1259))},
     **{name: name for name in ("koi8-r", "koi8-u", "mac-roman", "mac-cyrillic", "big5hkscs")},
-    **{
-        "ascii": "cp1252",
-        "iso8859-1": "cp1252",
-        "iso8859-9": "cp1254",
-        "iso8859-11": "cp874",
-        "tis-620": "cp874",
-    },
+    **{"ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "tis-620": "cp874"},
     **{"gb2312": "gb18030", "gbk": "gb18030", "big5": "big5hkscs", "shift_jis": "cp932", "euc_kr": "cp949"},
 }
 """The encodings that browsers know (WHATWG Encoding, section 4.2), by Python's names, and how browsers read each.
@@ -110,9 +96,7 @@ def read_folder(source: FolderPages, max_bytes: int) -> Iterator[Found]:
     """Every matching file in the order of its path; UserError when there is no such folder or no such file."""
     folder = Path(source.path)
     if not folder.is_dir():
-        raise UserError(
-            f"collect_web: the folder {folder} does not exist: correct `path`, or fetch the data first"
-        )
+        raise UserError(f"collect_web: the folder {folder} does not exist: correct `path`, or fetch the data first")
     files = sorted(file for file in folder.glob(source.glob) if file.is_file())
     if not files:
         raise UserError(f"collect_web: no file of {folder} matches {source.glob!r}: correct `glob`")
@@ -146,9 +130,7 @@ def with_macros(content: str, form: str, macros: Mapping[str, Macro]) -> str:
     missing = used(content, macros) if form in _HAS_MACROS else ""
     if not missing:
         return content
-    return (
-        f"{missing}{content}" if form == "latex" else f"{content}\n<!--\n{missing.replace('--', '- -')}-->\n"
-    )
+    return f"{missing}{content}" if form == "latex" else f"{content}\n<!--\n{missing.replace('--', '- -')}-->\n"
 
 
 def read_listed(name: str, source: ListedPages, max_bytes: int) -> Iterator[Found]:
@@ -158,9 +140,7 @@ def read_listed(name: str, source: ListedPages, max_bytes: int) -> Iterator[Foun
     """
     path = _require_file(str(from_root(source.path)))
     require_sha256(
-        path,
-        source.sha256,
-        f"which collect_web.sources.{name}.sha256 says: put it there if this list is meant",
+        path, source.sha256, f"which collect_web.sources.{name}.sha256 says: put it there if this list is meant"
     )
     try:
         with open(path, encoding="utf-8", newline="") as lines:
@@ -169,9 +149,7 @@ def read_listed(name: str, source: ListedPages, max_bytes: int) -> Iterator[Foun
         raise UserError(f"{path} is no list of pages ({error}): correct `path`") from None
     for number, row in enumerate(rows, 2):
         if not _URL.match(row.get("url") or "") or not _SHA256.fullmatch(row.get("sha256") or ""):
-            raise UserError(
-                f"{path}, line {number}: no `url` and `sha256`, parted by a tab, but {list(row.values())}"
-            )
+            raise UserError(f"{path}, line {number}: no `url` and `sha256`, parted by a tab, but {list(row.values())}")
     places = [urlsplit(row["url"]) for row in rows]
     names = [PurePosixPath(f"{place.netloc}{place.path}") for place in places]
     shared = os.path.commonpath([name.parent for name in names]) if names else ""
@@ -244,9 +222,7 @@ def read_warc(source: WarcPages, max_bytes: int) -> Iterator[Found]:
     path = _require_file(source.path)
     count = 0
     with open(path, "rb") as stream:
-        records = ArchiveIterator(
-            stream, record_types=WarcRecordType.response, parse_http=True, auto_decode="transfer"
-        )
+        records = ArchiveIterator(stream, record_types=WarcRecordType.response, parse_http=True, auto_decode="transfer")
         while source.max_pages is None or count < source.max_pages:
             try:
                 record = next(records, None)
@@ -343,9 +319,7 @@ def _checked(name: str, url: str, form: str, source: bytes | str, charset: str, 
         return Found(name, url, form, None, "too_large", f"more than {max_bytes} bytes")
     text = decode(source, charset) if isinstance(source, bytes) else source
     if text is None or "\ufffd" * 8 in text or not _is_text(text):
-        return Found(
-            name, url, form, None, "undecodable", "neither its stated encoding, nor UTF-8, nor cp1252"
-        )
+        return Found(name, url, form, None, "undecodable", "neither its stated encoding, nor UTF-8, nor cp1252")
     if not text.strip():
         return Found(name, url, form, None, "empty")
     if form == "html" and not _HTML_TAG.search(text):
@@ -357,12 +331,7 @@ def decode(source: bytes, charset: str) -> str | None:
     """Text in the encoding of the transport, of the byte order mark or page, UTF-8 or cp1252, the first that fits."""
     stated = _CHARSET.search(source[:4096])
     marked = "utf-16" if source[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    for name in (
-        _web_encoding(charset),
-        marked,
-        _web_encoding(stated[1].decode("ascii") if stated else ""),
-        "cp1252",
-    ):
+    for name in (_web_encoding(charset), marked, _web_encoding(stated[1].decode("ascii") if stated else ""), "cp1252"):
         try:
             if name:
                 return source.decode(name)

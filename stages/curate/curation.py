@@ -75,8 +75,7 @@ def curate(
     that cannot be graded at all (without a text, or with an id twice) go, into `benchmark_funnel`.
     """
     marked = [
-        {**normalise_row(row), "benchmark": row["source"]}
-        for row in drop_malformed(benchmarks, benchmark_funnel)
+        {**normalise_row(row), "benchmark": row["source"]} for row in drop_malformed(benchmarks, benchmark_funnel)
     ]
     rows = [normalise_row(row) for row in drop_malformed(train, funnel)]
     rows = drop_unusable(rows, params.max_problem_characters, funnel)
@@ -105,9 +104,7 @@ def curate(
         counts |= {"difficulty/rows": len(difficulty)}
         counts |= {f"difficulty/unusable_{reason}": number for reason, number in sorted(unusable.items())}
     validation, rows = split(rows, params, seed, funnel)
-    counts |= {
-        f"duplicates/{scope}": number for scope, number in sorted(Counter(p["scope"] for p in pairs).items())
-    }
+    counts |= {f"duplicates/{scope}": number for scope, number in sorted(Counter(p["scope"] for p in pairs).items())}
     return Curated(rows, validation, marked, contamination, pairs, transforms, difficulty, counts)
 
 
@@ -150,9 +147,7 @@ def drop_unusable(rows: Sequence[Row], max_problem_characters: int, funnel: Funn
     return kept
 
 
-def split(
-    rows: Sequence[Row], params: CurateParams, seed: int, funnel: Funnel
-) -> tuple[list[Row], list[Row]]:
+def split(rows: Sequence[Row], params: CurateParams, seed: int, funnel: Funnel) -> tuple[list[Row], list[Row]]:
     """Validation and training rows, each in the order of `rows`.
 
     Each row has its own draw from the seed and its problem_id, so that adding a source moves few rows across.
@@ -169,9 +164,7 @@ def split(
     for row in rows:
         if row["problem_id"] not in validation and row["problem_id"] not in train:
             funnel.drop(row, "over_max_train_rows")
-    return [row for row in rows if row["problem_id"] in validation], [
-        row for row in rows if row["problem_id"] in train
-    ]
+    return [row for row in rows if row["problem_id"] in validation], [row for row in rows if row["problem_id"] in train]
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ufeff\u200b\u2060]")
@@ -214,9 +207,7 @@ def contradict(answer: str, other: str) -> bool:
     return decision is not None and decision[0] is Verdict.WRONG
 
 
-def drop_near_duplicates(
-    rows: Sequence[Row], rule: NearDuplicateRule, funnel: Funnel
-) -> tuple[list[Row], list[Row]]:
+def drop_near_duplicates(rows: Sequence[Row], rule: NearDuplicateRule, funnel: Funnel) -> tuple[list[Row], list[Row]]:
     """The rows that are not similar to one kept before them, and a pair for each of the others."""
     seen, kept, pairs = NearDuplicates(rule), [], []
     for row in progress(rows, label="near-duplicates"):
@@ -245,9 +236,7 @@ def benchmark_overlaps(rows: Sequence[Row], rule: NearDuplicateRule | None) -> l
         text = normalise_problem(row["problem"])
         if text in first:
             is_other = contradict(first[text]["answer"], row["answer"])
-            pairs.append(
-                pair(row, first[text], "contradicting_answers" if is_other else "exact", 1.0, "benchmark")
-            )
+            pairs.append(pair(row, first[text], "contradicting_answers" if is_other else "exact", 1.0, "benchmark"))
             continue
         first[text] = row
         similar = seen.find(row["problem"]) if seen else []
@@ -282,9 +271,7 @@ def drop_contaminated(
 ) -> tuple[list[Row], list[Row], Counter[str]]:
     """Rows that stand in no benchmark; `contamination` rows, for a bounded number of pairs; all pairs by rule."""
     problems = [
-        BenchmarkProblem(
-            row["benchmark"], row["problem_id"], row["problem"], revisions.get(row["benchmark"], "")
-        )
+        BenchmarkProblem(row["benchmark"], row["problem_id"], row["problem"], revisions.get(row["benchmark"], ""))
         for row in benchmarks
     ]
     index, kept, pairs = Contamination(problems, rules), [], HitPairs()
@@ -312,9 +299,7 @@ def read_pass_rates(params: PassRates) -> tuple[dict[str, Measured], Counter[str
     """
     path = from_root(params.path)
     if not path.is_file():
-        raise UserError(
-            f"{path} does not exist: correct curate.difficulty.path, it counts from the project's root"
-        )
+        raise UserError(f"{path} does not exist: correct curate.difficulty.path, it counts from the project's root")
     remedy = "which curate.difficulty.sha256 says: put its sha256 into the recipe if it is what you want"
     require_sha256(path, params.sha256, remedy)
     passed: dict[str, list[Measured]] = defaultdict(list)
@@ -359,11 +344,7 @@ def _mean(several: Sequence[Measured]) -> Measured:
 
 
 def rate_difficulty(
-    rows: Sequence[Row],
-    originals: Mapping[str, str],
-    rates: Mapping[str, Measured],
-    params: PassRates,
-    funnel: Funnel,
+    rows: Sequence[Row], originals: Mapping[str, str], rates: Mapping[str, Measured], params: PassRates, funnel: Funnel
 ) -> tuple[list[Row], list[Row]]:
     """Rows with a pass rate in the wanted range or with none at all, and a `difficulty` row for each that has one.
 

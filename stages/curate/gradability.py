@@ -88,15 +88,11 @@ def keep_gradable(rows: Sequence[Row], limits: VerifierParams, funnel: Funnel) -
     """
     kept, failures = [], 0
     with Verifier(limits) as verifier:
-        for start in progress(
-            range(0, len(rows), _ROWS_AT_ONCE), label="gradability", unit=f"x {_ROWS_AT_ONCE} rows"
-        ):
+        for start in progress(range(0, len(rows), _ROWS_AT_ONCE), label="gradability", unit=f"x {_ROWS_AT_ONCE} rows"):
             part = rows[start : start + _ROWS_AT_ONCE]
             perturbed = [perturbed_answer(row["answer"]) for row in part]
             same = verifier.judge([(row["answer"], boxed(row["answer"])) for row in part])
-            other = verifier.judge(
-                [(row["answer"], boxed(text)) for row, text in zip(part, perturbed, strict=True)]
-            )
+            other = verifier.judge([(row["answer"], boxed(text)) for row, text in zip(part, perturbed, strict=True)])
             for row, text, own, changed in zip(part, perturbed, same, other, strict=True):
                 reason, detail = _objection(text, own, changed)
                 failures += reason == "gold_undecided"
@@ -114,10 +110,7 @@ def keep_gradable(rows: Sequence[Row], limits: VerifierParams, funnel: Funnel) -
 
 def _objection(perturbed: str, own: Judgement, changed: Judgement) -> tuple[str, str]:
     if own.verdict.is_failure or changed.verdict.is_failure:
-        return (
-            "gold_undecided",
-            f"the verifier gave {own.verdict} for itself, {changed.verdict} for {perturbed}",
-        )
+        return ("gold_undecided", f"the verifier gave {own.verdict} for itself, {changed.verdict} for {perturbed}")
     if own.verdict is not Verdict.CORRECT:
         return "gold_not_correct", f"beside itself {own.verdict} ({own.reason})"
     if changed.verdict is not Verdict.WRONG:

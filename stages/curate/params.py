@@ -111,9 +111,7 @@ class CurateParams(StrictParams):
     @model_validator(mode="after")
     def _looks_for_something(self) -> CurateParams:
         if not self.decontamination.is_used:
-            raise ValueError(
-                "decontamination must use at least one rule, or scores mean nothing: set exact: true"
-            )
+            raise ValueError("decontamination must use at least one rule, or scores mean nothing: set exact: true")
         return self
 
 

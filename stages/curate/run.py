@@ -46,9 +46,7 @@ def main(job: Job) -> None:
             for role in ("train", "benchmark")
         }
         funnel, benchmark_funnel = (Funnel("curate", len(rows[role])) for role in ("train", "benchmark"))
-        curated = curate(
-            rows["train"], rows["benchmark"], revisions, params, limits, seed, funnel, benchmark_funnel
-        )
+        curated = curate(rows["train"], rows["benchmark"], revisions, params, limits, seed, funnel, benchmark_funnel)
         require_benchmarks(curated, roles)
         write_table(curated.train, paths.train, PROBLEM)
         write_table(curated.validation, paths.validation, PROBLEM)
@@ -70,9 +68,7 @@ def require_benchmarks(curated: Curated, roles: dict[str, str]) -> None:
     """UserError when a benchmark has no usable row: its scores would silently be missing."""
     present = {row["benchmark"] for row in curated.benchmarks}
     for name in (name for name, role in roles.items() if role == "benchmark" and name not in present):
-        raise UserError(
-            f"no row of benchmark `{name}` has all its texts: look at sources.{name} and collect it again"
-        )
+        raise UserError(f"no row of benchmark `{name}` has all its texts: look at sources.{name} and collect it again")
 
 
 def read_collected(folder: Path, source: str) -> list[Row]:

@@ -7,12 +7,7 @@ from stages.engines.verifier.params import VerifierParams
 from stages.foundations.stage import About, Sections, Stage
 
 STAGE = Stage(
-    sections={
-        "seed": int,
-        "verifier": VerifierParams,
-        "sources": dict[str, SourceRole],
-        "curate": CurateParams,
-    },
+    sections={"seed": int, "verifier": VerifierParams, "sources": dict[str, SourceRole], "curate": CurateParams},
     inputs={"collected": "data/problems/collected"},
     outputs={
         "train": "data/problems/train.parquet",

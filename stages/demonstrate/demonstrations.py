@@ -54,9 +54,7 @@ def gather(
             case WebDemonstrations():
                 found, left_out = _solved(solutions, "web", source.max_rows, seed)
             case GivenDemonstrations():
-                chosen = (
-                    problems if source.sources is None else problems[problems["source"].isin(source.sources)]
-                )
+                chosen = problems if source.sources is None else problems[problems["source"].isin(source.sources)]
                 found, left_out = _solved(chosen[chosen["solution"].notna()], "given", source.max_rows, seed)
             case RejectionSampledDemonstrations():
                 drawn, _ = _draw(problems.to_dict("records"), source.max_problems, seed, "rejection_sampled")
@@ -69,10 +67,7 @@ def gather(
 def _solved(problems: pandas.DataFrame, kind: str, limit: int | None, seed: int) -> tuple[Rows, Drops]:
     """Problems with a solution as demonstrations; those beyond the limit are dropped."""
     chosen, left_out = _draw(problems.to_dict("records"), limit, seed, kind)
-    rows = [
-        demonstration(problem, kind, as_response(problem["solution"], problem["answer"]))
-        for problem in chosen
-    ]
+    rows = [demonstration(problem, kind, as_response(problem["solution"], problem["answer"])) for problem in chosen]
     return rows, [(problem, "beyond_max_rows", kind) for problem in left_out]
 
 
@@ -93,14 +88,10 @@ def _draw(rows: Rows, limit: int | None, seed: int, name: str) -> tuple[Rows, Ro
     if limit is None or len(rows) <= limit:
         return rows, []
     chosen = set(random.Random(derive_seed(seed, "demonstrate", name)).sample(range(len(rows)), limit))
-    return [row for i, row in enumerate(rows) if i in chosen], [
-        row for i, row in enumerate(rows) if i not in chosen
-    ]
+    return [row for i, row in enumerate(rows) if i in chosen], [row for i, row in enumerate(rows) if i not in chosen]
 
 
-def _drop_unusable(
-    rows: Rows, drops: Drops, max_tokens: int, count_tokens: CountTokens
-) -> tuple[Rows, Drops]:
+def _drop_unusable(rows: Rows, drops: Drops, max_tokens: int, count_tokens: CountTokens) -> tuple[Rows, Drops]:
     kept: Rows = []
     seen: set[tuple[str, str]] = set()
     for row, tokens in zip(rows, count_tokens([row["response"] for row in rows]), strict=True):
@@ -161,11 +152,7 @@ def as_response(solution: str, answer: str) -> str:
 
 
 def _bare(answer: str) -> str:
-    return (
-        answer.strip().removeprefix("$").removesuffix("$").strip()
-        if answer.count("$") == 2
-        else answer.strip()
-    )
+    return answer.strip().removeprefix("$").removesuffix("$").strip() if answer.count("$") == 2 else answer.strip()
 
 
 def _same(text: str, answer: str) -> bool:
@@ -197,11 +184,7 @@ def sample_demonstrations(
 
 
 def _sort_out(
-    source: RejectionSampledDemonstrations,
-    problem: dict,
-    judged: list[JudgedResponse],
-    rows: Rows,
-    drops: Drops,
+    source: RejectionSampledDemonstrations, problem: dict, judged: list[JudgedResponse], rows: Rows, drops: Drops
 ) -> None:
     kept: set[str] = set()
     for index, one in enumerate(judged):
@@ -210,11 +193,7 @@ def _sort_out(
             drops.append((row, "truncated", f"{one.tokens} tokens"))
         elif one.judgement.verdict is not Verdict.CORRECT:
             drops.append(
-                (
-                    row,
-                    str(one.judgement.verdict),
-                    f"extracted {one.judgement.extracted}, not {problem['answer']}",
-                )
+                (row, str(one.judgement.verdict), f"extracted {one.judgement.extracted}, not {problem['answer']}")
             )
         elif one.text in kept:
             drops.append((row, "repeated", "the same response came before"))

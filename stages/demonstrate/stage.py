@@ -67,9 +67,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     unknown = "rejection sampling of an unknown number of problems (set max_problems of its source)"
     return Work(
         sampling=tuple(
-            Sampling(
-                1, source.max_problems, source.samples, lengths.prompt, drawn(source.max_response_tokens)
-            )
+            Sampling(1, source.max_problems, source.samples, lengths.prompt, drawn(source.max_response_tokens))
             for source in sampled
             if source.max_problems
         ),

@@ -19,9 +19,7 @@ def pick_device(name: str) -> torch.device:
     if told := _refused():
         raise UserError(f"device: {name}, but {told}; device: cpu computes without it")
     if name == "cuda":
-        raise UserError(
-            "device: cuda, but torch sees no GPU: use device: auto, or install the CUDA build of torch"
-        )
+        raise UserError("device: cuda, but torch sees no GPU: use device: auto, or install the CUDA build of torch")
     return torch.device("cpu")
 
 

@@ -73,9 +73,7 @@ def _fetch(url: str, file: BinaryIO, mirror: Path | None) -> str:
         with urllib.request.urlopen(url, timeout=SILENCE_SECONDS) as response:
             expected = response.headers.get("Content-Length")
             total = int(expected) if expected and expected.isdigit() else None
-            for block in progress(
-                _blocks(response), total and -(-total // BLOCK_BYTES), "downloading", "MiB"
-            ):
+            for block in progress(_blocks(response), total and -(-total // BLOCK_BYTES), "downloading", "MiB"):
                 digest.update(block)
                 received += len(block)
                 file.write(block)

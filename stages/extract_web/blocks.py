@@ -75,8 +75,7 @@ class Page:
         total = len(self.blocks)
         self.outer_end = [total] * total
         longest_first = sorted(
-            ((start, end) for start, ends in self.spans.items() for end in ends),
-            key=lambda span: span[0] - span[1],
+            ((start, end) for start, ends in self.spans.items() for end in ends), key=lambda span: span[0] - span[1]
         )
         for start, end in longest_first:
             self.outer_end[start + 1 : end] = [end] * (end - start - 1)

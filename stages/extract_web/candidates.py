@@ -117,9 +117,7 @@ def confidence(exercise: Exercise, precision: float | None = None) -> float:
 def evidence(exercise: Exercise) -> str:
     """Rule, labels as the page has them, and failed checks: `words+words: Exercise 3. | Solution; text_after`."""
     labels = " | ".join(" ".join(label.split()) for label in exercise.labels)
-    return "; ".join(
-        [f"{exercise.rule}: {labels}" if labels.strip(" |") else exercise.rule, *exercise.doubts]
-    )
+    return "; ".join([f"{exercise.rule}: {labels}" if labels.strip(" |") else exercise.rule, *exercise.doubts])
 
 
 def _holds(text: str, parts: Sequence[Part], number: str) -> bool:
@@ -149,9 +147,7 @@ def _is_out_of_order(before: str, own: str, after: str) -> bool:
 _FORMULA = re.compile(r"\$\$?([^$]+)\$\$?")
 _DELIMITERS = re.compile(r"\\[()]|\\([\[\]])")
 """Of formulas, as pages that MathJax sets have them."""
-_CONCLUDES = re.compile(
-    r"\b(?:so|then|thus|hence|therefore|gives|we get|we obtain|is|are|equals)\b", re.IGNORECASE
-)
+_CONCLUDES = re.compile(r"\b(?:so|then|thus|hence|therefore|gives|we get|we obtain|is|are|equals)\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n")
 _BROKEN_LINE = re.compile(r"\n(?=[a-z])")
 """A page may end a line after a formula: a sentence that goes on in small letters is one."""
@@ -188,8 +184,7 @@ _EXCLAMATION = re.compile(r"(?:(?<=[^\W\d_]{2})|(?<=\$))!+\Z")
 _UNSPACED_PROSE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]{5}")
 """Chinese and Japanese have no spaces between words."""
 _PARTS = re.compile(
-    r"\A\W*(?:\(?a[.)]|a\.).*?\s\(?b[.)]\s|\Aⓐ.*?ⓑ|\A(?-i:[a-h])(?:\.[ivx]{1,4})?:\s",
-    re.DOTALL | re.IGNORECASE,
+    r"\A\W*(?:\(?a[.)]|a\.).*?\s\(?b[.)]\s|\Aⓐ.*?ⓑ|\A(?-i:[a-h])(?:\.[ivx]{1,4})?:\s", re.DOTALL | re.IGNORECASE
 )
 """An exercise of parts has an answer for each."""
 _UNIT = (
@@ -265,9 +260,7 @@ def _is_answer_itself(text: str, max_characters: int) -> bool:
     text = _REASON.sub("", text.strip().rstrip("."))
     words = _FORMULA.sub(" ", text)
     longer = _WORD.findall(words)
-    is_foreign_prose = (len(longer) > 1 and not all(map(str.isascii, longer))) or _UNSPACED_PROSE.search(
-        words
-    )
+    is_foreign_prose = (len(longer) > 1 and not all(map(str.isascii, longer))) or _UNSPACED_PROSE.search(words)
     return not _CONCLUDES.search(text) and not is_prose(words) and not is_foreign_prose
 
 

@@ -71,9 +71,7 @@ def find_exercises(page: Page) -> list[Exercise]:
     if page.quoted:
         pairs = _quoted(page, pairs)
     starts = [*(pair.head.start for pair in pairs[1:]), len(page.blocks)]
-    exercises = [
-        _exercise(page, pair, keyed, following) for pair, following in zip(pairs, starts, strict=False)
-    ]
+    exercises = [_exercise(page, pair, keyed, following) for pair, following in zip(pairs, starts, strict=False)]
     shared = _instructions(page, labels, pairs)
     return [
         replace(exercise, instructions=shared.get(index, ""))
@@ -198,9 +196,7 @@ def _exercise(page: Page, pair: _Pair, keyed: KeyedAnswers, following: int) -> E
         doubts = ("text_after",) if solves and _has_text_after(page, pair, following) else ()
     labels = tuple(label[:MAX_LABEL_CHARACTERS] for label in (_label_text(page, head), *labels))
     solution = solution if solution is not None else answer
-    return Exercise(
-        head.text, solution, answer, head.label.number, "", f"{head.label.rule}+{rule}", labels, doubts
-    )
+    return Exercise(head.text, solution, answer, head.label.number, "", f"{head.label.rule}+{rule}", labels, doubts)
 
 
 def _has_text_after(page: Page, pair: _Pair, following: int) -> bool:
@@ -229,17 +225,14 @@ def _instructions(page: Page, labels: list[Label | None], pairs: list[_Pair]) ->
     """Place of an exercise -> the instructions that hold for it: until the next instructions or another heading."""
     shared: dict[int, str] = {}
     places = [
-        index
-        for index, label in enumerate(labels)
-        if label and label.part is Part.BOUNDARY and label.end is None
+        index for index, label in enumerate(labels) if label and label.part is Part.BOUNDARY and label.end is None
     ]
     if not places:
         return shared
     pair = 0
     for place, following in zip(places, [*places[1:], len(page.blocks)], strict=True):
         end = next(
-            (i for i in range(place + 1, following) if page.blocks[i].kind == "heading" and not labels[i]),
-            following,
+            (i for i in range(place + 1, following) if page.blocks[i].kind == "heading" and not labels[i]), following
         )
         while pair < len(pairs) and pairs[pair].head.start < place:
             pair += 1
@@ -261,9 +254,7 @@ def _is_between(number: str, numbers: tuple[int, int]) -> bool:
     return not number.isdecimal() or numbers[0] <= int(number) <= numbers[1]
 
 
-_SEVERAL = (
-    r"(?:exercises|problems|questions|examples|tests?|quiz(?:zes)?|worksheets?|activities|reviews?|sets?)"
-)
+_SEVERAL = r"(?:exercises|problems|questions|examples|tests?|quiz(?:zes)?|worksheets?|activities|reviews?|sets?)"
 _KEY = re.compile(
     rf"\W*(?!(?:jump|go|skip|scroll|link|back|see|click)\b)(?:(?:[\w.’'-]+:?|&)\s+){{0,4}}{KEYS}(?:\s+(?:and|&)\s+[a-z]{{4,12}})?"
     r"(?:\s+(?:key|section|manual|page))?"
@@ -421,8 +412,7 @@ def _region_end(page: Page, labels: Sequence[Label | None], header: int) -> int:
 
 def _entries(page: Page, labels: Sequence[Label | None], start: int, end: int) -> list[list[Entry]]:
     labelled = labelled_numbers(
-        [label if start <= index < end else None for index, label in enumerate(labels)],
-        [Part.PROBLEM, *SOLVES],
+        [label if start <= index < end else None for index, label in enumerate(labels)], [Part.PROBLEM, *SOLVES]
     )
     numbered = numbered_blocks(page, start, end)
     are_sections = all(page.blocks[one.index].kind == "heading" for one in labelled)
@@ -446,9 +436,7 @@ def _texts(page: Page, found: list[list[Numbered]], start: int, end: int) -> lis
     last = places[-1] if places else end
     end = next((index for index in range(last, end) if page.blocks[index].kind == "rule"), end)
     following = dict(pairwise([*places, end]))
-    headings = [
-        index for index in range(places[0] if places else end, end) if page.blocks[index].kind == "heading"
-    ]
+    headings = [index for index in range(places[0] if places else end, end) if page.blocks[index].kind == "heading"]
 
     def entry(one: Numbered) -> Entry:
         stop = following[one.index]
@@ -475,9 +463,7 @@ def _match(
         is_free[start:end] = [False] * (end - start)
     outside = [label if is_free[index] else None for index, label in enumerate(labels)]
     merely = [
-        one
-        for one in numbered_blocks(page, 0, len(page.blocks))
-        if is_free[one.index] and labels[one.index] is None
+        one for one in numbered_blocks(page, 0, len(page.blocks)) if is_free[one.index] and labels[one.index] is None
     ]
     for candidates in (
         runs(labelled_numbers(outside, [Part.PROBLEM]), is_gapless=False),
@@ -526,9 +512,7 @@ def _matched_in_order(
             if is_named and named not in sections[place + offset]:
                 continue
             shared = numbers & {one.number for one in run}
-            if len(shared) >= min(MIN_MATCHED, len(numbers)) and len(shared) >= MIN_MATCHED_SHARE * len(
-                numbers
-            ):
+            if len(shared) >= min(MIN_MATCHED, len(numbers)) and len(shared) >= MIN_MATCHED_SHARE * len(numbers):
                 matched.append((run, entries))
                 place += offset + 1
                 break

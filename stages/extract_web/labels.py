@@ -144,9 +144,7 @@ _LETTER_A = re.compile(rf"A(?:{NUMBER}\s*[.:)–—-]?|\s*:)\s*")
 _FIRST_OPTION = re.compile(r"\W*A\s*[:：]")
 _SECOND_OPTION = re.compile(r"\W*B\s*[:：]")
 _OPTIONS_IN_LINE = re.compile(r"\W*A\s*[:：].*?(?:^|[\s,;)|])B\s*[:：]", re.DOTALL)
-_BARE_NUMBER = re.compile(
-    r"[(\[]?(?P<number>\d{1,4}(?:[.-]\d{1,3}){0,2})[.):\]]*(?:\s*(?:\*+|★|\$\\star\$))?"
-)
+_BARE_NUMBER = re.compile(r"[(\[]?(?P<number>\d{1,4}(?:[.-]\d{1,3}){0,2})[.):\]]*(?:\s*(?:\*+|★|\$\\star\$))?")
 _FIRST_LETTERS = re.compile(r"[^\w$\\]{0,3}[^\W_]")
 _DOTTED = re.compile(r"[A-Z]?[\d.]*\.\d+\Z")
 MAX_LABEL_CHARACTERS = 80
@@ -186,9 +184,7 @@ def _whole_label(text: str) -> Label | None:
         return Label(Part.ANSWER, "", letter["number"] or "")
     if text in ("Q", "q", "Ex", "ex"):
         return None
-    for form in (
-        (text, text.strip(_DECORATION)) if text[-1] in _DECORATION or text[0] in _DECORATION else (text,)
-    ):
+    for form in (text, text.strip(_DECORATION)) if text[-1] in _DECORATION or text[0] in _DECORATION else (text,):
         label = _worded_label(form)
         if label:
             return label
@@ -281,8 +277,7 @@ KEYS = (
     r"|soluciones|respuestas|soluzioni|risposte|solu[cç][oõ]es|respostas|oplossingen|antwoorden|ответы)"
 )
 FURNITURE = re.compile(
-    r"(?:copyright|©|all rights reserved|(?:this work is )?licen[sc]ed under|[\s*_~•·=.—–-]{3,}$)",
-    re.IGNORECASE,
+    r"(?:copyright|©|all rights reserved|(?:this work is )?licen[sc]ed under|[\s*_~•·=.—–-]{3,}$)", re.IGNORECASE
 )
 MAX_FURNITURE_CHARACTERS = 200
 _PLACEHOLDER = re.compile(

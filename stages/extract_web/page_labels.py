@@ -114,8 +114,7 @@ def _add_marks(page: Page, labels: list[Label | None]) -> None:
                 kept.append((start, mark))
             continue
         if any(
-            Part(outer.part) is part and (part is not Part.PROBLEM or start - first <= NEAR)
-            for first, outer in kept
+            Part(outer.part) is part and (part is not Part.PROBLEM or start - first <= NEAR) for first, outer in kept
         ):
             continue
         labels[start] = _marked_label(page, labels, start, mark, part)
@@ -133,9 +132,7 @@ def _marked_label(page: Page, labels: list[Label | None], start: int, mark: Mark
 
 def _add_numbered_run(page: Page, labels: list[Label | None]) -> None:
     """Blocks that are merely numbered are exercises when most solutions of the page follow one of them each."""
-    solved = [
-        index for index, label in enumerate(labels) if label and label.part in SOLVES and not label.number
-    ]
+    solved = [index for index, label in enumerate(labels) if label and label.part in SOLVES and not label.number]
     if any(label and label.part is Part.PROBLEM for label in labels):
         return
     numbered = [*numbered_blocks(page, 0, len(page.blocks)), *numbered_headings(page)]
@@ -160,16 +157,13 @@ def followed_by_solution(labels: Sequence[Label | None], places: Sequence[int]) 
     ends = [*places[1:], len(labels)]
     count = 0
     for place, end in zip(places, ends, strict=True):
-        first = next(
-            (label.part for label in labels[place + 1 : end] if label and label.part is not Part.ASIDE), None
-        )
+        first = next((label.part for label in labels[place + 1 : end] if label and label.part is not Part.ASIDE), None)
         count += first in SOLVES
     return count
 
 
 _LEADING = re.compile(
-    r"(?:#\s?)?[(\[]?(?P<number>\d{1,4}(?:\.\d{1,3}){0,2})\s?(?:[):\]]+\s*|\.[.):\]]*(?:\s+|(?=[^\d\s])))",
-    re.DOTALL,
+    r"(?:#\s?)?[(\[]?(?P<number>\d{1,4}(?:\.\d{1,3}){0,2})\s?(?:[):\]]+\s*|\.[.):\]]*(?:\s+|(?=[^\d\s])))", re.DOTALL
 )
 _HASH = re.compile(r"#\s?(?P<number>\d{1,4})\s+(?=\S)")
 _ALONE = re.compile(r"(?:#\s?)?[(\[]?(?P<number>\d{1,4}(?:\.\d{1,3}){0,2})\s?[.):\]]+")
@@ -359,8 +353,7 @@ class LabelIndex:
 
     def __init__(self, labels: Sequence[Label | None]) -> None:
         self._places = {
-            part: [index for index, label in enumerate(labels) if label and label.part is part]
-            for part in Part
+            part: [index for index, label in enumerate(labels) if label and label.part is part] for part in Part
         }
 
     def next(self, index: int, limit: int, parts: frozenset[Part]) -> int:
@@ -403,12 +396,7 @@ def find_sections(page: Page, labels: Sequence[Label | None]) -> list[Section]:
 
 
 def _extent(
-    page: Page,
-    labels: Sequence[Label | None],
-    index_of: LabelIndex,
-    index: int,
-    limit: int,
-    stops: frozenset[Part],
+    page: Page, labels: Sequence[Label | None], index_of: LabelIndex, index: int, limit: int, stops: frozenset[Part]
 ) -> int:
     """End (exclusive) of what the label at `index` governs; `stops` are the labels that end it."""
     label = labels[index]
@@ -428,9 +416,7 @@ def _extent(
     for i in range(index + 1, end):
         other = page.blocks[i]
         is_boundary = other.kind == "heading" and (not block.level or other.level <= block.level)
-        is_rule = other.kind == "rule" and (
-            i > index + 1 or label.rest
-        )  # right below a label it is decoration
+        is_rule = other.kind == "rule" and (i > index + 1 or label.rest)  # right below a label it is decoration
         if is_rule or (is_boundary and not labels[i]):
             return i
     return end
@@ -451,8 +437,4 @@ def section_text(page: Page, label: Label, start: int, end: int) -> str:
 def without_descriptions(text: str) -> str:
     """Images beside text shrink to `![]()`: they still show that the text leans on a figure, and their descriptions
     are not taken for the author's words. A part that is only images keeps them."""
-    return (
-        IMAGE.sub("![]()", text)
-        if "![" in text and _WITHOUT_WORDS.sub("", IMAGE.sub("", text)).strip()
-        else text
-    )
+    return IMAGE.sub("![]()", text) if "![" in text and _WITHOUT_WORDS.sub("", IMAGE.sub("", text)).strip() else text

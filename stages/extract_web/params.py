@@ -50,9 +50,7 @@ class PolicyModel(StrictParams):
     @model_validator(mode="after")
     def _is_not_made_here(self) -> PolicyModel:
         if "data/policies" in self.folder:
-            raise ValueError(
-                "a folder under data/policies is made by this graph: copy it elsewhere and name the copy"
-            )
+            raise ValueError("a folder under data/policies is made by this graph: copy it elsewhere and name the copy")
         return self
 
 
@@ -72,9 +70,7 @@ class AddressModel(StrictParams):
     @model_validator(mode="after")
     def _goes_where_it_may(self) -> AddressModel:
         if not self.is_elsewhere and not _is_loopback(urlsplit(self.url).hostname or ""):
-            raise ValueError(
-                f"{self.url} is not on this machine: set is_elsewhere: true if the pages may go there"
-            )
+            raise ValueError(f"{self.url} is not on this machine: set is_elsewhere: true if the pages may go there")
         return self
 
 

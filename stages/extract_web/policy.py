@@ -25,12 +25,9 @@ class PolicyExtractor:
     def ask(self, requests: Sequence[str]) -> list[str | None]:
         """The answer to each request, in order; None for one of more than `max_prompt_tokens`."""
         prompts = [
-            encode_prompt(self._tokenizer, self._params.prompt, plain(self._tokenizer, request))
-            for request in requests
+            encode_prompt(self._tokenizer, self._params.prompt, plain(self._tokenizer, request)) for request in requests
         ]
-        fitting = [
-            number for number, prompt in enumerate(prompts) if len(prompt) <= self._params.max_prompt_tokens
-        ]
+        fitting = [number for number, prompt in enumerate(prompts) if len(prompt) <= self._params.max_prompt_tokens]
         drawn = sample_prompts(
             self._sampler,
             [prompts[number] for number in fitting],

@@ -8,14 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stages.extract_web.params import ExtractWebParams, LocalEngine, ModelMethod, PolicyModel, RayEngine
-from stages.extract_web.shards import (
-    Extracted,
-    cut_into_shards,
-    extract,
-    extract_shards,
-    find_shards,
-    rows_of,
-)
+from stages.extract_web.shards import Extracted, cut_into_shards, extract, extract_shards, find_shards, rows_of
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
 from stages.foundations.job import Job
@@ -85,9 +78,7 @@ def _run_shards(pages: Path, shards: Sequence[Path], work: Path, params: Extract
     results = extract_shards(shards, work, params)
     failed = [result for result in results if result.failure]
     if len(failed) == len(results):
-        raise UserError(
-            f"extract_web: every shard of {pages} failed, the first: {failed[0].name}: {failed[0].failure}"
-        )
+        raise UserError(f"extract_web: every shard of {pages} failed, the first: {failed[0].name}: {failed[0].failure}")
     if failed:
         say(
             f"WARNING: extract_web leaves out {len(failed)} of {len(results)} shards, which cannot be read, the first: "

@@ -148,11 +148,7 @@ def _ask(
                 yield place, value
 
     shown = {
-        place: {
-            "page": page,
-            "window_characters": method.window_characters,
-            "max_windows": method.max_windows,
-        }
+        place: {"page": page, "window_characters": method.window_characters, "max_windows": method.max_windows}
         for place, page in enumerate(pages)
     }
     windows: list[tuple[int, str]] = []
@@ -186,9 +182,7 @@ def _ask(
     return {"rows": rows, "refused": refused, "counts": dict(counts)}
 
 
-def _joined(
-    first: Extracted, candidates: list[dict[str, Any]], drops: Funnel, counts: Mapping[str, int]
-) -> Extracted:
+def _joined(first: Extracted, candidates: list[dict[str, Any]], drops: Funnel, counts: Mapping[str, int]) -> Extracted:
     """Pages that the rules had nothing of and the model has are kept after all; the funnel still adds up."""
     found = {row["page_id"] for row in candidates}
     before = [
@@ -205,9 +199,7 @@ def _joined(
         "candidates/with_solution": sum(row["solution"] is not None for row in candidates),
         "candidates/with_answer": sum(row["answer"] is not None for row in candidates),
     }
-    metrics["candidates/low_confidence"] = (
-        first.counts["candidates/low_confidence"] + counts["model/low_confidence"]
-    )
+    metrics["candidates/low_confidence"] = first.counts["candidates/low_confidence"] + counts["model/low_confidence"]
     return Extracted(candidates, [*before, *drops.dropped_frame().to_dict("records")], metrics)
 
 
@@ -277,10 +269,7 @@ def model_candidates(
     exercises = judged(exercises)
     rows = candidate_rows(page, exercises, max_answer_characters)
     for number, (row, exercise) in enumerate(zip(rows, exercises, strict=True)):
-        row |= {
-            "candidate_id": f"{page['page_id']}#model-{number}",
-            "confidence": confidence(exercise, precision),
-        }
+        row |= {"candidate_id": f"{page['page_id']}#model-{number}", "confidence": confidence(exercise, precision)}
         del row["instructions"]
     return [rows, [asdict(one) for one in refused]]
 
@@ -494,6 +483,5 @@ class AddressExtractor:
             return "" + (json.loads(content)["choices"][0]["message"]["content"] or "")
         except (ValueError, LookupError, TypeError, RecursionError):
             raise UserError(
-                f"extract_web.method.model: {url} answers something else than a chat completion: "
-                f"{content[:80]!r}"
+                f"extract_web.method.model: {url} answers something else than a chat completion: {content[:80]!r}"
             ) from None

@@ -128,9 +128,7 @@ def find_shards(folder: Path) -> list[Path]:
     """The Parquet files of a folder by name; UserError when there is none."""
     shards = sorted(folder.glob("*.parquet"))
     if not shards:
-        raise UserError(
-            f"extract_web: {folder} holds no *.parquet: give a page table, or a folder of such shards"
-        )
+        raise UserError(f"extract_web: {folder} holds no *.parquet: give a page table, or a folder of such shards")
     return shards
 
 
@@ -194,9 +192,7 @@ def rows_of(results: Sequence[ShardResult], schema: TableSchema) -> Iterator[dic
             yield from read_table(path, schema).to_dict("records")
 
 
-def _run(
-    tasks: Sequence[ShardTask], params: ExtractWebParams, limits: ShardLimits
-) -> Iterator[tuple[int, str, bool]]:
+def _run(tasks: Sequence[ShardTask], params: ExtractWebParams, limits: ShardLimits) -> Iterator[tuple[int, str, bool]]:
     """The place of each task as it ends, why it failed, or "", and whether that is the file's own fault."""
     match chosen("extract_web.engine", params.engine):
         case LocalEngine(processes=processes):
@@ -249,9 +245,7 @@ def _finished(task: ShardTask, is_reused: bool) -> ShardResult | None:
 def _outcome(task: ShardTask, failure: str) -> ShardResult:
     finished = None if failure else _finished(task, is_reused=False)
     if finished is None:
-        return _failed(
-            task, failure or "its tables are not there: does every node of Ray see the same folder?"
-        )
+        return _failed(task, failure or "its tables are not there: does every node of Ray see the same folder?")
     seal(*task.made)
     return finished
 

@@ -22,13 +22,7 @@ from stages.foundations.tables import Funnel
 
 
 def keep_agreeing(
-    rows: Rows,
-    funnel: Funnel,
-    params: PolicyAgreement,
-    params_path: Path,
-    policy: Path,
-    attempt: Attempt,
-    ranks: Ranks,
+    rows: Rows, funnel: Funnel, params: PolicyAgreement, params_path: Path, policy: Path, attempt: Attempt, ranks: Ranks
 ) -> tuple[Rows, dict[str, int]]:
     """Rows to whose answer at least one response of the policy is equivalent, in their order.
 
@@ -63,6 +57,4 @@ def _draw(rows: Rows, limit: int | None, seed: int) -> tuple[Rows, Rows]:
     if limit is None or len(rows) <= limit:
         return rows, []
     chosen = set(random.Random(derive_seed(seed, "filter_web")).sample(range(len(rows)), limit))
-    return [row for i, row in enumerate(rows) if i in chosen], [
-        row for i, row in enumerate(rows) if i not in chosen
-    ]
+    return [row for i, row in enumerate(rows) if i in chosen], [row for i, row in enumerate(rows) if i not in chosen]

@@ -78,9 +78,7 @@ def _apply_row_rules(rows: Rows, rules: FilterRules, funnel: Funnel) -> Rows:
 
 
 def _first_objection(row: dict[str, Any], rules: FilterRules) -> tuple[str, str]:
-    candidate = Candidate(
-        row["candidate_id"], row["problem"] or "", row["solution"] or "", row["answer"] or ""
-    )
+    candidate = Candidate(row["candidate_id"], row["problem"] or "", row["solution"] or "", row["answer"] or "")
     if detail := far_too_long(candidate):
         return "too_long", detail
     for name, rule in RULES.items():
@@ -196,9 +194,7 @@ _INLINE_PARTS = tuple(
         (r"\(i\)", r"\(ii\)"),
     )
 )
-_PARTS_IN_SOLUTION = tuple(
-    re.compile(rf"^[^\S\n]*(?:\(?{letter}\)|{letter}\.)\s", re.MULTILINE) for letter in "ab"
-)
+_PARTS_IN_SOLUTION = tuple(re.compile(rf"^[^\S\n]*(?:\(?{letter}\)|{letter}\.)\s", re.MULTILINE) for letter in "ab")
 _PICTURE = r"(?:figure|fig\.|diagram|graph|table|chart|picture|image|plot|histogram|spreadsheet)s?"
 _IS_PART = re.compile(r"\(?([a-h])[.)]\s")
 _REFERS = re.compile(
@@ -338,9 +334,7 @@ def _introduced(problem: str) -> str:
     found = _INTRODUCES.search(problem)
     is_first = found is not None and not re.search(r"[.?!]\s", problem[: found.start()])
     follows = found is not None and "\n" in problem[found.end() :].strip()
-    return (
-        f"{problem[: found.start()]}{problem[found.end() :]}" if found and is_first and follows else problem
-    )
+    return f"{problem[: found.start()]}{problem[found.end() :]}" if found and is_first and follows else problem
 
 
 def proof_or_opinion(row: Candidate) -> str | None:

@@ -32,9 +32,7 @@ def main(job: Job) -> None:
     paths = job.paths
     params: FilterWebParams = job.sections["filter_web"]
     candidates = require_rows(
-        read_table(paths.candidates, CANDIDATE),
-        paths.candidates,
-        "no page of `collect_web` holds an exercise",
+        read_table(paths.candidates, CANDIDATE), paths.candidates, "no page of `collect_web` holds an exercise"
     )
     benchmarks = read_table(paths.benchmarks, BENCHMARK)
     agreement_metrics: dict[str, int] = {}
@@ -47,9 +45,7 @@ def main(job: Job) -> None:
                 from stages.filter_web.agreement import keep_agreeing
 
                 with run.phase("agreement"):
-                    kept, found = keep_agreeing(
-                        rows, funnel, agreement, paths.params, paths.policy, attempt, ranks
-                    )
+                    kept, found = keep_agreeing(rows, funnel, agreement, paths.params, paths.policy, attempt, ranks)
                 agreement_metrics.update(found)
                 return kept
 

@@ -79,10 +79,7 @@ def require_no_links(folder: Path, files: Iterable[Path] | None = None) -> None:
     snapshots = folder.resolve().parent
     blobs = snapshots.parent / "blobs" if snapshots.name == "snapshots" else None
     for file in folder.rglob("*") if files is None else files:
-        below = [
-            file,
-            *(parent for parent in file.parents if parent.is_relative_to(folder) and parent != folder),
-        ]
+        below = [file, *(parent for parent in file.parents if parent.is_relative_to(folder) and parent != folder)]
         link = next((place for place in below if place.is_symlink()), None)
         if blobs and link == file and file.is_file() and file.resolve().is_relative_to(blobs):
             continue

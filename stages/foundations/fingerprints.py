@@ -145,10 +145,7 @@ class Reach:
             found[self.name(address)].append(digest)
         for path in self.others:
             found[path.name].append(_sha256(path.read_bytes()))
-        merged = {
-            name: one[0] if len(one) == 1 else _sha256(repr(sorted(one)).encode())
-            for name, one in found.items()
-        }
+        merged = {name: one[0] if len(one) == 1 else _sha256(repr(sorted(one)).encode()) for name, one in found.items()}
         return dict(sorted(merged.items())) | {"references": self._references()}
 
     def name(self, address: Address) -> str:
@@ -181,9 +178,7 @@ class Project:
     params: Mapping[str, Any]
     memory: Memory
     _files: dict[str, Path | None] = field(default_factory=dict)
-    _uses: dict[Address, tuple[str, frozenset[tuple[str, Address]], frozenset[str]]] = field(
-        default_factory=dict
-    )
+    _uses: dict[Address, tuple[str, frozenset[tuple[str, Address]], frozenset[str]]] = field(default_factory=dict)
 
     def fingerprint(self, stage: str) -> dict[str, str]:
         """What data/code/<stage>.json holds: `Reach.hashes`, what a page learns about other stages, and `library NAME`
@@ -203,13 +198,9 @@ class Project:
             pinned[_package(name)].add(version)
         bound = [self._source(module).imports for module in reach.files]
         bound += [found.imports for address in reach.definitions if (found := self.definition(address))]
-        names = {
-            one.partition(".")[0] for imports in bound for targets in imports.values() for one in targets
-        }
+        names = {one.partition(".")[0] for imports in bound for targets in imports.values() for one in targets}
         packages = {PACKAGES.get(name, _package(name)) for name in names}
-        return {
-            f"{LIBRARY}{name}": ", ".join(sorted(pinned[name])) for name in sorted(packages & pinned.keys())
-        }
+        return {f"{LIBRARY}{name}": ", ".join(sorted(pinned[name])) for name in sorted(packages & pinned.keys())}
 
     def reach(self, *roots: Address) -> Reach:
         """All that the definitions at `roots` may compute with. UserError where one is not there."""
@@ -227,9 +218,7 @@ class Project:
             pending += self._import({address[0], *modules}, imported)
         files = {one: self._file(one) for one in imported if self._file(one)}
         folders = {files[one].parent for one, _ in definitions}
-        others = (
-            path for one in folders for path in one.iterdir() if path.suffix not in NO_CODE and path.is_file()
-        )
+        others = (path for one in folders for path in one.iterdir() if path.suffix not in NO_CODE and path.is_file())
         inside = {one: path.relative_to(self.root) for one, path in files.items()}
         return Reach(definitions, uses, inside, tuple(sorted(others)))
 
@@ -244,18 +233,13 @@ class Project:
             source = self._source(module)
             pending += [module.rpartition(".")[0]] if "." in module else []
             pending += (
-                one
-                for targets in source.imports.values()
-                for target in targets
-                for one in self._modules(target)
+                one for targets in source.imports.values() for target in targets for one in self._modules(target)
             )
             # Importing runs a module's top level. Definitions that nobody reaches have no effect then, but these do.
             if source.is_whole:
                 yield (module, ALL)
             for name, definition in source.definitions.items():
-                targets = (
-                    one for names in definition.decorators for one in source.imports.get(names[0], names[:1])
-                )
+                targets = (one for names in definition.decorators for one in source.imports.get(names[0], names[:1]))
                 if any(one in source.definitions or self._find(one) for one in targets):
                     yield (module, name)
 
@@ -275,17 +259,12 @@ class Project:
                 self._uses[address] = "", parts, frozenset()
         return self._uses[address]
 
-    def _of(
-        self, definition: Definition, module: str
-    ) -> tuple[str, frozenset[tuple[str, Address]], frozenset[str]]:
+    def _of(self, definition: Definition, module: str) -> tuple[str, frozenset[tuple[str, Address]], frozenset[str]]:
         # What `said` holds beside the syntax is sorted: the order of a set must not reach the hash.
         source, said = self._source(module), [definition.syntax]
         uses: set[tuple[str, Address]] = set()
         modules = {
-            one
-            for targets in definition.imports.values()
-            for target in targets
-            for one in self._modules(target)
+            one for targets in definition.imports.values() for target in targets for one in self._modules(target)
         }
         for names in definition.names:
             head, text = names[0], ".".join(names)
@@ -307,9 +286,7 @@ class Project:
             uses.add((GUARD, (text, ALL)))
             if self._file(f"{text}.__main__"):
                 uses.add((GUARD, (f"{text}.__main__", GUARD)))
-        uses |= {
-            (case.section, (module, case.body)) for case in definition.cases if self._is_chosen(case, module)
-        }
+        uses |= {(case.section, (module, case.body)) for case in definition.cases if self._is_chosen(case, module)}
         return _sha256("\n".join([said[0], *sorted(said[1:])]).encode()), frozenset(uses), frozenset(modules)
 
     def _is_chosen(self, case: Case, module: str) -> bool:
@@ -342,9 +319,7 @@ class Project:
         if rest and rest[0] in source.imports and (module, rest[0]) not in asked:
             asked |= {(module, rest[0])}
             return {
-                one
-                for target in source.imports[rest[0]]
-                for one in self._find(".".join([target, *rest[1:]]), asked)
+                one for target in source.imports[rest[0]] for one in self._find(".".join([target, *rest[1:]]), asked)
             }
         return {(module, ALL)}
 
@@ -355,17 +330,13 @@ class Project:
         """The modules that importing a dotted name imports, without those above them."""
         parts = dotted.split(".")
         if not _observes(dotted):
-            yield from (
-                ".".join(parts[:cut]) for cut in range(len(parts), 0, -1) if self._file(".".join(parts[:cut]))
-            )
+            yield from (".".join(parts[:cut]) for cut in range(len(parts), 0, -1) if self._file(".".join(parts[:cut])))
 
     def _source(self, module: str) -> Source:
         file = self._file(module)
         assert file
         if file not in self.memory:
-            self.memory[file] = read_source(
-                file, module if file.name == "__init__.py" else module.rpartition(".")[0]
-            )
+            self.memory[file] = read_source(file, module if file.name == "__init__.py" else module.rpartition(".")[0])
         return self.memory[file]
 
     def _file(self, module: str) -> Path | None:
@@ -434,11 +405,7 @@ def _bound(statement: ast.stmt) -> list[str]:
         case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
             return [name]
         case ast.Assign(targets=targets):
-            flat = [
-                one
-                for target in targets
-                for one in (target.elts if isinstance(target, ast.Tuple) else [target])
-            ]
+            flat = [one for target in targets for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
         case ast.AnnAssign(target=target):
             flat = [target]
         case ast.AST(name=ast.Name() as target):  # `type X = ...`
@@ -494,15 +461,11 @@ class _Reader:
             case ast.ImportFrom():
                 base = _base(node, self._package)
                 for alias in node.names:
-                    self._bind(
-                        alias.asname or alias.name, base if alias.name == ALL else f"{base}.{alias.name}"
-                    )
+                    self._bind(alias.asname or alias.name, base if alias.name == ALL else f"{base}.{alias.name}")
             case ast.Attribute() if names := _dotted(node):
                 self.names.add(names)
                 self._text.append(f"{'.'.join(names)} {type(node.ctx).__name__}")
-            case ast.Match(
-                subject=ast.Call(func=ast.Name("chosen"), args=[ast.Constant(str(section)), subject])
-            ):
+            case ast.Match(subject=ast.Call(func=ast.Name("chosen"), args=[ast.Constant(str(section)), subject])):
                 self.names.add(("chosen",))
                 self._text.append(f"chosen {section}(")
                 self.read(subject)
@@ -521,11 +484,7 @@ class _Reader:
     def _read_fields(self, node: ast.AST) -> None:
         if isinstance(node, ast.Name):
             self.names.add((node.id,))
-        elif (
-            isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and DOTTED_NAME.fullmatch(node.value)
-        ):
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED_NAME.fullmatch(node.value):
             self._strings.add(node.value)
         self._text.append(f"{type(node).__name__}(")
         for name in node._fields:
@@ -588,11 +547,7 @@ def _without_bare_strings(tree: ast.Module) -> ast.Module:
 
 
 def _is_bare_string(node: ast.stmt) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _parse(path: Path) -> ast.Module:

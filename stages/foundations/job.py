@@ -75,9 +75,7 @@ def read_job(name: str, item: str, stage: Stage, flags: Sequence[str], descripti
     """
     at = "@ITEM" if stage.foreach else ""
     parser = argparse.ArgumentParser(prog=f"python -m stages {name}{at}", description=description)
-    parser.add_argument(
-        "--params", type=Path, default=Path("params.yaml"), help="parameter file (%(default)s)"
-    )
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (%(default)s)")
     files = {**stage.inputs, **stage.not_compared, **stage.outputs}
     for one, path in files.items():
         kind = "output" if one in stage.outputs else "input"

@@ -15,18 +15,12 @@ def legible(text: str, characters: int) -> str:
     """At most `characters` of the text, with what cannot be seen named by its code point."""
     cut = text.replace("\r\n", "\n")[:characters]
     seen = _UNSEEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", cut)
-    return (
-        seen
-        if len(cut) >= len(text.replace("\r\n", "\n"))
-        else f"{seen} … [cut: {len(text):,} characters in all]"
-    )
+    return seen if len(cut) >= len(text.replace("\r\n", "\n")) else f"{seen} … [cut: {len(text):,} characters in all]"
 
 
 _ACCOUNT = re.compile(r"(\w[\w+.-]*://[^\s:/@'\"]*):[^\s'\"]*@")
 # As in postgresql://host/db?password=..., and in the signed addresses of object stores.
-_QUERY = re.compile(
-    r"([?&][\w.-]*(?:pass|pwd|secret|token|key|sig|credential)[\w.-]*=)[^\s&#'\"]*", re.IGNORECASE
-)
+_QUERY = re.compile(r"([?&][\w.-]*(?:pass|pwd|secret|token|key|sig|credential)[\w.-]*=)[^\s&#'\"]*", re.IGNORECASE)
 
 
 def without_password(text: str) -> str:

@@ -68,9 +68,7 @@ def mirror_folder(root: Path | None = None) -> Path | None:
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise UserError(f"{settings} is no YAML ({error}): it holds one line, `mirror: FOLDER`") from None
         if not isinstance(content, dict) or not isinstance(content.get("mirror"), str) or len(content) > 1:
-            raise UserError(
-                f"{settings} holds {content!r}, but it may hold `mirror: FOLDER` and nothing else"
-            )
+            raise UserError(f"{settings} holds {content!r}, but it may hold `mirror: FOLDER` and nothing else")
         return _folder(root / content["mirror"], f"`mirror` in {settings}")
     beside = root / MIRROR_BESIDE
     return beside.absolute() if beside.is_dir() else None

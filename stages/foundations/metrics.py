@@ -16,9 +16,7 @@ validation loss, share of correct rollouts in a round's last step, score on a be
 tokens of a response."""
 
 
-def write_metrics(
-    path: Path, metrics: Mapping[str, float], headlines: Mapping[Path, Mapping[str, str]] = {}
-) -> None:
+def write_metrics(path: Path, metrics: Mapping[str, float], headlines: Mapping[Path, Mapping[str, str]] = {}) -> None:
     """Writes `{"<thing>/<quantity>": number}`, and beside it the few numbers that a person compares.
 
     `headlines` holds for each file what stands in it: a word of HEADLINE and the name of the number in `metrics`. DVC

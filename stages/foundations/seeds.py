@@ -29,6 +29,4 @@ def endless_order(start: int, stop: int, count: int, *parts: int | str) -> list[
 
     The order is a function of `parts` alone, so whoever goes on from `start` sees what an uninterrupted run sees.
     """
-    return [
-        permutation(count, *parts, position // count)[position % count] for position in range(start, stop)
-    ]
+    return [permutation(count, *parts, position // count)[position % count] for position in range(start, stop)]

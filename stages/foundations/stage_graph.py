@@ -101,9 +101,7 @@ def require_names(definitions: Definitions, params: Mapping[str, Any]) -> None:
                     value = value.get(one) if isinstance(value, Mapping) else None
                 words = [""] if isinstance(value, Mapping | list) else str(value).split("/")
                 if value is not None and not all(_NAME.fullmatch(word) for word in words):
-                    raise _no_name(
-                        f"`{'.'.join(names) or first}` of {f'{name}@{key}' if key else name}", value
-                    )
+                    raise _no_name(f"`{'.'.join(names) or first}` of {f'{name}@{key}' if key else name}", value)
 
 
 def _no_name(where: str, value: Any) -> UserError:

@@ -47,15 +47,11 @@ def parquet_errors_told(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise UserError(
-            f"{path} does not exist: run `dvc repro`, which makes the tables a stage reads"
-        ) from None
+        raise UserError(f"{path} does not exist: run `dvc repro`, which makes the tables a stage reads") from None
     except PermissionError as error:
         raise UserError(f"{path} may not be read ({error}): give this user the right to read it") from None
     except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, OSError) as error:
-        raise UserError(
-            f"{path} is not a readable Parquet file ({error}): delete it and run `dvc repro`"
-        ) from None
+        raise UserError(f"{path} is not a readable Parquet file ({error}): delete it and run `dvc repro`") from None
 
 
 def read_table(path: Path, schema: TableSchema) -> pandas.DataFrame:
@@ -64,18 +60,14 @@ def read_table(path: Path, schema: TableSchema) -> pandas.DataFrame:
         table = pyarrow.parquet.read_table(path)
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
-        raise UserError(
-            f"{path} lacks the columns {missing} of a {schema.name} table; it has {table.column_names}"
-        )
+        raise UserError(f"{path} lacks the columns {missing} of a {schema.name} table; it has {table.column_names}")
     try:
         return table.select(schema.names).cast(schema.arrow).to_pandas()
     except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError) as error:
         raise UserError(f"{path} has a column of the wrong type for a {schema.name} table: {error}") from None
 
 
-def write_table(
-    rows: pandas.DataFrame | Sequence[Mapping[str, Any]], path: Path, schema: TableSchema
-) -> None:
+def write_table(rows: pandas.DataFrame | Sequence[Mapping[str, Any]], path: Path, schema: TableSchema) -> None:
     """Writes Parquet atomically; equal rows give equal bytes. Columns outside the schema raise ValueError."""
     frame = rows if isinstance(rows, pandas.DataFrame) else pandas.DataFrame(list(rows), columns=None)
     unknown = [str(name) for name in frame.columns if name not in schema.names]
@@ -131,9 +123,7 @@ class Funnel:
     def metrics(self, kept: int) -> dict[str, int]:
         """`rows/in`, `rows/kept` and `dropped/<reason>`; ValueError when they do not add up."""
         if self.rows_in != kept + len(self._dropped):
-            raise ValueError(
-                f"{self.rows_in} rows in, {kept} kept, {len(self._dropped)} dropped: rows were lost"
-            )
+            raise ValueError(f"{self.rows_in} rows in, {kept} kept, {len(self._dropped)} dropped: rows were lost")
         reasons = Counter(row["reason"] for row in self._dropped)
         counts = {f"dropped/{reason}": count for reason, count in sorted(reasons.items())}
         return {"rows/in": self.rows_in, "rows/kept": kept, **counts}
@@ -172,20 +162,12 @@ RESPONSE = TableSchema(
 )
 """A policy's response to a benchmark problem."""
 
-VERDICT = TableSchema(
-    "verdict", {**SAMPLED, "verdict": TEXT, "extracted": TEXT, "path": TEXT, "reason": TEXT}
-)
+VERDICT = TableSchema("verdict", {**SAMPLED, "verdict": TEXT, "extracted": TEXT, "path": TEXT, "reason": TEXT})
 """The verifier's verdict on a stored response."""
 
 DIFFICULTY = TableSchema(
     "difficulty",
-    {
-        "problem_id": TEXT,
-        "source": TEXT,
-        "pass_rate": pyarrow.float64(),
-        "samples": pyarrow.int32(),
-        "band": TEXT,
-    },
+    {"problem_id": TEXT, "source": TEXT, "pass_rate": pyarrow.float64(), "samples": pyarrow.int32(), "band": TEXT},
 )
 """How often a policy solves a problem."""
 
@@ -210,9 +192,7 @@ ROLLOUT = TableSchema(
 
 DEMONSTRATION = TableSchema(
     "demonstration",
-    dict.fromkeys(
-        ("demonstration_id", "problem_id", "source", "kind", "problem", "response", "licence"), TEXT
-    ),
+    dict.fromkeys(("demonstration_id", "problem_id", "source", "kind", "problem", "response", "licence"), TEXT),
 )
 """A problem and the response that supervised fine-tuning learns."""
 
@@ -389,9 +369,7 @@ FEEDBACK_IMAGE = TableSchema(
         "prompt_id": TEXT,
         "prompt": TEXT,
         "seed": pyarrow.int64(),
-        **{
-            f"{quantity}_{when}": pyarrow.float64() for quantity in QUANTITIES for when in ("before", "after")
-        },
+        **{f"{quantity}_{when}": pyarrow.float64() for quantity in QUANTITIES for when in ("before", "after")},
         "shown_for": TEXT,
         "png_before": pyarrow.binary(),
         "png_after": pyarrow.binary(),

@@ -42,9 +42,6 @@ def load_yaml(text: str | bytes) -> Any:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
             raise yaml.composer.ComposerError(
-                None,
-                None,
-                f"more than {DEEPEST} lists or mappings inside each other: remove some",
-                event.start_mark,
+                None, None, f"more than {DEEPEST} lists or mappings inside each other: remove some", event.start_mark
             )
     return yaml.load(text, _Loader)

@@ -122,8 +122,4 @@ def truth_of(images: Path, prompts: pandas.DataFrame) -> dict[str, float]:
         for row in frame.itertuples()
     )
     means = scores.rename(columns={"overall": "truth"}).groupby("split").mean()
-    return {
-        f"{split}/{name}": value
-        for split, row in means.to_dict("index").items()
-        for name, value in row.items()
-    }
+    return {f"{split}/{name}": value for split, row in means.to_dict("index").items() for name, value in row.items()}

@@ -19,9 +19,7 @@ def open_judge(params: Path, policy: Path, max_tokens: int) -> ModelJudge:
     UserError when the folder is none.
     """
     if not policy.is_dir():
-        raise UserError(
-            f"--judge {policy}: no such folder; give that of a policy, such as data/policies/base"
-        )
+        raise UserError(f"--judge {policy}: no such folder; give that of a policy, such as data/policies/base")
     prompt = load_section(params, "prompt", PromptParams)
     if isinstance(prompt, ChatPrompt):
         prompt = prompt.model_copy(update={"suffix": ""})

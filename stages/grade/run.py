@@ -25,9 +25,7 @@ def main(job: Job) -> None:
     paths = job.paths
     params: GradeParams = job.sections["grade"]
     limits: VerifierParams = job.sections["verifier"]
-    responses = require_rows(
-        read_table(paths.responses, RESPONSE), paths.responses, "run the respond stage again"
-    )
+    responses = require_rows(read_table(paths.responses, RESPONSE), paths.responses, "run the respond stage again")
     with track(job.attempt(policy=job.item)) as run:
         with run.phase("verify"), Verifier(limits) as verifier:
             verdicts = judge_responses(responses, verifier)

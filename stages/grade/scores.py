@@ -25,13 +25,9 @@ CORRECT_VOTE = object()
 """All correct answers are one candidate of the vote, however they are written."""
 
 
-def score_benchmarks(
-    responses: pandas.DataFrame, verdicts: pandas.DataFrame, params: GradeParams
-) -> dict[str, float]:
+def score_benchmarks(responses: pandas.DataFrame, verdicts: pandas.DataFrame, params: GradeParams) -> dict[str, float]:
     """Flat metrics of every benchmark in the response table; `verdicts` has the same rows in the same order."""
-    rows = responses.assign(
-        verdict=verdicts["verdict"].to_numpy(), extracted=verdicts["extracted"].to_numpy()
-    )
+    rows = responses.assign(verdict=verdicts["verdict"].to_numpy(), extracted=verdicts["extracted"].to_numpy())
     rows["is_correct"] = rows["verdict"] == Verdict.CORRECT
     metrics: dict[str, float] = {"rows/in": len(rows), "rows/kept": len(rows)}
     for benchmark, own in rows.groupby("benchmark", sort=True):
@@ -48,9 +44,7 @@ def headlines(metrics: Mapping[str, float]) -> dict[str, dict[str, str]]:
     found = {}
     for name in metrics:
         benchmark, _, score = name.partition("/")
-        if score == "greedy" or re.fullmatch(
-            r"avg_at_\d+", score
-        ):  # avg@k comes after greedy and takes its place
+        if score == "greedy" or re.fullmatch(r"avg_at_\d+", score):  # avg@k comes after greedy and takes its place
             shown = {"score": name, "low": f"{name}_low", "high": f"{name}_high"}
             found[benchmark] = shown | {"tokens": f"{benchmark}/response_tokens_mean"}
     return found
@@ -75,9 +69,7 @@ def _accuracies(rows: pandas.DataFrame, params: GradeParams) -> dict[str, float]
                     "lower it, or raise the number of samples in section `respond`"
                 )
             per_problem[f"pass_at_{k}"] = numpy.asarray(pass_at_k(samples, correct, k)).tolist()
-        per_problem[f"maj_at_{samples}"] = [
-            majority_at_k(votes(group), CORRECT_VOTE, samples) for group in groups
-        ]
+        per_problem[f"maj_at_{samples}"] = [majority_at_k(votes(group), CORRECT_VOTE, samples) for group in groups]
     scores: dict[str, float] = {}
     for name, values in per_problem.items():
         interval = clustered_bootstrap(values, draws=params.bootstrap_draws, seed=params.seed)
@@ -89,9 +81,7 @@ def _accuracies(rows: pandas.DataFrame, params: GradeParams) -> dict[str, float]
 def _samples_per_problem(groups: list[pandas.DataFrame]) -> int:
     counts = {len(group) for group in groups}
     if len(counts) > 1:
-        raise UserError(
-            f"problems have different numbers of samples ({sorted(counts)}): run the respond stage again"
-        )
+        raise UserError(f"problems have different numbers of samples ({sorted(counts)}): run the respond stage again")
     return counts.pop()
 
 
@@ -160,7 +150,5 @@ def _descriptions(rows: pandas.DataFrame, keywords: Sequence[str]) -> dict[str, 
     }
     for keyword in keywords:
         pattern = rf"\b{re.escape(keyword.lower())}\b"
-        values[f"keyword_rate_{re.sub('[^a-z0-9]+', '_', keyword.lower())}"] = text.str.contains(
-            pattern
-        ).mean()
+        values[f"keyword_rate_{re.sub('[^a-z0-9]+', '_', keyword.lower())}"] = text.str.contains(pattern).mean()
     return {name: float(value) for name, value in values.items()}

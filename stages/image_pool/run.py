@@ -73,17 +73,11 @@ def foreign_entries(foreign: ForeignImages, max_bytes: int) -> Iterator[Entry]:
     if not path.is_file():
         raise UserError(f"{path} does not exist: correct `foreign.list_path` of the round")
     if (found := sha256_of(path)) != foreign.sha256:
-        raise UserError(
-            f"{path} has the sha256 {found}, not {foreign.sha256}: correct `foreign.sha256`, or the file"
-        )
+        raise UserError(f"{path} has the sha256 {found}, not {foreign.sha256}: correct `foreign.sha256`, or the file")
     with open(path, encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                yield {
-                    **_read_line(line, root, max_bytes),
-                    "name": f"{path.name}:{number}",
-                    "is_foreign": True,
-                }
+                yield {**_read_line(line, root, max_bytes), "name": f"{path.name}:{number}", "is_foreign": True}
 
 
 def _read_line(line: str, root: Path, max_bytes: int) -> Entry:
@@ -92,11 +86,7 @@ def _read_line(line: str, root: Path, max_bytes: int) -> Entry:
     except (ValueError, RecursionError):
         row = None
     if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("image", "prompt")):
-        return {
-            "content": None,
-            "reason": "malformed_row",
-            "detail": f"needs `image` and `prompt`: {line[:100]!r}",
-        }
+        return {"content": None, "reason": "malformed_row", "detail": f"needs `image` and `prompt`: {line[:100]!r}"}
     # Half a character, which JSON can hold and UTF-8 cannot, becomes a question mark.
     row = {key: str(value).encode("utf-8", "replace").decode() for key, value in row.items()}
     entry = {
@@ -145,10 +135,7 @@ class Intake:
         for entry in part:
             self.funnel.rows_in += 1
             if "reason" not in entry and self._prompts.get(entry["prompt_id"]) != entry["prompt"]:
-                entry |= {
-                    "reason": "unknown_prompt",
-                    "detail": f"the table of prompts lacks {entry['prompt'][:100]!r}",
-                }
+                entry |= {"reason": "unknown_prompt", "detail": f"the table of prompts lacks {entry['prompt'][:100]!r}"}
         asked = [entry for entry in part if "reason" not in entry]
         # Generated ones too go through the confined workers: the shards may be somebody else's.
         found = decoder.decode([entry["content"] for entry in asked])
@@ -170,9 +157,7 @@ class Intake:
             yield image_row(image.pixels, seed=entry["seed"], **said) | {"file_sha256": sha256}
         for entry in part:
             if "reason" in entry:
-                told = {
-                    key: value for key, value in entry.items() if key not in ("content", "reason", "detail")
-                }
+                told = {key: value for key, value in entry.items() if key not in ("content", "reason", "detail")}
                 name = entry["name"] or entry["image_id"]
                 self.funnel.drop(told, entry["reason"], entry["detail"], name)
 

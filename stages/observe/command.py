@@ -89,15 +89,11 @@ def storage_failure(error: BaseException) -> str:
     if code == errno.EFBIG or os.strerror(errno.EFBIG) in text:
         return f"a file at {where} may grow no further: raise the limit (`ulimit -f`) and run again"
     if code == errno.EROFS or os.strerror(errno.EROFS) in text:
-        return (
-            f"{where} lies on a read-only file system: mount it for writing, or run in a copy of the project"
-        )
+        return f"{where} lies on a read-only file system: mount it for writing, or run in a copy of the project"
     if code in (errno.EACCES, errno.EPERM) and isinstance(error, OSError):
         return f"{where} may not be written or read by this user: change its permissions (chmod, chown)"
     if code in (errno.EEXIST, errno.ENOTDIR) and isinstance(error, OSError):
-        standing = next(
-            (one for one in (Path(where), *Path(where).parents) if os.path.lexists(one)), Path("/")
-        )
+        standing = next((one for one in (Path(where), *Path(where).parents) if os.path.lexists(one)), Path("/"))
         if standing.is_dir():
             return ""
         return f"{standing} is a file, and a folder is needed there: move it away, or name another folder"

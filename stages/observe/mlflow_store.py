@@ -64,26 +64,17 @@ class MlflowStore:
             if begun := self._begun(message):
                 self._log_batch(begun, message)
                 return begun
-            source = {
-                "mlflow.source.name": f"stages.{message['tags']['stage']}",
-                "mlflow.source.type": "LOCAL",
-            }
-            return self.create(
-                message, {**message["tags"], **_git_tags(), **source, **_machine_tags(message["tags"])}
-            )
+            source = {"mlflow.source.name": f"stages.{message['tags']['stage']}", "mlflow.source.type": "LOCAL"}
+            return self.create(message, {**message["tags"], **_git_tags(), **source, **_machine_tags(message["tags"])})
 
     def create(self, message: Mapping[str, Any], tags: Mapping[str, str]) -> str:
         """Makes a run with these tags and the message's parameters and inputs; returns its id."""
-        run = self.client.create_run(
-            self.experiment_id, message["ms"], dict(tags), told_name(message["name"], tags)
-        )
+        run = self.client.create_run(self.experiment_id, message["ms"], dict(tags), told_name(message["name"], tags))
         self._log_batch(run.info.run_id, message)
         return run.info.run_id
 
     def _begun(self, message: Mapping[str, Any]) -> str:
-        wanted = (
-            f"tags.stage_hash = '{message['tags']['stage_hash']}' and attributes.start_time = {message['ms']}"
-        )
+        wanted = f"tags.stage_hash = '{message['tags']['stage_hash']}' and attributes.start_time = {message['ms']}"
         found = self.client.search_runs([self.experiment_id], wanted, max_results=1)
         return found[0].info.run_id if found else ""
 
@@ -208,11 +199,7 @@ def _sqlite_file(uri: str) -> Path | None:
 
 def _machine_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Who ran the stage, the GPUs it may compute on, its ranks, the hash of its code, and the seed of the run."""
-    found = {
-        "mlflow.user": getpass.getuser(),
-        "gpus": str(visible_gpus()),
-        "ranks": os.environ.get("WORLD_SIZE", "1"),
-    }
+    found = {"mlflow.user": getpass.getuser(), "gpus": str(visible_gpus()), "ranks": os.environ.get("WORLD_SIZE", "1")}
     fingerprint = Path("data/code") / f"{tags.get('stage', '')}.json"
     found |= {"code": dvc_md5(fingerprint)} if fingerprint.exists() else {}
     return found | ({"seed": seed} if "seed" in tags and (seed := _seed_of_the_run()) else {})
@@ -232,9 +219,7 @@ def visible_gpus() -> int:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return len([device for device in chosen.split(",") if device.strip() not in ("", "-1")])
-    return len(
-        [device for device in Path("/dev").glob("nvidia*") if device.name.removeprefix("nvidia").isdecimal()]
-    )
+    return len([device for device in Path("/dev").glob("nvidia*") if device.name.removeprefix("nvidia").isdecimal()])
 
 
 def _git_tags() -> dict[str, str]:

@@ -169,9 +169,7 @@ def main(argv: list[str]) -> int:
     """Follows the log until the stage ends; prints the outcome as one JSON line. 0 when all is delivered."""
     for name in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the stage's end ends us
         signal.signal(name, signal.SIG_IGN)
-    logging.getLogger("mlflow.store.db.utils").setLevel(
-        logging.CRITICAL
-    )  # it prints the trace of every failed attempt
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it prints the trace of every failed attempt
     ended = _watch_stage()
     with open(Path(argv[0]) / "tracking.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # an attempt before this one may still be retrying
@@ -181,9 +179,7 @@ def main(argv: list[str]) -> int:
 def _follow(delivery: Delivery, ended: threading.Event) -> int:
     while not ended.wait(SECONDS_BETWEEN_DELIVERIES if delivery.store else 0.01):
         delivery.deliver()
-    with suppress(
-        OSError
-    ):  # no room on the disk: the next attempt goes on with the run, or `retrace mirror` closes it
+    with suppress(OSError):  # no room on the disk: the next attempt goes on with the run, or `retrace mirror` closes it
         delivery.close_if_killed()
     is_delivered, deadline = delivery.deliver(), time.monotonic() + SECONDS_OF_RETRIES_AT_THE_END
     while not is_delivered and time.monotonic() < deadline:

@@ -55,9 +55,7 @@ def progress(
         now = time.monotonic()
         if now - said >= SECONDS_BETWEEN_LINES:
             said = now
-            parts = [
-                f"{label}: {done + count}{f' of {total}' if total else ''} {unit} in {now - started:.0f} s"
-            ]
+            parts = [f"{label}: {done + count}{f' of {total}' if total else ''} {unit} in {now - started:.0f} s"]
             if total and count:
                 parts.append(f"{_rounded((now - started) / count * max(0, total - done - count))} left")
             say(", ".join([*parts, *_newest(curve)]))

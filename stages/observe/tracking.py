@@ -128,17 +128,13 @@ def track(attempt: Attempt) -> Iterator[Run]:
     uri, scratch = tracking_uri(), attempt.scratch
     _require_answer(uri)
     names = {"stage": attempt.stage, "policy": attempt.policy, "round": attempt.round}
-    name = os.environ.get("DVC_STAGE") or "@".join(
-        filter(None, [attempt.stage, attempt.policy or attempt.round])
-    )
+    name = os.environ.get("DVC_STAGE") or "@".join(filter(None, [attempt.stage, attempt.policy or attempt.round]))
     start = {
         "kind": "start",
         "ms": _now_ms(),
         "name": name,
         "params": dict(attempt.params),
-        "inputs": {
-            key: {"path": str(path), "digest": attempt.digests[key]} for key, path in attempt.inputs.items()
-        },
+        "inputs": {key: {"path": str(path), "digest": attempt.digests[key]} for key, path in attempt.inputs.items()},
         "tags": {**_tags({**names, "seed": attempt.seed}), "stage_hash": attempt.stage_hash},
     }
     folder, log = _open_log(scratch)

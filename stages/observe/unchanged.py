@@ -102,9 +102,7 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
     guard = guard_this_process()
     changed = [file for file, told in guard.imported.items() if told != sources.get(file, ("", *told))[1:]]
     if changed:
-        raise UserError(
-            f"code has changed while {stage.address} started: {_listed(changed)}. Run `dvc repro` again"
-        )
+        raise UserError(f"code has changed while {stage.address} started: {_listed(changed)}. Run `dvc repro` again")
     guard.sources = sources
     try:
         with (
@@ -159,9 +157,7 @@ class _Files:
             self._events = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
             wanted = IN_MODIFY | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF
             names = _signatures(self._paths) if self._events >= 0 else ()
-            watches = {
-                name: libc.inotify_add_watch(self._events, os.fsencode(name), wanted) for name in names
-            }
+            watches = {name: libc.inotify_add_watch(self._events, os.fsencode(name), wanted) for name in names}
             self._watched = {watch: name for name, watch in watches.items()}
         self._before = _signatures(self._paths)
 
@@ -183,9 +179,7 @@ class _Files:
                 told = told[16 + length :]
         is_lost = any(event & IN_Q_OVERFLOW for event in events.values())
         told_of = () if is_lost else events.items()
-        return {
-            self._watched[watch] for watch, event in told_of if event == IN_ATTRIB and watch in self._watched
-        }
+        return {self._watched[watch] for watch, event in told_of if event == IN_ATTRIB and watch in self._watched}
 
     def __enter__(self) -> _Files:
         return self
@@ -201,9 +195,7 @@ def _signatures(paths: Iterable[str]) -> dict[str, Signature]:
     patterns = [line for line in ignored if line and not line.startswith("#")]
     found = {}
     for path in paths:
-        folders = (
-            os.walk(path) if os.path.isdir(path) else [(os.path.dirname(path), [], [os.path.basename(path)])]
-        )
+        folders = os.walk(path) if os.path.isdir(path) else [(os.path.dirname(path), [], [os.path.basename(path)])]
         for folder, subfolders, names in folders:
             subfolders[:] = [name for name in subfolders if not _matches(name, patterns)]
             for name in names:

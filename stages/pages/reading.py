@@ -35,9 +35,7 @@ def read_metrics(stages: Iterable[GraphStage], folder: Path) -> dict[str, Metric
 def read_curves(stages: Iterable[GraphStage], folder: Path) -> dict[str, pandas.DataFrame]:
     """Curves of each stage that has some, likewise; `folder` is data/curves."""
     found = {
-        stage.address: _curve(folder / path.removeprefix("data/curves/"))
-        for stage in stages
-        for path in stage.curves
+        stage.address: _curve(folder / path.removeprefix("data/curves/")) for stage in stages for path in stage.curves
     }
     return {name: curve for name, curve in found.items() if curve is not None}
 
@@ -109,19 +107,13 @@ def data_funnels(stages: Sequence[GraphStage], metrics: Mapping[str, Metrics]) -
 
 
 def _funnel(stage: str, metrics: Metrics) -> Funnel:
-    drops = {
-        key.removeprefix("dropped/"): int(value)
-        for key, value in metrics.items()
-        if key.startswith("dropped/")
-    }
+    drops = {key.removeprefix("dropped/"): int(value) for key, value in metrics.items() if key.startswith("dropped/")}
     ranked = sorted(drops.items(), key=lambda item: (-item[1], item[0]))
     words = [(reason.replace("_", " "), rows) for reason, rows in ranked]
     return Funnel(stage, int(metrics["rows/in"]), int(metrics.get("rows/kept", 0)), words)
 
 
-def ways(
-    stages: Sequence[GraphStage], metrics: Mapping[str, Metrics], params: Mapping[str, Any]
-) -> list[Way]:
+def ways(stages: Sequence[GraphStage], metrics: Mapping[str, Metrics], params: Mapping[str, Any]) -> list[Way]:
     """The ways through several stages, those on which every stage has counted; `params` is the whole parameter file."""
     titles = dict.fromkeys(way.title for stage in stages if (way := about(stage.name).way))
     found = [_way(title, stages, metrics, params) for title in titles]
@@ -152,8 +144,6 @@ def _way(
 
 
 def _reasons(metrics: Metrics, asked: Sequence[str]) -> list[tuple[str, int]]:
-    found = {
-        key.removeprefix("dropped/"): int(rows) for key, rows in metrics.items() if key.startswith("dropped/")
-    }
+    found = {key.removeprefix("dropped/"): int(rows) for key, rows in metrics.items() if key.startswith("dropped/")}
     order = {reason: place for place, reason in enumerate(asked)}
     return sorted(found.items(), key=lambda item: (order.get(item[0], len(order)), item[0]))

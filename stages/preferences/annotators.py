@@ -49,9 +49,7 @@ def ranks_of(row: pandas.Series | Mapping[str, object]) -> dict[str, float]:
     return {image: float(rank) for image, rank in zip(row["image_ids"], row["ranks"], strict=True)}
 
 
-def judge_annotators(
-    rankings: pandas.DataFrame, ratings: pandas.DataFrame, rules: AnnotatorRules
-) -> pandas.DataFrame:
+def judge_annotators(rankings: pandas.DataFrame, ratings: pandas.DataFrame, rules: AnnotatorRules) -> pandas.DataFrame:
     """The annotator table, sorted by name. Reference answers are nobody's work, anonymous votes have no annotator."""
     own = rankings[~rankings["is_gold"] & (rankings["annotator_id"] != "")]
     references = {row["task_id"]: ranks_of(row) for row in rankings[rankings["is_gold"]].to_dict("records")}

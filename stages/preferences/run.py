@@ -16,25 +16,9 @@ from stages.foundations.errors import UserError
 from stages.foundations.job import Job
 from stages.foundations.metrics import write_metrics
 from stages.foundations.seeds import derive_seed
-from stages.foundations.tables import (
-    ANNOTATOR,
-    DROPPED,
-    PAIR,
-    PROMPT,
-    RANKING,
-    RATING,
-    Funnel,
-    read_table,
-    write_table,
-)
+from stages.foundations.tables import ANNOTATOR, DROPPED, PAIR, PROMPT, RANKING, RATING, Funnel, read_table, write_table
 from stages.observe.tracking import track
-from stages.preferences.annotators import (
-    agreement_measures,
-    judge_annotators,
-    overall_ratings,
-    ranks_of,
-    ratings_of,
-)
+from stages.preferences.annotators import agreement_measures, judge_annotators, overall_ratings, ranks_of, ratings_of
 from stages.preferences.params import PreferencesParams
 
 
@@ -116,9 +100,7 @@ def keep_rankings(
     return kept, funnel
 
 
-def _counts(
-    annotators: pandas.DataFrame, pairs: pandas.DataFrame, kept: list[dict[str, object]]
-) -> dict[str, float]:
+def _counts(annotators: pandas.DataFrame, pairs: pandas.DataFrame, kept: list[dict[str, object]]) -> dict[str, float]:
     splits = {f"pairs/{name}": int((pairs["split"] == name).sum()) for name in sorted(set(pairs["split"]))}
     reasons = annotators.loc[~annotators["is_kept"], "reason"].str.split(", ").explode().value_counts()
     return {

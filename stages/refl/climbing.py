@@ -143,12 +143,7 @@ def chosen_update(curve: Curve, selection: str) -> int:
 
 
 def _update(
-    params: ReflParams,
-    this_round: ReflRound,
-    learner: Learner,
-    norms: GradientNorms,
-    update: int,
-    scale: float,
+    params: ReflParams, this_round: ReflRound, learner: Learner, norms: GradientNorms, update: int, scale: float
 ) -> dict[str, float]:
     pretraining = params.pretraining
     parts: list[Any] = []
@@ -178,9 +173,7 @@ def _update(
     }
 
 
-def _parts(
-    source: Feedback | Pretraining, count: int, params: ReflParams, trainer: Trainer, update: int
-) -> list[Any]:
+def _parts(source: Feedback | Pretraining, count: int, params: ReflParams, trainer: Trainer, update: int) -> list[Any]:
     """This rank's micro-batches of the `count` images of an update; as many on every rank, some may be empty."""
     ranks = trainer.world_size
     parts = -(-count // (params.micro_batch_images * ranks)) * ranks  # as many passes on every rank
@@ -222,9 +215,7 @@ class ImageSource(Protocol):
         """The image of a place, float[1, 3, side, side] in 0..1, and its prompt."""
 
 
-def image_source(
-    params: PretrainingParams, prompts: Sequence[str], side: int, seed: int, stream: str
-) -> ImageSource:
+def image_source(params: PretrainingParams, prompts: Sequence[str], side: int, seed: int, stream: str) -> ImageSource:
     """The source that `params.images` describes; UserError when it has no image."""
     match chosen("refl.pretraining.images", params.images):
         case ShapeWorldImages():
@@ -252,9 +243,7 @@ class RenderedScenes:
         """See `ImageSource`."""
         from stages.algorithms.shape_world import render
 
-        (chosen_place,) = endless_order(
-            place, place + 1, len(self.prompts), self.seed, self.stream, "rendered"
-        )
+        (chosen_place,) = endless_order(place, place + 1, len(self.prompts), self.seed, self.stream, "rendered")
         prompt = self.prompts[chosen_place]
         pixels = render(self.scenes[prompt], derive_seed(self.seed, self.stream, "render", place))
         return images_of(pixels[None]), prompt
@@ -268,9 +257,7 @@ class StoredImages:
 
         self.rows = [(row.prompt, row.png) for shard in read_shards(folder) for row in shard.itertuples()]
         if not self.rows:
-            raise UserError(
-                f"refl.pretraining.images.path {folder} has no images: give a folder that has some"
-            )
+            raise UserError(f"refl.pretraining.images.path {folder} has no images: give a folder that has some")
         self.side, self.seed, self.stream = side, seed, stream
 
     def at(self, place: int) -> tuple[Tensor, str]:

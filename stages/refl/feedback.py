@@ -87,9 +87,7 @@ class UpdatePrompts:
         """The prompts of these positions of an update."""
         places = [update * self.batch_images + position for position in positions]
         return [
-            self.prompts[
-                endless_order(place, place + 1, len(self.prompts), self.seed, self.stream, "prompts")[0]
-            ]
+            self.prompts[endless_order(place, place + 1, len(self.prompts), self.seed, self.stream, "prompts")[0]]
             for place in places
         ]
 
@@ -129,9 +127,7 @@ class RewardClimbing:
             states = generator.encode_tokens(batch.token_ids)
 
         def step(latents: Tensor, timestep: int) -> tuple[Tensor, Tensor]:
-            return generator.step(
-                latents, timestep, states, 1.0, states
-            )  # at guidance 1 the last is not read
+            return generator.step(latents, timestep, states, 1.0, states)  # at guidance 1 the last is not read
 
         noise, timesteps = batch.tensors["noise"], generator.timesteps(self.sampling_steps)
         match self.params:
@@ -181,11 +177,7 @@ class PreferenceLearning:
         stream: str,
         left_out: int,
     ) -> None:
-        self.figures = {
-            "rows/in": len(pairs) + left_out,
-            "rows/kept": len(pairs),
-            "dropped/image_missing": left_out,
-        }
+        self.figures = {"rows/in": len(pairs) + left_out, "rows/kept": len(pairs), "dropped/image_missing": left_out}
         self.params, self.pairs, self.pictures = params, pairs, pictures
         self.batch_images, self.seed, self.stream = batch_images, seed, stream
         self.generator, self.reference = generator, deepcopy(generator.unet).requires_grad_(False)
@@ -220,14 +212,10 @@ class PreferenceLearning:
         with torch.no_grad():
             states = generator.encode_tokens(batch.token_ids)
         better, worse = (self._side(batch, side) for side in ("better", "worse"))
-        own = [
-            denoising_errors(generator, predict(generator, one, states), one, None) for one in (better, worse)
-        ]
+        own = [denoising_errors(generator, predict(generator, one, states), one, None) for one in (better, worse)]
         with torch.no_grad():
             frozen = generator.with_unet(self.reference)
-            theirs = [
-                denoising_errors(frozen, predict(frozen, one, states), one, None) for one in (better, worse)
-            ]
+            theirs = [denoising_errors(frozen, predict(frozen, one, states), one, None) for one in (better, worse)]
         return own[0], own[1], theirs[0], theirs[1]
 
     def _side(self, batch: FeedbackBatch, side: str) -> DenoisingBatch:
@@ -266,9 +254,7 @@ def preference_learning(
     pairs = list(zip(frame["better_image_id"], frame["worse_image_id"], strict=True))
     wanted = {image_id for pair in pairs for image_id in pair}
     pictures = {
-        row.image_id: (row.prompt, pixels_of(row.png))
-        for rows in read_shards(pool)
-        for row in _rows(rows, wanted)
+        row.image_id: (row.prompt, pixels_of(row.png)) for rows in read_shards(pool) for row in _rows(rows, wanted)
     }
     there = [pair for pair in pairs if pictures.keys() >= set(pair)]
     if not there:

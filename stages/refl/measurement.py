@@ -82,9 +82,7 @@ class Judges:
     ) -> Values:
         parts = _parts(len(prompts), self.at_once)
         scores = [
-            scorer.score(
-                images_of(pictures[part.start : part.stop]), [prompts[place] for place in part], variant
-            ).cpu()
+            scorer.score(images_of(pictures[part.start : part.stop]), [prompts[place] for place in part], variant).cpu()
             for part in parts
         ]
         return torch.cat(scores).double().numpy()
@@ -145,9 +143,7 @@ def distance(some: NDArray[numpy.uint8], others: NDArray[numpy.uint8]) -> float:
     return float(numpy.sqrt(squares.mean(axis=(1, 2, 3))).mean())
 
 
-def gains(
-    before: Mapping[str, Values], after: Mapping[str, Values], prompts: Sequence[str]
-) -> dict[str, Interval]:
+def gains(before: Mapping[str, Values], after: Mapping[str, Values], prompts: Sequence[str]) -> dict[str, Interval]:
     """Quantity -> mean paired difference with its 95% interval, whole prompts resampled."""
     return {name: paired_bootstrap(before[name], after[name], list(prompts)) for name in before}
 
@@ -160,9 +156,7 @@ def rose_without(gained: Mapping[str, Interval], quantity: str) -> bool:
 def without(gained: Mapping[str, Interval]) -> dict[str, float]:
     """`reward_without_held_out`, and `reward_without_truth` where it is known: 1 where `rose_without`, else 0."""
     return {
-        f"reward_without_{name}": float(rose_without(gained, name))
-        for name in ("held_out", "truth")
-        if name in gained
+        f"reward_without_{name}": float(rose_without(gained, name)) for name in ("held_out", "truth") if name in gained
     }
 
 
@@ -209,10 +203,7 @@ def compare_generators(
             "seed": seed,
             **_measured(scores, place),
             "shown_for": reasons[place],
-            **{
-                f"png_{when}": png_of(drawn[place]) if reasons[place] else None
-                for when, drawn in pictures.items()
-            },
+            **{f"png_{when}": png_of(drawn[place]) if reasons[place] else None for when, drawn in pictures.items()},
         }
         for place, (prompt, seed) in enumerate(zip(draws.prompts, draws.seeds, strict=True))
     ]
@@ -220,11 +211,7 @@ def compare_generators(
 
 
 def _measured(scores: Mapping[str, Mapping[str, Values]], place: int) -> dict[str, float]:
-    return {
-        f"{name}_{when}": float(values[place])
-        for when, found in scores.items()
-        for name, values in found.items()
-    }
+    return {f"{name}_{when}": float(values[place]) for when, found in scores.items() for name, values in found.items()}
 
 
 def shown_for(differences: Values, count: int) -> list[str]:

@@ -73,9 +73,7 @@ def main(job: Job) -> None:
             result = use_weights(average, weights)
             draws = _draws(params, prompts, "test", seed)
             with run.phase("compare"):
-                rows, metrics = compare_generators(
-                    start, result, draws, judges, params.measurement.shown_images
-                )
+                rows, metrics = compare_generators(start, result, draws, judges, params.measurement.shown_images)
             metrics |= {
                 "refl/selected_update": update,
                 "refl/updates": this_round.updates,

@@ -6,14 +6,8 @@ from stages.foundations.stage import About, Sections, Stage
 
 STAGE = Stage(
     sections={"refl_controls": dict[str, str]},
-    inputs={
-        "pictures": "data/images/feedback/${key}.parquet",
-        "control": "data/images/feedback/${item}.parquet",
-    },
-    outputs={
-        "metrics": "data/metrics/refl_control/${key}.json",
-        "headline": "data/headline/refl_control/${key}.json",
-    },
+    inputs={"pictures": "data/images/feedback/${key}.parquet", "control": "data/images/feedback/${item}.parquet"},
+    outputs={"metrics": "data/metrics/refl_control/${key}.json", "headline": "data/headline/refl_control/${key}.json"},
     foreach="refl_controls",
 )
 

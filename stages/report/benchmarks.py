@@ -18,19 +18,8 @@ from stages.report.charts import pass_chart, score_chart, value_chart
 from stages.report.inputs import Inputs, Metrics
 from stages.report.params import PublishedFigure, ReportParams
 
-_TITLES = {
-    "greedy": "Greedy",
-    "avg": "Mean of samples",
-    "pass": "Any of the samples",
-    "maj": "Majority of samples",
-}
-_OTHER = (
-    "unparsed_fraction",
-    "exhausted_fraction",
-    "verifier_failed_fraction",
-    "branching_frequency",
-    "coding_rate",
-)
+_TITLES = {"greedy": "Greedy", "avg": "Mean of samples", "pass": "Any of the samples", "maj": "Majority of samples"}
+_OTHER = ("unparsed_fraction", "exhausted_fraction", "verifier_failed_fraction", "branching_frequency", "coding_rate")
 
 
 @dataclass(frozen=True)
@@ -85,10 +74,7 @@ class Benchmark:
 
 def describe_benchmarks(inputs: Inputs, params: ReportParams) -> list[Benchmark]:
     """One entry for each benchmark that some policy was graded on."""
-    return [
-        _describe(inputs, params, name, number)
-        for number, name in enumerate(benchmark_names(inputs), start=1)
-    ]
+    return [_describe(inputs, params, name, number) for number, name in enumerate(benchmark_names(inputs), start=1)]
 
 
 def _describe(inputs: Inputs, params: ReportParams, name: str, number: int) -> Benchmark:
@@ -96,9 +82,7 @@ def _describe(inputs: Inputs, params: ReportParams, name: str, number: int) -> B
     headline_metric = next((metric for metric in metrics if metric.startswith("avg")), metrics[0])
     last = last_policy(inputs)
     baseline = params.baseline_policy
-    differences = {
-        policy: compare(inputs, name, headline_metric, baseline, policy) for policy in inputs.graded
-    }
+    differences = {policy: compare(inputs, name, headline_metric, baseline, policy) for policy in inputs.graded}
     before_rl = policy_before_rl(inputs)
     compared = list(dict.fromkeys([headline_metric, *(["greedy"] if "greedy" in metrics else [])]))
     comparisons = [
@@ -112,9 +96,7 @@ def _describe(inputs: Inputs, params: ReportParams, name: str, number: int) -> B
     return Benchmark(
         name=name,
         number=number,
-        problems=next(
-            (int(n) for policy in inputs.graded if (n := _value(inputs, policy, name, "problems"))), None
-        ),
+        problems=next((int(n) for policy in inputs.graded if (n := _value(inputs, policy, name, "problems"))), None),
         metrics=metrics,
         headline_metric=headline_metric,
         headline=[(policy, own) for policy, own in scores.items() if own],
@@ -127,9 +109,7 @@ def _describe(inputs: Inputs, params: ReportParams, name: str, number: int) -> B
     )
 
 
-def _beside(
-    grades: Metrics, benchmark: str, headline_metric: str, params: ReportParams
-) -> list[tuple[str, Interval]]:
+def _beside(grades: Metrics, benchmark: str, headline_metric: str, params: ReportParams) -> list[tuple[str, Interval]]:
     wanted = sorted({headline_metric, *(figure.metric for figure in params.published.get(benchmark, []))})
     scores = {metric: score(grades, benchmark, metric) for metric in wanted}
     return [(metric, own) for metric, own in scores.items() if own]
@@ -139,9 +119,7 @@ def _value(inputs: Inputs, policy: str, benchmark: str, quantity: str) -> float 
     return inputs.grades(policy).get(f"{benchmark}/{quantity}")
 
 
-def _row(
-    inputs: Inputs, policy: str, benchmark: str, metrics: list[str], difference: Comparison | None
-) -> PolicyRow:
+def _row(inputs: Inputs, policy: str, benchmark: str, metrics: list[str], difference: Comparison | None) -> PolicyRow:
     described = (
         _value(inputs, policy, benchmark, name)
         for name in ("response_tokens_mean", "truncated_fraction", "undecided_fraction")
@@ -180,17 +158,11 @@ def _by_policy(inputs: Inputs, benchmark: str, quantity: str) -> dict[str, float
 
 def _other_measures(inputs: Inputs, benchmark: str) -> dict[str, list[tuple[str, float | None]]]:
     """Shares without opinion and the emergence measures, those that some policy has."""
-    keys = {
-        key for policy in inputs.graded for key in inputs.grades(policy) if key.startswith(f"{benchmark}/")
-    }
+    keys = {key for policy in inputs.graded for key in inputs.grades(policy) if key.startswith(f"{benchmark}/")}
     names = sorted(key.rpartition("/")[2] for key in keys)
-    wanted = [name for name in _OTHER if name in names] + [
-        name for name in names if name.startswith("keyword_rate_")
-    ]
+    wanted = [name for name in _OTHER if name in names] + [name for name in names if name.startswith("keyword_rate_")]
     return {
-        name.replace("_", " "): [
-            (policy, _value(inputs, policy, benchmark, name)) for policy in inputs.graded
-        ]
+        name.replace("_", " "): [(policy, _value(inputs, policy, benchmark, name)) for policy in inputs.graded]
         for name in wanted
     }
 
@@ -236,9 +208,7 @@ def metric_names(inputs: Inputs, benchmark: str) -> list[str]:
                 family, k = match["family"], int(match["k"] or 0)
                 largest[family] = max(k, largest.get(family, 0))
     return [
-        "greedy" if family == "greedy" else f"{family}_at_{largest[family]}"
-        for family in FAMILIES
-        if family in largest
+        "greedy" if family == "greedy" else f"{family}_at_{largest[family]}" for family in FAMILIES if family in largest
     ]
 
 

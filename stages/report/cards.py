@@ -76,15 +76,7 @@ def _card(table: TableFacts) -> Card:
     ]
     charts = [_length_chart(table.name, column, lengths) for column, lengths in table.characters.items()]
     return Card(
-        table.name,
-        table.stage,
-        table.purpose,
-        table.rows,
-        _size(table.bytes),
-        table.md5,
-        table.columns,
-        values,
-        charts,
+        table.name, table.stage, table.purpose, table.rows, _size(table.bytes), table.md5, table.columns, values, charts
     )
 
 
@@ -175,9 +167,7 @@ def read_tables(folders: Sequence[Path], stages: Iterable[GraphStage]) -> list[T
     return found
 
 
-def _read_columns(
-    name: str, stage: str, purpose: str, path: Path, file: pyarrow.parquet.ParquetFile
-) -> TableFacts:
+def _read_columns(name: str, stage: str, purpose: str, path: Path, file: pyarrow.parquet.ParquetFile) -> TableFacts:
     schema = file.schema_arrow
     texts = [field.name for field in schema if field.type in (pyarrow.string(), pyarrow.large_string())]
     filled: Counter[str] = Counter()
@@ -190,12 +180,8 @@ def _read_columns(
                 for counted in pyarrow.compute.value_counts(data).to_pylist():
                     values[column][counted["values"] or "none given"] += counted["counts"]
             if column in lengths:
-                lengths[column].append(
-                    pyarrow.compute.utf8_length(data.drop_null()).to_numpy(zero_copy_only=False)
-                )
-    characters = {
-        column: numpy.concatenate(parts).astype(numpy.int64) for column, parts in lengths.items() if parts
-    }
+                lengths[column].append(pyarrow.compute.utf8_length(data.drop_null()).to_numpy(zero_copy_only=False))
+    characters = {column: numpy.concatenate(parts).astype(numpy.int64) for column, parts in lengths.items() if parts}
     return TableFacts(
         name=name,
         stage=stage,
@@ -205,8 +191,7 @@ def _read_columns(
         md5=dvc_md5(path),
         columns=[Column(field.name, str(field.type), filled[field.name]) for field in schema],
         values={
-            column: sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-            for column, counts in values.items()
+            column: sorted(counts.items(), key=lambda item: (-item[1], item[0])) for column, counts in values.items()
         },
         characters={column: own for column, own in characters.items() if len(own)},
     )

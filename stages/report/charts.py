@@ -44,19 +44,12 @@ PANELS = (
     Panel("entropy", "Entropy", {"entropy/mean": "mean"}, "nats/token"),
     Panel("length", "Response length", {"length/response_tokens_mean": "mean"}, "tokens"),
     Panel(
-        "overlong",
-        "Too long",
-        {"length/truncated_fraction": "cut off", "length/punished_fraction": "punished"},
-        "%",
+        "overlong", "Too long", {"length/truncated_fraction": "cut off", "length/punished_fraction": "punished"}, "%"
     ),
     Panel(
         "clip",
         "Clipped tokens",
-        {
-            "clip_fraction/high": "upper clip",
-            "clip_fraction/low": "lower clip",
-            "clip_fraction/dual": "dual clip",
-        },
+        {"clip_fraction/high": "upper clip", "clip_fraction/low": "lower clip", "clip_fraction/dual": "dual clip"},
         "%",
     ),
     Panel(
@@ -124,9 +117,7 @@ def join_rounds(curves: Mapping[str, pandas.DataFrame], rounds: Mapping[str, str
     return [segments[name] for name in rounds if name in segments]
 
 
-def curve_charts(
-    segments: Sequence[Segment], held_out: Mapping[str, Interval], held_out_label: str
-) -> list[Chart]:
+def curve_charts(segments: Sequence[Segment], held_out: Mapping[str, Interval], held_out_label: str) -> list[Chart]:
     """A chart of each panel that has data. `held_out` are scores by policy, drawn where their round ends."""
     charts = []
     for panel in PANELS:
@@ -156,9 +147,7 @@ def _curve_chart(
 
     def paint(axes: Axes) -> None:
         for number, (column, label) in enumerate(columns.items()):
-            parts = sorted(
-                (part for part in segments if column in part.curve), key=lambda part: not part.is_on_line
-            )
+            parts = sorted((part for part in segments if column in part.curve), key=lambda part: not part.is_on_line)
             for count, segment in enumerate(parts):
                 own = segment.curve[["step", column]].dropna()
                 own = own[own[column] > 0] if is_logarithmic else own
@@ -180,9 +169,7 @@ def _curve_chart(
         axes.set_ylabel(panel.unit)
         show_legend(axes)
 
-    summary = "; ".join(
-        _first_to_last(panel, column, label, segments, factor) for column, label in columns.items()
-    )
+    summary = "; ".join(_first_to_last(panel, column, label, segments, factor) for column, label in columns.items())
     if is_logarithmic and (values == 0).any():
         summary += "; zeros are not drawn"
     return Chart(panel.title, summary, draw(f"curve-{panel.name}", f"{panel.title}. {summary}.", paint))
@@ -208,9 +195,7 @@ def _mark_rounds(axes: Axes, segments: Sequence[Segment]) -> None:
     axes.set_xlim(0, steps + 1)
 
 
-def _mark_held_out(
-    axes: Axes, segments: Sequence[Segment], held_out: Mapping[str, Interval], label: str
-) -> None:
+def _mark_held_out(axes: Axes, segments: Sequence[Segment], held_out: Mapping[str, Interval], label: str) -> None:
     places = {segment.name: segment.end for segment in segments if segment.is_on_line}
     points = [(places[name], own) for name, own in held_out.items() if name in places]
     if points:
@@ -237,9 +222,7 @@ def _first_to_last(panel: Panel, column: str, label: str, segments: Sequence[Seg
     return f"{label} {first}{unit} → {last}{unit}"
 
 
-def branch_chart(
-    name: str, title: str, column: str, unit: str, curves: Mapping[str, pandas.DataFrame]
-) -> Chart:
+def branch_chart(name: str, title: str, column: str, unit: str, curves: Mapping[str, pandas.DataFrame]) -> Chart:
     """One column of several rounds that start from one policy, a line for each; the first lines where colours end."""
     factor = 100 if unit == "%" else 1
     shown = dict(list(curves.items())[: len(SERIES)])
@@ -387,9 +370,7 @@ def value_chart(name: str, title: str, unit: str, series: Mapping[str, Mapping[s
 
     summary = "; ".join(
         f"{label}: "
-        + ", ".join(
-            f"{policy} {value * factor:.3g}{'%' if unit == '%' else ''}" for policy, value in values.items()
-        )
+        + ", ".join(f"{policy} {value * factor:.3g}{'%' if unit == '%' else ''}" for policy, value in values.items())
         for label, values in series.items()
     )
     return Chart(title, "", draw(name, f"{title} by policy. {summary}.", paint))

@@ -55,9 +55,7 @@ class Inputs:
 
     def grades(self, policy: str) -> Metrics:
         """Scores of a policy; empty when it was not graded."""
-        scoring = [
-            stage.address for stage in self.stages if about(stage.name).score_keys and stage.item == policy
-        ]
+        scoring = [stage.address for stage in self.stages if about(stage.name).score_keys and stage.item == policy]
         return self.metrics.get(scoring[0], {}) if scoring else {}
 
     @property
@@ -92,9 +90,7 @@ def read_inputs(paths: Namespace) -> Inputs:
     stages = tuple(stages_of(read_definitions(paths.graph), params))
     policies = tuple(_section(params, "policies", list, paths.params))
     entries = _section(params, "sources", dict, paths.params)
-    origins = {
-        name: entry.get("from") if isinstance(entry, dict) else None for name, entry in entries.items()
-    }
+    origins = {name: entry.get("from") if isinstance(entry, dict) else None for name, entry in entries.items()}
     responses = {name: _judged(paths.responses, paths.verdicts, name) for name in policies}
     contamination = {
         stage.address: _table(_below(paths, f"{about(stage.name).contamination}.parquet"), CONTAMINATION)
@@ -118,9 +114,7 @@ def read_inputs(paths: Namespace) -> Inputs:
         tables=read_tables((paths.web, paths.problems, paths.demonstrations), stages),
         contamination={name: table for name, table in contamination.items() if table is not None},
         duplicates=_table(paths.problems / "duplicates.parquet", DUPLICATE),
-        revisions={
-            name: source_revision(own if isinstance(own, dict) else {}) for name, own in origins.items()
-        },
+        revisions={name: source_revision(own if isinstance(own, dict) else {}) for name, own in origins.items()},
     )
 
 
@@ -151,9 +145,7 @@ def _section(params: dict[str, Any], name: str, kind: type, path: Path) -> Any:
         return kind()
     if not isinstance(value, kind):
         wanted = "mapping" if kind is dict else "list"
-        raise UserError(
-            f"{path}: section `{name}` must be a {wanted}, not {type(value).__name__}: see the recipes"
-        )
+        raise UserError(f"{path}: section `{name}` must be a {wanted}, not {type(value).__name__}: see the recipes")
     return value
 
 
@@ -170,7 +162,5 @@ def _judged(responses: Path, verdicts: Path, policy: str) -> pandas.DataFrame | 
             f"{places[0]} or {places[1]} holds a response twice: run `dvc repro --force respond@{policy}`"
         ) from None
     if joined["verdict"].isna().any():
-        raise UserError(
-            f"{places[1]} lacks verdicts for responses of {places[0]}: run `dvc repro grade@{policy}`"
-        )
+        raise UserError(f"{places[1]} lacks verdicts for responses of {places[0]}: run `dvc repro grade@{policy}`")
     return joined if len(joined) else None

@@ -97,8 +97,7 @@ def repeats(inputs: Inputs) -> list[Repeats]:
         return []
     counts = inputs.duplicates.groupby(["scope", "rule"], sort=True).size()
     return [
-        Repeats(scope.replace("_", " "), rule.replace("_", " "), int(pairs))
-        for (scope, rule), pairs in counts.items()
+        Repeats(scope.replace("_", " "), rule.replace("_", " "), int(pairs)) for (scope, rule), pairs in counts.items()
     ]
 
 
@@ -146,9 +145,7 @@ def contamination(inputs: Inputs) -> Contamination | None:
     if not looked:
         return None
     leaks = [
-        BenchmarkLeak(
-            name.removesuffix("/rows_hit"), int(metrics.get(name.removesuffix("_hit"), 0)), int(hit)
-        )
+        BenchmarkLeak(name.removesuffix("/rows_hit"), int(metrics.get(name.removesuffix("_hit"), 0)), int(hit))
         for metrics in looked
         for name, hit in metrics.items()
         if name.endswith("/rows_hit")
@@ -171,8 +168,4 @@ def work_by_stage(inputs: Inputs) -> list[Work]:
         Work(stage, *(int(metrics[name]) if name in metrics else None for name in names))
         for stage, metrics in inputs.metrics.items()
     ]
-    return [
-        line
-        for line in lines
-        if any(value is not None for value in vars(line).values() if value != line.stage)
-    ]
+    return [line for line in lines if any(value is not None for value in vars(line).values() if value != line.stage)]

@@ -118,9 +118,7 @@ def _example(
 
 def _response(policy: str, row: pandas.Series, rows: pandas.DataFrame, characters: int) -> ExampleResponse:
     benchmark, problem_id = row.name
-    own = rows[
-        (rows["benchmark"] == benchmark) & (rows["problem_id"] == problem_id) & (rows["mode"] == "sampled")
-    ]
+    own = rows[(rows["benchmark"] == benchmark) & (rows["problem_id"] == problem_id) & (rows["mode"] == "sampled")]
     return ExampleResponse(
         policy=policy,
         text=legible(row["response"], characters),

@@ -27,13 +27,7 @@ from stages.foundations.job import Job
 from stages.pages.drawing import Chart
 from stages.pages.page import graph_lanes, page_environment, page_frame
 from stages.pages.reading import data_funnels, ways
-from stages.report.benchmarks import (
-    Benchmark,
-    describe_benchmarks,
-    last_policy,
-    metric_label,
-    verdict_sentence,
-)
+from stages.report.benchmarks import Benchmark, describe_benchmarks, last_policy, metric_label, verdict_sentence
 from stages.report.cards import describe_tables
 from stages.report.charts import curve_charts, join_rounds, loss_chart
 from stages.report.inputs import Inputs, read_inputs
@@ -151,13 +145,7 @@ def describe_result(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
                     "problems": difference.problems,
                 }
             )
-    return {
-        "title": params.title,
-        "page": "index.html",
-        "scores": scores,
-        "gains": gains,
-        "warnings": inputs.warnings,
-    }
+    return {"title": params.title, "page": "index.html", "scores": scores, "gains": gains, "warnings": inputs.warnings}
 
 
 def _numbers(interval: Interval) -> dict[str, float]:

@@ -89,9 +89,7 @@ def describe_rounds(
     ]
 
 
-def _described(
-    name: str, number: int, timeline: Timeline, curve: pandas.DataFrame | None
-) -> AsynchronousRound:
+def _described(name: str, number: int, timeline: Timeline, curve: pandas.DataFrame | None) -> AsynchronousRound:
     processes = shown_processes(timeline)
     spent = Counter[str]()
     for process in processes:
@@ -193,8 +191,7 @@ def _lines(name: str, title: str, unit: str, curve: pandas.DataFrame, columns: M
         show_legend(axes)
 
     means = "; ".join(
-        f"{label} {curve[column].mean() * factor:.3g}{'%' if unit == '%' else ''}"
-        for column, label in columns.items()
+        f"{label} {curve[column].mean() * factor:.3g}{'%' if unit == '%' else ''}" for column, label in columns.items()
     )
     return Chart(title, f"mean over the steps: {means}", draw(name, f"{title}. {means}.", paint))
 
@@ -203,18 +200,7 @@ COLUMNS = 480
 MOST_STEPS = 120
 """Lines for steps; of more, every second, fourth, ..."""
 WORK = ("train", "decode", "prefill", "judge")
-ACTIVITIES = (
-    *WORK,
-    "publish",
-    "pull",
-    "checkpoint",
-    "no_groups",
-    "no_prompts",
-    "start",
-    "dead",
-    "away",
-    "unnamed",
-)
+ACTIVITIES = (*WORK, "publish", "pull", "checkpoint", "no_groups", "no_prompts", "start", "dead", "away", "unnamed")
 """Those with a colour of their own, in the legend's order."""
 SIGNS = {"fault": ("✕", "a fault"), "repack move": ("◆", "a repack move"), "publish": ("▾", "a publication")}
 """Name of an instant -> its sign and what the legend says."""
@@ -247,9 +233,7 @@ def picture(timeline: Timeline, processes: Sequence[str]) -> Markup:
     begin = begin_of(timeline)
     window = _Window(begin, max(timeline.wall_seconds, begin + 1e-9))
     height = _TOP + _ROW * len(processes) + 24
-    parts = [
-        f'<svg viewBox="0 0 {_LEFT + _WIDTH + 24} {height}" role="img" aria-label="{_spoken(timeline)}">'
-    ]
+    parts = [f'<svg viewBox="0 0 {_LEFT + _WIDTH + 24} {height}" role="img" aria-label="{_spoken(timeline)}">']
     bottom = _TOP + _ROW * len(processes)
     for row, process in enumerate(processes):
         top = _TOP + _ROW * row
@@ -304,8 +288,7 @@ def _signs(mark: str, sign: str, timeline: Timeline, processes: Sequence[str], w
     """At most one a column and row; marks of processes without a row stand above all rows."""
     rows = {process: _TOP + _ROW * row + 14 for row, process in enumerate(processes)}
     places = {
-        (int(COLUMNS * window.share(at)), rows.get(process, _TOP - 6))
-        for process, at in timeline.marks.get(mark, [])
+        (int(COLUMNS * window.share(at)), rows.get(process, _TOP - 6)) for process, at in timeline.marks.get(mark, [])
     }
     size = _WIDTH / COLUMNS
     return [
@@ -369,21 +352,11 @@ def _parsed(trace: Mapping[str, Any]) -> Timeline:
         for process, own in other["shares"].items()
     }
     return Timeline(
-        _number(other["wall_seconds"]),
-        _number(other["bubble"]),
-        shares,
-        dict(spans),
-        dict(marks),
-        dict(counts),
+        _number(other["wall_seconds"]), _number(other["bubble"]), shares, dict(spans), dict(marks), dict(counts)
     )
 
 
 def _number(value: object) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not math.isfinite(value)
-        or value < 0
-    ):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
         raise ValueError(f"{value!r} is no amount")
     return float(value)

@@ -26,12 +26,8 @@ def choose_prompt(
     names = [problem["problem_id"] for problem in problems]
     scores = []
     for number, candidate in enumerate(choice.candidates):
-        settings = SamplingSettings(
-            params.temperature, params.top_p, params.top_k, candidate.max_response_tokens, None
-        )
-        drawing = Drawing(
-            params.samples, settings, (job.seed, "respond", "prompt", number), f"prompt {number}"
-        )
+        settings = SamplingSettings(params.temperature, params.top_p, params.top_k, candidate.max_response_tokens, None)
+        drawing = Drawing(params.samples, settings, (job.seed, "respond", "prompt", number), f"prompt {number}")
         judged = judged_responses(
             problems,
             names,

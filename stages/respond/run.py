@@ -32,9 +32,7 @@ def main(job: Job) -> None:
     sampler_params: SamplerParams = job.sections["sampler"]
     prompt: PromptParams = job.sections["prompt"]
     seed = job.seed
-    frame = require_rows(
-        read_table(paths.benchmarks, BENCHMARK), paths.benchmarks, "name a benchmark in `sources`"
-    )
+    frame = require_rows(read_table(paths.benchmarks, BENCHMARK), paths.benchmarks, "name a benchmark in `sources`")
     if params.max_problems is not None:
         frame = frame.groupby("benchmark", sort=False).head(params.max_problems)
     tokenizer = load_tokenizer(paths.policy)

@@ -44,9 +44,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     drawn = lengths.of(address, respond.max_response_tokens)
     at_once = min(respond.problems_at_once, problems)
     samples = [respond.samples, *([1] if respond.is_greedy_included else [])]
-    return Work(
-        sampling=tuple(Sampling(problems / at_once, at_once, each, lengths.prompt, drawn) for each in samples)
-    )
+    return Work(sampling=tuple(Sampling(problems / at_once, at_once, each, lengths.prompt, drawn) for each in samples))
 
 
 def _problems(sections: Sections) -> float | None:
@@ -65,9 +63,7 @@ def _contradictions(sections: Sections) -> list[str]:
     choice, policies = sections["respond"].baseline_prompts, sections["policies"]
     if choice is None or choice.policy in policies:
         return []
-    return [
-        f"respond.baseline_prompts.policy {choice.policy!r} is not measured: choose one of {', '.join(policies)}"
-    ]
+    return [f"respond.baseline_prompts.policy {choice.policy!r} is not measured: choose one of {', '.join(policies)}"]
 
 
 ABOUT = About(

@@ -142,9 +142,7 @@ def _points(pairs: pandas.DataFrame, scores: pandas.Series, tie_points: float = 
 
 
 def _accuracy(name: str, pairs: pandas.DataFrame, scores: pandas.Series, draws: int) -> dict[str, float]:
-    return _interval(
-        name, clustered_bootstrap(_points(pairs, scores), pairs["prompt_id"].to_numpy(dtype=str), draws)
-    )
+    return _interval(name, clustered_bootstrap(_points(pairs, scores), pairs["prompt_id"].to_numpy(dtype=str), draws))
 
 
 def _recall(
@@ -177,12 +175,7 @@ def _gains(thing: str, pairs: pandas.DataFrame, scores: Mapping[str, pandas.Seri
         found = compare_paired(other.to_numpy(), accuracies[LEARNT].to_numpy())
         key = f"{thing}/reward_model_minus_{name}"
         mean, low, high = found.interval
-        metrics |= {
-            f"{key}/mean": mean,
-            f"{key}/low": low,
-            f"{key}/high": high,
-            f"{key}/p_value": found.p_value,
-        }
+        metrics |= {f"{key}/mean": mean, f"{key}/low": low, f"{key}/high": high, f"{key}/p_value": found.p_value}
     return metrics
 
 

@@ -39,9 +39,7 @@ def main(job: Job) -> None:
         pairs = read_table(paths.pairs / "pairs.parquet", PAIR)
         pairs = pairs[pairs["split"] == "test"].reset_index(drop=True)
         if pairs.empty:
-            raise UserError(
-                f"{paths.pairs} has no pairs of test prompts: let generators draw `splits: [..., test]`"
-            )
+            raise UserError(f"{paths.pairs} has no pairs of test prompts: let generators draw `splits: [..., test]`")
         rankings = read_table(paths.pairs / "rankings.parquet", RANKING)
         rankings = rankings[rankings["prompt_id"].isin(pairs["prompt_id"])].reset_index(drop=True)
         scores, pictures, own = _scores(paths, params, rankings)

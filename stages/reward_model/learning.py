@@ -127,9 +127,7 @@ def validated(
     return {"loss/validation": found, "accuracy/validation": right}
 
 
-def raw_rewards(
-    scorer: ImageScorer, groups: Sequence[Group], pictures: Pictures, at_once: int
-) -> numpy.ndarray:
+def raw_rewards(scorer: ImageScorer, groups: Sequence[Group], pictures: Pictures, at_once: int) -> numpy.ndarray:
     """The reward head's outputs for the groups' pictures, before normalisation."""
     ids = [name for group in groups for name in group.image_ids]
     found = []
@@ -188,8 +186,7 @@ def micro_batches(
     count = max(map(len, chunks))
     mine = [*chunks[rank], *([[]] * (count - len(chunks[rank])))]
     return [
-        reward_batch(chunk, pictures, scorer, derive_seed(*seed, rank, number))
-        for number, chunk in enumerate(mine)
+        reward_batch(chunk, pictures, scorer, derive_seed(*seed, rank, number)) for number, chunk in enumerate(mine)
     ]
 
 

@@ -72,9 +72,7 @@ def _preferences(paths: Namespace, side: int) -> Preferences:
                 f"{paths.pairs} has no pairs of split {split}: the best epoch is chosen by validation, so "
                 "raise preferences.validation_fraction or t2i_prompts.validation_prompts"
             )
-    pools = list(
-        dict.fromkeys([paths.pool, paths.earlier_pool])
-    )  # the same twice where no earlier round counts
+    pools = list(dict.fromkeys([paths.pool, paths.earlier_pool]))  # the same twice where no earlier round counts
     ids = {*learnt["better_image_id"], *learnt["worse_image_id"]}
     return Preferences(groups["train"], groups["validation"], load_pictures(pools, ids, side))
 
@@ -112,9 +110,7 @@ def _metrics(curve: Curve, preferences: Preferences, scorer: ImageScorer) -> dic
     }
 
 
-def _write(
-    paths: Namespace, trainer: Trainer, scorer: ImageScorer, curve: Curve, metrics: dict[str, float]
-) -> None:
+def _write(paths: Namespace, trainer: Trainer, scorer: ImageScorer, curve: Curve, metrics: dict[str, float]) -> None:
     with replace_folder_together(trainer, paths.out) as folder:
         if trainer.rank == 0:
             save_scorer(scorer, folder)

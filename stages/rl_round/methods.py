@@ -301,8 +301,7 @@ class PlainReward(StrictParams):
 
 
 AdvantageParams = Annotated[
-    GroupNormalized | LeaveOneOut | LengthWeighted | OptimalTokenBaseline | PlainReward,
-    Field(discriminator="kind"),
+    GroupNormalized | LeaveOneOut | LengthWeighted | OptimalTokenBaseline | PlainReward, Field(discriminator="kind")
 ]
 
 
@@ -393,9 +392,7 @@ class TrustRegionMasking(StrictParams):
         return self
 
 
-RolloutCorrectionParams = Annotated[
-    NoCorrection | ImportanceWeights | TrustRegionMasking, Field(discriminator="kind")
-]
+RolloutCorrectionParams = Annotated[NoCorrection | ImportanceWeights | TrustRegionMasking, Field(discriminator="kind")]
 
 
 class NoReferenceKl(StrictParams):
@@ -428,6 +425,4 @@ class ReferenceK3(_ReferenceKl):
     kind: Literal["k3"]
 
 
-ReferenceKlParams = Annotated[
-    NoReferenceKl | ReferenceK1 | ReferenceK2 | ReferenceK3, Field(discriminator="kind")
-]
+ReferenceKlParams = Annotated[NoReferenceKl | ReferenceK1 | ReferenceK2 | ReferenceK3, Field(discriminator="kind")]

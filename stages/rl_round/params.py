@@ -54,9 +54,7 @@ class WeightSyncCheckParams(StrictParams):
 
 def _is_discount(value: float) -> float:
     if not 0 < value <= 1:
-        raise ValueError(
-            f"a discount must lie in (0, 1], not {value}: set 1.0 for none, or a little less, like 0.99"
-        )
+        raise ValueError(f"a discount must lie in (0, 1], not {value}: set 1.0 for none, or a little less, like 0.99")
     return value
 
 
@@ -306,34 +304,25 @@ def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:
             f"sampler differs on purpose (rl.study.mismatch.kind {rl.mismatch.kind}): set it to null"
         )
     if rl.mismatch and not isinstance(sampler, TorchSamplerParams):
-        found.append(
-            "rl.study.mismatch is simulated in the built-in sampler: set sampler.kind torch, or leave it out"
-        )
+        found.append("rl.study.mismatch is simulated in the built-in sampler: set sampler.kind torch, or leave it out")
     if isinstance(rl.verifier, ModelVerifier) and not isinstance(sampler, TorchSamplerParams):
         found.append(
             "rl.verifier.kind model judges in the built-in sampler, whose settings sampler.kind "
             f"{sampler.kind} does not give: set sampler.kind torch, or rl.verifier.kind rule"
         )
     if isinstance(sampler, VirtualSamplerParams) and rl.weight_sync_check.max_logprob_gap is not None:
-        found.append(
-            "sampler.kind virtual has no weights to probe: set rl.weight_sync_check.max_logprob_gap to null"
-        )
+        found.append("sampler.kind virtual has no weights to probe: set rl.weight_sync_check.max_logprob_gap to null")
     return found
 
 
-def loop_contradictions(
-    rl: RlParams, sampler: SamplerParams, trainer: TrainerParams, ranks: int = 1
-) -> list[str]:
+def loop_contradictions(rl: RlParams, sampler: SamplerParams, trainer: TrainerParams, ranks: int = 1) -> list[str]:
     """Settings that `rl.loop` has no process for, and updates that are known to collapse.
 
     `ranks` is how many section `launch` starts.
     """
     if not isinstance(rl.loop, AsynchronousLoop):
         return list(_contradictions_of_loop_and_update(rl))
-    return [
-        *_contradictions_of_loop_and_update(rl),
-        *_process_contradictions(rl.loop, sampler, trainer, ranks),
-    ]
+    return [*_contradictions_of_loop_and_update(rl), *_process_contradictions(rl.loop, sampler, trainer, ranks)]
 
 
 def _contradictions_of_loop_and_update(rl: RlParams) -> Iterator[str]:

@@ -46,9 +46,7 @@ def main(job: Job) -> None:
     _refuse_large_distributions(params, len(tokenizer))
     attempt = job.attempt(settings, inputs, policy=job.item, round=job.item)
     with track(attempt) as run:
-        task = RoundTask(
-            paths, params, this_round, job.item, job.seed, sections, problems, tokenizer, attempt, run
-        )
+        task = RoundTask(paths, params, this_round, job.item, job.seed, sections, problems, tokenizer, attempt, run)
         match chosen("rl.loop", params.loop):
             case SynchronousLoop():
                 with quick_imports():

@@ -117,9 +117,7 @@ def write_schedule(
         if "drawn" in step:
             told |= {"step": number + 1, "drawn": [first_rows[tuple(named)] for named in step["drawn"]]}
         lines.append(told | line)
-    write_text_atomically(
-        path, "".join(json.dumps(line, sort_keys=True, ensure_ascii=False) + "\n" for line in lines)
-    )
+    write_text_atomically(path, "".join(json.dumps(line, sort_keys=True, ensure_ascii=False) + "\n" for line in lines))
 
 
 def find_schedule(folder: Path, round_name: str) -> Path:
@@ -136,10 +134,7 @@ def find_schedule(folder: Path, round_name: str) -> Path:
 
 def find_rollouts(schedule: Path, round_name: str) -> Path:
     """The table of a schedule: `rollouts.parquet` beside it, or where a project has it in relation to the schedule."""
-    places = (
-        schedule.with_name("rollouts.parquet"),
-        schedule.parents[2] / "rollouts" / f"{round_name}.parquet",
-    )
+    places = (schedule.with_name("rollouts.parquet"), schedule.parents[2] / "rollouts" / f"{round_name}.parquet")
     for place in places:
         if place.exists():
             return place
@@ -164,9 +159,7 @@ def read_schedule(path: Path) -> Schedule:
                 return Schedule(identity, header["rollouts_sha256"], *whole)
             if line["step"] != len(steps) + 1:
                 raise _torn(path, number, f"it is of step {line['step']}, not {len(steps) + 1}")
-            groups = {
-                fate: tuple(PlacedGroup(**group) for group in line[fate]) for fate in ("groups", "left_out")
-            }
+            groups = {fate: tuple(PlacedGroup(**group) for group in line[fate]) for fate in ("groups", "left_out")}
             steps.append(ScheduledStep(**{**line, **groups, "drawn": tuple(line["drawn"])}))
     except (KeyError, TypeError) as error:
         raise _torn(path, number, f"{type(error).__name__}: {error}") from None
@@ -185,9 +178,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _torn(path: Path, number: int, why: str) -> UserError:
-    return UserError(
-        f"{path} is torn or changed at line {number} ({why}): copy it again from the round that wrote it"
-    )
+    return UserError(f"{path} is torn or changed at line {number} ({why}): copy it again from the round that wrote it")
 
 
 def refuse_other_round(path: Path, recorded: RoundIdentity, wanted: RoundIdentity) -> None:

@@ -64,16 +64,11 @@ def _contradictions(sections: Sections) -> list[str]:
 def _unknown_sources(sections: Sections) -> list[str]:
     train = [name for name, source in sections.get("sources", {}).items() if source.role == "train"]
     web = sections["collect_web"].sources if "collect_web" in sections else {}
-    tables = {
-        "problems/train": (train, "`sources` with role train"),
-        "web/solutions": (web, "`collect_web.sources`"),
-    }
+    tables = {"problems/train": (train, "`sources` with role train"), "web/solutions": (web, "`collect_web.sources`")}
     return [
         told
         for name, this_round in sections["rl_rounds"].items()
-        for told in unknown_sources(
-            f"rl_rounds.{name}.sources", this_round.sources or (), *tables[this_round.problems]
-        )
+        for told in unknown_sources(f"rl_rounds.{name}.sources", this_round.sources or (), *tables[this_round.problems])
     ]
 
 
@@ -142,9 +137,7 @@ def _warnings(name: str, metrics: Mapping[str, float]) -> list[str]:
                 f"no step of {name} trained: the verifier failed on every response. Look at the verdicts in "
                 f"data/rollouts/{name}.parquet, or raise the limits in section verifier"
             ]
-        reason = (
-            f"none of the {metrics.get('groups/drawn', 0):,.0f} groups had both correct and wrong responses"
-        )
+        reason = f"none of the {metrics.get('groups/drawn', 0):,.0f} groups had both correct and wrong responses"
     elif steps and metrics.get("optim/gradient_norm_mean") == 0:
         reason = "every gradient was 0, because the responses of each group had equal rewards"
     else:

@@ -51,13 +51,9 @@ class TaughtScorer(StrictParams):
     def _sizes_fit(self) -> TaughtScorer:
         for name, sizes in (("vision", self.vision), ("text", self.text)):
             if sizes.hidden_size % sizes.heads:
-                raise ValueError(
-                    f"{name}.hidden_size {sizes.hidden_size} must be a multiple of heads {sizes.heads}"
-                )
+                raise ValueError(f"{name}.hidden_size {sizes.hidden_size} must be a multiple of heads {sizes.heads}")
         if self.image_size % self.patch_size:
-            raise ValueError(
-                f"image_size {self.image_size} must be a multiple of patch_size {self.patch_size}"
-            )
+            raise ValueError(f"image_size {self.image_size} must be a multiple of patch_size {self.patch_size}")
         if self.warmup_steps >= self.steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} must be less than steps {self.steps}")
         return self

@@ -59,9 +59,7 @@ def _prompts(paths: Namespace, params: TaughtScorer) -> tuple[list[str], list[st
     of_split = {split: rows["prompt"].tolist() for split, rows in prompts.groupby("split")}
     for split in ("train", "validation"):
         if split not in of_split:
-            raise UserError(
-                f"{paths.prompts} has no prompts of split {split}: raise their number in t2i_prompts"
-            )
+            raise UserError(f"{paths.prompts} has no prompts of split {split}: raise their number in t2i_prompts")
     if len(of_split["train"]) < params.batch_captions:
         raise UserError(
             f"scorer_base.batch_captions is {params.batch_captions}, but there are {len(of_split['train'])} prompts "

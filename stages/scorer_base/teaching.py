@@ -105,13 +105,7 @@ def teach(
         }
 
     curve, best = train_and_keep_best(
-        "scorer_base",
-        schedule,
-        trainer,
-        checkpoints,
-        run,
-        update,
-        lambda: validated(scorer, trainer, validation, each),
+        "scorer_base", schedule, trainer, checkpoints, run, update, lambda: validated(scorer, trainer, validation, each)
     )
     trainer.close()
     return curve, best
@@ -130,10 +124,7 @@ def validated(scorer: ImageScorer, trainer: Trainer, captions: Captions, at_once
             rows = slice(start, start + at_once)
             images = captions.pictures[rows, picture].float() / 255
             false = [
-                [
-                    others[place * len(others) // spread]
-                    for place in range(picture, spread, VALIDATION_PICTURES)
-                ]
+                [others[place * len(others) // spread] for place in range(picture, spread, VALIDATION_PICTURES)]
                 for others in captions.false[rows]
             ]
             batch = caption_batch(scorer, images, captions.captions[rows], false)

@@ -41,10 +41,7 @@ def main(job: Job) -> None:
     seed = job.seed
     funnel, train, validation = _encode(paths, params, prompt)
     trainer = build_trainer(
-        trainer_params,
-        params.optimizer,
-        params.max_gradient_norm,
-        language_model(paths.policy, trainer_params),
+        trainer_params, params.optimizer, params.max_gradient_norm, language_model(paths.policy, trainer_params)
     )
     attempt = job.attempt(policy="sft")
     checkpoints = Checkpoints(attempt.scratch)
@@ -67,10 +64,7 @@ def _encode(
         for path in (paths.train, paths.validation)
     ]
     funnel = Funnel("sft", sum(map(len, frames)))
-    encoded = [
-        encode_demonstrations(frame, tokenizer, prompt, params.max_sequence_tokens, funnel)
-        for frame in frames
-    ]
+    encoded = [encode_demonstrations(frame, tokenizer, prompt, params.max_sequence_tokens, funnel) for frame in frames]
     if not all(encoded):
         raise UserError(
             f"no demonstration fits sft.max_sequence_tokens {params.max_sequence_tokens}: raise it, "
@@ -90,9 +84,7 @@ def _metrics(curve: Curve) -> dict[str, float]:
     }
 
 
-def _write(
-    paths: Namespace, trainer: Trainer, funnel: Funnel, curve: Curve, metrics: dict[str, float]
-) -> None:
+def _write(paths: Namespace, trainer: Trainer, funnel: Funnel, curve: Curve, metrics: dict[str, float]) -> None:
     with replace_folder_together(trainer, paths.out) as folder:
         trainer.save_model(folder)
     if trainer.rank == 0:
@@ -166,9 +158,7 @@ def micro_batches(
     ]
 
 
-def mean_loss(
-    sequences: Sequence[TokenSequence], max_tokens: int, row_tokens: int, trainer: Trainer
-) -> float:
+def mean_loss(sequences: Sequence[TokenSequence], max_tokens: int, row_tokens: int, trainer: Trainer) -> float:
     """Mean cross-entropy in nats per response token, over all ranks."""
     total = torch.zeros(2, dtype=torch.float64)
     for batch in micro_batches(sequences, max_tokens, row_tokens, trainer):
@@ -179,11 +169,7 @@ def mean_loss(
 
 
 def encode_demonstrations(
-    frame: pandas.DataFrame,
-    tokenizer,
-    prompt: PlainPrompt | ChatPrompt,
-    max_sequence_tokens: int,
-    funnel: Funnel,
+    frame: pandas.DataFrame, tokenizer, prompt: PlainPrompt | ChatPrompt, max_sequence_tokens: int, funnel: Funnel
 ) -> list[TokenSequence]:
     """One sequence per row of a `demonstration` table, responses ending with the end-of-sequence token.
 

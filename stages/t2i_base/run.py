@@ -53,9 +53,7 @@ def main(job: Job) -> None:
                 model = trained_denoiser(generator)
                 trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, model)
                 checkpoints = Checkpoints(attempt.scratch)
-                curve, best = train_generator(
-                    params, seed, train, validation, generator, trainer, checkpoints, run
-                )
+                curve, best = train_generator(params, seed, train, validation, generator, trainer, checkpoints, run)
                 # A copy and no move: until the metrics are written, the checkpoint is all that a killed run has.
                 with replace_folder_together(trainer, paths.out) as folder:
                     if trainer.rank == 0:
@@ -69,10 +67,7 @@ def main(job: Job) -> None:
 def _sizes(generator: Generator) -> dict[str, float]:
     parts = {"unet": generator.unet, "text_encoder": generator.text_encoder}
     counts = {name: sum(weight.numel() for weight in part.parameters()) for name, part in parts.items()}
-    return {
-        **{f"parameters/{name}": count for name, count in counts.items()},
-        "image/side": generator.image_side,
-    }
+    return {**{f"parameters/{name}": count for name, count in counts.items()}, "image/side": generator.image_side}
 
 
 def _losses(curve: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -38,9 +38,7 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     if own.kind != "train":
         return NetworkWork(0, parameters, 0, taken_for_granted=told(costs))
     seen = own.steps // own.validate_every_steps * own.validation_images
-    return NetworkWork(
-        parameters, 0, seen * costs.step_flops, own.steps * own.batch_images * costs.step_flops
-    )
+    return NetworkWork(parameters, 0, seen * costs.step_flops, own.steps * own.batch_images * costs.step_flops)
 
 
 ABOUT = About(

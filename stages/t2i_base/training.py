@@ -15,12 +15,7 @@ import numpy
 from torch import Tensor
 
 from stages.algorithms.shape_world import SIDE, Scene, render, scene_of
-from stages.engines.generators.denoising import (
-    DenoisingBatch,
-    denoising_batch,
-    denoising_errors,
-    denoising_loss,
-)
+from stages.engines.generators.denoising import DenoisingBatch, denoising_batch, denoising_errors, denoising_loss
 from stages.engines.generators.generator import Generator, images_of
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.protocol import Trainer
@@ -63,9 +58,7 @@ def train_generator(
 
     def update(step: int, scale: float) -> dict[str, float]:
         chosen = endless_order(step * count, (step + 1) * count, len(train), seed, "t2i_base")
-        examples = [
-            (train[index], derive_seed(seed, "t2i_base", step, place)) for place, index in enumerate(chosen)
-        ]
+        examples = [(train[index], derive_seed(seed, "t2i_base", step, place)) for place, index in enumerate(chosen)]
         parts = _parts(examples, params.micro_batch_images, trainer)
         batches = [_batch(part, params.empty_prompt_fraction, generator) for part in parts]
         done = trainer.update(batches, loss, scale)
@@ -98,10 +91,7 @@ def _batch(examples: Sequence[Example], empty_fraction: float, generator: Genera
     """The examples with pictures, noise and timesteps, each from its own seed; a share of them without its prompt."""
     scenes: list[Scene] = [scene for prompt, _ in examples if (scene := scene_of(prompt))]
     pictures = numpy.stack(
-        [
-            render(scene, derive_seed(seed, "picture"))
-            for scene, (_, seed) in zip(scenes, examples, strict=True)
-        ]
+        [render(scene, derive_seed(seed, "picture")) for scene, (_, seed) in zip(scenes, examples, strict=True)]
     )
     shown = ["" if random.Random(seed).random() < empty_fraction else prompt for prompt, seed in examples]
     return denoising_batch(generator, images_of(pictures), shown, [seed for _, seed in examples])
@@ -116,9 +106,7 @@ def _parts(examples: Sequence[Example], micro_batch_images: int, trainer: Traine
     return [examples[number::parts] for number in range(trainer.rank, parts, ranks)]
 
 
-def _mean_error(
-    examples: Sequence[Example], params: TrainedGenerator, generator: Generator, trainer: Trainer
-) -> float:
+def _mean_error(examples: Sequence[Example], params: TrainedGenerator, generator: Generator, trainer: Trainer) -> float:
     """Mean weighted error of the examples, all of them on each rank: every rank must ask as often."""
     total = 0.0
     for first in range(0, len(examples), params.micro_batch_images):

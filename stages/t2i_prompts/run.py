@@ -66,9 +66,7 @@ def comparable(prompt: str) -> str:
 
 def _shape_prompts(params: ShapePrompts, rng: random.Random) -> tuple[list[Row], Funnel]:
     if unknown := sorted(set(params.max_of_kind) - set(KINDS)):
-        raise UserError(
-            f"t2i_prompts.max_of_kind: there are no kinds {unknown}, there are {', '.join(KINDS)}"
-        )
+        raise UserError(f"t2i_prompts.max_of_kind: there are no kinds {unknown}, there are {', '.join(KINDS)}")
     rows = [
         {"prompt_id": prompt_id(prompt), "prompt": prompt, "split": "train", "source": f"shapes/{scene.kind}"}
         for prompt, scene in all_prompts().items()
@@ -85,9 +83,7 @@ def _shape_prompts(params: ShapePrompts, rng: random.Random) -> tuple[list[Row],
     rng.shuffle(kept)  # or a kind that is cut short would come first, into the test split
     held_out = params.test_prompts + params.validation_prompts
     if held_out >= len(kept):
-        raise UserError(
-            f"t2i_prompts: {held_out} prompts to validate and test leave none of {len(kept)} to train"
-        )
+        raise UserError(f"t2i_prompts: {held_out} prompts to validate and test leave none of {len(kept)} to train")
     for place in kept[: params.test_prompts]:
         rows[place]["split"] = "test"
     for place in kept[params.test_prompts : held_out]:
@@ -178,9 +174,7 @@ def read_prompts(name: str, source: PromptFile) -> Iterator[dict[str, Any]]:
     except FileNotFoundError:
         raise UserError(f"t2i_prompts.sources.{name}: {path} does not exist: correct `path`") from None
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(
-            f"t2i_prompts.sources.{name}: {path} cannot be read ({error}): fetch it again"
-        ) from None
+        raise UserError(f"t2i_prompts.sources.{name}: {path} cannot be read ({error}): fetch it again") from None
 
 
 def _prompt_of(line: bytes, field: str) -> dict[str, Any]:

@@ -107,9 +107,7 @@ def agreement_chart(round_name: str, annotators: pandas.DataFrame) -> Chart | No
     return Chart("Agreement with others", "", draw(f"agreement-{_plain(round_name)}", spoken, paint))
 
 
-def line_chart(
-    name: str, title: str, unit: str, series: Mapping[str, tuple[pandas.Series, pandas.Series]]
-) -> Chart:
+def line_chart(name: str, title: str, unit: str, series: Mapping[str, tuple[pandas.Series, pandas.Series]]) -> Chart:
     """Lines over updates; `series` has steps and values of each."""
 
     def paint(axes: Axes) -> None:
@@ -128,9 +126,7 @@ def line_chart(
         axes.set_ylabel(unit)
         show_legend(axes)
 
-    told = "; ".join(
-        f"{label} {values.iloc[0]:.3g} → {values.iloc[-1]:.3g}" for label, (_, values) in series.items()
-    )
+    told = "; ".join(f"{label} {values.iloc[0]:.3g} → {values.iloc[-1]:.3g}" for label, (_, values) in series.items())
     return Chart(title, told, draw(f"line-{_plain(name)}", f"{title}. {told}.", paint))
 
 

@@ -109,14 +109,10 @@ def disagreements(ranked: RankedRound, count: int) -> list[Strip]:
         return []
     sides = ["better_image_id", "worse_image_id"]
     votes = ranked.pairs.groupby(["prompt_id", *sides], as_index=False)["weight"].sum()
-    other = votes.rename(
-        columns={"better_image_id": sides[1], "worse_image_id": sides[0], "weight": "against"}
-    )
+    other = votes.rename(columns={"better_image_id": sides[1], "worse_image_id": sides[0], "weight": "against"})
     votes = votes.merge(other, on=["prompt_id", *sides], how="left").fillna({"against": 0.0})
     rewards = ranked.scores[LEARNT]
-    votes["margin"] = (
-        rewards.reindex(votes[sides[1]]).to_numpy() - rewards.reindex(votes[sides[0]]).to_numpy()
-    )
+    votes["margin"] = rewards.reindex(votes[sides[1]]).to_numpy() - rewards.reindex(votes[sides[0]]).to_numpy()
     wrong = votes[(votes["weight"] > votes["against"]) & (votes["margin"] > 0)]
     # One of a prompt: or a single odd picture would fill the strip.
     wrong = wrong.sort_values(["margin", *sides], ascending=[False, True, True]).drop_duplicates("prompt_id")
@@ -159,9 +155,7 @@ def change_pictures(name: str, pictures: pandas.DataFrame) -> dict[str, bytes]:
     """PNG of all pictures that a table of feedback has kept, by the name that `changes` gives them."""
     kept = pictures[pictures["shown_for"] != ""]
     return {
-        _image(name, row, when): row[f"png_{when}"]
-        for row in kept.to_dict("records")
-        for when in ("before", "after")
+        _image(name, row, when): row[f"png_{when}"] for row in kept.to_dict("records") for when in ("before", "after")
     }
 
 
@@ -193,10 +187,7 @@ def _change(name: str, row: dict[str, object], judge: str) -> Strip:
             Shown(
                 _image(name, row, when),
                 when,
-                (
-                    f"{judge.replace('_', '-')} {row[f'{judge}_{when}']:.2f}",
-                    f"reward {row[f'reward_{when}']:.2f}",
-                ),
+                (f"{judge.replace('_', '-')} {row[f'{judge}_{when}']:.2f}", f"reward {row[f'reward_{when}']:.2f}"),
             )
             for when in ("before", "after")
         ),
@@ -232,9 +223,7 @@ def embed(pngs: Mapping[str, bytes], side: int, most_mib: float) -> dict[str, Em
                 f"{len(pngs)} pictures are {total / 2**20:.1f} MiB at {side} pixels: show fewer (t2i_report.shown_*), "
                 "or raise t2i_report.max_pictures_mib"
             )
-        side = max(
-            LEAST_SIDE, side * 3 // 4
-        )  # about half the bytes; again from the originals, not from these
+        side = max(LEAST_SIDE, side * 3 // 4)  # about half the bytes; again from the originals, not from these
 
 
 def _scaled(png: bytes, side: int) -> tuple[bytes, bool]:

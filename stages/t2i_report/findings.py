@@ -115,9 +115,7 @@ def scorer_tables(metrics: Metrics) -> list[ScorerTable]:
 
 def _scorer_table(caption: str, titles: Mapping[str, str], metrics: Metrics) -> ScorerTable:
     """A column for each quantity and a row for each scorer that has numbers."""
-    columns = {
-        key: title for key, title in titles.items() if any(name.startswith(f"{key}/") for name in metrics)
-    }
+    columns = {key: title for key, title in titles.items() if any(name.startswith(f"{key}/") for name in metrics)}
     rows = [
         Scorer(
             told,
@@ -148,9 +146,7 @@ def accuracy_sentence(metrics: Metrics) -> str:
     own = known[SCORERS["reward"]]
     parts = [f"chance {percent(known[SCORERS['random']].estimate)}"] if SCORERS["random"] in known else []
     parts += [
-        f"{name} {percent(known[name].estimate)}"
-        for name in (SCORERS["annotator"], SCORERS["truth"])
-        if name in known
+        f"{name} {percent(known[name].estimate)}" for name in (SCORERS["annotator"], SCORERS["truth"]) if name in known
     ]
     return (
         f"of {metrics['pairs/test']:,.0f} pairs of {metrics['prompts/test']:,.0f} held-out prompts are ordered as "
@@ -163,9 +159,7 @@ def generator_table(ranked: RankedRound) -> pandas.DataFrame:
     pairs, generators = ranked.pairs, ranked.images["generator"]
     sides = pandas.concat(
         [
-            pandas.DataFrame(
-                {"image": pairs["better_image_id"], "won": pairs["weight"], "weight": pairs["weight"]}
-            ),
+            pandas.DataFrame({"image": pairs["better_image_id"], "won": pairs["weight"], "weight": pairs["weight"]}),
             pandas.DataFrame({"image": pairs["worse_image_id"], "won": 0.0, "weight": pairs["weight"]}),
         ]
     )
@@ -179,14 +173,10 @@ def generator_table(ranked: RankedRound) -> pandas.DataFrame:
     return table.sort_values("won", ascending=False, kind="stable")
 
 
-def feedback_of(
-    stage: str, name: str, metrics: Metrics, control: Metrics | None, is_control: bool = False
-) -> Feedback:
+def feedback_of(stage: str, name: str, metrics: Metrics, control: Metrics | None, is_control: bool = False) -> Feedback:
     """A round's findings; `stage` is how its metrics begin, `control` compares it with a round without reward, which it
     may be itself."""
-    told = {
-        quantity: words for quantity, words in QUANTITIES.items() if f"{stage}/{quantity}/gain" in metrics
-    }
+    told = {quantity: words for quantity, words in QUANTITIES.items() if f"{stage}/{quantity}/gain" in metrics}
     measured = [
         Measured(
             words,
@@ -239,9 +229,7 @@ def verdict_of(difference: Interval) -> str:
 def interval(metrics: Mapping[str, float], key: str) -> Interval | None:
     """Of a metric with `/low` and `/high` beside it; None where it has none."""
     ends = [f"{key}/low", f"{key}/high"]
-    return (
-        Interval(*(metrics[name] for name in (key, *ends))) if all(end in metrics for end in ends) else None
-    )
+    return Interval(*(metrics[name] for name in (key, *ends))) if all(end in metrics for end in ends) else None
 
 
 def _hacks(stage: str, metrics: Metrics) -> list[str]:
@@ -260,9 +248,7 @@ def _warnings(stage: str, metrics: Metrics, has_control: bool) -> list[str]:
         found.append(f"Saturation rose by {100 * change:.0f}%, more than {100 * MOST_SATURATION:.0f}%.")
     updates, kept = metrics.get(f"{stage}/updates"), metrics.get(f"{stage}/selected_update")
     if kept == 0:
-        found.append(
-            "No point of the curve had a better held-out score than the start: the round gives its start."
-        )
+        found.append("No point of the curve had a better held-out score than the start: the round gives its start.")
     elif updates is not None and kept is not None:
         found.append(f"Weights of update {kept:.0f} of {updates:.0f} were kept.")
     if not has_control:

@@ -60,11 +60,7 @@ class Inputs:
 
     def with_metric(self, name: str) -> dict[str, Metrics]:
         """Metrics of the stages that have one of this name, by the stage's item."""
-        return {
-            stage.item: found
-            for stage in self.stages
-            if name in (found := self.metrics.get(stage.address, {}))
-        }
+        return {stage.item: found for stage in self.stages if name in (found := self.metrics.get(stage.address, {}))}
 
     def with_column(self, name: str) -> dict[str, pandas.DataFrame]:
         """Curves that have a column, by the stage's item."""

@@ -156,9 +156,7 @@ def describe_result(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
         gains.append(
             {
                 "policy": found.name,
-                "baseline": controls[found.name]
-                if found.is_over_control
-                else starts[found.name]["start_from"],
+                "baseline": controls[found.name] if found.is_over_control else starts[found.name]["start_from"],
                 "benchmark": "held-out prompts",
                 "metric": found.judge,
                 "unit": "score",
@@ -167,13 +165,7 @@ def describe_result(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
             }
         )
         warnings += [f"{found.name}: {line}" for line in found.sentences if line.startswith("Hacked")]
-    return {
-        "title": params.title,
-        "page": "text_to_image.html",
-        "scores": scores,
-        "gains": gains,
-        "warnings": warnings,
-    }
+    return {"title": params.title, "page": "text_to_image.html", "scores": scores, "gains": gains, "warnings": warnings}
 
 
 def _numbers(interval: Interval) -> dict[str, float]:

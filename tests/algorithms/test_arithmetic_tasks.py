@@ -89,10 +89,7 @@ def test_a_comparison_concludes_the_larger_of_what_it_wrote():
 def test_styles_of_solutions():
     rng = random.Random(0)
     assert worked_solution(SEVEN, rng, "answer_only", 1.0) == ("The answer is \\boxed{5}.", "5")
-    assert worked_solution(SEVEN, rng, "step_by_step", 0.0) == (
-        "3+4=7\n7-2=5\nThe answer is \\boxed{5}.",
-        "5",
-    )
+    assert worked_solution(SEVEN, rng, "step_by_step", 0.0) == ("3+4=7\n7-2=5\nThe answer is \\boxed{5}.", "5")
     assert worked_solution(SEVEN, rng, "unfinished", 0.0) == ("3+4=7", None)
     text, answer = worked_solution(SEVEN, rng, SolutionStyle.rambling, 0.0)
     repeats = text.count("Let me check.\n3+4=7\n7-2=5\n")

@@ -43,9 +43,7 @@ def test_many_problems_have_the_ordinary_t_interval():
     assert found.p_value == pytest.approx(wanted.pvalue, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("wins", "losses"), [(4, 0), (5, 0), (6, 0), (8, 0), (7, 1), (9, 1), (12, 5), (20, 9)]
-)
+@pytest.mark.parametrize(("wins", "losses"), [(4, 0), (5, 0), (6, 0), (8, 0), (7, 1), (9, 1), (12, 5), (20, 9)])
 def test_the_p_value_is_near_the_exact_test_of_mcnemar(wins, losses):
     total = wins + losses
     exact = 2 * sum(comb(total, number) for number in range(wins, total + 1)) / 2**total

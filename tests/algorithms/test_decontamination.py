@@ -28,9 +28,7 @@ NEAR = NearDuplicateRule(shingle_words=2, similarity=0.6, permutations=128, same
 
 
 def index(rules, *problems):
-    return Contamination(
-        [BenchmarkProblem("held_out", f"b/{i}", text) for i, text in enumerate(problems)], rules
-    )
+    return Contamination([BenchmarkProblem("held_out", f"b/{i}", text) for i, text in enumerate(problems)], rules)
 
 
 @pytest.mark.parametrize(
@@ -87,18 +85,14 @@ def test_ngrams_count_from_their_share_on():
     assert index(NGRAMS, "aa bb cc dd ee ff").find("xx yy aa bb cc dd") is None
     # A long text that quotes the benchmark whole: all of the shorter one's.
     assert (
-        index(NGRAMS, "aa bb cc dd ee ff")
-        .find("pp qq rr ss tt uu vv ww aa bb cc dd ee ff gg hh ii jj kk ll")
-        .overlap
+        index(NGRAMS, "aa bb cc dd ee ff").find("pp qq rr ss tt uu vv ww aa bb cc dd ee ff gg hh ii jj kk ll").overlap
         == 1.0
     )
     assert index(NGRAMS, "aa bb cc").find("aa bb cc") is None  # shorter than an n-gram
 
 
 def hit(problem, copy, rules=None):
-    rules = rules or DecontaminationRules(
-        True, NgramRule(13, 0.2), NearDuplicateRule(3, 0.6, 128, False), None
-    )
+    rules = rules or DecontaminationRules(True, NgramRule(13, 0.2), NearDuplicateRule(3, 0.6, 128, False), None)
     return index(rules, problem).find(copy)
 
 
@@ -143,18 +137,7 @@ def test_money_is_no_formula():
     assert renamed_words(text) == problem_words(text)
 
 
-LETTERS = {
-    "a": "аɑ",
-    "c": "сϲ",
-    "e": "е",
-    "h": "һհ",
-    "i": "іı",
-    "o": "оοօ",
-    "p": "р",
-    "s": "ѕ",
-    "x": "х",
-    "y": "уү",
-}
+LETTERS = {"a": "аɑ", "c": "сϲ", "e": "е", "h": "һհ", "i": "іı", "o": "оοօ", "p": "р", "s": "ѕ", "x": "х", "y": "уү"}
 CAPITALS = {
     "A": "АΑᎪ",
     "B": "ВΒ",
@@ -221,11 +204,7 @@ def test_same_numbers_separates_problems_of_one_template():
 @pytest.mark.parametrize(
     ("one", "other", "is_same"),
     [
-        (
-            "If $u+v=9$ and $u-v=1$, what is $uv$?",
-            r"If \(a + b = 9\) and \(a - b = 1\), what is \(ab\)?",
-            True,
-        ),
+        ("If $u+v=9$ and $u-v=1$, what is $uv$?", r"If \(a + b = 9\) and \(a - b = 1\), what is \(ab\)?", True),
         ("If $u+v=9$ and $u-v=1$, what is $uv$?", "If $u+v=9$ and $u+v=1$, what is $uv$?", False),
         (r"Find $\sum_{k=1}^{9}k$ for this.", r"Find $\displaystyle \sum^{9}_{k=1} k^{}_{}$ for this.", True),
         (
@@ -234,16 +213,8 @@ def test_same_numbers_separates_problems_of_one_template():
             False,
         ),
         ("Arrange the letters of BANANA in a row.", "Arrange the letters of CARAVAN in a row.", False),
-        (
-            "How many coins has Ann who has three bags of 5?",
-            "How many coins has Ann who has 3 bags of 5?",
-            True,
-        ),
-        (
-            "Tom reads 6 odd numbers off a long list here.",
-            "Tom reads 6 even numbers off a long list here.",
-            False,
-        ),
+        ("How many coins has Ann who has three bags of 5?", "How many coins has Ann who has 3 bags of 5?", True),
+        ("Tom reads 6 odd numbers off a long list here.", "Tom reads 6 even numbers off a long list here.", False),
         ("What is $h(k(2))$ if $h(t)=t+1$, $k(t)=2t$?", "What is $h(k(2))$ if $h(t)=t-1$, $k(t)=2t$?", False),
         ("Find all $z$ such that $|z-1|\\le 2$.", "Find all $z$ such that $|z-1|\\ge 2$.", False),
     ],
@@ -256,9 +227,7 @@ def test_signs_and_decisive_words_make_two_problems_letters_and_layout_do_not(on
 
 def test_all_hits_worst_first():
     rules = DecontaminationRules(True, NGRAMS.ngrams, None, None)
-    hits = index(rules, "aa bb cc dd ee xx", "aa bb cc dd ee ff", "AA BB CC DD EE FF!").find_all(
-        "aa bb cc dd ee ff"
-    )
+    hits = index(rules, "aa bb cc dd ee xx", "aa bb cc dd ee ff", "AA BB CC DD EE FF!").find_all("aa bb cc dd ee ff")
     assert [(hit.benchmark_problem_id, hit.rule) for hit in hits] == [
         ("b/1", "exact"),
         ("b/2", "exact"),
@@ -341,9 +310,7 @@ def test_a_benchmark_that_repeats_itself_costs_work_by_its_size_only():
 
 def test_boilerplate_of_a_benchmark_proposes_nothing_but_leaks_are_still_found():
     preamble = "Answer the following question about arithmetic carefully and give only the final number as your answer"
-    questions = [
-        f"{preamble} box{i} holds item{i} of sort{i} in room{i} and shelf{i} at place{i}" for i in range(1500)
-    ]
+    questions = [f"{preamble} box{i} holds item{i} of sort{i} in room{i} and shelf{i} at place{i}" for i in range(1500)]
     rules = DecontaminationRules(False, NgramRule(words=5, shared_fraction=0.2), None, None)
     own, tenth = index(rules, *questions), index(rules, *questions[:150])
     assert own.find(f"{preamble} how high is the tower of the old town on the hill") is None

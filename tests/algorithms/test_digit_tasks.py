@@ -23,9 +23,7 @@ FOUR_AND_SEVEN = DigitProblem((8, 6, 7, 4), 2, 5, 43, (4, 7))
 
 def key(text: str) -> tuple:
     """A problem without its order, read from its text, independently of `DigitProblem.key`."""
-    digits, first, second, target = re.fullmatch(
-        r"Digits (.*): (\d)A\+(\d)B=(\d+)\. What is AB\?", text
-    ).groups()
+    digits, first, second, target = re.fullmatch(r"Digits (.*): (\d)A\+(\d)B=(\d+)\. What is AB\?", text).groups()
     return tuple(sorted(digits.split())), tuple(sorted((first, second))), target
 
 

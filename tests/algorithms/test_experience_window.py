@@ -173,9 +173,7 @@ class Schedule:
 
     def free(self, time, replica):
         """It takes new weights when it has nothing left, though not always, and begins some groups."""
-        if not self.running[replica] and (
-            self.rng.random() < 0.7 or not self.window.may_begin(self.replicas[replica])
-        ):
+        if not self.running[replica] and (self.rng.random() < 0.7 or not self.window.may_begin(self.replicas[replica])):
             self.replicas[replica] = self.published
         version = self.replicas[replica]
         groups = min(self.window.may_begin(version), self.rng.randint(1, 2 * self.size))

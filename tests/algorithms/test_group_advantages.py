@@ -48,9 +48,7 @@ def batch():
     generator = torch.Generator().manual_seed(0)
     rewards = torch.randn(23, generator=generator, dtype=torch.float64)
     lengths = torch.randint(1, 50, (23,), generator=generator)
-    group_ids = (
-        torch.randint(-2, 4, (23,), generator=generator) * 7
-    )  # neither contiguous nor sorted nor positive
+    group_ids = torch.randint(-2, 4, (23,), generator=generator) * 7  # neither contiguous nor sorted nor positive
     group_ids[5] = 1000  # a group of one
     return rewards, lengths, group_ids
 
@@ -77,9 +75,7 @@ def test_against_loops(batch):
     for divide in (True, False):
         ours = group_normalized(rewards, group_ids, divide)
         np.testing.assert_allclose(ours, slow_group_normalized(values, groups, divide), atol=1e-12)
-    np.testing.assert_allclose(
-        leave_one_out(rewards, group_ids), slow_leave_one_out(values, groups), atol=1e-12
-    )
+    np.testing.assert_allclose(leave_one_out(rewards, group_ids), slow_leave_one_out(values, groups), atol=1e-12)
     ours = length_weighted(rewards, lengths, group_ids)
     np.testing.assert_allclose(ours, slow_length_weighted(values, sizes, groups), atol=1e-12)
 
@@ -107,9 +103,7 @@ def test_scale(name, batch):
     inside = group_ids != 1000
     scaled = ESTIMATORS[name](rewards * 3.0, group_ids)[inside]
     factor = 1.0 if name == "normalized" else 3.0
-    torch.testing.assert_close(
-        scaled, factor * ESTIMATORS[name](rewards, group_ids)[inside], atol=1e-5, rtol=1e-5
-    )
+    torch.testing.assert_close(scaled, factor * ESTIMATORS[name](rewards, group_ids)[inside], atol=1e-5, rtol=1e-5)
 
 
 def test_permutation_permutes(batch):

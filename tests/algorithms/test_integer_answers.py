@@ -58,12 +58,7 @@ def test_exact_forms_and_their_way_back(answer, parts):
 def test_random_surds_are_restored():
     draw = random.Random(1)
     for _ in range(60):
-        a, b, c, d = (
-            draw.randint(-9, 9),
-            draw.choice([-7, -2, 1, 3, 8]),
-            draw.randint(2, 60),
-            draw.randint(1, 12),
-        )
+        a, b, c, d = (draw.randint(-9, 9), draw.choice([-7, -2, 1, 3, 8]), draw.randint(2, 60), draw.randint(1, 12))
         if sympy.sqrt(c).is_rational:
             continue
         latex = f"\\frac{{{a or ''}{'+' if a and b > 0 else ''}{b}\\sqrt{{{c}}}}}{{{d}}}"

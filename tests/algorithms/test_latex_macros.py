@@ -39,8 +39,7 @@ def test_files_that_disagree_define_nothing_and_a_page_takes_what_it_uses():
 
 def test_macros_that_double_end_at_the_limit_of_growth():
     bomb = "".join(
-        f"\\newcommand{{\\x{a}}}{{{chr(92)}x{b}{chr(92)}x{b}}}"
-        for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+        f"\\newcommand{{\\x{a}}}{{{chr(92)}x{b}{chr(92)}x{b}}}" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
     )
     bomb += r"\newcommand{\xi}{" + "y" * 1000 + "}"
     assert expander(definitions(bomb))(r"\xa") == r"\xa"

@@ -88,9 +88,7 @@ def test_repetition_penalty_by_hand():
 @pytest.mark.parametrize("n", [1, 2, 3, 7])
 def test_repetition_penalty_against_loops(n):
     ids = np.random.default_rng(0).integers(0, 4, 60).tolist()
-    np.testing.assert_allclose(
-        ngram_repetition_penalty(torch.tensor(ids), n, -0.05), slow_repetition(ids, n, -0.05)
-    )
+    np.testing.assert_allclose(ngram_repetition_penalty(torch.tensor(ids), n, -0.05), slow_repetition(ids, n, -0.05))
 
 
 def test_repetition_penalty_edges():

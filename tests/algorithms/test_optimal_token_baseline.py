@@ -67,9 +67,7 @@ def test_against_loops(lone_tail, is_weighted, batch):
         lone_tail,
     )
     used = weights if is_weighted else np.ones_like(weights)
-    np.testing.assert_allclose(
-        ours, slow_baseline(returns, mask, proxy, group_ids, used, lone_tail), atol=1e-12
-    )
+    np.testing.assert_allclose(ours, slow_baseline(returns, mask, proxy, group_ids, used, lone_tail), atol=1e-12)
 
 
 def test_padding_and_order_change_nothing(batch):
@@ -116,9 +114,7 @@ def test_group_of_one_and_a_group_that_is_sure_of_itself():
     returns, mask, one = torch.tensor([[2.0, 1.0]]), torch.ones(1, 2), torch.tensor([0])
     assert torch.equal(optimal_token_baseline(returns, mask, torch.ones(1, 2), one), returns)
     assert (optimal_token_baseline(returns, mask, torch.ones(1, 2), one, lone_tail="return") == 0).all()
-    pair = optimal_token_baseline(
-        returns.repeat(2, 1), torch.ones(2, 2), torch.zeros(2, 2), torch.tensor([0, 0])
-    )
+    pair = optimal_token_baseline(returns.repeat(2, 1), torch.ones(2, 2), torch.zeros(2, 2), torch.tensor([0, 0]))
     assert (pair == 0).all()
     with pytest.raises(ValueError, match="lone_tail"):
         optimal_token_baseline(returns, mask, mask, one, lone_tail="none")

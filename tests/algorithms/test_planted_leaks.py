@@ -23,9 +23,7 @@ from tests.fakes.planted_leaks import (
 )
 
 MIRROR = Path(__file__).parents[2].parent / "shared" / "data" / "mirror"
-needs_real_rows = pytest.mark.skipif(
-    not MIRROR.is_dir(), reason=f"the real rows ({MIRROR}) are not on this machine"
-)
+needs_real_rows = pytest.mark.skipif(not MIRROR.is_dir(), reason=f"the real rows ({MIRROR}) are not on this machine")
 FLOORS = {
     "verbatim": 1.0,
     "respaced": 1.0,
@@ -81,9 +79,7 @@ def test_few_real_rows_are_hit(name, field, most):
 def test_real_leaks_between_public_sets_are_found():
     """An AIME problem of 1983-2023 and one of MMLU-STEM stand word for word in MATH-500."""
     index = real_benchmarks()[2]
-    aime = next(
-        row for row in read_mirror(MIRROR, "aime/aime_1983_2023", "problem") if "$P(11) = 181$" in row
-    )
+    aime = next(row for row in read_mirror(MIRROR, "aime/aime_1983_2023", "problem") if "$P(11) = 181$" in row)
     assert index.find(aime).rule == "exact" and index.find(aime).benchmark == "math500"
 
 

@@ -56,9 +56,7 @@ def batch():
 def test_clipped_surrogate_by_hand():
     ratios = torch.tensor([[1.5, 1.5, 0.5, 0.5, 1.1]])
     advantages = torch.tensor([[2.0, -2.0, 2.0, -2.0, 1.0]])
-    loss, diagnostics = clipped_surrogate(
-        ratios.log(), torch.zeros(1, 5), advantages, torch.ones(1, 5), 0.2, 0.28
-    )
+    loss, diagnostics = clipped_surrogate(ratios.log(), torch.zeros(1, 5), advantages, torch.ones(1, 5), 0.2, 0.28)
     # A > 0, r = 1.5: min(3, 1.28 * 2) = 2.56. A < 0, r = 1.5: min(-3, -2.56) = -3. A > 0, r = 0.5: min(1, 1.6) = 1.
     # A < 0, r = 0.5: min(-1, 0.8 * -2) = -1.6. r = 1.1 lies inside: 1.1.
     torch.testing.assert_close(loss, torch.tensor([[-2.56, 3.0, -1.0, 1.6, -1.1]]))
@@ -158,9 +156,7 @@ def test_a_clipped_token_has_no_gradient(function):
     assert (gradient == 0).all()
     loss, _ = cispo(policy, torch.zeros(1, 2), torch.tensor([1.0]), torch.ones(1, 2), 0.2, 0.28)
     (gradient,) = torch.autograd.grad(loss.sum(), policy)
-    torch.testing.assert_close(
-        gradient, torch.full((1, 2), -1.28)
-    )  # CISPO keeps the token, at the capped weight
+    torch.testing.assert_close(gradient, torch.full((1, 2), -1.28))  # CISPO keeps the token, at the capped weight
 
 
 @pytest.mark.parametrize("function", LOSSES)
@@ -233,9 +229,7 @@ def test_masking_a_response_out_does_not_weigh_the_others_up(how, batch):
     loss, _, _, mask = batch
     kept = mask.clone()
     kept[0] = False
-    divisor = {"token_mean": float(mask.sum()), "constant": 11.0}.get(
-        how
-    )  # the sequence modes count every row
+    divisor = {"token_mean": float(mask.sum()), "constant": 11.0}.get(how)  # the sequence modes count every row
 
     def weights(chosen_mask):
         leaf = loss.clone().requires_grad_()

@@ -6,12 +6,7 @@ import numpy
 import pytest
 from scipy.stats import spearmanr
 
-from stages.algorithms.preference_agreement import (
-    hit_chance,
-    pair_points,
-    rank_correlation,
-    recall_and_filter,
-)
+from stages.algorithms.preference_agreement import hit_chance, pair_points, rank_correlation, recall_and_filter
 
 
 def test_points_of_pairs_with_both_rules_for_ties():

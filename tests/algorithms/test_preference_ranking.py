@@ -17,10 +17,7 @@ def test_loss_is_the_two_way_cross_entropy_and_ignores_a_shift():
     generator = torch.Generator().manual_seed(0)
     better, worse = torch.randn(2, 20, generator=generator, dtype=torch.float64)
     loss = pairwise_ranking_loss(better, worse)
-    slow = (
-        sum(-math.log(math.exp(b) / (math.exp(b) + math.exp(w))) for b, w in zip(better, worse, strict=True))
-        / 20
-    )
+    slow = sum(-math.log(math.exp(b) / (math.exp(b) + math.exp(w))) for b, w in zip(better, worse, strict=True)) / 20
     assert loss.item() == pytest.approx(slow)
     torch.testing.assert_close(pairwise_ranking_loss(better + 7.0, worse + 7.0), loss)
     order = torch.randperm(20, generator=generator)

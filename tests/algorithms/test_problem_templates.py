@@ -68,8 +68,7 @@ def test_similarity_agrees_with_a_slow_one():
 
 def test_a_search_does_not_look_at_the_words_that_all_texts_share():
     few, many = (
-        TemplateIndex([f"{TOM} Box number {i} holds item{i}." for i in range(count)], RULE)
-        for count in (400, 4000)
+        TemplateIndex([f"{TOM} Box number {i} holds item{i}." for i in range(count)], RULE) for count in (400, 4000)
     )
     query = f"{TOM} Somebody else looks on."
     few.find(query)  # a text that was read is kept, so this reads it for both

@@ -74,7 +74,5 @@ def test_senseless_settings_are_refused(batch):
 def test_weights_undo_the_sampler():
     # E_mu[w f] = E_pi[f] for untruncated weights: over a whole vocabulary of 3 tokens, f = token id.
     pi, mu = torch.tensor([0.2, 0.3, 0.5]), torch.tensor([0.6, 0.3, 0.1])
-    weights = importance_weights(pi.log()[:, None], mu.log()[:, None], torch.ones(3, 1), "token", math.inf)[
-        :, 0
-    ]
+    weights = importance_weights(pi.log()[:, None], mu.log()[:, None], torch.ones(3, 1), "token", math.inf)[:, 0]
     torch.testing.assert_close((mu * weights * torch.arange(3)).sum(), (pi * torch.arange(3)).sum())

@@ -15,9 +15,7 @@ def test_a_picture_is_truer_to_its_own_prompt_than_to_a_changed_one(prompt):
     assert len(set(changed)) == len(changed) > 3 and prompt not in changed
     for other in changed:
         assert true_score(picture, other).alignment < own
-        assert (
-            other in all_prompts()
-        )  # in words that are true of other pictures: the text alone gives nothing away
+        assert other in all_prompts()  # in words that are true of other pictures: the text alone gives nothing away
 
 
 def changes_of(prompt):

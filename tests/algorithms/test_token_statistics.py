@@ -124,9 +124,7 @@ def test_the_tensor_over_the_vocabulary_never_exists():
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             nonlocal largest
             result = function(*args, **(kwargs or {}))
-            sizes = [
-                t.numel() for t in (result if isinstance(result, tuple) else (result,)) if torch.is_tensor(t)
-            ]
+            sizes = [t.numel() for t in (result if isinstance(result, tuple) else (result,)) if torch.is_tensor(t)]
             largest = max([largest, *sizes])
             return result
 
@@ -144,9 +142,7 @@ def test_bfloat16_inputs_with_float32_softmax():
     ours, expected = token_statistics(*halves, token_ids), naive(*exact, token_ids)
     for left, right in zip(ours, expected, strict=True):
         assert left.dtype == torch.float32
-        torch.testing.assert_close(
-            left, right, atol=0.05, rtol=0.02
-        )  # logits themselves are rounded to 8 bits
+        torch.testing.assert_close(left, right, atol=0.05, rtol=0.02)  # logits themselves are rounded to 8 bits
     for left, right in zip(gradients(ours, halves, (0,)), gradients(expected, exact, (0,)), strict=True):
         assert left.dtype == torch.bfloat16
         assert (left.float() - right).norm() < 0.02 * right.norm()
@@ -167,12 +163,8 @@ def test_no_gradient_is_asked_of_frozen_inputs():
     hidden, head, token_ids = make()
     with torch.no_grad():
         assert not token_statistics(hidden, head, token_ids).logprobs.requires_grad
-    (only_hidden,) = torch.autograd.grad(
-        token_statistics(hidden, head.detach(), token_ids).logprobs.sum(), hidden
-    )
-    (only_head,) = torch.autograd.grad(
-        token_statistics(hidden.detach(), head, token_ids).logprobs.sum(), head
-    )
+    (only_hidden,) = torch.autograd.grad(token_statistics(hidden, head.detach(), token_ids).logprobs.sum(), hidden)
+    (only_head,) = torch.autograd.grad(token_statistics(hidden.detach(), head, token_ids).logprobs.sum(), head)
     both = torch.autograd.grad(token_statistics(hidden, head, token_ids).logprobs.sum(), (hidden, head))
     assert torch.equal(only_hidden, both[0]) and torch.equal(only_head, both[1])
 
@@ -189,9 +181,7 @@ def test_positions_without_a_gradient_get_none_and_give_none():
     assert (for_hidden[~mask] == 0).all() and (for_hidden[mask] != 0).any()
     other = torch.where(mask[..., None], hidden.detach(), 123.0).requires_grad_()
     torch.testing.assert_close(masked_gradients(other)[1], for_head)
-    nothing = torch.autograd.grad(
-        (token_statistics(hidden, head, token_ids).logprobs * 0).sum(), (hidden, head)
-    )
+    nothing = torch.autograd.grad((token_statistics(hidden, head, token_ids).logprobs * 0).sum(), (hidden, head))
     assert all((gradient == 0).all() for gradient in nothing)
 
 
@@ -229,8 +219,7 @@ def test_equal_runs_are_equal_to_the_last_bit():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [((0.0,), "temperature"), ((1.0, 0.5), "log_threshold"), ((1.0, None, 0), "chunk_tokens")],
+    ("arguments", "message"), [((0.0,), "temperature"), ((1.0, 0.5), "log_threshold"), ((1.0, None, 0), "chunk_tokens")]
 )
 def test_senseless_settings_are_refused(arguments, message):
     hidden, head, token_ids = make()

@@ -33,9 +33,7 @@ def device(request, monkeypatch):
 @pytest.mark.skipif(IS_INTERPRETED, reason="this is the process that it starts")
 def test_the_interpreter_gives_the_values_and_gradients_below():
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-    done = subprocess.run(
-        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
-    )
+    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert done.returncode == 0 and "10 passed, 1 skipped" in done.stdout, done.stdout
 
 
@@ -49,9 +47,7 @@ def test_values_and_gradients(device, dtype, temperature, log_threshold):
     hidden, head, token_ids = make(batch=2, tokens=5)
     ours = on(device, dtype, hidden, head)
     exact = on(torch.device("cpu"), torch.float64, *(one.cpu() for one in ours))
-    if (
-        dtype == torch.bfloat16
-    ):  # logits themselves are rounded: the border and the safe vocabulary hang on that
+    if dtype == torch.bfloat16:  # logits themselves are rounded: the border and the safe vocabulary hang on that
         log_threshold = None
     expected = naive(*exact, token_ids, temperature, log_threshold)
     found = token_statistics(*ours, token_ids.to(device), temperature, log_threshold, chunk_tokens=4)

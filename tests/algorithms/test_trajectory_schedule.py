@@ -46,12 +46,7 @@ def test_no_chain_of_moves():
 
 
 def test_versions_are_planned_apart():
-    replicas = [
-        draining("a", 10, 1, 3),
-        draining("b", 20, 1, 4),
-        draining("c", 30, 1, 3),
-        draining("d", 40, 1, 4),
-    ]
+    replicas = [draining("a", 10, 1, 3), draining("b", 20, 1, 4), draining("c", 30, 1, 3), draining("d", 40, 1, 4)]
     assert repack(replicas, 100, 8) == [("a", "c"), ("b", "d")]
 
 
@@ -87,12 +82,7 @@ def slow_repack(replicas, kv_capacity, batch_bound):
         if best is not None:
             holds[best.replica_id].append(source)
             holds[source.replica_id] = []
-    return {
-        (held.replica_id, name)
-        for name, all_held in holds.items()
-        for held in all_held
-        if held.replica_id != name
-    }
+    return {(held.replica_id, name) for name, all_held in holds.items() for held in all_held if held.replica_id != name}
 
 
 @pytest.mark.parametrize("seed", range(200))

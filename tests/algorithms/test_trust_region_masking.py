@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.algorithms.policy_losses import (
-    error_bounds,
-    exact_divergences,
-    trust_region_mask,
-    trust_region_mask_exact,
-)
+from stages.algorithms.policy_losses import error_bounds, exact_divergences, trust_region_mask, trust_region_mask_exact
 
 
 def slow_mask(policy, rollout, mask, max_threshold, mean_threshold):
@@ -90,10 +85,7 @@ def test_exact_by_hand():
 
 
 def test_empty_tensors_and_negative_thresholds():
-    assert trust_region_mask(torch.zeros(2, 0), torch.zeros(2, 0), torch.zeros(2, 0), 0.1).tolist() == [
-        True,
-        True,
-    ]
+    assert trust_region_mask(torch.zeros(2, 0), torch.zeros(2, 0), torch.zeros(2, 0), 0.1).tolist() == [True, True]
     with pytest.raises(ValueError, match="negative"):
         trust_region_mask_exact(torch.zeros(1, 1), torch.ones(1, 1), max_threshold=-0.1)
 
@@ -101,13 +93,7 @@ def test_empty_tensors_and_negative_thresholds():
 def test_the_papers_table():
     # T = 4096, delta = 1e-4; both columns of the table as printed in the paper.
     kl_only = error_bounds(4096, 1e-4, sequence_kl=0.01)
-    printed = {
-        "classical": 1677,
-        "coupling": 113.8,
-        "pinsker_marginal_kl": 35.0,
-        "mixed_kl": 8.2,
-        "mixed_tv": 8.2,
-    }
+    printed = {"classical": 1677, "coupling": 113.8, "pinsker_marginal_kl": 35.0, "mixed_kl": 8.2, "mixed_tv": 8.2}
     for name, value in {**printed, "pinsker_marginal_tv": 35.0, "unified": 8.2}.items():
         assert kl_only[name] == pytest.approx(value, rel=0.01)
     assert kl_only["adaptive"] <= 35.0
@@ -164,9 +150,7 @@ def test_pruned_divergences_join_the_two_sets():
     assert wider == pytest.approx(math.log(0.98 / 0.9), abs=1e-6)
     # One token more on the sampler's side belongs to the policy's set there: finite, and 0 at equal probabilities.
     sampled = torch.tensor([[0.6, 0.3, 0.08, 0.0]]).div(0.98).log()
-    assert exact_divergences(sampled, policy, log_threshold=math.log(0.4)).item() == pytest.approx(
-        0, abs=1e-6
-    )
+    assert exact_divergences(sampled, policy, log_threshold=math.log(0.4)).item() == pytest.approx(0, abs=1e-6)
 
 
 def test_exact_divergences_against_torch_and_their_edges():

@@ -29,12 +29,7 @@ def test_an_update_holds_what_the_plan_says(dtype, is_checkpointed):
 @pytest.mark.gpu
 def test_an_update_holds_on_a_gpu_what_the_plan_says():
     params = TorchTrainerParams(
-        kind="torch",
-        device="cuda",
-        dtype="mixed",
-        threads=1,
-        micro_batch_tokens=8192,
-        gradient_checkpointing=False,
+        kind="torch", device="cuda", dtype="mixed", threads=1, micro_batch_tokens=8192, gradient_checkpointing=False
     )
     bench = Bench(torch.device("cuda"), False)
     trainer, batch = random_trainer(bench, SMALL, params), micro_batch(SMALL, params.micro_batch_tokens)

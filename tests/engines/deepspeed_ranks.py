@@ -81,11 +81,7 @@ def is_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> 
 
 
 def resumes_exactly(
-    make: Callable[[], DeepspeedTrainer],
-    trainer: DeepspeedTrainer,
-    batches: Sequence,
-    loss: LossFunction,
-    folder: Path,
+    make: Callable[[], DeepspeedTrainer], trainer: DeepspeedTrainer, batches: Sequence, loss: LossFunction, folder: Path
 ) -> bool:
     """True when a fresh trainer goes on from a checkpoint as `trainer` does; closes both."""
     with replace_folder_together(trainer, folder) as written:

@@ -11,14 +11,7 @@ import time
 
 import pytest
 import torch
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
@@ -35,9 +28,7 @@ DEVICE = os.environ.get("RETRACE_GPU_TESTS_ON", "cuda")
 pytestmark = pytest.mark.gpu
 needs_cuda = pytest.mark.skipif(DEVICE == "cpu", reason="a CPU has no such thing")
 ADAMW = AdamwParams(kind="adamw", learning_rate=1e-3, beta1=0.9, beta2=0.95, weight_decay=0.0)
-MUON = MuonParams(
-    kind="muon", learning_rate=0.02, adamw_learning_rate=0.003, beta1=0.9, beta2=0.98, weight_decay=0.01
-)
+MUON = MuonParams(kind="muon", learning_rate=0.02, adamw_learning_rate=0.003, beta1=0.9, beta2=0.98, weight_decay=0.01)
 SEQUENCES = [TokenSequence([5, 6, 7], [8, 9]), TokenSequence([10], [11, 12, 13]), TokenSequence([3, 4], [9])]
 BATCH = pack(SEQUENCES)
 SIZES = {
@@ -96,9 +87,7 @@ def test_packed_sequences_do_not_see_each_other(family):
     torch.manual_seed(0)
     made = model(config(**SIZES)).to(DEVICE).eval()
     with torch.no_grad():
-        packed = policy_statistics(
-            made, pack(SEQUENCES, row_tokens=16).to(torch.device(DEVICE))
-        ).logprobs.cpu()
+        packed = policy_statistics(made, pack(SEQUENCES, row_tokens=16).to(torch.device(DEVICE))).logprobs.cpu()
         for number, sequence in enumerate(SEQUENCES):
             alone = policy_statistics(made, pack([sequence]).to(torch.device(DEVICE))).logprobs.cpu()[0]
             torch.testing.assert_close(packed[number, : len(alone)], alone, rtol=1e-4, atol=1e-4)
@@ -203,9 +192,7 @@ def test_zero_on_one_device_trains_as_the_torch_trainer(policy, stage):
     assert found == pytest.approx(losses(trainer_on(policy, dtype="float32"), 4), rel=1e-3)
 
 
-HOLDER = (
-    "import torch, time; held = torch.empty(2**30, device='cuda'); print('held', flush=True); time.sleep(600)"
-)
+HOLDER = "import torch, time; held = torch.empty(2**30, device='cuda'); print('held', flush=True); time.sleep(600)"
 
 
 @needs_cuda

@@ -38,9 +38,7 @@ def test_a_worker_can_touch_nothing_outside_of_itself(pool, folder, name):
     refused = "no such call" if name in NEWER else "PermissionError"
     assert ask(pool, "attack", name=name, folder=str(folder)) == Answer(refused)
     assert [path.name for path in folder.iterdir()] == ["id_rsa"]
-    assert (folder / "id_rsa").read_text() == "the key" and (
-        folder / "id_rsa"
-    ).stat().st_mode & 0o777 == 0o600
+    assert (folder / "id_rsa").read_text() == "the key" and (folder / "id_rsa").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.skipif("Landlock" in lacks, reason="this kernel restricts no files")
@@ -53,10 +51,7 @@ def test_a_worker_reads_no_file_of_the_user(pool, folder, name):
 def test_a_refusal_that_nobody_expects_is_a_counted_failure_and_the_next_request_is_answered(folder):
     with pool_of(limits=LIMITS) as pool:
         found = ask(pool, "attack_openly", name="reach_the_network", folder=str(folder))
-        assert (found.failure, found.exit_code) == (
-            "crashed",
-            1,
-        ) and "Operation not permitted" in found.ending
+        assert (found.failure, found.exit_code) == ("crashed", 1) and "Operation not permitted" in found.ending
         assert ask(pool, "echo", value=1) == Answer(1)
 
 
@@ -92,11 +87,7 @@ def outcome(machine, number, *arguments, architecture=None):
 def test_the_filter_of_both_processors_refuses_what_it_names_and_nothing_else(machine):
     column = list(CODES).index(machine)
     refused = {int(one) for one in _REFUSED.split()[1 + column :: 3] if one != "-"}
-    decided = (
-        {2, 16, 56, 62, 72, 157, 234, 257, 302}
-        if machine == "x86_64"
-        else {25, 29, 56, 129, 131, 167, 220, 261}
-    )
+    decided = {2, 16, 56, 62, 72, 157, 234, 257, 302} if machine == "x86_64" else {25, 29, 56, 129, 131, 167, 220, 261}
     for number in set(range(424)) - decided:
         assert outcome(machine, number) == (REFUSE if number in refused else ALLOW), number
     found = {number for number in range(424, 600) if outcome(machine, number) == ALLOW}
@@ -124,9 +115,7 @@ HEADERS = {
 def test_the_numbers_are_those_of_the_kernels_headers(machine):
     if not HEADERS[machine].exists():
         pytest.skip("no headers of the kernel: apt-get install linux-libc-dev")
-    found = dict(
-        re.findall(r"^#define __NR(?:3264)?_(\w+)\s+(\d+)$", HEADERS[machine].read_text(), re.MULTILINE)
-    )
+    found = dict(re.findall(r"^#define __NR(?:3264)?_(\w+)\s+(\d+)$", HEADERS[machine].read_text(), re.MULTILINE))
     words = _REFUSED.split()
     for name, number in zip(words[::3], words[1 + list(CODES).index(machine) :: 3], strict=True):
         assert found.get(name, "-") == number, name

@@ -30,10 +30,7 @@ FAILURES = [
     ({"what": "hang"}, Answer(failure="exhausted")),
     ({"what": "talk_for_ever"}, Answer(failure="exhausted")),
     ({"what": "fill_memory"}, Answer(failure="out_of_memory")),
-    (
-        {"what": "end_by_signal", "number": signal.SIGSEGV},
-        Answer(failure="crashed", exit_code=-11, ending="signal 11"),
-    ),
+    ({"what": "end_by_signal", "number": signal.SIGSEGV}, Answer(failure="crashed", exit_code=-11, ending="signal 11")),
     ({"what": "end_with", "code": 3}, Answer(failure="crashed", exit_code=3, ending="exit code 3")),
     (
         {"what": "fail", "text": "no such sum"},
@@ -179,10 +176,7 @@ def test_a_worker_that_cannot_start_is_an_error_for_every_request():
 
 def test_a_worker_that_does_not_get_ready_is_killed(monkeypatch):
     monkeypatch.setattr("stages.engines.workers.pool.START_SECONDS", 0.5)
-    with (
-        pool_of(prepare=worker_functions.hang) as pool,
-        pytest.raises(StartError, match=r"not ready after 0\.5 s"),
-    ):
+    with pool_of(prepare=worker_functions.hang) as pool, pytest.raises(StartError, match=r"not ready after 0\.5 s"):
         ask(pool, "echo", value=1)
 
 
@@ -220,10 +214,7 @@ def test_workers_killed_twice_in_a_row_are_an_error_of_that_request_only():
 
 
 def test_workers_killed_at_their_start_are_an_error_too():
-    with (
-        pool_of(prepare=worker_functions.end_in_prepare) as pool,
-        pytest.raises(LostWorker, match="signal 9"),
-    ):
+    with pool_of(prepare=worker_functions.end_in_prepare) as pool, pytest.raises(LostWorker, match="signal 9"):
         ask(pool, "echo", value=1)
 
 
@@ -331,9 +322,7 @@ def test_workers_that_stand_still_twice_in_a_row_are_an_error_of_that_request_on
     monkeypatch.setattr("stages.engines.workers.pool.PATIENCE", 8.0)
     with pool_of(limits=WorkerLimits(MIB, computing_seconds=0.5)) as pool:
         asked = pool.submit(what="doze", seconds=60), pool.submit(what="echo", value=2)
-        with pytest.raises(
-            LostWorker, match=r"in a row were lost.*stood still.*when the machine has less to do"
-        ):
+        with pytest.raises(LostWorker, match=r"in a row were lost.*stood still.*when the machine has less to do"):
             asked[0].result()
         assert asked[1].result() == Answer(2)
 

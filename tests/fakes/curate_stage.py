@@ -66,9 +66,7 @@ def run_curate(tmp_path, seed=0, roles=None, **changes):
     roles = roles or {"drill": "train", "held_out": "benchmark"}
     params = {"seed": seed, "curate": CURATE | changes, "verifier": VERIFIER}
     origin = {"kind": "local", "sha256": "ab12"}
-    params["sources"] = {
-        name: {"role": role, "licence": "MIT", "from": origin} for name, role in roles.items()
-    }
+    params["sources"] = {name: {"role": role, "licence": "MIT", "from": origin} for name, role in roles.items()}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
     paths = {name: tmp_path / "out" / f"{name}.parquet" for name in OUTPUTS}
     metrics = tmp_path / "out" / "curate.json"

@@ -22,9 +22,7 @@ def serving(files: Mapping[str, Path] | Path) -> Iterator[http.server.ThreadingH
 
         def translate_path(self, path):
             name = urlsplit(path).path
-            return str(
-                files / name.lstrip("/") if isinstance(files, Path) else files.get(name, "/no such file")
-            )
+            return str(files / name.lstrip("/") if isinstance(files, Path) else files.get(name, "/no such file"))
 
         def log_message(self, *args):
             type(self).requests += 1

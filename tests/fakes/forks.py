@@ -75,9 +75,7 @@ def _started(work: Callable[[], None]) -> int:
             torch.set_num_threads(1)  # a fork has no threads but its own, and would wait for the others
             work()
             os._exit(0)
-        except (
-            BaseException
-        ):  # also what pytest raises: nothing may come back into its process; 1 says that it failed
+        except BaseException:  # also what pytest raises: nothing may come back into its process; 1 says that it failed
             sys.excepthook(*sys.exc_info())
         finally:
             os._exit(1)

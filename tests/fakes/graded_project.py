@@ -18,16 +18,8 @@ POLICIES = ("sft", "rl_1")
 STAGES: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = (
     {
         "base": (["data/code/base.json"], ["seed"], ["data/policies/base", "data/metrics/base.json"]),
-        "collect@train": (
-            ["data/code/collect.json"],
-            ["sources.train"],
-            ["data/problems/collected/train.parquet"],
-        ),
-        "curate": (
-            ["data/code/curate.json", "data/problems/collected"],
-            ["seed"],
-            ["data/problems/train.parquet"],
-        ),
+        "collect@train": (["data/code/collect.json"], ["sources.train"], ["data/problems/collected/train.parquet"]),
+        "curate": (["data/code/curate.json", "data/problems/collected"], ["seed"], ["data/problems/train.parquet"]),
         "sft": (
             ["data/code/sft.json", "data/policies/base", "data/problems/train.parquet"],
             ["seed", "sft"],
@@ -58,9 +50,7 @@ STAGES: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = (
 )
 PARAMS = {
     "seed": 0,
-    "sources": {
-        "train": {"from": {"kind": "url", "url": "https://example.org/train.jsonl", "sha256": "ab" * 32}}
-    },
+    "sources": {"train": {"from": {"kind": "url", "url": "https://example.org/train.jsonl", "sha256": "ab" * 32}}},
     "sft": {"learning_rate": 0.1, "epochs": 1},
     "rl": {"group_size": 4, "policy_loss": {"clip_high": 0.28}},
     "rl_rounds": {"rl_1": {"start_from": "sft", "steps": 2}},
@@ -69,9 +59,7 @@ PARAMS = {
 }
 
 
-def answers(
-    chances: Sequence[float], samples: int = 4, seed: int = 0, name: str = "sums"
-) -> list[dict[str, Any]]:
+def answers(chances: Sequence[float], samples: int = 4, seed: int = 0, name: str = "sums") -> list[dict[str, Any]]:
     """Responses with verdicts: problem i is answered correctly with chance `chances[i]`, greedily where above 0.5."""
     generator, rows = numpy.random.default_rng(seed), []
     for number, chance in enumerate(chances):
@@ -106,15 +94,11 @@ def write_answers(root: Path, policy: str, rows: Sequence[Mapping[str, Any]]) ->
     asked = [{key: value for key, value in row.items() if key not in judged} for row in rows]
     write_table(asked, root / f"data/responses/{policy}.parquet", RESPONSE)
     write_table(
-        [{key: row[key] for key in keys + judged} for row in rows],
-        root / f"data/verdicts/{policy}.parquet",
-        VERDICT,
+        [{key: row[key] for key in keys + judged} for row in rows], root / f"data/verdicts/{policy}.parquet", VERDICT
     )
     write_metrics(root / f"data/metrics/respond/{policy}.json", {"rows/kept": len(rows)})
     share = sum(row["verdict"] == "correct" for row in rows) / len(rows)
-    write_metrics(
-        root / f"data/metrics/grade/{policy}.json", {"sums/avg_at_4": share, "rows/kept": len(rows)}
-    )
+    write_metrics(root / f"data/metrics/grade/{policy}.json", {"sums/avg_at_4": share, "rows/kept": len(rows)})
 
 
 def write_project(root: Path, seed: int = 0, chances: Mapping[str, Sequence[float]] | None = None) -> Path:
@@ -131,12 +115,8 @@ def write_project(root: Path, seed: int = 0, chances: Mapping[str, Sequence[floa
     write_metrics(root / "data/metrics/base.json", {"parameters": 100 + seed})
     write_metrics(root / "data/metrics/sft.json", {"loss/train_last": 0.5 + seed})
     write_metrics(root / "data/metrics/rl_round/rl_1.json", {"reward/mean_last": 0.75 + seed})
-    write_curves(
-        root / "data/curves/sft.csv", [{"step": 1, "loss/train": 2.0}, {"step": 2, "loss/train": 0.5 + seed}]
-    )
-    write_curves(
-        root / "data/curves/rl_round/rl_1.csv", [{"step": step, "reward/mean": step / 4} for step in (1, 2)]
-    )
+    write_curves(root / "data/curves/sft.csv", [{"step": 1, "loss/train": 2.0}, {"step": 2, "loss/train": 0.5 + seed}])
+    write_curves(root / "data/curves/rl_round/rl_1.csv", [{"step": step, "reward/mean": step / 4} for step in (1, 2)])
     write_text_atomically(root / "params.yaml", yaml.safe_dump(PARAMS | {"seed": seed}, sort_keys=False))
     write_lock(root)
     return root
@@ -152,9 +132,7 @@ def write_lock(root: Path) -> None:
             "params": {"params.yaml": {section: _value(params, section) for section in sections}},
             "outs": [_listed(root, path) for path in outs],
         }
-    write_text_atomically(
-        root / "dvc.lock", yaml.safe_dump({"schema": "2.0", "stages": stages}, sort_keys=False)
-    )
+    write_text_atomically(root / "dvc.lock", yaml.safe_dump({"schema": "2.0", "stages": stages}, sort_keys=False))
 
 
 def _listed(root: Path, path: str) -> dict[str, Any]:

@@ -115,9 +115,7 @@ def _chain(draw: random.Random) -> str:
 
 def _factorial(draw: random.Random) -> str:
     digits = "9" * draw.randint(5, 200)
-    return draw.choice(
-        [f"{digits}!", f"(({digits}!)!)!", f"{digits}!!!", rf"\frac{{{digits}!}}{{{digits[1:]}!}}"]
-    )
+    return draw.choice([f"{digits}!", f"(({digits}!)!)!", f"{digits}!!!", rf"\frac{{{digits}!}}{{{digits[1:]}!}}"])
 
 
 def _nesting(draw: random.Random) -> str:

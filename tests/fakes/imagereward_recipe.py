@@ -61,16 +61,8 @@ def _small(params: dict[str, Any]) -> dict[str, Any]:
     params["reward_evaluation"] |= {"device": "cpu", "threads": 1, "bootstrap_draws": 100}
     refl = params["refl"]
     refl["feedback"]["window"] = [2, 3]
-    refl |= {
-        "sampling_steps": 4,
-        "batch_images": 4,
-        "evaluate_every_updates": 2,
-        "checkpoint_every_updates": 2,
-    }
-    refl["pretraining"] |= {
-        "batch_images": 4,
-        "images": {"kind": "shards", "path": "data/images/pool/round_1"},
-    }
+    refl |= {"sampling_steps": 4, "batch_images": 4, "evaluate_every_updates": 2, "checkpoint_every_updates": 2}
+    refl["pretraining"] |= {"batch_images": 4, "images": {"kind": "shards", "path": "data/images/pool/round_1"}}
     refl["measurement"] |= {"validation_images": 8, "test_images": 8, "draw_images": 8, "shown_images": 3}
     for own in params["refl_rounds"].values():
         own["updates"] = 2
@@ -121,9 +113,7 @@ def _generator(folder: Path, prompts: list[str]) -> None:
 def _blip() -> dict[str, torch.Tensor]:
     """Small random weights under the names of BLIP's pre-trained file: encoders and projections, no reward head."""
     kept = {
-        name.removeprefix("blip."): value
-        for name, value in published_weights().items()
-        if not name.startswith("mlp.")
+        name.removeprefix("blip."): value for name, value in published_weights().items() if not name.startswith("mlp.")
     }
     return kept | {"temp": torch.tensor(0.07)}
 

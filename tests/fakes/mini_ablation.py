@@ -59,13 +59,7 @@ def mini_ablation() -> dict[str, Any]:
             },
         },
         "comparisons": [
-            {
-                "metric": "accuracy",
-                "variant": "slow",
-                "against": "plain",
-                "direction": "higher",
-                "margin": None,
-            }
+            {"metric": "accuracy", "variant": "slow", "against": "plain", "direction": "higher", "margin": None}
         ],
         "published": {"plain": {"accuracy": 30.0}, "slow": {"accuracy": 36.0}},
     }

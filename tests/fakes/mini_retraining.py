@@ -106,8 +106,7 @@ def make_project(folder: Path) -> Path:
     (folder / "dvc.yaml").write_text(DVC_YAML)
     (folder / "stage.py").write_text(STAGE)
     (folder / ".gitignore").write_text(
-        "/state/\n"
-        + "".join(f"/data/{name}/\n" for name in ("problems", "policies", "responses", "verdicts"))
+        "/state/\n" + "".join(f"/data/{name}/\n" for name in ("problems", "policies", "responses", "verdicts"))
     )
     (folder / ".dvcignore").write_text("state/\n")
     sources = {}

@@ -88,9 +88,7 @@ def environment(tracking: bool = False, front: Path | None = None) -> dict[str, 
     `front` is a folder before it on PATH: that of `warm_stages`.
     """
     kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("RETRACE_STATE", "PYTHONPATH", "DVC_ROOT")
+        name: value for name, value in os.environ.items() if name not in ("RETRACE_STATE", "PYTHONPATH", "DVC_ROOT")
     }
     path = os.pathsep.join([*([str(front)] if front else []), str(Path(sys.executable).parent), kept["PATH"]])
     return {**kept, "PATH": path, "OMP_NUM_THREADS": "1", "RETRACE_TRACKING": "on" if tracking else "off"}

@@ -46,9 +46,7 @@ def respaced_latex(text: str) -> str:
     r"""The same formulas in another house style: `\(..\)`, `\dfrac`, `\left(`, thin spaces, `\tfrac12`, `\leqslant`."""
     parts = re.split(r"(?<!\\)\$", text)
     loose = [part.replace("+", "~+\\,").replace("=", "\\; = \\;") for part in parts]
-    text = "".join(
-        f"\\( {new} \\)" if i % 2 else old for i, (old, new) in enumerate(zip(parts, loose, strict=True))
-    )
+    text = "".join(f"\\( {new} \\)" if i % 2 else old for i, (old, new) in enumerate(zip(parts, loose, strict=True)))
     text = re.sub(r"\\frac\{(\d)\}\{(\d)\}", r"\\tfrac\1\2", text).replace("\\frac", "\\dfrac")
     text = text.replace("\\le ", "\\leqslant ").replace("\\circ", "{\\circ}").replace("^2", "^{2}")
     return re.sub(r"(?<!\\left)\(((?:[^()\\]|\\[a-z])*)\)", r"\\left( \1 \\right)", text)
@@ -99,24 +97,15 @@ def read_mirror(mirror: Path, name: str, field: str) -> list[str]:
     """One text of each row of a mirrored file."""
     known = {entry["name"]: entry for entry in json.loads((mirror / "sources.json").read_text())}
     text = (mirror / known[name]["sha256"]).read_text(encoding="utf-8")
-    rows = (
-        json.loads(text)
-        if known[name]["format"] == "json"
-        else [json.loads(line) for line in text.splitlines()]
-    )
+    rows = json.loads(text) if known[name]["format"] == "json" else [json.loads(line) for line in text.splitlines()]
     return [row[field] for row in rows]
 
 
-def recall_by_kind(
-    index: Contamination, leaks: dict[str, list[tuple[str, str]]]
-) -> dict[str, tuple[int, int]]:
+def recall_by_kind(index: Contamination, leaks: dict[str, list[tuple[str, str]]]) -> dict[str, tuple[int, int]]:
     """Leaks whose own benchmark problem was hit, of all, by kind."""
     return {
         kind: (
-            sum(
-                original in {hit.benchmark_problem for hit in index.find_all(leak)}
-                for original, leak in pairs
-            ),
+            sum(original in {hit.benchmark_problem for hit in index.find_all(leak)} for original, leak in pairs),
             len(pairs),
         )
         for kind, pairs in leaks.items()

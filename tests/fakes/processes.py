@@ -47,9 +47,7 @@ def assert_all_end(processes: Iterable[int | psutil.Process]) -> None:
     wait_until(lambda: not any(map(is_running, processes)), told=f"one of {processes} is still there")
 
 
-def those_with(
-    condition: Callable[[psutil.Process], Any], processes: Iterable[psutil.Process]
-) -> list[psutil.Process]:
+def those_with(condition: Callable[[psutil.Process], Any], processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     """Those that still run and for which `condition` holds; asking one that ends meanwhile is no error."""
     found = []
     for process in processes:

@@ -37,13 +37,7 @@ PARAMS: dict[str, Any] = {
         "final_learning_rate_fraction": 0.1,
         "max_gradient_norm": 1.0,
         "checkpoint_every_steps": 3,
-        "optimizer": {
-            "kind": "adamw",
-            "learning_rate": 0.01,
-            "beta1": 0.9,
-            "beta2": 0.99,
-            "weight_decay": 0.0,
-        },
+        "optimizer": {"kind": "adamw", "learning_rate": 0.01, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0},
     },
     "reward_evaluation": {
         "device": "cpu",
@@ -80,13 +74,7 @@ def write_ranked_pictures(folder: Path) -> None:
         for annotator in ("one", "two"):
             rankings.append(
                 common
-                | {
-                    "annotator_id": annotator,
-                    "is_gold": False,
-                    "image_ids": ids,
-                    "ranks": [3, 2, 1],
-                    "weight": 1.0,
-                }
+                | {"annotator_id": annotator, "is_gold": False, "image_ids": ids, "ranks": [3, 2, 1], "weight": 1.0}
             )
             pairs += [
                 {
@@ -100,8 +88,7 @@ def write_ranked_pictures(folder: Path) -> None:
                 for better, worse in ((1, 0), (2, 0), (2, 1))
             ]
             ratings += [
-                common
-                | {"image_id": name, "annotator_id": annotator, "overall": 2.0 * place + 1, "issues": []}
+                common | {"image_id": name, "annotator_id": annotator, "overall": 2.0 * place + 1, "issues": []}
                 for place, name in enumerate(ids)
             ]
     write_shards(rows, folder / "pool", images_per_shard=20)
@@ -122,6 +109,4 @@ def reward_model_flags(inputs: Path, params: Path, out: Path) -> list[str]:
     flags = ["reward_model@round_1", "--params", params, "--scorer", inputs / "base"]
     flags += ["--pairs", inputs / "preferences", "--pool", inputs / "pool"]
     flags += ["--earlier-pool", inputs / "pool", "--out", out / "round_1", "--curves", out / "curves.csv"]
-    return [
-        str(flag) for flag in [*flags, "--metrics", out / "metrics.json", "--headline", out / "headline.json"]
-    ]
+    return [str(flag) for flag in [*flags, "--metrics", out / "metrics.json", "--headline", out / "headline.json"]]

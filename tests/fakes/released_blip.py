@@ -38,12 +38,8 @@ def published_weights(layers: int = 2, image: int = 32, patch: int = 16, seed: i
     for number in range(layers):
         block = f"blip.visual_encoder.blocks.{number}"
         shapes |= _norm(f"{block}.norm1", vision) | _norm(f"{block}.norm2", vision)
-        shapes |= _dense(f"{block}.attn.qkv", vision, 3 * vision) | _dense(
-            f"{block}.attn.proj", vision, vision
-        )
-        shapes |= _dense(f"{block}.mlp.fc1", vision, 2 * vision) | _dense(
-            f"{block}.mlp.fc2", 2 * vision, vision
-        )
+        shapes |= _dense(f"{block}.attn.qkv", vision, 3 * vision) | _dense(f"{block}.attn.proj", vision, vision)
+        shapes |= _dense(f"{block}.mlp.fc1", vision, 2 * vision) | _dense(f"{block}.mlp.fc2", 2 * vision, vision)
         layer = f"blip.text_encoder.encoder.layer.{number}"
         for kind, keys in (("attention", text), ("crossattention", vision)):
             shapes |= _dense(f"{layer}.{kind}.self.query", text, text)
@@ -74,11 +70,7 @@ def published_reward(weights: Weights, pixels: Tensor, ids: Tensor, mask: Tensor
 
 def _vision(weights: Weights, pixels: Tensor) -> Tensor:
     patch = weights["patch_embed.proj.weight"]
-    x = (
-        conv2d(pixels, patch, weights["patch_embed.proj.bias"], stride=patch.shape[-1])
-        .flatten(2)
-        .transpose(1, 2)
-    )
+    x = conv2d(pixels, patch, weights["patch_embed.proj.bias"], stride=patch.shape[-1]).flatten(2).transpose(1, 2)
     x = torch.cat((weights["cls_token"].expand(len(pixels), -1, -1), x), dim=1) + weights["pos_embed"]
     rows, length, width = x.shape
     for block in _layers(weights, "blocks."):
@@ -119,9 +111,7 @@ def _part(weights: Weights, prefix: str) -> Weights:
 
 
 def _layers(weights: Weights, prefix: str) -> list[Weights]:
-    numbers = sorted(
-        {int(name.removeprefix(prefix).split(".")[0]) for name in weights if name.startswith(prefix)}
-    )
+    numbers = sorted({int(name.removeprefix(prefix).split(".")[0]) for name in weights if name.startswith(prefix)})
     return [_part(weights, f"{prefix}{number}.") for number in numbers]
 
 

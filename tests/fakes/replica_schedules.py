@@ -55,9 +55,7 @@ class ScriptedReplica:
                 tokens = self.flights[name]
                 tokens.append(token(name, self.version, len(tokens)))
                 if len(tokens) >= self.lengths(name, self.version):
-                    ended[name] = Sample(
-                        tokens, [-1.0] * len(tokens), StopReason.END_OF_SEQUENCE, self.version
-                    )
+                    ended[name] = Sample(tokens, [-1.0] * len(tokens), StopReason.END_OF_SEQUENCE, self.version)
                     del self.flights[name]
         fresh = {
             name: Begun(tokens[before[name] :], [-1.0] * (len(tokens) - before[name]))
@@ -104,9 +102,7 @@ class Schedule:
                 orders = self.coordinator.orders(name, self.published[-1], self.published)
                 if orders is not None or fleet[name].flights:
                     told = orders or Orders()
-                    pending.append(
-                        (name, fleet[name].advance(told, self.generator.randint(1, 12), self.published))
-                    )
+                    pending.append((name, fleet[name].advance(told, self.generator.randint(1, 12), self.published)))
             if pending and self.generator.random() < 0.7:
                 who, report = pending.pop(self.generator.randrange(len(pending)))
                 self._judge(self.coordinator.receive(who, report))

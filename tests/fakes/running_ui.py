@@ -53,9 +53,7 @@ class RunningUi:
             "PATH": self.path,
         }
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-        command = supervised(
-            [sys.executable, "-m", "pipelines.ui.servers"]
-        )  # it ends with the tests, however they end
+        command = supervised([sys.executable, "-m", "pipelines.ui.servers"])  # it ends with the tests, however they end
         self.process = subprocess.Popen(
             command,
             cwd=PROJECT,
@@ -124,7 +122,5 @@ class RunningUi:
         return {one["name"]: one["state_name"] for one in found}
 
     def log(self, flow_run: str) -> str:
-        lines = self.ask(
-            "logs/filter", {"logs": {"flow_run_id": {"any_": [flow_run]}}, "sort": "TIMESTAMP_ASC"}
-        )
+        lines = self.ask("logs/filter", {"logs": {"flow_run_id": {"any_": [flow_run]}}, "sort": "TIMESTAMP_ASC"})
         return "\n".join(line["message"] for line in lines)

@@ -52,8 +52,6 @@ def shape_prompts(path: Path, also: Sequence[str] = ()) -> Path:
     """Writes the miniature's table of prompts, and further ones to train on."""
     params = TypeAdapter(T2iPromptsParams).validate_python(mini_shapes()["t2i_prompts"])
     rows, _, _ = make_prompts(params, seed=0)
-    rows += [
-        {"prompt_id": prompt_id(text), "prompt": text, "split": "train", "source": "test"} for text in also
-    ]
+    rows += [{"prompt_id": prompt_id(text), "prompt": text, "split": "train", "source": "test"} for text in also]
     write_table(rows, path, PROMPT)
     return path

@@ -74,19 +74,14 @@ def reward_model() -> TrainedModel[Rows, tuple[Tensor, Tensor]]:
     def forward(module: nn.Module, pairs: Rows) -> tuple[Tensor, Tensor]:
         return module(pairs.first)[:, 0], module(pairs.second)[:, 0]
 
-    return trained_model(
-        make, forward, torch.ones(FEATURES), lambda module: (module[0].weight, module[-1].weight)
-    )
+    return trained_model(make, forward, torch.ones(FEATURES), lambda module: (module[0].weight, module[-1].weight))
 
 
 def ranking_loss(scores: tuple[Tensor, Tensor], pairs: Rows) -> tuple[Tensor, dict[str, Tensor]]:
     """This micro-batch's share of the mean over all pairs."""
     share = len(pairs.first) / sum(SHARES)
     right = (scores[0] > scores[1]).sum()
-    return pairwise_ranking_loss(*scores) * share, {
-        "right": right,
-        "pairs_max": torch.tensor(len(pairs.first)),
-    }
+    return pairwise_ranking_loss(*scores) * share, {"right": right, "pairs_max": torch.tensor(len(pairs.first))}
 
 
 def denoiser() -> TrainedModel[Rows, Tensor]:
@@ -111,9 +106,7 @@ def _pairs() -> list[Rows]:
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn(sum(SHARES), FEATURES, generator=generator)
     gap = 0.1 + torch.rand(sum(SHARES), FEATURES, generator=generator)
-    return [
-        Rows(first, first - lower) for first, lower in zip(rows.split(SHARES), gap.split(SHARES), strict=True)
-    ]
+    return [Rows(first, first - lower) for first, lower in zip(rows.split(SHARES), gap.split(SHARES), strict=True)]
 
 
 def _pictures() -> list[Rows]:

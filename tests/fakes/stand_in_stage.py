@@ -24,11 +24,7 @@ def main(job: Job) -> None:
     params = yaml.safe_load(job.paths.params.read_text())
     seed = 0 if stage in WITHOUT_SEED else params["seed"]
     own = [stage, job.item, seed, params.get(stage), params["rl"] if stage == "rl_round" else 0]
-    made_of = [
-        _content(Path(value))
-        for value in flags.values()
-        if value.startswith("data/") and Path(value).exists()
-    ]
+    made_of = [_content(Path(value)) for value in flags.values() if value.startswith("data/") and Path(value).exists()]
     digest = hashlib.sha256(json.dumps([own, made_of]).encode()).hexdigest()
     if stage == "sft":
         time.sleep(1.0)
@@ -63,9 +59,7 @@ def _write(stage: str, path: Path, digest: str) -> None:
         path.write_text(json.dumps(metrics))
     elif path.suffix == ".csv":
         with open(path, "w") as file:
-            csv.writer(file).writerows(
-                [["step", "length/response_tokens_mean"], [1, 20], [2, int(digest[:2], 16)]]
-            )
+            csv.writer(file).writerows([["step", "length/response_tokens_mean"], [1, 20], [2, int(digest[:2], 16)]])
     elif stage == "grade" and path.suffix == ".parquet":
         import pandas
 

@@ -45,12 +45,7 @@ def write_taught_extractor(folder: Path) -> Path:
     save_policy(model, tokenizer, folder)
     tokenizer = load_tokenizer(folder)
     params = TorchTrainerParams(
-        kind="torch",
-        device="cpu",
-        dtype="float32",
-        threads=1,
-        micro_batch_tokens=4096,
-        gradient_checkpointing=False,
+        kind="torch", device="cpu", dtype="float32", threads=1, micro_batch_tokens=4096, gradient_checkpointing=False
     )
     adamw = AdamwParams(kind="adamw", learning_rate=0.01, beta1=0.9, beta2=0.95, weight_decay=0.0)
     trainer = TorchTrainer(params, adamw, 1.0, language_model(folder, params))

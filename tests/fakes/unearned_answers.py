@@ -13,9 +13,7 @@ Pair = tuple[str, str]
 
 
 def _boxed(draw: Draw, gold: str, answer: str) -> Pair:
-    form = draw.choice(
-        [r"\boxed{%s}", r"So we get $\boxed{%s}$.", r"\[ \boxed{%s} \]", "The answer is $%s$."]
-    )
+    form = draw.choice([r"\boxed{%s}", r"So we get $\boxed{%s}$.", r"\[ \boxed{%s} \]", "The answer is $%s$."])
     return gold, form.replace("%s", answer)
 
 
@@ -65,13 +63,7 @@ def _shuffled(draw: Draw, letters: str) -> str:
             return other
 
 
-_ORDERED_FIGURES = [
-    (r"\angle", 3),
-    (r"\overrightarrow", 2),
-    ("ray ", 2),
-    (r"\triangle", 3),
-    (r"\overline", 3),
-]
+_ORDERED_FIGURES = [(r"\angle", 3), (r"\overrightarrow", 2), ("ray ", 2), (r"\triangle", 3), (r"\overline", 3)]
 """Figures with as many letters as make their order count: an angle has its vertex in the middle, a ray its start first,
 vertices of a triangle correspond to another one's, and three letters under a line are digits."""
 _UNORDERED_FIGURES = [(r"\angle", 3), (r"\overline", 2), (r"\widehat", 2), (r"\overleftrightarrow", 2)]
@@ -79,18 +71,14 @@ _UNORDERED_FIGURES = [(r"\angle", 3), (r"\overline", 2), (r"\widehat", 2), (r"\o
 
 
 def _figure(draw: Draw, sign: str, letters: str) -> str:
-    is_braced = (
-        sign.startswith(r"\over") or sign == r"\widehat" or (sign.startswith("\\") and draw.random() < 0.5)
-    )
+    is_braced = sign.startswith(r"\over") or sign == r"\widehat" or (sign.startswith("\\") and draw.random() < 0.5)
     return f"{sign}{{{letters}}}" if is_braced else f"{sign} {letters}"
 
 
 def letters(draw: Draw) -> Pair:
     """The letters of a word, a figure or a sequence of choices in another order."""
     capitals = "".join(draw.sample("ABCDEFGHKLMNOPQRST", draw.randint(2, 6)))
-    word = draw.choice(
-        ["no", "on", "was", "odd", "ten", "saw", "even", "north", "heart", "below", "two", "stop"]
-    )
+    word = draw.choice(["no", "on", "was", "odd", "ten", "saw", "even", "north", "heart", "below", "two", "stop"])
     capital_word = draw.choice(["NO", "TEN", "EAST", "YES", "ODD", "EVEN", "TRUE"])
     text = draw.choice([capitals, capitals, capitals, word, capital_word])
     form = draw.choice(["%s", "%s", r"\text{%s}", r"\mathrm{%s}", r"\textbf{%s}"])
@@ -101,9 +89,7 @@ def letters(draw: Draw) -> Pair:
         while sign == r"\angle" and other == vertices[::-1]:
             other = _shuffled(draw, vertices)
         return _boxed(draw, _figure(draw, sign, vertices), _figure(draw, sign, other))
-    return _boxed(
-        draw, draw.choice(["%s", form]).replace("%s", text), form.replace("%s", _shuffled(draw, text))
-    )
+    return _boxed(draw, draw.choice(["%s", form]).replace("%s", text), form.replace("%s", _shuffled(draw, text)))
 
 
 _BASE_NAMES = {2: "two", 3: "three", 5: "five", 6: "six", 7: "seven", 8: "eight", 9: "nine"}
@@ -151,9 +137,7 @@ def left_over(draw: Draw) -> Pair:
     value = draw.randint(2, 99)
     other = value + draw.choice([-1, 1, 2, 10])
     gold = draw.choice([str(value), f"n={value}"])
-    words = draw.choice(
-        ["squared", "cubed", "factorial", "halves", "thirds", "doubled", "plus one", "and a half"]
-    )
+    words = draw.choice(["squared", "cubed", "factorial", "halves", "thirds", "doubled", "plus one", "and a half"])
     answer = draw.choice(
         [
             rf"{value} \text{{ or }} {other}",
@@ -188,9 +172,7 @@ def left_over(draw: Draw) -> Pair:
     )
     if draw.random() < 0.1:
         return _boxed(
-            draw,
-            gold,
-            rf"{value} \text{{ {draw.choice(['upper bound', 'estimate', 'is a bound', 'guesses'])}}}",
+            draw, gold, rf"{value} \text{{ {draw.choice(['upper bound', 'estimate', 'is a bound', 'guesses'])}}}"
         )
     if draw.random() < 0.2:
         gold, other_word = draw.choice([("yes", "no"), ("true", "false"), ("even", "odd"), ("east", "west")])
@@ -208,15 +190,7 @@ def left_over(draw: Draw) -> Pair:
 def _about_a_value(draw: Draw, value: str) -> str:
     """A sentence that bounds the value, estimates it, or says that it was another step's."""
     noun = draw.choice(
-        [
-            "bound",
-            "upper bound",
-            "lower bound",
-            "estimate",
-            "best estimate",
-            "first guess",
-            "rough approximation",
-        ]
+        ["bound", "upper bound", "lower bound", "estimate", "best estimate", "first guess", "rough approximation"]
     )
     noun = draw.choice(
         [
@@ -237,17 +211,13 @@ def _about_a_value(draw: Draw, value: str) -> str:
     if draw.random() < 0.6:
         copula = draw.choice(["is", "equals", "is equal to", "is exactly"])
         return f"{draw.choice(['The', 'the', 'Its', 'So the', 'This'])} {subject} {copula} {value}"
-    return f"{value} " + draw.choice(
-        [f"is the {subject}", f"as {noun}", f"because it is a {noun}", f"({noun})", noun]
-    )
+    return f"{value} " + draw.choice([f"is the {subject}", f"as {noun}", f"because it is a {noun}", f"({noun})", noun])
 
 
 def prose(draw: Draw) -> Pair:
     """A marker, and then a sentence in which the gold answer is a number that is not what it says."""
     value, other = draw.randint(2, 99), draw.randint(2, 99)
-    marker = draw.choice(
-        ["The answer is ", "Answer: ", "#### ", "**Final Answer:** ", "So the final answer is "]
-    )
+    marker = draw.choice(["The answer is ", "Answer: ", "#### ", "**Final Answer:** ", "So the final answer is "])
     sentence = draw.choice(
         [
             f"{other} more than {value}",
@@ -290,9 +260,9 @@ def prose(draw: Draw) -> Pair:
             _about_a_value(draw, f"${value}$"),
         ]
     )
-    return str(value), draw.choice(
-        ["", "We count the cases.\n", r"Let $x=3$. "]
-    ) + marker + sentence + draw.choice([".", "", "\n"])
+    return str(value), draw.choice(["", "We count the cases.\n", r"Let $x=3$. "]) + marker + sentence + draw.choice(
+        [".", "", "\n"]
+    )
 
 
 def chains(draw: Draw) -> Pair:
@@ -360,18 +330,7 @@ def restated(draw: Draw) -> Pair:
 def towers(draw: Draw) -> Pair:
     """What no computer can write out, beside golds of every kind."""
     gold = draw.choice(
-        [
-            r"\sqrt 2",
-            "7",
-            "x+1",
-            r"\pi",
-            "(1,2)",
-            r"\{1,2\}",
-            r"\frac12",
-            "[0,1)",
-            r"\lfloor x \rfloor",
-            "yes",
-        ]
+        [r"\sqrt 2", "7", "x+1", r"\pi", "(1,2)", r"\{1,2\}", r"\frac12", "[0,1)", r"\lfloor x \rfloor", "yes"]
     )
     a, b, c = draw.randint(2, 9), draw.randint(2, 12), draw.choice([100, 99, 10**3, 10**6])
     huge = draw.choice(["10^9", "10^{12}", str(10**9), "2^{40}", "9" * 11])

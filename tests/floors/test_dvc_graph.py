@@ -56,9 +56,7 @@ def test_stages_that_know_ranks_are_started_by_section_launch_and_take_gpus():
         tools = ("build_trainer", "build_sampler", "pick_device", "launched_ranks")
         used = [tool for tool in tools if f"import {tool}" in sources]
         assert LAUNCHER in stage["cmd"] or "launched_ranks" not in used, name
-        assert name == "grade" or bool(used) == ("runs_model=" in sources), (
-            name
-        )  # its judge runs by hand alone
+        assert name == "grade" or bool(used) == ("runs_model=" in sources), name  # its judge runs by hand alone
 
 
 def test_dvc_can_resolve_the_graph(resolved):
@@ -80,11 +78,7 @@ def test_a_branch_that_a_recipe_lacks_leaves_no_stage_and_changes_no_file():
 
 def test_what_stages_make_is_ignored_by_git_or_is_small_text():
     """Weights and tables never reach git, whatever DVC's own .gitignore files say."""
-    ignored = [
-        line.strip("/\n")
-        for line in (PROJECT / ".gitignore").read_text().splitlines()
-        if line.startswith("/")
-    ]
+    ignored = [line.strip("/\n") for line in (PROJECT / ".gitignore").read_text().splitlines() if line.startswith("/")]
     for stage in STAGES.values():
         for entry in stage.get("outs") or []:
             path = next(iter(entry)) if isinstance(entry, dict) else entry
@@ -134,9 +128,4 @@ def test_our_own_resolving_gives_what_dvc_finds(resolved):
         assert sorted(mine.outs) == sorted(out.def_path for out in stage.outs)
         assert sorted(mine.deps) == sorted(dep.def_path for dep in stage.deps if not hasattr(dep, "params"))
         read = {name.partition(".")[0] for dep in stage.deps for name in getattr(dep, "params", ())}
-        assert read <= set(mine.reads) and not set(mine.reads) - read - {
-            "launch",
-            "policies",
-            "sources",
-            "rl_rounds",
-        }
+        assert read <= set(mine.reads) and not set(mine.reads) - read - {"launch", "policies", "sources", "rl_rounds"}

@@ -20,9 +20,7 @@ from tests.fakes.miniature import dvc, stages_run
 PROJECT = Path(__file__).resolve().parents[2]
 LAPTOP = read_yaml(PROJECT / "pipelines" / "recipes" / "laptop.yaml")
 STAGES = stage_names(PROJECT)
-DVC_STAGES = {
-    name: stage.get("do", stage) for name, stage in read_yaml(PROJECT / "dvc.yaml")["stages"].items()
-}
+DVC_STAGES = {name: stage.get("do", stage) for name, stage in read_yaml(PROJECT / "dvc.yaml")["stages"].items()}
 MEMORY = {}
 
 
@@ -82,12 +80,7 @@ def test_what_a_stage_does_not_compute_with_leaves_its_fingerprint(project, memo
         after = fingerprints(project, memory)
         return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
 
-    whole = {
-        reach.files[module]
-        for reach in reaches().values()
-        for module, name in reach.definitions
-        if name == ALL
-    }
+    whole = {reach.files[module] for reach in reaches().values() for module, name in reach.definitions if name == ALL}
     sources = [path for path in memory if path.name != "stage.py"]
     files = [path for path in sources if path.relative_to(project) not in whole]
     for path in files:
@@ -114,11 +107,7 @@ def test_what_a_stage_does_not_compute_with_leaves_its_fingerprint(project, memo
     assert changed() == {"paint"}, "a whole new stage with its table"
     trained = {"sft", "rl_round", "reward_model", "refl"}
     edit(
-        project,
-        memory,
-        "stages/engines/trainers/torch_trainer.py",
-        "class TorchTrainer(",
-        "class TorchTrainer(dict, ",
+        project, memory, "stages/engines/trainers/torch_trainer.py", "class TorchTrainer(", "class TorchTrainer(dict, "
     )
     assert changed() == {"paint", *trained}, "what is chosen counts"
 
@@ -130,26 +119,17 @@ def test_a_definition_that_moves_to_another_file_runs_nothing_again(project, mem
     (project / "stages/foundations/seeds.py").unlink()
     target = project / "stages/foundations/files.py"
     imports = [
-        line
-        for line in lines.splitlines()
-        if line.startswith(("import ", "from ")) and "__future__" not in line
+        line for line in lines.splitlines() if line.startswith(("import ", "from ")) and "__future__" not in line
     ]
     rest = lines.partition("from __future__ import annotations\n")[2]
     target.write_text(
-        target.read_text().replace("import hashlib\n", "import hashlib\n" + "\n".join(imports) + "\n", 1)
-        + rest
+        target.read_text().replace("import hashlib\n", "import hashlib\n" + "\n".join(imports) + "\n", 1) + rest
     )
     memory.pop(target)
     moved = 0
     for path in project.glob("stages/**/*.py"):
         if "stages.foundations.seeds" in path.read_text():
-            edit(
-                project,
-                memory,
-                path.relative_to(project),
-                "stages.foundations.seeds",
-                "stages.foundations.files",
-            )
+            edit(project, memory, path.relative_to(project), "stages.foundations.seeds", "stages.foundations.files")
             moved += 1
     assert moved > 10 and fingerprints(project, memory) == before
 
@@ -196,10 +176,7 @@ def declared(section):
             for one in flat(model)
             if field in getattr(one, "model_fields", {})
         }.values()
-        model, default = (
-            info.annotation,
-            None if info.is_required() else info.get_default(call_default_factory=True),
-        )
+        model, default = (info.annotation, None if info.is_required() else info.get_default(call_default_factory=True))
     return [one for one in flat(model) if isinstance(one, type) and issubclass(one, BaseModel)], default
 
 
@@ -275,20 +252,14 @@ def statements(tree):
 def sites(tree):
     """The constants and operators of a definition, bare strings and the cases of a choice aside."""
     inside = {id(node): node for node in ast.walk(tree)}
-    apart = [
-        node
-        for node in inside.values()
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    ]
+    apart = [node for node in inside.values() if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
     apart += [case for node in inside.values() if is_choice(node) for case in node.cases]
     left_out = {id(node) for one in apart for node in ast.walk(one)}
     return [
         node
         for number, node in inside.items()
         if number not in left_out
-        and isinstance(
-            node, ast.BinOp | ast.BoolOp | ast.Compare | ast.UnaryOp | ast.AugAssign | ast.Constant
-        )
+        and isinstance(node, ast.BinOp | ast.BoolOp | ast.Compare | ast.UnaryOp | ast.AugAssign | ast.Constant)
     ]
 
 
@@ -323,9 +294,7 @@ def test_each_of_a_hundred_mutations_is_seen(project, memory):
     before, rng, mutated, others = fingerprints(project, memory), random.Random(0), set(), 0
     for stage in rng.choices(STAGES, k=100):
         reach = reaches()[stage]
-        module = rng.choice(
-            sorted({module for module, name in reach.definitions if name not in (ALL, GUARD)})
-        )
+        module = rng.choice(sorted({module for module, name in reach.definitions if name not in (ALL, GUARD)}))
         path = project / reach.files[module]
         kept, source = path.read_text(), memory.pop(path)
         path.write_text(ast.unparse(ast.parse(kept)))
@@ -381,10 +350,7 @@ def test_dvc_runs_nothing_but_code(project):
 
 def test_a_stage_or_round_more_in_the_graph_runs_nothing_again_but_the_pages():
     """What asks stages about themselves has the graph in its fingerprint: a round more would train all rounds again."""
-    assert {name for name, reach in reaches().items() if ABOUT in reach.definitions} == {
-        "report",
-        "t2i_report",
-    }
+    assert {name for name, reach in reaches().items() if ABOUT in reach.definitions} == {"report", "t2i_report"}
 
 
 def test_what_a_worker_runs_is_reached_by_every_stage_that_starts_one():

@@ -11,13 +11,7 @@ import networkx
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-LEVELS = {
-    "stages.foundations": 0,
-    "stages.observe": 1,
-    "stages.algorithms": 2,
-    "stages.engines": 3,
-    "stages.pages": 3,
-}
+LEVELS = {"stages.foundations": 0, "stages.observe": 1, "stages.algorithms": 2, "stages.engines": 3, "stages.pages": 3}
 STAGE_LEVEL, PIPELINES_LEVEL = 4, 5
 OWNERS_OF_SHARED_SECTIONS = (
     "stages.engines.samplers.params",
@@ -44,9 +38,7 @@ def module_name(path: Path) -> str:
 
 
 MODULES = {
-    module_name(path): path
-    for folder in ("stages", "pipelines")
-    for path in sorted((PROJECT / folder).rglob("*.py"))
+    module_name(path): path for folder in ("stages", "pipelines") for path in sorted((PROJECT / folder).rglob("*.py"))
 }
 
 

@@ -54,9 +54,7 @@ def test_no_recipe_names_a_path_outside_the_project():
     named = {path.name: values_of(read_recipe(PROJECT, path.stem)) for path in RECIPES}
     assert all(named.values())
     outside = re.compile(r"(\.\./|/|~|file:|[A-Za-z]:\\).*")
-    assert not {
-        name: found for name, all_of in named.items() if (found := [v for v in all_of if outside.match(v)])
-    }
+    assert not {name: found for name, all_of in named.items() if (found := [v for v in all_of if outside.match(v)])}
 
 
 def test_no_value_for_another_machine_is_a_comment():
@@ -69,14 +67,10 @@ def test_only_what_may_be_left_out_has_a_default_and_unknown_keys_are_refused():
     assert len(own_models()) > 30
     for model in own_models():
         assert model.model_config["extra"] == "forbid" and model.model_config["frozen"], model
-        with_default = {
-            name: field.default for name, field in model.model_fields.items() if not field.is_required()
-        }
+        with_default = {name: field.default for name, field in model.model_fields.items() if not field.is_required()}
         optional = {"study", "replicas", "reward", "compile", "sources"}
         allowed = set(with_default) if model is StudyParams else optional
-        assert set(with_default) <= allowed and not any(with_default.values()), (
-            f"{model.__name__}: {with_default}"
-        )
+        assert set(with_default) <= allowed and not any(with_default.values()), f"{model.__name__}: {with_default}"
 
 
 @functools.cache
@@ -86,16 +80,12 @@ def explained_fields(model):
     return {
         field.target.id
         for field, below in pairwise(definition.body)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(below, ast.Expr)
-        and isinstance(below.value, ast.Constant)
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
     }
 
 
 def test_every_model_says_what_it_is_for():
-    silent = [
-        model.__name__ for model in own_models() if not vars(model)["__doc__"]
-    ]  # inspect.getdoc inherits
+    silent = [model.__name__ for model in own_models() if not vars(model)["__doc__"]]  # inspect.getdoc inherits
     assert not silent, f"no docstring of their own: {silent}"
 
 
@@ -107,9 +97,7 @@ def test_every_number_is_bounded_or_explained():
         explained = set().union(*map(explained_fields, parents))
         for name, field in model.model_fields.items():
             is_number = {int, float} & {field.annotation, *get_args(field.annotation)}
-            is_bounded = any(
-                hasattr(rule, end) for rule in field.metadata for end in ("ge", "gt", "le", "lt")
-            )
+            is_bounded = any(hasattr(rule, end) for rule in field.metadata for end in ("ge", "gt", "le", "lt"))
             if is_number and not is_bounded and name not in explained:
                 bare.append(f"{model.__name__}.{name}")
     assert not bare
@@ -117,11 +105,7 @@ def test_every_number_is_bounded_or_explained():
 
 def test_every_section_is_read_by_a_stage():
     graph = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"]
-    read = {
-        str(name).split(".")[0]
-        for stage in graph.values()
-        for name in stage.get("do", stage).get("params", [])
-    }
+    read = {str(name).split(".")[0] for stage in graph.values() for name in stage.get("do", stage).get("params", [])}
     read |= set(re.findall(r"\$\{(\w+)[.}]", (PROJECT / "dvc.yaml").read_text()))
     assert set(section_models()) <= read
 
@@ -129,10 +113,7 @@ def test_every_section_is_read_by_a_stage():
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (
-            lambda p: p.pop("sft"),
-            r"rl_round@rl_1 needs data/policies/sft, .*: add section `sft`, which makes it",
-        ),
+        (lambda p: p.pop("sft"), r"rl_round@rl_1 needs data/policies/sft, .*: add section `sft`, which makes it"),
         (lambda p: p.pop("verifier"), "verifier: missing section, which curate reads"),
         (lambda p: p.pop("rl_rounds"), "rl: no stage of this recipe reads it"),
         (lambda p: p.pop("policies"), "policies: missing section; dvc.yaml interpolates it"),
@@ -149,19 +130,10 @@ def test_every_section_is_read_by_a_stage():
             ),
             r"rl_rounds\.rl_1\.reward: reward\.kind cosine has its own value for long responses",
         ),
-        (
-            lambda p: p["rl_rounds"]["rl_1"].update(start_from="rl_7"),
-            "rl_round@rl_1 needs data/policies/rl_7",
-        ),
-        (
-            lambda p: p["rl_rounds"]["rl_1"].update(start_from="rl_1"),
-            "which no other stage of this recipe makes",
-        ),
+        (lambda p: p["rl_rounds"]["rl_1"].update(start_from="rl_7"), "rl_round@rl_1 needs data/policies/rl_7"),
+        (lambda p: p["rl_rounds"]["rl_1"].update(start_from="rl_1"), "which no other stage of this recipe makes"),
         (lambda p: p["grade"].update(pass_at_k=[64]), r"pass_at_k \[64\] exceeds respond\.samples 8"),
-        (
-            lambda p: p["launch"].update(command={"kind": "torchrun"}, gpus_per_node=2),
-            "set trainer.kind deepspeed",
-        ),
+        (lambda p: p["launch"].update(command={"kind": "torchrun"}, gpus_per_node=2), "set trainer.kind deepspeed"),
         (
             lambda p: p.update(
                 launch={**p["launch"], "command": {"kind": "torchrun"}, "gpus_per_node": 3},

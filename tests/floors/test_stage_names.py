@@ -55,9 +55,7 @@ def test_the_search_finds_names(tmp_path, monkeypatch):
     monkeypatch.setattr(f"{__name__}.PROJECT", tmp_path)
     file = tmp_path / "pipelines" / "x.py"
     file.parent.mkdir()
-    file.write_text(
-        '"""The stage sft."""\nA = "sft"\nB = f"grade@{A}"\nC = ("rl_round/x", "stages.respond.stage")\n'
-    )
+    file.write_text('"""The stage sft."""\nA = "sft"\nB = f"grade@{A}"\nC = ("rl_round/x", "stages.respond.stage")\n')
     assert named_stages(file) == {"sft", "grade@", "rl_round/x", "stages.respond.stage"}
 
 

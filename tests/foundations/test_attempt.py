@@ -32,12 +32,7 @@ def test_the_scratch_folder_is_there_and_named_by_the_hash(attempt, tmp_path):
 def test_the_hash_follows_params_inputs_seed_names_and_code(attempt):
     first = attempt()
     assert attempt() == first
-    others = [
-        attempt(seed=4),
-        attempt(params={"learning_rate": 0.2}),
-        attempt(policy="rl_1"),
-        attempt(round="a"),
-    ]
+    others = [attempt(seed=4), attempt(params={"learning_rate": 0.2}), attempt(policy="rl_1"), attempt(round="a")]
     Path("data/code").mkdir(parents=True)
     Path("data/code/grade.json").write_text("{}")
     assert attempt() == first, "another stage's code"

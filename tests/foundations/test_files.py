@@ -44,9 +44,7 @@ def test_names_of_files_and_folders_are_synced_after_they_are_put_there(tmp_path
     assert {path.name for path, _ in synced} >= {"inner", "weights", folder.name}
 
 
-@pytest.mark.parametrize(
-    ("code", "is_raised"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)]
-)
+@pytest.mark.parametrize(("code", "is_raised"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)])
 def test_a_file_system_that_cannot_sync_folders_is_no_error(code, is_raised, tmp_path, monkeypatch):
     def refuse(handle):
         if Path(os.readlink(f"/proc/self/fd/{handle}")).is_dir():

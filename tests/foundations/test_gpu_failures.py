@@ -115,9 +115,7 @@ def test_a_gpu_that_torch_cannot_use_is_no_reason_to_compute_on_the_cpu(monkeypa
 def test_a_checkpoint_of_another_trainer_is_refused_with_its_ranks(tmp_path):
     for rank in range(2):
         (tmp_path / f"rank-{rank:05d}.safetensors").touch()
-    with pytest.raises(
-        UserError, match=r"trainer.kind deepspeed on 2 rank\(s\), and trainer.kind torch cannot"
-    ):
+    with pytest.raises(UserError, match=r"trainer.kind deepspeed on 2 rank\(s\), and trainer.kind torch cannot"):
         require_written_by("torch", tmp_path, "trainer.safetensors")
     (tmp_path / "trainer.safetensors").touch()
     require_written_by("torch", tmp_path, "trainer.safetensors")

@@ -17,9 +17,7 @@ def test_metrics_are_flat_and_finite(tmp_path):
 
 def test_a_headline_holds_the_numbers_to_compare_under_the_words_of_all_stages(tmp_path):
     metrics = {"rows/in": 9, "rows/kept": 5, "loss/last": 0.5}
-    write_metrics(
-        tmp_path / "m.json", metrics, {tmp_path / "h" / "a.json": {"kept": "rows/kept", "loss": "none"}}
-    )
+    write_metrics(tmp_path / "m.json", metrics, {tmp_path / "h" / "a.json": {"kept": "rows/kept", "loss": "none"}})
     assert json.loads((tmp_path / "h" / "a.json").read_text()) == {"kept": 5}
     assert json.loads((tmp_path / "m.json").read_text()) == metrics
     with pytest.raises(ValueError, match="not \\['rows'\\]"):

@@ -10,12 +10,8 @@ def test_a_new_state_folder_is_for_this_user_alone(tmp_path, monkeypatch):
     assert state_folder().stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize(
-    ("mode", "closed"), [(0o755, 0o700), (0o775, 0o770), (0o777, 0o770), (0o2770, 0o2770)]
-)
-def test_one_that_others_could_read_is_closed_and_a_group_that_writes_is_left_in(
-    tmp_path, monkeypatch, mode, closed
-):
+@pytest.mark.parametrize(("mode", "closed"), [(0o755, 0o700), (0o775, 0o770), (0o777, 0o770), (0o2770, 0o2770)])
+def test_one_that_others_could_read_is_closed_and_a_group_that_writes_is_left_in(tmp_path, monkeypatch, mode, closed):
     folder = tmp_path / "state"
     folder.mkdir()
     folder.chmod(mode)

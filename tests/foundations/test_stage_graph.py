@@ -129,9 +129,7 @@ def test_a_plain_stage_and_a_path_of_names_are_checked_too():
 def test_dvc_repro_by_hand_runs_nothing_of_a_hostile_recipe(tmp_path):
     """The shell metacharacters are in the name of a source, as in a recipe that somebody sent."""
     project = tmp_path / "project"
-    tracked = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, text=True, check=True
-    )
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, text=True, check=True)
     for name in filter(None, tracked.stdout.split("\0")):
         if name.startswith(("stages/", "pipelines/", "dvc.yaml", ".dvc/", ".dvcignore", "requirements.lock")):
             (project / name).parent.mkdir(parents=True, exist_ok=True)

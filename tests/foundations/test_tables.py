@@ -63,8 +63,5 @@ def test_an_empty_table_is_refused_with_the_remedy(tmp_path):
 
 
 def test_a_file_that_may_not_be_read_is_not_called_broken(tmp_path):
-    with (
-        pytest.raises(UserError, match=r"may not be read.*give this user the right"),
-        parquet_errors_told(tmp_path),
-    ):
+    with pytest.raises(UserError, match=r"may not be read.*give this user the right"), parquet_errors_told(tmp_path):
         raise PermissionError(13, "Permission denied", str(tmp_path))

@@ -16,9 +16,7 @@ STAGE = (
     "run_stage(lambda: (print(os.getpid(), flush=True), time.sleep(60)))"
 )
 DIRECTLY = "subprocess.run([sys.executable, '-c', stage], env=environment)"
-BEHIND_A_SHELL = (
-    "subprocess.run(['/bin/sh', '-c', '\"$0\" -c \"$1\"; true', sys.executable, stage], env=environment)"
-)
+BEHIND_A_SHELL = "subprocess.run(['/bin/sh', '-c', '\"$0\" -c \"$1\"; true', sys.executable, stage], env=environment)"
 BEHIND_A_LAUNCHER = (
     "subprocess.run([sys.executable, '-c', "
     "'import subprocess, sys; subprocess.run([sys.executable, \"-c\", sys.argv[1]])', stage], env=environment)"

@@ -23,9 +23,7 @@ def test_a_resumed_training_counts_from_where_it_was_and_shows_the_newest_number
         curve.append({"step": step + 1, "loss/train": 0.5 - step / 1000})
     first, second, third = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"sft: 60 of 63 steps in \d+ s, loss 0\.5, validation loss 0\.25", first)
-    assert re.fullmatch(
-        r"sft: 61 of 63 steps in \d+ s, \d+ s left, loss 0\.44, validation loss 0\.25", second
-    )
+    assert re.fullmatch(r"sft: 61 of 63 steps in \d+ s, \d+ s left, loss 0\.44, validation loss 0\.25", second)
     assert third.startswith("sft: 62 of 63 steps")
 
 

@@ -145,9 +145,7 @@ with track(attempt_at("rl_round", {}, {}, policy=sys.argv[4], round="rl_1")) as 
 def start_stage(first, last, seconds, policy="rl_1"):
     command = [sys.executable, "-c", STAGE, str(first), str(last), str(seconds), policy]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    )
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
 
 
 @pytest.mark.parametrize("whole_group", [False, True])
@@ -202,10 +200,7 @@ def test_a_killed_stage_is_marked_killed(state):
 
 def test_nan_is_left_out_and_counted_a_refused_name_is_told_and_the_rest_arrives(state, capfd):
     run_once(
-        values=[
-            (0, {"loss/train": float("nan"), "reward/mean": 1.0, "what?": 2.0}),
-            (1, {"loss/train": float("inf")}),
-        ]
+        values=[(0, {"loss/train": float("nan"), "reward/mean": 1.0, "what?": 2.0}), (1, {"loss/train": float("inf")})]
     )
     _, (recorded,) = runs_in(state)
     assert recorded.data.metrics["nan_steps"] == 2
@@ -222,9 +217,7 @@ def test_many_stages_may_make_the_database_at_once(empty_state):
 
 @pytest.mark.slow
 def test_equal_attempts_at_once_have_a_run_each_and_leave_one_folder(state):
-    stages = [
-        start_stage(10 * n, 10 * n + 10, 5 - n) for n in range(3)
-    ]  # the first to begin is the last to end
+    stages = [start_stage(10 * n, 10 * n + 10, 5 - n) for n in range(3)]  # the first to begin is the last to end
     assert [stage.wait() for stage in stages] == [0, 0, 0]
     client, runs = runs_in(state)
     assert [run.info.status for run in runs] == ["FINISHED"] * 3
@@ -326,9 +319,7 @@ def test_a_login_in_the_address_reaches_the_server_and_is_shown_and_stored_nowhe
 
 
 @pytest.mark.slow
-def test_a_wrong_address_shows_no_password_and_the_next_attempt_delivers_to_its_own(
-    state, monkeypatch, capfd
-):
+def test_a_wrong_address_shows_no_password_and_the_next_attempt_delivers_to_its_own(state, monkeypatch, capfd):
     for address in ("postgresql://me:S3CRETPW@127.0.0.1:9/x", "nothing://me:S3CRETPW@h/x"):
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
         with pytest.raises(ZeroDivisionError), track(attempt_at("sft", {}, {}, seed=1)) as run:

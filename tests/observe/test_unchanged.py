@@ -29,11 +29,7 @@ GRAPH = {
         },
     },
     "pooled": {"cmd": "python -m stages pooled", "deps": ["data/code/pooled.json"], "outs": ["data/pooled"]},
-    "page": {
-        "cmd": "python -m stages page",
-        "deps": ["data/code/page.json", "params.yaml"],
-        "outs": ["data/page"],
-    },
+    "page": {"cmd": "python -m stages page", "deps": ["data/code/page.json", "params.yaml"], "outs": ["data/page"]},
 }
 WAIT = """
     Path("started").touch()
@@ -214,9 +210,7 @@ def touch(*names):
     def edit(project):
         for name in names:
             os.utime(project / name, ns=(1, 1))
-            subprocess.run(
-                ["touch", project / name], check=True
-            )  # opens it for writing, which Python's does not
+            subprocess.run(["touch", project / name], check=True)  # opens it for writing, which Python's does not
 
     return edit
 
@@ -232,10 +226,7 @@ def expected(project):
 
 
 SEEN = {
-    "a section that it lists": (
-        replaced("params.yaml", "first: 1", "first: 11"),
-        "`toy.first` in params.yaml",
-    ),
+    "a section that it lists": (replaced("params.yaml", "first: 1", "first: 11"), "`toy.first` in params.yaml"),
     "a value that it reads later": (replaced("params.yaml", "second: 2", "second: 22"), "`toy.second`"),
     "the item of its round": (replaced("params.yaml", "value: 3", "value: 33"), "`rounds.one.value`"),
     "a key more": (replaced("params.yaml", "first: 1", "first: 1\n  third: 3"), "`toy.third`"),
@@ -247,10 +238,7 @@ SEEN = {
     "a template": (replaced("stages/toy/word.txt", "nine", "ten"), "stages/toy/word.txt"),
     "an input table": (replaced("data/in/table", "6", "66"), "data/in/table"),
     "an input table that is put back": (and_back("data/in/table", "6", "66"), "data/in/table"),
-    "an input table that is replaced and put back": (
-        replaced_and_back("data/in/table", "66"),
-        "data/in/table",
-    ),
+    "an input table that is replaced and put back": (replaced_and_back("data/in/table", "66"), "data/in/table"),
     "an input table that is touched and changed": (
         lambda project: (touch("data/in/table")(project), replaced("data/in/table", "6", "7")(project)),
         "data/in/table",
@@ -269,14 +257,10 @@ def test_a_stage_fails_when_its_inputs_change_while_it_runs(project, change):
     assert "toy@one" not in recorded(project)
 
 
-@pytest.mark.parametrize(
-    "change", ["a value that it reads later", "a module that it imports later", "an input table"]
-)
+@pytest.mark.parametrize("change", ["a value that it reads later", "a module that it imports later", "an input table"])
 def test_the_next_runs_give_what_is_there_then(project, change):
     """Also out of the run cache, and also after the edit is taken back."""
-    kept = {
-        name: (project / name).read_text() for name in ("params.yaml", "stages/toy/late.py", "data/in/table")
-    }
+    kept = {name: (project / name).read_text() for name in ("params.yaml", "stages/toy/late.py", "data/in/table")}
     code, printed = run_with_edit(project, "toy@one", SEEN[change][0])
     assert code != 0, printed
     for texts in ({}, kept):
@@ -306,8 +290,7 @@ def test_a_stage_succeeds_when_something_else_changes(project):
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [("late.py", "8", "88"), ("asked.py", "VALUE", "VALUE + 1"), ("made.py", "9", "99")],
+    ("name", "old", "new"), [("late.py", "8", "88"), ("asked.py", "VALUE", "VALUE + 1"), ("made.py", "9", "99")]
 )
 def test_a_stage_fails_when_code_is_edited_for_the_processes_that_it_starts(project, name, old, new):
     """Also where the edit is put back before the stage ends, and a worker alone has imported it."""
@@ -358,9 +341,7 @@ def test_stage_code_fails_when_what_it_reads_changes(project, edit):
     main = project / "stages/code/run.py"
     text = main.read_text()
     assert text.count("    write_fingerprints(PROJECT") == 1
-    waiting = text.replace(
-        "    write_fingerprints(PROJECT", f"    import time{WAIT}    write_fingerprints(PROJECT"
-    )
+    waiting = text.replace("    write_fingerprints(PROJECT", f"    import time{WAIT}    write_fingerprints(PROJECT")
     main.write_text(waiting)
     code, printed = run_with_edit(project, "code", edit)
     assert code != 0 and "Changed while it ran" in printed, printed

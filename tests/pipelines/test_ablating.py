@@ -41,24 +41,17 @@ def project(tmp_path_factory):
         if main.parent.name != "code":
             shutil.copy2(PROJECT / "tests" / "fakes" / "stand_in_stage.py", main)
     write_ablation(folder, mini_ablation())
-    for command in (
-        ["add", "-A"],
-        ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "stand-ins"],
-    ):
+    for command in (["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "stand-ins"]):
         subprocess.run(["git", *command], cwd=folder, check=True)
     command = [*COMMAND, "mini", "--jobs", "2"]
-    with subprocess.Popen(
-        command, cwd=folder, env=environment(tracking=True) | {"PYTHONPATH": str(folder)}
-    ) as process:
+    with subprocess.Popen(command, cwd=folder, env=environment(tracking=True) | {"PYTHONPATH": str(folder)}) as process:
         logs = folder / "state/ablations/mini/logs"
         wait_until(lambda: any("sft" in stages_run(log.read_text()) for log in logs.glob("*.log")), 600)
         family = psutil.Process(process.pid).children(recursive=True)
         os.kill(process.pid, signal.SIGINT)
         assert process.wait() == 130
     assert_all_end(family)
-    folder.joinpath("first_stages").write_text(
-        json.dumps([stages_of(folder, "plain-0"), stages_of(folder, "plain-1")])
-    )
+    folder.joinpath("first_stages").write_text(json.dumps([stages_of(folder, "plain-0"), stages_of(folder, "plain-1")]))
     retrace(folder, "mini", "--jobs", "2")
     return folder
 
@@ -115,9 +108,5 @@ def test_a_failing_variant_is_told_and_the_others_go_on(project):
     write_ablation(project, content)
     done = retrace(project, "mini", check=False)
     assert done.returncode == 1
-    assert (
-        "broken seed 0: FAILED" in done.stderr and "fewer problems than rl.problems_per_step" in done.stderr
-    )
-    assert json.loads((project / "reports/ablations/mini.json").read_text())["missing"] == [
-        "seed 0 of broken"
-    ]
+    assert "broken seed 0: FAILED" in done.stderr and "fewer problems than rl.problems_per_step" in done.stderr
+    assert json.loads((project / "reports/ablations/mini.json").read_text())["missing"] == ["seed 0 of broken"]

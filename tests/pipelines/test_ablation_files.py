@@ -48,33 +48,18 @@ def test_every_ablation_of_the_project_is_valid(name):
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (
-            changed("variants", "slow", "rl.optimizer.learning_rat", 1),
-            "slow: rl.opt.*learning_rat: unknown key",
-        ),
+        (changed("variants", "slow", "rl.optimizer.learning_rat", 1), "slow: rl.opt.*learning_rat: unknown key"),
         (changed("variants", "slow", "rll.x", 1), "variant slow: rll: unknown section"),
-        (
-            changed("variants", "slow", "rl.minibatches", 0),
-            r"slow: rl\.minibatches: .*greater than or equal to 1",
-        ),
+        (changed("variants", "slow", "rl.minibatches", 0), r"slow: rl\.minibatches: .*greater than or equal to 1"),
         (changed("overrides", "grade.pass_at_k", [9]), r"variant plain: grade\.pass_at_k \[9\] exceeds"),
         (changed("variants", "slow", "builds_on", "quick"), "builds_on: no earlier variant 'quick'"),
         (changed("variants", "slow", None), "variants.slow: .*mapping"),
         (changed("baseline", "fast"), "no variant 'fast'; there are plain, slow"),
         (changed("published", "fast", {"accuracy": 1}), "no variant 'fast'"),
         (changed("published", "slow", {"speed": 1}), "no metric 'speed'; there are accuracy, length"),
-        (
-            changed("metrics", "accuracy", "key", "arithmetic_held_out/avg_at_8"),
-            "accuracy.key: there is no .*avg_at_2",
-        ),
-        (
-            changed("metrics", "accuracy", "file", "grade/rl_7"),
-            "metrics.accuracy.file: there is no 'grade/rl_7'",
-        ),
-        (
-            changed("metrics", "length", "file", "rl_round/rl_7"),
-            "metrics.length.file: there is no 'rl_round/rl_7'",
-        ),
+        (changed("metrics", "accuracy", "key", "arithmetic_held_out/avg_at_8"), "accuracy.key: there is no .*avg_at_2"),
+        (changed("metrics", "accuracy", "file", "grade/rl_7"), "metrics.accuracy.file: there is no 'grade/rl_7'"),
+        (changed("metrics", "length", "file", "rl_round/rl_7"), "metrics.length.file: there is no 'rl_round/rl_7'"),
         (changed("policy", "rl_7"), "policy 'rl_7' is not measured; policies are sft, rl_1"),
         (changed("seeds", []), "ablation mini.seeds: .*at least 1"),
         (changed("seeds", [1, 1]), "each may stand there once"),
@@ -103,11 +88,7 @@ def test_variants_build_on_others_and_the_seed_is_set(root):
     content["variants"]["more"] = {"says": "also more updates", "builds_on": "slow", "rl.minibatches": 4}
     ablation = checked(root, content)
     params = params_of(root, ablation, "more", 1)
-    assert (params["rl"]["optimizer"]["learning_rate"], params["rl"]["minibatches"], params["seed"]) == (
-        0.00025,
-        4,
-        1,
-    )
+    assert (params["rl"]["optimizer"]["learning_rate"], params["rl"]["minibatches"], params["seed"]) == (0.00025, 4, 1)
     assert params_of(root, ablation, "plain", 0)["rl"]["minibatches"] == 2
     assert targets_of(ablation, "more", params) == ["grade@rl_1", "rl_round@rl_1"]
 

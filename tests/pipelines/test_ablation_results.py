@@ -4,15 +4,7 @@ import pandas
 import pytest
 
 from pipelines.ablating.definition import Ablation, Comparison
-from pipelines.ablating.page import (
-    dot_plot,
-    metric_table,
-    number,
-    round_values,
-    spread,
-    told_difference,
-    told_missing,
-)
+from pipelines.ablating.page import dot_plot, metric_table, number, round_values, spread, told_difference, told_missing
 from pipelines.ablating.plan import PlannedRun
 from pipelines.ablating.results import (
     Difference,
@@ -47,9 +39,7 @@ def found(by_seed, low, high, over_seeds=None):
 
 def test_means_and_deviations_over_seeds():
     assert BASE.mean == 0.375
-    assert BASE.seed_sd == pytest.approx(
-        0.125 * 2**0.5
-    )  # deviations of 0.125 on both sides, divided by n - 1 = 1
+    assert BASE.seed_sd == pytest.approx(0.125 * 2**0.5)  # deviations of 0.125 on both sides, divided by n - 1 = 1
     assert Measured({0: 0.5}, {}).seed_sd is None
     assert Measured({0: 0.5, 1: None}, {}).mean is None, "a mean of the seeds that got there would flatter"
 
@@ -181,14 +171,8 @@ def test_needed_stages_are_those_that_the_targets_may_depend_on():
     stages = {
         "code": {"cmd": "x", "outs": ["data/code/a.json"]},
         "a": {"cmd": "x", "deps": ["data/code/a.json"], "outs": ["data/policies/base"]},
-        "round": {
-            "do": {"cmd": "x", "deps": ["data/policies/${item.start}"], "outs": ["data/policies/${key}"]}
-        },
-        "folder": {
-            "cmd": "x",
-            "deps": ["data/policies"],
-            "metrics": [{"data/folder.json": {"cache": False}}],
-        },
+        "round": {"do": {"cmd": "x", "deps": ["data/policies/${item.start}"], "outs": ["data/policies/${key}"]}},
+        "folder": {"cmd": "x", "deps": ["data/policies"], "metrics": [{"data/folder.json": {"cache": False}}]},
         "other": {"cmd": "x", "outs": ["data/images"]},
     }
     assert needed_stages(stages, ["round"]) == ["a", "code", "round"]
@@ -217,9 +201,5 @@ def test_missing_runs_are_told_by_their_seeds():
     planned = [(variant, seed) for seed in range(4) for variant in ("a", "b", "c")]
     done = [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
     assert told_missing(planned, done) == ["seeds 2, 3 of every variant", "seeds 0, 1 of c"]
-    assert told_missing(planned, [*done, ("b", 2)]) == [
-        "seed 3 of every variant",
-        "seed 2 of a",
-        "seeds 0, 1, 2 of c",
-    ]
+    assert told_missing(planned, [*done, ("b", 2)]) == ["seed 3 of every variant", "seed 2 of a", "seeds 0, 1, 2 of c"]
     assert told_missing([("a", 0)], []) == ["seed 0 of a"] and told_missing(planned, planned) == []

@@ -65,13 +65,7 @@ def write_branch(folder):
     """Two packages, `retrace graph`, and a recipe that has nothing else."""
     packages = {
         "toy": {
-            "stage": {
-                "section": "toy",
-                "model": "ToyParams",
-                "type": "ToyParams",
-                "inputs": {},
-                "foreach": "",
-            }
+            "stage": {"section": "toy", "model": "ToyParams", "type": "ToyParams", "inputs": {}, "foreach": ""}
             | {"out": "first", "metrics": "toy", "wrong": 'sections["toy"].value == 13'}
             | {"raw": 'lambda params: [{"kind": "toys", "seed": 1}]'},
             "run": 'job.sections["toy"].value',
@@ -112,9 +106,7 @@ def project(tmp_path_factory):
 
 def python(folder, *arguments, tracking=False, code=0):
     command = [sys.executable, *arguments]
-    done = subprocess.run(
-        command, cwd=folder, env=environment(tracking), text=True, capture_output=True, check=False
-    )
+    done = subprocess.run(command, cwd=folder, env=environment(tracking), text=True, capture_output=True, check=False)
     printed = done.stdout + done.stderr
     assert done.returncode == code, printed
     return printed
@@ -126,9 +118,7 @@ def retrace(folder, *words, **more):
 
 def names_in(folder, *arguments):
     """Stages, without their items, that a `dvc repro` of what `make repro` asks for would run."""
-    script = (
-        "from pipelines.graph.graph import what_to_repro as w; from pathlib import Path; print(*w(Path('.')))"
-    )
+    script = "from pipelines.graph.graph import what_to_repro as w; from pathlib import Path; print(*w(Path('.')))"
     chosen = python(folder, "-c", script).split()
     printed = dvc(folder, "repro", "--dry", *arguments, *chosen)
     return {name.partition("@")[0] for name in stages_run(printed)}
@@ -153,16 +143,13 @@ def test_a_new_branch_is_two_packages_and_one_command(project):
 
 
 @pytest.mark.parametrize(
-    ("raised", "code", "said"),
-    [("UserError", 2, "error: no toys"), ("RuntimeError", 1, "RuntimeError: no toys")],
+    ("raised", "code", "said"), [("UserError", 2, "error: no toys"), ("RuntimeError", 1, "RuntimeError: no toys")]
 )
 def test_a_failing_stage_is_shown_with_all_it_said_and_gives_its_exit_code(project, raised, code, said):
     source = project / "stages/toy/run.py"
     before = source.read_text()
     imported = "    from stages.foundations.errors import UserError\n"
-    source.write_text(
-        before.replace("    value =", f"{imported}    raise {raised}('no toys')\n    value =", 1)
-    )
+    source.write_text(before.replace("    value =", f"{imported}    raise {raised}('no toys')\n    value =", 1))
     printed = python(project, "-m", "pipelines.commands.repro", "toys", code=code)
     source.write_text(before)
     failed, rest = printed.split("[2/4] toy  failed after ")[1].split("\n", 1)
@@ -174,9 +161,7 @@ def test_a_failing_stage_is_shown_with_all_it_said_and_gives_its_exit_code(proje
 def test_its_mistakes_are_told_by_its_own_package(project):
     recipe = project / "pipelines/recipes/unlucky.yaml"
     recipe.write_text("extends: toys.yaml\ntoy.value: 13\n")
-    assert "toy.value 13 brings bad luck" in python(
-        project, "-m", "pipelines.commands.repro", "unlucky", code=2
-    )
+    assert "toy.value 13 brings bad luck" in python(project, "-m", "pipelines.commands.repro", "unlucky", code=2)
     recipe.write_text("extends: toys.yaml\ntoy: {vlaue: 1}\n")
     assert "toy.vlaue: unknown key" in python(project, "-m", "pipelines.commands.repro", "unlucky", code=2)
     recipe.write_text("extends: toys.yaml\nwithout: [toy]\n")
@@ -194,17 +179,7 @@ def test_a_recipe_without_the_web_runs_all_the_rest(project, tmp_path):
         printed = python(project, "-c", code)
     assert stages_run(printed)[-1] == "report"
     chosen = names_in(project, "--force")
-    assert {
-        "base",
-        "collect",
-        "curate",
-        "demonstrate",
-        "sft",
-        "rl_round",
-        "respond",
-        "grade",
-        "report",
-    } <= chosen
+    assert {"base", "collect", "curate", "demonstrate", "sft", "rl_round", "respond", "grade", "report"} <= chosen
     assert not chosen & (WEB | {"toy", "twist"})
     page = (project / "reports/index.html").read_text()
     assert "Exercises found" not in page and "collect_web" not in page.partition("The parameters")[0]

@@ -34,11 +34,7 @@ def test_a_folder_where_a_file_should_be_is_told(tmp_path, monkeypatch, command)
 @pytest.mark.parametrize(
     ("error", "code", "told"),
     [
-        (
-            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "page"),
-            1,
-            "error: no disk space left at page: free",
-        ),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "page"), 1, "error: no disk space left at page: free"),
         (UserError("mend it"), 2, "error: mend it\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
     ],

@@ -80,19 +80,11 @@ def test_a_clock_that_is_set_moves_no_duration_no_step_no_checkpoint_and_no_lock
     from mlflow.tracking import MlflowClient
 
     state, began = Path(os.environ["RETRACE_STATE"]), time.time()
-    pipes = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "text": True,
-        "cwd": tmp_path,
-        "env": clocked,
-    }
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": tmp_path, "env": clocked}
     first = subprocess.Popen([sys.executable, "-c", STAGE, "first"], **pipes)
     assert first.stdout.readline() == "from 0\n"
     second = subprocess.Popen([sys.executable, "-c", STAGE, "second"], **pipes)
-    assert "waiting for the run of process" in second.stdout.readline(), (
-        "the lock holds while the clock is set"
-    )
+    assert "waiting for the run of process" in second.stdout.readline(), "the lock holds while the clock is set"
     first.stdin.write("\n")
     first.stdin.flush()
     assert first.wait() == -signal.SIGKILL
@@ -105,10 +97,7 @@ def test_a_clock_that_is_set_moves_no_duration_no_step_no_checkpoint_and_no_lock
     points = client.get_metric_history(run.info.run_id, "reward/mean")
     assert sorted((point.step, point.value) for point in points) == [(step, step) for step in range(6)]
     assert (
-        0.06
-        <= run.data.metrics["system/time/update_seconds"]
-        <= run.data.metrics["system/time/total_seconds"]
-        < took
+        0.06 <= run.data.metrics["system/time/update_seconds"] <= run.data.metrics["system/time/total_seconds"] < took
     )
     (line,) = latest_runs(state / "ledger.jsonl")
     assert line["seconds"] == pytest.approx(run.data.metrics["system/time/total_seconds"], abs=0.001)

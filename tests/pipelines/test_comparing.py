@@ -119,15 +119,11 @@ def test_problems_of_the_training_data_are_told_and_left_out_on_demand():
         own = side(name, answers([chance] * 20))
         return Side(name, (replace(own.answers[0], leaked=leaked),))
 
-    sides = [
-        with_leaks("a", known, 0.4),
-        with_leaks("b", frozenset({("sums", "sums/4"), ("sums", "sums/9")}), 0.9),
-    ]
+    sides = [with_leaks("a", known, 0.4), with_leaks("b", frozenset({("sums", "sums/4"), ("sums", "sums/9")}), 0.9)]
     found = compare(sides, ["avg"], False, False)
     assert only(found).difference.problems == 20 and found.benchmarks[0].leaked == 3
-    assert (
-        "TRAINED ON: 3 of 20 problems of sums are in a side's training tables; --clean leaves them out."
-        in notes(found)
+    assert "TRAINED ON: 3 of 20 problems of sums are in a side's training tables; --clean leaves them out." in notes(
+        found
     )
     cleaned = compare(sides, ["avg"], False, False, is_clean=True)
     assert only(cleaned).difference.problems == 17 and any(
@@ -149,9 +145,7 @@ def test_a_problem_with_the_same_id_and_another_text_is_another_problem():
     changed = [dict(row, answer="7") if row["problem_id"] == "sums/3" else row for row in rows]
     with pytest.raises(UserError, match="1 problems have the same id and another text"):
         compare([side("a", rows), side("b", changed)], ["avg"], False, False)
-    assert (
-        only(compare([side("a", rows), side("b", changed)], ["avg"], True, False)).difference.problems == 19
-    )
+    assert only(compare([side("a", rows), side("b", changed)], ["avg"], True, False)).difference.problems == 19
 
 
 def test_samples_and_benchmarks_must_match():
@@ -219,22 +213,14 @@ def test_the_results_of_an_ablation_are_variants_with_seeds(tmp_path):
     assert [(own.name, len(own.answers)) for own in sides] == [("plain", 2), ("slow", 2)]
     one = only(compare(sides, ["avg"], False, False))
     assert (one.first, one.verdict) == ("plain", "better") and set(one.by_seed) == {0, 1}
-    assert (
-        read_sides([str(results / "plain-0"), str(results / "slow-1")], tmp_path, nothing)[1].answers[0].seed
-        == 1
-    )
+    assert read_sides([str(results / "plain-0"), str(results / "slow-1")], tmp_path, nothing)[1].answers[0].seed == 1
 
 
 def test_json_and_text_say_the_same():
     sides = [side("a", answers([0.2] * 20, seed=1)), side("b", answers([0.9] * 20, seed=2))]
     found = compare(sides, FAMILIES, False, False)
     content = json.loads(json.dumps(as_json(found)))
-    assert [one["metric"] for one in content["comparisons"]] == [
-        "avg_at_4",
-        "greedy",
-        "pass_at_4",
-        "maj_at_4",
-    ]
+    assert [one["metric"] for one in content["comparisons"]] == ["avg_at_4", "greedy", "pass_at_4", "maj_at_4"]
     first = content["comparisons"][0]
     assert first["low"] <= first["difference"] <= first["high"] and (first["finding"], first["claim"]) == (
         "higher",

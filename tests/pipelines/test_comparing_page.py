@@ -92,10 +92,7 @@ def test_the_command_prints_a_table_and_writes_page_and_record(project, tmp_path
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [
-        (["sft", "nope"], "is no policy"),
-        (["sft", "rl_1", "--metrics", "best"], "there are avg, greedy, pass, maj"),
-    ],
+    [(["sft", "nope"], "is no policy"), (["sft", "rl_1", "--metrics", "best"], "there are avg, greedy, pass, maj")],
 )
 def test_a_mistake_is_exit_code_2(project, tmp_path, arguments, told):
     done = run(*arguments, "--out", str(tmp_path / "c.html"))

@@ -179,9 +179,7 @@ def test_in_a_log_a_running_stage_gives_a_line_in_ten_seconds(root: Path) -> Non
         show(console, PROGRESS.format(step, 4 * step), clock)
     lines = [line for line in out.getvalue().splitlines() if "rl_3" in line]
     assert len(lines) == 5, "60 seconds"
-    assert lines[0] == (
-        "[13/24] rl_round@rl_3  2 of 15 steps, 25 s left, reward 0.794, accuracy 0.897, loss -0.00209"
-    )
+    assert lines[0] == ("[13/24] rl_round@rl_3  2 of 15 steps, 25 s left, reward 0.794, accuracy 0.897, loss -0.00209")
     assert "\x1b" not in out.getvalue() and "\r" not in out.getvalue()
 
 
@@ -231,9 +229,7 @@ def test_what_a_failed_stage_said_is_shown_whole_with_its_exit_code(
     assert log.getvalue().endswith(said + FAILURE)
 
 
-def test_a_stage_that_was_killed_and_a_dvc_that_failed_itself(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stage_that_was_killed_and_a_dvc_that_failed_itself(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = io.StringIO()
     console, clock, _ = console_of(root, out)
     show(console, CODE + BEFORE_RL_3 + RL_3 + FAILURE.replace("with 2", "with -9"), clock)

@@ -77,9 +77,7 @@ def test_two_tasks_get_different_gpus_and_the_third_waits_and_says_so(tmp_path, 
             waiting.start()
             wait_until(lambda: lines)
             time.sleep(0.2)
-            assert len(lines) == 1 and lines[0].startswith(
-                "waiting for 1 of the GPUs 0, 1; 0 is held by process"
-            )
+            assert len(lines) == 1 and lines[0].startswith("waiting for 1 of the GPUs 0, 1; 0 is held by process")
             assert got == []
         waiting.join()
     assert got == [("1",)]
@@ -182,15 +180,9 @@ def test_a_stage_may_take_gpus_by_its_parameters(tmp_path, method, gpus):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        (
-            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
-            "lower trainer.micro_batch_tokens",
-        ),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "lower trainer.micro_batch_tokens"),
         ("error: no disk space left at data/x: free some", "free disk space"),
-        (
-            "ERROR: failed to reproduce 'sft': failed to run: python -m stages.sft, exited with 137",
-            "killed it",
-        ),
+        ("ERROR: failed to reproduce 'sft': failed to run: python -m stages.sft, exited with 137", "killed it"),
         ("error: --policy x does not exist", "the message says what to correct"),
         ("Traceback (most recent call last):", "correct the cause and run the flow again"),
     ],
@@ -213,10 +205,7 @@ def test_a_failure_has_a_remedy(line, told):
             "torch.OutOfMemoryError: CUDA out of memory",
         ),
         (["step 1", ENDED], "step 1"),
-        (
-            ["ERROR: output 'data/x' is already tracked by SCM", ""],
-            "output 'data/x' is already tracked by SCM",
-        ),
+        (["ERROR: output 'data/x' is already tracked by SCM", ""], "output 'data/x' is already tracked by SCM"),
         ([], "it said nothing"),
     ],
 )
@@ -250,9 +239,7 @@ def test_the_link_to_mlflow_is_the_servers_address_or_none(monkeypatch):
     assert mlflow_search("sft") == "https://me@tracking"
     monkeypatch.setenv("RETRACE_MLFLOW_URL", "http://127.0.0.1:5001")
     monkeypatch.setenv("RETRACE_MLFLOW_EXPERIMENT", "7")
-    assert mlflow_search("sft").startswith(
-        "http://127.0.0.1:5001/#/experiments/7/runs?searchFilter=tags.%60dvc.stage"
-    )
+    assert mlflow_search("sft").startswith("http://127.0.0.1:5001/#/experiments/7/runs?searchFilter=tags.%60dvc.stage")
 
 
 def test_links_lead_to_the_server_that_flows_track_to(tmp_path, monkeypatch):

@@ -34,9 +34,7 @@ def test_packages_are_held_against_the_lock(tmp_path):
     good = {"torch": "2.13.0+cpu", "ruamel-yaml": "0.19.1"}
     assert levels(doctor.check_packages(tmp_path, good)) == [Level.OK]
     (missing,) = doctor.check_packages(tmp_path, {"torch": "2.13.0"})
-    assert (
-        missing.level is Level.PROBLEM and "ruamel.yaml" in missing.found and "make set-up" in missing.remedy
-    )
+    assert missing.level is Level.PROBLEM and "ruamel.yaml" in missing.found and "make set-up" in missing.remedy
     (other,) = doctor.check_packages(tmp_path, good | {"torch": "2.12.0"})
     assert "torch 2.12.0 instead of 2.13.0" in other.found
     # A group that is not complete is not asked for, but what is there of it must agree.
@@ -79,9 +77,7 @@ def test_a_gpu_that_torch_cannot_use_is_a_problem(monkeypatch, build, is_availab
 
 
 def test_a_gpu_in_use_is_a_warning(monkeypatch):
-    assert levels(doctor._used_gpus(["H100, 570.1, 70000, 81559", "H100, 570.1, 5, 81559"])) == [
-        Level.WARNING
-    ]
+    assert levels(doctor._used_gpus(["H100, 570.1, 70000, 81559", "H100, 570.1, 5, 81559"])) == [Level.WARNING]
 
 
 @pytest.mark.parametrize(("gib", "level"), [(1, Level.PROBLEM), (5, Level.WARNING), (50, Level.OK)])
@@ -176,9 +172,7 @@ def test_a_remote_that_does_not_answer_is_a_problem(tmp_path, monkeypatch):
     config.write_text(text + "ftp://nowhere/store\n")
     (found,) = doctor.check_remote(tmp_path)
     assert found.level is Level.PROBLEM and "Unsupported URL type ftp" in found.found
-    config.write_text(
-        text + "ssh://127.0.0.1:1/store\n"
-    )  # nobody listens, or DVC's part for SSH is not installed
+    config.write_text(text + "ssh://127.0.0.1:1/store\n")  # nobody listens, or DVC's part for SSH is not installed
     (found,) = doctor.check_remote(tmp_path)
     assert found.level is Level.PROBLEM and "s (ssh://127.0.0.1:1/store)" in found.found
     config.write_text(text + str(tmp_path / "store") + "\n")
@@ -208,20 +202,14 @@ def test_a_broken_tracking_database_and_broken_parameters(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("text", "is_slow", "told"),
     [
-        (
-            "sampler: {dtype: bfloat16}\ntrainer: {dtype: mixed}\n",
-            True,
-            "sampler.dtype: bfloat16 and trainer",
-        ),
+        ("sampler: {dtype: bfloat16}\ntrainer: {dtype: mixed}\n", True, "sampler.dtype: bfloat16 and trainer"),
         ("trainer: {dtype: mixed}\n", False, None),
         ("sampler: {dtype: float32}\ntrainer: [1]\n", True, None),
         (": no mapping", True, None),
         (None, True, None),
     ],
 )
-def test_bfloat16_on_a_cpu_without_instructions_for_it_is_a_warning(
-    tmp_path, monkeypatch, text, is_slow, told
-):
+def test_bfloat16_on_a_cpu_without_instructions_for_it_is_a_warning(tmp_path, monkeypatch, text, is_slow, told):
     monkeypatch.setattr(doctor, "is_bfloat16_slow", lambda: is_slow)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     if text:
@@ -239,9 +227,4 @@ def test_the_command_tells_each_line_and_fails_on_a_problem_alone(monkeypatch):
     findings.append(Finding("python", Level.PROBLEM, "3.9", "install"))
     shown = CliRunner().invoke(app, ["doctor", "--json"])
     assert shown.exit_code == 1
-    assert json.loads(shown.stdout)[2] == {
-        "name": "python",
-        "level": "problem",
-        "found": "3.9",
-        "remedy": "install",
-    }
+    assert json.loads(shown.stdout)[2] == {"name": "python", "level": "problem", "found": "3.9", "remedy": "install"}

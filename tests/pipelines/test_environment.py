@@ -22,9 +22,7 @@ def project(tmp_path):
     """A copy of what set-up reads, with an environment of links to the present one instead of installed packages."""
     for name in ("requirements.lock", "pyproject.toml", "params.yaml"):
         shutil.copy(PROJECT / name, tmp_path / name)
-    shutil.copytree(
-        PROJECT / "pipelines", tmp_path / "pipelines", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    shutil.copytree(PROJECT / "pipelines", tmp_path / "pipelines", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "stages").symlink_to(PROJECT / "stages")
     return tmp_path
 
@@ -33,10 +31,7 @@ def project(tmp_path):
     ("text", "groups"),
     [
         ("sampler:\n  kind: torch\n", ["core"]),
-        (
-            "sampler:\n  kind: vllm   # fast\ntrainer: {kind: 'deepspeed', stage: 2}\n",
-            ["core", "vllm", "deepspeed"],
-        ),
+        ("sampler:\n  kind: vllm   # fast\ntrainer: {kind: 'deepspeed', stage: 2}\n", ["core", "vllm", "deepspeed"]),
         ("# kind: vllm\nkind: random\n", ["core"]),
         ("extract_web:\n  engine: {kind: ray, processes: 2}\n", ["core", "ray"]),
     ],
@@ -65,9 +60,7 @@ def test_make_test_needs_every_engine(project):
     assert groups_for(["test"], project) == ["core", "vllm", "deepspeed", "ray", "reasoning_gym", "test"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"), [(["repro", "lptop"], "laptop"), (["rpro"], "repro"), ([], "repro")]
-)
+@pytest.mark.parametrize(("arguments", "message"), [(["repro", "lptop"], "laptop"), (["rpro"], "repro"), ([], "repro")])
 def test_an_unknown_recipe_or_target_is_refused_before_anything_is_installed(project, arguments, message):
     command = [sys.executable, "pipelines/set_up.py", *arguments]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True)
@@ -79,12 +72,8 @@ def test_an_unknown_recipe_or_target_is_refused_before_anything_is_installed(pro
 def test_an_old_python_is_refused_in_one_line(project):
     refusals = 0
     for python in OLD_PYTHONS:
-        done = subprocess.run(
-            [python, "pipelines/set_up.py", "test"], cwd=project, capture_output=True, text=True
-        )
-        if (
-            "Retrace" in done.stderr
-        ):  # a version manager's shim without that version behind it says something else
+        done = subprocess.run([python, "pipelines/set_up.py", "test"], cwd=project, capture_output=True, text=True)
+        if "Retrace" in done.stderr:  # a version manager's shim without that version behind it says something else
             refusals += 1
             assert done.returncode == 1 and done.stderr.count("\n") == 1
             assert "needs Python 3.11, 3.12 or 3.13" in done.stderr and "make PYTHON=" in done.stderr
@@ -102,9 +91,7 @@ def test_the_lock_pins_everything_and_holds_no_address():
     groups = read_lock(text)
     assert "://" not in text and "@" not in text and "+" not in text
     pins = {pin for group in groups.values() for pin in group}
-    assert all(
-        re.fullmatch(r"[a-z0-9.-]+==[\w.!]+( ; [^#]+?)?( --hash=sha256:[0-9a-f]{64})*", pin) for pin in pins
-    )
+    assert all(re.fullmatch(r"[a-z0-9.-]+==[\w.!]+( ; [^#]+?)?( --hash=sha256:[0-9a-f]{64})*", pin) for pin in pins)
     assert all("--hash" in pin for pin in pins if not pin.startswith("torch"))
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     locked = {pin.partition("==")[0] for pin in pins}
@@ -117,9 +104,7 @@ def test_a_package_has_one_version_in_all_groups():
     versions: dict[str, set[str]] = {}
     for pin in (pin for group in groups.values() for pin in group):
         versions.setdefault(pin.partition("==")[0], set()).add(pin)
-    assert not {
-        name for name, found in versions.items() if len(found) > 1 and not any(" ; " in one for one in found)
-    }
+    assert not {name for name, found in versions.items() if len(found) > 1 and not any(" ; " in one for one in found)}
 
 
 def test_torchvision_comes_with_vllms_cuda_build_alone():
@@ -153,9 +138,7 @@ def test_nothing_to_do_starts_nothing_and_is_silent(project):
     python.write_text('#!/bin/sh\ntouch "$0.was_started"\n')
     python.chmod(0o755)
     Environment(project)._write_stamp(["core"])
-    done = subprocess.run(
-        [sys.executable, "pipelines/set_up.py", "repro"], cwd=project, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "pipelines/set_up.py", "repro"], cwd=project, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert not python.with_name("python.was_started").exists(), "pip would be run with it"
     with open(project / "requirements.lock", "a") as lock:
@@ -207,9 +190,7 @@ def test_a_missing_network_is_told_with_the_remedy_and_the_next_run_goes_on(proj
         "PIP_FIND_LINKS": "",
     }
     command = [sys.executable, "pipelines/set_up.py", "repro"]
-    done = subprocess.run(
-        command, cwd=project, capture_output=True, text=True, env={**os.environ, **settings}
-    )
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, env={**os.environ, **settings})
     assert done.returncode == 1
     assert "could not be reached: check the network" in done.stderr and "to resume" in done.stderr
     assert (project / ".venv/bin/python").exists()

@@ -70,13 +70,7 @@ def test_an_absolute_path_and_a_folder_of_several_stages(project):
 
 def test_the_text_names_hashes_params_code_and_time(project):
     (project / "state").mkdir()
-    line = {
-        "name": "sft",
-        "stage_hash": "h",
-        "started": "2026-01-01T00:00:00+00:00",
-        "seconds": 75.0,
-        "phases": {},
-    }
+    line = {"name": "sft", "stage_hash": "h", "started": "2026-01-01T00:00:00+00:00", "seconds": 75.0, "phases": {}}
     (project / "state" / "ledger.jsonl").write_text(json.dumps(line) + "\n")
     text = told(project, "rl_1", is_all=True)
     assert dvc_md5(project / "data/policies/rl_1")[:10] in text
@@ -123,10 +117,7 @@ def test_mistakes_are_told_with_the_remedy(project, tmp_path):
     (project / "params.yaml").write_text(params.replace("- rl_1", "- rl_1\n- rl_2"))
     (project / "data/metrics/grade/rl_1.json").write_text("<<<<<<< ours\n{}")
     for argument, message in (
-        (
-            "rl_1",
-            r"is no metric file .*: `git checkout data/metrics/grade/rl_1.json`, or `dvc repro grade@rl_1`",
-        ),
+        ("rl_1", r"is no metric file .*: `git checkout data/metrics/grade/rl_1.json`, or `dvc repro grade@rl_1`"),
         ("rl_2", r"never ran: run `dvc repro grade@rl_2`"),
         ("nope", r"policies: base, sft, rl_1"),
         ("other.json", "no output of a stage"),
@@ -155,9 +146,7 @@ def test_the_picture_has_a_box_for_each_stage_and_no_markup_of_others(project):
     assert {box.text for box in boxes} == set(names(chain)) and "<script" not in text
     corners = {(one.get("x"), one.get("y")) for one in tree.iter() if one.tag.endswith("rect")}
     assert len(corners) == len(boxes) + 1, "no box lies on another"
-    assert len(re.findall(r"<path", text)) == sum(
-        len(one.makers) for step in chain.steps for one in step.inputs
-    )
+    assert len(re.findall(r"<path", text)) == sum(len(one.makers) for step in chain.steps for one in step.inputs)
 
 
 def run(*arguments):
@@ -169,24 +158,15 @@ def run(*arguments):
 def test_the_command_prints_json_and_draws(project, tmp_path):
     done = run("rl_1", "--json", "--picture", str(tmp_path / "chain.svg"))
     content = json.loads(done.stdout)
-    assert (
-        done.exit_code == 0 and content["targets"] == ["grade@rl_1"] and content["scores"]["rows/kept"] == 150
-    )
+    assert done.exit_code == 0 and content["targets"] == ["grade@rl_1"] and content["scores"]["rows/kept"] == 150
     stage = content["stages"][-1]
-    assert {one["path"] for one in stage["outputs"]} == {
-        "data/verdicts/rl_1.parquet",
-        "data/metrics/grade/rl_1.json",
-    }
+    assert {one["path"] for one in stage["outputs"]} == {"data/verdicts/rl_1.parquet", "data/metrics/grade/rl_1.json"}
     assert len(stage["code_md5"]) == 32 and stage["code_definitions"] == 1
     assert (tmp_path / "chain.svg").read_text().startswith("<svg")
-    assert content == as_json(
-        find_chain("rl_1", project), spent_by(find_chain("rl_1", project), project / "state")
-    )
+    assert content == as_json(find_chain("rl_1", project), spent_by(find_chain("rl_1", project), project / "state"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"), [(["nope"], "policies:"), (["sft", "--picture", "x.png"], ".svg")]
-)
+@pytest.mark.parametrize(("arguments", "message"), [(["nope"], "policies:"), (["sft", "--picture", "x.png"], ".svg")])
 def test_a_mistake_is_exit_code_2(project, arguments, message):
     done = run(*arguments)
     assert done.exit_code == 2 and message in done.stderr

@@ -18,13 +18,9 @@ def run(*paths):
 
 def test_pages_of_many_formats(tmp_path):
     (tmp_path / "a.html").write_text(HTML)
-    (tmp_path / "b.unknown").write_text(
-        "# Sums\n\n1. Compute 1+2.\n2. Compute 2+2.\n\n## Answers\n\n1. 3\n2. 4\n"
-    )
+    (tmp_path / "b.unknown").write_text("# Sums\n\n1. Compute 1+2.\n2. Compute 2+2.\n\n## Answers\n\n1. 3\n2. 4\n")
     with gzip.open(tmp_path / "c.jsonl.gz", "wt") as lines:
-        lines.write(
-            json.dumps({"page": "site/1", "html": HTML}) + "\n{broken\n" + json.dumps({"page": "x"}) + "\n"
-        )
+        lines.write(json.dumps({"page": "site/1", "html": HTML}) + "\n{broken\n" + json.dumps({"page": "x"}) + "\n")
     (tmp_path / "d.warc").write_bytes(
         b"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://example.org/\r\nContent-Length: 400000\r\n\r\n"
         b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n" + HTML.encode()
@@ -32,12 +28,7 @@ def test_pages_of_many_formats(tmp_path):
     result = run(*(tmp_path / name for name in ("a.html", "b.unknown", "c.jsonl.gz", "d.warc")))
     assert result.exit_code == 0
     rows = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [row["problem"] for row in rows][:4] == [
-        "Compute 1+2.",
-        "Compute 1+2.",
-        "Compute 2+2.",
-        "Compute 1+2.",
-    ]
+    assert [row["problem"] for row in rows][:4] == ["Compute 1+2.", "Compute 1+2.", "Compute 2+2.", "Compute 1+2."]
     assert set(rows[0]) == {"page", "format", "problem", "solution", "answer", "instructions"} | {
         "number",
         "evidence",
@@ -53,9 +44,7 @@ def test_a_line_that_is_too_long_is_one_bad_row(tmp_path, monkeypatch):
     (tmp_path / "pages.jsonl").write_text("\n".join(lines))
     result = run(tmp_path / "pages.jsonl")
     assert [json.loads(line)["page"] for line in result.stdout.splitlines()] == ["second"]
-    assert (
-        "pages.jsonl:1: row_malformed" in result.stderr and "pages: 1 read, 1 row_malformed" in result.stderr
-    )
+    assert "pages.jsonl:1: row_malformed" in result.stderr and "pages: 1 read, 1 row_malformed" in result.stderr
 
 
 def test_a_missing_file_is_the_users_mistake(tmp_path):
@@ -82,9 +71,7 @@ def test_formats_are_told_by_content(text, form):
 def test_a_folder_in_two_processes_with_what_is_wanted(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "a.html").write_text(HTML + "<h3>Exercise 2</h3><p>Compute 2+2.</p>")
-    (tmp_path / "b.md").write_text(
-        "Compute 9.\n\n<details>\n<summary>Solution</summary>\n\n9\n\n</details>\n"
-    )
+    (tmp_path / "b.md").write_text("Compute 9.\n\n<details>\n<summary>Solution</summary>\n\n9\n\n</details>\n")
     (tmp_path / "c.html").write_text("<p>Nothing here.</p>")
     (tmp_path / "d.png").write_bytes(b"x")
     result = run(tmp_path, "--jobs", "2", "--solved-only", "--min-confidence", "0.8")

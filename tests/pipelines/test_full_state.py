@@ -78,24 +78,18 @@ def runs_in(database):
 
 @pytest.mark.slow
 def test_a_stage_whose_state_has_no_room_says_so_and_the_next_attempt_goes_on(disk, tmp_path):
-    kept = {
-        name: value for name, value in os.environ.items() if name not in ("RETRACE_TRACKING", "DVC_STAGE")
-    }
+    kept = {name: value for name, value in os.environ.items() if name not in ("RETRACE_TRACKING", "DVC_STAGE")}
     surroundings = {**kept, "RETRACE_STATE": str(disk), "PYTHONPATH": str(PROJECT)}
 
     def attempt(filler):
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        process = subprocess.Popen(
-            [sys.executable, "-c", STAGE, str(filler)], cwd=tmp_path, env=surroundings, **pipes
-        )
+        process = subprocess.Popen([sys.executable, "-c", STAGE, str(filler)], cwd=tmp_path, env=surroundings, **pipes)
         process.wait()
         filler.unlink(missing_ok=True)  # its delivery, which is trying still, finds room
         return process.returncode, *process.communicate()
 
     code, out, said = attempt(disk / "filler")
-    assert (code, out) == (1, "from 0\n") and "no disk space left at" in said and "Traceback" not in said, (
-        said
-    )
+    assert (code, out) == (1, "from 0\n") and "no disk space left at" in said and "Traceback" not in said, said
     assert attempt(tmp_path / "nowhere" / "filler") == (0, "from 10\n", "")
     client, (recorded,) = runs_in(disk / "mlflow.db")
     assert recorded.info.status == "FINISHED"
@@ -117,18 +111,9 @@ def test_numbers_wait_while_the_database_has_no_room(disk, tmp_path, monkeypatch
     scratch = tmp_path / "state" / "scratch" / "sft-0"
     scratch.mkdir(parents=True)
     tags = {"stage": "sft", "stage_hash": "ab" * 32}
-    start = {
-        "kind": "start",
-        "ms": 1_700_000_000_000,
-        "name": "sft",
-        "params": {},
-        "inputs": {},
-        "tags": tags,
-    }
+    start = {"kind": "start", "ms": 1_700_000_000_000, "name": "sft", "params": {}, "inputs": {}, "tags": tags}
     points = {f"loss/{name}": 1.0 for name in range(99)}
-    values = [
-        {"kind": "values", "ms": start["ms"] + step, "step": step, "values": points} for step in range(50)
-    ]
+    values = [{"kind": "values", "ms": start["ms"] + step, "step": step, "values": points} for step in range(50)]
     lines = [start, *values, {"kind": "end", "ms": start["ms"] + 9, "status": "FINISHED"}]
     (scratch / "tracking.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     fill(disk)

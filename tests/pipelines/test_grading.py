@@ -18,17 +18,7 @@ ROWS = [
     {"gold": "7"},
     {"gold": "1", "prediction": "1", "tolerance": "much"},
 ]
-VERDICTS = [
-    "correct",
-    "wrong",
-    "unparsed",
-    "unparsed",
-    "correct",
-    "unparsed",
-    "unparsed",
-    "unparsed",
-    "unparsed",
-]
+VERDICTS = ["correct", "wrong", "unparsed", "unparsed", "correct", "unparsed", "unparsed", "unparsed", "unparsed"]
 
 
 def run(*arguments, text=None):
@@ -58,10 +48,7 @@ def test_rows_come_from_standard_input_too(rows_file):
 
 
 def test_a_mistake_of_the_caller_is_one_message(tmp_path, rows_file):
-    for result in (
-        run("grade", tmp_path / "none.jsonl"),
-        run("grade", rows_file, "--judge", tmp_path / "none"),
-    ):
+    for result in (run("grade", tmp_path / "none.jsonl"), run("grade", rows_file, "--judge", tmp_path / "none")):
         assert result.exit_code == 2
         assert "none" in result.stderr
 
@@ -70,11 +57,7 @@ def graded(path, *lines):
     """Exit code, reasons by line and messages of grading a file of these lines."""
     path.write_bytes(b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines))
     result = run("grade", path, "--jobs", 1)
-    return (
-        result.exit_code,
-        [json.loads(line)["reason"] for line in result.stdout.splitlines()],
-        result.stderr,
-    )
+    return (result.exit_code, [json.loads(line)["reason"] for line in result.stdout.splitlines()], result.stderr)
 
 
 SOUND = '{"gold": "1", "prediction": "1"}'

@@ -17,15 +17,7 @@ import pytest
 import yaml
 
 from stages.foundations.yaml_text import load_yaml
-from tests.fakes.miniature import (
-    LAPTOP,
-    copy_project,
-    dvc,
-    environment,
-    output_hashes,
-    stages_run,
-    use_miniature,
-)
+from tests.fakes.miniature import LAPTOP, copy_project, dvc, environment, output_hashes, stages_run, use_miniature
 from tests.fakes.processes import assert_all_end, descendants, wait_until
 from tests.fakes.small_disks import fill, mount, mount_small
 from tests.fakes.warm_stages import warm_stages
@@ -96,9 +88,7 @@ def outputs_on_disk(folder):
 
 def run_stage(folder, command, front=None):
     own = environment(front=front)
-    return subprocess.run(
-        command, shell=True, cwd=folder, env=own, capture_output=True, text=True, check=False
-    )
+    return subprocess.run(command, shell=True, cwd=folder, env=own, capture_output=True, text=True, check=False)
 
 
 def test_the_report_is_there_and_a_second_run_runs_nothing(project):
@@ -183,11 +173,7 @@ def test_a_half_written_table_is_made_again(small_disk):
     name.unlink()
     name.write_bytes(whole[: len(whole) // 2])
     done = run_stage(small_disk, commands(small_disk)["sft"])
-    assert (
-        done.returncode == 2
-        and "is not a readable Parquet file" in done.stderr
-        and "dvc repro" in done.stderr
-    )
+    assert done.returncode == 2 and "is not a readable Parquet file" in done.stderr and "dvc repro" in done.stderr
     dvc(small_disk, "repro")
     assert output_hashes(small_disk) == before and name.read_bytes() == whole
 
@@ -199,9 +185,7 @@ def test_two_at_once_in_one_clone_wait_for_each_other(small_disk):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     command = [sys.executable, "-m", "pipelines.commands.repro"]
     both = [
-        subprocess.Popen(
-            command, cwd=small_disk, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
+        subprocess.Popen(command, cwd=small_disk, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         for _ in range(2)
     ]
     printed = [process.communicate()[0].decode() for process in both]
@@ -210,11 +194,7 @@ def test_two_at_once_in_one_clone_wait_for_each_other(small_disk):
 
 
 def test_comments_and_docstrings_run_nothing_again(project):
-    for name in (
-        "foundations/tables/table.py",
-        "rl_round/loop/synchronous.py",
-        "algorithms/policy_losses.py",
-    ):
+    for name in ("foundations/tables.py", "rl_round/loop/synchronous.py", "algorithms/policy_losses.py"):
         source = project / "stages" / name
         text = source.read_text()
         changed = text.replace('"""', '"""Said in other words: ', 1) + "\n# a comment more\n"
@@ -228,10 +208,7 @@ def test_a_change_of_code_runs_what_uses_it(project):
     # It is bound twice, and the scores stay the same.
     source.write_text(source.read_text() + "\nCORRECT_VOTE = object()\n")
     # The verdicts come out equal, so the report is not made again.
-    assert stages_run(dvc(project, "repro")) == [
-        "code",
-        *[f"grade@{name}" for name in ("sft", "rl_1", "rl_2")],
-    ]
+    assert stages_run(dvc(project, "repro")) == ["code", *[f"grade@{name}" for name in ("sft", "rl_1", "rl_2")]]
 
 
 def test_a_change_of_a_round_runs_what_starts_from_it(project, warm):
@@ -252,9 +229,7 @@ def kill_in_sft(project, victim, shell):
     scratch = project / "state" / "scratch"
     known = set(scratch.glob("sft-*/step-*/manifest.json"))
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    surroundings = environment() | {
-        "SHELL": shell
-    }  # bash replaces itself with the stage, /bin/sh may wait for it
+    surroundings = environment() | {"SHELL": shell}  # bash replaces itself with the stage, /bin/sh may wait for it
     process = subprocess.Popen(["dvc", "repro", "sft"], cwd=project, env=surroundings, **silent)
     wait_until(lambda: set(scratch.glob("sft-*/step-*/manifest.json")) - known)
     family = psutil.Process(process.pid).children(recursive=True)
@@ -266,9 +241,7 @@ def kill_in_sft(project, victim, shell):
 
 def test_nothing_survives_a_kill_and_the_next_run_goes_on(project, warm):
     """kill -9 twice in the middle of sft: no process is left, and the outputs end as those of an undisturbed run."""
-    edit_params(
-        project, "sft.steps", 60
-    )  # a result that DVC's run cache does not have, and time to be killed
+    edit_params(project, "sft.steps", 60)  # a result that DVC's run cache does not have, and time to be killed
     kill_in_sft(project, "dvc", "/bin/sh")
     kill_in_sft(project, "stage", "/bin/bash")
     printed = dvc(project, "repro", "sft")

@@ -19,9 +19,7 @@ from tests.fakes.tiny_policy import write_tiny_policy
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        not MIRROR.is_dir(), reason=f"needs the recipe's files, of which {MIRROR} holds copies"
-    ),
+    pytest.mark.skipif(not MIRROR.is_dir(), reason=f"needs the recipe's files, of which {MIRROR} holds copies"),
 ]
 
 MINIATURE = {
@@ -86,9 +84,7 @@ def served_from(server, folder):
         return f"http://127.0.0.1:{server.server_port}{urlsplit(url).path}"
 
     recipe = load_yaml((folder / "pipelines/recipes/gsm8k-smollm2.yaml").read_text())
-    changes = {
-        f"sources.{name}.from.url": here(one["from"]["url"]) for name, one in recipe["sources"].items()
-    }
+    changes = {f"sources.{name}.from.url": here(one["from"]["url"]) for name, one in recipe["sources"].items()}
     for name, source in recipe["collect_web"]["sources"].items():
         path = folder / source["path"]
         header, *lines = path.read_text().splitlines()
@@ -102,9 +98,7 @@ def served_from(server, folder):
 def test_every_stage_runs_on_real_rows_and_pages(project):
     ran = stages_run(dvc(project, "repro"))
     assert ran[-1] == "report" and {"filter_web", "sft", "rl_round@rl_1", "respond@rl_1"} <= set(ran)
-    metrics = {
-        path.stem: json.loads(path.read_text()) for path in (project / "data" / "metrics").glob("*.json")
-    }
+    metrics = {path.stem: json.loads(path.read_text()) for path in (project / "data" / "metrics").glob("*.json")}
     assert metrics["extract_web"]["candidates/all"] > 100
     assert metrics["demonstrate"]["kind/given"] > 0
     assert metrics["filter_web"]["rows/in"] == metrics["extract_web"]["candidates/all"]

@@ -14,9 +14,7 @@ from stages.foundations.stage_graph import make_shared_folders
 
 
 def run(project, *arguments):
-    return subprocess.run(
-        dvc(*arguments), cwd=project, env=environment(), capture_output=True, text=True, check=False
-    )
+    return subprocess.run(dvc(*arguments), cwd=project, env=environment(), capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
@@ -124,9 +122,7 @@ def test_wherever_it_is_torn_what_is_left_can_be_read_and_has_only_what_was_ther
 def test_a_lock_file_that_no_kill_tore_is_left_alone(tmp_path):
     path = tmp_path / "dvc.lock"
     said = []
-    conflict = LOCK.replace(
-        "    cmd: python first.py\n", "<<<<<<< HEAD\n    cmd: a\n=======\n    cmd: b\n>>>>>>> x\n"
-    )
+    conflict = LOCK.replace("    cmd: python first.py\n", "<<<<<<< HEAD\n    cmd: a\n=======\n    cmd: b\n>>>>>>> x\n")
     for text in (LOCK, conflict):
         path.write_text(text)
         repair_dvc_state(tmp_path, said.append)

@@ -65,9 +65,7 @@ def runs_of(root: Path, wanted: str = ""):
 
     client = MlflowClient(f"sqlite:///{root / 'state' / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("retrace")
-    return client, client.search_runs(
-        [experiment.experiment_id], wanted, order_by=["attributes.start_time ASC"]
-    )
+    return client, client.search_runs([experiment.experiment_id], wanted, order_by=["attributes.start_time ASC"])
 
 
 def everything(root: Path):
@@ -77,9 +75,7 @@ def everything(root: Path):
     for run in runs:
         tags = {name: value for name, value in run.data.tags.items() if name not in ("lock_hash", "rebuilt")}
         points = {
-            name: sorted(
-                (p.step, p.timestamp, p.value) for p in client.get_metric_history(run.info.run_id, name)
-            )
+            name: sorted((p.step, p.timestamp, p.value) for p in client.get_metric_history(run.info.run_id, name))
             for name in run.data.metrics
         }
         inputs = sorted((one.dataset.name, one.dataset.digest) for one in run.inputs.dataset_inputs)
@@ -142,9 +138,7 @@ def test_a_second_run_changes_nothing(project):
 def test_a_run_that_was_tracked_is_recognised_and_comes_back_whole(project, monkeypatch, database):
     execute(project, monkeypatch)
     report = mirror(project, project / "state")
-    assert (report.mirrored, report.recognised) == (len(STAGES) - 1, 1), (
-        "the executed stage has its run already"
-    )
+    assert (report.mirrored, report.recognised) == (len(STAGES) - 1, 1), "the executed stage has its run already"
     live = {key: value for key, value in everything(project).items() if "mirrored" not in value[1]}
     (told,) = live.values()
     assert told[1]["code"] and told[1]["gpus"] and told[0][0] == "sft s0"
@@ -152,9 +146,7 @@ def test_a_run_that_was_tracked_is_recognised_and_comes_back_whole(project, monk
     report = mirror(project, project / "state")
     assert (report.replayed, report.mirrored, report.recognised) == (1, len(STAGES) - 1, 1)
     again = {key: value for key, value in everything(project).items() if "mirrored" not in value[1]}
-    assert again == live, (
-        "curves, times, parameters, inputs and tags, the ones outside of every metric file too"
-    )
+    assert again == live, "curves, times, parameters, inputs and tags, the ones outside of every metric file too"
     assert mirror(project, project / "state").is_nothing
 
 
@@ -206,14 +198,7 @@ def test_an_ablations_results_have_variant_and_seed(project):
         for kind in ("verdicts", "metrics", "curves"):
             shutil.copytree(made / "data" / kind, place / kind)
         shutil.copy(made / "dvc.lock", place / "dvc.lock")
-        about = {
-            "ablation": "mini",
-            "variant": variant,
-            "seed": 5,
-            "policy": "rl_1",
-            "commit": "",
-            "is_dirty": False,
-        }
+        about = {"ablation": "mini", "variant": variant, "seed": 5, "policy": "rl_1", "commit": "", "is_dirty": False}
         (place / "run.json").write_text(json.dumps(about))
     mirror(project, project / "state")
     runs = runs_of(project, "tags.ablation = 'mini' and tags.stage = 'grade' and tags.policy = 'rl_1'")[1]
@@ -255,9 +240,7 @@ with track(attempt_at("sft", {}, {}, seed=1)) as run:
 
 def test_the_log_of_a_killed_stage_is_delivered(project):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED], env=environment, start_new_session=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", KILLED], env=environment, start_new_session=True, check=False)
     assert done.returncode == -signal.SIGKILL
     (log,) = (project / "state" / "scratch").glob("*/tracking.jsonl")
     assert mirror(project, project / "state").delivered == 0, "it may be starting just now"
@@ -274,11 +257,7 @@ def test_broken_records_are_told_and_the_rest_goes_on(project):
     broken = bytearray(gzip.compress(b'{"kind": "start"}' * 50, mtime=0))
     broken[12:20] = b"\xff" * 8
     (project / "state" / "runs" / "2-cd.jsonl.gz").write_bytes(bytes(broken))
-    strays = {
-        "notes": b"not ours",
-        "3-ef": b'{"kind": "start", "tags": 7}',
-        "copy": b'{"kind": "start", "ms": "?"}',
-    }
+    strays = {"notes": b"not ours", "3-ef": b'{"kind": "start", "tags": 7}', "copy": b'{"kind": "start", "ms": "?"}'}
     for name, line in strays.items():
         (project / "state" / "runs" / f"{name}.jsonl.gz").write_bytes(gzip.compress(line))
     assert [path.name[:2] for path in kept_logs(project / "state")] == ["1-", "2-", "3-", "co", "no"]
@@ -310,9 +289,7 @@ def test_a_lock_committed_with_a_conflict_in_it_hides_no_other_commit(project, d
 def test_an_mlflow_that_is_gone_is_told(project, monkeypatch, uri):
     (project / "state" / "broken.db").write_text("no database " * 1000)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.format(state=project / "state"))
-    with pytest.raises(
-        UserError, match="start the server or unset MLFLOW_TRACKING_URI; what was done is kept"
-    ):
+    with pytest.raises(UserError, match="start the server or unset MLFLOW_TRACKING_URI; what was done is kept"):
         mirror(project, project / "state")
     with pytest.raises(UserError, match="start the server or unset MLFLOW_TRACKING_URI"):
         run_finder(project, project / "state")("some run")
@@ -358,23 +335,14 @@ def finish(root: Path, changes=None, score: float = 0.9) -> None:
         for policy, value in graded.items()
     ]
     gain = {"policy": "rl_1", "baseline": "sft", "value": score - 0.2, "low": 0.1, "high": 0.9, **named}
-    result = {
-        "title": "t",
-        "page": "index.html",
-        "scores": scores,
-        "gains": [gain],
-        "warnings": ["no step trained"],
-    }
+    result = {"title": "t", "page": "index.html", "scores": scores, "gains": [gain], "warnings": ["no step trained"]}
     write_json(root / "reports/result.json", result)
     write_text_atomically(root / "reports/index.html", f"<p>{score}</p>")
     lock = yaml.safe_load((root / "dvc.lock").read_text())
     outs = [
-        {"path": f"reports/{name}", "md5": dvc_md5(root / f"reports/{name}")}
-        for name in ("index.html", "result.json")
+        {"path": f"reports/{name}", "md5": dvc_md5(root / f"reports/{name}")} for name in ("index.html", "result.json")
     ]
-    deps = [
-        {"path": f"data/{name}", "md5": dvc_md5(root / f"data/{name}")} for name in ("metrics", "verdicts")
-    ]
+    deps = [{"path": f"data/{name}", "md5": dvc_md5(root / f"data/{name}")} for name in ("metrics", "verdicts")]
     lock["stages"]["report"] = {"cmd": "python -m stages.report", "deps": deps, "outs": outs}
     (root / "dvc.lock").write_text(yaml.safe_dump(lock, sort_keys=False))
 
@@ -392,9 +360,7 @@ def graph_runs(root: Path):
     """MLflow's runs of the graph, the best score first, as its table sorts them."""
     client, _ = runs_of(root)
     experiment = client.get_experiment_by_name("retrace").experiment_id
-    return client, client.search_runs(
-        [experiment], "tags.kind = 'graph_run'", order_by=["metrics.score DESC"]
-    )
+    return client, client.search_runs([experiment], "tags.kind = 'graph_run'", order_by=["metrics.score DESC"])
 
 
 def children(client, parent):
@@ -452,9 +418,7 @@ def test_names_say_the_change(project, monkeypatch):
     client, (parent,) = graph_runs(project)
     assert parent.info.run_name == "small grade.bootstrap_draws=7 s0"
     assert parent.data.tags["changes"].startswith("grade.bootstrap_draws: ")
-    assert "grade@rl_1 s0 small grade.bootstrap_draws=7" in {
-        run.info.run_name for run in children(client, parent)
-    }
+    assert "grade@rl_1 s0 small grade.bootstrap_draws=7" in {run.info.run_name for run in children(client, parent)}
 
 
 def test_runs_of_the_graph_come_back_from_their_records_and_from_git(project, database):
@@ -472,15 +436,11 @@ def test_runs_of_the_graph_come_back_from_their_records_and_from_git(project, da
     forget(project, database)
     shutil.rmtree(project / "state" / "graph_runs")
     shutil.rmtree(project / "reports")
-    assert mirror(project, project / "state").graph_runs == 2, (
-        "from dvc.lock and metrics: here, and in the commit"
-    )
+    assert mirror(project, project / "state").graph_runs == 2, "from dvc.lock and metrics: here, and in the commit"
     assert [run.data.metrics["score"] for run in graph_runs(project)[1]] == [0.95, 0.9]
 
 
-def test_an_executed_stage_comes_back_below_its_run_when_dvc_lock_has_moved_on(
-    project, monkeypatch, database
-):
+def test_an_executed_stage_comes_back_below_its_run_when_dvc_lock_has_moved_on(project, monkeypatch, database):
     execute(project, monkeypatch)
     finish(project)
     record_graph_run(project)

@@ -83,9 +83,7 @@ def text_of(origin, number):
 def word_problem(row, origin, number):
     """The same row about fruits: what a benchmark asks must not stand in the training problems."""
     name = origin["fields"]["problem"]
-    sentence = (
-        f"A basket holds {number + 3} {FRUITS[number % 4]} and a child takes {number + 1}. How many are left?"
-    )
+    sentence = f"A basket holds {number + 3} {FRUITS[number % 4]} and a child takes {number + 1}. How many are left?"
     return {**row, name: sentence}
 
 
@@ -126,20 +124,13 @@ def miniature(name, taught, folder):
     params["verifier"]["memory_mib"] = 512
     trains = [source for source, entry in params["sources"].items() if entry["role"] == "train"]
     params["sources"] = {
-        source: small_source(
-            entry, folder, source, trains.index(source) if source in trains else 0, len(trains)
-        )
+        source: small_source(entry, folder, source, trains.index(source) if source in trains else 0, len(trains))
         for source, entry in params["sources"].items()
     }
     params["curate"]["validation_rows"] = 0
     params["curate"]["deduplication"]["near_duplicates"] = None  # all these sums are
     rl = params["rl"]
-    rl |= {
-        "problems_per_step": 2,
-        "group_size": 4,
-        "max_response_tokens": 12,
-        "minibatches": min(2, rl["minibatches"]),
-    }
+    rl |= {"problems_per_step": 2, "group_size": 4, "max_response_tokens": 12, "minibatches": min(2, rl["minibatches"])}
     if rl["overlong"]["kind"] != "none":
         rl["overlong"]["buffer_tokens"] = 2
     if rl["dynamic_sampling"]["kind"] != "none":

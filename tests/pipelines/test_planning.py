@@ -26,9 +26,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.planned_work import ResponseLengths, Sampling, SideBySide, Training
 
 PROJECT = Path(__file__).resolve().parents[2]
-TINY = Shape(
-    "tiny", hidden=4, layers=2, heads=2, kv_heads=1, head_size=2, feed_forward=8, vocabulary=10, is_tied=True
-)
+TINY = Shape("tiny", hidden=4, layers=2, heads=2, kv_heads=1, head_size=2, feed_forward=8, vocabulary=10, is_tied=True)
 
 # Measured on the two cores that ran the laptop recipe below, on one thread, while other jobs were running.
 PROBE = CpuProbe(
@@ -212,18 +210,8 @@ def large_recipe(tmp_path, **changes):
     params["base"] = {"kind": "hub", "repository": "Qwen/Qwen2.5-32B", "revision": "0" * 40}
     params["launch"] |= {"gpus_per_node": 8, "command": {"kind": "torchrun"}}
     params["trainer"] = deepspeed(3).model_dump() | {"micro_batch_tokens": 22528}
-    params["sampler"] |= {
-        "dtype": "bfloat16",
-        "max_model_tokens": 22528,
-        "max_sequences": 256,
-        "tensor_parallel": 4,
-    }
-    params["rl"] |= {
-        "problems_per_step": 512,
-        "group_size": 16,
-        "max_response_tokens": 20480,
-        "minibatches": 16,
-    }
+    params["sampler"] |= {"dtype": "bfloat16", "max_model_tokens": 22528, "max_sequences": 256, "tensor_parallel": 4}
+    params["rl"] |= {"problems_per_step": 512, "group_size": 16, "max_response_tokens": 20480, "minibatches": 16}
     params["respond"] |= {"max_response_tokens": 20480}
     for name, value in changes.items():
         section, key = name.split("__")
@@ -240,13 +228,9 @@ def test_what_does_not_fit_is_told_with_a_remedy(tmp_path):
     assert "training needs" in told and "raise trainer.zero_stage (now 1)" in told
     told = " ".join(make_plan(PROJECT, large_recipe(tmp_path, sampler__tensor_parallel=1), question).problems)
     assert "raise sampler.tensor_parallel (now 1)" in told
-    told = " ".join(
-        make_plan(PROJECT, large_recipe(tmp_path, sampler__memory_fraction=0.9), question).problems
-    )
+    told = " ".join(make_plan(PROJECT, large_recipe(tmp_path, sampler__memory_fraction=0.9), question).problems)
     assert "share rank 0's GPU" in told and "lower sampler.memory_fraction to 0." in told
-    told = " ".join(
-        make_plan(PROJECT, large_recipe(tmp_path, sampler__max_model_tokens=8192), question).problems
-    )
+    told = " ".join(make_plan(PROJECT, large_recipe(tmp_path, sampler__max_model_tokens=8192), question).problems)
     assert "more than sampler.max_model_tokens 8192" in told
     with pytest.raises(UserError, match="lower --replicas"):
         make_plan(PROJECT, large_recipe(tmp_path), Question("H100", 8, replicas=32))
@@ -263,9 +247,7 @@ def test_more_gpus_take_less_time_and_the_price_counts_all_of_them(tmp_path):
 def asynchronous_recipe(tmp_path, **loop):
     """The large recipe, drawn by 28 replicas of 4 GPUs while 16 ranks train."""
     path = Path(
-        large_recipe(
-            tmp_path, launch__command={"kind": "python"}, sampler__replicas={"kind": "ray", "count": 28}
-        )
+        large_recipe(tmp_path, launch__command={"kind": "python"}, sampler__replicas={"kind": "ray", "count": 28})
     )
     params = yaml.safe_load(path.read_text())
     params["rl"] |= {
@@ -336,10 +318,7 @@ def test_the_command_prints_a_table_or_json_and_refuses_what_it_does_not_know(tm
     run = CliRunner().invoke
     shown = run(app, ["plan", "gsm8k-smollm2", "--gpu", "H100", "--price", "2.5"])
     assert shown.exit_code == 0 and "rl_round@rl_2" in shown.stdout and "x 2.5 =" in shown.stdout
-    assert (
-        "\nin all, at least " in shown.stdout
-        and "Not counted:\n  table stages, process starts" in shown.stdout
-    )
+    assert "\nin all, at least " in shown.stdout and "Not counted:\n  table stages, process starts" in shown.stdout
     as_json = json.loads(run(app, ["plan", "gsm8k-smollm2", "--gpu", "A100", "--json"]).stdout)
     assert as_json["model"]["parameters"] == 134515008
     memory = {stage["name"]: stage["memory_bytes"] for stage in as_json["stages"]}

@@ -9,16 +9,7 @@ import sys
 import pytest
 
 from pipelines.runtime.process_group import environment
-from pipelines.ui.guard import (
-    basic,
-    draw_login,
-    forget_login,
-    guarded,
-    keep_login,
-    kept_login,
-    login_settings,
-    refusal,
-)
+from pipelines.ui.guard import basic, draw_login, forget_login, guarded, keep_login, kept_login, login_settings, refusal
 from pipelines.ui.prefect_server import CACHE_BYTES
 from pipelines.ui.servers import prefect_command
 from stages.foundations.machine import PROJECT
@@ -70,9 +61,7 @@ def test_make_ui_starts_prefects_server_on_loopback_with_the_bound_and_the_origi
     code += "uvicorn.run = run\nours.main()"
     module, *flags = prefect_command(4321)[1:]
     own = {**os.environ, "PREFECT_SERVER_API_AUTH_STRING": "retrace:word"}
-    done = subprocess.run(
-        [sys.executable, "-c", code, *flags], capture_output=True, text=True, check=True, env=own
-    )
+    done = subprocess.run([sys.executable, "-c", code, *flags], capture_output=True, text=True, check=True, env=own)
     assert (module, done.stdout.splitlines()) == (
         "pipelines.ui.prefect_server",
         [str(CACHE_BYTES), "127.0.0.1 4321", "http://127.0.0.1:4321,http://localhost:4321"],
@@ -154,9 +143,7 @@ def test_the_login_belongs_to_one_address_and_to_one_reader(tmp_path):
         keep_login(tmp_path, api, one)
     (path,) = (tmp_path / "prefect").iterdir()
     assert path.stat().st_mode & 0o777 == 0o600
-    assert (
-        kept_login(f"{api}/", tmp_path) == login and kept_login("http://127.0.0.1:4201/api", tmp_path) == ""
-    )
+    assert kept_login(f"{api}/", tmp_path) == login and kept_login("http://127.0.0.1:4201/api", tmp_path) == ""
     forget_login(tmp_path)
     assert kept_login(api, tmp_path) == "" and basic("") == {}
 

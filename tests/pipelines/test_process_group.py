@@ -10,14 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.runtime.process_group import (
-    FellSilent,
-    TimedOut,
-    dvc,
-    run_in_group,
-    supervised,
-    terminated_as_interrupt,
-)
+from pipelines.runtime.process_group import FellSilent, TimedOut, dvc, run_in_group, supervised, terminated_as_interrupt
 from tests.fakes.processes import assert_all_end, descendants
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -105,9 +98,7 @@ def test_children_in_sessions_of_their_own_end_too(tmp_path, ends):
 def test_they_end_when_the_caller_is_killed_outright(tmp_path):
     outer = "import sys; from pathlib import Path; from pipelines.runtime.process_group import run_in_group; "
     outer += "run_in_group([sys.executable, '-c', sys.argv[1], 'never'], Path('.'))"
-    with subprocess.Popen(
-        [sys.executable, "-c", outer, DAEMONS], cwd=PROJECT, stdout=subprocess.PIPE, text=True
-    ) as it:
+    with subprocess.Popen([sys.executable, "-c", outer, DAEMONS], cwd=PROJECT, stdout=subprocess.PIPE, text=True) as it:
         pids = [int(it.stdout.readline()) for _ in range(2)]
         it.kill()
         it.wait()
@@ -165,9 +156,7 @@ with terminated_as_interrupt():
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_whole_family(number):
     command = [sys.executable, "-c", OUTER, FAMILY]
-    with subprocess.Popen(
-        command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as outer:
+    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as outer:
         child = int(outer.stdout.readline())
         outer.send_signal(number)
         assert outer.wait() != 0

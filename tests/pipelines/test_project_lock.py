@@ -53,10 +53,7 @@ def test_a_refusing_lock_names_its_file_and_is_free_after_its_holder(tmp_path):
         [sys.executable, "-c", hold, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert holder.stdout.readline() == "held\n"
-    with (
-        pytest.raises(UserError, match=r"wait for it \(.*lock is held\)"),
-        refusing_lock(tmp_path, "wait for it"),
-    ):
+    with pytest.raises(UserError, match=r"wait for it \(.*lock is held\)"), refusing_lock(tmp_path, "wait for it"):
         pass
     holder.kill()
     holder.wait()

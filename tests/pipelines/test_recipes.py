@@ -49,9 +49,7 @@ def test_own_changes_of_params_are_kept(dvc_project):
     (dvc_project / "params.yaml").write_text("first: 7\n")
     use_recipe(dvc_project, "other")
     assert (dvc_project / "state/params.before.yaml").read_text() == "first: 7\n"
-    assert (dvc_project / "params.yaml").read_text() == (
-        dvc_project / "pipelines/recipes/other.yaml"
-    ).read_text()
+    assert (dvc_project / "params.yaml").read_text() == (dvc_project / "pipelines/recipes/other.yaml").read_text()
     assert (dvc_project / "state/recipe").read_text().startswith("other\n")
     assert recipe_name(dvc_project) == "other"
 
@@ -84,10 +82,7 @@ def test_files_that_are_moved_are_told_in_one_line(dvc_project, capsys):
     clear_strays(dvc_project)
     (told,) = capsys.readouterr().err.splitlines()
     assert told == "moved 2 files that belong to no stage of this recipe to state/strays/"
-    assert sorted(path.name for path in (dvc_project / "state/strays/data/metrics").iterdir()) == [
-        "x.json",
-        "y.json",
-    ]
+    assert sorted(path.name for path in (dvc_project / "state/strays/data/metrics").iterdir()) == ["x.json", "y.json"]
 
 
 def test_a_folder_that_stages_only_read_has_no_strays(dvc_project):
@@ -205,11 +200,7 @@ def resolved(root, **recipes):
         ("model: {layers: 5}", "model", {"kind": "small", "layers": 5, "widths": [1, 2], "limit": None}),
         ("model.layers: 5", "model", {"kind": "small", "layers": 5, "widths": [1, 2], "limit": None}),
         ("model: {widths: [3]}", "model", {"kind": "small", "layers": 2, "widths": [3], "limit": None}),
-        (
-            "model: {layers: null}",
-            "model",
-            {"kind": "small", "layers": None, "widths": [1, 2], "limit": None},
-        ),
+        ("model: {layers: null}", "model", {"kind": "small", "layers": None, "widths": [1, 2], "limit": None}),
         ("model: {kind: large, heads: 4}", "model", {"kind": "large", "heads": 4}),
         ("model: {study: {noise: 1}}", "model.study", {"noise": 1}),
         ("model.study.noise: 1", "model.study", {"noise": 1}),
@@ -233,10 +224,7 @@ def test_a_recipe_gives_only_what_differs(dvc_project, changes, path, value):
 
 def test_what_is_in_use_is_whole_and_resolving_twice_gives_the_same_bytes(dvc_project):
     resolved(
-        dvc_project,
-        below=WHOLE,
-        middle="extends: below.yaml\nfirst: 2\n",
-        top="extends: middle.yaml\nother.x: 3\n",
+        dvc_project, below=WHOLE, middle="extends: below.yaml\nfirst: 2\n", top="extends: middle.yaml\nother.x: 3\n"
     )
     use_recipe(dvc_project, "top")
     text = (dvc_project / "params.yaml").read_text()
@@ -254,10 +242,7 @@ def test_what_is_in_use_is_whole_and_resolving_twice_gives_the_same_bytes(dvc_pr
 @pytest.mark.parametrize(
     ("recipes", "told"),
     [
-        (
-            {"a": "extends: b.yaml\n", "b": "extends: a.yaml\n"},
-            "goes round in a circle: b.yaml -> a.yaml -> b.yaml",
-        ),
+        ({"a": "extends: b.yaml\n", "b": "extends: a.yaml\n"}, "goes round in a circle: b.yaml -> a.yaml -> b.yaml"),
         (
             {"a": "extends: gone.yaml\n"},
             "recipe a.yaml: it extends gone.yaml, and there is no pipelines/recipes/gone.yaml",
@@ -268,10 +253,7 @@ def test_what_is_in_use_is_whole_and_resolving_twice_gives_the_same_bytes(dvc_pr
         ({"a": "extends: [laptop.yaml\n"}, "pipelines/recipes/a.yaml is not valid YAML"),
         ({"a": "first: " + "[" * 50_000}, "more than 100 lists or mappings inside each other"),
         ({"a": "extends: laptop.yaml\nfirst: 1\nfirst: 2\n"}, "key `first` stands here first"),
-        (
-            {"a": "base: laptop.yaml\n"},
-            "`base: laptop.yaml` is the old spelling: write `extends: laptop.yaml`",
-        ),
+        ({"a": "base: laptop.yaml\n"}, "`base: laptop.yaml` is the old spelling: write `extends: laptop.yaml`"),
         ({"a": "extends: [laptop.yaml]\n"}, "`extends` is ['laptop.yaml']: write a file name"),
         (
             {"b": "x: {y: {kind: deep, size: 1}}\n", "a": "extends: b.yaml\nx: {y.kind: flat}\n"},
@@ -297,9 +279,5 @@ def test_a_recipe_of_an_earlier_commit_is_read_in_the_old_spelling(dvc_project):
     for key in ("base", "extends"):
         top.write_text(f"{key}: laptop.yaml\nfirst: 5\nbase.kind: hub\n")
         commit_all(dvc_project, key, "pipelines", "dvc.yaml")
-        assert _recipe(dvc_project, "HEAD", "top") == {
-            "first": 5,
-            "rounds": {"a": 1, "b": 2},
-            "base": {"kind": "hub"},
-        }
+        assert _recipe(dvc_project, "HEAD", "top") == {"first": 5, "rounds": {"a": 1, "b": 2}, "base": {"kind": "hub"}}
     assert _recipe(dvc_project, "HEAD", "none") is None

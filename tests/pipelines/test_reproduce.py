@@ -68,13 +68,7 @@ def test_one_task_per_stage_in_graph_order_with_logs_and_artifacts(prefect_serve
     assert names == ["first", "round@a", "round@b", "last"]
     ledger = Path(os.environ["RETRACE_STATE"]) / "ledger.jsonl"
     ledger.parent.mkdir(exist_ok=True)
-    run = {
-        "name": "first",
-        "seconds": 1.5,
-        "started": "2026-01-01T00:00:00",
-        "run_id": "abc",
-        "experiment_id": "1",
-    }
+    run = {"name": "first", "seconds": 1.5, "started": "2026-01-01T00:00:00", "run_id": "abc", "experiment_id": "1"}
     ledger.write_text(json.dumps(run) + "\n")
     with open(dvc_project / "first.py", "a") as script:
         script.write('print("first: 3 of 4 rows in 1 s")\n')
@@ -124,9 +118,7 @@ def test_only_stages_that_have_to_run_are_tasks(prefect_server, dvc_project, mon
 
     (dvc_project / "data/first.txt").unlink()
     assert_runs("0 of 4 stages ran, 1 restored from DVC's cache", {"first": "Completed"})
-    assert any(
-        "0 of 4 stages ran, 4 were up to date" in log.message for log in wait_for_logs("4 were up to date")
-    )
+    assert any("0 of 4 stages ran, 4 were up to date" in log.message for log in wait_for_logs("4 were up to date"))
 
 
 def wait_for_logs(text):
@@ -194,17 +186,14 @@ def test_a_server_that_does_not_answer_is_the_callers_mistake(capsys, monkeypatc
 
     address = f"http://127.0.0.1:{unused_port()}/api"
     monkeypatch.setenv("PREFECT_API_URL", address)
-    with temporary_settings(
-        updates={PREFECT_API_URL: address}
-    ):  # this process has read the variables already
+    with temporary_settings(updates={PREFECT_API_URL: address}):  # this process has read the variables already
         assert main([]) == 2
     assert "no Prefect server answers at http://127.0.0.1:" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("headers", "status"),
-    [({}, 401), ({"Host": "evil.example"}, 403), ({"Origin": "http://127.0.0.1:9"}, 403)],
+    ("headers", "status"), [({}, 401), ({"Host": "evil.example"}, 403), ({"Origin": "http://127.0.0.1:9"}, 403)]
 )
 def test_a_temporary_server_answers_its_own_flow_alone(prefect_server, headers, status):
     from prefect.settings import PREFECT_API_URL
@@ -267,10 +256,7 @@ def test_a_flow_by_hand_that_fails_sends_its_last_lines_to_its_server(dvc_projec
 @pytest.mark.slow
 def test_by_hand_prefect_is_started_only_where_a_stage_has_to_run(dvc_project, tmp_path):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    home, command = (
-        tmp_path / "prefect",
-        [sys.executable, "-m", "pipelines.flows.reproduce", str(dvc_project)],
-    )
+    home, command = (tmp_path / "prefect", [sys.executable, "-m", "pipelines.flows.reproduce", str(dvc_project)])
 
     def by_hand():
         env = {**kept, "PREFECT_HOME": str(home)}
@@ -316,10 +302,7 @@ def test_the_stage_dies_with_the_flow_and_the_next_run_goes_on(prefect_server, d
 
     working = (dvc_project / "first.py").read_text()
     (dvc_project / "first.py").write_text(SLEEPER)
-    server = {
-        "PREFECT_API_URL": PREFECT_API_URL.value(),
-        "PREFECT_API_AUTH_STRING": PREFECT_API_AUTH_STRING.value(),
-    }
+    server = {"PREFECT_API_URL": PREFECT_API_URL.value(), "PREFECT_API_AUTH_STRING": PREFECT_API_AUTH_STRING.value()}
     environment = {**os.environ, **server, "SHELL": shell}
     command = [sys.executable, "-m", "pipelines.flows.reproduce", str(dvc_project)]
     with subprocess.Popen(command, env=environment, cwd=PROJECT, stderr=subprocess.PIPE, text=True) as flow:

@@ -22,24 +22,8 @@ RESULT = {
         {**SCORE, "benchmark": "products", "policy": "rl_3", "value": 0.2, "low": 0.15, "high": 0.25},
     ],
     "gains": [
-        {
-            **SCORE,
-            "benchmark": "sums",
-            "policy": "rl_3",
-            "baseline": "sft",
-            "value": 0.51,
-            "low": 0.48,
-            "high": 0.53,
-        },
-        {
-            **SCORE,
-            "benchmark": "sums",
-            "policy": "rl_3",
-            "baseline": "rl_1",
-            "value": 0.07,
-            "low": 0.04,
-            "high": 0.1,
-        },
+        {**SCORE, "benchmark": "sums", "policy": "rl_3", "baseline": "sft", "value": 0.51, "low": 0.48, "high": 0.53},
+        {**SCORE, "benchmark": "sums", "policy": "rl_3", "baseline": "rl_1", "value": 0.07, "low": 0.04, "high": 0.1},
     ],
     "warnings": ["rl_2: no step trained"],
 }
@@ -89,16 +73,12 @@ def test_the_message_has_scores_gains_what_ran_and_warnings() -> None:
         "2 of 4 stages ran; WARNING: rl_2: no step trained"
     )
     one = {"scores": RESULT["scores"][:2], "gains": RESULT["gains"], "warnings": []}
-    assert (
-        result_message(one, done(["code"])) == "rl_3 94.2 % [92.5, 95.8], +51.0 over sft; 1 of 3 stages ran"
-    )
+    assert result_message(one, done(["code"])) == "rl_3 94.2 % [92.5, 95.8], +51.0 over sft; 1 of 3 stages ran"
     restored = Done({"a": RAN, "b": "restored", "c": UNCHANGED}, 1.0)
     assert result_message(None, restored) == "1 of 3 stages ran, 1 restored from DVC's cache"
 
 
-def test_the_page_has_scores_warnings_changes_and_what_ran(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_has_scores_warnings_changes_and_what_ran(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RETRACE_TRACKING", "MLFLOW_TRACKING_URI", "RETRACE_MLFLOW_EXPERIMENT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RETRACE_MLFLOW_URL", "http://127.0.0.1:5001")

@@ -54,11 +54,7 @@ def test_a_new_source_needs_its_description(tmp_path):
     write_rows(tmp_path / "fresh.jsonl", [{"q": "1", "a": "1"}])
     with pytest.raises(UserError, match=r"no source fresh that has fields. Write fresh.yaml beside it"):
         found_in(tmp_path, {"sources": {}})
-    entry = {
-        "role": "train",
-        "licence": "CC0",
-        "from": {"fields": {"problem": "q", "answer": "a", "solution": None}},
-    }
+    entry = {"role": "train", "licence": "CC0", "from": {"fields": {"problem": "q", "answer": "a", "solution": None}}}
     (tmp_path / "fresh.yaml").write_text(yaml.safe_dump(entry))
     found = found_in(tmp_path, {"sources": {}})
     assert found.changes == ["fresh.jsonl: a new source fresh"]
@@ -117,10 +113,7 @@ def test_the_champions_data_are_carried_over_unless_the_recipe_has_changed_them(
     then = {"sources": {"a": 1, "b": 1}, "seed": 0}
     theirs = {"sources": {"a": 2, "b": 2, "incoming": 5}, "seed": 0}
     recipe = {"sources": {"a": 1, "b": 7, "c": 9}, "seed": 3}
-    assert carried_over(recipe, theirs, then) == {
-        "sources": {"a": 2, "b": 7, "c": 9, "incoming": 5},
-        "seed": 3,
-    }
+    assert carried_over(recipe, theirs, then) == {"sources": {"a": 2, "b": 7, "c": 9, "incoming": 5}, "seed": 3}
     assert carried_over(recipe, None, None) == recipe
 
 
@@ -158,11 +151,7 @@ def test_pairs_are_found_by_text_whatever_the_ids(tmp_path):
     champion = measurement(tmp_path / "a", "ccwwcu", leaked=["p1"])
     found = pair_up(champion, measurement(tmp_path / "b", "cwccuu", ids="xyz", leaked=["p2"]))
     assert [(pair.champion, pair.candidate) for pair in found] == [(1.0, 0.5), (0.0, 1.0), (0.5, 0.0)]
-    assert [(pair.champion_undecided, pair.candidate_undecided) for pair in found] == [
-        (0, 0),
-        (0, 0),
-        (0.5, 1.0),
-    ]
+    assert [(pair.champion_undecided, pair.candidate_undecided) for pair in found] == [(0, 0), (0, 0), (0.5, 1.0)]
     assert [pair.is_clean for pair in found] == [True, False, False], "leaked into either policy's training"
 
 
@@ -199,9 +188,7 @@ def repository(tmp_path, monkeypatch, tracking):
 
 
 def promotion(folder, version, before, revision="HEAD", recipe="laptop"):
-    commit = subprocess.run(
-        ["git", "rev-parse", revision], cwd=folder, capture_output=True, text=True
-    ).stdout.strip()
+    commit = subprocess.run(["git", "rev-parse", revision], cwd=folder, capture_output=True, text=True).stdout.strip()
     return Champion(recipe, version, "rl_1", commit, f"{version}" * 32 + ".dir", "", before, "2026-01-01")
 
 
@@ -232,10 +219,7 @@ def test_promotion_and_rollback_move_tag_and_alias(repository):
     promote(repository, second)
     promote(repository, second)
     assert current(repository, "laptop") == second and promotions(repository, "laptop") == [first, second]
-    assert alias(repository) == (
-        "champion-laptop-v2",
-        f"dvc://{second.commit}/data/policies/rl_1#{second.policy_hash}",
-    )
+    assert alias(repository) == ("champion-laptop-v2", f"dvc://{second.commit}/data/policies/rl_1#{second.policy_hash}")
 
     done = invoke("laptop")
     assert done.exit_code == 0, done.output
@@ -252,9 +236,7 @@ def test_promotion_and_rollback_move_tag_and_alias(repository):
     third = promotion(repository, 3, 1)
     roll_back(repository, "laptop", 1, lambda line: None)
     promote(repository, third)
-    assert invoke("laptop").exit_code == 0 and current(repository, "laptop") == first, (
-        "v2 was rolled back before"
-    )
+    assert invoke("laptop").exit_code == 0 and current(repository, "laptop") == first, "v2 was rolled back before"
 
     registry().delete_registered_model("retrace-laptop")
     told = update_registry(repository, "laptop")
@@ -282,13 +264,8 @@ def test_with_tracking_off_git_alone_is_told(repository, monkeypatch):
     for version in (1, 2):
         promote(repository, promotion(repository, version, version - 1 or None, recipe="quiet"))
     done = invoke("quiet")
-    assert (
-        done.exit_code == 0
-        and "RETRACE_TRACKING=off leaves MLflow's alias retrace-quiet@champion" in done.output
-    )
-    assert (
-        current(repository, "quiet").version == 1 and "champion of quiet already\n" in invoke("quiet").output
-    )
+    assert done.exit_code == 0 and "RETRACE_TRACKING=off leaves MLflow's alias retrace-quiet@champion" in done.output
+    assert current(repository, "quiet").version == 1 and "champion of quiet already\n" in invoke("quiet").output
 
 
 def test_a_wrong_name_is_told_with_the_names_there_are(repository, monkeypatch):
@@ -298,10 +275,7 @@ def test_a_wrong_name_is_told_with_the_names_there_are(repository, monkeypatch):
         (repository / "pipelines" / "recipes" / f"{name}.yaml").touch()
     promote(repository, promotion(repository, 1, None, recipe="small"))
     done = invoke("smal")
-    assert (
-        done.exit_code == 2
-        and "unknown recipe 'smal': there are laptop, small; champions have small" in done.output
-    )
+    assert done.exit_code == 2 and "unknown recipe 'smal': there are laptop, small; champions have small" in done.output
     done = invoke("laptop")
     assert "recipe laptop has no champion yet" in done.output and "champions have small" in done.output
 

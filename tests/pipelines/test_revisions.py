@@ -69,9 +69,7 @@ def test_an_answer_that_breaks_off_is_no_answer_and_leaves_no_file(tmp_path):
     def cut_off(listener):
         connection, _ = listener.accept()
         connection.recv(1000)
-        connection.sendall(
-            b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab"
-        )
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab")
         connection.close()
 
     with socket.socket() as listener:

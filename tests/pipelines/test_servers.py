@@ -21,17 +21,7 @@ from websockets.sync.client import connect
 from pipelines.graph.project_lock import refusing_lock
 from pipelines.runtime.process_group import end_groups
 from pipelines.ui.guard import ENTER, basic
-from pipelines.ui.servers import (
-    MESSAGE,
-    READY,
-    going_runs,
-    is_ready,
-    main,
-    port,
-    shorten_logs,
-    start,
-    tell_ended,
-)
+from pipelines.ui.servers import MESSAGE, READY, going_runs, is_ready, main, port, shorten_logs, start, tell_ended
 from stages.foundations.errors import UserError
 from stages.foundations.machine import state_folder
 from tests.fakes.mini_retraining import held_out, make_project, write_rows
@@ -82,10 +72,7 @@ def test_runs_are_told_to_a_server_and_one_that_is_gone_costs_nothing():
     tell_ended(api, "me:word", going_runs(api, "me:word"))
     server.shutdown()
     assert set(logins) == {"Basic bWU6d29yZA=="}
-    assert [path for path, _ in asked] == [
-        "/api/flow_runs/filter",
-        *(f"/api/flow_runs/{n}/set_state" for n in "ab"),
-    ]
+    assert [path for path, _ in asked] == ["/api/flow_runs/filter", *(f"/api/flow_runs/{n}/set_state" for n in "ab")]
     assert asked[0][1]["deployments"] == {"tags": {"all_": ["retrace"]}}
     assert asked[1][1]["force"] and "Start it and run this again" in asked[1][1]["state"]["message"]
     server.server_close()
@@ -94,10 +81,7 @@ def test_runs_are_told_to_a_server_and_one_that_is_gone_costs_nothing():
 
 
 def test_a_second_one_on_the_same_databases_is_refused(monkeypatch):
-    with (
-        refusing_lock(state_folder() / "locks" / "ui", "held"),
-        pytest.raises(UserError, match="another `make ui`"),
-    ):
+    with refusing_lock(state_folder() / "locks" / "ui", "held"), pytest.raises(UserError, match="another `make ui`"):
         main()
 
 
@@ -287,42 +271,28 @@ class TestServers:
     pytestmark = slow
 
     def test_both_servers_answer_and_the_four_deployments_have_forms(self, ui, killed_flow):
-        assert (
-            f"http://127.0.0.1:{ui.prefect}" in ui.printed[0]
-            and f"http://127.0.0.1:{ui.mlflow}" in ui.printed[1]
-        )
-        assert (
-            mlflow(ui, "experiments/get-by-name?experiment_name=retrace")["experiment"]["name"] == "retrace"
-        )
+        assert f"http://127.0.0.1:{ui.prefect}" in ui.printed[0] and f"http://127.0.0.1:{ui.mlflow}" in ui.printed[1]
+        assert mlflow(ui, "experiments/get-by-name?experiment_name=retrace")["experiment"]["name"] == "retrace"
         found = ui.deployments()
         assert set(found) == {"reproduce", "retrain", "ablate", "evaluate"}
         fields = {name: one["parameter_openapi_schema"]["properties"] for name, one in found.items()}
-        assert (
-            "laptop" in fields["reproduce"]["recipe"]["enum"]
-            and "rl_1" in fields["evaluate"]["policy"]["enum"]
-        )
+        assert "laptop" in fields["reproduce"]["recipe"]["enum"] and "rl_1" in fields["evaluate"]["policy"]["enum"]
         assert "dapo-ladder" in fields["ablate"]["ablation"]["enum"]
-        assert all(
-            field["description"] and field["title"] for own in fields.values() for field in own.values()
-        )
+        assert all(field["description"] and field["title"] for own in fields.values() for field in own.values())
         assert [one["active"] for one in found["retrain"]["schedules"]] == [False], "schedules ship inactive"
         assert "crashed" in ui.ask("automations/filter")[0]["name"]
         with pytest.raises(urllib.error.HTTPError, match=r"409|422"):
             ui.run("evaluate", policy="nobody")
 
     @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-    def test_who_has_no_login_or_comes_from_elsewhere_gets_nothing_and_starts_nothing(
-        self, ui, attack, tmp_path
-    ):
+    def test_who_has_no_login_or_comes_from_elsewhere_gets_nothing_and_starts_nothing(self, ui, attack, tmp_path):
         before, marker = set(flow_runs(ui, scheduled=True)), tmp_path / "made"
         place = f"/api/deployments/{ui.deployments()['reproduce']['id']}/create_flow_run"
         headers, variables = attack(ui)
         content = {"job_variables": {name: value.format(marker) for name, value in variables.items()}}
         connection = http.client.HTTPConnection("127.0.0.1", ui.prefect, timeout=240)
         own = {"Host": f"127.0.0.1:{ui.prefect}", "Content-Type": "application/json", **headers}
-        connection.request(
-            "POST", place, json.dumps(content), {k: v for k, v in own.items() if v is not None}
-        )
+        connection.request("POST", place, json.dumps(content), {k: v for k, v in own.items() if v is not None})
         answer = connection.getresponse()
         assert answer.status in (401, 403, 409, 422), answer.read()
         assert answer.headers["access-control-allow-origin"] in (None, f"http://127.0.0.1:{ui.prefect}")
@@ -347,9 +317,7 @@ class TestServers:
         assert ui.login.partition(":")[2] not in logs
 
     @pytest.mark.parametrize(
-        "attack",
-        [one for one in ATTACKS if not one.__name__.endswith("variable")],
-        ids=lambda one: one.__name__,
+        "attack", [one for one in ATTACKS if not one.__name__.endswith("variable")], ids=lambda one: one.__name__
     )
     def test_mlflow_too_gives_nothing_to_who_has_no_login_or_comes_from_elsewhere(self, ui, attack):
         headers, _ = attack(SimpleNamespace(login=ui.login, prefect=ui.mlflow))
@@ -375,9 +343,7 @@ class TestServers:
         api = pytest.importorskip("playwright.sync_api", reason="set-up installs playwright: make set-up")
         ours = f"http://127.0.0.1:{ui.mlflow}"
         with api.sync_playwright() as playwright:
-            browser = playwright.chromium.launch(
-                executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
-            )
+            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
             page = browser.new_context().new_page()
             page.set_default_timeout(240_000)
             page.goto(ui.printed[1].split()[1])
@@ -399,14 +365,9 @@ class TestServers:
     def test_a_page_of_another_port_in_the_users_browser_gets_nothing(self, ui, other_page):
         api = pytest.importorskip("playwright.sync_api", reason="set-up installs playwright: make set-up")
         before = set(flow_runs(ui, scheduled=True))
-        place = (
-            f"http://127.0.0.1:{ui.prefect}/api/deployments/"
-            f"{ui.deployments()['reproduce']['id']}/create_flow_run"
-        )
+        place = f"http://127.0.0.1:{ui.prefect}/api/deployments/{ui.deployments()['reproduce']['id']}/create_flow_run"
         with api.sync_playwright() as playwright:
-            browser = playwright.chromium.launch(
-                executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
-            )
+            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
             page = browser.new_context().new_page()
             page.set_default_timeout(240_000)
             page.goto(ui.link)  # the user has entered in this browser
@@ -424,13 +385,9 @@ class TestServers:
     @pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt-get install chromium")
     def test_the_form_in_the_browser_starts_a_flow_that_finishes(self, ui, dvc_project):
         api = pytest.importorskip("playwright.sync_api", reason="set-up installs playwright: make set-up")
-        form = (
-            f"http://127.0.0.1:{ui.prefect}/deployments/deployment/{ui.deployments()['reproduce']['id']}/run"
-        )
+        form = f"http://127.0.0.1:{ui.prefect}/deployments/deployment/{ui.deployments()['reproduce']['id']}/run"
         with api.sync_playwright() as playwright:
-            browser = playwright.chromium.launch(
-                executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
-            )
+            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
             page = browser.new_page()
             page.set_default_timeout(240_000)
             page.goto(ui.link)
@@ -516,9 +473,7 @@ class TestServers:
             return state["name"], state["message"], run
 
         def assert_completed(run, *names):
-            wait_until(
-                lambda: {name: ui.tasks(run).get(name) for name in names} == dict.fromkeys(names, "Completed")
-            )
+            wait_until(lambda: {name: ui.tasks(run).get(name) for name in names} == dict.fromkeys(names, "Completed"))
 
         name, message, _ = retrain()
         assert name == "Promoted" and "champion v1" in message and "It is the first" in message
@@ -541,10 +496,7 @@ class TestServers:
         assert name == "Nothing new" and "refused" in message
         ui.assert_tasks(run, {"look for new data": "Completed"})
 
-        assert (
-            git(project, "status", "--porcelain") == ""
-            and len(git(project, "worktree", "list").splitlines()) == 1
-        )
+        assert git(project, "status", "--porcelain") == "" and len(git(project, "worktree", "list").splitlines()) == 1
         assert len(git(project, "branch", "--list", "retrain/*").splitlines()) == 3
         assert git(project, "rev-parse", "champion-laptop") == git(project, "rev-parse", "champion-laptop-v2")
         done = roll_back(project, ui)
@@ -624,17 +576,11 @@ def greets(address, login, origin):
 
 def started_for(ui, project):
     """Flow runs with this project, whoever started them."""
-    return [
-        run["id"]
-        for run in ui.ask("flow_runs/filter", {})
-        if run["parameters"].get("project") == str(project)
-    ]
+    return [run["id"] for run in ui.ask("flow_runs/filter", {}) if run["parameters"].get("project") == str(project)]
 
 
 def git(folder, *arguments):
-    return subprocess.run(
-        ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def roll_back(project, ui):

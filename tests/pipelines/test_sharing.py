@@ -78,10 +78,7 @@ def ran(tmp_path, monkeypatch):
 
 def git(folder, *arguments):
     subprocess.run(
-        ["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments],
-        cwd=folder,
-        check=True,
-        capture_output=True,
+        ["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments], cwd=folder, check=True, capture_output=True
     )
 
 
@@ -305,9 +302,7 @@ def test_a_worktree_has_the_projects_remotes_wherever_they_are_written(tmp_path)
     config = Config(str(folder / ".dvc"))
     assert config["remote"]["near"]["jobs"] == 3
     assert Path(config["cache"]["dir"]) == root / ".dvc" / "cache"
-    (root / ".dvc" / "config.local").write_text(
-        "[core]\n    remote = far\n['remote \"far\"']\n    url = s3://b/x\n"
-    )
+    (root / ".dvc" / "config.local").write_text("[core]\n    remote = far\n['remote \"far\"']\n    url = s3://b/x\n")
     share_dvc(root, folder, root / ".dvc" / "cache")
     assert default_remote(folder).url == "s3://b/x", "a remote that is in no commit"
 

@@ -17,10 +17,7 @@ HELD_OUT = {"b/0": "What is 2+2?", "b/1": "What is 3+3?", "b/2": "What is 4+4?"}
 
 def stage(deps: list[str], outs: list[str]) -> dict:
     files = {"deps": deps, "outs": outs}
-    return {
-        "cmd": "true",
-        **{kind: [{"path": path, "md5": "0"} for path in paths] for kind, paths in files.items()},
-    }
+    return {"cmd": "true", **{kind: [{"path": path, "md5": "0"} for path in paths] for kind, paths in files.items()}}
 
 
 @pytest.fixture
@@ -33,21 +30,11 @@ def root(tmp_path: Path) -> Path:
         "rollouts/rl_1": {"problem_id": ["t/2", "t/1"], "is_trained": [True, False]},
         "responses/rl_1": {
             **{"benchmark": ["b"] * 3, "problem_id": list(HELD_OUT), "problem": list(HELD_OUT.values())},
-            **{
-                "mode": ["greedy"] * 3,
-                "sample_index": [0] * 3,
-                "answer": ["4", "6", "8"],
-                "response": ["r"] * 3,
-            },
+            **{"mode": ["greedy"] * 3, "sample_index": [0] * 3, "answer": ["4", "6", "8"], "response": ["r"] * 3},
             **{"response_tokens": [1] * 3, "is_truncated": [False] * 3},
         },
         "verdicts/rl_1": {
-            **{
-                "benchmark": ["b"] * 3,
-                "problem_id": list(HELD_OUT),
-                "mode": ["greedy"] * 3,
-                "sample_index": [0] * 3,
-            },
+            **{"benchmark": ["b"] * 3, "problem_id": list(HELD_OUT), "mode": ["greedy"] * 3, "sample_index": [0] * 3},
             **{"verdict": ["correct"] * 3, "extracted": ["4"] * 3, "path": ["p"] * 3, "reason": [""] * 3},
         },
     }
@@ -63,8 +50,7 @@ def root(tmp_path: Path) -> Path:
             ["data/policies/sft"],
         ),
         "rl_round@rl_1": stage(
-            ["data/policies/sft", "data/problems/train.parquet"],
-            ["data/policies/rl_1", "data/rollouts/rl_1.parquet"],
+            ["data/policies/sft", "data/problems/train.parquet"], ["data/policies/rl_1", "data/rollouts/rl_1.parquet"]
         ),
         "grade@rl_1": stage(["data/responses/rl_1.parquet"], ["data/verdicts/rl_1.parquet"]),
     }

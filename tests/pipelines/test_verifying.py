@@ -77,12 +77,8 @@ def test_tables_are_compared_row_by_row(tmp_path):
         "columns: score"
         in compared(tmp_path, "t.parquet", rows, {k: v for k, v in rows.items() if k != "score"}).detail
     )
-    assert (
-        compared(tmp_path, "c.csv", "step,loss\n1,0.5\n", "step,loss\n1,0.5000001\n").verdict is Verdict.EQUAL
-    )
-    assert (
-        compared(tmp_path, "c.csv", "step,loss\n1,0.5\n", "step,loss\n1,0.6\n").verdict is Verdict.DIFFERENT
-    )
+    assert compared(tmp_path, "c.csv", "step,loss\n1,0.5\n", "step,loss\n1,0.5000001\n").verdict is Verdict.EQUAL
+    assert compared(tmp_path, "c.csv", "step,loss\n1,0.5\n", "step,loss\n1,0.6\n").verdict is Verdict.DIFFERENT
 
 
 def test_weights_are_compared_by_their_largest_difference(tmp_path):
@@ -228,9 +224,7 @@ def test_planted_differences_are_told_where_they_are(finished, tmp_path):
     content = run(finished, tmp_path, {"train": 1, "score": 1e-5, "report": 0})
     found = verdicts(content)
     assert not content["is_reproduced"] and content["verdict"] == "different"
-    assert (
-        found["data/policies/sft"] == "different" and found["data/metrics/a.json"] == "equal within tolerance"
-    )
+    assert found["data/policies/sft"] == "different" and found["data/metrics/a.json"] == "equal within tolerance"
     assert found["data/rows/b.csv"] == found["reports/index.html"] == "identical"
     assert "config.json: hidden 4.0 became 5" in as_markdown(content)
 

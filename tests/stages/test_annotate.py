@@ -9,13 +9,7 @@ import pytest
 import yaml
 
 from stages.__main__ import main
-from stages.annotate.annotations import (
-    Known,
-    checked_tables,
-    json_rows,
-    ranking_annotations,
-    vote_annotations,
-)
+from stages.annotate.annotations import Known, checked_tables, json_rows, ranking_annotations, vote_annotations
 from stages.annotate.label_studio import export_annotations, labelling_task
 from stages.engines.images.shards import image_row, read_image_rows, write_shards
 from stages.foundations.errors import UserError
@@ -93,11 +87,7 @@ def without_slot(name):
 GOOD = annotation()["result"][0]
 BAD = {
     "cancelled": [annotation(was_cancelled=True)],
-    "unknown_annotator": [
-        annotation(completed_by=None),
-        annotation(completed_by={}),
-        annotation(completed_by=True),
-    ],
+    "unknown_annotator": [annotation(completed_by=None), annotation(completed_by={}), annotation(completed_by=True)],
     "unknown_image": [
         annotation(result=[ranked({"slot_1": IMAGES, "slot_2": ["z" * 64]})]),
         annotation(result=[ranked({"slot_1": [*IMAGES, ["x"]]})]),
@@ -118,24 +108,17 @@ BAD = {
         annotation(result=[ranked({"slot_" + "9" * 5_000: IMAGES})]),
     ],
     "rating_out_of_range": [
-        annotation(result=[GOOD, result("overall_1", {"rating": points})])
-        for points in (99, -1, 10**400, float("inf"))
+        annotation(result=[GOOD, result("overall_1", {"rating": points})]) for points in (99, -1, 10**400, float("inf"))
     ],
     "rating_not_a_number": [
         annotation(result=[GOOD, result("overall_1", {"rating": points})])
         for points in ("a", None, True, [4], float("nan"))
     ],
     "unknown_issue": [
-        annotation(result=[GOOD, result("issues_1", {"choices": flags})])
-        for flags in (["ugly"], [["x"]], "blur ")
+        annotation(result=[GOOD, result("issues_1", {"choices": flags})]) for flags in (["ugly"], [["x"]], "blur ")
     ],
     "seconds_out_of_range": [annotation(lead_time=seconds) for seconds in (-1, "x", float("inf"))],
-    "malformed_row": [
-        "text",
-        annotation(result="x"),
-        annotation(result=[3]),
-        annotation(result=[{"value": 3}]),
-    ],
+    "malformed_row": ["text", annotation(result="x"), annotation(result=[3]), annotation(result=[{"value": 3}])],
 }
 
 
@@ -161,18 +144,14 @@ def test_every_bad_annotation_has_its_reason_and_the_next_one_is_taken(reason):
 )
 def test_every_bad_task_has_its_reason(reason, changed):
     one = task(
-        annotation(
-            result=[ranked({"slot_1": IMAGES[:1]})] if reason == "one_image_only" else annotation()["result"]
-        )
+        annotation(result=[ranked({"slot_1": IMAGES[:1]})] if reason == "one_image_only" else annotation()["result"])
     )
     one["data"] = one["data"] | changed
     assert checked(one, task(annotation()))[2]["reason"].tolist() == [reason]
 
 
 def test_drafts_and_rows_that_are_no_tasks_are_counted():
-    *_, dropped, _ = checked(
-        task(annotation(), drafts=[{"result": []}, {}]), {"data": {}, "annotations": 3}, 7
-    )
+    *_, dropped, _ = checked(task(annotation(), drafts=[{"result": []}, {}]), {"data": {}, "annotations": 3}, 7)
     assert dropped["reason"].tolist() == ["draft", "draft", "malformed_row", "malformed_row"]
 
 
@@ -254,11 +233,7 @@ def test_votes_are_anonymous_rankings_of_two_with_a_weight():
         row | {"image_b": "cat_1.jpg", "votes": votes[:1]},
     ]
     rankings, _, funnel, _ = checked_tables(vote_annotations(rows, "v", KNOWN), KNOWN)
-    assert rankings["ranks"].tolist() == [[2, 1], [2, 1], [1, 2]] and rankings["weight"].tolist() == [
-        0.5,
-        0.5,
-        0,
-    ]
+    assert rankings["ranks"].tolist() == [[2, 1], [2, 1], [1, 2]] and rankings["weight"].tolist() == [0.5, 0.5, 0]
     assert rankings["annotator_id"].tolist() == [""] * 3 and rankings["task_id"].nunique() == 1
     assert funnel.dropped_frame()["reason"].tolist() == [
         "unknown_image",

@@ -27,11 +27,7 @@ PANEL = PanelAnnotations(
     gold_margin=0.15,
 )
 RULES = AnnotatorRules(
-    min_pairs=40,
-    min_agreement_over_chance=0.5,
-    min_consistency=0.85,
-    min_gold_accuracy=0.75,
-    min_median_seconds=10.0,
+    min_pairs=40, min_agreement_over_chance=0.5, min_consistency=0.85, min_gold_accuracy=0.75, min_median_seconds=10.0
 )
 
 
@@ -132,7 +128,5 @@ def test_slots_keep_the_order_and_hold_at_most_two(count):
     drawn = random.Random(count)
     values = [drawn.random() for _ in range(count)]
     slots = slots_of(values)
-    assert (
-        max(Counter(slots).values()) <= 2 and set(slots) == set(range(1, max(slots) + 1)) and max(slots) <= 5
-    )
+    assert max(Counter(slots).values()) <= 2 and set(slots) == set(range(1, max(slots) + 1)) and max(slots) <= 5
     assert all(slots[i] <= slots[j] for i in range(count) for j in range(count) if values[i] > values[j])

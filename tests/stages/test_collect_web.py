@@ -80,11 +80,7 @@ def collect(tmp_path, max_page_kib=64, **sources):
         ]
     )
     pages, dropped = read_table(out["pages"], PAGE), read_table(out["dropped"], DROPPED)
-    return (
-        pages,
-        dict(zip(dropped["row_id"], dropped["reason"], strict=True)),
-        json.loads(metrics.read_text()),
-    )
+    return (pages, dict(zip(dropped["row_id"], dropped["reason"], strict=True)), json.loads(metrics.read_text()))
 
 
 def jsonl(path, **changes):
@@ -108,12 +104,7 @@ def test_a_link_out_of_a_folder_is_refused(tmp_path, is_folder):
     (tmp_path / "site").mkdir()
     place = tmp_path / "site" / ("deep" if is_folder else "page.html")
     place.symlink_to(outside if is_folder else outside / "page.html")
-    site = {
-        "kind": "folder",
-        "path": str(tmp_path / "site"),
-        "glob": "*/*" if is_folder else "*",
-        "licence": "CC0",
-    }
+    site = {"kind": "folder", "path": str(tmp_path / "site"), "glob": "*/*" if is_folder else "*", "licence": "CC0"}
     with pytest.raises(UserError, match=f"{place} is a link to {outside}"):
         collect(tmp_path, site=site)
 
@@ -217,10 +208,7 @@ def test_jsonl_counts_what_it_cannot_use(tmp_path):
 
 def test_truncated_archive_keeps_what_came_before(tmp_path):
     rng = random.Random(0)
-    rows = [
-        json.dumps({"page": str(i), "url": "u", "html": HTML + str(rng.getrandbits(4_000))})
-        for i in range(200)
-    ]
+    rows = [json.dumps({"page": str(i), "url": "u", "html": HTML + str(rng.getrandbits(4_000))}) for i in range(200)]
     path = tmp_path / "pages.jsonl.gz"
     path.write_bytes(gzip.compress("\n".join(rows).encode())[:60_000])
     pages, reasons, _ = collect(tmp_path, web=jsonl(path))
@@ -277,9 +265,7 @@ def test_warc(tmp_path, is_compressed):
 def test_warc_responses_are_read_by_their_type(tmp_path, kind, url, body, form):
     path = tmp_path / "crawl.warc"
     path.write_bytes(warc_record(url, body.encode(), kind=kind) + warc_record("http://last", HTML.encode()))
-    pages, reasons, _ = collect(
-        tmp_path, crawl={"kind": "warc", "path": str(path), "licence": "x", "max_pages": None}
-    )
+    pages, reasons, _ = collect(tmp_path, crawl={"kind": "warc", "path": str(path), "licence": "x", "max_pages": None})
     if form in (None, "not_html"):
         assert list(reasons.values()) == [form or "format_not_known"] and len(pages) == 1
     else:
@@ -321,14 +307,11 @@ def test_what_the_server_compressed_is_read(tmp_path, encoding, compress):
     assert collect(tmp_path, crawl=source)[0]["content"].tolist() == [HTML]
 
 
-@pytest.mark.parametrize(
-    "label", ["undefined", "punycode", "idna", "unicode_escape", "rot13", "utf-7", "utf-8\0"]
-)
+@pytest.mark.parametrize("label", ["undefined", "punycode", "idna", "unicode_escape", "rot13", "utf-7", "utf-8\0"])
 def test_an_encoding_that_no_browser_knows_is_passed_over(tmp_path, label):
     page = f"<p>caf\u00e9 <meta charset={label}>".encode("cp1252") + b"a" * 50_000
     (tmp_path / "a.warc").write_bytes(
-        warc_record("http://a/1", page, kind=f"text/html; charset={label}")
-        + warc_record("http://a/2", b"<p>2")
+        warc_record("http://a/1", page, kind=f"text/html; charset={label}") + warc_record("http://a/2", b"<p>2")
     )
     source = {"kind": "warc", "path": str(tmp_path / "a.warc"), "licence": "x", "max_pages": None}
     pages, reasons, _ = collect(tmp_path, crawl=source)
@@ -370,17 +353,13 @@ def test_thousands_of_gzip_members_are_no_page(tmp_path):
 def test_bombs_are_bounded(tmp_path):
     """100 MB out of a small file: a response that its server compressed, and a line of JSON."""
     zeros = b"<p>" + bytes(100_000_000)
-    http = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n\r\n" + gzip.compress(
-        zeros, 1
-    )
+    http = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n\r\n" + gzip.compress(zeros, 1)
     head = (
         "WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://a/1\r\nWARC-Date: 2024-01-01T00:00:00Z\r\n"
         "WARC-Record-ID: <urn:uuid:00000000-0000-0000-0000-000000000001>\r\n"
         f"Content-Type: application/http; msgtype=response\r\nContent-Length: {len(http)}\r\n\r\n"
     )
-    (tmp_path / "a.warc").write_bytes(
-        head.encode() + http + b"\r\n\r\n" + warc_record("http://last", HTML.encode())
-    )
+    (tmp_path / "a.warc").write_bytes(head.encode() + http + b"\r\n\r\n" + warc_record("http://last", HTML.encode()))
     last = b"\n" + json.dumps({"page": "last", "url": "u", "html": HTML}).encode()
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(zeros + last, 1))
     del zeros, http
@@ -435,9 +414,7 @@ def test_digit_pages_are_reproducible_and_hold_no_held_out_problem(tmp_path):
     assert (tmp_path / "out" / "pages.parquet").read_bytes() == first and len(pages) == 10
     text = "\n".join(pages["content"])
     found = [read_problem(match) for match in re.findall(r"Digits [^?]*\?", text)]
-    assert len({own.problem for own in found if own}) >= 85 and not any(
-        own.is_held_out for own in found if own
-    )
+    assert len({own.problem for own in found if own}) >= 85 and not any(own.is_held_out for own in found if own)
     assert "I see it." in text and "Let me check." in text and " yes" in text
     with pytest.raises(UserError, match=r"hardly more than .* lower `exercises`"):
         collect(tmp_path, digits={**DIGITS, "sizes": {2: 1.0}, "coefficients": [2], "exercises": 5000})

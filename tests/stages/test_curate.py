@@ -64,9 +64,7 @@ def test_every_reason_once(tmp_path):
 
 
 def test_contamination_shows_both_texts(tmp_path):
-    tables = curate(
-        tmp_path, [("compute 2 + 2", "4"), ("Compute 1+2.", "3")], [*HELD_OUT, ("COMPUTE 2+2", "4")]
-    )
+    tables = curate(tmp_path, [("compute 2 + 2", "4"), ("Compute 1+2.", "3")], [*HELD_OUT, ("COMPUTE 2+2", "4")])
     pairs = tables["contamination"].to_dict("records")
     assert pairs[0] == {
         "problem_id": "drill/0",
@@ -150,9 +148,7 @@ def test_empty_tables_keep_their_columns(tmp_path):
 
 
 def test_errors_name_what_to_do(tmp_path):
-    with pytest.raises(
-        UserError, match=r"40 problems are left and curate\.validation_rows asks for 40: lower it"
-    ):
+    with pytest.raises(UserError, match=r"40 problems are left and curate\.validation_rows asks for 40: lower it"):
         curate(tmp_path, SUMS, validation_rows=40)
     with pytest.raises(UserError, match="0 problems are left"):
         curate(tmp_path, HELD_OUT)

@@ -19,9 +19,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.tables import PROBLEM, write_table
 from tests.fakes.curate_stage import curate, reasons, run_curate
 
-ROLLOUTS = (
-    Path(__file__).parents[2].parent / "shared" / "data" / "rollouts" / "qwen25math_math100_x8.jsonl.gz"
-)
+ROLLOUTS = Path(__file__).parents[2].parent / "shared" / "data" / "rollouts" / "qwen25math_math100_x8.jsonl.gz"
 INTEGERS = {"transform": {"kind": "integer"}, "answer_kinds": ["integer"]}
 
 
@@ -34,9 +32,7 @@ def test_integer_transform_records_its_inverse(tmp_path):
     ]
     tables = curate(tmp_path, train, **INTEGERS)
     row = tables["train"].iloc[0]
-    assert (
-        row["problem"].startswith("What is 3/6?\nThe answer is $\\frac{m}{n}$") and row["answer"] == "3"
-    )  # 1 + 2
+    assert row["problem"].startswith("What is 3/6?\nThe answer is $\\frac{m}{n}$") and row["answer"] == "3"  # 1 + 2
     assert extract_answer(row["solution"]).text == "3"
     assert tables["train"]["problem"].iloc[1] == "Compute 1+1."
     records = tables["transforms"].set_index("problem_id")
@@ -90,16 +86,7 @@ def test_perturbed_answers(answer, other):
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        "five",
-        "f(x)=x",
-        r"\tbinom52",
-        r"\text{(B) }5",
-        r"\overline{CD}",
-        r"\mathbb Z",
-        "No solution",
-        r"\text{A, B}",
-    ],
+    ["five", "f(x)=x", r"\tbinom52", r"\text{(B) }5", r"\overline{CD}", r"\mathbb Z", "No solution", r"\text{A, B}"],
 )
 def test_what_is_perturbed_is_another_answer(answer):
     found = decide(answer, extract_answer(boxed(perturbed_answer(answer))), require_marker=True)
@@ -129,9 +116,7 @@ def test_a_gold_answer_must_grade_itself_correct_and_another_wrong(tmp_path):
 def test_a_verifier_that_fails_on_gold_answers_stops_the_stage(tmp_path, monkeypatch):
     timed_out = Judgement(Verdict.TIMED_OUT, "x", "math_verify", "5 s")
     monkeypatch.setattr(Verifier, "judge", lambda self, pairs, **_: [timed_out] * len(pairs))
-    with pytest.raises(
-        UserError, match=r"failed on the gold answers of 1 of 1 problems: raise verifier\.timeout"
-    ):
+    with pytest.raises(UserError, match=r"failed on the gold answers of 1 of 1 problems: raise verifier\.timeout"):
         curate(tmp_path, [("Compute 1+1.", "2")])
 
 
@@ -180,9 +165,7 @@ def test_a_benchmark_that_overlaps_itself_is_reported_and_kept(tmp_path):
 
 
 def test_broken_rows_are_dropped_with_a_reason(tmp_path):
-    curate(
-        tmp_path, [("Compute 1+1.", "2"), ("Compute 1+3.", "4"), ("Compute 1+4.", "5"), ("Compute 1+5.", "6")]
-    )
+    curate(tmp_path, [("Compute 1+1.", "2"), ("Compute 1+3.", "4"), ("Compute 1+4.", "5"), ("Compute 1+5.", "6")])
     place = tmp_path / "collected" / "drill.parquet"
     table = pandas.read_parquet(place).astype(object)
     table.loc[1, "problem_id"] = "drill/0"
@@ -255,9 +238,7 @@ def test_difficulty_from_pass_rates(tmp_path):
     tables = curate(tmp_path, train, difficulty=pass_rates(tmp_path, lines), **INTEGERS)
     found = tables["difficulty"].set_index("problem_id")
     assert found["pass_rate"].tolist() == [0.625, 0.0, 1.0, 0.25]
-    assert (
-        found["band"].tolist() == ["medium", "unsolved", "solved", "hard"] and found["samples"].iloc[0] == 8
-    )
+    assert found["band"].tolist() == ["medium", "unsolved", "solved", "hard"] and found["samples"].iloc[0] == 8
     assert reasons(tables) == {"drill/1": "too_hard", "drill/2": "too_easy"}
     assert tables["metrics"]["difficulty/unusable_no_pass_rate"] == 2
     assert tables["metrics"]["difficulty/unusable_malformed_line"] == 2
@@ -294,9 +275,7 @@ def test_pairs_of_one_benchmark_problem_are_bounded(tmp_path):
     assert tables["contamination"]["benchmark_problem_id"].value_counts().tolist() == [50, 50]
 
 
-@pytest.mark.skipif(
-    not ROLLOUTS.is_file(), reason=f"the recorded responses ({ROLLOUTS}) are not on this machine"
-)
+@pytest.mark.skipif(not ROLLOUTS.is_file(), reason=f"the recorded responses ({ROLLOUTS}) are not on this machine")
 def test_pass_rates_of_recorded_responses():
     """100 problems of MATH, 8 responses each, with verdicts: the bands that they fall into."""
     digest = hashlib.sha256(ROLLOUTS.read_bytes()).hexdigest()

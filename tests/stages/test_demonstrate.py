@@ -58,9 +58,7 @@ def demonstrate(
         "verifier": {"timeout_seconds": 5, "memory_mib": 2048, "workers": 1, "abort_undecided_fraction": 0.5},
     }
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-    out = {
-        name: tmp_path / "out" / name for name in ("train", "validation", "dropped", "metrics", "headline")
-    }
+    out = {name: tmp_path / "out" / name for name in ("train", "validation", "dropped", "metrics", "headline")}
     main(
         [
             "demonstrate",

@@ -128,10 +128,7 @@ def test_no_labels(text):
         ),
         ("<mtable><mtr><mtd></mtd></mtr></mtable>", ""),
         ("<mfrac><mn>1</mn></mfrac>", r"\frac{1}{}"),
-        (
-            "<semantics><mi>x</mi><annotation encoding='application/x-tex'>x_1^2</annotation></semantics>",
-            "x_1^2",
-        ),
+        ("<semantics><mi>x</mi><annotation encoding='application/x-tex'>x_1^2</annotation></semantics>", "x_1^2"),
     ],
 )
 def test_mathml(mathml, latex):
@@ -217,21 +214,11 @@ def test_stage_is_reproducible_with_any_number_of_processes(tmp_path):
                         "page_memory_mib": 1024,
                         "engine": {"kind": "local", "processes": processes},
                     },
-                    "sampler": {
-                        "kind": "torch",
-                        "device": "cpu",
-                        "dtype": "float32",
-                        "threads": 1,
-                        "max_sequences": 8,
-                    },
+                    "sampler": {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 8},
                 }
             )
         )
-        out = [
-            tmp_path / f"{processes}.candidates",
-            tmp_path / f"{processes}.dropped",
-            tmp_path / f"{processes}.json",
-        ]
+        out = [tmp_path / f"{processes}.candidates", tmp_path / f"{processes}.dropped", tmp_path / f"{processes}.json"]
         main(
             [
                 "extract_web",
@@ -253,9 +240,7 @@ def test_stage_is_reproducible_with_any_number_of_processes(tmp_path):
 
 def _compared(text):
     """As the scorer of the shared tools compares: without LaTeX commands, letters and digits only."""
-    return re.sub(
-        r"[^0-9a-z]", "", re.sub(r"\\(?:begin|end)\{[a-z*]+\}|\\[A-Za-z]+", " ", text or "").lower()
-    )
+    return re.sub(r"[^0-9a-z]", "", re.sub(r"\\(?:begin|end)\{[a-z*]+\}|\\[A-Za-z]+", " ", text or "").lower())
 
 
 @pytest.mark.parametrize(("book", "floor"), [("algebra_trigonometry", 0.9), ("statistics", 0.9)])
@@ -272,9 +257,7 @@ def test_gold_pairs_of_real_pages(book, floor):
     with gzip.open(REAL_PAGES / f"{book}.pages.jsonl.gz", "rt") as lines:
         for row in map(json.loads, lines):
             pairs = {
-                (_compared(problem), _compared(solution))
-                for problem, solution, _ in exercises(row["html"])
-                if solution
+                (_compared(problem), _compared(solution)) for problem, solution, _ in exercises(row["html"]) if solution
             }
             predicted += len(pairs)
             found += len(pairs & gold[row["page"]])

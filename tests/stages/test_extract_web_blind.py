@@ -15,9 +15,7 @@ SOLVED = [(problem, solution) for _, problem, solution in SUMS if solution]
 
 
 def pairs(middle):
-    content = (
-        f"<html><body><h1>Lesson 4</h1><p>Some practice follows, take your time.</p>{middle}</body></html>"
-    )
+    content = f"<html><body><h1>Lesson 4</h1><p>Some practice follows, take your time.</p>{middle}</body></html>"
     page = {"page_id": "p", "url": "", "format": "html", "content": content, "licence": ""}
     return [(row["problem"], row["solution"]) for row in extract_page(page, 40)[0] if row["solution"]]
 
@@ -25,8 +23,7 @@ def pairs(middle):
 def each(problem, solution, end=""):
     """Every exercise by the same forms; those without a solution leave `solution` out."""
     return "".join(
-        problem.format(n=n, p=p) + (solution.format(n=n, s=s) if s else "") + end.format(n=n)
-        for n, p, s in SUMS
+        problem.format(n=n, p=p) + (solution.format(n=n, s=s) if s else "") + end.format(n=n) for n, p, s in SUMS
     )
 
 
@@ -66,13 +63,9 @@ KEYS = {
         "<div data-type=solution><a href=#e{n}>{n}</a><span>. </span><div class=solution><p>{s}</p></div></div>",
     ),
     "plain title": key(
-        "<p>{n}) {p}</p>",
-        "<hr><center><font size=+1>Answers to the Exercises</font></center>",
-        "<p>{n}) {s}</p>",
+        "<p>{n}) {p}</p>", "<hr><center><font size=+1>Answers to the Exercises</font></center>", "<p>{n}) {s}</p>"
     ),
-    "numbers in bold": key(
-        "<p><b>{n}</b> {p}</p>", "<h2>Answers to Selected Exercises</h2>", "<p><b>{n}</b> {s}</p>"
-    ),
+    "numbers in bold": key("<p><b>{n}</b> {p}</p>", "<h2>Answers to Selected Exercises</h2>", "<p><b>{n}</b> {s}</p>"),
 }
 
 

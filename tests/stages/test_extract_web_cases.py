@@ -50,29 +50,17 @@ def test_a_case_of_a_held_out_page(name):
 
 @pytest.mark.parametrize(
     "pointer",
-    [
-        "on page 12.",
-        "see the back of the book",
-        '<a href="s.pdf">PDF</a>',
-        "Log in to see the solution.",
-        "Show",
-    ],
+    ["on page 12.", "see the back of the book", '<a href="s.pdf">PDF</a>', "Log in to see the solution.", "Show"],
 )
 def test_a_solution_that_stands_elsewhere_is_none(pointer):
-    page = "".join(
-        f"<p><b>Exercise {n}.</b> Compute {n}+1.</p><p><b>Solution.</b> {pointer}</p>" for n in range(1, 5)
-    )
+    page = "".join(f"<p><b>Exercise {n}.</b> Compute {n}+1.</p><p><b>Solution.</b> {pointer}</p>" for n in range(1, 5))
     assert not any(row["solution"] for row in found(page, "html"))
 
 
 def test_references_keep_their_place_in_the_sentence():
-    page = (
-        '<p><b>Exercise 1.</b> Let x=1.</p><p><b>Solution.</b> By <a href="#s">Solution 1</a>, we have 2.</p>'
-    )
+    page = '<p><b>Exercise 1.</b> Let x=1.</p><p><b>Solution.</b> By <a href="#s">Solution 1</a>, we have 2.</p>'
     assert found(page, "html")[0]["solution"] == "By Solution 1, we have 2."
-    latex = (
-        r"\begin{exercise}Go.\end{exercise}\begin{solution}So by \cref{a}, \href{u}{it} holds.\end{solution}"
-    )
+    latex = r"\begin{exercise}Go.\end{exercise}\begin{solution}So by \cref{a}, \href{u}{it} holds.\end{solution}"
     assert found(latex, "latex")[0]["solution"] == "So by [link], it holds."
     xml = '<exercise><statement><p>Go.</p></statement><solution><p>So by <xref ref="a"/>, 2.</p></solution></exercise>'
     assert found(f"<section>{xml}</section>", "pretext")[0]["solution"] == "So by [link], 2."
@@ -130,9 +118,7 @@ def test_a_question_in_microdata_has_its_accepted_answer_and_code_its_lines():
 
 
 def test_a_solution_of_most_problems_is_doubted():
-    page = "".join(
-        f"<p><b>Exercise {n}.</b> Compute {n}+1.</p><p><b>Solution.</b> Use sums.</p>" for n in (1, 2, 3)
-    )
+    page = "".join(f"<p><b>Exercise {n}.</b> Compute {n}+1.</p><p><b>Solution.</b> Use sums.</p>" for n in (1, 2, 3))
     assert all(row["confidence"] < 0.3 and "same_solution" in row["evidence"] for row in found(page, "html"))
 
 
@@ -185,9 +171,7 @@ def test_a_fenced_container_with_one_solution_is_an_exercise():
         "Text.\n\n:::: challenge\n\n## Sums\n\nWhat is 1+1?\n\n::: solution\n\n## Solution\n\n2\n:::\n::::\n\n"
         ":::: {.row}\n## A\n\nText.\n\n## B\n\nMore.\n\n::: {.solution}\nNobody's.\n:::\n::::\n"
     )
-    assert [(row["problem"], row["solution"]) for row in found(page, "markdown")] == [
-        ("Sums\nWhat is 1+1?", "2")
-    ]
+    assert [(row["problem"], row["solution"]) for row in found(page, "markdown")] == [("Sums\nWhat is 1+1?", "2")]
 
 
 def test_fences_end_as_in_pandoc_and_may_be_indented():
@@ -212,9 +196,7 @@ def test_code_and_formulas_of_a_directive_keep_their_lines():
 
 def test_spans_with_classes_are_read_as_labels():
     page = "__[Q1]{.Q}__: What is 1+1?\n\n__[A]{.solved}__: It is 2.\n"
-    assert [(row["problem"], row["solution"]) for row in found(page, "markdown")] == [
-        ("What is 1+1?", "It is 2.")
-    ]
+    assert [(row["problem"], row["solution"]) for row in found(page, "markdown")] == [("What is 1+1?", "It is 2.")]
 
 
 def test_older_dialects_of_xml_mark_parts_references_and_formulas():

@@ -28,16 +28,11 @@ PAGES = {
     "questions in questions": (
         "html",
         "<!-- QAPage -->"
-        + "".join(
-            f"<p itemscope itemtype=schema.org/{kind} itemprop=text>" for kind in ("Question", "Answer")
-        )
+        + "".join(f"<p itemscope itemtype=schema.org/{kind} itemprop=text>" for kind in ("Question", "Answer"))
         + "<div itemscope itemtype=schema.org/Answer itemprop=text>x" * N,
     ),
     "open answers": ("html", "<p>1. x" + "(Answer: " * N),
-    "sections of a key": (
-        "html",
-        "<h2>4.1</h2><p>1. x</p>" * N + "<h2>Answers</h2>" + "<h3>4.1</h3><p>1. y</p>" * N,
-    ),
+    "sections of a key": ("html", "<h2>4.1</h2><p>1. x</p>" * N + "<h2>Answers</h2>" + "<h3>4.1</h3><p>1. y</p>" * N),
     "open elements": ("html", "<div>" * N * 4),
     "broken MathML": ("html", "<p>Exercise 1: <math><mfrac><mi>x</math></p>" * N),
     "deep MathML": ("html", "<math>" + "<mrow>" * N + "x"),
@@ -48,24 +43,15 @@ PAGES = {
     "summaries": ("markdown", "<summary>" * N),
     "bold": ("markdown", "**a " * 100_000),
     "ends of fences": ("markdown", "```{exercise-end}\n" * 100_000 + "::: solution\nx\n:::\n"),
-    "solutions in a fence": (
-        "markdown",
-        "::: exercise\nx\n:::\n:::: w\n" + "::: solution\nx\n:::\n" * 50_000,
-    ),
+    "solutions in a fence": ("markdown", "::: exercise\nx\n:::\n:::: w\n" + "::: solution\nx\n:::\n" * 50_000),
     "numbered lines": ("markdown", "1. a\n" * 100_000),
     "open environments": ("latex", r"\begin{exercise}" * N),
     "open braces": ("latex", r"\solution{" * N),
     "open formulas": ("latex", r"\begin{exercise}" + r"\(" * N + "$a " * N + r"\end{exercise}"),
     "open align": ("latex", r"\begin{exercise}" + r"\begin{align}" * N + r"\end{exercise}"),
-    "open drawings": (
-        "latex",
-        r"\begin{exercise}" + r"\begin{tikzpicture}" * N + r"\unit[a" * N + r"\end{exercise}",
-    ),
+    "open drawings": ("latex", r"\begin{exercise}" + r"\begin{tikzpicture}" * N + r"\unit[a" * N + r"\end{exercise}"),
     "many commands": ("latex", r"\begin{exercise}\end{exercise}" * 150_000),
-    "entities": (
-        "cnxml",
-        f"<!DOCTYPE x [{ENTITIES}]><document><exercise><problem>&j;</problem></exercise></document>",
-    ),
+    "entities": ("cnxml", f"<!DOCTYPE x [{ENTITIES}]><document><exercise><problem>&j;</problem></exercise></document>"),
     "outside file": (
         "cnxml",
         '<!DOCTYPE x [<!ENTITY f SYSTEM "file:///etc/passwd">]><document><exercise><problem>&f;'
@@ -89,11 +75,7 @@ def test_a_hostile_page_ends_with_candidates_or_a_reason(name):
 
 
 def test_the_bounds_are_told():
-    for name, reason in (
-        ("tags", "too_many_tags"),
-        ("size", "too_large"),
-        ("many commands", "too_many_commands"),
-    ):
+    for name, reason in (("tags", "too_many_tags"), ("size", "too_large"), ("many commands", "too_many_commands")):
         form, content = PAGES[name]
         page = {"page_id": "p", "url": "", "format": form, "content": content, "licence": ""}
         assert extract_page(page, 40)[1] == reason

@@ -113,9 +113,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("sampler", [TORCH, VLLM], ids=["torch", "vllm"])
-def test_pages_that_no_rule_reads_are_read_by_a_policy_and_nothing_is_invented(
-    taught, tmp_path, state, sampler
-):
+def test_pages_that_no_rule_reads_are_read_by_a_policy_and_nothing_is_invented(taught, tmp_path, state, sampler):
     if sampler is VLLM and importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed: `make test` installs it")
     candidates, drops, metrics, _ = run_stage(tmp_path, policy_section(taught), sampler)
@@ -185,9 +183,7 @@ def test_shards_are_read_again_too(taught, tmp_path, state):
         row = {"page_id": name, "url": "u", "format": form, "licence": "MIT", "content": content}
         write_table([row], tmp_path / "pages" / f"{number}.parquet", PAGE)
     (tmp_path / "pages" / "3.parquet").write_bytes(b"no table")
-    (tmp_path / "params.yaml").write_text(
-        yaml.safe_dump({"extract_web": policy_section(taught), "sampler": TORCH})
-    )
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"extract_web": policy_section(taught), "sampler": TORCH}))
     names = {name: tmp_path / file for name, file in FILES.items()}
     main(
         ["extract_web", f"--params={tmp_path / 'params.yaml'}", f"--pages={tmp_path / 'pages'}"]

@@ -174,9 +174,7 @@ def test_a_shard_over_its_limits_is_an_error_when_the_others_are_finished(
     folder, tmp_path, write, limits, told, monkeypatch
 ):
     """A table without it would be cached as the whole one."""
-    monkeypatch.setattr(
-        "stages.engines.workers.pool.PATIENCE", 60_000.0
-    )  # of a millisecond, on a loaded machine
+    monkeypatch.setattr("stages.engines.workers.pool.PATIENCE", 60_000.0)  # of a millisecond, on a loaded machine
     work, before = tmp_path / "work", psutil.Process().children()
     extract_shards(find_shards(folder)[:1], work, PARAMS)
     write(folder / "1.parquet")
@@ -192,9 +190,7 @@ def test_a_shard_over_its_limits_is_an_error_when_the_others_are_finished(
 def test_the_stage_reads_a_folder_of_shards(folder, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "state"))
     (folder / "2.parquet").write_bytes(b"PAR1 no table")
-    (tmp_path / "params.yaml").write_text(
-        yaml.safe_dump({"extract_web": PARAMS.model_dump(), "sampler": SAMPLER})
-    )
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"extract_web": PARAMS.model_dump(), "sampler": SAMPLER}))
     out = {name: tmp_path / name for name in ("candidates", "dropped", "metrics", "headline")}
     main(
         [

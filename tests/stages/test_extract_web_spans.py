@@ -27,20 +27,14 @@ def reasons(answer, window=WINDOW):
 
 
 def test_spans_become_the_pages_own_text():
-    found, refused = read_answer(
-        f"Here they are.\n\n**{SUM.replace(': ', ':** ', 1)}\n\n2. {ROOT}\nNONE", WINDOW
-    )
+    found, refused = read_answer(f"Here they are.\n\n**{SUM.replace(': ', ':** ', 1)}\n\n2. {ROOT}\nNONE", WINDOW)
     assert [(one.problem, one.solution, one.answer) for one in found] == [
         (
             "What is the sum of the first\nten whole numbers? It is known that there are ten.",
             "We add them in pairs: $1+10$, $2+9$ and so on, so the sum is $55$.",
             "$55$",
         ),
-        (
-            "Which number has the square 49, if it is negative?",
-            "Both 7 and -7 have that square, so it is -7.",
-            "-7",
-        ),
+        ("Which number has the square 49, if it is negative?", "Both 7 and -7 have that square, so it is -7.", "-7"),
     ]
     assert not refused
 
@@ -106,23 +100,11 @@ def test_hostile_answers_give_nothing_soon(answer):
 def test_nothing_is_invented():
     """500 answers of a model that shuffles, cuts and makes up: every text that comes through stands in the window."""
     draw = random.Random(0)
-    words = [
-        *WINDOW.split(),
-        "...",
-        "PROBLEM:",
-        "SOLUTION:",
-        "ANSWER:",
-        "\nPROBLEM:",
-        "\nSOLUTION:",
-        "invented",
-        "\n",
-    ]
+    words = [*WINDOW.split(), "...", "PROBLEM:", "SOLUTION:", "ANSWER:", "\nPROBLEM:", "\nSOLUTION:", "invented", "\n"]
     taken = 0
     for _ in range(500):
         start = draw.randrange(len(words) - 8)
-        text = " ".join(
-            ["PROBLEM:", *words[start : start + 4], "...", *draw.choices(words, k=draw.randrange(1, 9))]
-        )
+        text = " ".join(["PROBLEM:", *words[start : start + 4], "...", *draw.choices(words, k=draw.randrange(1, 9))])
         for one in read_answer(text, WINDOW)[0]:
             taken += 1
             assert all(part in WINDOW for part in (one.problem, one.solution or "", one.answer or ""))
@@ -145,9 +127,7 @@ def test_windows_are_whole_blocks_with_formulas_as_latex():
 def test_rows_say_that_a_model_found_them_and_a_failed_check_costs():
     hint = WINDOW.replace("It is known", "Hint: it is known").replace("? Hint", "?\nHint")
     asked = [SUM, ROOT, SUM.replace("there are ten", "there are $55$")]
-    rows, refused = model_candidates(
-        page(""), [WINDOW, WINDOW, WINDOW], asked, ["x " * 9 + "Which number"], 40, 0.5
-    )
+    rows, refused = model_candidates(page(""), [WINDOW, WINDOW, WINDOW], asked, ["x " * 9 + "Which number"], 40, 0.5)
     assert [(row["candidate_id"], row["answer"], row["evidence"], row["confidence"]) for row in rows] == [
         ("p#model-0", "55", "model", 0.5),
         ("p#model-1", "-7", "model", 0.5),

@@ -155,12 +155,8 @@ def test_a_is_an_option_or_a_point_where_b_follows_and_an_answer_elsewhere():
         ("Which metal melts first?\n- A: tin\n- B: iron", "A"),
         ("Which one rusts?\n- A: gold\n- B: iron", "B"),
     ]
-    points = (
-        "### Problem 1\nA square has the corners\n\nA: (1,1), B: (4,1). Find its area.\n\n### Solution\n$9$"
-    )
-    assert pairs(points, "markdown") == [
-        ("A square has the corners\nA: (1,1), B: (4,1). Find its area.", "$9$")
-    ]
+    points = "### Problem 1\nA square has the corners\n\nA: (1,1), B: (4,1). Find its area.\n\n### Solution\n$9$"
+    assert pairs(points, "markdown") == [("A square has the corners\nA: (1,1), B: (4,1). Find its area.", "$9$")]
     assert pairs("Q: What is 2+3?\n\nA: 5\n\nQ: And 3+3?\n\nA: 6", "markdown") == [
         ("What is 2+3?", "5"),
         ("And 3+3?", "6"),
@@ -180,8 +176,7 @@ def test_numbered_headings_are_exercises_where_toggles_answer_them():
 
 def test_a_question_in_a_summary_hides_its_answer():
     page = "<p>Quiz</p>" + "".join(
-        f"<details><summary>Question {n}: What is {n}+2?</summary><p>It is {n + 2}.</p></details>"
-        for n in (1, 2)
+        f"<details><summary>Question {n}: What is {n}+2?</summary><p>It is {n + 2}.</p></details>" for n in (1, 2)
     )
     assert pairs(page) == [("What is 1+2?", "It is 3."), ("What is 2+2?", "It is 4.")]
 
@@ -200,15 +195,11 @@ def test_optional_arguments_and_blanks_of_exam_papers():
 
 
 def test_of_several_solutions_in_one_box_the_first_counts_and_a_hint_is_none():
-    box = (
-        "::: challenge\n\nHow much is 2+2?\n\n{}:::: solution\n4\n::::\n\n:::: solution\nFour.\n::::\n\n:::\n"
-    )
+    box = "::: challenge\n\nHow much is 2+2?\n\n{}:::: solution\n4\n::::\n\n:::: solution\nFour.\n::::\n\n:::\n"
     assert pairs(box.format(""), "markdown") == [("How much is 2+2?", "4")]
     hint = ":::: solution\n\n## Hint\n\nCount.\n::::\n\n"
     assert pairs(box.format(hint), "markdown") == [("How much is 2+2?", "4")]
-    several = (
-        "::: box\n\nFirst one?\n\n:::: solution\n1\n::::\n\nSecond one?\n\n:::: solution\n2\n::::\n\n:::\n"
-    )
+    several = "::: box\n\nFirst one?\n\n:::: solution\n1\n::::\n\nSecond one?\n\n:::: solution\n2\n::::\n\n:::\n"
     assert pairs(several, "markdown") == [("First one?", "1")]
 
 
@@ -248,19 +239,11 @@ def test_a_short_answer_goes_without_its_reason_and_prose_is_none():
     assert answer("Fine") is answer("Theorem 3.1.") is answer("这种情况下不会破坏距离") is None
     assert answer("(Omit!)") is answer("(Removed)") is answer("Same as 6.3.3.") is None
     assert (answer("Even!"), answer("$n!$"), answer("10!")) == ("Even", "n!", "10!")
-    assert (answer("$$45^\\circ$$"), answer("So \\( x \\) is \\( \\frac{1}{3} \\).")) == (
-        "45^\\circ",
-        "\\frac{1}{3}",
-    )
+    assert (answer("$$45^\\circ$$"), answer("So \\( x \\) is \\( \\frac{1}{3} \\).")) == ("45^\\circ", "\\frac{1}{3}")
     assert answer("Answer: The probability of a 2 is \\( \\frac{1}{6} \\).") == "\\frac{1}{6}"
     assert answer("$$t = \\left(2+3\\right) = 5$$") == "5"
-    assert (
-        answer("b.ii: The mean is 4.") is answer("We reject the claim that the mean is 30 minutes.") is None
-    )
-    assert (
-        answer(r"We find $\begin{bmatrix}\boxed{1}&0\\0&1\end{bmatrix}$, and the system has no solution.")
-        is None
-    )
+    assert answer("b.ii: The mean is 4.") is answer("We reject the claim that the mean is 30 minutes.") is None
+    assert answer(r"We find $\begin{bmatrix}\boxed{1}&0\\0&1\end{bmatrix}$, and the system has no solution.") is None
     assert answer(r"Then $\begin{aligned}x&=2+2\\&=\boxed{4}\end{aligned}$") == "4"
     assert answer("Approximately $867$ meters.") == "$867$ meters"
     assert answer("$x=3$ or $x=4$") == "$x=3$ or $x=4$"
@@ -308,9 +291,7 @@ def test_a_label_in_backticks_a_rule_below_a_label_and_dollars_that_are_prices()
 
 
 def test_an_admonition_ends_where_the_indentation_does():
-    one = (
-        '!!! warning "Exercise {0}: Sums"\n    Add {0} and 1.\n\n!!! details "Solution:"\n    It is {1}.\n\n'
-    )
+    one = '!!! warning "Exercise {0}: Sums"\n    Add {0} and 1.\n\n!!! details "Solution:"\n    It is {1}.\n\n'
     one += "Other prose.\n\n"
     assert pairs(one.format(1, 2) + one.format(2, 3), "markdown") == [
         ("Sums\nAdd 1 and 1.", "It is 2."),

@@ -10,26 +10,11 @@ import yaml
 from stages.__main__ import main
 from stages.engines.policies.policy_folders import load_policy, save_policy
 from stages.engines.policies.tokenizers import encode_prompt, encode_response
-from stages.filter_web.filtering import (
-    RULES,
-    Candidate,
-    _first_objection,
-    filter_candidates,
-    tidy_functions,
-    too_long,
-)
+from stages.filter_web.filtering import RULES, Candidate, _first_objection, filter_candidates, tidy_functions, too_long
 from stages.filter_web.params import FilterRules, LengthLimits
 from stages.foundations.errors import UserError
 from stages.foundations.params import PlainPrompt
-from stages.foundations.tables import (
-    BENCHMARK,
-    CANDIDATE,
-    CONTAMINATION,
-    DROPPED,
-    PROBLEM,
-    read_table,
-    write_table,
-)
+from stages.foundations.tables import BENCHMARK, CANDIDATE, CONTAMINATION, DROPPED, PROBLEM, read_table, write_table
 from tests.fakes.tiny_policy import write_tiny_policy
 
 RULE_NAMES = [*RULES, "conflicting_answers", "exact_duplicate"]
@@ -112,11 +97,7 @@ CASES = {
     "refers_to_figure_or_other": ("Using the graph shown, find its slope.", "3", "3"),
     "proof_or_opinion": ("Prove that the answer is 3.", "3", "3"),
     "copy_is_correct": ("Factor $x^2-9$ for me please.", "$(x-3)(x+3)$", "(x+3)(x-3)"),
-    "wrong_language": (
-        "Wie viele Äpfel hat Jörg, wenn er früher fünf Äpfel und später zwölf Äpfel kauft?",
-        "17",
-        "17",
-    ),
+    "wrong_language": ("Wie viele Äpfel hat Jörg, wenn er früher fünf Äpfel und später zwölf Äpfel kauft?", "17", "17"),
 }
 
 
@@ -137,19 +118,11 @@ def test_rule_objects_to_its_case_and_can_be_switched_off(tmp_path, name):
     ("problem", "solution", "answer"),
     [
         SUM,
-        (
-            "Tom has 3 apples. Tom buys 4 more. How many apples does Tom have?",
-            "3+4=7\nThe answer is \\boxed{7}.",
-            "7",
-        ),
+        ("Tom has 3 apples. Tom buys 4 more. How many apples does Tom have?", "3+4=7\nThe answer is \\boxed{7}.", "7"),
         ("Solve $2x=10$ for $x$.", "Divide by 2.\nSo $x=5$.", "x=5"),
         ("Which is larger, 3+4 or 9-1?", "3+4=7\n9-1=8\nThe answer is \\boxed{8}.", "8"),
         ("Is $6$ or $8$ a factor of $24$ and of $30$?", "$6$", "6"),
-        (
-            "Simplify $3 \\cdot 4$.",
-            "$12$",
-            "12",
-        ),  # the verifier does not take work that is left to the reader
+        ("Simplify $3 \\cdot 4$.", "$12$", "12"),  # the verifier does not take work that is left to the reader
         ("For the following exercises, simplify the expression.\n$3-12 \\times 2+19$", "-2", "-2"),
         (
             "Use the following information to answer the next six exercises: a store gets 120 customers a day.\n"
@@ -158,11 +131,7 @@ def test_rule_objects_to_its_case_and_can_be_switched_off(tmp_path, name):
             "720",
         ),
         ("In Exercises 5-9, solve for x.\n$2x=10$", "$5$", "5"),
-        (
-            "A table costs 40 dollars and a chair 10. What do both cost?",
-            "40+10=50\nThe answer is \\boxed{50}.",
-            "50",
-        ),
+        ("A table costs 40 dollars and a chair 10. What do both cost?", "40+10=50\nThe answer is \\boxed{50}.", "50"),
     ],
 )
 def test_good_exercises_pass_every_rule(problem, solution, answer):
@@ -208,14 +177,7 @@ def test_too_long_names_the_text():
 @pytest.mark.timeout(240)
 def test_hostile_texts_are_judged_at_once(tmp_path):
     """A second or two; a rule whose cost grows with the square takes hours and is stopped."""
-    texts = [
-        "(a) " * 4_900,
-        "\n" * 19_000,
-        "the graph of " * 1_500,
-        "a. " * 6_000,
-        "x" * 10**6,
-        "why ? " * 3_000,
-    ]
+    texts = ["(a) " * 4_900, "\n" * 19_000, "the graph of " * 1_500, "a. " * 6_000, "x" * 10**6, "why ? " * 3_000]
     for text in texts:
         _first_objection(
             {"candidate_id": "1", "problem": text, "solution": text, "answer": "3"},
@@ -262,11 +224,7 @@ def test_hits_are_kept_with_both_texts(tmp_path):
     filter_web(tmp_path, [SUM, (other, "17", "17")], rules=rules, benchmark=(story, "Compute 5+5."))
     hit = read_table(tmp_path / "out" / "contamination", CONTAMINATION).iloc[0]
     assert (hit["problem_id"], hit["source"], hit["problem"]) == ("web/1#1", "web", other)
-    assert (hit["benchmark"], hit["benchmark_problem_id"], hit["benchmark_problem"]) == (
-        "held_out",
-        "0",
-        story,
-    )
+    assert (hit["benchmark"], hit["benchmark_problem_id"], hit["benchmark_problem"]) == ("held_out", "0", story)
     assert (hit["rule"], hit["overlap"]) == ("template", 1.0)
 
 
@@ -291,9 +249,7 @@ def test_broken_candidates_are_dropped_with_a_reason(tmp_path):
             for i, (problem, solution, answer) in enumerate(rows)
         ]
     )
-    benchmarks = pandas.DataFrame(
-        {"benchmark": "b", "problem_id": ["0", "1"], "problem": ["Compute 5+5.", None]}
-    )
+    benchmarks = pandas.DataFrame({"benchmark": "b", "problem_id": ["0", "1"], "problem": ["Compute 5+5.", None]})
     params = FilterRules.model_validate(ALL_RULES)
     kept, _, funnel = filter_candidates(write, benchmarks, params, lambda rows, funnel: rows)
     assert [row["problem_id"] for row in kept] == ["web/1#0"]
@@ -360,8 +316,7 @@ def stubborn_policy(tmp_path_factory):
     model, tokenizer = load_policy(folder, torch.float32)
     response = encode_response(tokenizer, "\\boxed{3}")
     prompts = [
-        encode_prompt(tokenizer, PlainPrompt(**PROMPT), text)
-        for text in ("Compute 1+2.", "Compute 9-2 for me please.")
+        encode_prompt(tokenizer, PlainPrompt(**PROMPT), text) for text in ("Compute 1+2.", "Compute 9-2 for me please.")
     ]
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(80):
@@ -381,13 +336,7 @@ def test_agreement_keeps_what_the_policy_reaches(tmp_path, stubborn_policy):
         ("Compute 9-2 for me please.", "9-2=7\nThe answer is \\boxed{7}.", "7"),
         ("Compute 2+1 please.", "3", "3"),
     ]
-    agreement = {
-        "kind": "policy",
-        "samples": 2,
-        "temperature": 0.2,
-        "max_response_tokens": 16,
-        "max_candidates": None,
-    }
+    agreement = {"kind": "policy", "samples": 2, "temperature": 0.2, "max_response_tokens": 16, "max_candidates": None}
     kept, reasons, metrics = filter_web(tmp_path, rows, stubborn_policy, agreement=agreement)
     assert reasons == {1: "no_agreement"} and kept["answer"].tolist() == ["3", "3"]
     assert metrics["dropped/no_agreement"] == 1

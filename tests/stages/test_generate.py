@@ -70,18 +70,12 @@ def test_a_picture_depends_on_its_own_seed_and_not_on_its_batch_or_neighbours(tm
     shared = first.merge(few, on="seed")
     assert len(shared) == 8
     assert all(
-        numpy.abs(x.astype(int) - y).max() <= 1
-        for x, y in zip(shared["pixels_x"], shared["pixels_y"], strict=True)
+        numpy.abs(x.astype(int) - y).max() <= 1 for x, y in zip(shared["pixels_x"], shared["pixels_y"], strict=True)
     )
 
 
 def test_prompts_of_no_world_have_no_truth_and_stay_as_they_are(tmp_path, given):
-    row = {
-        "prompt_id": "a",
-        "prompt": "<img src=x onerror=alert(1)> \u2603",
-        "split": "test",
-        "source": "files",
-    }
+    row = {"prompt_id": "a", "prompt": "<img src=x onerror=alert(1)> \u2603", "split": "test", "source": "files"}
     write_table([row], tmp_path / "prompts.parquet", PROMPT)
     rows, metrics = run(tmp_path, given, prompts=tmp_path / "prompts.parquet")
     assert rows["prompt"].tolist() == [row["prompt"]]

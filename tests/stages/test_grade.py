@@ -10,12 +10,7 @@ from tests.fakes import worker_functions
 
 PARAMS = {
     "verifier": {"timeout_seconds": 1.0, "memory_mib": 768, "workers": 1, "abort_undecided_fraction": 0.2},
-    "grade": {
-        "bootstrap_draws": 200,
-        "pass_at_k": [1, 2],
-        "seed": 0,
-        "emergence_keywords": ["wait", "re-check"],
-    },
+    "grade": {"bootstrap_draws": 200, "pass_at_k": [1, 2], "seed": 0, "emergence_keywords": ["wait", "re-check"]},
 }
 
 
@@ -112,10 +107,7 @@ def test_trials_are_counted_where_all_problems_are_digits(grade):
         "The answer is \\boxed{47}.",
         "8,6:16+30=46 high",
     ]
-    rows = [
-        response("p1", text, index=index, answer="47") | {"problem": question}
-        for index, text in enumerate(texts)
-    ]
+    rows = [response("p1", text, index=index, answer="47") | {"problem": question} for index, text in enumerate(texts)]
     metrics, _ = grade(rows)
     found = {name.removeprefix("sums/"): value for name, value in metrics.items()}
     assert found["trials_mean"] == 5 / 4 and found["without_trials_fraction"] == 1 / 4
@@ -132,11 +124,7 @@ def test_problems_that_all_or_none_of_the_samples_solve(grade):
         for index, answer in enumerate(answers)
     ]
     metrics, _ = grade(rows)
-    assert (
-        metrics["sums/always_solved_fraction"]
-        == metrics["sums/never_solved_fraction"]
-        == pytest.approx(1 / 3)
-    )
+    assert metrics["sums/always_solved_fraction"] == metrics["sums/never_solved_fraction"] == pytest.approx(1 / 3)
 
 
 def test_a_headline_is_the_score_of_all_samples_or_else_the_greedy_one(grade, tmp_path):

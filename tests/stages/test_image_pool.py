@@ -44,17 +44,12 @@ def run(tmp_path, rows=(), listed=None, files=None, line=json.dumps):
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
         foreign = {"folder": str(folder), "list_path": str(path), "sha256": sha256}
     write_table(
-        [
-            {"prompt_id": prompt_id(one), "prompt": one, "split": "train", "source": "s"}
-            for one in ("a cat", "a dog")
-        ],
+        [{"prompt_id": prompt_id(one), "prompt": one, "split": "train", "source": "s"} for one in ("a cat", "a dog")],
         tmp_path / "prompts.parquet",
         PROMPT,
     )
     round_1 = {"foreign": foreign, "annotations": None, "also": "round_1"}
-    (tmp_path / "params.yaml").write_text(
-        yaml.safe_dump({"images": LIMITS, "ranking_rounds": {"round_1": round_1}})
-    )
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"images": LIMITS, "ranking_rounds": {"round_1": round_1}}))
     outputs = {name: tmp_path / f"{name}.out" for name in ("pool", "dropped", "metrics", "headline")}
     paths = {"params": tmp_path / "params.yaml", "generated": shards, "prompts": tmp_path / "prompts.parquet"}
     flags = [text for name, path in (paths | outputs).items() for text in (f"--{name}", str(path))]
@@ -80,10 +75,7 @@ def test_an_image_is_taken_once_by_its_pixels_whatever_the_file_claims(tmp_path)
 
 def test_every_bad_foreign_image_is_a_counted_reason(tmp_path):
     bad = [(reason, content) for reason, contents in REFUSED.items() for content in contents]
-    files = {f"{i}.png": content for i, (_, content) in enumerate(bad)} | {
-        "good.png": png(),
-        "twin.jpg": png(),
-    }
+    files = {f"{i}.png": content for i, (_, content) in enumerate(bad)} | {"good.png": png(), "twin.jpg": png()}
     listed = [{"image": name, "prompt": "a cat"} for name in files]
     listed += [
         {"image": "good.png", "prompt": "a cow"},
@@ -132,10 +124,7 @@ def run_again(tmp_path, params):
     names = {"generated": "generated", "prompts": "prompts.parquet", "params": "params.yaml"}
     names |= {name: f"{name}.out" for name in ("pool", "dropped", "metrics", "headline")}
     main(
-        [
-            "image_pool@round_1",
-            *(text for name, file in names.items() for text in (f"--{name}", str(tmp_path / file))),
-        ]
+        ["image_pool@round_1", *(text for name, file in names.items() for text in (f"--{name}", str(tmp_path / file)))]
     )
 
 

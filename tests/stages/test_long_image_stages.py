@@ -121,9 +121,7 @@ def test_a_killed_stage_ends_with_the_bytes_of_an_undisturbed_one(stage, miniatu
     command, moments, most = work(stage, whole, tmp_path), random.Random(f"killed {stage}"), changes[stage]
     assert killed_at(command, tmp_path, moments.randrange(most // 3, 2 * most // 3))
     assert list((tmp_path / "state").glob("scratch/*/*")), "there is something to go on from"
-    if killed_at(
-        command, tmp_path, moments.randrange(most)
-    ):  # there is less left to do, so it may end before
+    if killed_at(command, tmp_path, moments.randrange(most)):  # there is less left to do, so it may end before
         command()
     assert stage == "generate" or f"{stage}: going on from step" in capfd.readouterr().err
     for name in STAGES[stage][2].values():
@@ -159,8 +157,7 @@ def test_mixed_precision_learns_and_what_is_saved_is_float32(stage, miniature, t
     work(stage, miniature[0], tmp_path, write_whole(tmp_path / "params.yaml", trainer=trainer))()
     name = "loss/total" if stage == "refl" else "loss/train"
     first, expected = (
-        next(row[name] for row in curve_of(folder) if name in row)
-        for folder in (tmp_path, miniature[0] / stage)
+        next(row[name] for row in curve_of(folder) if name in row) for folder in (tmp_path, miniature[0] / stage)
     )
     assert first == pytest.approx(expected, rel=0.05) and first != expected
     weights = [load_file(path) for path in (tmp_path / "model").rglob("*.safetensors")]

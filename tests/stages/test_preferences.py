@@ -10,16 +10,7 @@ import yaml
 
 from stages.__main__ import main
 from stages.foundations.errors import UserError
-from stages.foundations.tables import (
-    ANNOTATOR,
-    DROPPED,
-    PAIR,
-    PROMPT,
-    RANKING,
-    RATING,
-    read_table,
-    write_table,
-)
+from stages.foundations.tables import ANNOTATOR, DROPPED, PAIR, PROMPT, RANKING, RATING, read_table, write_table
 from stages.preferences.run import count_ties, drawn_down, pairs_of, splits_of, vote_measures
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "image_prefs"
@@ -75,9 +66,7 @@ def run(tmp_path, rankings, ratings=(), splits=None, **changed):
     inputs = {"params": tmp_path / "params.yaml", "annotations": folder, "earlier": folder}
     outputs = {name: tmp_path / f"{name}.out" for name in ("dropped", "metrics", "headline")}
     paths = {**inputs, "prompts": tmp_path / "prompts.parquet", "out": out, **outputs}
-    main(
-        ["preferences@round_1", *(text for name, path in paths.items() for text in (f"--{name}", str(path)))]
-    )
+    main(["preferences@round_1", *(text for name, path in paths.items() for text in (f"--{name}", str(path)))])
     tables = {
         name: read_table(out / f"{name}.parquet", schema)
         for name, schema in (("pairs", PAIR), ("annotators", ANNOTATOR), ("rankings", RANKING))
@@ -108,9 +97,7 @@ def test_who_disagrees_with_the_others_is_left_out_by_name(tmp_path, capsys):
 
 
 def test_too_little_work_is_not_judged(tmp_path):
-    tables, metrics = run(
-        tmp_path, panel([3, 2, 1]), annotator_rules=PARAMS["annotator_rules"] | {"min_pairs": 13}
-    )
+    tables, metrics = run(tmp_path, panel([3, 2, 1]), annotator_rules=PARAMS["annotator_rules"] | {"min_pairs": 13})
     assert metrics["annotators/dropped"] == 0 and tables["annotators"]["agreement"].isna().all()
     assert tables["annotators"]["agreement_pairs"].tolist() == [12] * 4
 
@@ -129,13 +116,8 @@ def test_who_contradicts_own_ratings_is_left_out_and_so_is_one_such_ranking(tmp_
 
 
 def test_gold_tasks_check_annotators_and_are_not_learned_from(tmp_path):
-    rows = [
-        *panel([1, 2, 3], tasks=5),
-        *(ranking(f"{task}", "boss", [3, 2, 2], is_gold=True) for task in range(4)),
-    ]
-    tables, metrics = run(
-        tmp_path, rows, annotator_rules=PARAMS["annotator_rules"] | {"min_gold_accuracy": 0.0}
-    )
+    rows = [*panel([1, 2, 3], tasks=5), *(ranking(f"{task}", "boss", [3, 2, 2], is_gold=True) for task in range(4))]
+    tables, metrics = run(tmp_path, rows, annotator_rules=PARAMS["annotator_rules"] | {"min_gold_accuracy": 0.0})
     # The reference says x2 = x3 before x1; annotators say x1 x2 x3: both ordered pairs are wrong.
     assert tables["annotators"]["gold_accuracy"].tolist() == [0.0] * 4
     assert metrics["dropped/gold_task"] == 20 and set(tables["pairs"]["prompt_id"]) == {"p4"}
@@ -166,9 +148,7 @@ def test_equal_annotations_give_equal_bytes(tmp_path):
 
 
 def test_validation_is_a_share_of_the_train_prompts_and_takes_no_notice_of_others():
-    prompts = pandas.DataFrame(
-        {"prompt_id": [f"p{i}" for i in range(2_000)], "split": ["train", "test"] * 1_000}
-    )
+    prompts = pandas.DataFrame({"prompt_id": [f"p{i}" for i in range(2_000)], "split": ["train", "test"] * 1_000})
     splits = splits_of(prompts, 0.1, seed=3)
     assert {splits[f"p{i}"] for i in range(1, 2_000, 2)} == {"test"}
     assert 70 < list(splits.values()).count("validation") < 130
@@ -177,9 +157,7 @@ def test_validation_is_a_share_of_the_train_prompts_and_takes_no_notice_of_other
 
 
 def test_pairs_are_drawn_down_by_prompt():
-    pairs = pairs_of(
-        [ranking("1", "a", [1, 2, 3]), ranking("2", "a", [1, 1, 2])], {"p1": "train", "p2": "test"}
-    )
+    pairs = pairs_of([ranking("1", "a", [1, 2, 3]), ranking("2", "a", [1, 1, 2])], {"p1": "train", "p2": "test"})
     assert len(pairs) == 5 and len(drawn_down(pairs, 2, seed=0)) == 4
     assert drawn_down(pairs, None, seed=0) is pairs
 

@@ -202,9 +202,7 @@ def climbed(project, tmp_path_factory):
 def test_the_reward_rises_on_prompts_and_noise_that_were_not_trained_on(climbed):
     metrics, curve = metrics_of(climbed), curve_of(climbed)
     assert metrics["refl/reward/gain"] > 0
-    assert metrics["refl/reward/after"] - metrics["refl/reward/before"] == pytest.approx(
-        metrics["refl/reward/gain"]
-    )
+    assert metrics["refl/reward/after"] - metrics["refl/reward/before"] == pytest.approx(metrics["refl/reward/gain"])
     assert curve[-1]["validation/reward"] > curve[0]["validation/reward"]
     assert metrics["refl/selected_update"] == metrics["refl/updates"] == 6
     assert metrics["refl/pairs"] == 6 and metrics["refl/prompts"] == 3
@@ -241,9 +239,7 @@ def test_pictures_are_kept_by_the_rule_and_from_one_noise(climbed, project):
 
 def test_only_the_unet_learns(climbed, project):
     for part, is_equal in (("unet/diffusion_pytorch_model", False), ("text_encoder/model", True)):
-        before, after = (
-            load_file(folder / "generator" / f"{part}.safetensors") for folder in (project, climbed)
-        )
+        before, after = (load_file(folder / "generator" / f"{part}.safetensors") for folder in (project, climbed))
         same = [torch.equal(before[name], after[name]) for name in before]
         assert all(same) if is_equal else not any(same[:3])
 
@@ -263,9 +259,7 @@ def test_a_control_trains_as_long_without_a_reward(project, tmp_path):
 )
 def test_the_other_kinds_of_feedback_learn(project, tmp_path, feedback):
     changes = {"feedback": feedback, "ema_decay": 0.0}
-    params = write_params(
-        tmp_path / "params.yaml", changes, refl_1={**LAST, "updates": 12, "reward_weight": 5.0}
-    )
+    params = write_params(tmp_path / "params.yaml", changes, refl_1={**LAST, "updates": 12, "reward_weight": 5.0})
     main(flags(project, tmp_path, params))
     rows = curve_of(tmp_path)[1:]
     assert rows[-1]["optim/gradient_norm_feedback"] > 0
@@ -362,13 +356,7 @@ def test_a_round_is_compared_with_its_control_from_the_same_noise(climbed, tmp_p
     pictures = read_table(climbed / "pictures.parquet", FEEDBACK_IMAGE)
     control = pictures.assign(truth_after=pictures["truth_after"] - 0.25).iloc[::-1]
     write_table(control, tmp_path / "control.parquet", FEEDBACK_IMAGE)
-    arguments = [
-        "refl_control@refl_1",
-        "--params",
-        str(params),
-        "--pictures",
-        str(climbed / "pictures.parquet"),
-    ]
+    arguments = ["refl_control@refl_1", "--params", str(params), "--pictures", str(climbed / "pictures.parquet")]
     arguments += ["--control", str(tmp_path / "control.parquet")]
     arguments += ["--metrics", str(tmp_path / "metrics.json"), "--headline", str(tmp_path / "headline.json")]
     main(arguments)

@@ -29,9 +29,7 @@ from stages.report.charts import join_rounds
 from stages.report.inputs import read_inputs
 
 PROJECT = Path(__file__).resolve().parents[2]
-HOSTILE = (
-    "</pre><script>alert('owned')</script><img src=x onerror=\"alert(2)\"> & \u202egnp.exe \x07" + "A" * 900
-)
+HOSTILE = "</pre><script>alert('owned')</script><img src=x onerror=\"alert(2)\"> & \u202egnp.exe \x07" + "A" * 900
 OWN_SECTIONS = ("base", "collect_web", "curate", "extract_web", "filter_web", "demonstrate", "sft", "report")
 PARAMS = {
     "seed": 3,
@@ -46,20 +44,14 @@ PARAMS = {
         "example_problems": 4,
         "contamination_pairs": 4,
         "example_characters": 400,
-        "published": {
-            "sums_heldout": [{"name": "Model <X>", "metric": "greedy", "value": 12.5, "source": "table 3"}]
-        },
+        "published": {"sums_heldout": [{"name": "Model <X>", "metric": "greedy", "value": 12.5, "source": "table 3"}]},
     },
 }
 SAMPLES = 4
 LOOPS = ("${sources}", "${rl_rounds}", "${policies}")
 """What stages of language recipes run over."""
 FOLDERS = ("metrics", "curves", "verdicts", "responses", "problems", "web", "demonstrations", "schedules")
-CORRECT_OF_FOUR = {
-    "base": lambda number: 0,
-    "sft": lambda number: number % 3,
-    "rl_1": lambda number: 3 + number % 2,
-}
+CORRECT_OF_FOUR = {"base": lambda number: 0, "sft": lambda number: number % 3, "rl_1": lambda number: 3 + number % 2}
 
 
 @pytest.fixture
@@ -85,10 +77,7 @@ def run(tmp_path: Path) -> Path:
     write_metrics(data / "metrics/rl_round/rl_1.json", {"progress/steps": 4, "tokens/sampled": 8191})
     write_curves(data / "curves/sft.csv", [{"step": n, "loss/train": 3 / n} for n in range(1, 9)])
     steps = range(1, 5)
-    rows = [
-        {"step": n, "accuracy/mean": n / 10, "sync/logprob_gap_max": 0.0, "entropy/mean": 1 / n}
-        for n in steps
-    ]
+    rows = [{"step": n, "accuracy/mean": n / 10, "sync/logprob_gap_max": 0.0, "entropy/mean": 1 / n} for n in steps]
     write_curves(data / "curves/rl_round/rl_1.csv", rows)
     return tmp_path
 
@@ -200,10 +189,7 @@ def test_numbers_on_the_page_are_those_of_the_metric_files(run):
     assert "9.2" in text and "6.2%" in text
     assert "1,050 in, 1,000 kept (95.2%)" in text
     assert "duplicate 47 4.5%" in text
-    assert (
-        "5 pairs of a training problem and a benchmark problem were found alike; curate dropped 3 rows"
-        in text
-    )
+    assert "5 pairs of a training problem and a benchmark problem were found alike; curate dropped 3 rows" in text
     assert "sums_heldout 12 2" in text
     assert "8,191" in text
     assert "Model <X> greedy 12.5% table 3" in text
@@ -225,9 +211,7 @@ def test_what_rl_added_stands_beside_the_gain_over_an_earlier_baseline(run):
     write_params(run, {**PARAMS, "report": {**PARAMS["report"], "baseline_policy": "base"}})
     text = Reader(make_page(run)).text
     assert "points from base to rl_1" in text
-    added = compare(
-        read_inputs(flags(run)), "sums_heldout", "avg_at_4", "sft", "rl_1"
-    ).difference.interval.estimate
+    added = compare(read_inputs(flags(run)), "sums_heldout", "avg_at_4", "sft", "rl_1").difference.interval.estimate
     assert f"From sft, avg@4: {100 * added:+.1f} points. rl_1 scores higher than sft" in text
 
 
@@ -244,12 +228,7 @@ def test_the_result_has_the_scores_and_gains_of_the_page(run):
 
 
 def test_a_round_in_which_no_step_trained_is_told_first(run):
-    metrics = {
-        "progress/steps": 4,
-        "progress/steps_without_update": 3,
-        "groups/drawn": 40,
-        "groups/trained": 1,
-    }
+    metrics = {"progress/steps": 4, "progress/steps_without_update": 3, "groups/drawn": 40, "groups/trained": 1}
     path = run / "data/metrics/rl_round/rl_1.json"
     write_metrics(path, metrics)
     assert "no step of rl_1 trained" not in Reader(make_page(run)).text.lower()
@@ -286,11 +265,7 @@ def test_equal_inputs_give_equal_bytes_in_another_process_place_and_matplotlib_s
     shutil.copy(run / "params.yaml", copy)
     shutil.copy(PROJECT / "dvc.yaml", copy)
     (copy / "matplotlibrc").write_text("lines.linewidth: 9\nsvg.fonttype: path\n")
-    named = [
-        f"--{flag}={os.path.relpath(path, copy)}"
-        for flag, path in vars(flags(copy)).items()
-        if flag != "graph"
-    ]
+    named = [f"--{flag}={os.path.relpath(path, copy)}" for flag, path in vars(flags(copy)).items() if flag != "graph"]
     named.append("--graph=dvc.yaml")
     environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo"}
     named += ["--out=reports/index.html", "--result=reports/result.json"]
@@ -341,9 +316,7 @@ def test_plots_speak_and_follow_the_theme(run):
     labels = [attributes["aria-label"] for tag, attributes in Reader(page).tags if tag == "svg"]
     assert len(labels) == 8 and all(labels)
     assert "Accuracy on training problems. sampled responses 10% → 40%." in labels
-    colors = set(
-        re.findall(r"(?:fill|stroke): ([^;\"]+)", "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL)))
-    )
+    colors = set(re.findall(r"(?:fill|stroke): ([^;\"]+)", "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL))))
     assert {color for color in colors if color.startswith("#")} == set()
 
 
@@ -372,10 +345,7 @@ def test_a_search_by_trial_has_its_section_and_rounds_from_one_policy_stand_side
     assert "20.0% to 10.0% of the claims are false." in text
     labels = [attributes["aria-label"] for tag, attributes in Reader(page).tags if tag == "svg"]
     assert "Response length, by round. rl_1 90 → 180; rl_2 60 → 120." in labels
-    assert any(
-        label.startswith("Any of k samples, pass@k by policy. base 10.0% at 1, 20.0% at 2")
-        for label in labels
-    )
+    assert any(label.startswith("Any of k samples, pass@k by policy. base 10.0% at 1, 20.0% at 2") for label in labels)
     assert any("“start over”: base 1%" in label for label in labels)
 
 
@@ -404,9 +374,7 @@ def test_what_is_missing_is_said(run, missing):
 
 def test_nothing_at_all_gives_a_page_that_says_so(tmp_path):
     report = {**PARAMS["report"], "notes": "", "published": {}}
-    write_params(
-        tmp_path, {"seed": 0, "policies": ["base"], "rl_rounds": None, "sources": {}, "report": report}
-    )
+    write_params(tmp_path, {"seed": 0, "policies": ["base"], "rl_rounds": None, "sources": {}, "report": report})
     text = Reader(make_page(tmp_path)).text
     assert "No policy is graded yet" in text and "No data stage has counted its rows yet." in text
     assert "better" not in text

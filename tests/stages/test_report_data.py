@@ -147,9 +147,7 @@ def test_agreement_is_told_with_its_number_of_samples(run):
     assert "Answer agreement with a policy is switched off." in Reader(make_page(run)).text
     agreement = {"kind": "policy", "samples": 2, "temperature": 0.7}
     write_params(run, {**PARAMS, "filter_web": {"agreement": agreement}})
-    assert (
-        "one of 2 sampled responses of the base policy must reach the answer" in Reader(make_page(run)).text
-    )
+    assert "one of 2 sampled responses of the base policy must reach the answer" in Reader(make_page(run)).text
 
 
 def test_pairs_are_as_many_as_asked_for(run):

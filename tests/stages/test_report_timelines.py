@@ -82,9 +82,7 @@ def test_a_long_start_is_left_out_of_the_picture_and_said(run):
     # From 100 to 203 seconds: 3 of 103 are 14 of 480 columns.
     assert '<path class="did-start" d="M116 24h28v16h-28z"/>' in drawn
     assert 'class="sign fault" x="116"' in drawn and ">2 min<" in drawn and ">0 min<" not in drawn
-    assert (
-        "The first 100 s, in which processes started, are not in the picture." in Reader(make_page(run)).text
-    )
+    assert "The first 100 s, in which processes started, are not in the picture." in Reader(make_page(run)).text
 
 
 def test_pictures_of_long_rounds_with_many_replicas_stay_bounded(run):
@@ -128,9 +126,7 @@ def test_hostile_names_stay_text(run):
         "{}",
         '{"traceEvents": [], "otherData": {"wall_seconds": -1}}',
         '{"traceEvents": [{"ph": "X"}], "otherData": {}}',
-        json.dumps(
-            {"traceEvents": [], "otherData": {"wall_seconds": "1", "bubble": 0, "shares": {}, "counts": []}}
-        ),
+        json.dumps({"traceEvents": [], "otherData": {"wall_seconds": "1", "bubble": 0, "shares": {}, "counts": []}}),
     ],
 )
 def test_a_broken_timeline_is_named_with_the_remedy(run, content):

@@ -9,25 +9,13 @@ import pytest
 from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.tables import IMAGE_SCORE, PAIR, read_table, write_table
-from stages.reward_evaluation.measures import (
-    HeldOut,
-    annotator_agreement,
-    by_prompt_accuracy,
-    measure,
-    pairs_by_truth,
-)
+from stages.reward_evaluation.measures import HeldOut, annotator_agreement, by_prompt_accuracy, measure, pairs_by_truth
 from tests.fakes.ranked_pictures import SPLITS, reward_model_flags, write_params, write_ranked_pictures
 
 
 def ranking(prompt, annotator, ranks):
     ids = [f"{prompt}{number}" for number in range(len(ranks))]
-    return {
-        "task_id": prompt,
-        "prompt_id": prompt,
-        "annotator_id": annotator,
-        "image_ids": ids,
-        "ranks": ranks,
-    }
+    return {"task_id": prompt, "prompt_id": prompt, "annotator_id": annotator, "image_ids": ids, "ranks": ranks}
 
 
 def pair(prompt, better, worse):
@@ -72,9 +60,7 @@ def test_accuracy_by_pair_by_prompt_and_with_the_released_rule_for_ties():
 
 
 def test_on_policy_counts_only_pairs_of_this_rounds_own_images():
-    metrics = measure(
-        held_out(own="b"), {"reward": series(3, 2, 1, 1, 0, 0), "clip": series(*range(6))}, [1], 50
-    )
+    metrics = measure(held_out(own="b"), {"reward": series(3, 2, 1, 1, 0, 0), "clip": series(*range(6))}, [1], 50)
     assert metrics["pairs/on_policy"] == 1
     assert metrics["preference/accuracy/reward"] == pytest.approx(3 / 4)
     assert metrics["preference/on_policy_accuracy/reward"] == 0.0

@@ -49,9 +49,7 @@ def validation_ids(ranked):
 
 def groups_and_pictures(ranked):
     pairs = read_table(ranked / "preferences/pairs.parquet", PAIR)
-    ratings = standardised(
-        read_table(ranked / "preferences/ratings.parquet", RATING), set(pairs["better_image_id"])
-    )
+    ratings = standardised(read_table(ranked / "preferences/ratings.parquet", RATING), set(pairs["better_image_id"]))
     ids = {*pairs["better_image_id"], *pairs["worse_image_id"]}
     return groups_of(pairs, ratings), load_pictures([ranked / "pool"], ids, 8)
 
@@ -80,9 +78,7 @@ def test_the_best_epoch_is_kept_and_normalised_on_validation_pictures(ranked, tr
 
 
 def test_the_frozen_half_and_the_other_heads_stay_as_they_were(ranked, trained):
-    before, after = (
-        load_file(folder / "model.safetensors") for folder in (ranked / "base", trained / "round_1")
-    )
+    before, after = (load_file(folder / "model.safetensors") for folder in (ranked / "base", trained / "round_1"))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     for name in before:
         is_frozen = (".0." in name and "encoder" in name) or "embeddings" in name
@@ -176,9 +172,7 @@ def test_freezing_rounds_down_and_nothing_freezes_at_zero():
 def test_no_validation_pairs_is_an_error_with_the_remedy(ranked, tmp_path):
     pairs = read_table(ranked / "preferences/pairs.parquet", PAIR)
     write_table(pairs[pairs["split"] != "validation"], tmp_path / "preferences/pairs.parquet", PAIR)
-    (tmp_path / "preferences/ratings.parquet").write_bytes(
-        (ranked / "preferences/ratings.parquet").read_bytes()
-    )
+    (tmp_path / "preferences/ratings.parquet").write_bytes((ranked / "preferences/ratings.parquet").read_bytes())
     flags = reward_model_flags(ranked, write_params(tmp_path / "params.yaml"), tmp_path)
     flags[flags.index("--pairs") + 1] = str(tmp_path / "preferences")
     with pytest.raises(UserError, match=r"no pairs of split validation.*validation_fraction"):

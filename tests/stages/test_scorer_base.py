@@ -62,10 +62,7 @@ def flags(folder, section, prompts=None):
         "metrics": "metrics.json",
         "headline": "headline.json",
     }
-    return [
-        "scorer_base@NAME",
-        *(part for name, place in named.items() for part in (f"--{name}", str(folder / place))),
-    ]
+    return ["scorer_base@NAME", *(part for name, place in named.items() for part in (f"--{name}", str(folder / place)))]
 
 
 @pytest.fixture(scope="module")

@@ -25,9 +25,7 @@ from tests.fakes.forks import on_ranks
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
 from tests.stages.rl_round.test_stage import EVERYTHING, curve
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed"
-)
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 ZERO = {
     "kind": "deepspeed",
     "zero_stage": 2,
@@ -36,16 +34,9 @@ ZERO = {
     "micro_batch_tokens": 96,
 }
 REJECTION = RejectionSampledDemonstrations(
-    kind="rejection_sampled",
-    samples=4,
-    kept_per_problem=2,
-    temperature=1.0,
-    max_response_tokens=12,
-    max_problems=None,
+    kind="rejection_sampled", samples=4, kept_per_problem=2, temperature=1.0, max_response_tokens=12, max_problems=None
 )
-AGREEMENT = PolicyAgreement(
-    kind="policy", samples=2, temperature=1.0, max_response_tokens=12, max_candidates=None
-)
+AGREEMENT = PolicyAgreement(kind="policy", samples=2, temperature=1.0, max_response_tokens=12, max_candidates=None)
 CHOICES = {
     "plain": {"rl_rounds.rl_1.steps": 3, "trainer.micro_batch_tokens": 96},
     "everything": {**EVERYTHING, "rl_rounds.rl_1.steps": 2, "trainer.micro_batch_tokens": 96},
@@ -142,25 +133,14 @@ def rounds(taught, tmp_path_factory):
 
 
 def weights(folder: Path) -> torch.Tensor:
-    return torch.cat(
-        [weight.flatten() for weight in load_file(folder / "rl_1" / "model.safetensors").values()]
-    )
+    return torch.cat([weight.flatten() for weight in load_file(folder / "rl_1" / "model.safetensors").values()])
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_ranks_draw_what_one_draws_and_learn_the_same(rounds, choice):
     one, several = (rounds / f"{choice}-{kind}" for kind in ("one", "several"))
     alone, together = (read_table(folder / "rl_1.parquet", ROLLOUT) for folder in (one, several))
-    exact = [
-        "problem_id",
-        "step",
-        "sample_index",
-        "policy_version",
-        "response",
-        "verdict",
-        "reward",
-        "is_trained",
-    ]
+    exact = ["problem_id", "step", "sample_index", "policy_version", "response", "verdict", "reward", "is_trained"]
     assert together[exact].equals(alone[exact])
     for first, second in zip(alone["token_ids"], together["token_ids"], strict=True):
         assert first.tolist() == second.tolist()

@@ -32,9 +32,7 @@ def prompts(tmp_path_factory):
 
 
 def test_it_learns(tmp_path, prompts):
-    metrics = run(
-        tmp_path, prompts, steps=60, batch_images=8, micro_batch_images=8, checkpoint_every_steps=60
-    )
+    metrics = run(tmp_path, prompts, steps=60, batch_images=8, micro_batch_images=8, checkpoint_every_steps=60)
     curve = pandas.read_csv(tmp_path / "curve.csv")["loss/validation"].dropna().tolist()
     assert metrics["loss/validation_last"] == curve[-1] < 0.7 * curve[0]
     assert metrics["progress/steps"] == 60 and metrics["image/side"] == 24
@@ -64,10 +62,7 @@ def test_prompts_of_another_world_and_wrong_sizes_are_told(tmp_path, prompts):
 @pytest.mark.parametrize(("ranks", "micro"), [(1, 3), (1, 32), (2, 3), (3, 1), (4, 4), (8, 1)])
 def test_ranks_share_a_batch_evenly(ranks, micro):
     examples = [("a red circle", number) for number in range(8)]
-    shares = [
-        training._parts(examples, micro, SimpleNamespace(rank=rank, world_size=ranks))
-        for rank in range(ranks)
-    ]
+    shares = [training._parts(examples, micro, SimpleNamespace(rank=rank, world_size=ranks)) for rank in range(ranks)]
     assert len({len(share) for share in shares}) == 1
     parts = [part for share in shares for part in share]
     assert sorted(one for part in parts for one in part) == examples and all(parts)

@@ -19,15 +19,12 @@ SHAPES = {"kind": "shapes", "max_of_kind": {"relation": 20}, "validation_prompts
 def run(folder, params, seed=0):
     """Table, dropped rows and metrics of one run."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "params.yaml").write_text(
-        yaml.safe_dump({"seed": seed, "t2i_prompts": params}, sort_keys=False)
-    )
+    (folder / "params.yaml").write_text(yaml.safe_dump({"seed": seed, "t2i_prompts": params}, sort_keys=False))
     names = {"prompts": "parquet", "dropped": "parquet", "metrics": "json", "headline": "json"}
     flags = [part for name, end in names.items() for part in (f"--{name}", str(folder / f"{name}.{end}"))]
     main(["t2i_prompts@NAME", "--params", str(folder / "params.yaml"), *flags])
     tables = [
-        read_table(folder / f"{name}.parquet", schema)
-        for name, schema in (("prompts", PROMPT), ("dropped", DROPPED))
+        read_table(folder / f"{name}.parquet", schema) for name, schema in (("prompts", PROMPT), ("dropped", DROPPED))
     ]
     return *tables, json.loads((folder / "metrics.json").read_text())
 
@@ -41,12 +38,7 @@ def files(folder, validation=1, **lines):
         path.write_bytes(gzip.compress(b"".join(row + b"\n" for row in rows)))
         split = "test" if name.startswith("test") else "train"
         sources[name] = {"path": str(path), "prompt_field": "text", "split": split, "max_prompts": None}
-    return {
-        "kind": "files",
-        "sources": sources,
-        "validation_prompts": validation,
-        "max_prompt_characters": 40,
-    }
+    return {"kind": "files", "sources": sources, "validation_prompts": validation, "max_prompt_characters": 40}
 
 
 def line(text):
@@ -65,16 +57,12 @@ def test_shapes_are_split_once_and_the_seed_says_how(tmp_path):
     same = [(tmp_path / name / "prompts.parquet").read_bytes() for name in ("one", "again")]
     assert same[0] == same[1]
     other, _, _ = run(tmp_path / "other", SHAPES, seed=1)
-    assert set(other["prompt"][other["split"] == "test"]) != set(
-        prompts["prompt"][prompts["split"] == "test"]
-    )
+    assert set(other["prompt"][other["split"] == "test"]) != set(prompts["prompt"][prompts["split"] == "test"])
 
 
 def test_test_prompts_are_taken_out_of_the_others(tmp_path):
     train = [line(text) for text in ("a cat", "A  Cat ", "two dogs", "a dog", "Two  DOGS", "a bird")]
-    params = files(
-        tmp_path, train=train, test=[line("A CAT"), line("a cat"), line("two dogs"), line("a fox")]
-    )
+    params = files(tmp_path, train=train, test=[line("A CAT"), line("a cat"), line("two dogs"), line("a fox")])
     prompts, dropped, metrics = run(tmp_path / "out", params)
     assert set(prompts["prompt"][prompts["split"] == "test"]) == {"A CAT", "two dogs", "a fox"}
     assert set(prompts["prompt"][prompts["split"] != "test"]) == {"a dog", "a bird"}
@@ -97,11 +85,7 @@ def test_bad_lines_are_dropped_with_a_reason_and_the_rest_is_read(tmp_path):
     }
     params = files(tmp_path, train=[*bad, line("<img onerror=1>"), line("b")], test=[line("c")])
     prompts, dropped, _ = run(tmp_path / "out", params)
-    assert sorted(prompts["prompt"]) == [
-        "<img onerror=1>",
-        "b",
-        "c",
-    ]  # kept as it is: whoever shows it escapes it
+    assert sorted(prompts["prompt"]) == ["<img onerror=1>", "b", "c"]  # kept as it is: whoever shows it escapes it
     assert set(dropped["reason"]) == set(bad.values())
 
 

@@ -17,15 +17,7 @@ from stages.__main__ import main
 from stages.engines.images.shards import image_row, png_of, write_shards
 from stages.foundations.errors import UserError
 from stages.foundations.metrics import write_curves, write_metrics
-from stages.foundations.tables import (
-    ANNOTATOR,
-    FEEDBACK_IMAGE,
-    IMAGE_SCORE,
-    PAIR,
-    QUANTITIES,
-    read_table,
-    write_table,
-)
+from stages.foundations.tables import ANNOTATOR, FEEDBACK_IMAGE, IMAGE_SCORE, PAIR, QUANTITIES, read_table, write_table
 from stages.t2i_report.choosing import changes, embed, spread_over_kinds, wins
 from stages.t2i_report.findings import feedback_of, scorer_tables
 
@@ -90,10 +82,7 @@ def run(tmp_path_factory):
     for name in PARAMS["refl_rounds"]:
         write_table(feedback_rows(), data / f"images/feedback/{name}.parquet", FEEDBACK_IMAGE)
         write_metrics(data / f"metrics/refl/{name}.json", feedback_metrics(is_hacked=name == "refl_1"))
-        curve = [
-            {"step": step, "validation/reward": step / 2, "validation/truth": 0.5 - step / 10}
-            for step in (0, 2)
-        ]
+        curve = [{"step": step, "validation/reward": step / 2, "validation/truth": 0.5 - step / 10} for step in (0, 2)]
         write_curves(data / f"curves/refl/{name}.csv", curve)
     write_metrics(data / "metrics/reward_evaluation/round_1.json", evaluation_metrics())
     ends = {"mean": -0.1, "low": -0.2, "high": -0.05}
@@ -102,9 +91,7 @@ def run(tmp_path_factory):
     write_metrics(data / "metrics/preferences/round_1.json", alphas)
     over = {f"gain_over_control/{name}/{end}": value for name in names for end, value in ends.items()}
     write_metrics(data / "metrics/refl_control/refl_1.json", over)
-    write_metrics(
-        data / "metrics/image_pool/round_1.json", {"rows/in": 9, "rows/kept": 6, "dropped/image_broken": 3}
-    )
+    write_metrics(data / "metrics/image_pool/round_1.json", {"rows/in": 9, "rows/kept": 6, "dropped/image_broken": 3})
     return folder
 
 
@@ -141,9 +128,7 @@ def annotator(name, reason=""):
 
 def feedback_rows():
     rows = []
-    for seed, (reason, change) in enumerate(
-        (("gain", 0.2), ("gain", 0.4), ("middle", 0.0), ("loss", -0.3), ("", 0.1))
-    ):
+    for seed, (reason, change) in enumerate((("gain", 0.2), ("gain", 0.4), ("middle", 0.0), ("loss", -0.3), ("", 0.1))):
         row = {f"{name}_before": 0.5 for name in QUANTITIES} | {f"{name}_after": 0.5 for name in QUANTITIES}
         pngs = [png_of(picture(seed * 9 + place)) if reason else None for place in (0, 1)]
         rows.append(
@@ -317,10 +302,7 @@ def test_pictures_stay_within_the_limit():
     content = [base64.b64decode(one.uri.partition(",")[2]) for one in found.values()]
     assert sum(map(len, content)) <= 0.03 * 2**20
     with Image.open(io.BytesIO(content[0])) as image:
-        assert (
-            image.size == (found["0"].width, found["0"].height)
-            and abs(image.height * 3 / 4 - image.width) <= 1
-        )
+        assert image.size == (found["0"].width, found["0"].height) and abs(image.height * 3 / 4 - image.width) <= 1
     with pytest.raises(UserError, match=r"10 pictures are .* at 16 pixels: show fewer"):
         embed(pngs, side=64, most_mib=0.001)
 

@@ -109,9 +109,7 @@ def rational_value(form: Form) -> Fraction | None:
 
 def degree(polynomial: Polynomial) -> Fraction:
     """Total degree, roots and pi included."""
-    return max(
-        (sum((power for _, power in monomial), Fraction(0)) for monomial in polynomial), default=Fraction(0)
-    )
+    return max((sum((power for _, power in monomial), Fraction(0)) for monomial in polynomial), default=Fraction(0))
 
 
 def variables(polynomial: Polynomial) -> set[str]:
@@ -142,9 +140,7 @@ def _key(form: Form) -> str:
     """A text that equal forms share."""
     sides = (sorted(form.top.items()), sorted(form.bottom.items()))
     return "/".join(
-        "+".join(
-            f"{value}{''.join(f'*({atom})^{power}' for atom, power in monomial)}" for monomial, value in side
-        )
+        "+".join(f"{value}{''.join(f'*({atom})^{power}' for atom, power in monomial)}" for monomial, value in side)
         for side in sides
     )
 
@@ -274,9 +270,7 @@ def _root_power(base: Form, exponent: Fraction) -> Form:
     if len(rest) == 1:
         [monomial] = rest
         is_simple = len(monomial) == 1 and (monomial[0][1] == 1 or _is_number(monomial[0][0]))
-        if all(_is_number(atom) and atom != "i" for atom, _ in monomial) or (
-            is_simple and monomial[0][0] != "i"
-        ):
+        if all(_is_number(atom) and atom != "i" for atom, _ in monomial) or (is_simple and monomial[0][0] != "i"):
             merged, factor = _reduce({atom: power * exponent for atom, power in monomial})
             return _multiply(outside, Form({merged: factor}, _ONE, base.is_transparent))
     return _multiply(outside, _opaque("power", _key(Form(rest, _ONE, base.is_transparent)), str(exponent)))
@@ -297,9 +291,7 @@ def _content(polynomial: Polynomial) -> Fraction:
     top = bottom = 0
     for value in polynomial.values():
         top = gcd(top, value.numerator)
-        bottom = (
-            value.denominator if not bottom else bottom * value.denominator // gcd(bottom, value.denominator)
-        )
+        bottom = value.denominator if not bottom else bottom * value.denominator // gcd(bottom, value.denominator)
     return _bounded(Fraction(top, bottom))
 
 
@@ -326,9 +318,7 @@ def _call(node: Node) -> Form:
         if name == "mod" and not values[1]:
             raise UnreadableError("a remainder of a division by zero")
         return _constant(Fraction(_OF_RATIONALS[name](*values)))  # type: ignore[arg-type]
-    if name in ("factorial", "binom") and all(
-        value is not None and value.denominator == 1 for value in values
-    ):
+    if name in ("factorial", "binom") and all(value is not None and value.denominator == 1 for value in values):
         integers = [value.numerator for value in values if value is not None]
         if not all(0 <= integer <= _MAX_FACTORIAL for integer in integers):
             raise UnreadableError("large factorial")
@@ -442,9 +432,7 @@ def _matrix_product(left: Node, right: Node) -> Node:
         return Node("multiply", (left, right))
     if left.head != "matrix" or right.head != "matrix":
         scalar, matrix = (right, left) if left.head == "matrix" else (left, right)
-        return Node(
-            "matrix", tuple(tuple(Node("multiply", (scalar, entry)) for entry in row) for row in matrix.parts)
-        )
+        return Node("matrix", tuple(tuple(Node("multiply", (scalar, entry)) for entry in row) for row in matrix.parts))
     columns = tuple(zip(*right.parts, strict=True))
     if len(left.first) != len(right.parts) or len(left.parts) * len(columns) * len(left.first) > _MAX_ENTRIES:
         raise UnreadableError("matrices that cannot be multiplied")
@@ -452,9 +440,7 @@ def _matrix_product(left: Node, right: Node) -> Node:
 
 
 def _dot(row: tuple[Node, ...], column: tuple[Node, ...]) -> Node:
-    return _bounded_entries(
-        Node("add", tuple(Node("multiply", pair) for pair in zip(row, column, strict=True)))
-    )
+    return _bounded_entries(Node("add", tuple(Node("multiply", pair) for pair in zip(row, column, strict=True))))
 
 
 def _bounded_entries(node: Node) -> Node:

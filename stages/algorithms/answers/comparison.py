@@ -97,9 +97,7 @@ def _agree_named(gold, prediction, allowed) -> bool | None:
         )
         return False if are_constants and agree(gold.answer, prediction.answer, allowed) is False else None
     relation, named = (gold, prediction) if isinstance(gold, Relation) else (prediction, gold)
-    if not isinstance(named.answer, Node) or named.name.startswith(
-        ("unknown", "sequence", "multiply", "ratio", "|")
-    ):
+    if not isinstance(named.answer, Node) or named.name.startswith(("unknown", "sequence", "multiply", "ratio", "|")):
         return None
     return agree_relations(relation, Relation((Node("symbol", (named.name,)), named.answer), ("eq",)))
 
@@ -211,11 +209,7 @@ def _agree_numbers(gold, prediction, allowed) -> bool | None:
     if sides[0] is None or sides[1] is None:
         other = prediction if sides[1] is None else gold
         is_else = isinstance(other, Several) and len(other.items) != 2
-        return (
-            False
-            if is_else or (isinstance(other, Node) and other.head in (*EXPRESSIONS, "number_set"))
-            else None
-        )
+        return False if is_else or (isinstance(other, Node) and other.head in (*EXPRESSIONS, "number_set")) else None
     if len(sides[0].pieces) != len(sides[1].pieces):
         return False
     pairs = zip(sides[0].pieces, sides[1].pieces, strict=True)
@@ -225,9 +219,7 @@ def _agree_numbers(gold, prediction, allowed) -> bool | None:
 def _agree_intervals(gold: Interval, prediction: Interval, allowed) -> bool | None:
     if (gold.is_low_closed, gold.is_high_closed) != (prediction.is_low_closed, prediction.is_high_closed):
         return False
-    return all_agree(
-        [_agree_ends(gold.low, prediction.low, allowed), _agree_ends(gold.high, prediction.high, allowed)]
-    )
+    return all_agree([_agree_ends(gold.low, prediction.low, allowed), _agree_ends(gold.high, prediction.high, allowed)])
 
 
 def _agree_ends(gold: Node, prediction: Node, allowed) -> bool | None:
@@ -275,9 +267,7 @@ def _rising(relation: Relation) -> Relation:
 
 # ----------------------------------------------------------------------------------------------- single values
 _BASES = {"ten": "", "10": ""} | {name: value for value, name in enumerate(UNTIL_TWENTY) if value != 10}
-EXPRESSIONS = frozenset(
-    ["number", "symbol", "pi", "add", "multiply", "power", "call", "percent", "degree", "infinity"]
-)
+EXPRESSIONS = frozenset(["number", "symbol", "pi", "add", "multiply", "power", "call", "percent", "degree", "infinity"])
 
 
 def all_agree(decisions: Iterable[bool | None]) -> bool | None:
@@ -338,11 +328,7 @@ def _calls_log(node: Node) -> bool:
 
 def _with_decimal_logs(node: Node) -> Node:
     parts = tuple(_with_decimal_logs(part) if isinstance(part, Node) else part for part in node.parts)
-    return (
-        Node("call", ("lg", *parts[1:]))
-        if node.head == "call" and node.first == "log"
-        else Node(node.head, parts)
-    )
+    return Node("call", ("lg", *parts[1:])) if node.head == "call" and node.first == "log" else Node(node.head, parts)
 
 
 def _agree_texts(gold: str, prediction: str, allowed: Leniency) -> bool:
@@ -354,9 +340,7 @@ def _agree_texts(gold: str, prediction: str, allowed: Leniency) -> bool:
 
 def _as_product(node: Node) -> Node:
     """Small letters that stand alone, beside an expression: there `ab` can only be a product."""
-    if node.head != "text" or not (
-        1 < len(node.first) <= 3 and node.first.isascii() and node.first.islower()
-    ):
+    if node.head != "text" or not (1 < len(node.first) <= 3 and node.first.isascii() and node.first.islower()):
         return node
     return Node("multiply", tuple(Node("symbol", (letter,)) for letter in node.first))
 

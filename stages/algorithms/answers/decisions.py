@@ -20,13 +20,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from stages.algorithms.answers.comparison import agree, holds
-from stages.algorithms.answers.equivalence import (
-    Decision,
-    compare_times,
-    exact_verdict,
-    is_choice,
-    without_name,
-)
+from stages.algorithms.answers.equivalence import Decision, compare_times, exact_verdict, is_choice, without_name
 from stages.algorithms.answers.evaluation import bits_of, is_explosive, symbols_of
 from stages.algorithms.answers.extraction import Extraction, extract_gold, is_prose
 from stages.algorithms.answers.latex import FUNCTIONS, Node, UnreadableError, number
@@ -75,9 +69,7 @@ class Outcome:
     reason: str
 
 
-def decide(
-    gold: str, found: Extraction, require_marker: bool, allowed: Leniency = STRICT
-) -> Outcome | Question:
+def decide(gold: str, found: Extraction, require_marker: bool, allowed: Leniency = STRICT) -> Outcome | Question:
     """The outcome where the rules settle it, or the question for math-verify. Never raises.
 
     `found` is the answer in the response; `require_marker` and `allowed` as in `Verifier.judge`.
@@ -155,9 +147,7 @@ def _letter_in(found: Extraction) -> str | None:
     return pick_choice(found.text)
 
 
-def _compare(
-    gold: str, text: str, answers: list[str], allowed: Leniency, is_prose_first: bool
-) -> Decision | None:
+def _compare(gold: str, text: str, answers: list[str], allowed: Leniency, is_prose_first: bool) -> Decision | None:
     """The text as a whole, and the answer picked out of it; the latter first where the former is a sentence."""
     picked = answers != [gold, text]
     if picked and is_prose_first:
@@ -180,11 +170,7 @@ def _answer_in(side: Extraction, gold: Extraction) -> str:
 
 
 def _are_words(gold: Extraction) -> bool:
-    return (
-        not any(map(str.isdigit, gold.text or ""))
-        and "\\" not in (gold.text or "")
-        and is_prose(gold.text or "")
-    )
+    return not any(map(str.isdigit, gold.text or "")) and "\\" not in (gold.text or "") and is_prose(gold.text or "")
 
 
 def _holds_words(node: Node) -> bool:
@@ -360,8 +346,7 @@ def _compare_words(gold: str, prediction: str) -> Decision | None:
         return None
     if all(are_words):
         words = [
-            [word.removesuffix("s") for word in _WORD.findall(side.lower()) if word not in _ARTICLES]
-            for side in sides
+            [word.removesuffix("s") for word in _WORD.findall(side.lower()) if word not in _ARTICLES] for side in sides
         ]
         return (Verdict.CORRECT if words[0] == words[1] else Verdict.WRONG), "words"
     if any(_WORD.search(side) for side, is_words in zip(sides, are_words, strict=True) if not is_words):
@@ -391,9 +376,7 @@ def math_verify_texts(gold: str, prediction: str) -> tuple[str, str]:
     texts = [gold, prediction]
     cleaned = clean(gold), clean(prediction)
     values = without_name(*cleaned)
-    texts = [
-        value if value != whole else text for value, whole, text in zip(values, cleaned, texts, strict=True)
-    ]
+    texts = [value if value != whole else text for value, whole, text in zip(values, cleaned, texts, strict=True)]
     formulas = ["$" + " ".join(text.replace("$", " ").split()) + "$" for text in texts]
     return _BARE_PERCENT.sub(r"\\%", formulas[0]), _BARE_PERCENT.sub(r"\\%", formulas[1])
 
@@ -419,10 +402,7 @@ def may_not_commute(gold: str, prediction: str) -> bool:
     sides = _joins(gold), _joins(prediction)
     if any(_is_contradicted(one, other) for one, other in (sides, sides[::-1])):
         return True
-    rows = [
-        [_MATRIX.findall(row) for row in _MATRIX_ROWS.findall(side) if "^" in row]
-        for side in (gold, prediction)
-    ]
+    rows = [[_MATRIX.findall(row) for row in _MATRIX_ROWS.findall(side) if "^" in row] for side in (gold, prediction)]
     return any(sorted(one) == sorted(other) and one != other for one in rows[0] for other in rows[1])
 
 

@@ -56,11 +56,7 @@ def exact_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) -> Dec
         return Verdict.UNPARSED, "empty"
     if compact(gold_text) == compact(prediction_text) and not _is_split(gold_text, prediction_text):
         return Verdict.CORRECT, "same_text"
-    if (
-        not gold_text[-1].isdigit()
-        and _NO_SOLUTION.fullmatch(gold_text)
-        and _NO_SOLUTION.fullmatch(prediction_text)
-    ):
+    if not gold_text[-1].isdigit() and _NO_SOLUTION.fullmatch(gold_text) and _NO_SOLUTION.fullmatch(prediction_text):
         return Verdict.CORRECT, "no_solution"
     return (
         _compare_numbers(gold_text, prediction_text, allowed)
@@ -178,11 +174,7 @@ def _compare_choices(gold: str, prediction: str, allowed: Leniency) -> Decision 
         return Verdict.WRONG, "several_choices"
     choice = _CHOICE.fullmatch(prediction)
     if choice is None:
-        return (
-            exact_verdict(gold_text, prediction, allowed)
-            if gold_text and not _CHOICE.fullmatch(gold_text)
-            else None
-        )
+        return exact_verdict(gold_text, prediction, allowed) if gold_text and not _CHOICE.fullmatch(gold_text) else None
     letter, text = choice.groups()
     if _OTHER_CHOICE.search(text) or _OTHER_CHOICE.search(gold_text):
         return None
@@ -219,9 +211,7 @@ def _compare_lists(gold: str, prediction: str, allowed: Leniency) -> Decision | 
         return _opinion(same, "number_set")
     if len(gold_values) != len(values):
         return Verdict.WRONG, "tuple_length"
-    decisions = [
-        _compare_values(first, second, allowed) for first, second in zip(gold_values, values, strict=True)
-    ]
+    decisions = [_compare_values(first, second, allowed) for first, second in zip(gold_values, values, strict=True)]
     if any(decision is not None and decision[0] is Verdict.WRONG for decision in decisions):
         return Verdict.WRONG, "number_tuple"
     return None if None in decisions else (Verdict.CORRECT, "number_tuple")

@@ -182,9 +182,7 @@ def _value(node: Node, point: Mapping[str, Any], arithmetic: Arithmetic) -> Any:
     if head == "pi":
         return +arithmetic.library.pi
     if head == "add":
-        return sum(
-            (_value(part, point, arithmetic) for part in parts[1:]), _value(parts[0], point, arithmetic)
-        )
+        return sum((_value(part, point, arithmetic) for part in parts[1:]), _value(parts[0], point, arithmetic))
     if head == "multiply":
         product = _value(parts[0], point, arithmetic)
         for part in parts[1:]:
@@ -214,9 +212,7 @@ def _power(base_node: Node, exponent_node: Node, point: Mapping[str, Any], arith
         return -size if fraction.numerator % 2 else size
     if fraction is None and exponent == int(exponent):
         return base ** int(exponent) if abs(exponent) < 2**53 else None
-    return _in_the_field(
-        complex(base) ** exponent if arithmetic.library is cmath else base**exponent, arithmetic
-    )
+    return _in_the_field(complex(base) ** exponent if arithmetic.library is cmath else base**exponent, arithmetic)
 
 
 def _is_complex(value: Any) -> bool:
@@ -303,10 +299,7 @@ def same_function(gold: Node, prediction: Node) -> bool | None:
     compared: list[Mapping[str, float]] = []
     doubts = 0
     for point, is_whole in _points(gold, prediction, names, arithmetic, draw):
-        values = (
-            _value_or_undefined(gold, point, arithmetic),
-            _value_or_undefined(prediction, point, arithmetic),
-        )
+        values = (_value_or_undefined(gold, point, arithmetic), _value_or_undefined(prediction, point, arithmetic))
         if None in values or (is_whole and _UNDEFINED in values):
             continue
         if _UNDEFINED not in values and _are_close(*values):
@@ -347,9 +340,7 @@ def _are_close(first, second) -> bool:
     return abs(first - second) <= _SAME * max(abs(first), abs(second))
 
 
-def _same_exactly(
-    gold: Node, prediction: Node, point: Mapping[str, float], is_real: bool, digits: int
-) -> bool | None:
+def _same_exactly(gold: Node, prediction: Node, point: Mapping[str, float], is_real: bool, digits: int) -> bool | None:
     arithmetic = exact(is_real, digits)
     place = {name: arithmetic.number(value) for name, value in point.items()}
     values = _value_or_undefined(gold, place, arithmetic), _value_or_undefined(prediction, place, arithmetic)
@@ -417,9 +408,7 @@ def _turns(part: Node, name: str, base: Mapping[str, float], arithmetic: Arithme
 
     sizes = [size(place) for place in _GRID]
     least = [
-        at
-        for at in range(1, len(_GRID) - 1)
-        if sizes[at] <= min(sizes[at - 1], sizes[at + 1]) and sizes[at] < math.inf
+        at for at in range(1, len(_GRID) - 1) if sizes[at] <= min(sizes[at - 1], sizes[at + 1]) and sizes[at] < math.inf
     ]
     found = []
     for at in sorted(least, key=lambda at: abs(_GRID[at]))[:_TURNS]:
@@ -490,8 +479,7 @@ def _with_value(node: Node, name: str, value: Node) -> Node:
     if node.head == "symbol":
         return value if node.first == name else node
     return Node(
-        node.head,
-        tuple(_with_value(part, name, value) if isinstance(part, Node) else part for part in node.parts),
+        node.head, tuple(_with_value(part, name, value) if isinstance(part, Node) else part for part in node.parts)
     )
 
 

@@ -121,20 +121,7 @@ _TAKEN_BACK = re.compile(
 )
 _STEMS_OF_DENIAL = ("not", "Not", "NOT", "n't", "ever", "ul", "ject", "clud", "card", "iminat", "\\ne", "≠")
 _STEMS_OF_CORRECTION = (
-    *(
-        "rong",
-        "RONG",
-        "correct",
-        "false",
-        "alid",
-        "ossible",
-        "error",
-        "mistake",
-        "not",
-        "n't",
-        "cratch",
-        "ctually",
-    ),
+    *("rong", "RONG", "correct", "false", "alid", "ossible", "error", "mistake", "not", "n't", "cratch", "ctually"),
     *("can't be", "cannot be", "should"),
 )
 _FEWEST_WORDS = 8
@@ -142,9 +129,7 @@ _NEXT_WORDS = 160
 """Characters after a box in which it may be taken back."""
 _TEXT_GROUP = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|operatorname)\s?\{[^{}]*\}")
 _WORD = re.compile(r"(?<!\S)[a-zA-Z]{3,}(?=[\s.,;:!?)]|\Z)")
-OTHER_SCRIPT = re.compile(
-    "[\u0400-\u04ff\u0620-\u064a\u0904-\u0939]{2}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
-)
+OTHER_SCRIPT = re.compile("[\u0400-\u04ff\u0620-\u064a\u0904-\u0939]{2}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 """Cyrillic, Arabic and Devanagari words; one character of Chinese, Japanese or Korean is a word."""
 _STRUCK_OUT = re.compile(r"(?<![\w\\~])~~(?=[^\s~])[^~\n]{1,200}(?<!\s)~~(?![\w~])")
 

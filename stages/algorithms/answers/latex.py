@@ -38,14 +38,7 @@ class Token:
 
 
 _SIGNS = str.maketrans(
-    {
-        "½": r"\frac{1}{2}",
-        "¼": r"\frac{1}{4}",
-        "¾": r"\frac{3}{4}",
-        "±": r"\pm ",
-        "∠": r"\angle ",
-        "△": r"\triangle ",
-    }
+    {"½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "±": r"\pm ", "∠": r"\angle ", "△": r"\triangle "}
 )
 _ESCAPED_TWICE = re.compile(r"\\\\(?=[a-zA-Z({\[\])}])")
 _CONJUNCTION = re.compile(

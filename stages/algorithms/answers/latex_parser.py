@@ -138,9 +138,7 @@ _TRANSPOSED = frozenset(["T", "top", "intercal"])
 class ExpressionReader:
     """Reads expressions from where `tokens` stands; `read_listing` reads what brackets hold, which may be several."""
 
-    def __init__(
-        self, tokens: TokenStream, read_listing: Callable[[ExpressionReader, int, bool], Node]
-    ) -> None:
+    def __init__(self, tokens: TokenStream, read_listing: Callable[[ExpressionReader, int, bool], Node]) -> None:
         self.tokens = tokens
         self._read_listing = read_listing
         self._open_bars = 0
@@ -404,9 +402,7 @@ class ExpressionReader:
 
 def _are_groups(token: Token) -> bool:
     """True for digits that brackets make several numbers: (20,100) is a point, (1,000) a number."""
-    return (
-        token.kind == "number" and "," in token.value and "." not in token.value and ",0" not in token.value
-    )
+    return token.kind == "number" and "," in token.value and "." not in token.value and ",0" not in token.value
 
 
 def _is_count(node: Node) -> bool:

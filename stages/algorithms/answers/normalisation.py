@@ -173,9 +173,7 @@ def without_style(answer: str) -> str:
 
 def _is_of_one_sign(style: str) -> bool:
     """True for commands that hold for their argument alone; `\\bf` and `\\color{red}` hold for all that follows."""
-    return style.strip("\\ ").startswith(
-        ("math", "bold", "bm", "under", "boxed", "fbox", "frame", "hbox", "textcolor")
-    )
+    return style.strip("\\ ").startswith(("math", "bold", "bm", "under", "boxed", "fbox", "frame", "hbox", "textcolor"))
 
 
 def _closing_brace(text: str) -> int:
@@ -212,9 +210,7 @@ def _without_delimiters(text: str) -> str:
 # ----------------------------------------------------------------------------------------------------- numbers
 _MAX_DIGITS = 4_000
 """Longest integer that is converted; longer ones are compared as digits. Python refuses above 4,300 by default."""
-_INTEGER = (
-    r"(?:[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+|(?:'[0-9]{3})+|(?:\.[0-9]{3}){2,}(?![.0-9]))|[0-9]+)"
-)
+_INTEGER = r"(?:[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+|(?:'[0-9]{3})+|(?:\.[0-9]{3}){2,}(?![.0-9]))|[0-9]+)"
 _GROUPING = str.maketrans("", "", ", .'")
 _CURRENCY = r"(?:\\\$|[$€£¥₹] ?)"
 _PLAIN = re.compile(

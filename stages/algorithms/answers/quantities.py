@@ -46,13 +46,7 @@ _define("hour of the afternoon", pm="1")
 _define("calendar", month="1", year__yr="12", decade="120", century="1200", centurie="1200")
 _define("volume", l__L__liter__litre="1")
 _define(
-    "kitchen volume",
-    cup="1",
-    pint="2",
-    quart__qt="4",
-    gallon__gal="16",
-    tablespoon__tbsp="1/16",
-    teaspoon__tsp="1/48",
+    "kitchen volume", cup="1", pint="2", quart__qt="4", gallon__gal="16", tablespoon__tbsp="1/16", teaspoon__tsp="1/48"
 )
 _define("dollars", dollar__usd="1", cent="1/100")
 _define("euros", euro__eur="1")
@@ -77,23 +71,9 @@ _define("area", acre="1", hectare__ha="247105381/100000000")
 _define("power", W__watt="1")
 _define("frequency", Hz__hertz="1")
 _PREFIXES = {"n": -9, "µ": -6, "m": -3, "c": -2, "d": -1, "k": 3, "M": 6, "G": 9}
-_LONG_PREFIXES = {
-    "nano": -9,
-    "micro": -6,
-    "milli": -3,
-    "centi": -2,
-    "deci": -1,
-    "kilo": 3,
-    "mega": 6,
-    "giga": 9,
-}
-_LONG_NAMES = (
-    "meter metre gram second liter litre newton joule pascal volt ampere ohm coulomb mole watt hertz"
-)
-for _names, _powers in (
-    ("m g s l L N J Pa V mol W Hz", _PREFIXES),
-    (_LONG_NAMES + " byte bit", _LONG_PREFIXES),
-):
+_LONG_PREFIXES = {"nano": -9, "micro": -6, "milli": -3, "centi": -2, "deci": -1, "kilo": 3, "mega": 6, "giga": 9}
+_LONG_NAMES = "meter metre gram second liter litre newton joule pascal volt ampere ohm coulomb mole watt hertz"
+for _names, _powers in (("m g s l L N J Pa V mol W Hz", _PREFIXES), (_LONG_NAMES + " byte bit", _LONG_PREFIXES)):
     for _name in _names.split():
         for _prefix, _exponent in _powers.items():
             _UNITS[_prefix + _name] = (_UNITS[_name][0], _UNITS[_name][1] * Fraction(10) ** _exponent)
@@ -106,14 +86,7 @@ _ALIASES = {
     "kmh": "km per h",
 }
 _CURRENCIES = {"$": "dollar", r"\$": "dollar", "€": "euro", "£": "gbp", "¥": "yen", "₹": "rupee"}
-_COUNTS = {
-    "dozen": 12,
-    "hundred": 100,
-    "thousand": 10**3,
-    "million": 10**6,
-    "billion": 10**9,
-    "trillion": 10**12,
-}
+_COUNTS = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _COUNTS |= {f"{name}s": value for name, value in _COUNTS.items()}
 _MAGNITUDES = frozenset(["M", "k", "K", "bn", "mn", "ten", "score", "gros"])
 """Letters and words (as `_singular` leaves them) that may multiply a value: beside a gold answer without a unit they
@@ -131,9 +104,7 @@ _TAIL = re.compile(
     r"(?P<unit>\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf)\s?\{[^{}]*\}"
     r"(?:\s?/\s?\\(?:text|mathrm)\s?\{[^{}]*\})?)\s*(?:\^\{?\s?(?P<power>[23])\s?\}?)?"
 )
-_FIRST_UNIT = re.compile(
-    r"(?:\\frac ?\{ ?|\\mu ?)?\\(?:text|textrm|mathrm|mbox)(?![a-zA-Z])|(?<=[0-9} ])\\Omega ?\Z"
-)
+_FIRST_UNIT = re.compile(r"(?:\\frac ?\{ ?|\\mu ?)?\\(?:text|textrm|mathrm|mbox)(?![a-zA-Z])|(?<=[0-9} ])\\Omega ?\Z")
 _FRACTION = re.compile(r"\\frac ?\{(.*)\}\{(.*)\}")
 _LAYOUT = re.compile(r"\\(?:text|textrm|mathrm|mbox)(?![a-zA-Z])|[{}~]|\\cdot(?![a-zA-Z])|·")
 _FACTOR = re.compile(r"(?P<mark>/ ?\(?|per |\))|(?P<name>[A-Za-zµ]+) ?(?:\^ ?(?P<power>-?[0-9]))?")
@@ -146,9 +117,7 @@ _COMPOUND = re.compile(
 )
 _PREFIX = re.compile(r"(?P<sign>-?)(?P<symbol>\\\$|[€£¥₹$])\s?(?P<body>[0-9.].*|\\frac.*)", re.DOTALL)
 _SUFFIX = re.compile(r"(?P<body>.*[0-9)}])\s?(?P<symbol>\\\$|[€£¥₹])", re.DOTALL)
-_MATHEMATICAL_WORDS = (
-    "and or pi sin cos tan log ln exp sqrt mod if for where when with is are in not to at of infty"
-)
+_MATHEMATICAL_WORDS = "and or pi sin cos tan log ln exp sqrt mod if for where when with is are in not to at of infty"
 _MATHEMATICS = frozenset(_MATHEMATICAL_WORDS.split())
 OPERATIVE_WORD = re.compile(
     r"(?<![\w])(?:"
@@ -285,9 +254,7 @@ def _from_words(text: str, body: str, phrase: str, power: str | None) -> Quantit
         return Quantity(text, "", "", Fraction(1), 1)
     found = _with_unit(body, " ".join(names), f"^{exponent}" if exponent > 1 else "", count)
     last = words[-1].lower()
-    is_counted = (
-        not found.dimension and len(last) > 3 and last.endswith("s") and not last.endswith(_NOT_COUNTED)
-    )
+    is_counted = not found.dimension and len(last) > 3 and last.endswith("s") and not last.endswith(_NOT_COUNTED)
     return replace(found, dimension=THINGS) if is_counted else found
 
 
@@ -336,15 +303,9 @@ def conversion(gold: Quantity, prediction: Quantity) -> Fraction | None:
     counts = Fraction(prediction.count, gold.count)
     if not gold.unit and prediction.unit in _MAGNITUDES:
         return None
-    if {gold.dimension, prediction.dimension} == {STERLING, "mass"} and "pound" in (
-        gold.unit,
-        prediction.unit,
-    ):
+    if {gold.dimension, prediction.dimension} == {STERLING, "mass"} and "pound" in (gold.unit, prediction.unit):
         return counts  # of money, as the other side shows
-    if {gold.dimension, prediction.dimension} in (
-        {"angle", "degrees Celsius"},
-        {"angle", "degrees Fahrenheit"},
-    ):
+    if {gold.dimension, prediction.dimension} in ({"angle", "degrees Celsius"}, {"angle", "degrees Fahrenheit"}):
         return counts
     for one, other in ((gold, prediction), (prediction, gold)):
         if one.unit == "unit" and other.dimension in _SIGNS.values():

@@ -49,9 +49,7 @@ _MEASURE_ABROAD = re.compile(
     r"|小[时時]|分[钟鐘]|美元|(?:平方|立方)?(?:毫|厘|分|千|英)?[米里尺寸克升]|公[斤里]|吨|度)[\u4e00-\u9fff]{0,4}|кг|г|см|м|км|л|руб\w*"
 )
 """What is counted or measured behind a number in another script; whatever else stands there may change the number."""
-_DENIAL = re.compile(
-    r"\b(?:not|isn't|wrong|incorrect|false|invalid|impossible|never)\b|\\(?:neg|lnot)(?![a-z])"
-)
+_DENIAL = re.compile(r"\b(?:not|isn't|wrong|incorrect|false|invalid|impossible|never)\b|\\(?:neg|lnot)(?![a-z])")
 _BARE_NAME = re.compile(r"\s*(?:[A-Za-z]|[A-Z]{2,8}|\\?[a-z]+_?\{?[0-9A-Za-z]?\}?|[a-zA-Z]\([a-z]\))\s*")
 
 
@@ -83,9 +81,7 @@ _CHOICE = re.compile(
 """A letter in brackets, or one that ends its clause behind words that lead to it: not that of B12, B-tree, D major."""
 
 
-_WORDING = re.compile(
-    r"\\(?:text|textbf|textrm|mathrm|mbox) ?\{([^{}]{1,60})\}[\s~]*(?=[-0-9\\(\[$a-zA-Z]|\.[0-9])"
-)
+_WORDING = re.compile(r"\\(?:text|textbf|textrm|mathrm|mbox) ?\{([^{}]{1,60})\}[\s~]*(?=[-0-9\\(\[$a-zA-Z]|\.[0-9])")
 _SHORT_LABEL = re.compile(r"[A-Za-z]{3,20}(?: [a-z]{2,20}){0,2} ?[:=]")
 
 
@@ -166,9 +162,7 @@ def value_after_marker(sentence: str) -> str | None:
         return None
     head, tail = text[: runs[0][0].start()].strip(), text[runs[0][-1].end() :]
     unit = _unit_after(tail, runs[0][-1])
-    is_measure = (
-        bool(unit or runs[0][-1]["unit"]) and head[:1].isupper() and not re.search(r"[,;:?]|[A-Z]{2}", head)
-    )
+    is_measure = bool(unit or runs[0][-1]["unit"]) and head[:1].isupper() and not re.search(r"[,;:?]|[A-Z]{2}", head)
     if not _leads(head.lower()) and not (is_measure and not _operates(head.lower())):
         return None
     return ", ".join(_content(match).strip() for match in runs[0]) + unit if _trails(tail) else None
@@ -212,9 +206,7 @@ def _operates(words: str) -> bool:
 
 
 def _is_unreadable(text: str) -> bool:
-    return bool(
-        _CODE.search(text) or text.count("{") != text.count("}") or not "".join(text.split()).isprintable()
-    )
+    return bool(_CODE.search(text) or text.count("{") != text.count("}") or not "".join(text.split()).isprintable())
 
 
 def _content(match: re.Match[str]) -> str:

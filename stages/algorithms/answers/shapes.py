@@ -77,12 +77,7 @@ def shape_of(node: Node):
         return Numbers((EVERYTHING,), None) if node.first == "R" else node
     if node.head in ("union", "intersection", "minus"):
         return _set_operation(node)
-    if (
-        node.head == "multiply"
-        and len(node.parts) == 2
-        and node.parts[1].head == "sequence"
-        and _is_point(node.first)
-    ):
+    if node.head == "multiply" and len(node.parts) == 2 and node.parts[1].head == "sequence" and _is_point(node.first):
         return Named(node.first.first, shape_of(node.parts[1]))
     values = _without_plus_minus(node)
     return node if values is None else Several("list", values)
@@ -265,9 +260,7 @@ def _is_quantity(node: Node) -> bool:
         return all(part.head == "symbol" for part in node.parts)
     if node.head != "multiply" or len(node.parts) != 2:
         return False
-    function = (
-        node.first.first if node.first.head == "power" and node.first.parts[1] == number(-1) else node.first
-    )
+    function = node.first.first if node.first.head == "power" and node.first.parts[1] == number(-1) else node.first
     is_function = function.head == "symbol" and function.first.rstrip("'") in ("f", "g", "h", "F", "G", "H")
     return is_function and (function is not node.first or function.first.endswith("'"))
 
@@ -287,9 +280,7 @@ def _without_plus_minus(node: Node) -> tuple[Node, ...] | None:
 
 
 def _count_signs(node: Node) -> int:
-    return (node.head == "plusminus") + sum(
-        _count_signs(part) for part in node.parts if isinstance(part, Node)
-    )
+    return (node.head == "plusminus") + sum(_count_signs(part) for part in node.parts if isinstance(part, Node))
 
 
 def _with_sign(node: Node, sign: str) -> Node:

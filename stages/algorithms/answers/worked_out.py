@@ -243,8 +243,7 @@ def _is_logarithm_in_a_base(tops: list[Node], bottoms: list[Node]) -> bool:
     if len(tops) != 1 or len(bottoms) != 1:
         return False
     return all(
-        part.head == "call" and part.first in _LOGARITHMS and _is_plain(part.parts[1])
-        for part in (*tops, *bottoms)
+        part.head == "call" and part.first in _LOGARITHMS and _is_plain(part.parts[1]) for part in (*tops, *bottoms)
     )
 
 

@@ -14,9 +14,7 @@ class RanksLost(RuntimeError):
 class RankedActors:
     """`ranks` actors of one class on this process's node, each with the environment that `torchrun` would give it."""
 
-    def __init__(
-        self, actor_class: type, arguments: tuple[Any, ...], ranks: int, threads: int, gpus: float
-    ) -> None:
+    def __init__(self, actor_class: type, arguments: tuple[Any, ...], ranks: int, threads: int, gpus: float) -> None:
         """A Ray must run. `threads` is for OpenMP; `gpus` of each rank may be a part of one."""
         self._class, self._arguments, self._ranks = actor_class, arguments, ranks
         self._threads, self._gpus = threads, gpus

@@ -112,9 +112,7 @@ def _require(ray: Any, packages: Sequence[str]) -> None:
     check = ray.remote(num_cpus=0, max_retries=0)(missing_packages)
     nodes = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]}
     asked = {
-        node: check.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
-            list(packages)
-        )
+        node: check.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(list(packages))
         for node in nodes
     }
     for node, answer in asked.items():
@@ -209,9 +207,7 @@ def _start(ray: Any, processes: int, folder: Path) -> None:
         try:
             ray.init(address=f"127.0.0.1:{ports[0].read_text().strip()}", **common)
             return
-        except (
-            Exception
-        ):  # not up yet; what Ray raises differs by how far it is, and after the deadline it is raised
+        except Exception:  # not up yet; what Ray raises differs by how far it is, and after the deadline it is raised
             ray.shutdown()
             if time.monotonic() > deadline:
                 raise

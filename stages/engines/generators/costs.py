@@ -65,9 +65,7 @@ def told(costs: GeneratorCosts) -> tuple[str, ...]:
     """What a plan takes for granted of it."""
     if not costs.is_assumed:
         return ()
-    return (
-        "generator: its folder is not there; taken for Stable Diffusion 1.4 (sizes of its published configs)",
-    )
+    return ("generator: its folder is not there; taken for Stable Diffusion 1.4 (sizes of its published configs)",)
 
 
 @cache
@@ -89,9 +87,7 @@ def _folder_costs(folder: Path) -> GeneratorCosts:
     """Of a folder in diffusers' layout, of which only the configs are read."""
     is_there = (folder / "unet" / "config.json").is_file()
     unet = _bare(UNet2DConditionModel, folder / "unet", is_there)
-    vae = (
-        _bare(AutoencoderKL, folder / "vae", is_there) if not is_there or (folder / "vae").is_dir() else None
-    )
+    vae = _bare(AutoencoderKL, folder / "vae", is_there) if not is_there or (folder / "vae").is_dir() else None
     encode = decode = 0
     if vae is not None:
         side = unet.config.sample_size

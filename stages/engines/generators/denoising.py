@@ -54,9 +54,7 @@ def denoising_batch(
     timesteps = torch.cat([torch.randint(count, (1,), generator=stream) for stream in streams])
     latents = generator.to_latents(images.to(generator.device))
     noise = torch.stack([torch.randn(latents.shape[1:], generator=stream) for stream in streams])
-    return DenoisingBatch(
-        latents, noise.to(latents.device), timesteps.to(latents.device), generator.tokenize(prompts)
-    )
+    return DenoisingBatch(latents, noise.to(latents.device), timesteps.to(latents.device), generator.tokenize(prompts))
 
 
 def trained_denoiser(generator: Generator) -> TrainedModel[DenoisingBatch, Tensor]:

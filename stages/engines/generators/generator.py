@@ -26,13 +26,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import pixel_shuffle, pixel_unshuffle
-from transformers import (
-    AutoTokenizer,
-    CLIPTextConfig,
-    CLIPTextModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoTokenizer, CLIPTextConfig, CLIPTextModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from stages.engines.generators.params import CHANNEL_GROUPS, GeneratorSizes
@@ -63,9 +57,7 @@ class Generator:
         vae: AutoencoderKL | None,
     ) -> None:
         self.unet, self.text_encoder, self.tokenizer = unet.eval(), text_encoder.eval(), tokenizer
-        self.tokenizer_files = (
-            tokenizer_files  # as they were: a tokenizer that was used saves itself differently
-        )
+        self.tokenizer_files = tokenizer_files  # as they were: a tokenizer that was used saves itself differently
         self.scheduler, self.vae = scheduler, vae.eval().requires_grad_(False) if vae is not None else None
 
     @property
@@ -148,9 +140,7 @@ class Generator:
         self.scheduler.set_timesteps(steps)
         return self.scheduler.timesteps.tolist()
 
-    def step(
-        self, latents: Tensor, timestep: int, states: Tensor, guidance: float, empty_states: Tensor
-    ) -> Step:
+    def step(self, latents: Tensor, timestep: int, states: Tensor, guidance: float, empty_states: Tensor) -> Step:
         """One DDIM step from `timestep`, which must be one of those that `timesteps` gave last.
 
         `guidance` 1 asks the U-Net once and ignores `empty_states` (of the empty prompt, [1, tokens, width]).
@@ -169,9 +159,7 @@ class Generator:
         return self.unet(latents.to(dtype), timesteps, states.to(dtype)).sample.float()
 
     @torch.no_grad()
-    def draw(
-        self, prompts: Sequence[str], seeds: Sequence[int], steps: int, guidance: float
-    ) -> numpy.ndarray:
+    def draw(self, prompts: Sequence[str], seeds: Sequence[int], steps: int, guidance: float) -> numpy.ndarray:
         """Pictures as uint8 [images, height, width, 3], one a prompt and seed, all in one batch.
 
         A picture depends on its own prompt and seed only, up to the order of float sums in a batch.
@@ -211,9 +199,7 @@ def load_generator(folder: Path, device: torch.device) -> Generator:
         unet = _network(UNet2DConditionModel, folder / "unet")
         text_encoder = _network(CLIPTextModel, folder / "text_encoder")
         vae = _network(AutoencoderKL, folder / "vae") if (folder / "vae").is_dir() else None
-        tokenizer = AutoTokenizer.from_pretrained(
-            folder / "tokenizer", trust_remote_code=False, local_files_only=True
-        )
+        tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer", trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise UserError(
             f"{folder} is not a generator that can be used ({error}): give a folder in diffusers' layout with unet, "
@@ -242,17 +228,11 @@ def _network(kind: Any, folder: Path) -> Any:
         output_loading_info=True,
         low_cpu_mem_usage=False,  # what diffusers does without accelerate, which it otherwise says in each run
     )
-    wrong = {
-        name: sorted(map(str, told[name])) for name in ("missing_keys", "unexpected_keys", "mismatched_keys")
-    }
+    wrong = {name: sorted(map(str, told[name])) for name in ("missing_keys", "unexpected_keys", "mismatched_keys")}
     # Old text encoders carry the numbers 0, 1, 2, ... of their positions as a weight.
-    wrong["unexpected_keys"] = [
-        name for name in wrong["unexpected_keys"] if not name.endswith("position_ids")
-    ]
+    wrong["unexpected_keys"] = [name for name in wrong["unexpected_keys"] if not name.endswith("position_ids")]
     if any(wrong.values()):
-        raise ValueError(
-            f"{folder}: {'; '.join(f'{name} {keys[:3]}' for name, keys in wrong.items() if keys)}"
-        )
+        raise ValueError(f"{folder}: {'; '.join(f'{name} {keys[:3]}' for name, keys in wrong.items() if keys)}")
     return network
 
 

@@ -45,7 +45,5 @@ class GeneratorSizes(StrictParams):
                 f"channels {odd} must be multiples of {CHANNEL_GROUPS} and of attention_heads {self.attention_heads}"
             )
         if self.text_width % self.text_heads:
-            raise ValueError(
-                f"text_width {self.text_width} must be a multiple of text_heads {self.text_heads}"
-            )
+            raise ValueError(f"text_width {self.text_width} must be a multiple of text_heads {self.text_heads}")
         return self

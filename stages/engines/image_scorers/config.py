@@ -116,6 +116,4 @@ def base_scorer_costs(base: Any) -> ScorerCosts:
     if base.kind == "released" or not config.is_file():
         return blip_large_costs()
     own = ScorerConfig.model_validate(json.loads(config.read_text(encoding="utf-8")))
-    return scorer_costs(
-        own.vision, own.text, own.image_size, own.patch_size, own.max_text_tokens, own.vocabulary
-    )
+    return scorer_costs(own.vision, own.text, own.image_size, own.patch_size, own.max_text_tokens, own.vocabulary)

@@ -75,9 +75,7 @@ def read_released(file: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except FileNotFoundError:
-        raise UserError(
-            f"{file} does not exist: download the released weights there, or use `kind: train`"
-        ) from None
+        raise UserError(f"{file} does not exist: download the released weights there, or use `kind: train`") from None
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, ValueError) as error:
         raise UserError(
             f"{file} is not a weights file that can be read without running code ({str(error)[:200]}): "
@@ -120,9 +118,7 @@ def released_config(weights: Mapping[str, Tensor]) -> ScorerConfig:
     """The config that the shapes of renamed weights tell; KeyError or ValueError when they tell none."""
     patch = weights["vision.embeddings.patch_embedding.weight"].shape[-1]
     patches_a_side = round((weights["vision.embeddings.position_embedding"].shape[1] - 1) ** 0.5)
-    reward_layers = [
-        int(name.split(".")[1]) for name in weights if re.fullmatch(r"reward_head\.\d+\.weight", name)
-    ]
+    reward_layers = [int(name.split(".")[1]) for name in weights if re.fullmatch(r"reward_head\.\d+\.weight", name)]
     widths = [weights[f"reward_head.{layer}.weight"].shape[0] for layer in sorted(reward_layers)]
     head = {"widths": widths[:-1], "dropouts": REWARD_DROPOUTS} if widths else None
     has_matching = "matching_head.weight" in weights
@@ -157,9 +153,7 @@ def _new_name(name: str) -> str:
 
 
 def _sizes(weights: Mapping[str, Tensor], prefix: str, feed_forward: str, norm: str) -> dict[str, int]:
-    numbers = {
-        int(name[len(prefix) + 1 :].split(".")[0]) for name in weights if name.startswith(f"{prefix}.")
-    }
+    numbers = {int(name[len(prefix) + 1 :].split(".")[0]) for name in weights if name.startswith(f"{prefix}.")}
     hidden = len(weights[f"{prefix}.0.{norm}.weight"])
     return {
         "hidden_size": hidden,

@@ -98,8 +98,7 @@ class ImageScorer(nn.Module):
         """Hidden states [N, 1 + patches, width] of images float[N, 3, H, W] in 0..1."""
         side, config = self.config.image_size, self.config
         mean, std = (
-            torch.tensor(values, device=images.device).view(3, 1, 1)
-            for values in (config.pixel_mean, config.pixel_std)
+            torch.tensor(values, device=images.device).view(3, 1, 1) for values in (config.pixel_mean, config.pixel_std)
         )
         return self.vision((fit_to_square(images, side) - mean) / std).last_hidden_state
 
@@ -268,9 +267,7 @@ def fill(scorer: ImageScorer, weights: Mapping[str, Tensor]) -> None:
         ),
     ]
     if problems:
-        raise ValueError(
-            "; ".join(sorted(problems)[:5]) + (f" and {len(problems) - 5} more" * (len(problems) > 5))
-        )
+        raise ValueError("; ".join(sorted(problems)[:5]) + (f" and {len(problems) - 5} more" * (len(problems) > 5)))
     with torch.no_grad():
         for name, weight in own.items():
             weight.copy_(weights[name])

@@ -47,9 +47,7 @@ class CaptionBatch:
         return len(self.images) == 0
 
     def to(self, device: torch.device) -> CaptionBatch:
-        return replace(
-            self, images=self.images.to(device), ids=self.ids.to(device), mask=self.mask.to(device)
-        )
+        return replace(self, images=self.images.to(device), ids=self.ids.to(device), mask=self.mask.to(device))
 
 
 class CaptionOutputs(NamedTuple):
@@ -101,9 +99,7 @@ def caption_model(scorer: ImageScorer) -> TrainedModel[CaptionBatch, CaptionOutp
     """The scorer as trainers take it; it is saved as a scorer folder."""
     side = scorer.config.image_size
     filler = caption_batch(scorer, torch.zeros(2, 3, side, side), ["", ""], [[""], [""]])
-    return TrainedModel(
-        scorer, caption_outputs, lambda weights, folder: save_scorer(scorer, folder, weights), filler
-    )
+    return TrainedModel(scorer, caption_outputs, lambda weights, folder: save_scorer(scorer, folder, weights), filler)
 
 
 MATCHING_SCALE = 0.2
@@ -137,9 +133,7 @@ class RewardBatch:
 
     def to(self, device: torch.device) -> RewardBatch:
         tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(
-            self, **{name: one.to(device) for name, one in tensors.items() if isinstance(one, Tensor)}
-        )
+        return replace(self, **{name: one.to(device) for name, one in tensors.items() if isinstance(one, Tensor)})
 
 
 class RewardOutputs(NamedTuple):
@@ -163,10 +157,7 @@ class RewardLearner(nn.Module):
 
 
 def add_reward_head(
-    scorer: ImageScorer,
-    sizes: RewardHeadSizes,
-    initialisation: Literal["fan_in", "released", "matching"],
-    seed: int,
+    scorer: ImageScorer, sizes: RewardHeadSizes, initialisation: Literal["fan_in", "released", "matching"], seed: int
 ) -> None:
     """Gives the scorer a reward head, in place of the one it may have; equal seeds give equal heads.
 
@@ -191,9 +182,7 @@ def add_reward_head(
             nn.init.normal_(layer.weight, std=spread, generator=generator)
             nn.init.zeros_(layer.bias)
     scorer.reward_head = head
-    scorer.config = scorer.config.model_copy(
-        update={"reward_head": sizes, "reward_mean": 0.0, "reward_std": 1.0}
-    )
+    scorer.config = scorer.config.model_copy(update={"reward_head": sizes, "reward_mean": 0.0, "reward_std": 1.0})
 
 
 def freeze(scorer: ImageScorer, fraction: float) -> None:
@@ -208,10 +197,7 @@ def freeze(scorer: ImageScorer, fraction: float) -> None:
         scorer.temperature.requires_grad_(False)
     if fraction == 0:
         return
-    for encoder, layers in (
-        (scorer.vision, scorer.vision.encoder.layers),
-        (scorer.text, scorer.text.encoder.layer),
-    ):
+    for encoder, layers in ((scorer.vision, scorer.vision.encoder.layers), (scorer.text, scorer.text.encoder.layer)):
         encoder.embeddings.requires_grad_(False)
         for layer in layers[: int(fraction * len(layers))]:
             layer.requires_grad_(False)
@@ -227,9 +213,7 @@ def reward_outputs(learner: nn.Module, batch: RewardBatch) -> RewardOutputs:
     return RewardOutputs(rewards.float(), learner.rating_head(fused).float())
 
 
-def reward_loss(
-    pair_weight: float, rated: int, rating_weight: float
-) -> LossFunction[RewardOutputs, RewardBatch]:
+def reward_loss(pair_weight: float, rated: int, rating_weight: float) -> LossFunction[RewardOutputs, RewardBatch]:
     """A micro-batch's share: the pairwise loss, and `rating_weight` times the mean square error of the ratings.
 
     pair_weight: sum of the weights of the whole batch's pairs; rated: its ratings that are not NaN.
@@ -258,13 +242,7 @@ def reward_model(scorer: ImageScorer, seed: int) -> TrainedModel[RewardBatch, Re
     tokens = scorer.encode_prompts([""])
     none = torch.zeros(0, dtype=torch.long)
     filler = RewardBatch(
-        torch.zeros(1, 3, side, side),
-        *tokens,
-        none,
-        none,
-        torch.zeros(0),
-        torch.full((1, ASPECTS), torch.nan),
-        0,
+        torch.zeros(1, 3, side, side), *tokens, none, none, torch.zeros(0), torch.full((1, ASPECTS), torch.nan), 0
     )
 
     def save(weights: Mapping[str, Tensor], folder: Path) -> None:

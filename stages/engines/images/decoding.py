@@ -44,9 +44,7 @@ def decode(content: str, max_pixels: int, min_side: int) -> Decoded:
     try:
         form = _format(data)
         image = _opened(data, form, max_pixels)
-        if (
-            image.format != "MPO" and getattr(image, "n_frames", 1) > 1
-        ):  # MPO: a photograph and its small copies
+        if image.format != "MPO" and getattr(image, "n_frames", 1) > 1:  # MPO: a photograph and its small copies
             raise _Refused("image_animated", f"{image.n_frames} frames")
         if min(image.size) < min_side:
             raise _Refused("image_too_small", f"{image.width} x {image.height} pixels, at least {min_side}")
@@ -56,19 +54,11 @@ def decode(content: str, max_pixels: int, min_side: int) -> Decoded:
         return dict(zip(("reason", "detail"), refused.args, strict=True))
     except MemoryError:
         raise
-    except (
-        Exception
-    ) as error:  # Pillow raises whatever its readers do, SyntaxError and struct.error among them
+    except Exception as error:  # Pillow raises whatever its readers do, SyntaxError and struct.error among them
         reason = "image_truncated" if _is_cut_off(data, form) else "image_broken"
         return {"reason": reason, "detail": f"{type(error).__name__}: {error}"[:200]}
     rgb = base64.b64encode(image.tobytes()).decode()
-    return {
-        "width": image.width,
-        "height": image.height,
-        "rgb": rgb,
-        "changes": changes,
-        "format": form.lower(),
-    }
+    return {"width": image.width, "height": image.height, "rgb": rgb, "changes": changes, "format": form.lower()}
 
 
 def _format(data: bytes) -> str:
@@ -85,9 +75,7 @@ def _opened(data: bytes, form: str, max_pixels: int) -> Image.Image:
     Image.MAX_IMAGE_PIXELS = max_pixels
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        warnings.simplefilter(
-            "error", Image.DecompressionBombWarning
-        )  # up to twice the limit Pillow only warns
+        warnings.simplefilter("error", Image.DecompressionBombWarning)  # up to twice the limit Pillow only warns
         try:
             image = Image.open(io.BytesIO(data), formats=(form,))
         except (Image.DecompressionBombError, Image.DecompressionBombWarning):

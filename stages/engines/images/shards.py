@@ -26,9 +26,7 @@ MOST_PIXELS = 1 << 26
 def image_id(pixels: numpy.ndarray) -> str:
     """SHA-256 of the size and the RGB values of uint8[height, width, 3]: equal in any file format."""
     height, width, _ = pixels.shape
-    return hashlib.sha256(
-        b"%dx%d\n" % (width, height) + numpy.ascontiguousarray(pixels).tobytes()
-    ).hexdigest()
+    return hashlib.sha256(b"%dx%d\n" % (width, height) + numpy.ascontiguousarray(pixels).tobytes()).hexdigest()
 
 
 def png_of(pixels: numpy.ndarray) -> bytes:
@@ -47,14 +45,7 @@ def pixels_of(png: bytes) -> numpy.ndarray:
 
 
 def image_row(
-    pixels: numpy.ndarray,
-    *,
-    prompt_id: str,
-    prompt: str,
-    generator: str,
-    seed: int,
-    source: str,
-    licence: str,
+    pixels: numpy.ndarray, *, prompt_id: str, prompt: str, generator: str, seed: int, source: str, licence: str
 ) -> dict[str, Any]:
     """A row of the `image` table for a picture made here: its file is the PNG itself."""
     height, width, _ = pixels.shape
@@ -129,8 +120,6 @@ def read_image_rows(folder: Path) -> pandas.DataFrame:
         with parquet_errors_told(path):
             found = pyarrow.parquet.read_schema(path).names
             if missing := [name for name in IMAGE.names if name not in found]:
-                raise UserError(
-                    f"{path} lacks the columns {missing} of an {IMAGE.name} table; it has {found}"
-                )
+                raise UserError(f"{path} lacks the columns {missing} of an {IMAGE.name} table; it has {found}")
             frames.append(pyarrow.parquet.read_table(path, columns=names).to_pandas())
     return pandas.concat(frames, ignore_index=True)

@@ -50,9 +50,7 @@ AMPLIFIED_LOGITS = 10.0
 
 ENGINE_REMEDY = "Set `sampler.kind: torch`, or sample a policy that both represent, such as Llama or Qwen3"
 
-ReadLogProbs = Callable[
-    [PreTrainedModel, Sequence[Sequence[int]], Sequence[Sequence[int]]], Sequence[Sequence[float]]
-]
+ReadLogProbs = Callable[[PreTrainedModel, Sequence[Sequence[int]], Sequence[Sequence[int]]], Sequence[Sequence[float]]]
 """(model, prompts, responses) -> log-probs of each response's tokens."""
 
 
@@ -75,9 +73,7 @@ def check_training_forward(model: PreTrainedModel, folder: Path, device: torch.d
         _refuse(model, folder, "training", gaps, sequences, remedy)
 
 
-def check_sampler_forward(
-    model: PreTrainedModel, folder: Path, device: torch.device, logprobs: ReadLogProbs
-) -> None:
+def check_sampler_forward(model: PreTrainedModel, folder: Path, device: torch.device, logprobs: ReadLogProbs) -> None:
     """UserError where a sampler, whose forward pass is `logprobs`, would draw from other probabilities."""
     remedy = "Set `sampler.kind: vllm`"
     with _probing(model, folder, device, "the torch sampler", remedy) as sequences:
@@ -102,9 +98,7 @@ class Reference:
     """Standard deviation of the logits."""
 
 
-def reference_of(
-    model: PreTrainedModel, folder: Path, device: torch.device, user: str, most_tokens: int
-) -> Reference:
+def reference_of(model: PreTrainedModel, folder: Path, device: torch.device, user: str, most_tokens: int) -> Reference:
     """transformers' log-probs of sequences that `user` will be asked for, of at most `most_tokens` each."""
     with _probing(model, folder, device, user, ENGINE_REMEDY, most_tokens) as sequences:
         logprobs, spread = _reference(model, sequences)
@@ -133,9 +127,7 @@ def check_engine_forward(
         )
 
 
-def probe_sequences(
-    model: PreTrainedModel, most_tokens: int = MOST_TOKENS
-) -> tuple[TokenSequence, TokenSequence]:
+def probe_sequences(model: PreTrainedModel, most_tokens: int = MOST_TOKENS) -> tuple[TokenSequence, TokenSequence]:
     """A long and a short sequence of fixed, scattered token ids.
 
     The long one passes every length at which the config says that attention or positions change, as far as
@@ -175,12 +167,7 @@ def _nested(config: Any, name: str) -> list[Any]:
 
 @contextmanager
 def _probing(
-    model: PreTrainedModel,
-    folder: Path,
-    device: torch.device,
-    user: str,
-    remedy: str,
-    most_tokens: int = MOST_TOKENS,
+    model: PreTrainedModel, folder: Path, device: torch.device, user: str, remedy: str, most_tokens: int = MOST_TOKENS
 ) -> Iterator[tuple[TokenSequence, TokenSequence]]:
     """The probe's sequences, and meanwhile the model's weights on `device` (where they fit) and in float32.
 
@@ -242,9 +229,7 @@ def _reference(model: PreTrainedModel, sequences: Sequence[TokenSequence]) -> tu
     return logprobs, spread
 
 
-def _trained(
-    model: PreTrainedModel, sequences: Sequence[TokenSequence], row_tokens: int | None
-) -> list[Tensor]:
+def _trained(model: PreTrainedModel, sequences: Sequence[TokenSequence], row_tokens: int | None) -> list[Tensor]:
     batch = pack(sequences, row_tokens=row_tokens).to(model.device)
     logprobs = policy_statistics(model, batch).logprobs
     return [row[: len(one.response)] for row, one in zip(logprobs, sequences, strict=True)]

@@ -190,9 +190,7 @@ def groups_of_rank(lengths: Sequence[int], max_tokens: int, trainer: Trainer) ->
     return [groups[trainer.rank] for groups in passes]
 
 
-def balanced_passes(
-    lengths: Sequence[int], max_tokens: int, ranks: int, pair_cost: float
-) -> list[list[list[int]]]:
+def balanced_passes(lengths: Sequence[int], max_tokens: int, ranks: int, pair_cost: float) -> list[list[list[int]]]:
     """Indices by pass and rank; at least one pass. See the module.
 
     A sequence of t tokens costs t + `pair_cost` t^2: see `TrainedModel.pair_cost`.

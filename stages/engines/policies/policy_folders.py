@@ -81,9 +81,7 @@ def _check_weights(model: PreTrainedModel, loading: Mapping[str, Iterable[Any]],
     `loading` is transformers' loading info. It knows which weights are tied and which old names mean nothing.
     """
     # Smallest and largest value show NaN and infinity in one pass, without a mask as large as the weight.
-    values = (
-        (name, torch.stack(weight.aminmax())) for name, weight in model.named_parameters() if weight.numel()
-    )
+    values = ((name, torch.stack(weight.aminmax())) for name, weight in model.named_parameters() if weight.numel())
     faults = {
         "missing": loading["missing_keys"],
         "unexpected": loading["unexpected_keys"],
@@ -210,9 +208,7 @@ def random_policy(
 def train_tokenizer(corpus: Iterable[str], vocabulary_size: int) -> PreTrainedTokenizerFast:
     """`byte_level_tokenizer` as transformers uses it."""
     tokenizer = byte_level_tokenizer(corpus, vocabulary_size)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, padding_side="left"
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, padding_side="left")
 
 
 def dequantise_policy(gguf_file: Path, folder: Path) -> None:

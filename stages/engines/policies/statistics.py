@@ -69,17 +69,13 @@ def _hidden_states(model: PreTrainedModel, batch: ResponseBatch) -> Tensor:
     # The model makes its masks from the positions: each starts anew, and a sliding window stays one. A mask of ours
     # would take the place of all its masks. Right padding needs none: nothing that counts comes after it.
     hidden = model.base_model(
-        input_ids=batch.row_ids,
-        position_ids=None if batch.segment_ids is None else batch.position_ids,
-        use_cache=False,
+        input_ids=batch.row_ids, position_ids=None if batch.segment_ids is None else batch.position_ids, use_cache=False
     ).last_hidden_state
     return hidden.flatten(0, 1).index_select(0, sources)
 
 
 @torch.no_grad()
-def rollout_divergences(
-    hidden: Tensor, head_weight: Tensor, batch: ResponseBatch, chunk_tokens: int
-) -> Tensor:
+def rollout_divergences(hidden: Tensor, head_weight: Tensor, batch: ResponseBatch, chunk_tokens: int) -> Tensor:
     """KL(rollout || policy) [tokens] in float64 at the batch's response tokens, one response after another.
 
     `hidden` [tokens, hidden] predicts them. At most `chunk_tokens` and about `DIVERGENCE_ELEMENTS` logits exist at
@@ -95,9 +91,7 @@ def rollout_divergences(
     found = [torch.zeros(0, dtype=torch.float64, device=hidden.device)]
     for number, rollout in enumerate(_chunks(distributions, size)):
         logits = hidden[number * size : (number + 1) * size].to(head_weight.dtype) @ head_weight.t()
-        found.append(
-            exact_divergences(rollout.to(hidden.device), logits, batch.temperature, batch.log_threshold)
-        )
+        found.append(exact_divergences(rollout.to(hidden.device), logits, batch.temperature, batch.log_threshold))
     return torch.cat(found)
 
 

@@ -35,16 +35,12 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         if known is None:
             from transformers import AutoTokenizer as known
         tokenizer = known.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except (
-        Exception
-    ) as error:  # a file that somebody else wrote raises any kind, the library in Rust a bare one
+    except Exception as error:  # a file that somebody else wrote raises any kind, the library in Rust a bare one
         raise UserError(
             f"{folder} holds no usable tokenizer ({error}): make the policy again with its tokenizer"
         ) from error
     if tokenizer.eos_token_id is None:
-        raise UserError(
-            f"the tokenizer of {folder} has no end-of-sequence token: set eos_token in its config"
-        )
+        raise UserError(f"the tokenizer of {folder} has no end-of-sequence token: set eos_token in its config")
     return tokenizer
 
 
@@ -59,9 +55,7 @@ def _named_classes(folder: Path) -> tuple[str, str] | None:
     return model.get("model_type", ""), tokenizer.get("tokenizer_class", "")
 
 
-def encode_prompt(
-    tokenizer: PreTrainedTokenizerBase, params: PlainPrompt | ChatPrompt, problem: str
-) -> list[int]:
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, params: PlainPrompt | ChatPrompt, problem: str) -> list[int]:
     """Token ids of the prompt for `problem`, ready for the response's first token.
 
     UserError when a chat prompt is asked of a tokenizer without a chat template.

@@ -100,9 +100,7 @@ class Manifest:
     @property
     def chunks(self) -> list[tuple[int, int]]:
         """(file's place in `files`, chunk's place in the file) of every chunk."""
-        return [
-            (place, chunk) for place, file in enumerate(self.files) for chunk in range(len(file.checksums))
-        ]
+        return [(place, chunk) for place, file in enumerate(self.files) for chunk in range(len(file.checksums))]
 
 
 class PublishedWeights:
@@ -112,16 +110,11 @@ class PublishedWeights:
         self.folder, self.chunk_bytes = folder, chunk_bytes
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.stat().st_uid != os.getuid():
-            raise UserError(
-                f"{folder} belongs to another user: remove it, or wait until that user's run has ended"
-            )
+            raise UserError(f"{folder} belongs to another user: remove it, or wait until that user's run has ended")
         self._remove_partial()
 
     def publish(
-        self,
-        version: int,
-        named_tensors: Iterable[tuple[str, Tensor]],
-        metadata: dict[str, Any] | None = None,
+        self, version: int, named_tensors: Iterable[tuple[str, Tensor]], metadata: dict[str, Any] | None = None
     ) -> Manifest:
         """Writes a version. The same one again is left as it is; another one of that number takes its place.
 
@@ -170,9 +163,7 @@ class PublishedWeights:
         try:
             return Manifest.from_bytes((self.place(version) / MANIFEST).read_bytes())
         except FileNotFoundError:
-            raise VersionGone(
-                f"version {version} is not in {self.folder}, which has {self.versions()}"
-            ) from None
+            raise VersionGone(f"version {version} is not in {self.folder}, which has {self.versions()}") from None
 
     def load(self, version: int) -> tuple[dict[str, Any], Iterator[tuple[str, Tensor]]]:
         """Metadata and tensors of a version. VersionGone before the first tensor, never between two of them.
@@ -185,10 +176,7 @@ class PublishedWeights:
         try:
             # All of them at once: from here on it does not matter that somebody removes the version.
             shards = [safe_open(self.place(version) / file.name, framework="pt") for file in manifest.files]
-        except (
-            FileNotFoundError,
-            RuntimeError,
-        ):  # the latter from torch, when a file goes while it is opened
+        except (FileNotFoundError, RuntimeError):  # the latter from torch, when a file goes while it is opened
             if all((self.place(version) / file.name).exists() for file in manifest.files):
                 raise
             raise VersionGone(f"version {version} was removed from {self.folder} a moment ago") from None
@@ -284,9 +272,7 @@ def _safetensors(shard: dict[str, Tensor]) -> list[memoryview]:
         header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    tensors = [
-        memoryview(tensor.reshape(-1).view(torch.uint8).numpy()) for _, tensor in ordered if tensor.nbytes
-    ]
+    tensors = [memoryview(tensor.reshape(-1).view(torch.uint8).numpy()) for _, tensor in ordered if tensor.nbytes]
     return [memoryview(len(text).to_bytes(8, "little") + text), *tensors]
 
 
@@ -302,9 +288,7 @@ def set_aside(path: Path, size: int) -> None:
         try:
             os.posix_fallocate(file.fileno(), 0, max(1, size))
         except OSError as error:
-            raise UserError(
-                f"{path.parent.parent} has no room for {_mib(size)} of weights ({error})"
-            ) from error
+            raise UserError(f"{path.parent.parent} has no room for {_mib(size)} of weights ({error})") from error
 
 
 def read_chunk(path: Path, place: int, chunk_bytes: int) -> bytes:

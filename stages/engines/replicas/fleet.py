@@ -26,12 +26,7 @@ from typing import Any
 from stages.engines.distributed.ranked_actors import LONGEST_STEP, PatientClock
 from stages.engines.replicas.replica import Name, Orders, ReplicaActor, Report
 from stages.engines.samplers.build import build_sampler
-from stages.engines.samplers.params import (
-    SamplerParams,
-    TorchSamplerParams,
-    VirtualSamplerParams,
-    VllmSamplerParams,
-)
+from stages.engines.samplers.params import SamplerParams, TorchSamplerParams, VirtualSamplerParams, VllmSamplerParams
 from stages.engines.samplers.protocol import Sampler
 from stages.foundations.errors import UserError
 from stages.observe.progress import say
@@ -140,11 +135,7 @@ class Fleet:
 
         self._ray, self._spec = ray, spec
         check_room(spec, count, ray.nodes())
-        self.stalled_seconds, self.report_seconds, self.start_seconds = (
-            stalled_seconds,
-            report_seconds,
-            start_seconds,
-        )
+        self.stalled_seconds, self.report_seconds, self.start_seconds = (stalled_seconds, report_seconds, start_seconds)
         self._seats = [_Seat(number) for number in range(count)]
         self._steps: deque[float] = deque(maxlen=REMEMBERED)
         self._pulls: deque[float] = deque(maxlen=REMEMBERED)
@@ -239,9 +230,7 @@ class Fleet:
             self._advance(seat, Orders(report_seconds=self.report_seconds))
 
     def _advance(self, seat: _Seat, orders: Orders) -> None:
-        is_first = (orders.pull is not None and not seat.has_pulled) or (
-            bool(orders.begin) and not seat.has_begun
-        )
+        is_first = (orders.pull is not None and not seat.has_pulled) or (bool(orders.begin) and not seat.has_begun)
         patience = self.start_seconds if is_first else self._patience(orders)
         call = _Call(seat.actor.advance.remote(orders), patience)
         if not seat.calls:
@@ -363,11 +352,7 @@ class ReplicaSpec:
     def actor(self, remote_class: Any) -> Any:
         """The Ray actor class with what one of them needs. Never restarted by Ray: a new one must be a new actor."""
         return remote_class.options(
-            num_cpus=self.cpus,
-            num_gpus=self.gpus,
-            max_restarts=0,
-            max_task_retries=0,
-            scheduling_strategy="SPREAD",
+            num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
 
 

@@ -20,24 +20,14 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from stages.engines.relays.published_weights import PublishedWeights, VersionGone, weights_folder
-from stages.engines.samplers.protocol import (
-    Begun,
-    Decoding,
-    Load,
-    Sample,
-    Sampler,
-    SamplingSettings,
-    Trajectory,
-)
+from stages.engines.samplers.protocol import Begun, Decoding, Load, Sample, Sampler, SamplingSettings, Trajectory
 from stages.observe.quick_imports import quick_imports
 
 
 class Replica:
     """One sampler and what is in flight in it."""
 
-    def __init__(
-        self, build: Callable[[], Sampler], weights_folder: Path | None, version: int | None = None
-    ) -> None:
+    def __init__(self, build: Callable[[], Sampler], weights_folder: Path | None, version: int | None = None) -> None:
         """`build` makes the sampler, whose weights are `version`; None serves nothing until the first pull."""
         self.sampler = build()
         self.version = version
@@ -211,9 +201,7 @@ class ReplicaActor:
     def advance(self, orders: Orders) -> Report:
         return self._replica.advance(orders)
 
-    def logprobs(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> list[list[float]]:
+    def logprobs(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[list[float]]:
         return self._replica.logprobs(prompts, responses)
 
 
@@ -280,9 +268,7 @@ SMALLEST_CHANGE = 1e-6
 class AnswersLogprobs(Protocol):
     """The part of a sampler that the probe asks."""
 
-    def logprobs(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> list[list[float]]:
+    def logprobs(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[list[float]]:
         """See `stages.engines.samplers.protocol.Sampler`."""
 
 

@@ -70,9 +70,7 @@ class ReplicatedSampler:
                 self._poll()
             self._stack = stack.pop_all()
 
-    def stream(
-        self, trajectories: Sequence[Trajectory], settings: SamplingSettings
-    ) -> Iterator[tuple[int, Sample]]:
+    def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
         """Index and sample of each trajectory as it ends; see the protocol."""
         call = next(self._calls)
         waiting = deque(_alike(range(len(trajectories)), trajectories))
@@ -125,9 +123,7 @@ class ReplicatedSampler:
         """Not for replicas: whoever steps decodings holds the fleet itself."""
         raise NotImplementedError("replicas are not stepped from outside: leave sampler.replicas out")
 
-    def logprobs(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> list[list[float]]:
+    def logprobs(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probs of given responses, from one replica; see the protocol."""
         from ray.exceptions import GetTimeoutError, RayActorError
 
@@ -137,9 +133,7 @@ class ReplicatedSampler:
                     try:
                         return self._fleet.logprobs(replica, prompts, responses)
                     except (RayActorError, GetTimeoutError) as error:
-                        self._forget(
-                            self._fleet.end(replica, f"it gave no log-probs ({type(error).__name__})")
-                        )
+                        self._forget(self._fleet.end(replica, f"it gave no log-probs ({type(error).__name__})"))
                         break
             self._poll()
 

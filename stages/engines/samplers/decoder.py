@@ -89,8 +89,7 @@ class Decoder:
         self.head = model.get_output_embeddings().weight
         self.device = self.head.device
         self.layers = [
-            _fuse(layer, self.heads, self.kv_heads, self.head_size, config.rms_norm_eps)
-            for layer in self.body.layers
+            _fuse(layer, self.heads, self.kv_heads, self.head_size, config.rms_norm_eps) for layer in self.body.layers
         ]
         self.norm = _Norm(self.body.norm.weight, config.rms_norm_eps)
         self._turns = self._turns_of(1)
@@ -140,9 +139,7 @@ class Decoder:
 def _fuse(layer: nn.Module, heads: int, kv_heads: int, head_size: int, epsilon: float) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     if any(projection.bias is not None for projection in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)):
-        raise UserError(
-            "the torch sampler reads feed-forward layers without biases: set `sampler.kind: vllm`"
-        )
+        raise UserError("the torch sampler reads feed-forward layers without biases: set `sampler.kind: vllm`")
     device = attention.q_proj.weight.device
     pairs = torch.arange(head_size, device=device).view(2, -1).t().reshape(-1)
     turned = (torch.arange(heads + kv_heads, device=device)[:, None] * head_size + pairs).reshape(-1)
@@ -237,9 +234,7 @@ class KeyValueCache:
     A response that is younger than the oldest one begins at a later column; the columns before it are masked.
     """
 
-    def __init__(
-        self, decoder: Decoder, layout: Layout, lengths: Tensor, columns: int, first: Tensor
-    ) -> None:
+    def __init__(self, decoder: Decoder, layout: Layout, lengths: Tensor, columns: int, first: Tensor) -> None:
         """`lengths` are those of the prompts; `first` is the first column of each response, 0 to `columns`.
 
         The caller sets keys and values: `prompt_keys` and `prompt_values` by layer [groups * key-value heads, prompt
@@ -285,9 +280,7 @@ class KeyValueCache:
         columns = max(tokens for tokens, _ in begun)
         cache = cls(decoder, layout, torch.tensor(lengths, device=device), columns, columns - own)
         source = torch.tensor(read, device=device)[layout.prompts]
-        is_same = reading.shape == (cache.groups, cache.longest) and source.tolist() == list(
-            range(cache.groups)
-        )
+        is_same = reading.shape == (cache.groups, cache.longest) and source.tolist() == list(range(cache.groups))
         # A column of the cache in the reading: those before a response's first are masked, whatever they hold.
         group = layout.places // layout.width
         at = cache.lengths[group][:, None] + torch.arange(columns, device=device) - (columns - own)[:, None]
@@ -330,12 +323,8 @@ class KeyValueCache:
             heads = slice(first_group * kv_heads, (first_group + own) * kv_heads)
             places = layout.places[row : row + len(one.first)] - first_group * layout.width
             of_rows = torch.zeros(own * kv_heads * layout.width, dtype=torch.long, device=device)
-            of_rows[_heads(places, layout.width, kv_heads)] = _heads(
-                one.cache.places, one.cache.width, kv_heads
-            )
-            pieces.append(
-                (of_prompts, of_rows, heads, slice(heads.start * layout.width, heads.stop * layout.width))
-            )
+            of_rows[_heads(places, layout.width, kv_heads)] = _heads(one.cache.places, one.cache.width, kv_heads)
+            pieces.append((of_prompts, of_rows, heads, slice(heads.start * layout.width, heads.stop * layout.width)))
             prompt, row = prompt + len(one.counts), row + len(one.first)
         taken = torch.empty(0, device=device)
         for name in ("keys", "values"):
@@ -349,11 +338,7 @@ class KeyValueCache:
                     longest, start = min(joined.longest, one.cache.longest), columns - one.columns
                     _take(old_prompts[layer][:, :longest], prompt_source, of_prompts[heads, :longest])
                     of_prompts[heads, longest:] = 0
-                    _take(
-                        old_rows[layer][:, one.skipped : one.cache.columns],
-                        row_source,
-                        of_rows[rows, start:columns],
-                    )
+                    _take(old_rows[layer][:, one.skipped : one.cache.columns], row_source, of_rows[rows, start:columns])
                     of_rows[rows, :start] = 0
                     old_prompts[layer] = old_rows[layer] = taken
                 getattr(joined, f"prompt_{name}").append(of_prompts)
@@ -396,9 +381,7 @@ class KeyValueCache:
         if self.is_ragged:
             is_before = torch.arange(self.capacity, device=self.first.device) < self.first[:, None]
             by_group = _mask(is_before).view(self.groups, 1, self.width, -1)
-            self.response_bias = by_group.expand(-1, self.decoder.kv_heads, -1, -1).reshape(
-                -1, 1, self.capacity
-            )
+            self.response_bias = by_group.expand(-1, self.decoder.kv_heads, -1, -1).reshape(-1, 1, self.capacity)
 
     def keep(self, rows: Tensor) -> None:
         """Only these rows of the last step go on, in this order (ascending)."""
@@ -448,9 +431,7 @@ class KeyValueCache:
         key, value = self.keys[layer][:, : self.used], self.values[layer][:, : self.used]
         columns = self.bias.shape[-1]
         of_prompt = torch.baddbmm(
-            self.bias,
-            query.view(groups * kv_heads, width * queries, size),
-            self.prompt_keys[layer].transpose(1, 2),
+            self.bias, query.view(groups * kv_heads, width * queries, size), self.prompt_keys[layer].transpose(1, 2)
         )
         of_response = query.view(-1, queries, size)
         if self.response_bias is None:

@@ -116,6 +116,4 @@ class VirtualSamplerParams(StrictParams):
     """Absent: one sampler, in the process that asks."""
 
 
-SamplerParams = Annotated[
-    TorchSamplerParams | VllmSamplerParams | VirtualSamplerParams, Field(discriminator="kind")
-]
+SamplerParams = Annotated[TorchSamplerParams | VllmSamplerParams | VirtualSamplerParams, Field(discriminator="kind")]

@@ -145,9 +145,7 @@ class Sampler(Protocol):
     is_resting: bool
     """True where it has no weights: it needs `load_weights` before anything else."""
 
-    def stream(
-        self, trajectories: Sequence[Trajectory], settings: SamplingSettings
-    ) -> Iterator[tuple[int, Sample]]:
+    def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
         """Index and sample of each trajectory as it ends, in whatever order that is.
 
         Log-probs are those of the distribution sampled from (temperature and cuts applied). Equal prompts should stand
@@ -157,9 +155,7 @@ class Sampler(Protocol):
     def open(self, settings: SamplingSettings) -> Decoding:
         """A decoding under the weights in use; they must not change before it is closed or empty. One at a time."""
 
-    def logprobs(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> list[list[float]]:
+    def logprobs(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probability, at temperature 1 and without cuts, of each given response token under the weights in use."""
 
     def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:

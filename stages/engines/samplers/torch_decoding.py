@@ -46,12 +46,7 @@ class TorchDecoding:
     """See `stages.engines.samplers.protocol.Decoding`; for one thread at a time."""
 
     def __init__(
-        self,
-        decoder: Decoder,
-        settings: SamplingSettings,
-        end_token: int,
-        policy_version: int,
-        max_sequences: int,
+        self, decoder: Decoder, settings: SamplingSettings, end_token: int, policy_version: int, max_sequences: int
     ) -> None:
         self.decoder, self.settings, self.end_token = decoder, settings, end_token
         self.policy_version, self.max_sequences = policy_version, max_sequences
@@ -116,9 +111,7 @@ class TorchDecoding:
     def _draw(self, logits: Tensor) -> dict[Hashable, Sample]:
         """The next token of each row, and what has ended with it."""
         if self.settings.keeps_distributions:
-            for place, whole in zip(
-                self.places.tolist(), distribution(logits, self.settings).cpu(), strict=True
-            ):
+            for place, whole in zip(self.places.tolist(), distribution(logits, self.settings).cpu(), strict=True):
                 self.distributions[place].append(whole)
         token, logprob = draw(logits, self.settings, self.numbers.step(self.places))
         self.tokens[self.places, self.counts] = token
@@ -168,9 +161,7 @@ class TorchDecoding:
         longest = int(counts.max()) if len(counts) else 0
         logprobs = self.logprobs[places, :longest]
         if not logprobs.isfinite().all():
-            raise FloatingPointError(
-                "the policy's probabilities are not numbers: its weights hold NaN or infinity"
-            )
+            raise FloatingPointError("the policy's probabilities are not numbers: its weights hold NaN or infinity")
         rows = zip(counts.tolist(), self.tokens[places, :longest].tolist(), logprobs.tolist(), strict=True)
         return [Begun(ids[:count], values[:count]) for count, ids, values in rows]
 
@@ -230,14 +221,10 @@ class TorchDecoding:
         hidden = self.decoder.hidden(ids.flatten(), reading.attend).view(*ids.shape, -1)
         lengths = [len(run[0][1].prompt) for run in runs]
         self.decoder.turns(max(lengths) + self.settings.max_response_tokens)
-        self.caches.append(
-            KeyValueCache.of_reading(reading, lengths, first_text, [len(run) for run in runs], begun)
-        )
+        self.caches.append(KeyValueCache.of_reading(reading, lengths, first_text, [len(run) for run in runs], begun))
         # One row of the head for each text end, however many responses begin there.
         at, row_of = torch.unique(
-            torch.tensor([(text, end) for (_, text), end in zip(begun, ends, strict=True)]),
-            dim=0,
-            return_inverse=True,
+            torch.tensor([(text, end) for (_, text), end in zip(begun, ends, strict=True)]), dim=0, return_inverse=True
         )
         return self.decoder.logits(hidden[at[:, 0], at[:, 1]])[row_of.to(hidden.device)]
 
@@ -325,9 +312,7 @@ def draw(logits: Tensor, settings: SamplingSettings, uniform: Tensor) -> tuple[T
     total = mass[:, -1:]
     # The first token whose sum exceeds the target: below `total` there is one, and its own mass is not zero.
     target = torch.minimum(uniform * total, total.nextafter(torch.zeros_like(total)))
-    token = torch.searchsorted(mass, target, right=True).clamp_(
-        max=logits.shape[-1] - 1
-    )  # NaN is in no order
+    token = torch.searchsorted(mass, target, right=True).clamp_(max=logits.shape[-1] - 1)  # NaN is in no order
     logprob = cut.gather(-1, token) - highest - total.log().float()
     return token[:, 0], logprob[:, 0]
 

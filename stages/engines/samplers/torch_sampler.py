@@ -22,13 +22,7 @@ from stages.engines.devices import pick_device, tell_slow_bfloat16
 from stages.engines.policies.forward_probe import check_sampler_forward
 from stages.engines.policies.policy_folders import DTYPES, load_policy
 from stages.engines.samplers.decoder import Decoder, PromptReading
-from stages.engines.samplers.params import (
-    Bfloat16Weights,
-    Int8Weights,
-    Mismatch,
-    StaleWeights,
-    TorchSamplerParams,
-)
+from stages.engines.samplers.params import Bfloat16Weights, Int8Weights, Mismatch, StaleWeights, TorchSamplerParams
 from stages.engines.samplers.protocol import Sample, SamplingSettings, Trajectory
 from stages.engines.samplers.torch_decoding import TorchDecoding
 
@@ -43,11 +37,7 @@ class TorchSampler:
     """See `stages.engines.samplers.protocol.Sampler`."""
 
     def __init__(
-        self,
-        params: TorchSamplerParams,
-        model: PreTrainedModel,
-        end_token: int,
-        mismatch: Mismatch | None = None,
+        self, params: TorchSamplerParams, model: PreTrainedModel, end_token: int, mismatch: Mismatch | None = None
     ) -> None:
         self.params, self.mismatch = params, mismatch
         self.device = pick_device(params.device)
@@ -76,9 +66,7 @@ class TorchSampler:
         check_sampler_forward(model, policy_folder, pick_device(params.device), read_logprobs)
         return cls(params, model, tokenizer.eos_token_id, mismatch)
 
-    def stream(
-        self, trajectories: Sequence[Trajectory], settings: SamplingSettings
-    ) -> Iterator[tuple[int, Sample]]:
+    def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
         """Index and sample of each trajectory as it ends; see the protocol."""
         decoder = Decoder(self.model)
         groups = _equal_prompts(trajectories)
@@ -114,9 +102,7 @@ class TorchSampler:
             return 1
         return min(self.params.threads, MOST_LANES, max(1, self.params.max_sequences // samples_per_prompt))
 
-    def logprobs(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> list[list[float]]:
+    def logprobs(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probs of given responses, one at a time; see the protocol."""
         return read_logprobs(self.model, prompts, responses)
 
@@ -255,9 +241,7 @@ class PastWeights:
         self.versions = versions
         self.kept = {0: _copied(first)}
 
-    def serve(
-        self, named_tensors: Mapping[str, Tensor], policy_version: int
-    ) -> tuple[Mapping[str, Tensor], int]:
+    def serve(self, named_tensors: Mapping[str, Tensor], policy_version: int) -> tuple[Mapping[str, Tensor], int]:
         """Takes the weights of `policy_version`; gives those to use and their version.
 
         What `named_tensors` leaves out stays as it was in the last version taken.

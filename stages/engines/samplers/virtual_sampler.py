@@ -71,9 +71,7 @@ class VirtualSampler:
         """Seconds of decoding beyond plan over planned seconds, since the sampler was made."""
         return self.clock.lateness
 
-    def stream(
-        self, trajectories: Sequence[Trajectory], settings: SamplingSettings
-    ) -> Iterator[tuple[int, Sample]]:
+    def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
         """Index and sample of each trajectory as it ends; see the protocol."""
         decoding = self.open(settings)
         decoding.admit(dict(enumerate(trajectories)))
@@ -89,18 +87,14 @@ class VirtualSampler:
     def response(self, trajectory: Trajectory, limit: int) -> list[int]:
         """All tokens of a trajectory; the end token is the last one where the length is below the limit."""
         length = forced_length(self.params.lengths, trajectory)
-        numbers = uniform(
-            numpy.array([trajectory.seed], dtype=numpy.uint64), numpy.arange(min(length, limit))
-        )
+        numbers = uniform(numpy.array([trajectory.seed], dtype=numpy.uint64), numpy.arange(min(length, limit)))
         ids = (numbers * (self.vocabulary - 1)).astype(numpy.int64)
         ids += ids >= self.end_token
         if length <= limit:
             ids[-1] = self.end_token
         return ids.tolist()
 
-    def logprobs(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> list[list[float]]:
+    def logprobs(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[list[float]]:
         """The constant; a probe of the weights must be switched off (weight_sync_check.max_logprob_gap null)."""
         return [[self.logprob] * len(response) for response in responses]
 

@@ -145,10 +145,7 @@ class VllmSampler:
         if is_cpu:
             os.environ[RUNNER_VARIABLE] = "0"  # the other one needs Triton
             # A prompt in pieces breaks seeded requests: vLLM rewinds their generators, which CPU ones cannot do.
-            memory = {
-                "enable_chunked_prefill": False,
-                "kv_cache_memory_bytes": int(self.params.kv_cache_gib * 2**30),
-            }
+            memory = {"enable_chunked_prefill": False, "kv_cache_memory_bytes": int(self.params.kv_cache_gib * 2**30)}
             # Small sampling functions would each be compiled: 19 s on first use, and a C++ compiler needed.
             type(current_platform).simple_compile_backend = "eager"
         in_workers = {} if self.is_in_process else {OWNER_VARIABLE: str(os.getpid())}
@@ -178,9 +175,7 @@ class VllmSampler:
                 **memory,
             )
 
-    def stream(
-        self, trajectories: Sequence[Trajectory], settings: SamplingSettings
-    ) -> Iterator[tuple[int, Sample]]:
+    def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
         """Index and sample of each trajectory as it ends; see the protocol.
 
         UserError when distributions are to be kept and the vocabulary is larger than `LARGEST_KEPT_VOCABULARY`.
@@ -225,9 +220,7 @@ class VllmSampler:
     def _can_keep_distributions(self) -> bool:
         return self.vocabulary <= LARGEST_KEPT_VOCABULARY
 
-    def logprobs(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> list[list[float]]:
+    def logprobs(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probs of given responses; see the protocol. vLLM gives those of a prompt unprocessed."""
         from vllm import SamplingParams
 
@@ -296,9 +289,7 @@ class VllmSampler:
         multiprocessing.active_children()  # collects the exit status of vLLM's process
         _free_memory()
 
-    def _answer(
-        self, requests: Sequence[tuple[Sequence[int], SamplingParams]]
-    ) -> Iterator[tuple[int, RequestOutput]]:
+    def _answer(self, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> Iterator[tuple[int, RequestOutput]]:
         """Index and answer of each request as it ends; requests left over when the caller stops are dropped."""
         engine = self._llm.llm_engine
         waiting: dict[str, int] = {}
@@ -543,9 +534,7 @@ def _config(policy_folder: Path) -> Any:
     try:
         config = AutoConfig.from_pretrained(policy_folder, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"{policy_folder} is not a policy ({error}): run `dvc repro base` to make one"
-        ) from error
+        raise UserError(f"{policy_folder} is not a policy ({error}): run `dvc repro base` to make one") from error
     return config.get_text_config()
 
 
@@ -573,9 +562,7 @@ def check_policy(policy_folder: Path, max_model_tokens: int) -> int:
             f"{config.max_position_embeddings} positions: lower it to that"
         )
     if not weight_names(policy_folder):
-        raise UserError(
-            f"{policy_folder} holds no safetensors weights: run `dvc repro base` to make a policy"
-        )
+        raise UserError(f"{policy_folder} holds no safetensors weights: run `dvc repro base` to make a policy")
     return tokenizer.eos_token_id
 
 
@@ -587,9 +574,7 @@ def transformers_reference(policy_folder: Path, device: torch.device, most_token
     """
     stored = sum(path.stat().st_size for path in policy_folder.glob("*.safetensors"))
     if 2 * stored > psutil.virtual_memory().available / 2:  # stored with at least two bytes a number
-        say(
-            f"{policy_folder} is too large for this machine's memory to compare vLLM's log-probs with transformers'"
-        )
+        say(f"{policy_folder} is too large for this machine's memory to compare vLLM's log-probs with transformers'")
         return None
     model = load_model(policy_folder, torch.float32)
     return reference_of(model, policy_folder, device, "vLLM", most_tokens)

@@ -65,11 +65,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         torch.set_num_threads(params.threads)
         self._group = group = ProcessGroup()
         self.rank, self.world_size = group.rank, group.world_size
-        self.broadcast, self.scatter, self.sum_over_ranks = (
-            group.broadcast,
-            group.scatter,
-            group.sum_over_ranks,
-        )
+        self.broadcast, self.scatter, self.sum_over_ranks = (group.broadcast, group.scatter, group.sum_over_ranks)
         self.gather, self.gather_to_first = group.gather, group.gather_to_first
         self.params, self.max_gradient_norm, self.peak_rate = params, max_gradient_norm, adamw.learning_rate
         self.model = model
@@ -116,8 +112,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
     def _take_exact(self, engine: Any, exact: dict[str, Tensor]) -> None:
         """Gives the float32 masters, which are those of rounded weights, rank 0's weights as they were; empties it."""
         shapes = {
-            name: getattr(weight, "ds_shape", weight.shape)
-            for name, weight in self.model.module.named_parameters()
+            name: getattr(weight, "ds_shape", weight.shape) for name, weight in self.model.module.named_parameters()
         }
         own = {one.name: one for one in fragments(engine, self.model, self.params.zero_stage)}
         for name, shape in shapes.items():
@@ -150,16 +145,11 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
             self._engine.backward(share * self.world_size)
         norm = self._step()
         if not (math.isfinite(total) and math.isfinite(norm)):
-            raise FloatingPointError(
-                f"loss {total}, gradient norm {norm}: the weights were left as they were"
-            )
+            raise FloatingPointError(f"loss {total}, gradient norm {norm}: the weights were left as they were")
         return Update(total, norm, diagnostics)
 
     def _share(
-        self,
-        micro_batch: Batch,
-        loss: LossFunction[Outputs, Batch],
-        shown: list[Mapping[str, Tensor | float]],
+        self, micro_batch: Batch, loss: LossFunction[Outputs, Batch], shown: list[Mapping[str, Tensor | float]]
     ) -> tuple[Tensor, Tensor]:
         """The micro-batch's loss and a zero, both of which hang on the weights; appends its diagnostics."""
         batch = (self.model.filler if micro_batch.is_empty else micro_batch).to(self.device)
@@ -190,9 +180,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
     def _check_counts(self, count: int) -> None:
         least, most = self._group.extremes(count)
         if most != least or most == 0:
-            raise ValueError(
-                f"ranks bring {least} to {most} micro-batches: they must bring the same, at least 1"
-            )
+            raise ValueError(f"ranks bring {least} to {most} micro-batches: they must bring the same, at least 1")
 
     def _sum_over_ranks(self, total: float, diagnostics: Diagnostics) -> tuple[float, Diagnostics]:
         shares = self.gather((total, diagnostics))
@@ -341,9 +329,7 @@ def _check_params(params: DeepspeedTrainerParams, optimizer: AdamwParams | MuonP
             "or train with `trainer.kind: torch`"
         )
     if params.zero_stage == 0 and params.dtype != "float32":
-        raise UserError(
-            "trainer.zero_stage 0 keeps no float32 master weights: set zero_stage: 1 for dtype: mixed"
-        )
+        raise UserError("trainer.zero_stage 0 keeps no float32 master weights: set zero_stage: 1 for dtype: mixed")
     if params.zero_stage == 0 and params.offload_optimizer:
         raise UserError("trainer.offload_optimizer needs ZeRO: set zero_stage to 1, 2 or 3")
     return optimizer

@@ -104,9 +104,7 @@ class ProcessGroup:
         """Ends the group, unless it was somebody else's."""
         if not self._is_own:
             return
-        comm = sys.modules.get(
-            "deepspeed.comm"
-        )  # it may be there unused, or half of DeepSpeed, which failed to load
+        comm = sys.modules.get("deepspeed.comm")  # it may be there unused, or half of DeepSpeed, which failed to load
         if comm is not None and comm.is_initialized():
             comm.destroy_process_group()  # torch's would leave DeepSpeed with groups that are gone
         else:
@@ -124,9 +122,7 @@ def _join(backend: str) -> None:
         # The store outlives a group: a second one would meet the addresses that the first one left.
         store, rank, world_size = _rendezvous(os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
         own_keys = dist.PrefixStore(f"trainer-{next(_group_numbers)}", store)
-        dist.init_process_group(
-            backend, store=own_keys, rank=rank, world_size=world_size, timeout=PASS_TIMEOUT
-        )
+        dist.init_process_group(backend, store=own_keys, rank=rank, world_size=world_size, timeout=PASS_TIMEOUT)
     else:
         os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed asserts that a launcher has set it
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=PASS_TIMEOUT)

@@ -62,9 +62,7 @@ def add_diagnostics(total: Diagnostics, share: Mapping[str, float]) -> None:
             total[name] = total.get(name, 0.0) + value
 
 
-def add_up(
-    shares: Sequence[Tensor], shown: Sequence[Mapping[str, Tensor | float]]
-) -> tuple[float, Diagnostics]:
+def add_up(shares: Sequence[Tensor], shown: Sequence[Mapping[str, Tensor | float]]) -> tuple[float, Diagnostics]:
     """The loss and the diagnostics of an update from those of its micro-batches.
 
     They stay on their device until the last micro-batch and come in one transfer: reading each of them would make the
@@ -77,8 +75,7 @@ def add_up(
     total, diagnostics = sum(next(numbers) for _ in shares), Diagnostics()
     for row in shown:
         add_diagnostics(
-            diagnostics,
-            {name: next(numbers) if isinstance(value, Tensor) else value for name, value in row.items()},
+            diagnostics, {name: next(numbers) if isinstance(value, Tensor) else value for name, value in row.items()}
         )
     return total, diagnostics
 
@@ -112,9 +109,7 @@ def set_mode(module: nn.Module, is_training: bool) -> None:
     their activations again in the backward pass, or keep statistics of what they see. What is inside them is not.
     """
     for part in module.modules():
-        needs_it = any(
-            getattr(part, name, False) for name in ("gradient_checkpointing", "track_running_stats")
-        )
+        needs_it = any(getattr(part, name, False) for name in ("gradient_checkpointing", "track_running_stats"))
         part.training = is_training and needs_it
 
 

@@ -17,13 +17,7 @@ from torch import Tensor
 
 from stages.foundations.errors import UserError
 
-DTYPES = {
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.float64: "F64",
-    torch.int64: "I64",
-    torch.bool: "BOOL",
-}
+DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float64: "F64", torch.int64: "I64", torch.bool: "BOOL"}
 
 
 def shard_of(rank: int) -> str:
@@ -47,11 +41,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     header, end = {}, 0
     for name, tensor in tensors.items():
         size = tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [end, end + size],
-        }
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [end, end + size]}
         end += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -89,9 +79,7 @@ class ShardReader:
         for first, last, file, name in self._pieces.get(whole, ()):
             low, high = max(start, first), min(end, last)
             if low < high and found < len(target):  # what every rank has is rank 0's
-                target[low - start : high - start] = self._files[file].get_slice(name)[
-                    low - first : high - first
-                ]
+                target[low - start : high - start] = self._files[file].get_slice(name)[low - first : high - first]
                 found += high - low
         if found < len(target):
             raise KeyError(f"the checkpoint lacks elements {start} to {end} of {whole}")

@@ -75,9 +75,7 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
         total, diagnostics = add_up(shares, shown)
         norm = float(nn.utils.clip_grad_norm_(self.learned.values(), self.max_gradient_norm))
         if not (math.isfinite(total) and math.isfinite(norm)):
-            raise FloatingPointError(
-                f"loss {total}, gradient norm {norm}: the weights were left as they were"
-            )
+            raise FloatingPointError(f"loss {total}, gradient norm {norm}: the weights were left as they were")
         for opt, rates in zip(self.optimizers, self.peak_rates, strict=True):
             for group, rate in zip(opt.param_groups, rates, strict=True):
                 group["lr"] = rate * learning_rate_scale
@@ -145,9 +143,7 @@ def build_optimizers(
     matrices = [weight for weight in weights if weight.ndim == 2 and id(weight) not in outer]
     rest = [weight for weight in weights if weight.ndim != 2 or id(weight) in outer]
     if not matrices:
-        raise UserError(
-            "optimizer.kind is muon, but no layer of the model is a matrix: set `optimizer.kind: adamw`"
-        )
+        raise UserError("optimizer.kind is muon, but no layer of the model is a matrix: set `optimizer.kind: adamw`")
     kind = torch.optim.Muon if matrices[0].is_cuda else Float32Muon
     muon = kind(matrices, lr=params.learning_rate, weight_decay=params.weight_decay)
     return [muon, *([_adamw(rest, params.adamw_learning_rate, params, 0.0)] if rest else [])]
@@ -173,9 +169,7 @@ def allocate_state(optimizer: torch.optim.Optimizer) -> None:
 
     torch makes it in the first step: on a GPU the sampler's cache may have taken that memory by then.
     """
-    weights = [
-        weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad
-    ]
+    weights = [weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad]
     rates = [group["lr"] for group in optimizer.param_groups]
     for weight in weights:
         weight.grad = torch.zeros_like(weight)

@@ -133,9 +133,7 @@ def best_row(curve: Curve) -> dict[str, float]:
     return min((row for row in curve if VALIDATION in row), key=lambda row: row[VALIDATION])
 
 
-def _save(
-    trainer: Trainer, checkpoints: Checkpoints, curve: Curve, kept: Kept | None, before: Path | None
-) -> Path:
+def _save(trainer: Trainer, checkpoints: Checkpoints, curve: Curve, kept: Kept | None, before: Path | None) -> Path:
     place = checkpoints.folder(int(curve[-1]["step"]))
     with replace_folder_together(trainer, place) as folder:
         hashes = trainer.save_checkpoint(folder)

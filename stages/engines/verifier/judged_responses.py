@@ -80,23 +80,14 @@ def judged_responses(
         def judge(rows: Sequence[Mapping[str, Any]], of_rows: Sequence[str]) -> list[list[JudgedResponse]]:
             prompts = [encode_prompt(tokenizer, own_prompt or prompt, row["problem"]) for row in rows]
             drawn = sample_prompts(
-                sampler,
-                prompts,
-                of_rows,
-                drawing.samples,
-                drawing.settings,
-                *drawing.seed_parts,
-                label=drawing.label,
+                sampler, prompts, of_rows, drawing.samples, drawing.settings, *drawing.seed_parts, label=drawing.label
             )
             flat = [
                 (row["answer"], decode_response(tokenizer, sample.token_ids), sample)
                 for row, samples in zip(rows, drawn, strict=True)
                 for sample in samples
             ]
-            pairs, truncated = (
-                [(gold, text) for gold, text, _ in flat],
-                [one.is_truncated for *_, one in flat],
-            )
+            pairs, truncated = ([(gold, text) for gold, text, _ in flat], [one.is_truncated for *_, one in flat])
             said = verifier.judge(pairs, truncated, require_marker=require_marker)
             made = [
                 JudgedResponse(text, len(sample.token_ids), sample.is_truncated, judgement)
@@ -123,9 +114,7 @@ def judged_responses(
 def _read(place: Path) -> list[list[JudgedResponse]]:
     def response(held: dict[str, Any]) -> JudgedResponse:
         said = held["judgement"]
-        return JudgedResponse(
-            **{**held, "judgement": Judgement(**{**said, "verdict": Verdict(said["verdict"])})}
-        )
+        return JudgedResponse(**{**held, "judgement": Judgement(**{**said, "verdict": Verdict(said["verdict"])})})
 
     return [[response(held) for held in of_row] for of_row in json.loads(place.read_text(encoding="utf-8"))]
 

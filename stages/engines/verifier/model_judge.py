@@ -79,9 +79,7 @@ class ModelJudge:
         """
         requests = list(dict.fromkeys(judge_request(*pair) for pair in pairs))
         prompts = [encode_prompt(self._tokenizer, self._prompt, request) for request in requests]
-        drawn = sample_prompts(
-            self._sampler, prompts, requests, 1, self._settings, self._seed, "judge", label="judge"
-        )
+        drawn = sample_prompts(self._sampler, prompts, requests, 1, self._settings, self._seed, "judge", label="judge")
         outputs = [decode_response(self._tokenizer, samples[0].token_ids) for samples in drawn]
         judgements = dict(zip(requests, map(read_judgement, outputs), strict=True))
         return [judgements[judge_request(*pair)] for pair in pairs]
@@ -133,10 +131,7 @@ class WordJudge:
             if prediction:
                 asked[index] = gold[-_MAX_ANSWER_CHARACTERS:], prediction
         self._ask([pair for pair in dict.fromkeys(asked.values()) if pair not in self._known])
-        return [
-            judged if judged is not None else self._known[asked[index]]
-            for index, judged in enumerate(judgements)
-        ]
+        return [judged if judged is not None else self._known[asked[index]] for index, judged in enumerate(judgements)]
 
     def _ask(self, pairs: Sequence[tuple[str, str]]) -> None:
         requests = [encode_prompt(self._tokenizer, self._prompt, same_request(*pair)) for pair in pairs]

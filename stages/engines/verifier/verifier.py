@@ -30,9 +30,7 @@ class Verifier:
         self._params = params
         self._pool = WorkerPool(
             compare,
-            max(
-                1, params.workers // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-            ),  # of this node's ranks each
+            max(1, params.workers // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))),  # of this node's ranks each
             WorkerLimits(params.memory_mib, params.timeout_seconds),
             {"PYTHONHASHSEED": "0"},  # sympy's simplify depends on the order of sets
             prepare,
@@ -64,9 +62,7 @@ class Verifier:
                     waiting[outcome] = self._ask(outcome)
                 asked.append((index, outcome, found.text or ""))
             else:
-                judgements[index] = Judgement(
-                    outcome.verdict, outcome.extracted, outcome.path, outcome.reason
-                )
+                judgements[index] = Judgement(outcome.verdict, outcome.extracted, outcome.path, outcome.reason)
         for index, question, extracted in asked:
             verdict, reason = self._verdict(waiting[question])
             judgements[index] = Judgement(verdict, extracted, "math_verify", reason)

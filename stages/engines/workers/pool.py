@@ -203,9 +203,7 @@ class _Worker:
         try:
             return self._attempt(arguments)
         except _Lost as lost:
-            raise LostWorker(
-                f"two worker processes in a row were lost, the last one {lost}. {lost.remedy}"
-            ) from None
+            raise LostWorker(f"two worker processes in a row were lost, the last one {lost}. {lost.remedy}") from None
 
     def _attempt(self, arguments: dict[str, Any]) -> Answer:
         """A worker that fails is killed, and the next request starts another."""

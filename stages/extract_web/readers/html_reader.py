@@ -232,10 +232,7 @@ def tokens(value: str) -> list[str]:
 
 def is_marked_noise(element: _Element) -> bool:
     """True for site furniture by class, id or role."""
-    return any(
-        (value := element.get(attribute)) and NOISE_WORDS.search(value)
-        for attribute in ("class", "id", "role")
-    )
+    return any((value := element.get(attribute)) and NOISE_WORDS.search(value) for attribute in ("class", "id", "role"))
 
 
 def role(element: _Element) -> str | None:
@@ -256,11 +253,7 @@ def part_of_words(words: list[str]) -> str | None:
 
 def is_toggle(element: _Element, name: str) -> bool:
     """True for a link or button that shows or hides a part of the same page."""
-    return (
-        name == "button"
-        or element.get("role") == "button"
-        or any(element.get(attribute) for attribute in _OPENS)
-    )
+    return name == "button" or element.get("role") == "button" or any(element.get(attribute) for attribute in _OPENS)
 
 
 def image_text(image: _Element) -> str:
@@ -342,9 +335,7 @@ def _question(item: _Element) -> dict[str, Any]:
         name = one.get("itemprop")
         if "schema.org/Answer" in one.get("itemtype", ""):
             items[one] = {}
-            items[item]["acceptedAnswer" if name == "acceptedAnswer" else "suggestedAnswer"].append(
-                items[one]
-            )
+            items[item]["acceptedAnswer" if name == "acceptedAnswer" else "suggestedAnswer"].append(items[one])
         elif name in ("text", "name", "upvoteCount"):
             around = (outer for outer in one.iterancestors() if outer.get("itemscope") is not None)
             items.get(next(around, item), {}).setdefault(name, one)

@@ -19,9 +19,7 @@ from stages.extract_web.exercises import Exercise
 
 _COMMENT = re.compile(r"(?<!\\)%[^\n]*\n?")
 _THEOREM = re.compile(r"\\newtheorem\*?\s*\{([A-Za-z]+)\}\s*(?:\[\w+\])?\s*\{([^{}]{1,60})\}")
-_DEFINED = re.compile(
-    r"\\(?:re)?new(?:environment|command)\*?\s*\{?\\?([A-Za-z]+)\}?\s*(?:\[[^\]]*\]){0,2}\s*(?=\{)"
-)
+_DEFINED = re.compile(r"\\(?:re)?new(?:environment|command)\*?\s*\{?\\?([A-Za-z]+)\}?\s*(?:\[[^\]]*\]){0,2}\s*(?=\{)")
 _TITLE = re.compile(r"\b(exercise|problem|question|solution|answer|hint)s?\b", re.I)
 """What a definition of the preamble writes before its text, or what environment it begins."""
 MAX_DEFINITION_CHARACTERS = 300
@@ -126,20 +124,11 @@ def _defined(source: str) -> dict[str, str]:
             found[one[1]] = preamble[inner[0] : inner[1]]
     titles = {name: _TITLE.search(text) for name, text in found.items() if not _part_of(name)}
     parts = {"exercise": "problem", "question": "problem", "hint": "aside"}
-    return {
-        name: parts.get(title[1].lower(), title[1].lower())
-        for name, title in titles.items()
-        if title is not None
-    }
+    return {name: parts.get(title[1].lower(), title[1].lower()) for name, title in titles.items() if title is not None}
 
 
 def _part_of(name: str) -> str:
-    for part, pattern in (
-        ("problem", _PROBLEM),
-        ("solution", _SOLUTION),
-        ("answer", _ANSWER),
-        ("aside", _ASIDE),
-    ):
+    for part, pattern in (("problem", _PROBLEM), ("solution", _SOLUTION), ("answer", _ANSWER), ("aside", _ASIDE)):
         if pattern.fullmatch(name):
             return part
     return ""
@@ -172,9 +161,7 @@ def _pieces(source: str, named: dict[str, str]) -> list[_Piece]:
             elif open_ones and open_ones[-1][0] == event["name"]:
                 name, start, inner = open_ones.pop()
                 part = named.get(name) or _part_of(name)
-                found.append(
-                    _Piece(part, start, _after_option(source, part, inner), event.start(), event.end())
-                )
+                found.append(_Piece(part, start, _after_option(source, part, inner), event.start(), event.end()))
     found.sort(key=lambda piece: (piece.start, -piece.end))
     kept: list[_Piece] = []
     last: dict[str, int] = {}
@@ -277,12 +264,8 @@ _LINK = re.compile(r"\\(?:hypertarget|hyperlink|href)\s*\{[^{}]*\}|\\hyperref\s*
 _PICTURE = re.compile(r"\\(?:includegraphics|Figures?)\*?\s*(?:\[[^\]]*\])?\s*(?:\{[^{}]*\})+")
 _DRAWING = re.compile(r"\\begin\{(tikzpicture|tikzcd|circuitikz|pspicture|picture|asy)\}")
 _ITEM = re.compile(r"\\(?:item|task)\b\s*(?:\[([^\]]{0,40})\])?\s*")
-_LINE = re.compile(
-    r"\\\\(?:\*|\[[^\]]*\])?|\\(?:par|newline|(?:line|page)break|(?:small|med|big)skip)\b(?:\[\d\])?"
-)
-_ENVIRONMENT = re.compile(
-    r"\\(?:begin|end)\s*\{([A-Za-z]+)\*?\}(?:\s*\[[^\]]*\])?(?:\(\d+\))?(?:\s*\{[^{}]*\})?"
-)
+_LINE = re.compile(r"\\\\(?:\*|\[[^\]]*\])?|\\(?:par|newline|(?:line|page)break|(?:small|med|big)skip)\b(?:\[\d\])?")
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{([A-Za-z]+)\*?\}(?:\s*\[[^\]]*\])?(?:\(\d+\))?(?:\s*\{[^{}]*\})?")
 _UNIT = re.compile(r"\\unit(?:frac)?\s*\[([^\]]{0,80})\]\s*\{([^{}]{0,80})\}(?:\s*\{([^{}]{0,80})\})?")
 """A number in brackets and its unit, a fraction or not."""
 _BLANK = re.compile(r"\\(?:fillin|blank|blankline)\b\*?(?:\s*\[[^\[\]]{0,200}\])*")
@@ -358,9 +341,7 @@ def _without_drawings(latex: str) -> str:
 
 
 def _formula(found: re.Match[str]) -> str:
-    body = next(
-        found[name] for name in ("double", "single", "round", "square", "inner") if found[name] is not None
-    )
+    body = next(found[name] for name in ("double", "single", "round", "square", "inner") if found[name] is not None)
     body = " ".join(re.sub(r"\\label\s*\{[^{}]*\}|\\notag\b|\\nonumber\b", "", body).split())
     if found["name"] in ("align", "eqnarray", "alignat", "flalign", "gather", "multline"):
         return f"\n$\\begin{{aligned}} {body} \\end{{aligned}}$\n"

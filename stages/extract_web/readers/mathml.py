@@ -216,9 +216,7 @@ def _convert(element: _Element, depth: int) -> str:
         case "mfenced":
             separator = (element.get("separators") or ",").strip()[:1]
             inner = separator.join(_children(element, depth))
-            return (
-                _token("mo", element.get("open") or "(") + inner + _token("mo", element.get("close") or ")")
-            )
+            return _token("mo", element.get("open") or "(") + inner + _token("mo", element.get("close") or ")")
         case "mmultiscripts":
             return "".join(_children(element, depth)[:1])
         case "semantics":
@@ -314,8 +312,4 @@ def _opens_matrix(table: _Element) -> bool:
     while element.getprevious() is None and element.getparent() is not None and name_of(element) != "math":
         element = element.getparent()
     before = element.getprevious()
-    return (
-        before is not None
-        and name_of(before) == "mo"
-        and (before.text or "").strip() in ("[", "(", "|", "\\|")
-    )
+    return before is not None and name_of(before) == "mo" and (before.text or "").strip() in ("[", "(", "|", "\\|")

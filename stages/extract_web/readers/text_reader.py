@@ -19,13 +19,7 @@ import markdown
 
 from stages.extract_web.blocks import Block, Page, tidy
 from stages.extract_web.exercises import Exercise, find_exercises
-from stages.extract_web.labels import (
-    is_aside_label,
-    is_problem_title,
-    is_solution_label,
-    is_whole_label,
-    prefix_label,
-)
+from stages.extract_web.labels import is_aside_label, is_problem_title, is_solution_label, is_whole_label, prefix_label
 from stages.extract_web.readers.html_reader import part_of_words, read_html, tokens
 
 _HEADING = re.compile(r"(#{1,6})\s+(.*?)\s*#*$")
@@ -42,15 +36,11 @@ _COMMENT = re.compile(r"<!--.*?(?:-->|$)", re.DOTALL)
 _FRONT = re.compile(r"\A---\n(?:[^\n]*\n){0,60}?---\n")
 _QUOTE = re.compile(r"\s{0,3}>!?\s?")
 _FENCE = re.compile(r"\s*(?:```|~~~)")
-_BOX = re.compile(
-    r"\s*(?:\?\?\?\+?|!!!|:{3,})\s*(?:\{\.?([\w-]*)[^{}]*\}|([\w-]*))\s*[\"“]?([^\"”{}]*)[\"”]?\s*"
-)
+_BOX = re.compile(r"\s*(?:\?\?\?\+?|!!!|:{3,})\s*(?:\{\.?([\w-]*)[^{}]*\}|([\w-]*))\s*[\"“]?([^\"”{}]*)[\"”]?\s*")
 _SUMMARY = re.compile(r"<summary[^<>]{0,200}>(.{0,2000}?)</summary>", re.IGNORECASE | re.DOTALL)
 _CODE = re.compile(r"</?(?:code|kbd|tt)>", re.IGNORECASE)
 _END_OF_DETAILS = re.compile(r"</details\s*>", re.IGNORECASE)
-_TAG = re.compile(
-    r"</?(?:details|div|section|p|span|b|strong|em|i|summary|center|br)\b[^<>]*>", re.IGNORECASE
-)
+_TAG = re.compile(r"</?(?:details|div|section|p|span|b|strong|em|i|summary|center|br)\b[^<>]*>", re.IGNORECASE)
 _LINK = re.compile(r"(?<!!)\[([^\[\]]*)\](?:\([^()\s]*\)|\{[.#][^{}]*\})")
 """A link, or a span with classes, which is read for its text."""
 _CELL_RULE = re.compile(r"\|?[\s:|-]+\|[\s:|-]*")
@@ -146,9 +136,7 @@ class _Lines:
                 self.open.append((len(self.page.blocks), indent))
             name = (box[1] or box[2] or "") if box else ""
             title = (
-                box[3].strip() or (name if is_whole_label(name) else "")
-                if box
-                else stripped[1:].replace("\1", "\n")
+                box[3].strip() or (name if is_whole_label(name) else "") if box else stripped[1:].replace("\1", "\n")
             )
             if title:
                 self.add(Block(_plain(title), "toggle", 0, _plain(title)))
@@ -454,9 +442,7 @@ def _text(box: _Box) -> str:
     blocks = read_text("\n".join(_lines(box))).blocks
     if len(blocks) > 1 and blocks[0].kind == "heading" and is_whole_label(blocks[0].text):
         blocks = blocks[1:]
-    return "\n".join(
-        f"- {block.text}" if block.kind == "item" else block.text for block in blocks if block.text
-    )
+    return "\n".join(f"- {block.text}" if block.kind == "item" else block.text for block in blocks if block.text)
 
 
 def _lines(box: _Box) -> Iterator[str]:

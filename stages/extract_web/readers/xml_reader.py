@@ -93,9 +93,7 @@ def _mark_items(root: _Element) -> None:
         marker = items.get("marker") or items.get("label") or ""
         first = next((sign for sign in marker if sign in "Aa1"), "")
         for place, item in enumerate(items.iterchildren("{*}li") if first else ()):
-            number = (
-                str(place + 1) if first == "1" else chr(ord(first) + place) if place < MAX_LETTERS else ""
-            )
+            number = str(place + 1) if first == "1" else chr(ord(first) + place) if place < MAX_LETTERS else ""
             item.set("mark", marker.replace(first, number))
 
 
@@ -146,9 +144,9 @@ def _is_computed(element: _Element) -> bool:
 def _exercise(element: _Element, beginning: str, shared: str) -> Exercise:
     stated = _part(element, PROBLEMS)
     if stated is None:
-        problem = "\n".join(
-            filter(None, (_text(child) for child in element if name_of(child) not in APART))
-        ) or tidy(element.text or "")
+        problem = "\n".join(filter(None, (_text(child) for child in element if name_of(child) not in APART))) or tidy(
+            element.text or ""
+        )
     else:
         problem = _text(stated)
     solution = _first_text(element, "solution")

@@ -114,9 +114,7 @@ class Coordinator:
         """Takes a report in; the samples that are to be judged now."""
         ended = self.pool.receive(replica, report)
         wanted = {
-            name: sample
-            for name, sample in ended.items()
-            if self.buffer.is_open(*name) and name not in self._judging
+            name: sample for name, sample in ended.items() if self.buffer.is_open(*name) and name not in self._judging
         }
         self.buffer.duplicates += len(report.ended) - len(wanted)
         self._judging |= wanted.keys()
@@ -266,9 +264,7 @@ class Coordinator:
                         self._leave_out(number, Reason(reason))
                 case Trained(step, _, numbers):
                     taken.append(self._take(step - 1, numbers, ()))
-        self.pool.waiting |= {
-            name: flight for name, flight in unfinished.items() if self.buffer.is_open(*name)
-        }
+        self.pool.waiting |= {name: flight for name, flight in unfinished.items() if self.buffer.is_open(*name)}
         # A kill may have come between a group's last member and the word that it was left out.
         for number, reason in unwritten.items():
             self._write(LeftOut(number, reason.value))

@@ -264,9 +264,7 @@ class Hub:
             ),
             **({"sync/logprob_gap_max": max(gaps)} if gaps else {}),
             **self._timeline.metrics(self._step_ended_at, now),
-            **relay_metrics(
-                [trained.publish_seconds], [one.fetched.seconds for one in arrived if one.fetched.bytes]
-            ),
+            **relay_metrics([trained.publish_seconds], [one.fetched.seconds for one in arrived if one.fetched.bytes]),
         }
 
     def _keep_up(self) -> None:

@@ -162,11 +162,7 @@ def _payload_at(content: bytes, start: int) -> bytes | None:
     marker, length, checksum = HEAD.unpack_from(content, start)
     payload = content[start + HEAD.size : start + HEAD.size + length]
     is_whole = marker == MARKER and len(payload) == length
-    return (
-        payload
-        if is_whole and checksum == zlib.crc32(payload, zlib.crc32(content[start + 4 : start + 8]))
-        else None
-    )
+    return payload if is_whole and checksum == zlib.crc32(payload, zlib.crc32(content[start + 4 : start + 8])) else None
 
 
 def _payloads(content: bytes) -> tuple[list[bytes], int]:

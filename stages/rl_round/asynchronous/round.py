@@ -80,17 +80,11 @@ def _run_from(journal: Journal, log: RolloutLog, task: RoundTask, loop: Asynchro
         are_whole(scratch / TIMELINE)  # removes one that a disk has damaged: the timeline then starts here
         timeline = Timeline.resumed(scratch / TIMELINE, time.time())
         is_cluster = "RAY_ADDRESS" in os.environ
-        chain = stack.enter_context(
-            closing(RelayChain(run, loop.relay.keep, loop.stalled_seconds, is_cluster))
-        )
+        chain = stack.enter_context(closing(RelayChain(run, loop.relay.keep, loop.stalled_seconds, is_cluster)))
         versions = NodeVersions(run, this_node(), chain)
         batches = {one.step: one for one in taken}
         gpus = gpus_each(sampler, sampler.replicas.count, loop.trainer_ranks, total_gpus())
-        own = (
-            0.0
-            if getattr(task.sections["trainer"], "device", "auto") == "cpu"
-            else min(1.0, gpus or total_gpus())
-        )
+        own = 0.0 if getattr(task.sections["trainer"], "device", "auto") == "cpu" else min(1.0, gpus or total_gpus())
         trainers = _trainers(task, loop, own, versions.folder, batches, len(curve))
         stack.enter_context(closing(trainers))
         spec = spec_of(sampler, task.paths.policy, run, gpus, may_be_virtual=True)
@@ -137,9 +131,7 @@ def _with_selected_problems(task: RoundTask, verifier: RoundVerifier) -> tuple[R
         return task, {}
     with (
         task.run.phase("select"),
-        closing(
-            ReplicatedSampler(task.sections["sampler"], task.paths.policy, may_be_virtual=True)
-        ) as sampler,
+        closing(ReplicatedSampler(task.sections["sampler"], task.paths.policy, may_be_virtual=True)) as sampler,
     ):
         drawing = GroupDrawing(sampler, verifier, task.tokenizer, DrawingShare(OneRank()))
         asked = task.problems, selection.samples, task.params, drawing, task.scratch
@@ -164,9 +156,7 @@ def _coordinator(task: RoundTask, loop: AsynchronousLoop, journal: Journal) -> C
     kv_capacity = sampler.max_sequences * (longest_prompt + task.params.max_response_tokens)
     replicas = sampler.replicas.count
     fraction = task.sections["verifier"].abort_undecided_fraction
-    return Coordinator(
-        task.params, loop, task.round.steps, replicas, kv_capacity, seed_parts, fraction, draw_of, write
-    )
+    return Coordinator(task.params, loop, task.round.steps, replicas, kv_capacity, seed_parts, fraction, draw_of, write)
 
 
 def _curve(records: list[Record]) -> list[dict[str, float]]:
@@ -174,12 +164,7 @@ def _curve(records: list[Record]) -> list[dict[str, float]]:
 
 
 def _trainers(
-    task: RoundTask,
-    loop: AsynchronousLoop,
-    gpus: float,
-    weights: Path,
-    batches: dict[int, StepBatch],
-    steps_known: int,
+    task: RoundTask, loop: AsynchronousLoop, gpus: float, weights: Path, batches: dict[int, StepBatch], steps_known: int
 ) -> Trainers:
     every, steps = task.params.checkpoint_every_steps, task.round.steps
     trainer_task = TrainerTask(

@@ -55,9 +55,7 @@ class Timeline:
         """From the round's start to the last thing that was seen, with the time between lives."""
         return self._wall
 
-    def span(
-        self, process: str, activity: str, start_seconds: float, end_seconds: float, **details: Any
-    ) -> None:
+    def span(self, process: str, activity: str, start_seconds: float, end_seconds: float, **details: Any) -> None:
         """`process` did this, or waited for this reason. What an earlier span covers already stays that span's.
 
         A span without length says what holds from that moment on, until the process is heard of again: `dead`.
@@ -95,20 +93,14 @@ class Timeline:
         """Instants of this name."""
         return sum(marks.seen for (_, own), marks in self._instants.items() if own == name)
 
-    def idle_shares(
-        self, process: str, since: float | None = None, until: float | None = None
-    ) -> dict[str, float]:
+    def idle_shares(self, process: str, since: float | None = None, until: float | None = None) -> dict[str, float]:
         """`busy` and each reason to be idle as shares that sum to 1, of the round or of a part of it; empty without."""
         spent: Counter[str] = Counter()
         for activity, seconds in self._seconds(process, since, until).items():
             if activity != AWAY:
                 spent["busy" if activity in BUSY else activity] += seconds
         total = spent.total()
-        return (
-            {name: spent[name] / total for name in ("busy", *sorted(spent.keys() - {"busy"}))}
-            if total
-            else {}
-        )
+        return {name: spent[name] / total for name in ("busy", *sorted(spent.keys() - {"busy"}))} if total else {}
 
     def bubble(self, since: float | None = None, until: float | None = None) -> float:
         """1 - busy / (devices x wall), over the processes that hold devices; 0 where there are none."""
@@ -152,14 +144,7 @@ class Timeline:
             for span in self._spans.get(process, []):
                 start, end = _microseconds(span.start), _microseconds(span.end)
                 kind = "busy" if span.activity in BUSY else "idle"
-                event = {
-                    "ph": "X",
-                    "name": span.activity,
-                    "cat": kind,
-                    **where,
-                    "ts": start,
-                    "dur": end - start,
-                }
+                event = {"ph": "X", "name": span.activity, "cat": kind, **where, "ts": start, "dur": end - start}
                 events.append({**event, "args": span.details} if span.details else event)
         for (process, name), marks in self._instants.items():
             where = {"pid": pids[process], "tid": pids[process], "s": "p"}
@@ -169,17 +154,13 @@ class Timeline:
         for (process, name), marks in self._counters.items():
             where = {"pid": pids[process], "tid": pids[process]}
             for at, value in marks.kept:
-                events.append(
-                    {"ph": "C", "name": name, **where, "ts": _microseconds(at), "args": {"value": value}}
-                )
+                events.append({"ph": "C", "name": name, **where, "ts": _microseconds(at), "args": {"value": value}})
         other = {
             "wall_seconds": self._wall,
             "bubble": self.bubble(),
             "devices": self._devices,
             "shares": {process: self.idle_shares(process) for process in processes if process in self._spans},
-            "totals": {
-                process: dict(self._totals[process]) for process in processes if process in self._spans
-            },
+            "totals": {process: dict(self._totals[process]) for process in processes if process in self._spans},
             "counts": [[*key, marks.seen, marks.stride] for key, marks in self._instants.items()],
             "grain_seconds": self._grain,
         }
@@ -208,8 +189,7 @@ class Timeline:
         self._totals = {process: Counter(totals) for process, totals in other["totals"].items()}
         self._spans = {process: [] for process in self._totals}
         self._instants = {
-            (process, name): Marks(seen=seen, stride=stride)
-            for process, name, seen, stride in other["counts"]
+            (process, name): Marks(seen=seen, stride=stride) for process, name, seen, stride in other["counts"]
         }
         for event in events:
             process, at = names[event["pid"]], event.get("ts", 0) / 1e6
@@ -268,10 +248,7 @@ class Timeline:
         spans = self._spans.get(process)
         if not spans:
             return {}
-        start, end = (
-            0.0 if since is None else self._time(since),
-            self._wall if until is None else self._time(until),
-        )
+        start, end = (0.0 if since is None else self._time(since), self._wall if until is None else self._time(until))
         tail = max(0.0, end - max(start, spans[-1].end))
         reason = UNNAMED if spans[-1].activity in BUSY else spans[-1].activity
         if since is None and until is None:
@@ -285,9 +262,7 @@ class Timeline:
         spent[START if reason == AWAY else reason] += tail
         return {activity: seconds for activity, seconds in spent.items() if seconds > 0}
 
-    def _mark(
-        self, kept: dict[tuple[str, str], Marks], process: str, name: str, at: float, value: Any
-    ) -> None:
+    def _mark(self, kept: dict[tuple[str, str], Marks], process: str, name: str, at: float, value: Any) -> None:
         moment = self._time(at)
         self._wall = max(self._wall, moment)
         kept.setdefault((process, name), Marks()).add(moment, value)
@@ -360,8 +335,6 @@ def plain(details: dict[str, Any]) -> dict[str, Any]:
     """As JSON can hold it: what cannot stand there is written out."""
     simple = (bool, int, str, type(None))
     return {
-        name: value
-        if isinstance(value, simple) or (isinstance(value, float) and math.isfinite(value))
-        else str(value)
+        name: value if isinstance(value, simple) or (isinstance(value, float) and math.isfinite(value)) else str(value)
         for name, value in details.items()
     }

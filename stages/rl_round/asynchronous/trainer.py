@@ -74,9 +74,7 @@ class RoundTrainer:
         started = time.perf_counter()
         if not self._probe:
             chosen = batch.groups[: self._task.rl.weight_sync_check.sequences]
-            self._probe = [
-                [group.prompt, group.rollouts[0].sample.token_ids[:PROBE_TOKENS]] for group in chosen
-            ]
+            self._probe = [[group.prompt, group.rollouts[0].sample.token_ids[:PROBE_TOKENS]] for group in chosen]
         row = train_step(self._context, step, batch).row
         self._standing = Standing(step + 1, row)
         trained = time.perf_counter()
@@ -117,9 +115,7 @@ class RoundTrainer:
         self._weights.prune(self._keep)
 
     def _save(self) -> None:
-        with replace_folder_together(
-            self._trainer, self._checkpoints.folder(self._standing.steps_done)
-        ) as folder:
+        with replace_folder_together(self._trainer, self._checkpoints.folder(self._standing.steps_done)) as folder:
             hashes = self._trainer.save_checkpoint(folder)
             if self._trainer.rank == 0:
                 write_json(folder / ROUND_FILE, asdict(self._standing))

@@ -105,9 +105,7 @@ class Trainers:
             return None
         if result is None:
             return None
-        told = (
-            self._take_standing(result) if isinstance(result, Standing) else self._take_step(result, seconds)
-        )
+        told = self._take_standing(result) if isinstance(result, Standing) else self._take_step(result, seconds)
         self._go_on()
         return told
 

@@ -140,9 +140,7 @@ class TrajectoryPool:
 
     # What replicas are told.
 
-    def orders(
-        self, replica: ReplicaId, newest: int, kept: Collection[int], begin: BeginGroups
-    ) -> Orders | None:
+    def orders(self, replica: ReplicaId, newest: int, kept: Collection[int], begin: BeginGroups) -> Orders | None:
         """What the replica is to do besides going on; None when there is nothing new for it.
 
         `newest` is the newest version that it can load, `kept` are all that it can.

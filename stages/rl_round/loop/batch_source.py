@@ -174,9 +174,7 @@ def _with_distributions(groups: Sequence[Group], kept: Mapping[str, Tensor]) -> 
         return replace(rollout, sample=FullSample(**vars(rollout.sample), distributions=kept[key]))
 
     return [
-        replace(
-            group, rollouts=tuple(whole(one, f"{number}/{index}") for index, one in enumerate(group.rollouts))
-        )
+        replace(group, rollouts=tuple(whole(one, f"{number}/{index}") for index, one in enumerate(group.rollouts)))
         for number, group in enumerate(groups)
     ]
 

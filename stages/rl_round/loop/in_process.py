@@ -17,13 +17,7 @@ from stages.rl_round.loop.batch_source import BatchSource, NoBatches, RolloutPar
 from stages.rl_round.loop.round_log import RolloutLog, RoundLog, SilentLog, identity_of, write_outputs
 from stages.rl_round.loop.synchronous import run_synchronous_round
 from stages.rl_round.loop.weight_sync import RoundState, SamplerSync
-from stages.rl_round.methods import (
-    ModelVerifier,
-    NoReferenceKl,
-    PassRateSelection,
-    ReplayLoop,
-    SynchronousLoop,
-)
+from stages.rl_round.methods import ModelVerifier, NoReferenceKl, PassRateSelection, ReplayLoop, SynchronousLoop
 from stages.rl_round.rollouts.dynamic_sampling import (
     count_passes,
     forget_passes,
@@ -49,9 +43,7 @@ def run_in_process(task: RoundTask) -> None:
                 closing(ReferencePolicy.from_folder(task.paths.policy, trainer_params.dtype, trainer.device))
             )
         tokens, scratch = trainer_params.micro_batch_tokens, task.scratch
-        context = RoundContext(
-            params, task.round, task.name, task.seed, tokens, trainer, reference, scratch, task.run
-        )
+        context = RoundContext(params, task.round, task.name, task.seed, tokens, trainer, reference, scratch, task.run)
         _run(stack, task, context)
 
 

@@ -34,11 +34,7 @@ class ReplayedBatches:
     """Rank 0's source: what the recorded round drew."""
 
     def __init__(
-        self,
-        context: RoundContext,
-        schedule: Schedule,
-        rollouts: pandas.DataFrame,
-        problems: Sequence[Problem],
+        self, context: RoundContext, schedule: Schedule, rollouts: pandas.DataFrame, problems: Sequence[Problem]
     ) -> None:
         """`rollouts` is the table that the schedule points into."""
         self._context, self._schedule, self._rollouts = context, schedule, rollouts
@@ -135,7 +131,5 @@ def open_replay(
             "lower it, or name a longer schedule"
         )
     if sha256_of(rollouts) != schedule.rollouts_sha256:
-        raise UserError(
-            f"{rollouts} is not the table that was written with {path}: copy both again from one round"
-        )
+        raise UserError(f"{rollouts} is not the table that was written with {path}: copy both again from one round")
     return ReplayedBatches(context, schedule, read_table(rollouts, ROLLOUT), problems)

@@ -137,15 +137,9 @@ class RolloutLog:
                 )
         return files
 
-    def _keep(
-        self, step: int, trained: Sequence[Group], left_out: Sequence[Group], told: Mapping[str, Any]
-    ) -> None:
+    def _keep(self, step: int, trained: Sequence[Group], left_out: Sequence[Group], told: Mapping[str, Any]) -> None:
         fates = [(group, True) for group in trained] + [(group, False) for group in left_out]
-        rows = [
-            _row(step, group, index, is_used)
-            for group, is_used in fates
-            for index in range(len(group.rollouts))
-        ]
+        rows = [_row(step, group, index, is_used) for group, is_used in fates for index in range(len(group.rollouts))]
         table, fates_file = (self.folder / name for name in _names(step))
         write_table(rows, table, ROLLOUT)
         write_json(fates_file, told)
@@ -210,9 +204,7 @@ class SignalWatch:
 def _told(groups: Sequence[Group], steps: int) -> str:
     """What was seen, and what to change on the side that most groups are on."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    right = sum(
-        all(rollout.verdict is Verdict.CORRECT for rollout in group.rollouts) for group in groups
-    ) / len(groups)
+    right = sum(all(rollout.verdict is Verdict.CORRECT for rollout in group.rollouts) for group in groups) / len(groups)
     cut = sum(rollout.sample.is_truncated for rollout in rollouts) / len(rollouts)
     unparsed = sum(rollout.verdict is Verdict.UNPARSED for rollout in rollouts) / len(rollouts)
     seen = (
@@ -264,14 +256,10 @@ def identity_of(task: RoundTask) -> RoundIdentity:
         "seed": task.seed,
         "prompt": task.sections["prompt"].model_dump(mode="json"),
         "trainer": task.sections["trainer"].model_dump(mode="json"),
-        "rl": task.params.model_dump(
-            mode="json", exclude={"loop", "checkpoint_every_steps", "weight_sync_check"}
-        ),
+        "rl": task.params.model_dump(mode="json", exclude={"loop", "checkpoint_every_steps", "weight_sync_check"}),
         f"rl_rounds.{task.name}": task.round.model_dump(mode="json", exclude={"steps", "reward"}),
     }
-    return RoundIdentity(
-        task.name, settings, task.attempt.digests["policy"], task.attempt.digests["problems"]
-    )
+    return RoundIdentity(task.name, settings, task.attempt.digests["policy"], task.attempt.digests["problems"])
 
 
 MEAN_DIAGNOSTICS = (
@@ -295,13 +283,7 @@ MEAN_DIAGNOSTICS = (
 
 def round_metrics(curve: list[dict[str, float]]) -> dict[str, float]:
     """`<name>_first` and `<name>_last` of what a round should move, means of diagnostics, the worst gap, and totals."""
-    moved = (
-        "accuracy/mean",
-        "reward/mean",
-        "entropy/mean",
-        "length/response_tokens_mean",
-        "length/truncated_fraction",
-    )
+    moved = ("accuracy/mean", "reward/mean", "entropy/mean", "length/response_tokens_mean", "length/truncated_fraction")
     metrics = {f"{name}_first": curve[0][name] for name in moved if name in curve[0]}
     metrics |= {f"{name}_last": curve[-1][name] for name in moved if name in curve[-1]}
     for name in MEAN_DIAGNOSTICS:

@@ -20,9 +20,7 @@ from stages.rl_round.loop.weight_sync import RoundState, WeightSync, load_state,
 from stages.rl_round.task import RoundContext
 
 
-def run_synchronous_round(
-    context: RoundContext, source: BatchSource, weights: WeightSync, log: RoundLog
-) -> RoundState:
+def run_synchronous_round(context: RoundContext, source: BatchSource, weights: WeightSync, log: RoundLog) -> RoundState:
     """Runs the round's steps, going on from the last checkpoint if there is one, and returns what it reached.
 
     The curve is rank 0's.

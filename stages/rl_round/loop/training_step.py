@@ -75,12 +75,8 @@ def step_metrics(batch: Batch, trained: TrainingSamples, params: RlParams) -> di
         "reward/mean": _mean([rollout.reward for rollout in rollouts if rollout.is_decided]),
         "accuracy/mean": _mean([float(rollout.verdict is Verdict.CORRECT) for rollout in rollouts]),
         "verdict/undecided_fraction": _mean([float(not rollout.is_decided) for rollout in rollouts]),
-        "verdict/unparsed_fraction": _mean(
-            [float(rollout.verdict is Verdict.UNPARSED) for rollout in rollouts]
-        ),
-        "verdict/exhausted_fraction": _mean(
-            [float(rollout.verdict is Verdict.EXHAUSTED) for rollout in rollouts]
-        ),
+        "verdict/unparsed_fraction": _mean([float(rollout.verdict is Verdict.UNPARSED) for rollout in rollouts]),
+        "verdict/exhausted_fraction": _mean([float(rollout.verdict is Verdict.EXHAUSTED) for rollout in rollouts]),
         "length/response_tokens_mean": _mean(tokens),
         "length/truncated_fraction": _mean([float(rollout.sample.is_truncated) for rollout in rollouts]),
         "length/punished_fraction": _mean([float(_is_punished(rollout, params)) for rollout in rollouts]),

@@ -185,9 +185,7 @@ def save_state(
     checkpoints.keep_last({**hashes, **log.kept()}, trainer)
 
 
-def load_state(
-    checkpoints: Checkpoints, trainer: Trainer, source: BatchSource, weights: WeightSync
-) -> RoundState:
+def load_state(checkpoints: Checkpoints, trainer: Trainer, source: BatchSource, weights: WeightSync) -> RoundState:
     """The state of the last checkpoint, with all parts restored to it; a new state when there is none.
 
     The sampler still needs the trainer's weights.

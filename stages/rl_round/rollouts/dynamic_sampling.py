@@ -40,14 +40,10 @@ def slice_problems(problems: Sequence[Problem], part: ProblemSlice, seed: int) -
     return [problems[index] for index in order[part.index :: part.count]]
 
 
-def problems_in_order(
-    problems: Sequence[Problem], first: int, count: int, *seed_parts: int | str
-) -> list[ProblemDraw]:
+def problems_in_order(problems: Sequence[Problem], first: int, count: int, *seed_parts: int | str) -> list[ProblemDraw]:
     """Draws `first` to `first + count` of the round: all problems in random order, then all again in another."""
     order = endless_order(first, first + count, len(problems), *seed_parts, "problems")
-    return [
-        ProblemDraw(problems[index], (first + place) // len(problems)) for place, index in enumerate(order)
-    ]
+    return [ProblemDraw(problems[index], (first + place) // len(problems)) for place, index in enumerate(order)]
 
 
 PROBLEMS_AT_ONCE = 128

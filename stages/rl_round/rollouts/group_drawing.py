@@ -13,23 +13,11 @@ from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.length_rewards import cosine_length_reward, soft_overlong_punishment
 from stages.engines.policies.tokenizers import decode_response
 from stages.engines.samplers.build import DrawingShare
-from stages.engines.samplers.protocol import (
-    Sample,
-    Sampler,
-    SamplingSettings,
-    Trajectory,
-    sample_trajectories,
-)
+from stages.engines.samplers.protocol import Sample, Sampler, SamplingSettings, Trajectory, sample_trajectories
 from stages.engines.verifier.verifier import Judgement
 from stages.foundations.errors import UserError
 from stages.foundations.seeds import derive_seed
-from stages.rl_round.methods import (
-    CosineReward,
-    ModelVerifier,
-    RoundVerifierParams,
-    SoftOverlong,
-    VerdictReward,
-)
+from stages.rl_round.methods import CosineReward, ModelVerifier, RoundVerifierParams, SoftOverlong, VerdictReward
 from stages.rl_round.params import RlParams
 from stages.rl_round.rollouts.records import Group, Problem, Rollout, to_columns, to_groups
 
@@ -44,11 +32,7 @@ class GroupDrawing:
     share: DrawingShare
 
     def draw(
-        self,
-        draws: Sequence[ProblemDraw],
-        params: RlParams,
-        *seed_parts: int | str,
-        group_size: int | None = None,
+        self, draws: Sequence[ProblemDraw], params: RlParams, *seed_parts: int | str, group_size: int | None = None
     ) -> list[Group]:
         """`draw_groups`, by all ranks together: the groups on rank 0, in order, and nothing elsewhere; collective."""
         own, size, groups = self.share.of(draws), group_size or params.group_size, list[Group]()
@@ -147,10 +131,7 @@ class RoundVerifier(Protocol):
     """What a round asks: `Verifier`, or `CheckedJudge` where `rl.verifier` is a model."""
 
     def judge(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        truncated: Sequence[bool] | None = None,
-        require_marker: bool = False,
+        self, pairs: Sequence[tuple[str, str]], truncated: Sequence[bool] | None = None, require_marker: bool = False
     ) -> list[Judgement]:
         """One judgement for each (gold answer, response), in order."""
 
@@ -202,9 +183,7 @@ def stop_when_undecided(drawn: Iterable[Group], most_fraction: float, verifier: 
         return
     remedy = "raise verifier.timeout_seconds or memory_mib, or look at the responses"
     if isinstance(verifier, ModelVerifier):
-        remedy = (
-            "lower rl.verifier.reading.undecided_margin, or give the judge more teaching.steps or max_tokens"
-        )
+        remedy = "lower rl.verifier.reading.undecided_margin, or give the judge more teaching.steps or max_tokens"
     raise UserError(
         f"the verifier could not decide {len(failures)} of {len(rollouts)} responses "
         f"({', '.join(sorted(set(failures)))}), more than verifier.abort_undecided_fraction "

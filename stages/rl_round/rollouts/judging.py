@@ -21,14 +21,7 @@ from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
-from stages.engines.verifier.model_judge import (
-    DIFFERENT,
-    NO_JUDGEMENT,
-    SAME,
-    ModelJudge,
-    WordJudge,
-    same_request,
-)
+from stages.engines.verifier.model_judge import DIFFERENT, NO_JUDGEMENT, SAME, ModelJudge, WordJudge, same_request
 from stages.engines.verifier.verifier import Judgement, Verifier
 from stages.foundations.errors import UserError
 from stages.foundations.files import replace_folder
@@ -51,10 +44,7 @@ class CheckedJudge:
         self._pairs: list[tuple[Verdict, Verdict]] = []
 
     def judge(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        truncated: Sequence[bool] | None = None,
-        require_marker: bool = False,
+        self, pairs: Sequence[tuple[str, str]], truncated: Sequence[bool] | None = None, require_marker: bool = False
     ) -> list[Judgement]:
         """The judge's judgements; where it wrote none the verdict is `crashed`: the judge failed, not the response."""
         judged = [_mark_judge_failures(one) for one in self._judge.judge(pairs, truncated, require_marker)]
@@ -115,11 +105,7 @@ def open_judge(
 
 
 def build_judge(
-    params: ModelVerifier,
-    sampler: TorchSamplerParams,
-    prompt: PlainPrompt | ChatPrompt,
-    policy: Path,
-    seed: int,
+    params: ModelVerifier, sampler: TorchSamplerParams, prompt: PlainPrompt | ChatPrompt, policy: Path, seed: int
 ) -> ModelJudge | WordJudge:
     """The judge that `params` describes, with the policy of a folder."""
     held = build_sampler(sampler, policy)
@@ -160,9 +146,7 @@ def taught_judge(
     folder = scratch / TAUGHT
     if are_whole(folder):
         return folder
-    adamw = AdamwParams(
-        kind="adamw", learning_rate=teaching.learning_rate, beta1=0.9, beta2=0.95, weight_decay=0.0
-    )
+    adamw = AdamwParams(kind="adamw", learning_rate=teaching.learning_rate, beta1=0.9, beta2=0.95, weight_decay=0.0)
     tokenizer, model = load_tokenizer(policy), language_model(policy, trainer_params)
     with closing(TorchTrainer(trainer_params, adamw, MAX_GRADIENT_NORM, model)) as trainer:
         for step in progress(range(teaching.steps), teaching.steps, f"{seed_parts[-1]}: judge", "steps"):
@@ -185,9 +169,7 @@ def _lesson(tokenizer, prompt: PlainPrompt | ChatPrompt, pair: tuple[str, str]) 
     return TokenSequence(request, encode_response(tokenizer, word))
 
 
-def evaluate_judge(
-    judge: ModelJudge | WordJudge, answers: Sequence[str], *seed_parts: int | str
-) -> dict[str, float]:
+def evaluate_judge(judge: ModelJudge | WordJudge, answers: Sequence[str], *seed_parts: int | str) -> dict[str, float]:
     """How the judge does on new pairs, half of them equal: shares judged right and left undecided.
 
     Empty where all answers are equal.
@@ -202,6 +184,5 @@ def evaluate_judge(
     ]
     return {
         "judge/right_fraction": sum(right) / len(right),
-        "judge/undecided_fraction": sum(_mark_judge_failures(one).verdict.is_failure for one in judged)
-        / len(judged),
+        "judge/undecided_fraction": sum(_mark_judge_failures(one).verdict.is_failure for one in judged) / len(judged),
     }

@@ -190,9 +190,7 @@ class GroupColumns:
     """What samples keep of the held rollouts."""
 
 
-def to_columns(
-    groups: Sequence[Group], is_held: Sequence[bool] | None = None, with_texts: bool = True
-) -> GroupColumns:
+def to_columns(groups: Sequence[Group], is_held: Sequence[bool] | None = None, with_texts: bool = True) -> GroupColumns:
     """The groups as arrays; `is_held` says, for each rollout, whether its tokens are to be among them (None: all)."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     held = [True] * len(rollouts) if is_held is None else list(is_held)
@@ -211,10 +209,7 @@ def to_columns(
         numpy.array(held, dtype=bool),
         PackedTokens.of(*(_flat(kept, name) for name in ("token_ids", "logprobs"))),
         [rollout.response for rollout in kept] if with_texts else None,
-        [
-            rollout.sample.distributions.numpy() if isinstance(rollout.sample, FullSample) else None
-            for rollout in kept
-        ],
+        [rollout.sample.distributions.numpy() if isinstance(rollout.sample, FullSample) else None for rollout in kept],
     )
 
 
@@ -250,11 +245,6 @@ def to_groups(columns: GroupColumns) -> list[Group]:
     return [
         Group(name, prompt.tolist(), tuple(rollouts[end - size : end]), draw)
         for name, prompt, size, end, draw in zip(
-            columns.problem_ids,
-            columns.prompts,
-            columns.sizes.tolist(),
-            ends,
-            columns.draws.tolist(),
-            strict=True,
+            columns.problem_ids, columns.prompts, columns.sizes.tolist(), ends, columns.draws.tolist(), strict=True
         )
     ]

@@ -62,13 +62,9 @@ def _beyond_token_baseline(samples: TrainingSamples, params: RlParams, penalties
     weights = None
     if params.advantage.is_importance_weighted and isinstance(params.rollout_correction, ImportanceWeights):
         correction = params.rollout_correction
-        weights = importance_weights(
-            proximal, samples.rollout_logprobs, mask, correction.level, correction.cap
-        )
+        weights = importance_weights(proximal, samples.rollout_logprobs, mask, correction.level, correction.cap)
     proxy = logit_gradient_proxy(proximal, samples.sum_squared_probs)
-    baseline = optimal_token_baseline(
-        returns, mask, proxy, samples.group_ids, weights, params.advantage.lone_tail
-    )
+    baseline = optimal_token_baseline(returns, mask, proxy, samples.group_ids, weights, params.advantage.lone_tail)
     return (returns - baseline) * mask
 
 

@@ -73,9 +73,7 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
         "constant": totals.responses * params.max_response_tokens,
     }[params.aggregation]
 
-    def loss(
-        statistics: PolicyStatistics, batch: ResponseBatch
-    ) -> tuple[Tensor, Mapping[str, Tensor | float]]:
+    def loss(statistics: PolicyStatistics, batch: ResponseBatch) -> tuple[Tensor, Mapping[str, Tensor | float]]:
         selection = select_tokens(statistics, batch, params, totals)
         mask, fields = selection.mask, batch.fields
         token_loss, metrics = surrogate(
@@ -86,19 +84,14 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
             token_loss, advantages = token_loss * selection.weights, advantages * selection.weights
         diagnostics = {**selection.metrics, **_sums(metrics, mask)}
         if not isinstance(params.reference_kl, NoReferenceKl):
-            pull, k3 = _reference_kl(
-                params.reference_kl, statistics.logprobs, fields["reference_logprobs"], mask
-            )
+            pull, k3 = _reference_kl(params.reference_kl, statistics.logprobs, fields["reference_logprobs"], mask)
             token_loss = token_loss + params.reference_kl.coefficient * pull
             diagnostics["reference_kl/k3"] = k3.sum() / totals.tokens
         # Of all that was drawn: what gives no gradient is as much the policy's.
         entropy = statistics.entropy.detach() * batch.response_mask
         diagnostics["entropy/mean"] = entropy.sum() / totals.tokens
         diagnostics |= logprob_gap(
-            statistics.logprobs.detach(),
-            fields["rollout_logprobs"],
-            fields["fresh_mask"],
-            totals.fresh_tokens,
+            statistics.logprobs.detach(), fields["rollout_logprobs"], fields["fresh_mask"], totals.fresh_tokens
         )
         energy = logit_gradient_proxy(statistics.logprobs, statistics.sum_squared_probs)
         share = shares_by_token(batch.response_mask, params.aggregation, totals, divisor)
@@ -112,11 +105,7 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
 
 
 def surrogate(
-    params: PolicyLossParams,
-    policy_logprobs: Tensor,
-    proximal_logprobs: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
+    params: PolicyLossParams, policy_logprobs: Tensor, proximal_logprobs: Tensor, advantages: Tensor, mask: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The policy loss of each token that `params` names, 0 outside the mask, and its diagnostics."""
     tensors = policy_logprobs, proximal_logprobs, advantages, mask
@@ -133,9 +122,9 @@ def surrogate(
 
 def _sums(metrics: Mapping[str, Tensor], mask: Tensor) -> Shares:
     """Means over a micro-batch's tokens as sums, which add up over micro-batches; a maximum stays one."""
-    return {
-        OVER_TOKENS + name: value * mask.sum() for name, value in metrics.items() if name != "ratio/max"
-    } | {"ratio/token_max": metrics["ratio/max"]}
+    return {OVER_TOKENS + name: value * mask.sum() for name, value in metrics.items() if name != "ratio/max"} | {
+        "ratio/token_max": metrics["ratio/max"]
+    }
 
 
 def _reference_kl(
@@ -154,9 +143,7 @@ def _reference_kl(
             return k3, k3.detach()
 
 
-def logprob_gap(
-    policy_logprobs: Tensor, rollout_logprobs: Tensor, mask: Tensor, tokens: int
-) -> dict[str, Tensor]:
+def logprob_gap(policy_logprobs: Tensor, rollout_logprobs: Tensor, mask: Tensor, tokens: int) -> dict[str, Tensor]:
     """How far the trainer's log-probs are from the sampler's: shares of the mean gap and of k3, and the maximum.
 
     Taken over fresh rollouts in a step's first update, where both sides should hold the same weights.
@@ -194,9 +181,7 @@ class Selection:
     metrics: Shares
 
 
-def select_tokens(
-    statistics: PolicyStatistics, batch: ResponseBatch, params: RlParams, totals: Totals
-) -> Selection:
+def select_tokens(statistics: PolicyStatistics, batch: ResponseBatch, params: RlParams, totals: Totals) -> Selection:
     """Overlong filtering, vocabulary pruning and rollout correction, in this order, each counted by itself."""
     policy_logprobs = statistics.logprobs.detach()
     mask, response_mask = batch.fields["loss_mask"], batch.response_mask
@@ -240,11 +225,7 @@ def _inside_safe_set(
 
 
 def _inside_trust_region(
-    statistics: PolicyStatistics,
-    batch: ResponseBatch,
-    mask: Tensor,
-    region: TrustRegionMasking,
-    totals: Totals,
+    statistics: PolicyStatistics, batch: ResponseBatch, mask: Tensor, region: TrustRegionMasking, totals: Totals
 ) -> tuple[Tensor, Shares]:
     """Judges every response by all its tokens, also those that give no gradient for another reason."""
     response_mask = batch.response_mask
@@ -284,20 +265,14 @@ def _weights(
     # A clipped loss brings the ratio to the proximal policy itself; REINFORCE has none.
     is_whole = isinstance(params.policy_loss, Reinforce)
     corrected = policy_logprobs if is_whole else batch.fields["proximal_logprobs"]
-    weights = importance_weights(
-        corrected, rollout_logprobs, batch.response_mask, correction.level, correction.cap
-    )
+    weights = importance_weights(corrected, rollout_logprobs, batch.response_mask, correction.level, correction.cap)
     capped = (weights >= correction.cap) & mask.bool()
     return weights, weights, {**_weight_sums(weights * mask, mask), "sum/capped_tokens": capped.sum()}
 
 
 def _weight_sums(weights: Tensor, mask: Tensor) -> Shares:
     exact = weights.double()
-    return {
-        "sum/weights": exact.sum(),
-        "sum/squared_weights": exact.square().sum(),
-        "sum/weighted_tokens": mask.sum(),
-    }
+    return {"sum/weights": exact.sum(), "sum/squared_weights": exact.square().sum(), "sum/weighted_tokens": mask.sum()}
 
 
 def effective_sample_fraction(sums: dict[str, float]) -> float:
@@ -319,9 +294,7 @@ _PREFIX = "by_staleness/"
 _SUMS = ("weights", "squared_weights", "tokens", "responses", "accepted")
 
 
-def shares_by_staleness(
-    staleness: Tensor, weights: Tensor, before: Tensor, mask: Tensor | None
-) -> dict[str, Tensor]:
+def shares_by_staleness(staleness: Tensor, weights: Tensor, before: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
     """A micro-batch's sums for each staleness, which add up over micro-batches, ranks and updates.
 
     staleness [responses]; importance weights and the masks before and after the trust region [responses, tokens], 0
@@ -329,11 +302,7 @@ def shares_by_staleness(
     """
     after = before if mask is None else mask
     exact = weights.double() * after
-    of_response = {
-        "weights": exact.sum(-1),
-        "squared_weights": exact.square().sum(-1),
-        "tokens": after.sum(-1),
-    }
+    of_response = {"weights": exact.sum(-1), "squared_weights": exact.square().sum(-1), "tokens": after.sum(-1)}
     if mask is not None:
         of_response |= {"responses": before.any(-1), "accepted": after.any(-1)}
     places = torch.arange(OLDEST + 1, device=staleness.device)[:, None] == staleness.clamp(0, OLDEST)

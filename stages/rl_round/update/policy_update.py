@@ -21,12 +21,7 @@ from stages.rl_round.methods import OptimalTokenBaseline
 from stages.rl_round.params import RlParams
 from stages.rl_round.rollouts.records import Group
 from stages.rl_round.update.advantages import with_advantages
-from stages.rl_round.update.losses import (
-    OVER_TOKENS,
-    effective_sample_fraction,
-    policy_loss,
-    rates_by_staleness,
-)
+from stages.rl_round.update.losses import OVER_TOKENS, effective_sample_fraction, policy_loss, rates_by_staleness
 from stages.rl_round.update.training_samples import (
     TrainingSamples,
     groups_by_rank,
@@ -56,9 +51,7 @@ def prepare_samples(
     if params.proximal == "recompute":
         samples = with_proximal_statistics(samples, params, micro_batch_tokens, trainer, *seed_parts)
     if reference is not None:
-        samples = with_reference_logprobs(
-            samples, params, micro_batch_tokens, trainer, reference, *seed_parts
-        )
+        samples = with_reference_logprobs(samples, params, micro_batch_tokens, trainer, reference, *seed_parts)
     return with_advantages(samples, params)
 
 
@@ -96,9 +89,7 @@ def _finished(update: Update, responses: int, max_response_tokens: int) -> Updat
     metrics: Diagnostics = {name: value for name, value in update.diagnostics.items() if name not in sums}
     tokens = max(1.0, sums["sum/weighted_tokens"])
     metrics |= {
-        name.removeprefix(OVER_TOKENS): value / tokens
-        for name, value in sums.items()
-        if name.startswith(OVER_TOKENS)
+        name.removeprefix(OVER_TOKENS): value / tokens for name, value in sums.items() if name.startswith(OVER_TOKENS)
     }
     metrics["importance/effective_sample_fraction"] = effective_sample_fraction(sums)
     metrics["importance/weight_mean"] = sums["sum/weights"] / tokens
@@ -108,9 +99,7 @@ def _finished(update: Update, responses: int, max_response_tokens: int) -> Updat
     metrics["variance_proxy/power"], metrics["variance_proxy/signal"] = power, signal
     if "trust_region/acceptance_rate" in metrics:
         accepted = metrics["trust_region/acceptance_rate"]
-        metrics["trust_region/sequence_divergence"] = (
-            sums["sum/accepted_divergence"] / accepted if accepted else 0.0
-        )
+        metrics["trust_region/sequence_divergence"] = sums["sum/accepted_divergence"] / accepted if accepted else 0.0
         metrics["trust_region/error_bound"] = error_bounds(
             max_response_tokens,
             metrics["trust_region/divergence_max"],
@@ -128,9 +117,7 @@ def summarise(updates: Sequence[Update]) -> dict[str, float]:
     for update in updates:
         add_diagnostics(total, update.diagnostics)
     means = {name: value if name.endswith("_max") else value / len(updates) for name, value in total.items()}
-    means |= {
-        name: value for name, value in updates[0].diagnostics.items() if name.startswith("logprob_gap/")
-    }
+    means |= {name: value for name, value in updates[0].diagnostics.items() if name.startswith("logprob_gap/")}
     means = rates_by_staleness(means)
     means["loss/policy"] = sum(update.loss for update in updates) / len(updates)
     means["optim/gradient_norm"] = sum(update.gradient_norm for update in updates) / len(updates)
@@ -145,11 +132,7 @@ class Reference(Protocol):
 
 
 def with_proximal_statistics(
-    samples: TrainingSamples,
-    params: RlParams,
-    micro_batch_tokens: int,
-    trainer: Trainer,
-    *seed_parts: int | str,
+    samples: TrainingSamples, params: RlParams, micro_batch_tokens: int, trainer: Trainer, *seed_parts: int | str
 ) -> TrainingSamples:
     """The samples with log-probs of the trainer's present weights; collective.
 
@@ -182,13 +165,7 @@ def with_reference_logprobs(
     sharp it is.
     """
     (logprobs,) = _of_all(
-        samples,
-        params,
-        None,
-        micro_batch_tokens,
-        trainer,
-        lambda batch: [reference.logprobs(batch)],
-        *seed_parts,
+        samples, params, None, micro_batch_tokens, trainer, lambda batch: [reference.logprobs(batch)], *seed_parts
     )
     return replace(samples, reference_logprobs=logprobs)
 
@@ -208,23 +185,17 @@ def _of_all(
     if trainer.world_size == 1:
         groups = split_by_tokens(lengths, micro_batch_tokens)
     else:
-        groups = groups_by_rank(lengths, params.minibatches, micro_batch_tokens, trainer, *seed_parts)[
-            trainer.rank
-        ]
+        groups = groups_by_rank(lengths, params.minibatches, micro_batch_tokens, trainer, *seed_parts)[trainer.rank]
     found: list[tuple[list[int], list[Tensor]]] = []
     for indices in groups:
         # An empty share goes through the model too: ranks take part in the same collectives.
         batch = trainer.model.filler
         if indices:
-            batch = pack(
-                [sequences[index] for index in indices], params.temperature, log_threshold=log_threshold
-            )
+            batch = pack([sequences[index] for index in indices], params.temperature, log_threshold=log_threshold)
         found.append((indices, statistics(batch)))
     whole = [torch.zeros_like(samples.response_mask) for _ in found[0][1]]
     compares_tokens = isinstance(params.advantage, OptimalTokenBaseline)
-    for indices, tensors in (
-        one for part in (trainer.gather(found) if compares_tokens else [found]) for one in part
-    ):
+    for indices, tensors in (one for part in (trainer.gather(found) if compares_tokens else [found]) for one in part):
         for target, tensor in zip(whole, tensors, strict=True):
             target[indices, : tensor.shape[1]] = tensor[: len(indices)]
     return whole

@@ -16,13 +16,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from stages.engines.policies.packing import (
-    ResponseBatch,
-    TokenSequence,
-    balanced_passes,
-    groups_of_rank,
-    pack,
-)
+from stages.engines.policies.packing import ResponseBatch, TokenSequence, balanced_passes, groups_of_rank, pack
 from stages.engines.samplers.protocol import FullSample, Sample, StopReason
 from stages.engines.trainers.protocol import Trainer
 from stages.foundations.seeds import permutation
@@ -101,9 +95,7 @@ class TrainingSamples:
         return replace(first, rollouts=[replace(first.rollouts[0], sample=NO_RESPONSE)], **emptied)
 
 
-def training_samples(
-    groups: Sequence[Group], params: RlParams, newest_version: int | None
-) -> TrainingSamples:
+def training_samples(groups: Sequence[Group], params: RlParams, newest_version: int | None) -> TrainingSamples:
     """The decided rollouts of `groups`; undecided ones are neither trained on nor part of a baseline.
 
     Those that `newest_version` has sampled are fresh; with None none is. Outside of the synchronous loop it is the
@@ -140,9 +132,7 @@ def training_samples(
     )
 
 
-def micro_batch_indices(
-    samples: TrainingSamples, micro_batch_tokens: int, trainer: Trainer
-) -> list[list[int]]:
+def micro_batch_indices(samples: TrainingSamples, micro_batch_tokens: int, trainer: Trainer) -> list[list[int]]:
     """Indices of the samples in each of this rank's micro-batches; every rank has the same number of them."""
     # Prompt and response both cost a forward pass, so both count towards a micro-batch.
     lengths = [sequence.tokens for sequence in samples.sequences]
@@ -156,11 +146,7 @@ def minibatch_orders(count: int, minibatches: int, *seed_parts: int | str) -> li
 
 
 def groups_by_rank(
-    lengths: Sequence[int],
-    minibatches: int,
-    micro_batch_tokens: int,
-    trainer: Trainer,
-    *seed_parts: int | str,
+    lengths: Sequence[int], minibatches: int, micro_batch_tokens: int, trainer: Trainer, *seed_parts: int | str
 ) -> list[list[list[int]]]:
     """The samples of these lengths in the micro-batches of a whole step: by rank, then in the order of training."""
     found: list[list[list[int]]] = [[] for _ in range(trainer.world_size)]
@@ -234,11 +220,7 @@ def own_groups(
 
 
 def _held_by_rank(
-    groups: Sequence[Group],
-    params: RlParams,
-    micro_batch_tokens: int,
-    trainer: Trainer,
-    *seed_parts: int | str,
+    groups: Sequence[Group], params: RlParams, micro_batch_tokens: int, trainer: Trainer, *seed_parts: int | str
 ) -> list[list[bool]]:
     """For each rank, which rollouts it needs."""
     rollouts = [(group, rollout) for group in groups for rollout in group.rollouts]

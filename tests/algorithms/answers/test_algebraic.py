@@ -346,14 +346,8 @@ def test_what_a_row_may_allow():
 
 def test_a_stated_tolerance_takes_the_place_of_the_rule():
     assert algebraic_verdict("0.003, 5.233", "0.002, 5.234")[0] is Verdict.WRONG
-    assert (
-        algebraic_verdict("0.003, 5.233", "0.002, 5.234", allowed(tolerance=Fraction(1, 1000)))[0]
-        is Verdict.CORRECT
-    )
-    assert (
-        algebraic_verdict("0.003, 5.233", "0.002, 5.236", allowed(tolerance=Fraction(1, 1000)))[0]
-        is Verdict.WRONG
-    )
+    assert algebraic_verdict("0.003, 5.233", "0.002, 5.234", allowed(tolerance=Fraction(1, 1000)))[0] is Verdict.CORRECT
+    assert algebraic_verdict("0.003, 5.233", "0.002, 5.236", allowed(tolerance=Fraction(1, 1000)))[0] is Verdict.WRONG
     assert algebraic_verdict(r"\pi", "3.1", allowed(tolerance=Fraction(1, 10)))[0] is Verdict.CORRECT
 
 
@@ -361,9 +355,7 @@ def random_expression(draw, depth):
     """An expression over x and y in LaTeX, with the function that computes it in fractions."""
     if depth == 0:
         number = draw.randint(1, 9)
-        return draw.choice(
-            [("x", lambda x, y: x), ("y", lambda x, y: y), (str(number), lambda x, y: Fraction(number))]
-        )
+        return draw.choice([("x", lambda x, y: x), ("y", lambda x, y: y), (str(number), lambda x, y: Fraction(number))])
     (left, f), (right, g) = (random_expression(draw, depth - 1) for _ in range(2))
     return draw.choice(
         [

@@ -124,9 +124,7 @@ def test_what_is_no_number_is_unparsed_beside_one(prediction):
     assert exact_verdict("11", prediction)[0] is Verdict.UNPARSED
 
 
-@pytest.mark.parametrize(
-    "text", ["", "$", "$$", "\\", "{", "}", "\\frac", "\\text{", "(", "%", "/", "\ud800", "\x00"]
-)
+@pytest.mark.parametrize("text", ["", "$", "$$", "\\", "{", "}", "\\frac", "\\text{", "(", "%", "/", "\ud800", "\x00"])
 def test_fragments_never_raise(text):
     exact_verdict("5", text)
     exact_verdict(text, "5")
@@ -134,8 +132,7 @@ def test_fragments_never_raise(text):
 
 
 @pytest.mark.parametrize(
-    "unit",
-    ["(", "{", "\\frac", "\\frac1", "\\text{", "9^(", "1,", "1 ", "9", "$", "\\", "A)", "\\!", ",\\! ", " "],
+    "unit", ["(", "{", "\\frac", "\\frac1", "\\text{", "9^(", "1,", "1 ", "9", "$", "\\", "A)", "\\!", ",\\! ", " "]
 )
 @pytest.mark.timeout(240)
 def test_a_million_characters_of_one_kind_are_read_at_once(unit):

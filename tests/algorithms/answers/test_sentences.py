@@ -80,9 +80,7 @@ def test_a_letter_that_a_clause_ends_with_is_a_choice(sentence):
     assert pick_choice(sentence) == "B"
 
 
-@pytest.mark.parametrize(
-    "sentence", ["B12 deficiency", "B-tree", "B major", "B=mc^2", "vitamin B", "B cells divide."]
-)
+@pytest.mark.parametrize("sentence", ["B12 deficiency", "B-tree", "B major", "B=mc^2", "vitamin B", "B cells divide."])
 def test_a_letter_at_the_head_of_other_words_is_no_choice(sentence):
     assert pick_choice(sentence) is None
 
@@ -143,9 +141,7 @@ def test_debris():
     assert not any(map(is_debris, ["[0, 1)", r"\{1, 2\}", "x_{1}", r"\left\{ x \right.", "east"]))
 
 
-@pytest.mark.parametrize(
-    "unit", ["(", "^", "9^", "$", "$9", r"\(", r"\[", "not ", "9,", "9 or ", "!", "9!)", "a:"]
-)
+@pytest.mark.parametrize("unit", ["(", "^", "9^", "$", "$9", r"\(", r"\[", "not ", "9,", "9 or ", "!", "9!)", "a:"])
 @pytest.mark.timeout(240)
 def test_a_million_characters_of_one_kind_are_read_at_once(unit):
     """0.4 s at most; a reading whose cost grows with the square takes hours and is stopped."""

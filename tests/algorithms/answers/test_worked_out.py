@@ -42,10 +42,7 @@ def outcome(gold, prediction):
         (r"\sqrt{14}", r"\sqrt{5+\sqrt{21}}+\sqrt{5-\sqrt{21}}"),
         (r"\frac{\pi}{4}", r"\arctan 1"),
         (r"\cos 58^\circ", r"\cos54^\circ\cos4^\circ-\cos36^\circ\cos86^\circ"),
-        (
-            r"\begin{pmatrix}4&6\end{pmatrix}",
-            r"\begin{pmatrix}1&2\end{pmatrix}+\begin{pmatrix}3&4\end{pmatrix}",
-        ),
+        (r"\begin{pmatrix}4&6\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}+\begin{pmatrix}3&4\end{pmatrix}"),
         ("0.2", r"\sqrt{\sqrt[3]{0.000064}}"),
     ],
 )
@@ -122,22 +119,11 @@ def test_equal_numbers_of_any_size_are_equal(gold, prediction):
 
 @pytest.mark.skipif(not MATH500.exists(), reason="../shared/data/mirror is not on this machine")
 @pytest.mark.parametrize(
-    "form",
-    [
-        r"\displaystyle %s",
-        "{%s}",
-        r"\textcolor{blue}{%s}",
-        r"\boldsymbol{%s}",
-        r"\boxed{%s}",
-        "%s.",
-        "x = %s",
-    ],
+    "form", [r"\displaystyle %s", "{%s}", r"\textcolor{blue}{%s}", r"\boldsymbol{%s}", r"\boxed{%s}", "%s.", "x = %s"]
 )
 def test_gold_answers_of_math_in_another_layout_are_paid(form):
     golds = [json.loads(line)["answer"] for line in MATH500.read_text(encoding="utf-8").splitlines()]
     if form.startswith("x"):
         golds = [gold for gold in golds if gold.isdigit()]
-    refused = [
-        gold for gold in golds if outcome(gold, form.replace("%s", gold)).verdict is not Verdict.CORRECT
-    ]
+    refused = [gold for gold in golds if outcome(gold, form.replace("%s", gold)).verdict is not Verdict.CORRECT]
     assert refused == []

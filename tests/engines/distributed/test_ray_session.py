@@ -116,9 +116,7 @@ except UserError as error:
 
 def test_it_starts_where_ray_was_imported_before(tmp_path):
     """As by vLLM in the same process: Ray has read its settings by then."""
-    session = (
-        "from stages.engines.distributed.ray_session import ray_session\nwith ray_session(1): print('up')"
-    )
+    session = "from stages.engines.distributed.ray_session import ray_session\nwith ray_session(1): print('up')"
     own = os.environ | {"RETRACE_STATE": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", f"import ray\n{session}"], env=own, capture_output=True, text=True, timeout=300

@@ -7,12 +7,7 @@ import pytest
 import torch
 from diffusers import AutoencoderKL, DDIMScheduler
 
-from stages.engines.generators.denoising import (
-    denoising_batch,
-    denoising_errors,
-    denoising_loss,
-    trained_denoiser,
-)
+from stages.engines.generators.denoising import denoising_batch, denoising_errors, denoising_loss, trained_denoiser
 from stages.engines.generators.generator import (
     Generator,
     images_of,
@@ -60,9 +55,7 @@ def test_guidance_one_is_no_guidance_and_two_is_extrapolation(generator):
     states, empty = generator.encode_prompts(PROMPTS[:1]), generator.encode_prompts([""])
     latents, timestep = generator.noise([3]), generator.timesteps(4)[0]
     with torch.no_grad():
-        asked, nothing = (
-            generator.step(latents, timestep, given, 1.0, empty).clean for given in (states, empty)
-        )
+        asked, nothing = (generator.step(latents, timestep, given, 1.0, empty).clean for given in (states, empty))
         guided = generator.step(latents, timestep, states, 2.0, empty).clean
     torch.testing.assert_close(guided, nothing + 2 * (asked - nothing))
 
@@ -173,11 +166,7 @@ def test_errors_weigh_the_clean_image_alike_whatever_is_predicted(kind):
     noised = share * batch.latents + rest * batch.noise
     guess = batch.latents + 0.1
     guessed_noise = (noised - share * guess) / rest
-    predicted = {
-        "sample": guess,
-        "epsilon": guessed_noise,
-        "v_prediction": share * guessed_noise - rest * guess,
-    }[kind]
+    predicted = {"sample": guess, "epsilon": guessed_noise, "v_prediction": share * guessed_noise - rest * guess}[kind]
     snr = kept / (1 - kept)
     errors = denoising_errors(generator, predicted, batch, weight_cap=5.0)
     torch.testing.assert_close(errors, 0.01 * (1 + snr).clamp(max=5.0), rtol=1e-3, atol=1e-6)
@@ -186,12 +175,7 @@ def test_errors_weigh_the_clean_image_alike_whatever_is_predicted(kind):
 def test_the_denoiser_learns_in_the_trainer_and_is_saved(generator, tmp_path):
     learner = new_generator(SIZES, PROMPTS, seed=2)
     params = TorchTrainerParams(
-        kind="torch",
-        device="cpu",
-        dtype="float32",
-        threads=1,
-        micro_batch_tokens=1,
-        gradient_checkpointing=False,
+        kind="torch", device="cpu", dtype="float32", threads=1, micro_batch_tokens=1, gradient_checkpointing=False
     )
     adamw = AdamwParams(kind="adamw", learning_rate=3e-3, beta1=0.9, beta2=0.99, weight_decay=0.0)
     trainer = TorchTrainer(params, adamw, 1.0, trained_denoiser(learner))
@@ -202,6 +186,5 @@ def test_the_denoiser_learns_in_the_trainer_and_is_saved(generator, tmp_path):
     assert losses[-1] < 0.7 * losses[0]
     trainer.save_model(tmp_path)
     assert (
-        load_generator(tmp_path, CPU).draw(PROMPTS, [1, 2, 3], 2, 1.0)
-        == learner.draw(PROMPTS, [1, 2, 3], 2, 1.0)
+        load_generator(tmp_path, CPU).draw(PROMPTS, [1, 2, 3], 2, 1.0) == learner.draw(PROMPTS, [1, 2, 3], 2, 1.0)
     ).all()

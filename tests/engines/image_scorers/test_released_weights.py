@@ -26,9 +26,7 @@ def write_files(folder, weights):
 
 
 def normalised(scorer, images):
-    mean, std = (
-        torch.tensor(values).view(3, 1, 1) for values in (scorer.config.pixel_mean, scorer.config.pixel_std)
-    )
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (scorer.config.pixel_mean, scorer.config.pixel_std))
     return (images - mean) / std
 
 
@@ -73,19 +71,9 @@ def test_blips_own_file_has_the_other_two_heads_and_what_training_left_in_it(tmp
         for name, tensor in published_weights().items()
         if not name.startswith("mlp.")
     }
-    encoders |= {
-        name.replace("visual_encoder.", "visual_encoder_m."): tensor for name, tensor in encoders.items()
-    }
-    encoders |= {
-        "itm_head.weight": torch.ones(2, 64),
-        "itm_head.bias": torch.zeros(2),
-        "temp": torch.tensor(0.05),
-    }
-    encoders |= {
-        "text_decoder.cls.bias": torch.zeros(2),
-        "image_queue": torch.zeros(2),
-        "ptr_queue": torch.zeros(1),
-    }
+    encoders |= {name.replace("visual_encoder.", "visual_encoder_m."): tensor for name, tensor in encoders.items()}
+    encoders |= {"itm_head.weight": torch.ones(2, 64), "itm_head.bias": torch.zeros(2), "temp": torch.tensor(0.05)}
+    encoders |= {"text_decoder.cls.bias": torch.zeros(2), "image_queue": torch.zeros(2), "ptr_queue": torch.zeros(1)}
     scorer = released_scorer(*write_files(tmp_path, {"model": encoders, "config": {"epochs": 20}}))
     assert scorer.config.has_matching_head and scorer.config.matching_token_id == 30523
     assert scorer.config.projection_size == 8 and scorer.config.reward_head is None
@@ -109,9 +97,7 @@ def test_a_file_that_wants_to_run_code_is_refused(tmp_path):
 def test_the_four_golden_scores_of_the_released_model():
     file, vocabulary = SHARED / "weights" / "ImageReward.pt", SHARED / "weights" / "vocab.txt"
     if not (file.exists() and vocabulary.exists()):
-        pytest.skip(
-            f"{file} and the vocabulary of bert-base-uncased beside it are not here: 1.8 GB, not downloaded"
-        )
+        pytest.skip(f"{file} and the vocabulary of bert-base-uncased beside it are not here: 1.8 GB, not downloaded")
     scorer = released_scorer(file, vocabulary).eval()
     with gzip.open(SHARED / "imagereward_readme_example.jsonl.gz", "rt") as file:
         examples = [json.loads(line) for line in file]

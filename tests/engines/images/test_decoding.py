@@ -30,9 +30,7 @@ def decoder():
 @pytest.mark.parametrize("reason", REFUSED)
 def test_each_bad_file_has_its_reason_and_the_next_one_is_fine(decoder, reason):
     found = decoder.decode([*REFUSED[reason], png()])
-    assert [one.reason for one in found[:-1]] == [reason] * len(REFUSED[reason]), [
-        one.detail for one in found
-    ]
+    assert [one.reason for one in found[:-1]] == [reason] * len(REFUSED[reason]), [one.detail for one in found]
     assert all(one.detail for one in found[:-1])
     assert (found[-1].pixels == GRADIENT).all() and found[-1].changes == ()
 

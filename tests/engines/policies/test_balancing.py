@@ -17,10 +17,7 @@ def drawn_lengths(responses: int, most: int, seed: int) -> list[int]:
     """Log-normal with a 99th percentile of four medians, cut off; the mean is near a third of `most`, as in DAPO."""
     generator = random.Random(seed)
     limit = most - PROMPT
-    return [
-        PROMPT + min(limit, 1 + int(0.3 * limit * generator.lognormvariate(0, 0.596)))
-        for _ in range(responses)
-    ]
+    return [PROMPT + min(limit, 1 + int(0.3 * limit * generator.lognormvariate(0, 0.596))) for _ in range(responses)]
 
 
 def useful_share(lengths, max_tokens, ranks, pair_cost) -> float:
@@ -42,8 +39,7 @@ def useful_share(lengths, max_tokens, ranks, pair_cost) -> float:
 def test_ranks_seldom_wait_for_each_other(ranks, max_tokens, responses, pair_cost, least):
     """7B on 8 GPUs and 32B on 128; in ascending order of length, dealt out in turn, it was 0.79 and 0.67."""
     shares = [
-        useful_share(drawn_lengths(responses, max_tokens, seed), max_tokens, ranks, pair_cost)
-        for seed in range(3)
+        useful_share(drawn_lengths(responses, max_tokens, seed), max_tokens, ranks, pair_cost) for seed in range(3)
     ]
     assert mean(shares) >= least
 
@@ -75,12 +71,7 @@ def test_nothing_is_lost_and_no_limit_is_passed(ranks):
 
 def test_what_attention_costs_is_told_by_the_model(tmp_path):
     params = TorchTrainerParams(
-        kind="torch",
-        device="cpu",
-        dtype="float32",
-        threads=1,
-        micro_batch_tokens=64,
-        gradient_checkpointing=False,
+        kind="torch", device="cpu", dtype="float32", threads=1, micro_batch_tokens=64, gradient_checkpointing=False
     )
     model = language_model(write_tiny_policy(tmp_path), params)
     config = model.module.config

@@ -12,11 +12,7 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from stages.engines.policies import forward_probe
-from stages.engines.policies.forward_probe import (
-    check_sampler_forward,
-    check_training_forward,
-    probe_sequences,
-)
+from stages.engines.policies.forward_probe import check_sampler_forward, check_training_forward, probe_sequences
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.policies.policy_folders import count_policy, load_policy, save_policy
@@ -31,12 +27,7 @@ from tests.fakes.tiny_policy import VOCABULARY_TOKENS, byte_tokenizer, tiny_mode
 CPU = torch.device("cpu")
 SAMPLER = TorchSamplerParams(kind="torch", device="cpu", dtype="float32", threads=1, max_sequences=4)
 TRAINER = TorchTrainerParams(
-    kind="torch",
-    device="cpu",
-    dtype="float32",
-    threads=1,
-    micro_batch_tokens=256,
-    gradient_checkpointing=False,
+    kind="torch", device="cpu", dtype="float32", threads=1, micro_batch_tokens=256, gradient_checkpointing=False
 )
 USUAL = {
     "vocab_size": VOCABULARY_TOKENS + 6,  # Qwen 2 adds a token to the tokenizer
@@ -136,12 +127,8 @@ def write_family(folder, kind, settings):
 def plain_gap(model):
     """The largest difference between training's log-probs of packed sequences and transformers' of each alone."""
     numbers = torch.Generator().manual_seed(1)
-    ids = [
-        torch.randint(2, VOCABULARY_TOKENS, (length,), generator=numbers).tolist() for length in (44, 7, 30)
-    ]
-    packed = policy_statistics(
-        model, pack([TokenSequence(row[:1], row[1:]) for row in ids], row_tokens=90)
-    ).logprobs
+    ids = [torch.randint(2, VOCABULARY_TOKENS, (length,), generator=numbers).tolist() for length in (44, 7, 30)]
+    packed = policy_statistics(model, pack([TokenSequence(row[:1], row[1:]) for row in ids], row_tokens=90)).logprobs
     usual = model.config._attn_implementation
     model.config._attn_implementation = "eager"
     gaps = []
@@ -168,9 +155,7 @@ def test_families_that_training_does_not_represent_are_refused(tmp_path, name, i
     kind, settings = WRONG[name]
     model = family(kind, settings, initializer_range)
     model.config._attn_implementation = attention
-    with pytest.raises(
-        UserError, match=rf"training cannot represent \w+ \(\w+\) of {re.escape(str(tmp_path))}"
-    ):
+    with pytest.raises(UserError, match=rf"training cannot represent \w+ \(\w+\) of {re.escape(str(tmp_path))}"):
         check_training_forward(model, tmp_path, CPU)
 
 

@@ -4,12 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from stages.engines.policies.policy_folders import (
-    count_policy,
-    load_model,
-    load_policy,
-    model_without_weights,
-)
+from stages.engines.policies.policy_folders import count_policy, load_model, load_policy, model_without_weights
 from stages.foundations.errors import UserError
 from stages.foundations.params import ChatPrompt
 from tests.fakes.tiny_policy import write_tiny_policy

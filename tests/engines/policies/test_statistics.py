@@ -19,9 +19,7 @@ def plain_logits(model, temperature):
     return [row[len(one.prompt) - 1 : -1] for row, one in zip(rows, SEQUENCES, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("temperature", "log_threshold"), [(1.0, None), (0.7, None), (0.7, -2.0), (1.0, -0.5)]
-)
+@pytest.mark.parametrize(("temperature", "log_threshold"), [(1.0, None), (0.7, None), (0.7, -2.0), (1.0, -0.5)])
 def test_statistics_are_those_of_the_renormalised_distribution(temperature, log_threshold):
     model = tiny_model()
     statistics = policy_statistics(model, pack(SEQUENCES, temperature, log_threshold=log_threshold))
@@ -45,9 +43,7 @@ def test_a_reference_gives_log_probs_and_no_gradient(tmp_path):
 
 @pytest.mark.parametrize(("temperature", "log_threshold"), [(1.0, None), (0.7, None), (0.7, -2.0)])
 @pytest.mark.parametrize("chunk_tokens", [1, 2, 100])
-def test_divergences_are_those_of_the_whole_logits_whatever_the_chunks(
-    temperature, log_threshold, chunk_tokens
-):
+def test_divergences_are_those_of_the_whole_logits_whatever_the_chunks(temperature, log_threshold, chunk_tokens):
     model, other = tiny_model(), tiny_model(seed=1)
     with torch.no_grad():
         rollouts = tuple(row.log_softmax(-1) for row in plain_logits(other, temperature))

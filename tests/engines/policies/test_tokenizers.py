@@ -50,9 +50,7 @@ def qwen_tokenizer():
     """With a merge, so that its pre-tokenizer matters."""
     vocabulary = byte_tokenizer().get_vocab()
     vocabulary |= {"Ġn": len(vocabulary), "12": len(vocabulary) + 1}
-    return Qwen2Tokenizer(
-        vocab=vocabulary, merges=[("Ġ", "n"), ("1", "2")], eos_token="<|end|>", pad_token="<|pad|>"
-    )
+    return Qwen2Tokenizer(vocab=vocabulary, merges=[("Ġ", "n"), ("1", "2")], eos_token="<|end|>", pad_token="<|pad|>")
 
 
 @pytest.mark.parametrize(("model_type", "named"), KNOWN_CLASSES)
@@ -91,7 +89,4 @@ def test_chat_prompts_need_a_template_and_use_it():
     with pytest.raises(UserError, match=r"prompt\.kind: plain"):
         encode_prompt(tokenizer, CHAT, "1+1?")
     tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-    assert (
-        tokenizer.decode(encode_prompt(tokenizer, CHAT, "1+1?"))
-        == "<system>Be brief.<user>1+1? Box it.<assistant>"
-    )
+    assert tokenizer.decode(encode_prompt(tokenizer, CHAT, "1+1?")) == "<system>Be brief.<user>1+1? Box it.<assistant>"

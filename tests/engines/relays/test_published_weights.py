@@ -36,8 +36,7 @@ def as_loaded(weights, version):
 def is_same(loaded, seed=0):
     expected = dict(tensors(seed))
     return loaded.keys() == expected.keys() and all(
-        torch.equal(loaded[name], tensor) and loaded[name].dtype == tensor.dtype
-        for name, tensor in expected.items()
+        torch.equal(loaded[name], tensor) and loaded[name].dtype == tensor.dtype for name, tensor in expected.items()
     )
 
 

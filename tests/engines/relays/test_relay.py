@@ -95,9 +95,7 @@ def is_there(cluster, node, version, seed=None):
     metadata, named = PublishedWeights(weights_folder(cluster[0], node)).load(version)
     loaded = dict(named)
     expected = tensors(version if seed is None else seed)
-    return metadata == {"seed": version} and all(
-        torch.equal(loaded[name], tensor) for name, tensor in expected
-    )
+    return metadata == {"seed": version} and all(torch.equal(loaded[name], tensor) for name, tensor in expected)
 
 
 def poll_until(chain, condition):
@@ -121,9 +119,7 @@ def test_each_version_arrives_on_every_node_and_old_ones_go(cluster, chain_of):
     for version in range(3):
         publish(cluster, version)
         chain.announce(version)
-        arrived = poll_until(
-            chain, lambda version=version: all(version in have for have in chain.have.values())
-        )
+        arrived = poll_until(chain, lambda version=version: all(version in have for have in chain.have.values()))
         assert all(is_there(cluster, node, version) for node in cluster[1])
     poll_until(chain, all_have(chain, [1, 2]))
     received = {one.node: one.fetched.bytes for one in arrived if one.fetched}
@@ -269,7 +265,5 @@ def test_a_node_without_room_says_so(cluster, chain_of, master):
 def test_a_cluster_without_a_package_is_one_sentence(cluster):
     from stages.engines.distributed.ray_session import _require
 
-    with pytest.raises(
-        UserError, match=r"of the Ray cluster lacks no_such_package: install requirements.lock"
-    ):
+    with pytest.raises(UserError, match=r"of the Ray cluster lacks no_such_package: install requirements.lock"):
         _require(the_ray(), ("pydantic", "no_such_package"))

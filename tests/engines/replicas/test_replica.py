@@ -46,9 +46,7 @@ def weights(tmp_path):
 
 
 def replica_of(policy, weights=None):
-    return Replica(
-        partial(stepping_sampler, policy), weights.folder if weights else None, None if weights else 0
-    )
+    return Replica(partial(stepping_sampler, policy), weights.folder if weights else None, None if weights else 0)
 
 
 def finish(replica, report_seconds=10.0):
@@ -88,8 +86,7 @@ def test_seconds_by_activity_add_up(policy):
     reports = [replica.advance(Orders(settings=SETTINGS, begin=TRAJECTORIES, report_seconds=0.0))]
     reports += [replica.advance(Orders(report_seconds=0.0)) for _ in range(4)]
     gaps = [
-        abs(sum(later.seconds.values()) - (later.ended_at - earlier.ended_at))
-        for earlier, later in pairwise(reports)
+        abs(sum(later.seconds.values()) - (later.ended_at - earlier.ended_at)) for earlier, later in pairwise(reports)
     ]
     assert min(gaps) < 0.05  # on a busy machine others have their turn between the looks at the two clocks
     second = replica.advance(Orders(report_seconds=30.0))
@@ -171,12 +168,7 @@ def test_weights_that_stood_still_are_found_whatever_the_bound(policy, weights):
     replica = replica_of(policy, weights)
     publish(weights, 1, seed=0)
     moved = probe_of(tiny_model(0), max_gap=1.0)
-    publish(
-        weights,
-        2,
-        seed=0,
-        probe=Probe(moved.prompts, moved.responses, [x - 0.5 for x in moved.logprobs], 1.0),
-    )
+    publish(weights, 2, seed=0, probe=Probe(moved.prompts, moved.responses, [x - 0.5 for x in moved.logprobs], 1.0))
     assert replica.advance(Orders(pull=1)).pull_failed is None
     assert "not at all" in replica.advance(Orders(pull=2)).pull_failed
 

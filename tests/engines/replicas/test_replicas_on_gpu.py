@@ -58,12 +58,7 @@ def reports(events, replica):
 def test_replicas_pull_hand_over_and_come_back_on_one_gpu(tmp_path):
     policy = write_tiny_policy(tmp_path / "policy", hidden=512, layers=4)
     torch_params = TorchTrainerParams(
-        kind="torch",
-        device="cuda",
-        dtype="mixed",
-        threads=2,
-        micro_batch_tokens=4096,
-        gradient_checkpointing=False,
+        kind="torch", device="cuda", dtype="mixed", threads=2, micro_batch_tokens=4096, gradient_checkpointing=False
     )
     adamw = AdamwParams(kind="adamw", learning_rate=1e-5, beta1=0.9, beta2=0.95, weight_decay=0.0)
     trainer = build_trainer(torch_params, adamw, 1.0, language_model(policy, torch_params))
@@ -86,9 +81,7 @@ def test_replicas_pull_hand_over_and_come_back_on_one_gpu(tmp_path):
             fleet.order(0, Orders(withdraw=tuple(JOBS)))
             until(fleet, events, lambda: any(report.withdrawn for report in reports(events, 0)))
             (moved,) = [report.withdrawn for report in reports(events, 0) if report.withdrawn]
-            begun = {
-                name: Trajectory(JOBS[name].prompt, JOBS[name].seed, part) for name, part in moved.items()
-            }
+            begun = {name: Trajectory(JOBS[name].prompt, JOBS[name].seed, part) for name, part in moved.items()}
             assert begun and all(one.begun.token_ids for one in begun.values())
             fleet.order(1, Orders(begin=begun, under=1, settings=SETTINGS))
             ended = {}
@@ -113,9 +106,7 @@ def test_replicas_pull_hand_over_and_come_back_on_one_gpu(tmp_path):
             fleet.order(0, Orders(pull=1))
             before = len(reports(events, 0))
             until(fleet, events, lambda: any(report.pulled for report in reports(events, 0)[before:]))
-            assert torch.cuda.mem_get_info()[0] > free - (2 << 30), (
-                "the killed replica's memory is still taken"
-            )
+            assert torch.cuda.mem_get_info()[0] > free - (2 << 30), "the killed replica's memory is still taken"
         finally:
             fleet.close()
             trainer.close()

@@ -72,9 +72,7 @@ def test_weights_are_published_once_and_used_by_all(replicas, policy):
     alone = build_sampler(ALONE, policy)
     alone.load_weights(tiny_model(seed=3).named_parameters(), 7)
     prompts, responses = [[4, 5], [6]], [[7, 8, 9], [10]]
-    for one, other in zip(
-        replicas.logprobs(prompts, responses), alone.logprobs(prompts, responses), strict=True
-    ):
+    for one, other in zip(replicas.logprobs(prompts, responses), alone.logprobs(prompts, responses), strict=True):
         assert one == pytest.approx(other, abs=1e-5)
     drawn = sample_trajectories(replicas, TRAJECTORIES, SETTINGS)
     assert is_alike(drawn, sample_trajectories(alone, TRAJECTORIES, SETTINGS))
@@ -96,8 +94,7 @@ def test_a_lost_replica_costs_time_and_nothing_else(replicas, policy, sent):
     assert is_alike([drawn[index] for index in range(len(many))], expected)
     assert_all_end([victim])
     assert is_alike(
-        sample_trajectories(replicas, TRAJECTORIES, SETTINGS),
-        sample_trajectories(alone, TRAJECTORIES, SETTINGS),
+        sample_trajectories(replicas, TRAJECTORIES, SETTINGS), sample_trajectories(alone, TRAJECTORIES, SETTINGS)
     )
 
 

@@ -98,8 +98,7 @@ def test_greedy_takes_the_likeliest_and_reports_temperature_one():
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{}, {"temperature": 0.7}, {"top_k": 3}, {"top_p": 0.6}, {"log_threshold": -1.0}, {"temperature": 0.0}],
+    "changes", [{}, {"temperature": 0.7}, {"top_k": 3}, {"top_p": 0.6}, {"log_threshold": -1.0}, {"temperature": 0.0}]
 )
 def test_the_distribution_is_that_of_the_drawn_token_to_the_bit_and_sums_to_one(changes):
     settings = replace(SETTINGS, **changes)

@@ -57,9 +57,7 @@ def moved(one, begun):
 @pytest.mark.parametrize(("kind", "sizes"), MODELS)
 @pytest.mark.parametrize("piece_bytes", [0, 1_000_000])
 @pytest.mark.parametrize("refill", [0.0, 0.5])
-def test_whoever_comes_late_or_moves_draws_what_it_would_have_drawn(
-    kind, sizes, piece_bytes, refill, monkeypatch
-):
+def test_whoever_comes_late_or_moves_draws_what_it_would_have_drawn(kind, sizes, piece_bytes, refill, monkeypatch):
     """Random arrivals and departures between two decodings, with caches apart and with caches joined."""
     monkeypatch.setitem(torch_decoding.PIECE_BYTES, "cpu", piece_bytes)
     monkeypatch.setitem(torch_decoding.REFILL_SHARE, "cpu", refill)
@@ -84,9 +82,7 @@ def test_whoever_comes_late_or_moves_draws_what_it_would_have_drawn(
             for number in (0, 1):
                 begun = places[number].withdraw([name for name in gone if here[name] == number])
                 moves += sum(len(one.token_ids) > 0 for one in begun.values())
-                places[1 - number].admit(
-                    {name: moved(named(asked)[name], one) for name, one in begun.items()}
-                )
+                places[1 - number].admit({name: moved(named(asked)[name], one) for name, one in begun.items()})
                 here |= dict.fromkeys(begun, 1 - number)
                 gone = [name for name in gone if name not in begun]
     assert_same(ended, expected)
@@ -125,9 +121,7 @@ def test_what_is_streamed_is_what_is_drawn():
 
 def test_the_limit_counts_what_was_begun_elsewhere_and_samples_are_whole():
     built = sampler()
-    (one,) = [one for one in trajectories(8) if len(drawn_alone(built, [one]).popitem()[1].token_ids) == 40][
-        :1
-    ]
+    (one,) = [one for one in trajectories(8) if len(drawn_alone(built, [one]).popitem()[1].token_ids) == 40][:1]
     whole = sample_trajectories(built, [one], LONG)[0]
     for count in (1, 20, 39):
         begun = Begun(whole.token_ids[:count], whole.logprobs[:count])

@@ -6,14 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from stages.algorithms.token_statistics import pruned_logprobs, safe_vocabulary
 from stages.engines.samplers import decoder
@@ -106,9 +99,7 @@ def test_pruned_logprobs_are_the_trainers():
     ):
         for sample in samples:
             with torch.no_grad():
-                logits = (
-                    model(torch.tensor([[*prompt, *sample.token_ids]])).logits[:, len(prompt) - 1 : -1] / 0.8
-                )
+                logits = model(torch.tensor([[*prompt, *sample.token_ids]])).logits[:, len(prompt) - 1 : -1] / 0.8
             expected, outside = pruned_logprobs(logits, torch.tensor([sample.token_ids]), threshold)
             assert sample.logprobs == pytest.approx(expected[0].tolist(), abs=2e-5)
             assert not outside.any()
@@ -124,17 +115,13 @@ def test_scaled_rotary_positions_are_the_models():
         original_max_position_embeddings=16,
     )
     model = make("llama", rope_parameters=scaling)
-    drawn = sample_numbered(
-        TorchSampler(PARAMS, model, END), PROMPTS, 2, replace(SETTINGS, max_response_tokens=40), 0
-    )
+    drawn = sample_numbered(TorchSampler(PARAMS, model, END), PROMPTS, 2, replace(SETTINGS, max_response_tokens=40), 0)
     assert_logprobs_are_the_models(model, PROMPTS, drawn)
 
 
 def test_bfloat16_stays_near_the_models_own_bfloat16():
     model = make("llama", num_key_value_heads=2).to(torch.bfloat16)
-    drawn = sample_numbered(
-        TorchSampler(replace_params(dtype="bfloat16"), model, END), PROMPTS, 4, SETTINGS, seed=1
-    )
+    drawn = sample_numbered(TorchSampler(replace_params(dtype="bfloat16"), model, END), PROMPTS, 4, SETTINGS, seed=1)
     assert_logprobs_are_the_models(model, PROMPTS, drawn, tolerance=0.25)
 
 
@@ -145,9 +132,7 @@ def test_compaction_changes_no_response(open_share, spare_places, monkeypatch):
     expected = sample_numbered(sampler, PROMPTS, 12, settings, seed=5)
     monkeypatch.setattr(decoder, "OPEN_SHARE", open_share)
     monkeypatch.setattr(decoder, "SPARE_PLACES", spare_places)
-    for samples, others in zip(
-        expected, sample_numbered(sampler, PROMPTS, 12, settings, seed=5), strict=True
-    ):
+    for samples, others in zip(expected, sample_numbered(sampler, PROMPTS, 12, settings, seed=5), strict=True):
         for sample, other in zip(samples, others, strict=True):
             assert sample.token_ids == other.token_ids
             assert sample.logprobs == pytest.approx(other.logprobs, abs=1e-5)
@@ -155,14 +140,10 @@ def test_compaction_changes_no_response(open_share, spare_places, monkeypatch):
 
 def test_greedy_responses_equal_transformers_generate():
     model = make("llama", num_key_value_heads=2)
-    drawn = sample_numbered(
-        TorchSampler(PARAMS, model, END), PROMPTS, 1, replace(SETTINGS, temperature=0.0), seed=0
-    )
+    drawn = sample_numbered(TorchSampler(PARAMS, model, END), PROMPTS, 1, replace(SETTINGS, temperature=0.0), seed=0)
     for prompt, (sample,) in zip(PROMPTS, drawn, strict=True):
         ids = torch.tensor([prompt])
-        generated = model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False
-        )
+        generated = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
         assert sample.token_ids == generated[0, len(prompt) :].tolist()
 
 
@@ -246,11 +227,7 @@ def test_kept_distributions_are_the_models_and_change_no_response(changes):
 
 def trajectories(count, first=0):
     numbers = range(first, first + count)
-    return [
-        Trajectory(prompt, 1000 * place + number)
-        for place, prompt in enumerate(PROMPTS)
-        for number in numbers
-    ]
+    return [Trajectory(prompt, 1000 * place + number) for place, prompt in enumerate(PROMPTS) for number in numbers]
 
 
 def by_identity(sampler, asked, settings=SETTINGS):
@@ -284,9 +261,7 @@ def test_responses_are_handed_over_as_they_end_and_a_caller_may_stop(monkeypatch
     monkeypatch.setattr(Decoder, "hidden", lambda *given: (steps.append(1), hidden(*given))[1])
     settings = replace(SETTINGS, max_response_tokens=40)
     whole = [(len(one.token_ids), len(steps)) for _, one in sampler.stream(trajectories(6), settings)]
-    assert whole == sorted(whole) and all(
-        tokens == made for tokens, made in whole
-    )  # none waited for a longer one
+    assert whole == sorted(whole) and all(tokens == made for tokens, made in whole)  # none waited for a longer one
     steps.clear()
     stream = sampler.stream(trajectories(6), settings)
     _, first = next(stream)

@@ -49,9 +49,7 @@ def test_lengths_are_log_normal_and_those_of_a_group_are_alike():
     assert drawn[int(0.99 * len(drawn))] == pytest.approx(10_000, rel=0.2)
     logs = [[math.log(length) for length in group] for group in groups]
     within = statistics.fmean(statistics.variance(group) for group in logs)
-    assert within / statistics.variance([value for group in logs for value in group]) == pytest.approx(
-        0.7, abs=0.05
-    )
+    assert within / statistics.variance([value for group in logs for value in group]) == pytest.approx(0.7, abs=0.05)
 
 
 def test_a_response_ends_with_the_end_token_at_its_length_or_is_cut():

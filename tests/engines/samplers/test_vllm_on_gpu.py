@@ -28,12 +28,7 @@ SAMPLER = VllmSamplerParams(
     enforce_eager=False,
 )
 TRAINER = TorchTrainerParams(
-    kind="torch",
-    device="cuda",
-    dtype="mixed",
-    threads=1,
-    micro_batch_tokens=4096,
-    gradient_checkpointing=False,
+    kind="torch", device="cuda", dtype="mixed", threads=1, micro_batch_tokens=4096, gradient_checkpointing=False
 )
 ADAMW = AdamwParams(kind="adamw", learning_rate=0.02, beta1=0.9, beta2=0.95, weight_decay=0.0)
 SETTINGS = SamplingSettings(1.0, 1.0, 0, 64, None)
@@ -96,8 +91,7 @@ def test_graphs_see_the_weights_of_a_sync(both):
 
 
 @pytest.mark.skipif(
-    tuple(map(int, VLLM.split(".")[:2])) < (0, 32),
-    reason=f"vLLM {VLLM} has the newer runner for some models only",
+    tuple(map(int, VLLM.split(".")[:2])) < (0, 32), reason=f"vLLM {VLLM} has the newer runner for some models only"
 )
 def test_the_newer_runner_is_the_one_that_runs(both):
     """Its seeded requests are drawn in one kernel, the older one's in one each."""

@@ -42,12 +42,7 @@ PARAMS = VllmSamplerParams(
     enforce_eager=True,
 )
 TRAINER = TorchTrainerParams(
-    kind="torch",
-    device="cpu",
-    dtype="float32",
-    threads=1,
-    micro_batch_tokens=512,
-    gradient_checkpointing=False,
+    kind="torch", device="cpu", dtype="float32", threads=1, micro_batch_tokens=512, gradient_checkpointing=False
 )
 ADAMW = AdamwParams(kind="adamw", learning_rate=0.02, beta1=0.9, beta2=0.95, weight_decay=0.0)
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=16, log_threshold=None)
@@ -193,9 +188,7 @@ def test_the_seed_decides_and_samples_differ(pair):
 
 
 def test_a_trajectory_is_drawn_the_same_alone_and_beside_others(pair):
-    asked = [
-        Trajectory(prompt, 10 * place + number) for place, prompt in enumerate(PROMPTS) for number in range(3)
-    ]
+    asked = [Trajectory(prompt, 10 * place + number) for place, prompt in enumerate(PROMPTS) for number in range(3)]
     together = sample_trajectories(pair.sampler, asked, SETTINGS)
     backwards = sample_trajectories(pair.sampler, asked[::-1], SETTINGS)[::-1]
     assert [one.token_ids for one in together] == [one.token_ids for one in backwards]
@@ -276,9 +269,7 @@ def test_progress_is_shown_with_a_label_only(pair, capsys, monkeypatch):
 def test_prompts_that_do_not_fit_are_refused_before_any_work(pair):
     with pytest.raises(UserError, match=r"60 tokens .*max_model_tokens = 64"):
         sample_numbered(pair.sampler, [[5] * 60], 1, SETTINGS, seed=1)
-    assert pair.sampler.logprobs([[5] * 10], [[6] * 54])[0][0] < 0, (
-        "the longest sequence itself can be scored"
-    )
+    assert pair.sampler.logprobs([[5] * 10], [[6] * 54])[0][0] < 0, "the longest sequence itself can be scored"
 
 
 def test_settings_that_vllm_refuses_are_the_users_mistake(pair):
@@ -322,9 +313,7 @@ def test_an_engine_that_computes_another_function_is_refused(pair, tmp_path, dty
     """The engine of one policy, and transformers' log-probs of another."""
     folder = write_tiny_policy(tmp_path, seed=4, initializer_range=0.2)
     reference = transformers_reference(folder, torch.device("cpu"), PARAMS.max_model_tokens)
-    with pytest.raises(
-        UserError, match=r"vLLM does not compute what transformers .* LlamaForCausalLM \(llama\)"
-    ):
+    with pytest.raises(UserError, match=r"vLLM does not compute what transformers .* LlamaForCausalLM \(llama\)"):
         check_engine_forward(reference, "vLLM", dtype, pair.sampler.logprobs)
 
 
@@ -353,9 +342,7 @@ def test_kept_distributions_are_the_trainers(pair):
     settings = replace(SETTINGS, temperature=0.8, log_threshold=-1.5, keeps_distributions=True)
     for prompt, sample in flat(sample_numbered(pair.sampler, PROMPTS, 3, settings, seed=12)):
         rows = sample.distributions
-        assert rows[torch.arange(len(rows)), sample.token_ids].tolist() == pytest.approx(
-            sample.logprobs, abs=1e-6
-        )
+        assert rows[torch.arange(len(rows)), sample.token_ids].tolist() == pytest.approx(sample.logprobs, abs=1e-6)
         with torch.no_grad():
             logits = pair.trainer.model.module(torch.tensor([[*prompt, *sample.token_ids]])).logits
         heated = logits[0, len(prompt) - 1 : -1] / 0.8
@@ -426,9 +413,7 @@ def test_a_sampler_that_rests_wakes_around_the_next_weights(pair, monkeypatch):
     monkeypatch.setattr(engine, "sleep", lambda level: calls.append(("sleep", level)))
     monkeypatch.setattr(engine, "wake_up", lambda tags: calls.append(("wake_up", *tags)))
     load = engine.collective_rpc
-    monkeypatch.setattr(
-        engine, "collective_rpc", lambda name, **others: (calls.append(name), load(name, **others))
-    )
+    monkeypatch.setattr(engine, "collective_rpc", lambda name, **others: (calls.append(name), load(name, **others)))
     pair.sampler.rest()
     pair.sampler.rest()
     assert pair.sampler.is_resting

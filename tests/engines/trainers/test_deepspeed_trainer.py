@@ -33,18 +33,11 @@ from tests.fakes.small_models import LESSONS, REWARD
 from tests.fakes.tiny_policy import write_tiny_policy
 
 # Looked for and not imported: every worker collects this file, and the import takes three seconds.
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed"
-)
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 ROOT = Path(__file__).resolve().parents[3]
 LINEAR = torch.nn.functional.linear
 TORCH = TorchTrainerParams(
-    kind="torch",
-    device="cpu",
-    dtype="float32",
-    threads=1,
-    micro_batch_tokens=64,
-    gradient_checkpointing=False,
+    kind="torch", device="cpu", dtype="float32", threads=1, micro_batch_tokens=64, gradient_checkpointing=False
 )
 
 
@@ -61,9 +54,7 @@ def reference(policy):
     for step in range(UPDATES):
         batches = [batch for batch in micro_batches(step) if batch.response_mask.any()]
         updates.append(trainer.update(batches, weighted_loss, 1.0))
-    assert max(update.gradient_norm for update in updates) > MAX_NORM, (
-        "clipping is to be part of the comparison"
-    )
+    assert max(update.gradient_norm for update in updates) > MAX_NORM, "clipping is to be part of the comparison"
     return updates, snapshot(trainer)
 
 
@@ -157,24 +148,18 @@ def test_statistics_that_a_model_keeps_are_part_of_it(zero_stage, tmp_path):
     resumed.close()
 
 
-@pytest.mark.parametrize(
-    ("zero_stage", "dtype"), [(0, "float32"), (2, "float32"), (1, "mixed"), (3, "mixed")]
-)
+@pytest.mark.parametrize(("zero_stage", "dtype"), [(0, "float32"), (2, "float32"), (1, "mixed"), (3, "mixed")])
 def test_one_process_needs_no_launcher(policy, reference, zero_stage, dtype):
     updates, weights = reference
     trainer = deepspeed_trainer(zero_stage, policy, dtype)
     own = [trainer.update(micro_batches(step), weighted_loss, 1.0) for step in range(UPDATES)]
     exactness = 1e-5 if dtype == "float32" else 0.02
-    assert [update.loss for update in own] == pytest.approx(
-        [update.loss for update in updates], abs=exactness
-    )
+    assert [update.loss for update in own] == pytest.approx([update.loss for update in updates], abs=exactness)
     for name, weight in snapshot(trainer).items():
         torch.testing.assert_close(weight.float(), weights[name], atol=exactness, rtol=0, msg=name)
     trainer.close()
     assert not torch.distributed.is_initialized()
-    assert (
-        torch.nn.functional.linear is LINEAR
-    )  # else every model of this process rounds otherwise from now on
+    assert torch.nn.functional.linear is LINEAR  # else every model of this process rounds otherwise from now on
 
 
 @pytest.mark.parametrize("loaded", ["all of it", "none of it", "a part that failed"])
@@ -239,9 +224,7 @@ def test_weights_that_zero_3_spreads_are_whole_only_where_they_are_used(
     trainer.close()
 
 
-MUON = MuonParams(
-    kind="muon", learning_rate=0.02, adamw_learning_rate=0.003, beta1=0.9, beta2=0.95, weight_decay=0.0
-)
+MUON = MuonParams(kind="muon", learning_rate=0.02, adamw_learning_rate=0.003, beta1=0.9, beta2=0.95, weight_decay=0.0)
 
 
 @pytest.mark.parametrize(
@@ -249,11 +232,7 @@ MUON = MuonParams(
     [
         (deepspeed_params(2), MUON, "trainer.kind: torch"),
         (deepspeed_params(0, "mixed"), ADAMW, "zero_stage: 1"),
-        (
-            deepspeed_params(0).model_copy(update={"offload_optimizer": True}),
-            ADAMW,
-            "zero_stage to 1, 2 or 3",
-        ),
+        (deepspeed_params(0).model_copy(update={"offload_optimizer": True}), ADAMW, "zero_stage to 1, 2 or 3"),
     ],
 )
 def test_what_deepspeed_cannot_do_is_refused_with_a_remedy(params, optimizer, said):

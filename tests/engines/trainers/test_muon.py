@@ -20,10 +20,7 @@ def weights_with_gradients(seed):
 def test_it_goes_where_torch_goes_but_for_the_rounding(seed):
     (ours, draw_ours), (torchs, draw_torchs) = weights_with_gradients(seed), weights_with_gradients(seed)
     before = [weight.detach().clone() for weight in ours]
-    one, other = (
-        Float32Muon(ours, lr=0.02, weight_decay=0.1),
-        torch.optim.Muon(torchs, lr=0.02, weight_decay=0.1),
-    )
+    one, other = (Float32Muon(ours, lr=0.02, weight_decay=0.1), torch.optim.Muon(torchs, lr=0.02, weight_decay=0.1))
     for _ in range(4):
         draw_ours(), draw_torchs()
         one.step(), other.step()

@@ -49,10 +49,7 @@ def test_one_step_raises_the_score_of_the_preferred_above_the_other():
 def test_the_gradient_is_that_of_the_whole_batch_in_plain_torch(lesson):
     model = lesson.model()
     whole = Rows(
-        *(
-            torch.cat(parts)
-            for parts in zip(*((b.first, b.second) for b in lesson.micro_batches), strict=True)
-        )
+        *(torch.cat(parts) for parts in zip(*((b.first, b.second) for b in lesson.micro_batches), strict=True))
     )
     share, _ = lesson.loss(model.forward(model.module, whole), whole)
     norm = nn.utils.get_total_norm(torch.autograd.grad(share, list(model.module.parameters())))

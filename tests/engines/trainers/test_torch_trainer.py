@@ -13,28 +13,15 @@ from stages.engines.trainers.torch_trainer import TorchTrainer, allocate_state
 from tests.fakes.tiny_policy import VOCABULARY_TOKENS, byte_tokenizer, write_tiny_policy
 
 PARAMS = TorchTrainerParams(
-    kind="torch",
-    device="cpu",
-    dtype="float32",
-    threads=1,
-    micro_batch_tokens=64,
-    gradient_checkpointing=False,
+    kind="torch", device="cpu", dtype="float32", threads=1, micro_batch_tokens=64, gradient_checkpointing=False
 )
 ADAMW = AdamwParams(kind="adamw", learning_rate=0.01, beta1=0.9, beta2=0.95, weight_decay=0.1)
-MUON = MuonParams(
-    kind="muon", learning_rate=0.02, adamw_learning_rate=0.003, beta1=0.9, beta2=0.98, weight_decay=0.01
-)
-BATCHES = [
-    pack([TokenSequence([5, 6, 7], [8, 9])]),
-    pack([TokenSequence([10], [11, 12, 13]), TokenSequence([3], [4])]),
-]
+MUON = MuonParams(kind="muon", learning_rate=0.02, adamw_learning_rate=0.003, beta1=0.9, beta2=0.98, weight_decay=0.01)
+BATCHES = [pack([TokenSequence([5, 6, 7], [8, 9])]), pack([TokenSequence([10], [11, 12, 13]), TokenSequence([3], [4])])]
 
 
 def likelihood(statistics, batch):
-    return -(statistics.logprobs * batch.response_mask).sum() / 6, {
-        "tokens": batch.response_mask.sum(),
-        "t_max": 1.0,
-    }
+    return -(statistics.logprobs * batch.response_mask).sum() / 6, {"tokens": batch.response_mask.sum(), "t_max": 1.0}
 
 
 @pytest.fixture
@@ -57,9 +44,7 @@ def test_updates_lower_the_loss_and_report_sums(policy, optimizer):
 
 
 def test_micro_batches_add_up_to_the_whole_batch(policy):
-    whole = pack(
-        [TokenSequence([5, 6, 7], [8, 9]), TokenSequence([10], [11, 12, 13]), TokenSequence([3], [4])]
-    )
+    whole = pack([TokenSequence([5, 6, 7], [8, 9]), TokenSequence([10], [11, 12, 13]), TokenSequence([3], [4])])
     apart, together = make(policy), make(policy)
     one, other = apart.update(BATCHES, likelihood, 1.0), together.update([whole], likelihood, 1.0)
     assert one.loss == pytest.approx(other.loss, abs=1e-5)
@@ -75,9 +60,7 @@ def test_gradient_checkpointing_changes_no_number(policy):
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_dropout_of_a_policy_is_off(tmp_path, checkpointing):
     """GPT-2 drops a tenth of its activations in torch's training mode, by torch's global random stream."""
-    config = GPT2Config(
-        vocab_size=VOCABULARY_TOKENS, n_embd=32, n_layer=2, n_head=2, n_positions=64, eos_token_id=0
-    )
+    config = GPT2Config(vocab_size=VOCABULARY_TOKENS, n_embd=32, n_layer=2, n_head=2, n_positions=64, eos_token_id=0)
     assert config.attn_pdrop and config.embd_pdrop and config.resid_pdrop
     torch.manual_seed(0)
     save_policy(GPT2LMHeadModel(config), byte_tokenizer(), tmp_path)

@@ -12,11 +12,7 @@ from tests.engines.trainers.test_other_models import assert_same, make_trainer, 
 from tests.fakes.small_models import REWARD
 
 SCHEDULE = Schedule(
-    steps=7,
-    warmup_steps=2,
-    final_learning_rate_fraction=0.1,
-    validate_every_steps=2,
-    checkpoint_every_steps=3,
+    steps=7, warmup_steps=2, final_learning_rate_fraction=0.1, validate_every_steps=2, checkpoint_every_steps=3
 )
 LOSSES = {2: 0.5, 4: 0.3, 6: 0.4, 7: 0.6}
 """Validation loss by step: the best is neither the first nor the last."""
@@ -74,7 +70,5 @@ def test_a_run_that_is_cut_off_goes_on_from_its_last_checkpoint(tmp_path, stop_a
 
 
 def test_of_equal_losses_the_first_is_the_best():
-    rows = [
-        {"step": step, "loss/validation": loss} for step, loss in zip(itertools.count(1), [0.4, 0.3, 0.3])
-    ]
+    rows = [{"step": step, "loss/validation": loss} for step, loss in zip(itertools.count(1), [0.4, 0.3, 0.3])]
     assert best_row([{"step": 0}, *rows])["step"] == 2

@@ -49,12 +49,7 @@ def judge_with(answer):
 
 
 def test_judgements_are_verdicts_in_order_and_equal_pairs_are_asked_once():
-    words = {
-        "seven": "so Judgement: correct",
-        "eight": "Judgement: wrong",
-        "none": "Judgement: not_found",
-        "odd": "?",
-    }
+    words = {"seven": "so Judgement: correct", "eight": "Judgement: wrong", "none": "Judgement: not_found", "odd": "?"}
     sampler, judge = judge_with(lambda prompt: next(said for word, said in words.items() if word in prompt))
     with judge:
         pairs = [("7", "seven"), ("7", "eight"), ("7", "none"), ("7", "odd"), ("7", "seven")]
@@ -145,6 +140,4 @@ def test_a_response_without_a_prediction_is_unparsed_and_not_asked_about():
     assert {one.verdict for one in judged} == {Verdict.UNPARSED}
     assert [one.reason for one in judged[1:3]] == ["no_answer_marker", "truncated"]
     assert scorer.asked == []
-    assert (
-        judge.judge([("7", "7")])[0].verdict is Verdict.CORRECT
-    )  # a bare answer, where no marker is asked for
+    assert judge.judge([("7", "7")])[0].verdict is Verdict.CORRECT  # a bare answer, where no marker is asked for

@@ -44,13 +44,7 @@ def verdicts(judgements):
 
 def test_plain_answers_start_no_worker():
     with Verifier(PARAMS) as verifier:
-        pairs = [
-            ("12", r"\boxed{12}"),
-            ("12", r"\boxed{13}"),
-            ("12", r"\boxed{1"),
-            ("12", ""),
-            ("12", "#### 12"),
-        ]
+        pairs = [("12", r"\boxed{12}"), ("12", r"\boxed{13}"), ("12", r"\boxed{1"), ("12", ""), ("12", "#### 12")]
         assert verdicts(verifier.judge(pairs)) == ["correct", "wrong", "unparsed", "unparsed", "correct"]
         assert verifier.worker_pids() == []
 
@@ -158,9 +152,7 @@ def test_a_worker_that_cannot_start_is_an_error_not_a_verdict(monkeypatch):
 def test_model_output_writes_no_file(verifier, tmp_path):
     target = tmp_path / "written"
     code = f"__import__('os').system('touch {target}')"
-    judged = verifier.judge(
-        [("5", form % code) for form in (r"\boxed{%s}", "%s", "Answer: %s", "$%s$", "5+%s")]
-    )
+    judged = verifier.judge([("5", form % code) for form in (r"\boxed{%s}", "%s", "Answer: %s", "$%s$", "5+%s")])
     assert "correct" not in verdicts(judged)
     assert not target.exists()
 

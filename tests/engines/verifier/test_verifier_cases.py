@@ -31,9 +31,7 @@ def verdicts():
 @pytest.mark.parametrize("kind", KINDS)
 def test_wrong_answers_of_every_kind_are_not_called_correct(kind, verdicts):
     false = [
-        row
-        for row, verdict in zip(ROWS, verdicts, strict=True)
-        if row[:2] == [kind, "-"] and verdict == "correct"
+        row for row, verdict in zip(ROWS, verdicts, strict=True) if row[:2] == [kind, "-"] and verdict == "correct"
     ]
     assert false == []
 
@@ -41,8 +39,6 @@ def test_wrong_answers_of_every_kind_are_not_called_correct(kind, verdicts):
 @pytest.mark.parametrize("kind", KINDS)
 def test_correct_answers_of_every_kind_are_recognised(kind, verdicts):
     missed = [
-        row
-        for row, verdict in zip(ROWS, verdicts, strict=True)
-        if row[:2] == [kind, "+"] and verdict != "correct"
+        row for row, verdict in zip(ROWS, verdicts, strict=True) if row[:2] == [kind, "+"] and verdict != "correct"
     ]
     assert missed == []

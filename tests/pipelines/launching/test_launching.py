@@ -89,24 +89,10 @@ esac
 
 @pytest.mark.parametrize(
     "option",
-    [
-        "touch",
-        "--prolog=/tmp/x",
-        "--output=/tmp/x",
-        "--export=ALL,A=b",
-        "-p",
-        "--prol=x",
-        "--partition\n=a",
-        "",
-    ],
+    ["touch", "--prolog=/tmp/x", "--output=/tmp/x", "--export=ALL,A=b", "-p", "--prol=x", "--partition\n=a", ""],
 )
 def test_a_recipe_gives_srun_no_program_and_no_file(option):
-    launch = {
-        "nodes": 2,
-        "gpus_per_node": 1,
-        "hours": 1,
-        "command": {**SLURM, "options": ["--mem=1G", option]},
-    }
+    launch = {"nodes": 2, "gpus_per_node": 1, "hours": 1, "command": {**SLURM, "options": ["--mem=1G", option]}}
     with pytest.raises(ValidationError, match=r"may not be set by a recipe: give --NAME or --NAME=VALUE"):
         LaunchParams.model_validate(launch)
 
@@ -121,12 +107,7 @@ def bench(tmp_path):
     """A folder to run the launcher in, with tools of its own first on PATH."""
     (tmp_path / "bin").mkdir()
     path = os.pathsep.join([str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
-    env = {
-        **os.environ,
-        "PATH": path,
-        "PYTHONPATH": f"{tmp_path}{os.pathsep}{PROJECT}",
-        "OMP_NUM_THREADS": "1",
-    }
+    env = {**os.environ, "PATH": path, "PYTHONPATH": f"{tmp_path}{os.pathsep}{PROJECT}", "OMP_NUM_THREADS": "1"}
     env.pop("DVC_STAGE", None)
 
     def tool(name, text):
@@ -146,9 +127,7 @@ def bench(tmp_path):
 
 @pytest.mark.parametrize("kind", ["python", "torchrun"])
 def test_several_nodes_need_a_tool_that_reaches_them(kind):
-    with pytest.raises(
-        ValueError, match=r"set command\.kind slurm, kubernetes, kuberay or skypilot, or nodes 1"
-    ):
+    with pytest.raises(ValueError, match=r"set command\.kind slurm, kubernetes, kuberay or skypilot, or nodes 1"):
         launch(command={"kind": kind})
     here = launch(nodes=1, command={"kind": kind})
     assert (here.ranks, here.is_here) == ({"python": 1, "torchrun": 8}[kind], True)
@@ -167,18 +146,14 @@ def test_a_stage_that_runs_no_model_asks_for_no_machines(tmp_path, agreement, ra
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
     stage = ["filter_web", "--params", str(tmp_path / "params.yaml")]
     assert launch_of(stage).ranks == ranks
-    assert shown(launch_of(stage), ["-m", "stages", *stage]).startswith(
-        "srun" if ranks > 1 else "python -m stages"
-    )
+    assert shown(launch_of(stage), ["-m", "stages", *stage]).startswith("srun" if ranks > 1 else "python -m stages")
 
 
 def test_srun_starts_one_task_on_each_node_for_as_long_as_the_stage_may_run():
     told = shlex.split(shown(launch(), STAGE))
     wanted = {"--nodes=2", "--ntasks=2", "--gpus-per-node=8", "--time=90", "--kill-on-bad-exit=1"}
     assert told[0] == "srun" and wanted < set(told) and told[-4:-1] == ["--partition=gpu", "bash", "-c"]
-    assert "--nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d" in told[-1] and told[-1].endswith(
-        "--out 'rl 1'"
-    )
+    assert "--nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d" in told[-1] and told[-1].endswith("--out 'rl 1'")
 
 
 @pytest.mark.slow
@@ -274,12 +249,8 @@ def test_a_skypilot_task_says_where_each_node_finds_the_first_one():
     task = yaml.safe_load(shown(launch(command=SKYPILOT), STAGE))
     assert task["num_nodes"] == 2 and task["resources"] == {"infra": "k8s", "accelerators": "H100:8"}
     script = f"set -e\nexport SKYPILOT_NODE_RANK=1 SKYPILOT_NODE_IPS='10.0.0.1\n10.0.0.2'\n{task['run']}"
-    words = script.replace("cd /shared/retrace", "").replace(
-        "exec /shared/retrace/.venv/bin/python", "printf '%s\\n'"
-    )
-    told = subprocess.run(["bash", "-c", words], capture_output=True, text=True, check=True).stdout.split(
-        "\n"
-    )
+    words = script.replace("cd /shared/retrace", "").replace("exec /shared/retrace/.venv/bin/python", "printf '%s\\n'")
+    told = subprocess.run(["bash", "-c", words], capture_output=True, text=True, check=True).stdout.split("\n")
     assert {"--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1"} < set(told) and "rl 1" in told
 
 

@@ -19,16 +19,7 @@ from pipelines.simulating.setting import paper_settings
 from pipelines.simulating.table import Cell, draw, ratios, sentence
 
 PROJECT = Path(__file__).resolve().parents[3]
-KEYS = [
-    "model",
-    "gpus",
-    "policy",
-    "seconds_per_step",
-    "rollout_gpus",
-    "staleness_mean",
-    "staleness_max",
-    "kv_used",
-]
+KEYS = ["model", "gpus", "policy", "seconds_per_step", "rollout_gpus", "staleness_mean", "staleness_max", "kv_used"]
 
 
 def invoke(*arguments):
@@ -80,27 +71,18 @@ app(["simulate", *sys.argv[1:], "--steps", "1", "--jobs", "1", "--policies", "sy
     [
         (["--paper", "--gpus", 0], "0 GPUs simulate nothing: give --gpus 1 or more"),
         (["--paper", "--model", "8B"], "no model '8B' in the paper: there are 7B, 32B, 72B"),
-        (
-            ["--paper", "--model", "72B", "--gpus", 4],
-            "a replica of 72B takes 8 GPUs (tensor parallel) and there are 4",
-        ),
+        (["--paper", "--model", "72B", "--gpus", 4], "a replica of 72B takes 8 GPUs (tensor parallel) and there are 4"),
         (["--paper", "--policies", "laminar"], "no policy 'laminar': there are synchronous, "),
         (["--paper", "laptop"], "--paper has the sizes of the paper: leave laptop out, or the option"),
         (["--paper", "--out", "plot.png"], "--out plot.png: give a name that ends in .svg"),
         (["laptop"], "no lengths of responses are known: run the recipe first"),
         (["laptop", "--data", "nowhere"], "--data nowhere is no folder"),
         (["laptop", "--mean-tokens", 500], "--mean-tokens 500 is more than rl.max_response_tokens, 80"),
-        (
-            ["laptop", "--mean-tokens", 30, "--device", "cpu"],
-            "--device cpu: the simulator knows GPUs: A100, ",
-        ),
+        (["laptop", "--mean-tokens", 30, "--device", "cpu"], "--device cpu: the simulator knows GPUs: A100, "),
         (["laptop", "--mean-tokens", 30, "--device", "TPU"], "no GPU 'TPU' in the table"),
         (["laptop", "--mean-tokens", 30, "--model", "GPT-9"], "the sizes of 'GPT-9' are not known here"),
         (["laptop", "--mean-tokens", 30, "--gpus", 1], "one_step trains beside its replicas"),
-        (
-            ["laptop", "--mean-tokens", 30, "--model", "Qwen2.5-32B", "--device", "L40S"],
-            "Qwen2.5-32B leaves room",
-        ),
+        (["laptop", "--mean-tokens", 30, "--model", "Qwen2.5-32B", "--device", "L40S"], "Qwen2.5-32B leaves room"),
         (["nosuch"], "no recipe 'nosuch': there are"),
     ],
 )
@@ -112,17 +94,13 @@ def test_a_mistake_is_one_sentence(arguments, told):
 
 def test_a_recipe_takes_the_lengths_of_its_rollouts(tmp_path):
     (tmp_path / "rollouts").mkdir()
-    rows = [
-        (step, f"p{problem}", 10 + problem) for step in range(2) for problem in range(6) for _ in range(16)
-    ]
+    rows = [(step, f"p{problem}", 10 + problem) for step in range(2) for problem in range(6) for _ in range(16)]
     columns = dict(zip(("step", "problem_id", "response_tokens"), zip(*rows, strict=True), strict=True))
     for name in ("rl_1", "rl_2", "rl_3"):
         parquet.write_table(pyarrow.table(columns), tmp_path / "rollouts" / f"{name}.parquet")
     done = invoke("laptop", "--data", tmp_path, "--gpus", 3, "--steps", 1, "--jobs", 1)
     assert done.exit_code == 0, done.output
-    assert done.stderr.startswith(
-        "warning: random Llama is too small for this simulator: reading its 690,176 w"
-    )
+    assert done.stderr.startswith("warning: random Llama is too small for this simulator: reading its 690,176 w")
     assert done.stderr.count("\n") == 1
     first, *rest = done.stdout.splitlines()
     assert first.startswith("laptop on 3 x H100 would ") and first.endswith(".")
@@ -168,9 +146,7 @@ def test_one_gpu_is_said_in_the_singular(gpus, told):
 
 
 def test_the_picture_escapes_and_repeats():
-    cells = [
-        cell(one, policy, 1.0 + place) for one in paper_settings() for place, policy in enumerate(POLICIES)
-    ]
+    cells = [cell(one, policy, 1.0 + place) for one in paper_settings() for place, policy in enumerate(POLICIES)]
     picture = draw(cells, "a < b")
     assert picture == draw(cells, "a < b")
     tree = ElementTree.fromstring(picture)

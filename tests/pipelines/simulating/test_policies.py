@@ -103,8 +103,7 @@ def test_repack_frees_replicas():
     setting = small(gpus=32, repack_seconds=0.5)
     lengths = DrawnLengths(setting.work.lengths, 4, 0)
     without, packed = (
-        asynchronous(setting.machine(16), lengths, 5, 20, Schedule(is_repacked))
-        for is_repacked in (False, True)
+        asynchronous(setting.machine(16), lengths, 5, 20, Schedule(is_repacked)) for is_repacked in (False, True)
     )
     assert packed.tokens_per_second > 1.25 * without.tokens_per_second
     assert packed.seconds_per_step < without.seconds_per_step and packed.kv_used > without.kv_used
@@ -196,11 +195,5 @@ def test_devices_by_hand_and_what_they_refuse():
         with pytest.raises(UserError):
             simulate_devices(
                 [[5]],
-                **{
-                    "groups_per_step": 1,
-                    "training_seconds": 1.0,
-                    "step_seconds": 0.1,
-                    "sequence_seconds": 0.0,
-                }
-                | wrong,
+                **{"groups_per_step": 1, "training_seconds": 1.0, "step_seconds": 0.1, "sequence_seconds": 0.0} | wrong,
             )

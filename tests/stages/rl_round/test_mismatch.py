@@ -38,12 +38,7 @@ def test_the_stage_refuses_it_too(taught, tmp_path):
 
 
 def test_a_sampler_that_is_stale_on_purpose_is_measured_and_masked(taught, tmp_path):
-    masking = {
-        "kind": "trust_region_masking",
-        "max_threshold": 0.02,
-        "mean_threshold": None,
-        "divergence": "sampled",
-    }
+    masking = {"kind": "trust_region_masking", "max_threshold": 0.02, "mean_threshold": None, "divergence": "sampled"}
     changes = {
         "rl.study.mismatch": {"kind": "stale_weights", "versions": 2},
         "rl.weight_sync_check.max_logprob_gap": None,

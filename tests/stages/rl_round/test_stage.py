@@ -69,9 +69,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(taught, un
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_stale", [False, True], ids=["exact-weights", "stale-weights"])
-def test_a_killed_round_ends_with_the_weights_of_an_undisturbed_one(
-    is_stale, taught, undisturbed, tmp_path, capfd
-):
+def test_a_killed_round_ends_with_the_weights_of_an_undisturbed_one(is_stale, taught, undisturbed, tmp_path, capfd):
     params = taught / "params.yaml"
     if is_stale:
         params = write_params(tmp_path / "stale.yaml", {**STALE, "rl_rounds.rl_1.steps": 12})
@@ -89,9 +87,7 @@ def test_a_killed_round_ends_with_the_weights_of_an_undisturbed_one(
 
 def test_a_zero_learning_rate_is_a_canary(taught, tmp_path):
     """Nothing may move when nothing is learned: weights stay bit for bit, and so does the sampler."""
-    params = write_params(
-        tmp_path / "params.yaml", {"rl.optimizer.learning_rate": 1e-30, "rl_rounds.rl_1.steps": 2}
-    )
+    params = write_params(tmp_path / "params.yaml", {"rl.optimizer.learning_rate": 1e-30, "rl_rounds.rl_1.steps": 2})
     main(rl_flags(taught, params, tmp_path))
     assert dvc_md5(tmp_path / "rl_1" / "model.safetensors") == dvc_md5(taught / "sft" / "model.safetensors")
 
@@ -247,9 +243,7 @@ JUDGED = {
 
 
 @pytest.mark.parametrize(
-    "choice",
-    [EVERYTHING, EXACT_UNDER_MISMATCH, STALE, JUDGED],
-    ids=["everything", "exact", "stale", "judged"],
+    "choice", [EVERYTHING, EXACT_UNDER_MISMATCH, STALE, JUDGED], ids=["everything", "exact", "stale", "judged"]
 )
 def test_a_round_goes_on_from_its_checkpoint(choice, taught, tmp_path, monkeypatch):
     params = write_params(tmp_path / "params.yaml", choice)
@@ -399,7 +393,5 @@ def test_the_exact_trust_region_tells_its_diagnostics(taught, tmp_path):
 def test_distributions_that_would_not_fit_are_refused(taught, tmp_path):
     changes = {**EXACT_UNDER_MISMATCH, "rl.study.rollout_distributions": {"kind": "whole", "max_gib": 0.0001}}
     # 4 problems x 8 responses x 12 tokens x 258 x 4 bytes.
-    with pytest.raises(
-        UserError, match=r"may need 0.00037 GiB .*\(384 tokens over a vocabulary of 258\).*raise it"
-    ):
+    with pytest.raises(UserError, match=r"may need 0.00037 GiB .*\(384 tokens over a vocabulary of 258\).*raise it"):
         main(rl_flags(taught, write_params(tmp_path / "params.yaml", changes), tmp_path))

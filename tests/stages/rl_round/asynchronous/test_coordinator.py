@@ -23,9 +23,7 @@ STEPS = 6
 def coordinator(
     window, repack=True, written=None, replicas=3, share=1.0, dynamic=True, group_size=4, takes="when_empty"
 ):
-    policy = (
-        BestFitRepack(kind="best_fit", every_seconds=1.0, batch_bound=64) if repack else NoRepack(kind="none")
-    )
+    policy = BestFitRepack(kind="best_fit", every_seconds=1.0, batch_bound=64) if repack else NoRepack(kind="none")
     loop = AsynchronousLoop(
         kind="asynchronous",
         window=window,
@@ -142,9 +140,7 @@ def test_a_killed_hub_goes_on_from_its_journal(window, seed):
     finished = {(one.group, one.member) for one in written if type(one).__name__ == "Finished"}
     again = coordinator(window, written=written)
     taken = again.restore(through_json(written))
-    assert [one.numbers for one in taken] == [
-        one.groups for one in written if type(one).__name__ == "Trained"
-    ]
+    assert [one.numbers for one in taken] == [one.groups for one in written if type(one).__name__ == "Trained"]
     again.buffer.check_conservation()
     assert again.next_number == core.next_number
     assert {name for name, _ in again.pool.flights()}.isdisjoint(finished)
@@ -172,9 +168,9 @@ def test_rollouts_and_fates_are_written_again_from_the_journal(seed, tmp_path):
         log.restore(one.batch for one in batches)
         logs.append(log)
     assert logs[0].kept() == logs[1].kept() and len(logs[0].kept()) == 2 * STEPS
-    assert len(logs[1].frame()) == sum(
-        len(group.rollouts) for one in taken for group in one.batch.groups
-    ) + sum(len(group.rollouts) for one in taken for group in one.batch.left_out)
+    assert len(logs[1].frame()) == sum(len(group.rollouts) for one in taken for group in one.batch.groups) + sum(
+        len(group.rollouts) for one in taken for group in one.batch.left_out
+    )
 
 
 def test_a_policy_that_gives_no_signal_still_ends_the_round():

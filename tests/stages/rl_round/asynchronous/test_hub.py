@@ -23,9 +23,7 @@ def test_a_checkpoint_that_the_journal_does_not_lead_to_is_an_error(steps_known)
         batches={},
         journal=SimpleNamespace(folder=Path("scratch/journal")),
     )
-    with pytest.raises(
-        UserError, match=rf"checkpoint is of step 5, .*ends after step {steps_known}: .*remove"
-    ):
+    with pytest.raises(UserError, match=rf"checkpoint is of step 5, .*ends after step {steps_known}: .*remove"):
         Hub(parts)._note_trained(Trained(4))
 
 

@@ -42,11 +42,7 @@ CORRECTED = {
 
 
 def asynchronous_params(path, replicas=2, **loop):
-    changes = {
-        "rl.loop": {**LOOP, **loop},
-        "sampler.replicas": {"kind": "ray", "count": replicas},
-        **CORRECTED,
-    }
+    changes = {"rl.loop": {**LOOP, **loop}, "sampler.replicas": {"kind": "ray", "count": replicas}, **CORRECTED}
     return write_params(path, {**changes, "rl_rounds.rl_1.steps": STEPS})
 
 
@@ -107,9 +103,7 @@ def check_round(taught, folder, window=2):
     lines = [json.loads(line) for line in (folder / "out/schedules/rl_1/schedule.jsonl").open()]
     steps = [line for line in lines if "step" in line]
     assert [line["step"] for line in steps] == list(range(1, STEPS + 1))
-    groups = [
-        group for line in lines for fate in ("groups", "left_out", "leftover") for group in line.get(fate, [])
-    ]
+    groups = [group for line in lines for fate in ("groups", "left_out", "leftover") for group in line.get(fate, [])]
     assert len({(group["problem_id"], group["draw"]) for group in groups}) == len(groups)
     assert sum(group["rows"] for group in groups) == len(frame)
     assert all(len(line["groups"]) == 4 for line in steps)
@@ -131,9 +125,7 @@ def cut_journal(folder):
         kinds = [record["kind"] for record in records]
         last = [place for place, kind in enumerate(kinds) if kind == "stepped"][step - 1]
         journal.clear()
-        for record in records[
-            : kinds.index("finished", last) + 1 if "finished" in kinds[last:] else last + 1
-        ]:
+        for record in records[: kinds.index("finished", last) + 1 if "finished" in kinds[last:] else last + 1]:
             journal.append(record)
     return step
 
@@ -209,8 +201,6 @@ def test_a_round_that_is_killed_goes_on_from_its_journal(taught, tmp_path):
 
 
 def test_the_hub_has_no_torch():
-    code = (
-        "import sys, stages.rl_round.run, stages.rl_round.asynchronous.round; print('torch' in sys.modules)"
-    )
+    code = "import sys, stages.rl_round.run, stages.rl_round.asynchronous.round; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -54,9 +54,7 @@ def test_a_span_without_length_holds_until_the_process_is_heard_of_again(tmp_pat
     expected = {"busy": 2 / 8, "dead": 5 / 8, "unnamed": 1 / 8}
     assert timeline.idle_shares("replica/0") == pytest.approx(expected)
     timeline.span("replica/0", "decode", 7.0, 8.0)
-    assert timeline.idle_shares("replica/0") == pytest.approx(
-        {"busy": 3 / 8, "dead": 4 / 8, "unnamed": 1 / 8}
-    )
+    assert timeline.idle_shares("replica/0") == pytest.approx({"busy": 3 / 8, "dead": 4 / 8, "unnamed": 1 / 8})
     timeline.write(tmp_path / "timeline.json")
     assert problems_of(tmp_path / "timeline.json") == []
 
@@ -184,9 +182,7 @@ def test_size_stays_bounded_and_shares_exact(tmp_path: Path, monkeypatch: pytest
     timeline, path = Timeline(0.0), tmp_path / "timeline.json"
     for number in range(10_000):
         for replica in range(4):
-            timeline.report(
-                f"replica/{replica}", (number + 1) / 4, {"prefill": 0.05, "decode": 0.15, "pull": 0.05}
-            )
+            timeline.report(f"replica/{replica}", (number + 1) / 4, {"prefill": 0.05, "decode": 0.15, "pull": 0.05})
         timeline.instant("trainer", subject.PUBLISHED, number / 4)
         timeline.counter("hub", "groups ready", number / 4, number % 7)
     timeline.write(path)

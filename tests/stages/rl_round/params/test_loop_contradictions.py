@@ -68,14 +68,8 @@ def test_what_is_sound_is_not_refused(changes):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        (
-            {"proximal": "recompute", "rollout_correction": NONE},
-            r"up to 2 versions old.*marin#8955.*loop\.window 0",
-        ),
-        (
-            {"proximal": "recompute", "rollout_correction": NONE, **looped(window=None)},
-            "any number of versions old",
-        ),
+        ({"proximal": "recompute", "rollout_correction": NONE}, r"up to 2 versions old.*marin#8955.*loop\.window 0"),
+        ({"proximal": "recompute", "rollout_correction": NONE, **looped(window=None)}, "any number of versions old"),
         ({"proximal": "rollout", "policy_loss": {"kind": "reinforce"}}, "reinforce has no ratio"),
         ({**RECOMPUTE, **STALE}, "study.mismatch.kind stale_weights.*leave rl.study.mismatch out"),
         (EXACT, "neither sent nor recorded, so rl.loop.kind asynchronous.*divergence sampled"),

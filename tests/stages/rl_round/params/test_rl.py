@@ -11,12 +11,7 @@ from stages.rl_round.params import RlParams, RoundParams
 from tests.fakes.taught_policy import PARAMS
 
 OTB = {"kind": "optimal_token_baseline", "lone_tail": "zero", "is_importance_weighted": False}
-TRM = {
-    "kind": "trust_region_masking",
-    "max_threshold": 0.05,
-    "mean_threshold": 0.001,
-    "divergence": "sampled",
-}
+TRM = {"kind": "trust_region_masking", "max_threshold": 0.05, "mean_threshold": 0.001, "divergence": "sampled"}
 WEIGHTS = {"kind": "importance_weights", "level": "token", "cap": 2.0}
 SAFE_SET = {"kind": "safe_set", "log_threshold": -13.0, "outside": "drop_token"}
 COSINE = {"kind": "cosine", "r0_correct": 2, "rL_correct": 1, "r0_wrong": -10, "rL_wrong": 0, "exceeded": -10}
@@ -75,17 +70,11 @@ def test_an_absent_study_is_off():
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        (
-            {"advantage": OTB, "group_size": 1, "dynamic_sampling": NONE},
-            "group_size to at least 2, or advantage",
-        ),
+        ({"advantage": OTB, "group_size": 1, "dynamic_sampling": NONE}, "group_size to at least 2, or advantage"),
         ({"group_size": 1, "advantage": {"kind": "reward"}}, "or dynamic_sampling.kind none"),
         ({"advantage": OTB, "proximal": "rollout"}, "set proximal: recompute"),
         ({"advantage": {**OTB, "is_importance_weighted": True}}, "or is_importance_weighted false"),
-        (
-            {"proximal": "rollout", "rollout_correction": WEIGHTS},
-            "would count it twice: set proximal: recompute",
-        ),
+        ({"proximal": "rollout", "rollout_correction": WEIGHTS}, "would count it twice: set proximal: recompute"),
         ({**EXACT, "study": {}}, "study.rollout_distributions: {kind: whole, .* or set divergence sampled"),
         ({**EXACT, "rollout_correction": TRM}, "keeps what only an exact divergence reads: leave it out"),
         ({**EXACT, "rollout_correction": NONE}, "keeps what only an exact divergence reads: leave it out"),
@@ -98,15 +87,9 @@ def test_an_absent_study_is_off():
         ({"study": {"reward_discount": 0.0}}, r"reward_discount.*must lie in \(0, 1\], not 0"),
         ({"study": {"reward_discount": 1.5}}, r"must lie in \(0, 1\], not 1.5: set 1.0"),
         ({"study": {"repetition_penalty": {**NGRAM, "discount": 1.01}}}, r"discount.*must lie in \(0, 1\]"),
-        (
-            {"study": {"repetition_penalty": {**NGRAM, "n": 12}}},
-            "n 12 must be less than max_response_tokens 12",
-        ),
+        ({"study": {"repetition_penalty": {**NGRAM, "n": 12}}}, "n 12 must be less than max_response_tokens 12"),
         ({"reward": COSINE}, "set overlong.kind none, or reward.kind by_verdict"),
-        (
-            {"policy_loss": {"kind": "gspo", "clip_low": 0.4, "clip_high": 0.3}},
-            "clip_low 0.4 must be <= clip_high 0.3",
-        ),
+        ({"policy_loss": {"kind": "gspo", "clip_low": 0.4, "clip_high": 0.3}}, "clip_low 0.4 must be <= clip_high 0.3"),
         ({"advantage": {"kind": "gae"}}, "optimal_token_baseline"),
     ],
 )
@@ -127,9 +110,7 @@ def test_a_round_draws_from_train_or_web_problems():
     for table in ("problems/train", "web/solutions"):
         assert RoundParams.model_validate({**params, "problems": table}).problems == table
     with pytest.raises(UserError, match="web/solutions"):
-        validate_section(
-            {**params, "problems": "problems/x"}, "rl_rounds.rl_1", RoundParams, Path("params.yaml")
-        )
+        validate_section({**params, "problems": "problems/x"}, "rl_rounds.rl_1", RoundParams, Path("params.yaml"))
 
 
 def test_a_round_may_have_a_reward_of_its_own():

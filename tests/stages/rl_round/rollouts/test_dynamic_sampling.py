@@ -53,9 +53,7 @@ def scripted(*draws):
 
 def test_draws_go_on_until_the_batch_is_full_and_surplus_waits():
     state = DrawState()
-    draw, asked = scripted(
-        [group("a"), group("b", "cc"), group("c", "ww")], [group("d"), group("e"), group("f")]
-    )
+    draw, asked = scripted([group("a"), group("b", "cc"), group("c", "ww")], [group("d"), group("e"), group("f")])
     batch = draw_batch(SAMPLING, 3, 0, state, draw)
     assert [g.problem_id for g in batch.groups] == ["a", "d", "e"]
     assert [g.problem_id for g in state.carried] == ["f"]

@@ -99,9 +99,7 @@ def test_lessons_make_the_policy_answer_with_the_words(taught, tmp_path):
     answers = ["0", "1", "2"]
     folder = taught_judge(lessons, trainer, prompt, taught / "sft", answers, tmp_path, 0, "rl_1")
     first = (folder / "model.safetensors").read_bytes()
-    assert (
-        taught_judge(lessons, None, prompt, None, answers, tmp_path, 0, "rl_1") == folder
-    )  # found, not made again
+    assert taught_judge(lessons, None, prompt, None, answers, tmp_path, 0, "rl_1") == folder  # found, not made again
     assert (folder / "model.safetensors").read_bytes() == first
 
     def mass(policy):
@@ -119,7 +117,5 @@ def test_a_judge_that_leaves_too_much_undecided_stops_the_round(taught, tmp_path
     reading = {"kind": "likelier_word", "undecided_margin": 1000.0}
     undecided = {**MODEL, "reading": reading, "teaching": {"kind": "none"}}
     params = write_params(tmp_path / "params.yaml", {"rl.verifier": undecided})
-    with pytest.raises(
-        UserError, match=r"could not decide \d+ of \d+ .*\(crashed\).*lower rl.verifier.reading"
-    ):
+    with pytest.raises(UserError, match=r"could not decide \d+ of \d+ .*\(crashed\).*lower rl.verifier.reading"):
         main(rl_flags(taught, params, tmp_path))

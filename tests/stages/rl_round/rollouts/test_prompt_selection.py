@@ -27,14 +27,7 @@ from tests.engines.test_pieces import cut, flip, lose
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
 
 PROBLEMS = [Problem(str(number), [1], "1") for number in range(6)]
-COUNTS = [
-    PassCount(0, 4),
-    PassCount(1, 4),
-    PassCount(2, 4),
-    PassCount(3, 4),
-    PassCount(4, 4),
-    PassCount(0, 0),
-]
+COUNTS = [PassCount(0, 4), PassCount(1, 4), PassCount(2, 4), PassCount(3, 4), PassCount(4, 4), PassCount(0, 0)]
 SELECTION = PassRateSelection(kind="pass_rate", samples=4, min=0.1, max=0.75)
 
 
@@ -73,10 +66,7 @@ def test_what_was_counted_is_not_sampled_again(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         sample = Sample([5], [0.0], StopReason.END_OF_SEQUENCE, 0)
         verdicts = (Verdict.CORRECT, Verdict.WRONG, Verdict.TIMED_OUT)
-        return [
-            Group(p.problem_id, p.prompt, tuple(Rollout(sample, "", v, 0.0) for v in verdicts))
-            for p in problems
-        ]
+        return [Group(p.problem_id, p.prompt, tuple(Rollout(sample, "", v, 0.0) for v in verdicts)) for p in problems]
 
     drawing = SimpleNamespace(draw=draw_groups, share=DrawingShare(OneRank()))
     monkeypatch.setattr(dynamic_sampling, "PROBLEMS_AT_ONCE", 4)

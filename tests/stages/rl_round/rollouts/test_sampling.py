@@ -43,9 +43,7 @@ def test_identity_alone_decides_the_random_numbers():
 @pytest.fixture
 def sampler(tmp_path):
     folder = write_tiny_policy(tmp_path / "policy", initializer_range=0.2)
-    with closing(
-        TorchSampler.from_folder(TorchSamplerParams.model_validate(PARAMS["sampler"]), folder)
-    ) as one:
+    with closing(TorchSampler.from_folder(TorchSamplerParams.model_validate(PARAMS["sampler"]), folder)) as one:
         yield one
 
 

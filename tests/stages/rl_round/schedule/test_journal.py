@@ -66,8 +66,7 @@ def test_any_flipped_byte_is_an_error_or_costs_the_last_record_and_a_warning(wri
                 continue
             start = [0, *ends][hit]
             with pytest.raises(
-                UserError,
-                match=rf"000000001\.segment has a damaged record at byte {start}.*remove the folder",
+                UserError, match=rf"000000001\.segment has a damaged record at byte {start}.*remove the folder"
             ):
                 read(folder)
             assert (folder / "000000001.segment").read_bytes() == damaged
@@ -118,9 +117,7 @@ JSON = st.recursive(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    actions=st.lists(
-        st.sampled_from(["flush", "reopen"]) | st.dictionaries(st.text(), JSON, max_size=3), max_size=30
-    )
+    actions=st.lists(st.sampled_from(["flush", "reopen"]) | st.dictionaries(st.text(), JSON, max_size=3), max_size=30)
 )
 def test_any_records_come_back_in_order_across_segments_and_openings(actions, tmp_path_factory):
     folder = tmp_path_factory.mktemp("journal")
@@ -190,9 +187,7 @@ def test_half_a_write_is_taken_back(tmp_path):
         "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)\n"
         "print([len(str(record)) for record in journal.records()])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=True)
     assert "told the journal" in done.stdout and "[13, 5012]" in done.stdout
     assert [len(str(record)) for record in read(tmp_path)] == [13, 5012]
 

@@ -143,8 +143,7 @@ def test_fewer_steps_replay_the_beginning(plain, taught, tmp_path, no_drawing):
     folder = copied(plain, tmp_path / "kept")
     short = record_short(taught, tmp_path, folder)
     assert curve(short) == [
-        {name: value for name, value in row.items() if name != "sync/logprob_gap_max"}
-        for row in curve(plain)[:3]
+        {name: value for name, value in row.items() if name != "sync/logprob_gap_max"} for row in curve(plain)[:3]
     ]
     frame, whole = (read_table(out / "rl_1.parquet", ROLLOUT) for out in (short, plain))
     trained = whole[(whole["step"] <= 3) & whole["is_trained"]].reset_index(drop=True)
@@ -157,9 +156,7 @@ def record_short(taught, tmp_path, folder):
     return tmp_path / "short"
 
 
-def test_a_replay_that_was_stopped_goes_on_from_its_checkpoint(
-    plain, taught, tmp_path, monkeypatch, no_drawing
-):
+def test_a_replay_that_was_stopped_goes_on_from_its_checkpoint(plain, taught, tmp_path, monkeypatch, no_drawing):
     params = replay_params(tmp_path, SIX_STEPS, copied(plain, tmp_path / "kept"))
     update = training_step.update_policy
 
@@ -189,9 +186,7 @@ class LateBatches(SampledBatches):
         random.Random(self.state.cursor).shuffle(waiting)
         taken, LateBatches.late = waiting[:3], waiting[3:]
         drawn, left_out = ([self._short(group) for group in part] for part in (batch.drawn, batch.left_out))
-        return replace(
-            batch, groups=taken, drawn=drawn, left_out=left_out, newest_version=self.state.cursor % 3
-        )
+        return replace(batch, groups=taken, drawn=drawn, left_out=left_out, newest_version=self.state.cursor % 3)
 
     def _short(self, group):
         return replace(group, rollouts=group.rollouts[: 8 - (group.draw + int(group.problem_id[1:])) % 2])
@@ -237,9 +232,7 @@ class SlowVerifier(Verifier):
 
     def judge(self, pairs, truncated=None, require_marker=False):
         judged = super().judge(pairs, truncated, require_marker)
-        return [
-            replace(one, verdict=Verdict.TIMED_OUT) if n % 5 == 2 else one for n, one in enumerate(judged)
-        ]
+        return [replace(one, verdict=Verdict.TIMED_OUT) if n % 5 == 2 else one for n, one in enumerate(judged)]
 
 
 def test_members_without_a_verdict_stay_out_of_training_again(taught, tmp_path, monkeypatch):
@@ -285,12 +278,7 @@ def test_the_table_is_found_as_a_project_has_it_and_a_folder_may_hold_several_ro
         ({"seed": 1}, r"seed \(0 there, 1 here\)"),
         ({"trainer.threads": 2}, r"trainer\.threads \(1 there, 2 here\)"),
         (
-            {
-                "rl.minibatches": 1,
-                "rl.temperature": 0.5,
-                "rl.max_gradient_norm": 2.0,
-                "rl_rounds.rl_1.warmup_steps": 2,
-            },
+            {"rl.minibatches": 1, "rl.temperature": 0.5, "rl.max_gradient_norm": 2.0, "rl_rounds.rl_1.warmup_steps": 2},
             r"rl\.minibatches \(2 there, 1 here\), rl\.temperature \(1\.0 there, 0\.5 here\) and 1 more differ",
         ),
         ({"rl_rounds.rl_1.steps": 7}, r"rl_rounds\.rl_1\.steps is 7, and .* has recorded 6: lower it"),
@@ -318,13 +306,9 @@ def refusal(taught, tmp_path, folder):
 
 
 def test_a_schedule_that_is_missing_or_the_rounds_own_is_told(plain, taught, tmp_path):
-    assert "holds neither schedule.jsonl nor rl_1/schedule.jsonl" in refusal(
-        taught, tmp_path, tmp_path / "none"
-    )
+    assert "holds neither schedule.jsonl nor rl_1/schedule.jsonl" in refusal(taught, tmp_path, tmp_path / "none")
     folder = copied(plain, tmp_path / "replayed" / "schedules" / "rl_1")
-    assert "which this round writes: copy schedule and rollouts elsewhere" in refusal(
-        taught, tmp_path, folder
-    )
+    assert "which this round writes: copy schedule and rollouts elsewhere" in refusal(taught, tmp_path, folder)
     assert (folder / "schedule.jsonl").exists()
 
 
@@ -334,9 +318,7 @@ def test_rollouts_that_are_missing_or_changed_are_told(plain, taught, tmp_path):
     write_table(frame[::-1], folder / "rollouts.parquet", ROLLOUT)
     assert "is not the table that was written with" in refusal(taught, tmp_path, folder)
     (folder / "rollouts.parquet").unlink()
-    assert (
-        "rollouts of" in (told := refusal(taught, tmp_path, folder)) and "are missing: put the table" in told
-    )
+    assert "rollouts of" in (told := refusal(taught, tmp_path, folder)) and "are missing: put the table" in told
 
 
 @pytest.mark.parametrize(
@@ -345,15 +327,9 @@ def test_rollouts_that_are_missing_or_changed_are_told(plain, taught, tmp_path):
         (lambda lines: [*lines[:-1], lines[-1][:5]], "torn or changed at line 8 (Unterminated string"),
         (lambda lines: lines[:-1], "torn or changed at line 7 (nothing behind it tells"),
         (lambda lines: [*lines[:3], *lines[4:]], "torn or changed at line 4 (it is of step 4, not 3)"),
-        (
-            lambda lines: [lines[0].replace('"format": 1', '"format": 9'), *lines[1:]],
-            "no schedule of format 1",
-        ),
+        (lambda lines: [lines[0].replace('"format": 1', '"format": 9'), *lines[1:]], "no schedule of format 1"),
         (lambda lines: [], "no schedule of format 1"),
-        (
-            lambda lines: [*lines[:2], '{"step": 2}', *lines[3:]],
-            "torn or changed at line 3 (KeyError: 'groups')",
-        ),
+        (lambda lines: [*lines[:2], '{"step": 2}', *lines[3:]], "torn or changed at line 3 (KeyError: 'groups')"),
     ],
 )
 def test_a_torn_schedule_names_the_line(tear, told, plain, taught, tmp_path):

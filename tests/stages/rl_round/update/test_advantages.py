@@ -40,10 +40,7 @@ def advantages(rollouts, **changes):
     ("advantage", "expected"),
     [
         (CENTRED, [1.0, -1.0]),  # mean 0
-        (
-            {"kind": "group_normalized", "divide_by_std": True},
-            [2**-0.5, -(2**-0.5)],
-        ),  # sample deviation sqrt 2
+        ({"kind": "group_normalized", "divide_by_std": True}, [2**-0.5, -(2**-0.5)]),  # sample deviation sqrt 2
         ({"kind": "leave_one_out"}, [2.0, -2.0]),  # minus the other's reward
         ({"kind": "length_weighted"}, [1.5, -0.5]),  # lengths 1 and 3: baseline (1 - 3) / 4
         ({"kind": "reward"}, [1.0, -1.0]),
@@ -57,9 +54,7 @@ def test_estimators_of_whole_responses(advantage, expected):
 
 
 def test_the_outcome_is_discounted_towards_the_first_token():
-    found = advantages(
-        [rollout([5, 6, 7], 1.0), rollout([8], -1.0)], advantage=CENTRED, study={"reward_discount": 0.5}
-    )
+    found = advantages([rollout([5, 6, 7], 1.0), rollout([8], -1.0)], advantage=CENTRED, study={"reward_discount": 0.5})
     assert found == [pytest.approx([0.25, 0.5, 1.0]), pytest.approx([-1.0])]
 
 
@@ -69,9 +64,7 @@ def test_the_penalty_is_a_stream_of_its_own_with_its_own_discount():
     rollouts = [rollout([5, 6, 5, 6], 1.0), rollout([7, 8], -1.0)]
     found = advantages(rollouts, advantage=CENTRED, study={"repetition_penalty": penalty})
     assert found == [pytest.approx([0.9625, 0.925, 0.85, 0.9]), pytest.approx([-1.0, -1.0])]
-    both = advantages(
-        rollouts, advantage=CENTRED, study={"repetition_penalty": penalty, "reward_discount": 0.5}
-    )
+    both = advantages(rollouts, advantage=CENTRED, study={"repetition_penalty": penalty, "reward_discount": 0.5})
     assert both[0] == pytest.approx([0.125 - 0.0375, 0.25 - 0.075, 0.5 - 0.15, 1 - 0.1])
 
 
@@ -85,9 +78,7 @@ def test_repeated_tokens_are_counted():
 
 def trained(*groups):
     """Samples of groups of (tokens, reward, probabilities, sums of squared probabilities), as the trainer sees them."""
-    made = [
-        Group("a", [1], tuple(rollout(tokens, reward) for tokens, reward, _, _ in group)) for group in groups
-    ]
+    made = [Group("a", [1], tuple(rollout(tokens, reward) for tokens, reward, _, _ in group)) for group in groups]
     samples = training_samples(made, params(), 0)
     probs, squares = ([row[place] for group in groups for row in group] for place in (2, 3))
     logprobs = rows([torch.tensor(row).log().tolist() for row in probs], samples.response_mask)
@@ -107,21 +98,15 @@ def test_the_optimal_token_baseline_worked_by_hand():
 
 @pytest.mark.parametrize(("lone_tail", "tail"), [("return", [1.0, 1.0]), ("zero", [0.0, 0.0])])
 def test_the_lone_tail_follows_its_rule(lone_tail, tail):
-    samples = trained(
-        [([5, 6, 7], 1.0, [0.5] * 3, [0.5] * 3), ([6], 0.0, [0.25], [0.4])], [([8], 1.0, [0.5], [0.5])]
-    )
+    samples = trained([([5, 6, 7], 1.0, [0.5] * 3, [0.5] * 3), ([6], 0.0, [0.25], [0.4])], [([8], 1.0, [0.5], [0.5])])
     found = with_advantages(samples, params(advantage={**OTB, "lone_tail": lone_tail})).advantages
     assert found[0, 1:].tolist() == pytest.approx(tail)
-    assert found[2, :1].tolist() == pytest.approx(
-        tail[:1]
-    )  # a group of one is a tail from its first token on
+    assert found[2, :1].tolist() == pytest.approx(tail[:1])  # a group of one is a tail from its first token on
 
 
 def test_both_streams_enter_the_token_baseline_and_weights_its_energy():
     penalty = {"kind": "ngram", "n": 2, "penalty": -0.1, "discount": 1.0}
-    samples = trained(
-        [([5, 6, 5, 6], 1.0, [0.2, 0.4, 0.6, 0.8], [0.3] * 4), ([7, 8], 0.0, [0.3, 0.5], [0.4] * 2)]
-    )
+    samples = trained([([5, 6, 5, 6], 1.0, [0.2, 0.4, 0.6, 0.8], [0.3] * 4), ([7, 8], 0.0, [0.3, 0.5], [0.4] * 2)])
     weighted = {**OTB, "is_importance_weighted": True}
     correction = {"kind": "importance_weights", "level": "token", "cap": 1.5}
     choice = params(advantage=weighted, rollout_correction=correction, study={"repetition_penalty": penalty})

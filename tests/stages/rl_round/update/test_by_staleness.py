@@ -27,12 +27,7 @@ ASYNCHRONOUS = {
     "stalled_seconds": 5.0,
     "trainer_ranks": 1,
 }
-MASKED = {
-    "kind": "trust_region_masking",
-    "max_threshold": 20.0,
-    "mean_threshold": None,
-    "divergence": "sampled",
-}
+MASKED = {"kind": "trust_region_masking", "max_threshold": 20.0, "mean_threshold": None, "divergence": "sampled"}
 
 
 def test_shares_and_rates_by_hand():

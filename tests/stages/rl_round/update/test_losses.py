@@ -164,18 +164,14 @@ def test_the_exact_trust_region_sees_what_the_sampled_tokens_do_not(trainer):
     agreeing, whole = logprobs_of(trainer), distributions_of(trainer)
     other = whole[1].clone()
     mass = other[:, 20:120].exp().sum(-1, keepdim=True)
-    moved = (
-        torch.linspace(0, 2, 100).softmax(-1)[None] * mass
-    )  # the same mass on those tokens, spread otherwise
+    moved = torch.linspace(0, 2, 100).softmax(-1)[None] * mass  # the same mass on those tokens, spread otherwise
     other[:, 20:120] = moved.log()
     kl = (other.exp() * (other - whole[1])).sum(-1)
     assert (kl > 0.01).all() and torch.equal(other[[0, 1], TOKENS[1]], whole[1][[0, 1], TOKENS[1]])
     region = {**TRM, "divergence": "exact", "max_threshold": 0.01, "mean_threshold": None}
     exact = params(**EXACT | {"proximal": "rollout", "rollout_correction": region})
     all_in, shown_all = gradients(trainer, with_distributions(one_group(agreeing), whole), exact)
-    masked, shown = gradients(
-        trainer, with_distributions(one_group(agreeing), [whole[0], other, *whole[2:]]), exact
-    )
+    masked, shown = gradients(trainer, with_distributions(one_group(agreeing), [whole[0], other, *whole[2:]]), exact)
     assert shown_all["trust_region/acceptance_rate"] == 1
     assert shown_all["trust_region/divergence_max"] < 1e-9
     assert torch.allclose(masked[[0, 2, 3]], all_in[[0, 2, 3]])
@@ -262,9 +258,7 @@ def pruning_choice(trainer, outside):
         logprobs, is_outside = pruned_logprobs(rows, batch.response_ids, threshold)
         is_outside &= batch.response_mask.bool()
         if 0 < is_outside.any(-1).sum() < len(rows):
-            choice = params(
-                study={"vocabulary_pruning": {**SAFE_SET, "log_threshold": threshold, "outside": outside}}
-            )
+            choice = params(study={"vocabulary_pruning": {**SAFE_SET, "log_threshold": threshold, "outside": outside}})
             return choice, in_order(logprobs, trained, trainer), in_order(is_outside, trained, trainer)
     raise AssertionError("no threshold separates the responses")
 
@@ -276,9 +270,7 @@ def test_the_trainer_renormalises_and_handles_tokens_outside_by_rule(trainer, ou
     for row, values in zip(expected, found, strict=True):
         assert values == pytest.approx(row[: len(values)].tolist(), abs=1e-5)
     gradient, shown = gradients(trainer, one_group(found), choice)
-    dropped = (
-        is_outside if outside == "drop_token" else is_outside.any(-1, keepdim=True).expand_as(is_outside)
-    )
+    dropped = is_outside if outside == "drop_token" else is_outside.any(-1, keepdim=True).expand_as(is_outside)
     is_token = torch.tensor([[len(row) > place for place in range(3)] for row in TOKENS])
     assert torch.equal(gradient == 0, dropped | ~is_token)
     assert shown["pruning/outside_fraction"] == pytest.approx(is_outside.sum().item() / 10)
@@ -339,9 +331,7 @@ def test_a_broken_reward_leaves_weights_and_optimizer_as_they_were(trainer, tmp_
     trainer.save_checkpoint(tmp_path)
     before = (tmp_path / "trainer.safetensors").read_bytes()
     broken = one_group(logprobs_of(trainer))
-    broken = [
-        replace(broken[0], rollouts=(replace(broken[0].rollouts[0], reward=reward), *broken[0].rollouts[1:]))
-    ]
+    broken = [replace(broken[0], rollouts=(replace(broken[0].rollouts[0], reward=reward), *broken[0].rollouts[1:]))]
     with pytest.raises(FloatingPointError, match="the weights were left as they were"):
         update(trainer, broken, params(advantage={"kind": "reward"}))
     trainer.save_checkpoint(tmp_path)

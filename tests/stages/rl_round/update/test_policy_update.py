@@ -39,9 +39,7 @@ def rollout(tokens, verdict, reward, stop=StopReason.END_OF_SEQUENCE, version=0)
 RIGHT, WRONG = (Verdict.CORRECT, 1.0), (Verdict.WRONG, -1.0)
 GROUPS = [
     Group("a", [3, 4], (rollout([5, 6], *RIGHT), rollout([7], *WRONG), rollout([8, 9, 10], *WRONG))),
-    Group(
-        "b", [11], (rollout([12], *RIGHT), rollout([13, 14], Verdict.TIMED_OUT, 0.0), rollout([15], *WRONG))
-    ),
+    Group("b", [11], (rollout([12], *RIGHT), rollout([13, 14], Verdict.TIMED_OUT, 0.0), rollout([15], *WRONG))),
 ]
 
 
@@ -107,9 +105,7 @@ def test_micro_batches_change_no_gradient(trainer, aggregation):
 def test_filtering_truncated_responses_does_not_up_weight_the_rest(trainer):
     cut = rollout([8, 9, 10], Verdict.UNPARSED, -1.0, StopReason.MAX_TOKENS)
     groups = [Group("a", [3, 4], (*GROUPS[0].rollouts[:2], cut))]
-    plain, filtered = (
-        recomputed(prepared(groups, changed(overlong_filtering=on)), trainer) for on in (False, True)
-    )
+    plain, filtered = (recomputed(prepared(groups, changed(overlong_filtering=on)), trainer) for on in (False, True))
     assert filtered.is_kept.tolist() == [True, True, False]
 
     def gradient(rollouts):
