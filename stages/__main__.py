@@ -36,10 +36,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def show_stages(names: Sequence[str]) -> None:
     """Prints the usage, and what each stage does."""
-    print("usage: python -m stages NAME[@ITEM] [--params FILE] [--INPUT PATH] [--OUTPUT PATH]\n")
-    print("Runs one stage, as `dvc repro` does. `python -m stages NAME --help` lists its files.\n")
-    for name in names:
-        print(f"  {name:<18}{about(name).description}")
+    usage = "usage: python -m stages NAME[@ITEM] [--params FILE] [--INPUT PATH] [--OUTPUT PATH]\n"
+    how = "Runs one stage, as `dvc repro` does. `python -m stages NAME --help` lists its files.\n"
+    # Printed at once: a reader that stops early (`| head`) has all of it by then.
+    print("\n".join([usage, how, *(f"  {name:<18}{about(name).description}" for name in names)]))
 
 
 if __name__ == "__main__":
