@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import re
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.measuring import Bench, Row
+from benchmarks.gpu.measuring import Bench, Row, passing_tests
 from benchmarks.gpu.shapes import micro_batch, random_model, random_trainer, shape_of, trainer_params
 from pipelines.planning.memory import CONTEXT_BYTES, training_memory
 from pipelines.planning.sizes import find_gpu
@@ -23,33 +19,19 @@ from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings, Trajectory
 from stages.engines.samplers.torch_sampler import TorchSampler
 
-PROJECT = Path(__file__).resolve().parents[2]
 GPU_TESTS = (
     "tests/engines/test_on_gpu.py",
+    "tests/engines/policies/test_varlen_attention.py",
     "tests/benchmarks/test_planned_memory.py",
-    "tests/engines/replicas",
     "tests/algorithms/test_token_statistics_kernels.py",
 )
-"""Where the tests marked `gpu` are; the others import what a bare machine with a GPU has not."""
 PEAK = find_gpu("H100").bfloat16_flops
 """MFU is told against an H100, whatever the device: 989 TFLOP/s, the data sheet's."""
 
 
 def tests(bench: Bench) -> list[Row]:
-    """`pytest -m gpu`: none may fail, and at least 20 must run."""
-    if bench.is_miniature:
-        command = ["--collect-only", "-q"]
-    else:
-        command = ["-x", "-q", "--timeout", "120", "-p", "no:cacheprovider"]
-    run = [sys.executable, "-m", "pytest", "-m", "gpu", "-n0", *command, *GPU_TESTS]
-    done = subprocess.run(run, cwd=PROJECT, capture_output=True, text=True)
-    print(done.stdout[-4000:])
-    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout)}
-    if bench.is_miniature:
-        counts["passed"] = int((re.search(r"(\d+)/\d+ tests collected", done.stdout) or [0, 0])[1])
-    note = ", ".join(f"{number} {word}" for word, number in counts.items())
-    passed = 0 if counts.get("failed") or counts.get("error") else counts.get("passed", 0)
-    return [Row("tests marked gpu that pass", [passed], "", least=20, note=note)]
+    """Those marked `gpu` that need no vLLM."""
+    return passing_tests(bench, GPU_TESTS, least=20)
 
 
 def token_statistics_inputs(bench: Bench, tokens: int, hidden: int, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:

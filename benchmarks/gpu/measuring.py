@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+
+from stages.foundations.machine import PROJECT
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,23 @@ class Bench:
     def forget_peak(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
+
+
+def passing_tests(bench: Bench, files: Sequence[str], least: int) -> list[Row]:
+    """Runs the tests marked `gpu` of some files: none may fail, and at least so many must run."""
+    if bench.is_miniature:
+        command = ["--collect-only", "-q"]
+    else:
+        command = ["-q", "--timeout", "120", "-p", "no:cacheprovider"]
+    run = [sys.executable, "-m", "pytest", "-m", "gpu", "-n0", *command, *files]
+    done = subprocess.run(run, cwd=PROJECT, capture_output=True, text=True)
+    print(done.stdout[-20_000:])
+    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout)}
+    if bench.is_miniature:
+        counts["passed"] = int((re.search(r"(\d+)/\d+ tests collected", done.stdout) or [0, 0])[1])
+    note = ", ".join(f"{number} {word}" for word, number in counts.items())
+    passed = 0 if counts.get("failed") or counts.get("error") else counts.get("passed", 0)
+    return [Row("tests marked gpu that pass", [passed], "", least=least, note=note)]
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.measuring import Bench, Row
+from benchmarks.gpu.measuring import Bench, Row, passing_tests
 from benchmarks.gpu.shapes import random_model, shape_of, write_policy
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.policies.statistics import policy_statistics
@@ -19,6 +19,12 @@ from stages.engines.samplers.vllm_sampler import VllmSampler
 
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 NAME = "Qwen2.5-0.5B"
+GPU_TESTS = ("tests/engines/samplers/test_vllm_on_gpu.py", "tests/engines/replicas/test_replicas_on_gpu.py")
+
+
+def tests(bench: Bench) -> list[Row]:
+    """Those marked `gpu` that need vLLM, one of them Ray."""
+    return passing_tests(bench, GPU_TESTS, least=3)
 
 
 def sizes(bench: Bench) -> tuple[int, int, int]:

@@ -110,30 +110,32 @@ def _row_statistics_kernel(
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * stride
     token = tl.load(token_ids + row)
-    chosen = tl.load(start + token).to(tl.float32) * inverse_temperature
+    chosen = tl.load(start + token).to(tl.float32)
     columns = tl.arange(0, BLOCK)
     top = LOWEST
     if IS_PRUNED:
         for first in range(0, vocab, BLOCK):
             inside = first + columns < vocab
             z = tl.load(start + first + columns, mask=inside, other=-float("inf"))
-            top = tl.maximum(top, tl.max(z.to(tl.float32) * inverse_temperature, 0))
-    total = 0.0  # sum of e^(z - top)
-    weighted = 0.0  # sum of e^(z - top) (z - top)
-    squared = 0.0  # sum of e^2(z - top)
+            top = tl.maximum(top, tl.max(z.to(tl.float32), 0))
+    # The maximum is taken off before the temperature divides. The other way round a GPU fuses product and difference,
+    # rounds once where the maximum was rounded twice, and the likeliest token may fall below a threshold of 0.
+    total = 0.0  # sum of e^below, below = (logit - top) / temperature
+    weighted = 0.0  # sum of e^below below
+    squared = 0.0  # sum of e^(2 below)
     for first in range(0, vocab, BLOCK):
         inside = first + columns < vocab
         z = tl.load(start + first + columns, mask=inside, other=-float("inf"))
-        z = z.to(tl.float32) * inverse_temperature
+        z = z.to(tl.float32)
         if not IS_PRUNED:
             higher = tl.maximum(top, tl.max(z, 0))
-            drop = top - higher
+            drop = (top - higher) * inverse_temperature
             scale = tl.exp(drop)
             weighted = (weighted + total * drop) * scale
             total *= scale
             squared *= scale * scale
             top = higher
-        below = z - top
+        below = (z - top) * inverse_temperature
         weight = tl.exp(below)
         if IS_PRUNED:
             weight = tl.where((below < log_threshold) & (first + columns != token), 0.0, weight)
@@ -141,14 +143,16 @@ def _row_statistics_kernel(
         weighted += tl.sum(tl.where(weight == 0.0, 0.0, weight * below), 0)
         squared += tl.sum(weight * weight, 0)
     log_total = tl.log(total)
-    tl.store(logprobs + row, chosen - top - log_total)
+    chosen_below = (chosen - top) * inverse_temperature
+    top *= inverse_temperature
+    tl.store(logprobs + row, chosen_below - log_total)
     tl.store(entropies + row, log_total - weighted / total)
     tl.store(squares + row, squared / (total * total))
     tl.store(log_totals + row, top + log_total)
     if IS_PRUNED:
         slack = border_slack * tl.maximum(tl.abs(top), 1.0)
         tl.store(borders + row, top + log_threshold - slack)
-        tl.store(outsides + row, chosen - top < log_threshold)
+        tl.store(outsides + row, chosen_below < log_threshold)
     else:
         tl.store(borders + row, -float("inf"))
         tl.store(outsides + row, False)

@@ -46,7 +46,7 @@ def gradients(statistics, inputs, which=(0, 1, 2), seed=1):
     generator = torch.Generator().manual_seed(seed)
     total = 0.0
     for index, values in enumerate(statistics):
-        weights = torch.randn(values.shape, generator=generator, dtype=torch.float64).to(values.dtype)
+        weights = torch.randn(values.shape, generator=generator, dtype=torch.float64).to(values)
         total = total + (values * weights).sum() * (index in which)
     return torch.autograd.grad(total, inputs)
 

