@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from stages.engines.relays.folder_guard import remove_abandoned
@@ -136,6 +137,15 @@ def missing_packages(packages: list[str]) -> list[str]:
     return [package for package in packages if importlib.util.find_spec(package) is None]
 
 
+def read_settings_again(ray: ModuleType) -> None:
+    """Has Ray read the environment once more. It does so when it is imported, which others (vLLM) may have done before.
+
+    Without it Ray asks a server that wants a token without one, and waits for ever.
+    """
+    ray._raylet.Config.initialize("")
+    ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
 @contextlib.contextmanager
 def _own(processes: int, run: str) -> Iterator[None]:
     # Ray reads these when it is imported, and hands them to its processes.
@@ -152,10 +162,7 @@ def _own(processes: int, run: str) -> Iterator[None]:
     }
     with variables_set(settings), _folder() as folder, _guard(folder, run):
         ray = _ray()
-        # Who imported Ray before (vLLM does) made it read other settings. It would ask its server without the token,
-        # and wait for ever.
-        ray._raylet.Config.initialize("")
-        ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+        read_settings_again(ray)
         try:
             _start_or_say(ray, processes, folder)
             yield

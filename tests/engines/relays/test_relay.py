@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 
-from stages.engines.distributed.ray_session import ray_session, session_token
+from stages.engines.distributed.ray_session import ray_session, read_settings_again, session_token
 from stages.engines.relays.published_weights import PublishedWeights, weights_folder
 from stages.engines.relays.relay import Relay, RelayChain
 from stages.engines.replicas.fleet import Fleet, ReplicaSpec, Reported
@@ -39,7 +39,7 @@ def cluster(tmp_path_factory):
     patch = pytest.MonkeyPatch()
     for name, value in {
         "RETRACE_STATE": str(tmp_path_factory.mktemp("state")),
-        "RAY_AUTH_MODE": "token",  # Ray reads mode and token once in a process, and other tests have sessions too
+        "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": session_token(),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",
@@ -47,6 +47,7 @@ def cluster(tmp_path_factory):
         "PYTHONPATH": os.getcwd(),
     }.items():
         patch.setenv(name, value)
+    read_settings_again(the_ray())
     from ray.cluster_utils import Cluster
 
     size = {"num_cpus": 4, "object_store_memory": 80 << 20, "include_dashboard": False}
