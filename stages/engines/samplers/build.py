@@ -94,6 +94,7 @@ class DrawingShare:
         """
         if self.ranks.world_size == 1:
             return list(drawn)
+        # The other ranks of an engine have drawn the same: they take part in the gathering with nothing.
         parts = self.ranks.gather_to_first(drawn if self.is_told else None)[:: self.width]
         return interleaved(parts, of_prompts) if parts else []
 

@@ -105,10 +105,12 @@ class Decoder:
         return turns
 
     def _turns_of(self, positions: int) -> tuple[Tensor, Tensor]:
+        # transformers repeats the angles for the second half of a head: half of the columns say everything.
         places = torch.arange(positions, device=self.device)[None]
         like = torch.empty(0, dtype=torch.float32, device=self.device)
         cosine, sine = (part[0, :, : self.head_size // 2] for part in self.body.rotary_emb(like, places))
         turns = torch.complex(cosine.float(), sine.float())
+        # A query meets keys in products alone, so the scale may be in its factor, and costs nothing there.
         return turns / math.sqrt(self.head_size), turns
 
     def hidden(self, token_ids: Tensor, attention: Attention) -> Tensor:
@@ -141,6 +143,8 @@ def _fuse(layer: nn.Module, heads: int, kv_heads: int, head_size: int, epsilon: 
     if any(projection.bias is not None for projection in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)):
         raise UserError("the torch sampler reads feed-forward layers without biases: set `sampler.kind: vllm`")
     device = attention.q_proj.weight.device
+    # 0, n/2, 1, n/2 + 1, ...: transformers turns number i together with number i + n/2. Side by side the two are one
+    # complex number. Values are not turned, so their rows stay.
     pairs = torch.arange(head_size, device=device).view(2, -1).t().reshape(-1)
     turned = (torch.arange(heads + kv_heads, device=device)[:, None] * head_size + pairs).reshape(-1)
 
@@ -182,6 +186,7 @@ class PromptReading:
         query, key, value = by_head.split([decoder.heads, decoder.kv_heads, decoder.kv_heads], dim=1)
         query, key = (_turned(part, factors) for part, factors in zip((query, key), self.turns, strict=True))
         self.keys.append(key)
+        # A view would keep the queries and keys of the whole pass in memory.
         self.values.append(value.contiguous())
         mixed = F.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=1.0, enable_gqa=decoder.heads != decoder.kv_heads
@@ -243,6 +248,7 @@ class KeyValueCache:
         self.decoder, device = decoder, decoder.device
         self.queries_of_one = decoder.heads // decoder.kv_heads
         products = decoder.head_size * self.queries_of_one
+        # Rounded up: so many columns that a product is never a small one. No more than a new cache has.
         self.columns_at_least = min(-(-SMALL_PRODUCT // products), FIRST_COLUMNS)
         self.groups, self.width, self.columns = len(layout.prompts), layout.width, columns
         self.capacity = max(FIRST_COLUMNS, 2 * columns)
@@ -280,6 +286,7 @@ class KeyValueCache:
         columns = max(tokens for tokens, _ in begun)
         cache = cls(decoder, layout, torch.tensor(lengths, device=device), columns, columns - own)
         source = torch.tensor(read, device=device)[layout.prompts]
+        # The usual case, one group for each prompt that was read: its keys need no copy.
         is_same = reading.shape == (cache.groups, cache.longest) and source.tolist() == list(range(cache.groups))
         # A column of the cache in the reading: those before a response's first are masked, whatever they hold.
         group = layout.places // layout.width
@@ -388,6 +395,7 @@ class KeyValueCache:
         self._stand(self.places[rows])
 
     def _grow(self) -> None:
+        # Doubling: each token is copied once on average, however long responses become.
         self.capacity *= 2
         self._mask_columns()
         for parts in (self.keys, self.values):
@@ -411,6 +419,7 @@ class KeyValueCache:
         """See `Attention`; writes keys and values of the rows into the newest column."""
         decoder, width, newest = self.decoder, self.width, self.columns - 1
         if not self.is_full:
+            # Empty places compute something too, which nobody reads: one product over all is quicker than many.
             heads = heads.index_select(0, self.row_of_place)
         by_place = heads.view(self.groups, width, -1, decoder.head_size).transpose(1, 2)
         query, key, value = by_place.split([decoder.heads, decoder.kv_heads, decoder.kv_heads], dim=1)
@@ -440,7 +449,9 @@ class KeyValueCache:
             bias = self.response_bias[:, :, : self.used]
             of_response = torch.baddbmm(bias, of_response, key.transpose(1, 2))
         if self.used > self.columns:
+            # Columns that were read to make the product large, and hold nothing.
             of_response[:, :, self.columns :] = -torch.inf
+        # One softmax over both parts: the prompt's keys and the response's are one sequence.
         scores = torch.cat((of_prompt, of_response.view(groups * kv_heads, width * queries, -1)), dim=-1)
         weights = scores.softmax(-1)
         mixed = torch.bmm(weights[:, :, :columns], self.prompt_values[layer]).view(-1, queries, size)
@@ -454,6 +465,7 @@ class _Kept:
     def __init__(self, cache: KeyValueCache) -> None:
         self.cache = cache
         group = cache.places // cache.width
+        # Groups of one prompt stand beside each other.
         _, self.counts = cache.prompts[group].unique_consecutive(return_counts=True)
         self.groups = group[self.counts.cumsum(0) - self.counts]
         """One that holds the prompt, by prompt."""
@@ -488,4 +500,5 @@ def _narrowed(counts: Tensor) -> tuple[int, Tensor]:
         groups = -(-counts // width)
         if width == 1 or width * int(groups.sum()) <= SPARE_PLACES * total:
             return width, groups
+        # Narrower groups leave fewer places empty, and hold their prompt more often.
         width = -(-width // 2)

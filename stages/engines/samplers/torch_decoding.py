@@ -69,6 +69,7 @@ class TorchDecoding:
         self.tokens = torch.zeros(shape, dtype=torch.long, device=device)
         self.logprobs = torch.zeros(shape, device=device)
         self.distributions: list[list[Tensor]] = [[] for _ in self.free]
+        # Keys and values, four bytes a number.
         self.cell_bytes = 2 * 4 * decoder.kv_heads * decoder.head_size
         self.piece_bytes = PIECE_BYTES[device.type]
         self.refill_places = REFILL_SHARE[device.type] * max_sequences
@@ -93,6 +94,7 @@ class TorchDecoding:
             self.caches = [KeyValueCache.joined([one]) if one.is_sparse else one for one in self.caches]
             for cache in self.caches:
                 cache.add_column()
+            # Before new ones are read: they get their first token in this step, and are not part of this pass.
             logits.append(self.decoder.logits(self.decoder.hidden(self.newest, self._attend)))
         if admitted := self._next_ones():
             logits.append(self._read(admitted))
@@ -173,6 +175,7 @@ class TorchDecoding:
     def _next_ones(self) -> list[tuple[Hashable, Trajectory]]:
         """Those who wait and are let in now."""
         room = min(len(self.free), len(self.waiting))
+        # Somebody always gets in where nobody is at work: else the decoding would stand still.
         if len(self.places) and room < min(len(self.waiting), self.refill_places):
             return []
         return [(name, self.waiting.pop(name)) for name in list(self.waiting)[:room]]
@@ -215,6 +218,7 @@ class TorchDecoding:
                 text = len(texts) - 1 if count else first_text[-1]
                 begun.append((count, text))
                 ends.append(len(prompt) + count - 1)
+        # Padding stands behind the texts, where causal attention looks at nothing of it.
         width = max(map(len, texts))
         ids = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=self.places.device)
         reading = PromptReading(self.decoder, *ids.shape)
@@ -231,12 +235,14 @@ class TorchDecoding:
     def _join_caches(self) -> None:
         """Joins neighbours, the youngest first, where one piece is cheaper than two."""
         caches = self.caches
+        # From the youngest on: a join there makes a larger neighbour for the join before it.
         for older in reversed(range(len(caches) - 1)):
             if self._is_cheaper_joined(caches[older], caches[older + 1]):
                 caches[older : older + 2] = [KeyValueCache.joined(caches[older : older + 2])]
 
     def _is_cheaper_joined(self, one: KeyValueCache, other: KeyValueCache) -> bool:
         joined = KeyValueCache.cells_joined((one, other))
+        # A joined cache is as long and as wide as its largest part: what that adds is read in vain at each step.
         wasted = joined - one.cells - other.cells
         return (wasted + joined / JOINED_STEPS) * self.cell_bytes <= self.piece_bytes
 
@@ -373,6 +379,7 @@ class RandomNumbers:
         places = numpy.array(places)
         self._seeds[places] = numpy.array(seeds, dtype=numpy.uint64)
         self._ahead[places] = numpy.array(positions) - self._steps
+        # The others' numbers of this block stay: their positions are the same.
         self._block[torch.from_numpy(places).to(self._device)] = self._numbers(places)
 
     def step(self, places: Tensor) -> Tensor:

@@ -44,10 +44,12 @@ class TorchSampler:
         if params.dtype == "bfloat16":
             tell_slow_bfloat16(self.device, "sampler.dtype: bfloat16")
         torch.set_num_threads(params.threads)
+        # Drawing is not trained through: no graph is kept.
         self.model = model.to(self.device).eval().requires_grad_(False)
         self.end_token = end_token
         self.policy_version, self.is_resting = 0, False
         self.weights = dict(self.model.named_parameters())
+        # A tied head has the embedding's tensor: both names lead to the one that is stored.
         first_names = {id(weight): name for name, weight in self.weights.items()}
         every_name = self.model.named_parameters(remove_duplicate=False)
         self.first_names = {name: first_names[id(weight)] for name, weight in every_name}
@@ -81,6 +83,7 @@ class TorchSampler:
 
         # Who is drawn beside whom depends on lengths alone, not on which lane was quicker: a repeated call repeats its
         # float sums.
+        # Dealt out in turn: groups stand in order of length, so each lane gets short and long ones.
         shares = [[index for group in groups[lane::lanes] for index in group] for lane in range(lanes)]
         shares = [share for share in shares if share]
         if lanes == 1:
@@ -156,6 +159,7 @@ def read_logprobs(
     found: list[list[float]] = []
     for prompt, response in zip(prompts, responses, strict=True):
         ids = torch.tensor([*prompt, *response], device=decoder.device)
+        # Without the last token, behind which nothing is asked.
         reading = PromptReading(decoder, 1, len(ids) - 1)
         hidden = decoder.hidden(ids[:-1], reading.attend)[len(prompt) - 1 :]
         logprobs = torch.log_softmax(decoder.logits(hidden), dim=-1)
@@ -182,6 +186,7 @@ def _in_lanes(
         try:
             for item in decode(share):
                 ended.put(item)
+                # Looked at after each response: the caller may be gone.
                 if is_over.is_set():
                     return
         except BaseException as error:  # handed to the thread that asked, which raises it
@@ -229,6 +234,7 @@ def rounded(weight: Tensor, mismatch: Mismatch | None) -> Tensor:
 
 def _int8_by_row(matrix: Tensor) -> Tensor:
     """Each row on the levels -127..127 times its largest absolute value / 127; a row of zeros stays so."""
+    # One scale a row, symmetric, as usual for weights in 8 bits: -128 is not used.
     scale = matrix.float().abs().amax(dim=1, keepdim=True) / INT8_LEVELS
     levels = (matrix.float() / torch.where(scale > 0, scale, 1.0)).round()
     return (levels * scale).to(matrix.dtype)
@@ -250,6 +256,7 @@ class PastWeights:
             return self.kept[0], 0
         latest = self.kept[max(self.kept)]
         self.kept[policy_version] = {**latest, **_copied(named_tensors)}
+        # Before so many versions exist, the first one serves.
         wanted = max(0, policy_version - self.versions)
         self.kept = {version: weights for version, weights in self.kept.items() if version >= wanted}
         served = min(self.kept)

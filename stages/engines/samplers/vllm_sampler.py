@@ -95,6 +95,7 @@ class VllmSampler:
         self.has_ranks = int(os.environ.get("WORLD_SIZE", "1")) > 1
         self.is_in_process = self.has_ranks or params.tensor_parallel == 1
         self.is_resting = False
+        # vLLM joins a group that is there (the trainer's), and makes one otherwise.
         self._owns_process_group = self.is_in_process and not dist.is_initialized()
         reference = self._reference(policy_folder)
         self._llm = self._start(policy_folder)
@@ -156,20 +157,26 @@ class VllmSampler:
 
             return LLM(
                 model=str(policy_folder),
+                # Prompts and responses are token ids throughout.
                 skip_tokenizer_init=True,
+                # Else the policy folder's generation_config.json would change temperature and cuts silently.
                 generation_config="vllm",
                 dtype=self.params.dtype,
+                # One more: `logprobs` asks for one token behind a whole sequence, because vLLM refuses to draw none.
                 max_model_len=min(self.params.max_model_tokens + 1, position_limit(policy_folder)),
                 max_num_seqs=self.params.max_sequences,
                 tensor_parallel_size=self.params.tensor_parallel,
                 distributed_executor_backend="external_launcher" if self.has_ranks else None,
                 enforce_eager=is_cpu or self.params.enforce_eager,
+                # A group's responses share their prompt.
                 enable_prefix_caching=not is_cpu,
+                # Of the distribution that is drawn from, after temperature and cuts: the loss needs those.
                 logprobs_mode="processed_logprobs",
                 max_logprobs=self.vocabulary if self._can_keep_distributions else USUAL_MAX_LOGPROBS,
                 worker_extension_cls="stages.engines.samplers.vllm_weights.WeightReceiver",
                 disable_log_stats=True,
                 use_tqdm_on_load=False,
+                # Each request has a seed of its own; this one serves nobody.
                 seed=0,
                 **memory,
             )
@@ -244,6 +251,7 @@ class VllmSampler:
 
         def noted() -> Iterator[tuple[str, Tensor]]:
             for name, tensor in named_tensors:
+                # Noted on the way: the tensors come one at a time and are not kept.
                 names.add(name)
                 yield name, tensor.detach()
 
@@ -300,6 +308,7 @@ class VllmSampler:
             for output in _finished(engine):
                 yield waiting.pop(output.request_id), output
         finally:
+            # A caller that stops early leaves requests behind, which would be drawn in the next call.
             engine.abort_request(list(waiting))
 
     def _check_lengths(self, prompts: Sequence[Sequence[int]], more_tokens: int) -> None:
@@ -445,6 +454,8 @@ class VllmDecoding:
                 max_tokens=max_tokens,
                 seed=seed,
                 stop_token_ids=[self._end_token],
+                # The end token is one that stops (below) and is given back; vLLM's own rule would look at the model's
+                # config.
                 ignore_eos=True,
                 logprobs=self._vocabulary if settings.keeps_distributions else 0,
                 flat_logprobs=True,

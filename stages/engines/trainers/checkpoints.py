@@ -40,6 +40,7 @@ class Checkpoints:
         Collective: every rank verifies the files that are its own. `told` gets what is said of the others, for a
         process whose output nobody sees.
         """
+        # Numbers have nine digits, so the order of names is that of steps.
         found = sorted(self.scratch.glob("step-*"), reverse=True)
         for folder in ranks.broadcast(found):
             damage = [told for told in ranks.gather(_damage(folder, ranks)) if told]

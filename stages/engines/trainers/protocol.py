@@ -70,6 +70,7 @@ def add_up(shares: Sequence[Tensor], shown: Sequence[Mapping[str, Tensor | float
     """
     tensors = [*shares, *(value for row in shown for value in row.values() if isinstance(value, Tensor))]
     device = tensors[0].device if tensors else None
+    # float64 holds a float32 exactly: the sum on the host is the one that it was before.
     scalars = [tensor.detach().reshape(()).to(device, torch.float64) for tensor in tensors]
     numbers = iter(torch.stack(scalars).tolist() if scalars else [])
     total, diagnostics = sum(next(numbers) for _ in shares), Diagnostics()
@@ -185,6 +186,7 @@ def replace_folder_together(ranks: Ranks, path: Path) -> Iterator[Path]:
     """`replace_folder` for all ranks: each may write into the folder; it appears when all have."""
     if ranks.rank == 0:
         with replace_folder(path) as folder:
+            # The others write only when the folder is there.
             ranks.broadcast(str(folder))
             yield folder
             ranks.sum_over_ranks(torch.zeros(1))

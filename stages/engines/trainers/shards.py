@@ -44,6 +44,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
         header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [end, end + size]}
         end += size
     text = json.dumps(header).encode()
+    # The format wants tensors to begin at a multiple of 8 bytes; blanks behind the header are allowed.
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
     with open(path, "wb") as file:
@@ -78,6 +79,7 @@ class ShardReader:
         end, found = start + len(target), 0
         for first, last, file, name in self._pieces.get(whole, ()):
             low, high = max(start, first), min(end, last)
+            # A piece may lie across two shards where the number of ranks has changed.
             if low < high and found < len(target):  # what every rank has is rank 0's
                 target[low - start : high - start] = self._files[file].get_slice(name)[low - first : high - first]
                 found += high - low

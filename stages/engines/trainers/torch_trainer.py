@@ -73,7 +73,9 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
             shares.append(share.detach())
             shown.append(of_batch)
         total, diagnostics = add_up(shares, shown)
+        # Read here, once an update: this is where the host waits for a GPU.
         norm = float(nn.utils.clip_grad_norm_(self.learned.values(), self.max_gradient_norm))
+        # Before the optimizer steps: one NaN would be in every weight and moment afterwards.
         if not (math.isfinite(total) and math.isfinite(norm)):
             raise FloatingPointError(f"loss {total}, gradient norm {norm}: the weights were left as they were")
         for opt, rates in zip(self.optimizers, self.peak_rates, strict=True):
@@ -130,6 +132,7 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
 
     def close(self) -> None:
         """Frees the model."""
+        # Each holds the weights: all have to go for the memory to be free.
         del self.model, self.optimizers, self.learned, self.masters
 
 
@@ -139,8 +142,10 @@ def build_optimizers(
     """AdamW alone, or Muon on the layers' matrices beside AdamW on the network's `ends` and what is no matrix."""
     if isinstance(params, AdamwParams):
         return [_adamw(weights, params.learning_rate, params, params.weight_decay)]
+    # By identity: `in` would compare tensors elementwise.
     outer = {id(weight) for weight in ends}
     matrices = [weight for weight in weights if weight.ndim == 2 and id(weight) not in outer]
+    # Norms and biases are no matrices, and embeddings are looked up, not multiplied: AdamW has them.
     rest = [weight for weight in weights if weight.ndim != 2 or id(weight) in outer]
     if not matrices:
         raise UserError("optimizer.kind is muon, but no layer of the model is a matrix: set `optimizer.kind: adamw`")
@@ -206,6 +211,8 @@ class Float32Muon(torch.optim.Muon):
                 update = weight.grad.lerp(state["momentum_buffer"], momentum)  # Nesterov's
                 rows, columns = weight.shape
                 weight.mul_(1 - rate * group["weight_decay"])
+                # A tall matrix gets a larger step, so that the root mean square of its outputs' change is that of a
+                # square one.
                 weight.add_(_orthogonal(update, group), alpha=-rate * math.sqrt(max(1, rows / columns)))
 
 
@@ -214,6 +221,7 @@ def _orthogonal(update: Tensor, group: dict[str, Any]) -> Tensor:
     a, b, c = group["ns_coefficients"]
     is_tall = update.shape[0] > update.shape[1]
     state = update.T if is_tall else update  # its products with itself are the smaller ones
+    # The largest singular value is now at most 1, as the iteration needs.
     state = state / state.norm().clamp(min=group["eps"])
     for _ in range(group["ns_steps"]):
         gram = state @ state.T

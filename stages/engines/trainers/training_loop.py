@@ -163,5 +163,6 @@ def warmup_then_cosine(step: int, steps: int, warmup_steps: int, final_fraction:
     """Share of the peak learning rate at `step` (from 0): linear warm-up, then a cosine to the final fraction."""
     if step < warmup_steps:
         return (step + 1) / warmup_steps
+    # The last step, not the one behind it, has the final fraction.
     progressed = (step - warmup_steps) / max(1, steps - 1 - warmup_steps)
     return final_fraction + (1 - final_fraction) * 0.5 * (1 + math.cos(math.pi * min(1.0, progressed)))
