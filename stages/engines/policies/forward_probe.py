@@ -142,6 +142,7 @@ def probe_sequences(model: PreTrainedModel, most_tokens: int = MOST_TOKENS) -> t
         changes += _nested(config.to_dict(), "original_max_position_embeddings") or [known]
     if "dynamic" in kinds:  # it takes any length
         known = max(known, max(changes) + BEYOND_TOKENS)
+    # An engine refuses what is longer than it was started for.
     known = min(known, most_tokens)
     wanted = min(max([LONG_TOKENS, *(change + BEYOND_TOKENS for change in changes if change < known)]), known)
     work = int(MOST_WORK[model.device.type] / model.num_parameters())
@@ -151,6 +152,7 @@ def probe_sequences(model: PreTrainedModel, most_tokens: int = MOST_TOKENS) -> t
             f"the policy's attention changes after {max(change for change in changes if change < wanted)} tokens; "
             f"only {length} tokens were compared with transformers"
         )
+    # Two primes: the ids scatter over the vocabulary, and none comes twice soon.
     ids = [(7919 * place + 104_729) % config.vocab_size for place in range(length + SHORT_TOKENS)]
     long, short = ids[:length], ids[length : length + min(SHORT_TOKENS, known)]
     cut = max(1, length - COMPARED_TOKENS)
@@ -253,6 +255,7 @@ def _head_gap(model: PreTrainedModel, sequence: TokenSequence) -> tuple[float, f
         amplified.append(inputs[0] * factor)
         return (amplified[-1],)
 
+    # Random or small policies have logits near 0, where a cap on them (Gemma 2's) would not show.
     with head.register_forward_pre_hook(amplify):
         logits = _logits(model, sequence)
     plain = F.linear(amplified[0][0], head.weight)

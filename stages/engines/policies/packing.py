@@ -122,6 +122,7 @@ def pack(
             row_ids[row_number, start:end] = torch.tensor([*prompt, *response])
             position_ids[row_number, start:end] = torch.arange(end - start)
             segment_ids[row_number, start:end] = segment
+            # The hidden state before a token predicts it.
             source[index, : end - first] = torch.arange(first - 1, end - 1) + row_number * width
             response_ids[index, : end - first] = torch.tensor(list(response), dtype=torch.long)
             response_mask[index, : end - first] = 1.0
@@ -131,6 +132,7 @@ def pack(
     return ResponseBatch(
         row_ids,
         position_ids,
+        # With one sequence a row the model's own causal mask is right, and cheaper.
         segment_ids if is_packed else None,
         source,
         response_ids,
@@ -147,6 +149,7 @@ def pack(
 def _first_fit(lengths: Sequence[int], limit: int) -> list[list[int]]:
     rows: list[list[int]] = []
     room: list[int] = []
+    # Equal lengths by their number: every rank and every run must find the same rows.
     for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
         place = next((number for number, free in enumerate(room) if free >= lengths[index]), None)
         if place is None:
@@ -195,6 +198,7 @@ def balanced_passes(lengths: Sequence[int], max_tokens: int, ranks: int, pair_co
 
     A sequence of t tokens costs t + `pair_cost` t^2: see `TrainedModel.pair_cost`.
     """
+    # Fewer cannot hold the tokens. It is a lower bound: tokens do not always fit together.
     count = max(1, math.ceil(sum(min(length, max_tokens) for length in lengths) / (max_tokens * ranks)))
     costs = [length + pair_cost * length**2 for length in lengths]
     order = sorted(range(len(lengths)), key=lambda index: (-costs[index], index))

@@ -172,6 +172,8 @@ class Fleet:
             left = deadline - time.monotonic()
             if events or left <= 0 or self._is_any_over(beside):
                 return events
+            # A quarter, because a second call goes out when the first is half over. Half the clock's longest step, so
+            # that waiting here never looks to it as if this process had been stopped.
             self._wait(min(left, self.report_seconds / 4, LONGEST_STEP / 2), beside)
 
     def node(self, replica: int) -> str:
@@ -206,6 +208,7 @@ class Fleet:
         now = time.monotonic()
         for seat in self._seats:
             if seat.actor is None and seat.due <= now:
+                # A new actor with a new handle: calls of the one before cannot be mistaken for its own.
                 seat.actor = self._spec.actor(self._ray.remote(ReplicaActor)).remote(
                     self._spec.build, self._spec.run, self._spec.version
                 )
@@ -295,6 +298,7 @@ class Fleet:
         if report.pulled is not None:
             seat.has_pulled = True
             self._pulls.append(report.seconds["pull"])
+        # Only a whole response shows that it works: one that dies after some tokens would begin for ever.
         if report.ended:
             seat.restarts_in_a_row = 0
 

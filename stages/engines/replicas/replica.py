@@ -141,6 +141,7 @@ class Replica:
         ended: dict[Name, Sample] = {}
         steps = 0
         deadline = time.monotonic() + report_seconds
+        # One step at least: with no time for a report (0 s) nothing would ever be drawn.
         while self._decoding is not None and self._names and (steps == 0 or time.monotonic() < deadline):
             waiting = self._decoding.load.waiting
             ended_now = self._decoding.step()
@@ -308,6 +309,7 @@ class ProbeCheck:
         """The largest gap of a token's log-prob; ProbeError when it is too large or the sampler stood still."""
         answered = [value for row in sampler.logprobs(probe.prompts, probe.responses) for value in row]
         gap = largest_gap(answered, probe.logprobs)
+        # To the last digit: weights that did not arrive give the very same numbers.
         stood_still = bool(self._answered) and answered == self._answered
         moved = largest_gap(probe.logprobs, self._published) if self._published else 0.0
         if probe.max_logprob_gap is not None:
