@@ -101,7 +101,7 @@ def _open_binary(file: str) -> Any:
 
 def _open_verifier(jobs: int, judge: str, judge_tokens: int, params: Path):
     if judge:
-        from stages.grade.judging import open_judge
+        from stages.engines.verifier.model_judge import open_judge  # torch and transformers come with it
 
         return open_judge(params, Path(judge), judge_tokens)
     return Verifier(load_section(params, "verifier", VerifierParams).model_copy(update={"workers": jobs}))

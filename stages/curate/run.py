@@ -1,18 +1,45 @@
-"""Reads the collected tables, curates, writes what came of it."""
+"""Curates the collected tables: which problems are kept, with every dropped row and its reason in the funnel.
+
+`main` reads and writes. `curate` runs the steps, which follow in its order; each is a pure function from rows to rows.
+Which answers can be graded is in gradability.py. Pass rates measure difficulty: the share of sampled responses that
+were right. They hold for the policy that they were measured with. Their file is pinned by its sha256; its problems are
+matched by normalised text, whatever their source.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+import json
+import math
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas
 
-from stages.curate.curation import Curated, Row, curate
-from stages.curate.params import CurateParams, require_roles
+from stages.algorithms.answers.equivalence import exact_verdict
+from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.decontamination import (
+    BenchmarkProblem,
+    Contamination,
+    DecontaminationRules,
+    HitPairs,
+    NearDuplicateRule,
+    NearDuplicates,
+)
+from stages.algorithms.problem_text import normalise_problem
+from stages.curate.gradability import answer_kind, ask_for_integers, keep_gradable, keep_kinds
+from stages.curate.params import CurateParams, IntegerAnswers, PassRates, require_roles
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.errors import UserError
+from stages.foundations.files import packed_lines, require_sha256
 from stages.foundations.job import Job
+from stages.foundations.machine import from_root
 from stages.foundations.metrics import write_metrics
+from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import (
     BENCHMARK,
     CONTAMINATION,
@@ -26,6 +53,7 @@ from stages.foundations.tables import (
     require_rows,
     write_table,
 )
+from stages.observe.progress import progress
 from stages.observe.tracking import track
 
 
@@ -95,3 +123,341 @@ def count(curated: Curated) -> dict[str, int]:
         hit = {row["benchmark_problem_id"] for row in curated.contamination if row["benchmark"] == name}
         counts[f"{name}/rows_hit"] = len(hit)
     return counts
+
+
+Row = dict[str, Any]
+_PICTURE = re.compile(
+    r"!\[[^\]\[]*\]\([^()]*\)|\\includegraphics(?:\[[^\]\[]*\])?\{[^{}]*\}|<img\b[^<>]*>", re.IGNORECASE
+)
+_TEXTS = ("problem_id", "source", "problem", "answer", "licence")
+
+
+@dataclass(frozen=True)
+class Curated:
+    """What curate makes; the drops are in the funnels that were given."""
+
+    train: list[Row]
+    validation: list[Row]
+    benchmarks: list[Row]
+    contamination: list[Row]
+    duplicates: list[Row]
+    transforms: list[Row]
+    difficulty: list[Row]
+    counts: dict[str, int]
+    """What the tables do not show: pairs by rule, answers left alone, lines of the pass-rate file that were no use."""
+
+
+def curate(
+    train: Sequence[Row],
+    benchmarks: Sequence[Row],
+    revisions: Mapping[str, str],
+    params: CurateParams,
+    limits: VerifierParams,
+    seed: int,
+    funnel: Funnel,
+    benchmark_funnel: Funnel,
+) -> Curated:
+    """Runs all steps on rows of `problem` tables; UserError when nothing is left to train on.
+
+    Benchmarks are normalised and otherwise left alone: their rows are the ones that others report scores on. Only rows
+    that cannot be graded at all (without a text, or with an id twice) go, into `benchmark_funnel`.
+    """
+    marked = [
+        {**normalise_row(row), "benchmark": row["source"]} for row in drop_malformed(benchmarks, benchmark_funnel)
+    ]
+    rows = [normalise_row(row) for row in drop_malformed(train, funnel)]
+    rows = drop_unusable(rows, params.max_problem_characters, funnel)
+    pairs, near = [], params.deduplication.near_duplicates
+    if params.deduplication.exact:
+        rows, pairs = drop_duplicates(rows, funnel)
+    if near:
+        rows, similar = drop_near_duplicates(rows, near, funnel)
+        pairs += similar
+    pairs += benchmark_overlaps(marked, near)
+    rows, contamination, by_rule = drop_contaminated(rows, marked, revisions, params.decontamination, funnel)
+    counts = {f"contamination/pairs_{rule}": number for rule, number in sorted(by_rule.items())}
+    transforms: list[Row] = []
+    if isinstance(params.transform, IntegerAnswers):  # only now: a rewritten problem would not be recognised
+        rows, transforms, left = ask_for_integers(rows)
+        counts |= {"transform/rows": len(transforms)}
+        counts |= {f"transform/left_{reason}": number for reason, number in sorted(left.items())}
+    rows = keep_kinds(rows, params.answer_kinds, funnel)
+    if params.gradability_test:
+        rows = keep_gradable(rows, limits, funnel)
+    difficulty: list[Row] = []
+    if isinstance(params.difficulty, PassRates):
+        rates, unusable = read_pass_rates(params.difficulty)
+        originals = {row["problem_id"]: row["original_problem"] for row in transforms}
+        rows, difficulty = rate_difficulty(rows, originals, rates, params.difficulty, funnel)
+        counts |= {"difficulty/rows": len(difficulty)}
+        counts |= {f"difficulty/unusable_{reason}": number for reason, number in sorted(unusable.items())}
+    validation, rows = split(rows, params, seed, funnel)
+    counts |= {f"duplicates/{scope}": number for scope, number in sorted(Counter(p["scope"] for p in pairs).items())}
+    return Curated(rows, validation, marked, contamination, pairs, transforms, difficulty, counts)
+
+
+def drop_malformed(rows: Sequence[Row], funnel: Funnel) -> list[Row]:
+    """Rows with a text in every column that needs one, and an id of their own: the first of several keeps it."""
+    kept, ids = [], set()
+    for row in rows:
+        missing = [name for name in _TEXTS if not isinstance(row[name], str)]
+        if missing:
+            row_id = row["problem_id"] if isinstance(row["problem_id"], str) else ""
+            readable = {name: value if isinstance(value, str) else None for name, value in row.items()}
+            funnel.drop(readable, "missing_field", f"no text in {', '.join(missing)}", row_id)
+        elif row["problem_id"] in ids:
+            funnel.drop(row, "duplicate_id", "a row before has this id")
+        else:
+            ids.add(row["problem_id"])
+            kept.append(row)
+    return kept
+
+
+def normalise_row(row: Row) -> Row:
+    """A copy with all its texts normalised."""
+    texts = {name: normalise_text(row[name]) for name in ("problem", "answer")}
+    solution = row["solution"]
+    return {**row, **texts, "solution": normalise_text(solution) if isinstance(solution, str) else None}
+
+
+def drop_unusable(rows: Sequence[Row], max_problem_characters: int, funnel: Funnel) -> list[Row]:
+    """Rows with a problem of bearable length and an answer."""
+    kept = []
+    for row in rows:
+        if len(row["problem"]) > max_problem_characters:
+            funnel.drop(row, "problem_too_long", f"{len(row['problem'])} characters")
+        elif not normalise_problem(_PICTURE.sub(" ", row["problem"])):
+            funnel.drop(row, "no_problem")
+        elif answer_kind(row["answer"]) is None:
+            funnel.drop(row, "no_answer")
+        else:
+            kept.append(row)
+    return kept
+
+
+def split(rows: Sequence[Row], params: CurateParams, seed: int, funnel: Funnel) -> tuple[list[Row], list[Row]]:
+    """Validation and training rows, each in the order of `rows`.
+
+    Each row has its own draw from the seed and its problem_id, so that adding a source moves few rows across.
+    """
+    if len(rows) <= params.validation_rows:
+        raise UserError(
+            f"{len(rows)} problems are left and curate.validation_rows asks for {params.validation_rows}: lower it, "
+            "add sources, or look into the table of dropped rows for what went"
+        )
+    drawn = sorted(rows, key=lambda row: derive_seed(seed, "curate", row["problem_id"]))
+    validation = {row["problem_id"] for row in drawn[: params.validation_rows]}
+    last = None if params.max_train_rows is None else params.validation_rows + params.max_train_rows
+    train = {row["problem_id"] for row in drawn[params.validation_rows : last]}
+    for row in rows:
+        if row["problem_id"] not in validation and row["problem_id"] not in train:
+            funnel.drop(row, "over_max_train_rows")
+    return [row for row in rows if row["problem_id"] in validation], [row for row in rows if row["problem_id"] in train]
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ufeff\u200b\u2060]")
+_BLANKS = re.compile(r"[^\S\n]+")
+_EMPTY_LINES = re.compile(r"\n{3,}")
+
+
+def normalise_text(text: str) -> str:
+    """Unicode NFC, `\\n` line ends, single blanks, at most one empty line in a row, nothing invisible, no margins."""
+    text = unicodedata.normalize("NFC", text).replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n")
+    text = _BLANKS.sub(" ", _CONTROL.sub("", text))
+    lines = "\n".join(line.strip() for line in text.split("\n"))
+    return _EMPTY_LINES.sub("\n\n", lines).strip()
+
+
+def drop_duplicates(rows: Sequence[Row], funnel: Funnel) -> tuple[list[Row], list[Row]]:
+    """The first of the rows with one normalised problem, none where their answers contradict each other; the pairs."""
+    same: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        same[normalise_problem(row["problem"])].append(row)
+    kept, pairs = [], []
+    for first, *others in same.values():
+        other = next((row for row in others if contradict(first["answer"], row["answer"])), None)
+        rule = "exact" if other is None else "contradicting_answers"
+        pairs += [pair(row, first, rule, 1.0) for row in others]
+        if other is None:
+            kept.append(first)
+        for row in others if other is None else [first, *others]:
+            if other is None:
+                funnel.drop(row, "duplicate", f"of {first['problem_id']}")
+            else:
+                detail = f"{first['problem_id']} says {first['answer']}, {other['problem_id']} says {other['answer']}"
+                funnel.drop(row, "contradicting_answers", detail)
+    return kept, pairs
+
+
+def contradict(answer: str, other: str) -> bool:
+    """True only where the exact comparison is sure: two spellings that it cannot read are no contradiction."""
+    decision = exact_verdict(answer, other)
+    return decision is not None and decision[0] is Verdict.WRONG
+
+
+def drop_near_duplicates(rows: Sequence[Row], rule: NearDuplicateRule, funnel: Funnel) -> tuple[list[Row], list[Row]]:
+    """The rows that are not similar to one kept before them, and a pair for each of the others."""
+    seen, kept, pairs = NearDuplicates(rule), [], []
+    for row in progress(rows, label="near-duplicates"):
+        similar = seen.find(row["problem"])
+        if similar:
+            key, similarity = similar[0]
+            funnel.drop(row, "near_duplicate", f"of {kept[key]['problem_id']}, similarity {similarity:.2f}")
+            pairs.append(pair(row, kept[key], "near_duplicates", similarity))
+        else:
+            seen.add(len(kept), row["problem"])
+            kept.append(row)
+    return kept, pairs
+
+
+def benchmark_overlaps(rows: Sequence[Row], rule: NearDuplicateRule | None) -> list[Row]:
+    """Pairs of benchmark problems that are the same or similar, none of which is dropped.
+
+    Each problem is paired once, with the first equal one before it or else the most similar one, so that a benchmark
+    that repeats one problem n times gives n - 1 pairs.
+    """
+    seen = NearDuplicates(rule) if rule else None
+    first: dict[str, Row] = {}
+    different: list[Row] = []
+    pairs = []
+    for row in progress(rows, label="benchmarks"):
+        text = normalise_problem(row["problem"])
+        if text in first:
+            is_other = contradict(first[text]["answer"], row["answer"])
+            pairs.append(pair(row, first[text], "contradicting_answers" if is_other else "exact", 1.0, "benchmark"))
+            continue
+        first[text] = row
+        similar = seen.find(row["problem"]) if seen else []
+        if similar:
+            key, similarity = similar[0]
+            pairs.append(pair(row, different[key], "near_duplicates", similarity, "benchmark"))
+        if seen:
+            seen.add(len(different), row["problem"])
+        different.append(row)
+    return pairs
+
+
+def pair(row: Row, other: Row, rule: str, similarity: float, role: str = "source") -> Row:
+    """A row of the `duplicate` table; scopes are within_ and across_ source or benchmark."""
+    is_within = row["source"] == other["source"]
+    return {
+        **{name: row[name] for name in ("problem_id", "source", "problem")},
+        **{f"other_{name.removeprefix('problem_')}": other[name] for name in ("problem_id", "source")},
+        "other_problem": other["problem"],
+        "scope": f"within_{role}" if is_within else f"across_{role}s",
+        "rule": rule,
+        "similarity": similarity,
+    }
+
+
+def drop_contaminated(
+    rows: Sequence[Row],
+    benchmarks: Sequence[Row],
+    revisions: Mapping[str, str],
+    rules: DecontaminationRules,
+    funnel: Funnel,
+) -> tuple[list[Row], list[Row], Counter[str]]:
+    """Rows that stand in no benchmark; `contamination` rows, for a bounded number of pairs; all pairs by rule."""
+    problems = [
+        BenchmarkProblem(row["benchmark"], row["problem_id"], row["problem"], revisions.get(row["benchmark"], ""))
+        for row in benchmarks
+    ]
+    index, kept, pairs = Contamination(problems, rules), [], HitPairs()
+    for row in progress(rows, label="decontamination"):
+        hits = index.find_all(row["problem"])
+        if not hits:
+            kept.append(row)
+            continue
+        worst = hits[0]
+        funnel.drop(row, "contaminated", f"{worst.rule} {worst.overlap:.2f}: {worst.benchmark_problem_id}")
+        pairs.add({name: row[name] for name in ("problem_id", "source", "problem")}, hits)
+    return kept, pairs.rows, pairs.by_rule
+
+
+Measured = tuple[float, int]
+"""Pass rate and responses behind it."""
+_MAX_LINE_BYTES = 64 << 20
+
+
+def read_pass_rates(params: PassRates) -> tuple[dict[str, Measured], Counter[str]]:
+    """Pass rates by normalised problem, and how many lines of the file were no use, by reason.
+
+    A problem that is measured several times gets the mean, weighted by the responses. UserError when the file is
+    missing, is another one, or holds no usable line.
+    """
+    path = from_root(params.path)
+    if not path.is_file():
+        raise UserError(f"{path} does not exist: correct curate.difficulty.path, it counts from the project's root")
+    remedy = "which curate.difficulty.sha256 says: put its sha256 into the recipe if it is what you want"
+    require_sha256(path, params.sha256, remedy)
+    passed: dict[str, list[Measured]] = defaultdict(list)
+    unusable: Counter[str] = Counter()
+    for line in packed_lines(path, _MAX_LINE_BYTES):
+        if line is None:
+            unusable["malformed_line"] += 1
+        elif line.strip():
+            text, measured, reason = _read_line(line, params)
+            if reason:
+                unusable[reason] += 1
+            else:
+                passed[text].append(measured)
+    if not passed:
+        raise UserError(
+            f"{path}: no line has a problem in `{params.problem_field}` and a pass rate in "
+            f"`{params.outcomes_field}` ({dict(unusable)}): correct curate.difficulty"
+        )
+    return {text: _mean(several) for text, several in passed.items()}, unusable
+
+
+def _read_line(line: bytes, params: PassRates) -> tuple[str, Measured, str]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return "", (0.0, 0), "malformed_line"
+    if not isinstance(row, dict) or not isinstance(row.get(params.problem_field), str):
+        return "", (0.0, 0), "no_problem"
+    text = normalise_problem(row[params.problem_field])
+    outcomes = row.get(params.outcomes_field)
+    if isinstance(outcomes, list) and outcomes and all(isinstance(outcome, bool) for outcome in outcomes):
+        return text, (sum(outcomes) / len(outcomes), len(outcomes)), "" if text else "no_problem"
+    is_rate = isinstance(outcomes, int | float) and not isinstance(outcomes, bool) and math.isfinite(outcomes)
+    if is_rate and 0 <= outcomes <= 1:
+        return text, (float(outcomes), 1), "" if text else "no_problem"
+    return "", (0.0, 0), "no_pass_rate"
+
+
+def _mean(several: Sequence[Measured]) -> Measured:
+    samples = sum(number for _, number in several)
+    return math.fsum(rate * number for rate, number in several) / samples, samples
+
+
+def rate_difficulty(
+    rows: Sequence[Row], originals: Mapping[str, str], rates: Mapping[str, Measured], params: PassRates, funnel: Funnel
+) -> tuple[list[Row], list[Row]]:
+    """Rows with a pass rate in the wanted range or with none at all, and a `difficulty` row for each that has one.
+
+    `originals` has the problem before it was rewritten, by problem_id. Dropped: `too_hard`, `too_easy`.
+    """
+    kept, found = [], []
+    for row in rows:
+        measured = rates.get(normalise_problem(originals.get(row["problem_id"], row["problem"])))
+        if measured is None:
+            kept.append(row)
+            continue
+        rate, samples = measured
+        if rate < params.least_pass_rate:
+            funnel.drop(row, "too_hard", f"pass rate {rate:.3f} of {samples}")
+        elif rate > params.most_pass_rate:
+            funnel.drop(row, "too_easy", f"pass rate {rate:.3f} of {samples}")
+        else:
+            kept.append(row)
+        own = {"problem_id": row["problem_id"], "source": row["source"]}
+        found.append({**own, "pass_rate": rate, "samples": samples, "band": band(rate)})
+    return kept, found
+
+
+def band(rate: float) -> str:
+    """unsolved (0), hard (under a third), medium, easy (over two thirds), solved (1)."""
+    if rate in (0.0, 1.0):
+        return "solved" if rate else "unsolved"
+    return "hard" if rate < 1 / 3 else "medium" if rate <= 2 / 3 else "easy"

@@ -1,20 +1,41 @@
-"""The stage around the gathering: tables in, tables out."""
+"""Gathers demonstrations: web solutions, given solutions, a policy's own correct responses. Splits off validation.
+
+A solution becomes the text that a policy learns to write: it ends in `The answer is \\boxed{..}.`. Rejection sampling
+keeps responses that the verifier calls correct.
+"""
 
 from __future__ import annotations
 
+import random
+import re
 import shutil
 from argparse import Namespace
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pandas
 
-from stages.demonstrate.demonstrations import Drops, Rows, gather, sample_demonstrations, split
-from stages.demonstrate.params import DemonstrateParams, RejectionSampledDemonstrations
+from stages.algorithms.answers.extraction import extract_answer
+from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.problem_text import normalise_problem
+from stages.demonstrate.params import (
+    DemonstrateParams,
+    GivenDemonstrations,
+    RejectionSampledDemonstrations,
+    WebDemonstrations,
+)
 from stages.engines.policies.tokenizers import load_tokenizer
+from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.trainers.one_rank import launched_ranks
+from stages.engines.trainers.protocol import Ranks
+from stages.engines.verifier.judged_responses import Drawing, JudgedResponse, judged_responses
 from stages.foundations.errors import UserError
-from stages.foundations.job import Job
+from stages.foundations.job import Attempt, Job
 from stages.foundations.metrics import write_metrics
+from stages.foundations.params import load_value
+from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import DEMONSTRATION, DROPPED, PROBLEM, Funnel, read_table, write_table
 from stages.observe.tracking import track
 
@@ -73,3 +94,177 @@ def _metrics(rows: Rows, drops: Drops, train: int, validation: int) -> tuple[dic
         "rows/train": train,
         "rows/validation": validation,
     }, funnel
+
+
+Rows = list[dict[str, Any]]
+Drops = list[tuple[dict[str, Any], str, str]]
+"""Rows with the reason and detail of their drop."""
+Sample = Callable[[RejectionSampledDemonstrations, Rows], tuple[Rows, Drops]]
+"""Draws responses to problems: the demonstrations among them, and the rest."""
+CountTokens = Callable[[list[str]], list[int]]
+
+
+def gather(
+    params: DemonstrateParams,
+    problems: pandas.DataFrame,
+    solutions: pandas.DataFrame,
+    seed: int,
+    sample: Sample,
+    count_tokens: CountTokens,
+) -> tuple[Rows, Drops]:
+    """Demonstrations of all sources in the order of the parameters, and what was dropped on the way."""
+    rows: Rows = []
+    drops: Drops = []
+    for source in params.sources:
+        match source:
+            case WebDemonstrations():
+                found, left_out = _solved(solutions, "web", source.max_rows, seed)
+            case GivenDemonstrations():
+                chosen = problems if source.sources is None else problems[problems["source"].isin(source.sources)]
+                found, left_out = _solved(chosen[chosen["solution"].notna()], "given", source.max_rows, seed)
+            case RejectionSampledDemonstrations():
+                drawn, _ = _draw(problems.to_dict("records"), source.max_problems, seed, "rejection_sampled")
+                found, left_out = sample(source, drawn)
+        rows += found
+        drops += left_out
+    return _drop_unusable(rows, drops, params.max_response_tokens, count_tokens)
+
+
+def _solved(problems: pandas.DataFrame, kind: str, limit: int | None, seed: int) -> tuple[Rows, Drops]:
+    """Problems with a solution as demonstrations; those beyond the limit are dropped."""
+    chosen, left_out = _draw(problems.to_dict("records"), limit, seed, kind)
+    rows = [demonstration(problem, kind, as_response(problem["solution"], problem["answer"])) for problem in chosen]
+    return rows, [(problem, "beyond_max_rows", kind) for problem in left_out]
+
+
+def demonstration(problem: dict[str, Any], kind: str, response: str, index: int = 0) -> dict[str, Any]:
+    """A row of the demonstration table; `index` tells apart several responses to one problem."""
+    return {
+        "demonstration_id": f"{kind}:{problem['problem_id']}:{index}",
+        "problem_id": problem["problem_id"],
+        "source": problem["source"],
+        "kind": kind,
+        "problem": problem["problem"],
+        "response": response,
+        "licence": problem["licence"],
+    }
+
+
+def _draw(rows: Rows, limit: int | None, seed: int, name: str) -> tuple[Rows, Rows]:
+    if limit is None or len(rows) <= limit:
+        return rows, []
+    chosen = set(random.Random(derive_seed(seed, "demonstrate", name)).sample(range(len(rows)), limit))
+    return [row for i, row in enumerate(rows) if i in chosen], [row for i, row in enumerate(rows) if i not in chosen]
+
+
+def _drop_unusable(rows: Rows, drops: Drops, max_tokens: int, count_tokens: CountTokens) -> tuple[Rows, Drops]:
+    kept: Rows = []
+    seen: set[tuple[str, str]] = set()
+    for row, tokens in zip(rows, count_tokens([row["response"] for row in rows]), strict=True):
+        pair = (row["problem"], row["response"])
+        if tokens > max_tokens:
+            drops.append((row, "response_too_long", f"{tokens} tokens, at most {max_tokens}"))
+        elif pair in seen:
+            drops.append((row, "repeated", "the same problem and response came before"))
+        else:
+            seen.add(pair)
+            kept.append(row)
+    return kept, drops
+
+
+def split(rows: Rows, validation_rows: int, seed: int) -> tuple[Rows, Rows]:
+    """Train and validation rows in their order; all demonstrations of one problem fall on the same side.
+
+    Whole problems are moved in the seed's order until validation has at least the rows asked for.
+    """
+    groups: dict[str, int] = {}
+    for row in rows:
+        text = normalise_problem(row["problem"])
+        groups[text] = groups.get(text, 0) + 1
+    names = sorted(groups)
+    random.Random(derive_seed(seed, "demonstrate", "validation")).shuffle(names)
+    held_out: set[str] = set()
+    count = 0
+    for name in names:
+        if count >= validation_rows:
+            break
+        held_out.add(name)
+        count += groups[name]
+    sides = [normalise_problem(row["problem"]) in held_out for row in rows]
+    train = [row for row, is_held_out in zip(rows, sides, strict=True) if not is_held_out]
+    validation = [row for row, is_held_out in zip(rows, sides, strict=True) if is_held_out]
+    return train, validation
+
+
+_CALCULATOR = re.compile(r"<<[^<>\n]*>>")
+_FINAL_LINE = re.compile(r"\n?[ \t]*####[^\n]*\s*\Z")
+_ONLY_ANSWER = re.compile(r"(?:the\s+)?(?:final\s+)?(?:answer|solution)?\s*(?:is|:)?\s*", re.IGNORECASE)
+BOX = "\\boxed{"
+
+
+def as_response(solution: str, answer: str) -> str:
+    r"""The solution with its final answer in a box, exactly once at the end when it had none.
+
+    GSM8K's calculator annotations (`<<48/2=24>>`) and `#### 24` line go. A solution that is nothing but the answer
+    becomes the answer's sentence alone. An answer that holds a box already is not boxed twice.
+    """
+    text = _FINAL_LINE.sub("", _CALCULATOR.sub("", solution)).strip()
+    if extract_answer(text).rule in ("box", "boxes"):
+        return text
+    closing = f"The answer is {BOX}{_bare(answer)}}}."
+    if _same(_ONLY_ANSWER.sub("", text, count=1), answer) or _same(text, answer):
+        return closing
+    return f"{text}\n{closing}" if text else closing
+
+
+def _bare(answer: str) -> str:
+    return answer.strip().removeprefix("$").removesuffix("$").strip() if answer.count("$") == 2 else answer.strip()
+
+
+def _same(text: str, answer: str) -> bool:
+    return re.sub(r"[\s$.]", "", text) == re.sub(r"[\s$.]", "", answer)
+
+
+def sample_demonstrations(
+    source: RejectionSampledDemonstrations,
+    problems: Rows,
+    params_path: Path,
+    policy: Path,
+    attempt: Attempt,
+    ranks: Ranks,
+) -> tuple[Rows, Drops]:
+    """Correct, complete, different responses, at most `kept_per_problem` of each problem; the others with reasons.
+
+    Drawn and judged by all ranks together, each its share of the problems; all of them get all.
+    """
+    settings = SamplingSettings(source.temperature, 1.0, 0, source.max_response_tokens, None)
+    seed = load_value(params_path, "seed"), "demonstrate", "rejection_sampled"
+    drawing = Drawing(source.samples, settings, seed, "rejection sampling")
+    names = [problem["problem_id"] for problem in problems]
+    judged = judged_responses(problems, names, drawing, params_path, policy, attempt, ranks)
+    rows: Rows = []
+    drops: Drops = []
+    for problem, of_problem in zip(problems, judged, strict=True):
+        _sort_out(source, problem, of_problem, rows, drops)
+    return rows, drops
+
+
+def _sort_out(
+    source: RejectionSampledDemonstrations, problem: dict, judged: list[JudgedResponse], rows: Rows, drops: Drops
+) -> None:
+    kept: set[str] = set()
+    for index, one in enumerate(judged):
+        row = demonstration(problem, "rejection_sampled", one.text, index)
+        if one.is_truncated:
+            drops.append((row, "truncated", f"{one.tokens} tokens"))
+        elif one.judgement.verdict is not Verdict.CORRECT:
+            drops.append(
+                (row, str(one.judgement.verdict), f"extracted {one.judgement.extracted}, not {problem['answer']}")
+            )
+        elif one.text in kept:
+            drops.append((row, "repeated", "the same response came before"))
+        elif len(kept) == source.kept_per_problem:
+            drops.append((row, "beyond_kept_per_problem", ""))
+        else:
+            kept.add(one.text)
+            rows.append(row)

@@ -1,4 +1,7 @@
-"""Draws responses in pieces, so that a run that is killed goes on after the last finished piece."""
+"""Draws responses in pieces, so that a run that is killed goes on after the last finished piece.
+
+`choose_prompt`, at the end, gives the baseline policy the best of some prompts.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,14 @@ from stages.engines.samplers.build import DrawingShare, drawing_share
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import Sample, Sampler, SamplingSettings, sample_prompts
 from stages.engines.trainers.one_rank import launched_ranks
-from stages.foundations.job import Job
+from stages.engines.trainers.protocol import Ranks
+from stages.foundations.job import Attempt, Job
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams
-from stages.foundations.tables import BENCHMARK, RESPONSE, read_table, require_rows, write_table
-from stages.observe.progress import progress
+from stages.foundations.tables import BENCHMARK, PROBLEM, RESPONSE, read_table, require_rows, write_table
+from stages.observe.progress import progress, say
 from stages.observe.tracking import Run, track
-from stages.respond.params import RespondParams
+from stages.respond.params import BaselinePrompts, CandidatePrompt, RespondParams
 
 
 def main(job: Job) -> None:
@@ -41,8 +45,6 @@ def main(job: Job) -> None:
         share, choice = drawing_share(sampler_params, ranks), params.baseline_prompts
         chosen: dict[str, float] = {}
         if choice and choice.policy == job.item:
-            from stages.respond.prompt_choice import choose_prompt  # takes the verifier along
-
             best, chosen = choose_prompt(choice, params, job, attempt, ranks)
             prompt = best.prompt
             params = params.model_copy(update={"max_response_tokens": best.max_response_tokens})
@@ -141,3 +143,44 @@ def response_metrics(responses: pandas.DataFrame) -> dict[str, float]:
         "length/response_tokens_mean": float(sampled["response_tokens"].mean()),
         "length/truncated_fraction": float(sampled["is_truncated"].mean()),
     }
+
+
+def choose_prompt(
+    choice: BaselinePrompts, params: RespondParams, job: Job, attempt: Attempt, ranks: Ranks
+) -> tuple[CandidatePrompt, dict[str, float]]:
+    """The best candidate, and every candidate's accuracy as metrics; on every rank.
+
+    Answers count as the stage `grade` counts them. Benchmark problems are not looked at.
+    """
+    # Most runs choose nothing, and do without the verifier.
+    from stages.algorithms.answers.verdicts import Verdict
+    from stages.engines.verifier.judged_responses import Drawing, judged_responses
+
+    table = require_rows(
+        read_table(job.paths.validation, PROBLEM), job.paths.validation, "raise curate.validation_rows"
+    )
+    problems = table.head(choice.max_problems).to_dict("records")
+    names = [problem["problem_id"] for problem in problems]
+    scores = []
+    for number, candidate in enumerate(choice.candidates):
+        settings = SamplingSettings(params.temperature, params.top_p, params.top_k, candidate.max_response_tokens, None)
+        drawing = Drawing(params.samples, settings, (job.seed, "respond", "prompt", number), f"prompt {number}")
+        judged = judged_responses(
+            problems,
+            names,
+            drawing,
+            job.paths.params,
+            job.paths.policy,
+            attempt,
+            ranks,
+            own_prompt=candidate.prompt,
+            require_marker=False,
+        )
+        verdicts = [one.judgement.verdict for of_problem in judged for one in of_problem]
+        scores.append(sum(verdict is Verdict.CORRECT for verdict in verdicts) / len(verdicts))
+    best = scores.index(max(scores))
+    if ranks.rank == 0:
+        shown = ", ".join(f"{number}: {score:.1%}" for number, score in enumerate(scores))
+        say(f"{job.item} answers prompt {best}, the best on {len(problems)} validation problems ({shown})")
+    metrics = {f"prompt/{number}/validation_accuracy": score for number, score in enumerate(scores)}
+    return choice.candidates[best], {"prompt/chosen": best, **metrics}

@@ -187,7 +187,7 @@ def test_a_run_has_the_code_of_its_own_parameters():
     torch, again, deepspeed = code_hashes(code, ["rl_round@rl_1"], [laptop, {**laptop, "seed": 7}, other])
     engines = "stages.engines.trainers"
     trainers = {f"{engines}.torch_trainer TorchTrainer", f"{engines}.deepspeed_trainer DeepspeedTrainer"}
-    assert torch == again and "stages.curate.curation curate" in torch
+    assert torch == again and "stages.curate.run curate" in torch
     assert trainers & torch.keys() == {f"{engines}.torch_trainer TorchTrainer"}
     assert trainers & deepspeed.keys() == {f"{engines}.deepspeed_trainer DeepspeedTrainer"}
     assert not [name for name in torch if name.startswith("stages.observe.")]

@@ -318,7 +318,7 @@ def test_a_gzip_bomb_is_read_only_as_far_as_its_rows_are_wanted(tmp_path, file_f
 
 
 def test_a_line_that_is_too_long_is_a_drop_in_json_and_an_error_in_csv(tmp_path, monkeypatch):
-    monkeypatch.setattr("stages.collect.formats.MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr("stages.collect.run.MAX_LINE_BYTES", 1 << 20)
     long = b'{"problem": "' + b"x" * (2 << 20) + b'", "answer": "1"}\n'
     problems, dropped, _ = collect(tmp_path, local(tmp_path, GOOD + long + GOOD))
     assert len(problems) == 2 and dropped["detail"].tolist() == ["its line has more than 1 MiB"]

@@ -7,7 +7,7 @@ import torch
 import yaml
 
 from stages.__main__ import main
-from stages.demonstrate.demonstrations import as_response
+from stages.demonstrate.run import as_response
 from stages.engines.policies.policy_folders import load_policy, save_policy
 from stages.engines.policies.tokenizers import encode_prompt, encode_response
 from stages.foundations.errors import UserError

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from stages.__main__ import main
-from stages.demonstrate.demonstrations import sample_demonstrations
 from stages.demonstrate.params import RejectionSampledDemonstrations
+from stages.demonstrate.run import sample_demonstrations
 from stages.engines.samplers.build import DrawingShare
 from stages.engines.trainers.one_rank import launched_ranks
 from stages.engines.verifier import judged_responses

@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
 from stages.algorithms.answers.extraction import extract_answer
 from stages.algorithms.answers.verdicts import Leniency, Verdict
-from stages.engines.policies.tokenizers import decode_response, encode_prompt, encode_response
+from stages.engines.policies.tokenizers import decode_response, encode_prompt, encode_response, load_tokenizer
+from stages.engines.replicas.build import build_sampler
+from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import Sampler, SamplingSettings, sample_prompts
 from stages.engines.verifier.verifier import Judgement
-from stages.foundations.params import ChatPrompt, PlainPrompt
+from stages.foundations.errors import UserError
+from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams, load_section, load_value
 
 RESPONSE_LINES = 20
 """The last lines of a response, which the judge sees: its final answer stands there."""
@@ -93,6 +97,22 @@ class ModelJudge:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def open_judge(params: Path, policy: Path, max_tokens: int) -> ModelJudge:
+    """The policy of a folder as judge, with the sampler, prompt format and seed of a params file.
+
+    The suffix of a chat prompt, which asks for a boxed answer, is left out. `max_tokens`: the longest judgement.
+    UserError when the folder is none.
+    """
+    if not policy.is_dir():
+        raise UserError(f"--judge {policy}: no such folder; give that of a policy, such as data/policies/base")
+    prompt = load_section(params, "prompt", PromptParams)
+    if isinstance(prompt, ChatPrompt):
+        prompt = prompt.model_copy(update={"suffix": ""})
+    tokenizer = load_tokenizer(policy)
+    sampler = build_sampler(load_section(params, "sampler", SamplerParams), policy)
+    return ModelJudge(sampler, tokenizer, prompt, load_value(params, "seed"), max_tokens)
 
 
 class WordJudge:
