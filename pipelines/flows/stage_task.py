@@ -99,6 +99,7 @@ def bring_up_to_date(
         _tell_failure(stage, log, reason, usage)
         return failed(StageFailed(reason))
     log.finish()
+    # DVC says what it did: ran, restored from the run cache, or nothing to do.
     outcome = next((word for said, word in OUTCOMES.items() if any(said in line for line in log.last)), RAN)
     page = StagePage(stage, root, surroundings, outcome, _told(slots), usage)
     create_markdown_artifact(describe(page), key=f"stage-{stage.slug}", description=f"Metrics of stage {stage.name}")
@@ -139,6 +140,8 @@ def _slots(stage: DvcStage, say: Callable[[str], None]) -> Iterator[Slots]:
     """The GPUs, first queued by Prefect and then locked on this machine."""
     is_queued = 0 < stage.gpus <= len(visible_gpus())
     queue = concurrency(LIMIT, occupy=stage.gpus, lease_duration=60, raise_on_lease_renewal_failure=False)
+    # Prefect's limit shows who waits, and is lost with its server. The locks on this machine are what keeps two stages
+    # apart.
     with queue if is_queued else nullcontext(), gpu_slots(stage.gpus, lock_folder(), say) as slots:
         yield slots
 

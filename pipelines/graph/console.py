@@ -87,6 +87,7 @@ class Console:
         self._stages = {stage.address: stage for stage in graph_stages(root)}
         self._quiet = {stage.address for stage in self._stages.values() if writes_code(stage)}
         """Its second is not worth a line."""
+        # All names are known before the first line: columns need no second pass.
         self._width = max(map(len, self._stages), default=0)
         self._seen, self._restored, self._ran, self._seconds = 0, 0, 0, dict[str, float]()
         self._stage: _Running | None = None
@@ -109,6 +110,7 @@ class Console:
                 self._stage = _Running(found[1], self._clock())
                 self._show_status("runs")
             self._restored += found.re is _RESTORED
+        # DVC itself exits with 255 whatever the stage's code was; this line alone names it.
         elif failed := _FAILED.match(line):
             self._exit_code = int(failed[2])
         elif _AFTER_A_STAGE.match(line):
@@ -196,6 +198,7 @@ class Console:
 
     def _show_forecast(self) -> None:
         if not self._has_forecast:
+            # Not before the stage `code` has ended: the forecast compares the fingerprints that it writes.
             self._has_forecast = True
             for line in forecast_lines(make_forecast(self._root), self._root):
                 self._print(line)
@@ -205,11 +208,13 @@ class Console:
         stage, now = self._stage, self._clock()
         if stage is None or stage.name in self._quiet:
             return
+        # A stage's own lines begin with its name, which the status has already.
         own = {stage.name, *stage.name.split("@")}
         label, _, rest = line.partition(": ")
         text = f"{self._place()} {stage.name}  {_SPENT.sub('', rest if label in own else line)}"
         if self.rewrites and (now - self._rewritten >= SECONDS_BETWEEN_REWRITES or not self._status):
             self._rewritten = now
+            # One column less: a line that is full makes some terminals begin a new one.
             self._status = text.expandtabs()[: shutil.get_terminal_size().columns - 1]
             self._out.write(f"\r{self._status}\x1b[K")
             self._out.flush()
@@ -322,6 +327,7 @@ def make_forecast(root: Path) -> Forecast:
     of_run = measured.get("stages", {})
     names = tuple(stage.address for stage in waiting if stage.address in running)
     known_here = _known_seconds(root, recipe)
+    # Times of this machine win over those of the measured run.
     times = {name: one["seconds"] for name, one in of_run.items()} | known_here
     sizes = {name: _written_bytes(lock[name]) if name in lock else of_run.get(name, {}).get("bytes") for name in names}
     return Forecast(

@@ -50,6 +50,8 @@ def stages_in_order(root: Path, targets: tuple[str, ...] = ()) -> list[DvcStage]
         stages = [stage for stage in repo.index.stages if _address(stage, root) not in gone]
         place = {stage: number for number, stage in enumerate(stages)}
         graph = repo.index.graph.subgraph(stages)  # edges point from a stage to what it depends on
+        # Among stages that could run next, the one that dvc.yaml lists first: the order is that of the file, and the
+        # same in every run.
         order = list(networkx.lexicographical_topological_sort(graph.reverse(), key=place.__getitem__))
         if targets:
             roots = [stage for stage in order if _address(stage, root) in targets]

@@ -46,6 +46,7 @@ def project_lock(root: Path, say: Callable[[str], None]) -> Iterator[int]:
                 said = time.monotonic()
                 say(f"waiting for the run of process {path.read_text().strip() or '?'}, which is at work in {root}")
             time.sleep(SECONDS_BETWEEN_TRIES)
+        # Only now that it is ours: who waits reads the number of the process that is at work from this file.
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
@@ -167,6 +168,7 @@ def _drop_torn_stage(lock: Path, say: Callable[[str], None]) -> None:
     text = lock.read_text(errors="replace")
     starts = [found.start() for found in _STAGE.finditer(text)]
     kept = text[: starts[-1]] if starts else ""
+    # DVC writes the file from the top: only its end can be missing.
     if len(starts) > 1 and _is_lock_file(kept):
         say(f"{lock}: dropping its last stage, which a DVC was killed in writing; DVC's run cache has it")
         write_text_atomically(lock, kept)

@@ -111,6 +111,7 @@ def clear_strays(root: Path) -> list[Path]:
     strays, cache = find_strays(root)
     recorded, moved = _recorded_hashes(root), 0
     for path in strays:
+        # The way back costs nothing where DVC has the file; what only lies here is kept.
         if _is_cached(cache, path, recorded.get(path.relative_to(root).as_posix())):
             path.unlink()
         else:
@@ -121,6 +122,7 @@ def clear_strays(root: Path) -> list[Path]:
     if moved:
         files = "1 file that belongs" if moved == 1 else f"{moved} files that belong"
         say(f"moved {files} to no stage of this recipe to state/strays/")
+    # Last: a run that is killed before this looks again.
     write_text_atomically(_stamp(root), _graph_key(root))
     return strays
 
@@ -202,6 +204,7 @@ def recipe_in_use(root: Path, recipe: str, say: Callable[[str], None]) -> Iterat
 
 def _is_settled(root: Path, recipe: str, lock: IO[str]) -> bool:
     """True with the shared lock and the right parameters; a lock alone may have been got after another change."""
+    # Alone while the file is written. Any number of runs then share it, as long as they want the same recipe.
     if recipe and not is_in_use(root, recipe) and _takes(lock, fcntl.LOCK_EX):
         use_recipe(root, recipe)
     if _takes(lock, fcntl.LOCK_SH) and (not recipe or is_in_use(root, recipe)):
@@ -250,6 +253,7 @@ def recipe_text(root: Path, name: str, read: Callable[[str], str | None] | None 
     if read is None:
         require_recipe(root, name)
         read = partial(_text, root)
+    # By ruamel, which writes comments back; `read_recipe` is ten times as quick without them.
     chain = _chain(name, read, _with_comments)
     text, content = chain[-1][0], _merged(chain, name)
     if len(chain) > 1:

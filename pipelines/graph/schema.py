@@ -90,6 +90,7 @@ def _wrong_sections(
     stages: list[GraphStage],
     optional: Sequence[str],
 ) -> list[str]:
+    # Of several readers the first in the graph is named: it is the one that would fail.
     readers = {section: stage.address for stage in reversed(stages) for section in stage.reads}
     interpolated = interpolated_sections(definitions)
     wrong = [f"{name}: unknown section; remove it or correct its spelling" for name in given if name not in models]

@@ -169,6 +169,7 @@ def _wanted(repo: Any) -> Iterator[Any]:
     deps = [dep for stage in stages for dep in stage.deps if dep.protocol == "local"]
     folders = {dep.fs_path for dep in deps if dep.fs_path not in outs}
     # Edges point from a stage to what it depends on.
+    # Nobody depends on these: a person may want to look at what they make.
     last = {stage for stage, dependents in repo.index.graph.subgraph(stages).in_degree() if dependents == 0}
     for stage in stages:
         for out in stage.outs:

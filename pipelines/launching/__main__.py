@@ -93,10 +93,12 @@ def run(launch: LaunchParams, stage: Sequence[str]) -> int:
                     own = launch_command(name, str(file))
                     return run_in_group(own, Path.cwd(), timeout_seconds=launch.hours * 3600, env=os.environ)
                 finally:
+                    # Also after an error or Ctrl-C: a cluster that nobody ends costs money.
                     subprocess.run(down_command(name), stdin=subprocess.DEVNULL)
         case _:
             command = local_command(launch, stage)
             sys.stdout.flush()
+            # It becomes the stage: signals, exit code and memory are the stage's own.
             os.execvp(command[0], command)
 
 
@@ -121,6 +123,7 @@ def _manifest(launch: LaunchParams, command: KubernetesCommand, name: str, stage
 
 def job_name(stage: Sequence[str]) -> str:
     """Of the stage in this clone: the same when it is run again, so that what was left behind is found."""
+    # Two clones may run the same stage in one namespace.
     told = "\n".join([str(Path.cwd()), *stage])
     name = stage[2].partition("@")[0].replace("_", "-")
     return f"retrace-{name}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"

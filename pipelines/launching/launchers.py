@@ -91,6 +91,7 @@ def pytorch_job(launch: LaunchParams, command: KubernetesCommand, name: str, sta
         "spec": {
             "nprocPerNode": str(launch.gpus_per_node),
             "runPolicy": {
+                # Pods that have ended stay until the job is deleted: their log may not have been read to its end.
                 "cleanPodPolicy": "Running",
                 "backoffLimit": 0,
                 "activeDeadlineSeconds": 60 * minutes(launch),
@@ -143,10 +144,12 @@ def _pod(launch: LaunchParams, command: KubernetesCommand, own: dict[str, Any]) 
         "resources": {"limits": {"nvidia.com/gpu": launch.gpus_per_node}},
         "volumeMounts": [
             {"name": "project", "mountPath": command.mount},
+            # A container has 64 MB of it otherwise, too little for NCCL and for published weights.
             {"name": "shared-memory", "mountPath": "/dev/shm"},
         ],
     }
     return {
+        # The pod reads hostile text; it needs no key to the cluster.
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 15,
         "containers": [container],
@@ -175,6 +178,7 @@ def run_job(manifest: dict[str, Any]) -> int:
             if log is None and states & {"Running", *ENDS}:
                 log = subprocess.Popen(["kubectl", "-n", namespace, "logs", "-f", first])
             if ended := states & ENDS:
+                # What is still on its way is shown; a log that never ends does not hold the stage.
                 log.wait(60)
                 return 0 if ended & SUCCESSES else 1
             time.sleep(SECONDS_BETWEEN_LOOKS)
