@@ -50,6 +50,7 @@ def make_base_policy(params: FolderBase | GgufPackageBase | HubBase | RandomBase
 def _copy_policy(source: Path, folder: Path) -> None:
     if not source.is_dir():
         raise UserError(f"base.path {source} is not a folder: give the folder of a policy in transformers' layout")
+    # A link would bring files of this machine into the outputs, and with them into a shared remote.
     require_no_links(source)
     shutil.copytree(source, folder, dirs_exist_ok=True)
 
@@ -63,6 +64,7 @@ def _fetch_policy(params: HubBase, folder: Path) -> None:
             params.repository,
             revision=params.revision,
             local_dir=folder,
+            # No *.bin and no *.py: pickled weights and foreign code would run here.
             allow_patterns=["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"],
         )
     except Exception as error:  # the hub client raises many kinds; each means that the policy cannot be had

@@ -287,6 +287,7 @@ def _json_list(path: Path) -> Iterator[Row]:
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
+    # Bounded before Parquet's reader sees it: a small gzipped file may unpack to anything.
     content = packed_bytes(path, MAX_UNPACKED_BYTES)
     try:
         table = pyarrow.parquet.read_table(io.BytesIO(content))
@@ -314,6 +315,7 @@ def _csv_lines(path: Path) -> Iterator[str]:
     for number, line in enumerate(packed_lines(path, MAX_LINE_BYTES), 1):
         if line is None:
             raise UserError(f"{path}: line {number} has more than {MAX_LINE_BYTES >> 20} MiB: split the file")
+        # Spreadsheets begin a file with the mark of the byte order.
         yield line.decode("utf-8-sig" if number == 1 else "utf-8") + "\n"
 
 
@@ -346,6 +348,7 @@ def _mapping(value: Any) -> Row:
         return BrokenRow(_shown(repr(value).encode("utf-8", "replace")), f"not an object but a {type(value).__name__}")
     if fault := _fault(value):
         return BrokenRow(_shown(str(list(value)).encode("utf-8", "replace")), fault)
+    # The cheap test first: the second one encodes the whole row once more.
     escaped = json.dumps(value)
     if "\\ud" in escaped and not _is_unicode(value):
         return BrokenRow(_shown(escaped.encode()), "holds half a surrogate pair, which is no character")
@@ -353,6 +356,7 @@ def _mapping(value: Any) -> Row:
 
 
 def _fault(row: dict[str, Any]) -> str:
+    # Level by level, and not by recursion: the rows that this refuses would end it.
     level: list[Any] = [row]
     for _ in range(MAX_NESTED):
         if any(isinstance(value, _RepeatedKey) for value in level):

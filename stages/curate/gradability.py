@@ -90,6 +90,7 @@ def keep_gradable(rows: Sequence[Row], limits: VerifierParams, funnel: Funnel) -
     with Verifier(limits) as verifier:
         for start in progress(range(0, len(rows), _ROWS_AT_ONCE), label="gradability", unit=f"x {_ROWS_AT_ONCE} rows"):
             part = rows[start : start + _ROWS_AT_ONCE]
+            # A verifier that cannot read an answer may call everything beside it right, or nothing: both show here.
             perturbed = [perturbed_answer(row["answer"]) for row in part]
             same = verifier.judge([(row["answer"], boxed(row["answer"])) for row in part])
             other = verifier.judge([(row["answer"], boxed(text)) for row, text in zip(part, perturbed, strict=True)])
@@ -100,6 +101,7 @@ def keep_gradable(rows: Sequence[Row], limits: VerifierParams, funnel: Funnel) -
                     funnel.drop(row, reason, f"{row['answer']}: {detail}")
                 else:
                     kept.append(row)
+    # A few time-outs are rows that are hard to compare; many are a machine that is too busy.
     if failures > limits.abort_undecided_fraction * max(1, len(rows)):
         raise UserError(
             f"the verifier failed on the gold answers of {failures} of {len(rows)} problems: raise "
@@ -140,6 +142,7 @@ def perturbed_answer(answer: str) -> str:
         return str(number.value + 1)
     if kind is AnswerKind.word and len(text) > 1:
         return _OPPOSITES.get(text.lower(), f"not{text}")
+    # An index or an exponent only where there is nothing else: `x_1 = 2` must become `x_1 = 3`.
     literal = _LITERAL.search(text) or _ANY_LITERAL.search(text)
     if literal is None:
         return _without_number(text)

@@ -169,11 +169,14 @@ def curate(
     rows = drop_unusable(rows, params.max_problem_characters, funnel)
     pairs, near = [], params.deduplication.near_duplicates
     if params.deduplication.exact:
+        # Before similar ones: an exact copy is cheap to find, and needs no threshold.
         rows, pairs = drop_duplicates(rows, funnel)
     if near:
         rows, similar = drop_near_duplicates(rows, near, funnel)
         pairs += similar
+    # Only told: to drop a benchmark's row would make its score another one than others report.
     pairs += benchmark_overlaps(marked, near)
+    # After duplicates: each text is compared with the benchmarks once.
     rows, contamination, by_rule = drop_contaminated(rows, marked, revisions, params.decontamination, funnel)
     counts = {f"contamination/pairs_{rule}": number for rule, number in sorted(by_rule.items())}
     transforms: list[Row] = []
@@ -187,10 +190,12 @@ def curate(
     difficulty: list[Row] = []
     if isinstance(params.difficulty, PassRates):
         rates, unusable = read_pass_rates(params.difficulty)
+        # The pass rates were measured on the problem before it asked for an integer.
         originals = {row["problem_id"]: row["original_problem"] for row in transforms}
         rows, difficulty = rate_difficulty(rows, originals, rates, params.difficulty, funnel)
         counts |= {"difficulty/rows": len(difficulty)}
         counts |= {f"difficulty/unusable_{reason}": number for reason, number in sorted(unusable.items())}
+    # Last: validation must be drawn from what is trained on, by the same rules.
     validation, rows = split(rows, params, seed, funnel)
     counts |= {f"duplicates/{scope}": number for scope, number in sorted(Counter(p["scope"] for p in pairs).items())}
     return Curated(rows, validation, marked, contamination, pairs, transforms, difficulty, counts)
@@ -226,6 +231,7 @@ def drop_unusable(rows: Sequence[Row], max_problem_characters: int, funnel: Funn
     for row in rows:
         if len(row["problem"]) > max_problem_characters:
             funnel.drop(row, "problem_too_long", f"{len(row['problem'])} characters")
+        # A problem that is nothing but a picture cannot be read by a language model.
         elif not normalise_problem(_PICTURE.sub(" ", row["problem"])):
             funnel.drop(row, "no_problem")
         elif answer_kind(row["answer"]) is None:
@@ -245,8 +251,10 @@ def split(rows: Sequence[Row], params: CurateParams, seed: int, funnel: Funnel) 
             f"{len(rows)} problems are left and curate.validation_rows asks for {params.validation_rows}: lower it, "
             "add sources, or look into the table of dropped rows for what went"
         )
+    # A key of each row's own, not a shuffle: a shuffle changes wholly with one row more.
     drawn = sorted(rows, key=lambda row: derive_seed(seed, "curate", row["problem_id"]))
     validation = {row["problem_id"] for row in drawn[: params.validation_rows]}
+    # The same draw, so raising the limit adds rows and moves none.
     last = None if params.max_train_rows is None else params.validation_rows + params.max_train_rows
     train = {row["problem_id"] for row in drawn[params.validation_rows : last]}
     for row in rows:
@@ -280,6 +288,7 @@ def drop_duplicates(rows: Sequence[Row], funnel: Funnel) -> tuple[list[Row], lis
         pairs += [pair(row, first, rule, 1.0) for row in others]
         if other is None:
             kept.append(first)
+        # Where answers contradict each other nobody knows which one is right: all of them go.
         for row in others if other is None else [first, *others]:
             if other is None:
                 funnel.drop(row, "duplicate", f"of {first['problem_id']}")
@@ -420,6 +429,7 @@ def _read_line(line: bytes, params: PassRates) -> tuple[str, Measured, str]:
     outcomes = row.get(params.outcomes_field)
     if isinstance(outcomes, list) and outcomes and all(isinstance(outcome, bool) for outcome in outcomes):
         return text, (sum(outcomes) / len(outcomes), len(outcomes)), "" if text else "no_problem"
+    # JSON's true is an int to Python, and no rate.
     is_rate = isinstance(outcomes, int | float) and not isinstance(outcomes, bool) and math.isfinite(outcomes)
     if is_rate and 0 <= outcomes <= 1:
         return text, (float(outcomes), 1), "" if text else "no_problem"

@@ -154,6 +154,7 @@ def _draw(rows: Rows, limit: int | None, seed: int, name: str) -> tuple[Rows, Ro
     if limit is None or len(rows) <= limit:
         return rows, []
     chosen = set(random.Random(derive_seed(seed, "demonstrate", name)).sample(range(len(rows)), limit))
+    # In their order: the limit decides who is in, not who comes first.
     return [row for i, row in enumerate(rows) if i in chosen], [row for i, row in enumerate(rows) if i not in chosen]
 
 
@@ -181,6 +182,7 @@ def split(rows: Rows, validation_rows: int, seed: int) -> tuple[Rows, Rows]:
     for row in rows:
         text = normalise_problem(row["problem"])
         groups[text] = groups.get(text, 0) + 1
+    # Sorted before it is shuffled: the draw depends on the problems, not on the order of the sources.
     names = sorted(groups)
     random.Random(derive_seed(seed, "demonstrate", "validation")).shuffle(names)
     held_out: set[str] = set()

@@ -79,6 +79,7 @@ def respond(
     starts = range(0, len(problems), params.problems_at_once)
     places = [scratch / f"responses-{number:06d}.parquet" for number in range(len(starts))]
     for number, start in enumerate(progress(starts, label="respond", unit="pieces")):
+        # Rank 0 decides for all: ranks that disagreed would wait for each other for ever.
         if share.ranks.broadcast(share.ranks.rank == 0 and are_whole(places[number])):
             continue
         piece = problems.iloc[start : start + params.problems_at_once].to_dict("records")
@@ -104,6 +105,7 @@ def _respond_to(
 ) -> list[dict]:
     own = share.of(piece)
     prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in own]
+    # Random numbers hang on these names, so a benchmark more changes no response to the others.
     names = [f"{row['benchmark']}/{row['problem_id']}" for row in own]
     limit = params.max_response_tokens
     sampled = SamplingSettings(params.temperature, params.top_p, params.top_k, limit, None)

@@ -151,6 +151,7 @@ def micro_batches(
 ) -> list[ResponseBatch]:
     """This rank's packed micro-batches of `sequences`."""
     mine = groups_of_rank([sequence.tokens for sequence in sequences], max_tokens, trainer)
+    # A rank without a share takes part in the pass with no response token.
     nothing = TokenSequence(sequences[0].prompt, [])
     return [
         pack([sequences[index] for index in group] or [nothing], row_tokens=min(row_tokens, max_tokens))
@@ -162,6 +163,7 @@ def mean_loss(sequences: Sequence[TokenSequence], max_tokens: int, row_tokens: i
     """Mean cross-entropy in nats per response token, over all ranks."""
     total = torch.zeros(2, dtype=torch.float64)
     for batch in micro_batches(sequences, max_tokens, row_tokens, trainer):
+        # Summed in float64 below: tens of thousands of small numbers.
         logprobs = trainer.evaluate(batch).logprobs.cpu()
         total += torch.stack([-(logprobs * batch.response_mask).sum(), batch.response_mask.sum()]).double()
     loss, tokens = trainer.sum_over_ranks(total).tolist()
