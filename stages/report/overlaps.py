@@ -42,15 +42,6 @@ class Pair:
     other_problem: str
 
 
-@dataclass(frozen=True)
-class Repeats:
-    """Problems that stand there twice."""
-
-    scope: str
-    rule: str
-    pairs: int
-
-
 def benchmark_hits(inputs: Inputs) -> list[Hits]:
     """Counts by stage, benchmark and rule, benchmarks in order of their names."""
     lines = []
@@ -91,14 +82,12 @@ def _pair(row: Mapping, characters: int) -> Pair:
     return Pair(row["rule"], overlap if pandas.notna(overlap) else 0.0, *shown)
 
 
-def repeats(inputs: Inputs) -> list[Repeats]:
-    """Pairs by scope and rule; empty without any."""
+def repeats(inputs: Inputs) -> list[tuple[str, str, int]]:
+    """Scope, rule and pairs of problems that stand there twice."""
     if inputs.duplicates is None:
         return []
     counts = inputs.duplicates.groupby(["scope", "rule"], sort=True).size()
-    return [
-        Repeats(scope.replace("_", " "), rule.replace("_", " "), int(pairs)) for (scope, rule), pairs in counts.items()
-    ]
+    return [(scope, rule, int(pairs)) for (scope, rule), pairs in counts.items()]
 
 
 def _hit_tables(inputs: Inputs) -> dict[str, pandas.DataFrame]:
@@ -127,18 +116,6 @@ class Contamination:
     """Where the pairs are, below data/."""
 
 
-@dataclass(frozen=True)
-class Work:
-    """What a stage did, in numbers that equal runs share; None where a stage has no such number."""
-
-    stage: str
-    rows_in: int | None
-    rows_kept: int | None
-    steps: int | None
-    tokens_sampled: int | None
-    tokens_trained: int | None
-
-
 def contamination(inputs: Inputs) -> Contamination | None:
     """What decontamination found; None when no stage has counted its pairs."""
     looked = [metrics for metrics in inputs.metrics.values() if "contamination/pairs" in metrics]
@@ -161,11 +138,11 @@ def contamination(inputs: Inputs) -> Contamination | None:
     return Contamination(leaks, pairs, dropped, [f"data/{name}.parquet" for name in tables if name])
 
 
-def work_by_stage(inputs: Inputs) -> list[Work]:
-    """One line for each stage that counted rows, steps or tokens."""
+def work_by_stage(inputs: Inputs) -> list[tuple[str, list[int | None]]]:
+    """Of each stage that counted some: rows in, rows kept, steps, tokens sampled, tokens trained."""
     names = ("rows/in", "rows/kept", "progress/steps", "tokens/sampled", "tokens/trained")
-    lines = [
-        Work(stage, *(int(metrics[name]) if name in metrics else None for name in names))
+    return [
+        (stage, [int(metrics[name]) if name in metrics else None for name in names])
         for stage, metrics in inputs.metrics.items()
+        if any(name in metrics for name in names)
     ]
-    return [line for line in lines if any(value is not None for value in vars(line).values() if value != line.stage)]

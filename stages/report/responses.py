@@ -5,15 +5,14 @@ Problems and responses are hostile text until they are escaped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import pandas
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.foundations.legible import legible
-from stages.pages.drawing import Chart
-from stages.report.charts import branch_chart, value_chart
+from stages.pages.drawing import Chart, bars
 from stages.report.inputs import Inputs
 from stages.report.params import ReportParams
 
@@ -139,12 +138,6 @@ _SHARES = {
 _SOLVED = {"by every sample": "always_solved_fraction", "by none": "never_solved_fraction"}
 _WORDS = "keyword_rate_"
 _MOST_WORDS = 5
-BRANCHED = {
-    "Response length, by round": ("length/response_tokens_mean", "tokens"),
-    "Cut off, by round": ("length/truncated_fraction", "%"),
-    "Accuracy on training problems, by round": ("accuracy/mean", "%"),
-}
-"""Title -> column and unit of the curves that are drawn where rounds start from one policy."""
 
 
 @dataclass(frozen=True)
@@ -159,44 +152,14 @@ class Search:
 
 def describe_search(inputs: Inputs, baseline: str) -> list[Search]:
     """An entry for each benchmark whose responses are made of trials; empty for other benchmarks."""
-    names = sorted(
-        {
-            key.rpartition("/")[0]
-            for policy in inputs.graded
-            for key in inputs.grades(policy)
-            if key.endswith("/trials_mean")
-        }
-    )
-    return [_describe(inputs, name, baseline, number) for number, name in enumerate(names, start=1)]
+    keys = {key for policy in inputs.graded for key in inputs.grades(policy)}
+    names = sorted(key.removesuffix("/trials_mean") for key in keys if key.endswith("/trials_mean"))
+    return [_search(inputs, name, baseline, number, keys) for number, name in enumerate(names, start=1)]
 
 
-def branch_charts(inputs: Inputs) -> list[Chart]:
-    """Curves of the rounds that start from one policy, each its own line; empty where none do."""
-    starts = [start for name, start in inputs.rounds.items() if name in inputs.round_curves]
-    together = [name for name in inputs.round_curves if starts.count(inputs.rounds[name]) > 1]
-    found = []
-    for title, (column, unit) in BRANCHED.items():
-        curves = _with_column(inputs.round_curves, together, column)
-        if len(curves) > 1:
-            found.append(branch_chart(f"branch-{column.replace('/', '-')}", title, column, unit, curves))
-    return found
-
-
-def _with_column(
-    curves: Mapping[str, pandas.DataFrame], names: Sequence[str], column: str
-) -> dict[str, pandas.DataFrame]:
-    return {name: curves[name] for name in names if column in curves[name]}
-
-
-def _describe(inputs: Inputs, benchmark: str, baseline: str, number: int) -> Search:
-    words = sorted(
-        {
-            key.partition(_WORDS)[2]
-            for policy in inputs.graded
-            for key in inputs.grades(policy)
-            if key.startswith(f"{benchmark}/{_WORDS}")
-        }
-    )[:_MOST_WORDS]
+def _search(inputs: Inputs, benchmark: str, baseline: str, number: int, keys: Collection[str]) -> Search:
+    start = f"{benchmark}/{_WORDS}"
+    words = sorted(key.removeprefix(start) for key in keys if key.startswith(start))[:_MOST_WORDS]
     said = {f"“{word.replace('_', ' ')}”": _WORDS + word for word in words}
     panels = [
         ("trials", "Trials of a response", "trials", {"mean": "trials_mean"}),
@@ -206,7 +169,7 @@ def _describe(inputs: Inputs, benchmark: str, baseline: str, number: int) -> Sea
         ("solved", "Problems that are solved", "%", _SOLVED),
     ]
     charts = [
-        value_chart(f"search-{name}-{number}", title, unit, series)
+        bars(f"search-{name}-{number}", title, unit, series)
         for name, title, unit, columns in panels
         if (series := _series(inputs, benchmark, columns))
     ]

@@ -17,10 +17,10 @@ from typing import Any
 
 import pandas
 from markupsafe import Markup
-from matplotlib.axes import Axes
 
 from stages.foundations.errors import UserError
-from stages.pages.drawing import DASHES, INK, SERIES, Chart, draw, show_legend
+from stages.pages.drawing import Chart, amount, bars, lines
+from stages.pages.reading import curve_lines
 
 MOST_ROWS = 24
 """Processes in the picture and in the table; of more replicas, those that were busy least."""
@@ -134,66 +134,26 @@ def _counts(timeline: Timeline, curve: pandas.DataFrame | None) -> list[tuple[st
     return [(f"{name}s", timeline.counts.get(name, 0)) for name in ("fault", "repack move")]
 
 
+CURVES = {
+    "Staleness": ("versions", {"staleness/mean": "mean", "staleness/max": "largest"}),
+    "Age of ready groups": ("seconds", {"buffer/age_seconds_p50": "median", "buffer/age_seconds_max": "oldest"}),
+    "Devices that wait": ("%", {"bubble": "bubble"}),
+}
+
+
 def _charts(number: int, curve: pandas.DataFrame) -> list[Chart]:
-    counts = {
-        int(name.rpartition("_")[2]): float(curve[name].sum())
-        for name in curve
-        if name.startswith("staleness/count_") and name.rpartition("_")[2].isdecimal()
-    }
-    charts = [_histogram(number, dict(sorted(counts.items())))] if sum(counts.values()) else []
-    lines = (
-        ("staleness", "Staleness", "versions", {"staleness/mean": "mean", "staleness/max": "largest"}),
-        (
-            "buffer-age",
-            "Age of ready groups",
-            "seconds",
-            {"buffer/age_seconds_p50": "median", "buffer/age_seconds_max": "oldest"},
-        ),
-        ("bubble", "Devices that wait", "%", {"bubble": "bubble"}),
-    )
-    for name, title, unit, columns in lines:
-        found = {own: label for own, label in columns.items() if own in curve and curve[own].notna().any()}
-        if found:
-            charts.append(_lines(f"{name}-{number}", title, unit, curve, found))
+    prefix = "staleness/count_"
+    counts = {name.removeprefix(prefix): float(curve[name].sum()) for name in curve if name.startswith(prefix)}
+    ages = {age: count for age, count in counts.items() if age.isdecimal()}
+    shares = {age: ages[age] / sum(ages.values()) for age in sorted(ages, key=int) if sum(ages.values())}
+    title = "Staleness of trained responses"
+    charts = [bars(f"ages-{number}", title, "%", {"": shares}, "versions behind")] if shares else []
+    for title, (unit, columns) in CURVES.items():
+        drawn = curve_lines(curve, columns)
+        means = (f"{line.label} {amount(sum(line.y) / len(line.y), unit)}" for line in drawn)
+        summary = f"mean over the steps: {'; '.join(means)}"
+        charts += [lines(f"{title}-{number}", title, unit, drawn, summary=summary)] if drawn else []
     return charts
-
-
-def _histogram(number: int, counts: Mapping[int, float]) -> Chart:
-    total = sum(counts.values())
-    shares = [100 * count / total for count in counts.values()]
-
-    def paint(axes: Axes) -> None:
-        axes.bar(range(len(counts)), shares, color=SERIES[0], alpha=0.55, width=0.72)
-        for place, share in enumerate(shares):
-            axes.text(place, share, f"{share:.0f}", color=INK, ha="center", va="bottom", fontsize=9.5)
-        axes.set_xticks(range(len(counts)), [str(age) for age in counts])
-        axes.margins(y=0.16)
-        axes.set_xlabel("versions behind")
-        axes.set_ylabel("% of trained")
-
-    told = ", ".join(f"{age}: {share:.1f}%" for age, share in zip(counts, shares, strict=True))
-    label = f"Staleness of trained responses. {told}."
-    return Chart("Staleness of trained responses", "", draw(f"staleness-counts-{number}", label, paint))
-
-
-def _lines(name: str, title: str, unit: str, curve: pandas.DataFrame, columns: Mapping[str, str]) -> Chart:
-    factor = 100 if unit == "%" else 1
-
-    def paint(axes: Axes) -> None:
-        for place, (column, label) in enumerate(columns.items()):
-            own = curve[["step", column]].dropna()
-            marker = "o" if len(own) == 1 else ""
-            style = {"color": SERIES[place], "linestyle": DASHES[place], "marker": marker, "label": label}
-            axes.plot(own["step"], own[column] * factor, **style)
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("step")
-        axes.set_ylabel(unit)
-        show_legend(axes)
-
-    means = "; ".join(
-        f"{label} {curve[column].mean() * factor:.3g}{'%' if unit == '%' else ''}" for column, label in columns.items()
-    )
-    return Chart(title, f"mean over the steps: {means}", draw(name, f"{title}. {means}.", paint))
 
 
 COLUMNS = 480
