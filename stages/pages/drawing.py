@@ -10,9 +10,10 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import matplotlib
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -29,6 +30,8 @@ MOST_MARKERS = 12
 """Points of a line that are marked one by one."""
 WIDTH, HEIGHT = 340, 196
 """Points; one point is one unit of the SVG, which is as wide as a phone."""
+WIDE = 480
+"""Width of a plot that stands alone across a page."""
 ROW = 22
 """Height of a row of `intervals`, in points."""
 
@@ -124,15 +127,17 @@ def lines(
     def paint(axes: Axes) -> None:
         known = set()
         for place, line in enumerate(series):
-            style = (place if line.style is None else line.style) % len(SERIES)
+            place = place if line.style is None else line.style
+            # Beyond the colours they come again, with the next one's dashes and marker.
+            style, look = place % len(SERIES), (place + place // len(SERIES)) % len(SERIES)
             points = [(x, y) for x, y in zip(line.x, line.y, strict=True) if not is_logarithmic or _estimate(y) > 0]
             axes.errorbar(
                 [x for x, _ in points],
                 [factor * _estimate(y) for _, y in points],
                 yerr=_whiskers([y for _, y in points], factor),
                 color=SERIES[style],
-                linestyle=DASHES[style] if line.is_joined else "",
-                marker=MARKERS[style] if len(points) <= MOST_MARKERS or not line.is_joined else "",
+                linestyle=DASHES[look] if line.is_joined else "",
+                marker=MARKERS[look] if len(points) <= MOST_MARKERS or not line.is_joined else "",
                 alpha=0.35 if line.is_faint else 1,
                 label=None if line.label in known else plain_text(line.label),
                 zorder=2 if line.is_joined else 5,
@@ -172,7 +177,7 @@ def _mark_stretches(axes: Axes, stretches: Sequence[tuple[str, int, int]], end: 
         if start:
             axes.axvline(start + 0.5, color=LINE, linewidth=1.2)
         place = {"va": "bottom", "clip_on": False, "transform": axes.get_xaxis_transform()}
-        shown = _cut(name, max(3, int(46 * (stop - start) / end)))
+        shown = cut(name, max(3, int(46 * (stop - start) / end)))
         axes.text(start + 0.8, 1.0, plain_text(shown), color=MUTED, fontsize=10, **place)
     if stretches:
         axes.set_xlim(0, end + 1)
@@ -209,7 +214,7 @@ def bars(
         axes.set_ylim(0, 112 if is_scores else None)
         if is_scores:
             axes.set_yticks(range(0, 101, 25))
-        shown = [_cut(key, 14) for key in names]
+        shown = [cut(key, 14) for key in names]
         is_crowded = sum(len(key) + 2 for key in shown) > 44
         slant = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if is_crowded else {}
         axes.set_xticks(range(len(names)), map(plain_text, shown), **slant)
@@ -276,7 +281,7 @@ def intervals(
             axes.axvline(rule, color=MUTED, linewidth=1, linestyle=":", zorder=1)
         axes.grid(visible=False, axis="y")
         axes.grid(visible=True, axis="x")
-        axes.set_yticks(range(len(rows)), [plain_text(_cut(row.name, 28)) for row in rows], color=INK)
+        axes.set_yticks(range(len(rows)), [plain_text(cut(row.name, 40)) for row in rows], color=INK)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlim(limits)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
@@ -306,13 +311,37 @@ def draw(name: str, label: str, paint: Callable[[Axes], None], width: int = WIDT
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
-    tag = f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{Markup.escape(label)}">'
+    tag = f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">'
     svg = re.sub(r"<svg [^>]*>", lambda _: tag, svg, count=1)
     svg = re.sub(r" id=\"[A-Za-z0-9.]+_\d+\"", "", svg)
     svg = re.sub(r" id=\"|xlink:href=\"#|url\(#", lambda match: f"{match[0]}{name}-", svg)
     svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
     svg = re.sub(r"#0[0-9a]0[0-9a]0[0-9a]", lambda match: _VARIABLES.get(match[0], match[0]), svg)
     return Markup(re.sub(r"\s*\n\s*", "\n", svg).strip())
+
+
+_FONT = 'text { font: 12px system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; fill: var(--ink); }'
+
+
+def picture_file(title: str, about: str, drawings: Sequence[tuple[str, str]]) -> str:
+    """Drawings side by side as a file of its own, each SVG under its heading, in the page's colours of both themes."""
+    colors, _, _ = (Path(__file__).parent / "page.css").read_text(encoding="utf-8").partition("* {")
+    parts, left, bottom = [], 24, 0
+    for heading, svg in drawings:
+        width, height = map(int, re.findall(r'viewBox="0 0 (\d+) (\d+)"', svg)[0])
+        parts.append(f'<text x="{left}" y="78" style="font-weight:650">{escape(heading)}</text>')
+        parts.append(str(svg).replace("<svg ", f'<svg x="{left}" y="84" width="{width}" height="{height}" ', 1))
+        left, bottom = left + width + 24, max(bottom, height + 108)
+    size = max(620, left), bottom
+    head = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="{size[0]}" '
+        f'height="{size[1]}" viewBox="0 0 {size[0]} {size[1]}">',
+        f"<title>{escape(title)}</title><style>{colors}{_FONT}</style>",
+        f'<rect width="{size[0]}" height="{size[1]}" style="fill:var(--paper)"/>',
+        f'<text x="24" y="34" style="font-size:18px;font-weight:650">{escape(cut(title, 70))}</text>',
+        f'<text x="24" y="56" style="fill:var(--muted)">{escape(about)}</text>',
+    ]
+    return "\n".join([*head, *parts, "</svg>"]) + "\n"
 
 
 def amount(value: float | Interval, unit: str) -> str:
@@ -347,7 +376,8 @@ def _whiskers(values: Sequence[float] | Sequence[Interval], factor: int) -> list
     ]
 
 
-def _cut(text: str, letters: int) -> str:
+def cut(text: str, letters: int) -> str:
+    """The text, or its beginning with an ellipsis."""
     return text if len(text) <= letters else text[: letters - 1] + "…"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,14 @@ def fill_page(
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"percent": percent, "points": points, "count": lambda number: f"{number:,}", **filters}
-    environment.filters["class"] = lambda verdict: verdict.replace(" ", "-")
+    environment.filters |= {
+        "class": lambda verdict: verdict.replace(" ", "-"),
+        "count": lambda number: f"{number:,}",
+        "metric": metric_label,
+        "percent": percent,
+        "points": points,
+        **filters,
+    }
     script = (FOLDER / "time_table.js").read_text(encoding="utf-8") if has_times else ""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("template.html").render(
@@ -57,6 +63,20 @@ def points(fraction: float) -> str:
     """A difference of fractions in percentage points, with its sign unless it is 0."""
     text = f"{100 * fraction:+.1f}".replace("-", "−")
     return "0.0" if text in ("+0.0", "−0.0") else text
+
+
+def metric_label(metric: str) -> str:
+    """`avg_at_8` as people write it: avg@8."""
+    return metric.replace("_at_", "@")
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], is_of_numbers: bool = False) -> list[str]:
+    """The lines of a Markdown table; `is_of_numbers` aligns all columns but the first on the right."""
+    rules = ["---", *(["--:" if is_of_numbers else "---"] * (len(head) - 1))]
+    lines = [head, *rows]
+    cells = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
+    first, *others = (f"| {line} |" for line in cells)
+    return [first, f"|{'|'.join(rules)}|", *others]
 
 
 def graph_lanes(stages: Iterable[GraphStage], rounds: Collection[str]) -> list[tuple[str, list[list[str]]]]:

@@ -13,7 +13,7 @@ import pandas
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.estimators import FEWEST_PROBLEMS, Interval, PairedDifference, compare_paired
 from stages.pages.drawing import SERIES, Chart, Line, bars, lines
-from stages.pages.page import points
+from stages.pages.page import metric_label, points
 from stages.report.inputs import Inputs, Metrics
 from stages.report.params import PublishedFigure, ReportParams
 
@@ -222,11 +222,6 @@ def metric_names(inputs: Inputs, benchmark: str) -> list[str]:
     return [
         "greedy" if family == "greedy" else f"{family}_at_{largest[family]}" for family in FAMILIES if family in largest
     ]
-
-
-def metric_label(metric: str) -> str:
-    """`avg_at_8` as people write it: avg@8."""
-    return metric.replace("_at_", "@")
 
 
 def score(grades: Metrics, benchmark: str, metric: str) -> Interval | None:

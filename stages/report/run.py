@@ -24,9 +24,9 @@ from typing import Any
 from stages.algorithms.estimators import Interval
 from stages.foundations.files import write_text_atomically
 from stages.foundations.job import Job
-from stages.pages.page import fill_page, graph_lanes
+from stages.pages.page import fill_page, graph_lanes, metric_label
 from stages.pages.reading import data_funnels, loss_charts, ways
-from stages.report.benchmarks import Benchmark, describe_benchmarks, last_policy, metric_label, verdict_sentence
+from stages.report.benchmarks import Benchmark, describe_benchmarks, last_policy, verdict_sentence
 from stages.report.charts import branch_charts, curve_charts, join_rounds
 from stages.report.inputs import Inputs, read_inputs
 from stages.report.overlaps import benchmark_hits, contamination, example_pairs, repeats, work_by_stage

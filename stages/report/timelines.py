@@ -193,14 +193,15 @@ def picture(timeline: Timeline, processes: Sequence[str]) -> Markup:
     begin = begin_of(timeline)
     window = _Window(begin, max(timeline.wall_seconds, begin + 1e-9))
     height = _TOP + _ROW * len(processes) + 24
-    parts = [f'<svg viewBox="0 0 {_LEFT + _WIDTH + 24} {height}" role="img" aria-label="{_spoken(timeline)}">']
+    spoken = f"Timeline of {timeline.wall_seconds:.1f} seconds. The table below has each process's shares."
+    parts = [f'<svg viewBox="0 0 {_LEFT + _WIDTH + 24} {height}" role="img" aria-label="{spoken}">']
     bottom = _TOP + _ROW * len(processes)
     for row, process in enumerate(processes):
         top = _TOP + _ROW * row
         label = process if len(process) <= 15 else process[:14] + "…"
         parts.append(
             f'<text x="{_LEFT - 8}" y="{top + 14}" text-anchor="end">{Markup.escape(label)}</text>'
-            f"<g><title>{Markup.escape(_told(process, timeline))}</title>"
+            f"<g><title>{Markup.escape(_describe_shares(process, timeline))}</title>"
         )
         for activity, path in _paths(timeline.spans.get(process, []), window, top + 2, _ROW - 4).items():
             parts.append(f'<path class="did-{activity}" d="{path}"/>')
@@ -268,13 +269,9 @@ def _ticks(window: _Window) -> list[tuple[float, str]]:
     return [(number * width * unit, f"{number * width:.6g} {name}") for number in range(first, last + 1)]
 
 
-def _told(process: str, timeline: Timeline) -> str:
+def _describe_shares(process: str, timeline: Timeline) -> str:
     shares = timeline.shares.get(process, {})
     return f"{process}: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
-
-
-def _spoken(timeline: Timeline) -> str:
-    return f"Timeline of {timeline.wall_seconds:.1f} seconds. The table below has each process's shares."
 
 
 def read_timeline(path: Path) -> Timeline | None:
