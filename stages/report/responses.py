@@ -1,20 +1,19 @@
 """Responses on the page: a few problems with what each policy answered, and how responses search by trial.
 
-Problems and responses are hostile text until they are escaped.
+Problems and responses are hostile text: the template makes them legible and escapes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pandas
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.foundations.legible import legible
 from stages.pages.drawing import Chart, bars
 from stages.report.inputs import Inputs
-from stages.report.params import ReportParams
 
 _OUTCOMES = {
     (False, True): "{last} right, {first} wrong",
@@ -25,45 +24,29 @@ _OUTCOMES = {
 """Keys: the first policy is right, the last one is. In the order in which problems of each kind are taken."""
 
 
-@dataclass(frozen=True)
-class ExampleResponse:
-    """What one policy said."""
-
-    policy: str
-    text: str
-    verdict: str
-    is_correct: bool
-    tokens: int
-    is_truncated: bool
-    correct_samples: int
-    samples: int
-    """Sampled responses of this policy to the problem; 0 when it was only asked greedily."""
-
-
-@dataclass(frozen=True)
-class Example:
-    """One problem."""
-
-    benchmark: str
-    problem_id: str
-    problem: str
-    answer: str
-    outcome: str
-    responses: list[ExampleResponse]
-
-
-def choose_examples(inputs: Inputs, params: ReportParams, last: str | None) -> list[Example]:
+def choose_examples(inputs: Inputs, count: int, baseline: str, last: str | None) -> list[dict[str, Any]]:
     """Problems of each outcome in turn, the first of each in the benchmark's order: an illustration, no sample.
 
     Shown is the greedy response, or the first sampled one where there is no greedy one.
     """
     shown = {policy: _shown(rows) for policy, rows in inputs.responses.items()}
-    if not shown or not params.example_problems:
+    if not shown or not count:
         return []
     last = last if last in shown else list(shown)[-1]
-    first = params.baseline_policy if params.baseline_policy in shown else next(iter(shown))
-    chosen = _in_turn(shown[first], shown[last], params.example_problems)
-    return [_example(inputs, params, shown, key, outcome, first, last) for key, outcome in chosen]
+    first = baseline if baseline in shown else next(iter(shown))
+    examples = []
+    for key, outcome in _in_turn(shown[first], shown[last], count):
+        words = _OUTCOMES[outcome].format(first=first, last=last)
+        if first == last:
+            words = "right" if outcome[1] else "wrong"
+        responses = [
+            _response(policy, rows.loc[key], inputs.responses[policy])
+            for policy, rows in shown.items()
+            if key in rows.index
+        ]
+        problem = shown[last].loc[key, ["problem", "answer"]].to_dict()
+        examples.append({"benchmark": key[0], "id": key[1], **problem, "outcome": words, "responses": responses})
+    return examples
 
 
 def _shown(rows: pandas.DataFrame) -> pandas.DataFrame:
@@ -88,46 +71,20 @@ def _in_turn(
     return chosen[:count]
 
 
-def _example(
-    inputs: Inputs,
-    params: ReportParams,
-    shown: dict[str, pandas.DataFrame],
-    key: tuple[str, str],
-    outcome: tuple[bool, bool],
-    first: str,
-    last: str,
-) -> Example:
-    words = _OUTCOMES[outcome].format(first=first, last=last)
-    if first == last:
-        words = "right" if outcome[1] else "wrong"
-    row = shown[last].loc[key]
-    return Example(
-        benchmark=key[0],
-        problem_id=legible(key[1], params.example_characters),
-        problem=legible(row["problem"], params.example_characters),
-        answer=legible(row["answer"], params.example_characters),
-        outcome=words,
-        responses=[
-            _response(policy, rows.loc[key], inputs.responses[policy], params.example_characters)
-            for policy, rows in shown.items()
-            if key in rows.index
-        ],
-    )
-
-
-def _response(policy: str, row: pandas.Series, rows: pandas.DataFrame, characters: int) -> ExampleResponse:
+def _response(policy: str, row: pandas.Series, rows: pandas.DataFrame) -> dict[str, Any]:
+    """What one policy said; `samples` is 0 when it was only asked greedily."""
     benchmark, problem_id = row.name
     own = rows[(rows["benchmark"] == benchmark) & (rows["problem_id"] == problem_id) & (rows["mode"] == "sampled")]
-    return ExampleResponse(
-        policy=policy,
-        text=legible(row["response"], characters),
-        verdict=row["verdict"].replace("_", " "),
-        is_correct=row["verdict"] == Verdict.CORRECT.value,
-        tokens=int(row["response_tokens"]),
-        is_truncated=bool(row["is_truncated"]),
-        correct_samples=int((own["verdict"] == Verdict.CORRECT.value).sum()),
-        samples=len(own),
-    )
+    return {
+        "policy": policy,
+        "text": row["response"],
+        "verdict": row["verdict"].replace("_", " "),
+        "is_correct": row["verdict"] == Verdict.CORRECT.value,
+        "tokens": int(row["response_tokens"]),
+        "is_truncated": bool(row["is_truncated"]),
+        "correct_samples": int((own["verdict"] == Verdict.CORRECT.value).sum()),
+        "samples": len(own),
+    }
 
 
 _SHARES = {

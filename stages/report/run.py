@@ -24,12 +24,13 @@ from typing import Any
 from stages.algorithms.estimators import Interval
 from stages.foundations.files import write_text_atomically
 from stages.foundations.job import Job
+from stages.foundations.legible import legible
 from stages.pages.page import fill_page, graph_lanes, metric_label
 from stages.pages.reading import data_funnels, loss_charts, ways
 from stages.report.benchmarks import Benchmark, describe_benchmarks, last_policy, verdict_sentence
 from stages.report.charts import branch_charts, curve_charts, join_rounds
 from stages.report.inputs import Inputs, read_inputs
-from stages.report.overlaps import benchmark_hits, contamination, example_pairs, repeats, work_by_stage
+from stages.report.overlaps import contamination, repeats, work_by_stage
 from stages.report.params import ReportParams
 from stages.report.responses import choose_examples, describe_search
 from stages.report.timelines import describe_rounds
@@ -48,7 +49,11 @@ FOLDER = Path(__file__).parent
 
 def render_page(inputs: Inputs, params: ReportParams) -> str:
     """The whole page as HTML. Equal arguments give equal text."""
-    filters = {"bare": lambda fraction: f"{100 * fraction:.1f}", "metric": metric_label, "sentence": verdict_sentence}
+    filters = {
+        "bare": lambda fraction: f"{100 * fraction:.1f}",
+        "legible": lambda text: legible(text if isinstance(text, str) else "", params.example_characters),
+        "sentence": verdict_sentence,
+    }
     return fill_page(FOLDER, _content(inputs, params), filters, has_times=True)
 
 
@@ -82,12 +87,10 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
         "asynchronous": describe_rounds(inputs.timelines, inputs.round_curves),
         "funnels": data_funnels(inputs.stages, inputs.metrics),
         "ways": ways(inputs.stages, inputs.metrics, inputs.params),
-        "contamination": contamination(inputs),
-        "hits": benchmark_hits(inputs),
-        "pairs": example_pairs(inputs, params.contamination_pairs, params.example_characters),
+        "contamination": contamination(inputs, params.contamination_pairs),
         "repeats": repeats(inputs),
         "cards": inputs.cards,
-        "examples": choose_examples(inputs, params, last),
+        "examples": choose_examples(inputs, params.example_problems, params.baseline_policy, last),
         "work": work_by_stage(inputs),
         "metrics": inputs.metrics,
         "params_text": inputs.params_text,

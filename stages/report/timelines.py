@@ -52,66 +52,42 @@ class Timeline:
     """Instants by name, those that are not kept one by one too."""
 
 
-@dataclass(frozen=True)
-class AsynchronousRound:
-    """What the page says of one round."""
-
-    name: str
-    timeline: Timeline
-    processes: list[str]
-    """Shown in the picture and the table."""
-    left_out: int
-    """Replicas that are not among them."""
-    reasons: list[str]
-    legend: list[str]
-    signs: list[tuple[str, str]]
-    picture: Markup
-    begin: float
-    """Of the picture, in seconds; processes were starting until then."""
-    charts: list[Chart]
-    counts: list[tuple[str, float]]
-    """Repacks, faults, with what they count."""
-
-    def share(self, process: str, reason: str) -> float:
-        own = self.timeline.shares[process]
-        if reason == "other":
-            return sum(share for name, share in own.items() if name not in self.reasons)
-        return own.get(reason, 0.0)
-
-
-def describe_rounds(
-    timelines: Mapping[str, Timeline], curves: Mapping[str, pandas.DataFrame]
-) -> list[AsynchronousRound]:
-    """One entry a round that has a timeline."""
+def describe_rounds(timelines: Mapping[str, Timeline], curves: Mapping[str, pandas.DataFrame]) -> list[dict[str, Any]]:
+    """What the template says of each round that has a timeline."""
     return [
-        _described(name, number, timeline, curves.get(name))
+        _describe(name, number, timeline, curves.get(name))
         for number, (name, timeline) in enumerate(timelines.items(), 1)
     ]
 
 
-def _described(name: str, number: int, timeline: Timeline, curve: pandas.DataFrame | None) -> AsynchronousRound:
+def _describe(name: str, number: int, timeline: Timeline, curve: pandas.DataFrame | None) -> dict[str, Any]:
     processes = shown_processes(timeline)
+    shares = {process: timeline.shares[process] for process in processes if timeline.shares.get(process)}
     spent = Counter[str]()
-    for process in processes:
-        spent.update(timeline.shares.get(process, {}))
+    for own in shares.values():
+        spent.update(own)
     reasons = ["busy", *(reason for reason, _ in spent.most_common() if reason != "busy")]
-    if len(reasons) > MOST_REASONS:
-        reasons = [*reasons[: MOST_REASONS - 1], "other"]
-    seen = {span.activity for process in processes for span in timeline.spans.get(process, [])}
-    legend = [activity for activity in ACTIVITIES if activity in seen]
-    return AsynchronousRound(
-        name=name,
-        timeline=timeline,
-        processes=[process for process in processes if timeline.shares.get(process)],
-        left_out=len(timeline.shares.keys() - set(processes)),
-        reasons=reasons,
-        legend=[*legend, "other"] if seen - set(ACTIVITIES) else legend,
-        signs=[sign for mark, sign in SIGNS.items() if timeline.marks.get(mark)],
-        picture=picture(timeline, processes),
-        begin=begin_of(timeline),
-        charts=_charts(number, curve) if curve is not None else [],
-        counts=_counts(timeline, curve),
-    )
+    if is_cut := len(reasons) > MOST_REASONS:
+        reasons = reasons[: MOST_REASONS - 1]
+    rows = []
+    for process, own in shares.items():
+        rare = [sum(share for reason, share in own.items() if reason not in reasons)] if is_cut else []
+        rows.append((process, [own.get(reason, 0.0) for reason in reasons] + rare))
+    activities = {span.activity for process in processes for span in timeline.spans.get(process, [])}
+    legend = [activity for activity in ACTIVITIES if activity in activities]
+    return {
+        "name": name,
+        "timeline": timeline,
+        "reasons": [*reasons, "other"] if is_cut else reasons,
+        "shares": rows,
+        "left_out": len(timeline.shares.keys() - set(processes)),
+        "legend": [*legend, "other"] if activities - set(ACTIVITIES) else legend,
+        "signs": [sign for mark, sign in SIGNS.items() if timeline.marks.get(mark)],
+        "picture": picture(timeline, processes),
+        "begin": begin_of(timeline),  # of the picture: processes were starting until then
+        "charts": _charts(number, curve) if curve is not None else [],
+        "counts": _counts(timeline, curve),
+    }
 
 
 def shown_processes(timeline: Timeline) -> list[str]:
