@@ -5,126 +5,72 @@ Numbers, intervals and verdicts have the same words in Markdown and on the page.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
-
 from pipelines.ablating.definition import Ablation, Comparison, Metric
 from pipelines.ablating.results import Difference, Judged, Measured, Row
 from stages.algorithms.estimators import Interval
-
-FOLDER = Path(__file__).parent
-WIDTH, LEFT, RIGHT, TOP, STEP = 720, 190, 24, 10, 30
-"""Of a plot, in units of its view box; STEP is the height of a variant."""
+from stages.pages.drawing import WIDE, Chart, intervals
+from stages.pages.drawing import Row as DrawnRow
+from stages.pages.page import fill_page
 
 
 def render_page(
     ablation: Ablation, tables: Mapping[str, Sequence[Row]], judged: Sequence[Judged], about: Mapping[str, Any]
 ) -> str:
     """The page as HTML; equal arguments give equal text."""
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    metrics = [
-        (metric_table(ablation, name, rows), Markup(dot_plot(ablation.metrics[name], rows)))
-        for name, rows in tables.items()
-    ]
-    variants = [
-        (name, variant.says, variant.builds_on, {key: str(value) for key, value in variant.changes.items()})
-        for name, variant in ablation.variants.items()
-    ]
-    claims = claim_table(ablation, judged)
-    style = Markup((FOLDER / "page.css").read_text(encoding="utf-8"))
-    return environment.get_template("template.html").render(
-        ablation=ablation,
-        metrics=metrics,
-        claims=claims,
-        variants=variants,
-        about=about,
-        style=style,
-        overrides={key: str(value) for key, value in ablation.overrides.items()},
-    )
+    warnings = {
+        f"Not all runs are there. Missing: {'; '.join(about['missing'])}.": about["missing"],
+        "dirty: uncommitted code was run.": about["is_dirty"],
+        "Not all runs were made by the same code.": not about["is_one_code"],
+    }
+    content = {
+        "ablation": ablation,
+        "about": about,
+        "warnings": [sentence for sentence, holds in warnings.items() if holds],
+        "claims": claim_table(ablation, judged),
+        "metrics": [
+            (metric_table(ablation, name, rows), dot_plot(ablation.metrics[name], rows))
+            for name, rows in tables.items()
+        ],
+    }
+    return fill_page(Path(__file__).parent, content, {})
 
 
-def dot_plot(metric: Metric, rows: Sequence[Row]) -> str:
+def dot_plot(metric: Metric, rows: Sequence[Row]) -> Chart | None:
     """Each variant: a hollow dot for each seed, the mean, and the baseline's mean plus each interval of the difference.
 
-    Thick: over problems; thin: over seeds. A variant's bar that leaves out the dashed line (the baseline's mean)
-    differs from the baseline.
+    Variants without a number are left out; None where there is no other.
     """
     known = [row for row in rows if row.measured.values]
     if not known:
-        return ""
+        return None
     base = next((row.measured.mean for row in rows if row.to_baseline is None), None)
-    spans = {row.variant: _spans(row, base) for row in known}
-    numbers = [value for row in known for value in row.measured.values]
-    numbers += [end for pair in spans.values() for span in pair if span for end in span]
-    # A wide t-interval of few seeds must not flatten everything else: bars are cut at the frame.
-    seen = [value for row in known for value in row.measured.values]
-    room = max(max(seen) - min(seen), 0.02 * abs(max(seen)), 0.001)
-    low, high = max(min(numbers), min(seen) - room), min(max(numbers), max(seen) + room)
-    low, high = low - 0.1 * room, high + 0.1 * room
-
-    def x(value: float) -> float:
-        place = (min(max(value, low), high) - low) / (high - low)
-        return round(LEFT + place * (WIDTH - LEFT - RIGHT), 1)
-
-    height = TOP + STEP * len(known) + 34
-    label = f"{metric.label} by variant: " + ", ".join(
-        f"{row.variant} {number(row.measured.mean, metric.unit)}" for row in known
-    )
-    parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">']
-    parts += _axis(metric, low, high, x, TOP + STEP * len(known))
-    if base is not None:
-        parts.append(f'<line class="base" x1="{x(base)}" x2="{x(base)}" y1="{TOP}" y2="{TOP + STEP * len(known)}"/>')
-    for place, row in enumerate(known):
-        parts += _variant(row, spans[row.variant], x, TOP + STEP * (place + 0.5))
-    return "\n".join([*parts, "</svg>"])
-
-
-def _spans(row: Row, base: float | None) -> tuple[tuple[float, float] | None, ...]:
-    """The intervals of the difference to the baseline, over problems and over seeds, moved to the baseline's mean."""
-    if base is None or row.to_baseline is None:
-        return (None, None)
-    found = (row.to_baseline.over_problems, row.to_baseline.over_seeds)
-    return tuple((base + own.low, base + own.high) if own else None for own in found)
-
-
-def _axis(metric: Metric, low: float, high: float, x: Any, bottom: float) -> list[str]:
-    parts = [f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>']
-    for value in round_values(low, high):
-        parts.append(f'<text class="tick" x="{x(value)}" y="{bottom + 15}">{number(value, metric.unit)}</text>')
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    name = escape(metric.label + unit_suffix(metric))
-    return [*parts, f'<text class="tick" x="{middle}" y="{bottom + 31}">{name}</text>']
-
-
-def round_values(low: float, high: float) -> list[float]:
-    """Four to eight multiples of 1, 2 or 5 times a power of ten between the ends."""
-    largest = (high - low) / 4 * (1 + 1e-9)  # a quarter of 0.0039999... is one thousandth
-    power = 10.0 ** math.floor(math.log10(largest))
-    step = max(factor * power for factor in (1, 2, 5) if factor * power <= largest)
-    return [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
-
-
-def _variant(row: Row, spans: Sequence[tuple[float, float] | None], x: Any, y: float) -> list[str]:
-    parts = [f'<text class="name" x="{LEFT - 12}" y="{y + 4}">{escape(row.variant)}</text>']
-    for span, kind in zip(reversed(spans), ("seeds", "problems"), strict=True):
-        if span:
-            parts.append(f'<line class="{kind}" x1="{x(span[0])}" x2="{x(span[1])}" y1="{y}" y2="{y}"/>')
-    parts += [f'<circle class="seed" cx="{x(value)}" cy="{y}" r="3.5"/>' for value in row.measured.values]
-    if row.measured.mean is not None:
-        parts.append(f'<circle class="mean" cx="{x(row.measured.mean)}" cy="{y}" r="5"/>')
-    return parts
+    factor = 100 if metric.unit == "percent" else 1
+    drawn = []
+    for row in known:
+        spans: list[tuple[float, float] | None] = []
+        if base is not None and row.to_baseline is not None:
+            for own in (row.to_baseline.over_seeds, row.to_baseline.over_problems):
+                spans.append((factor * (base + own.low), factor * (base + own.high)) if own else None)
+        mean = None if row.measured.mean is None else factor * row.measured.mean
+        dots = [factor * value for value in row.measured.values]
+        drawn.append(DrawnRow(row.variant, mean, spans, dots, number(row.measured.mean, metric.unit)))
+    label = f"{metric.label} by variant: " + ", ".join(f"{row.name} {row.text}" for row in drawn)
+    # A wide t-interval of few seeds must not flatten everything else: intervals are cut at the frame.
+    seen = [value for row in drawn for value in row.dots]
+    room = max(max(seen) - min(seen), 0.02 * abs(max(seen)), 0.001 * factor)
+    ends = [end for row in drawn for span in row.spans if span for end in span]
+    low = max(min([*seen, *ends]), min(seen) - room) - 0.1 * room
+    high = min(max([*seen, *ends]), max(seen) + room) + 0.1 * room
+    more = {"rule": None if base is None else factor * base, "limits": (low, high), "width": WIDE}
+    words = {"spoken": label, "x_label": metric.label + unit_suffix(metric)}
+    if metric.unit == "tokens":
+        words["tick"] = lambda value: number(value, metric.unit)
+    return intervals(f"dots-{metric.label}", metric.label, drawn, **more, **words)
 
 
 ABSENT = "–"
@@ -160,7 +106,7 @@ def spread(measured: Measured, unit: str) -> str:
     return number(measured.mean, unit) + (f" ± {number(sd, unit)}" if sd is not None else "")
 
 
-def told_missing(planned: Sequence[tuple[str, int]], done: Sequence[tuple[str, int]]) -> list[str]:
+def describe_missing(planned: Sequence[tuple[str, int]], done: Sequence[tuple[str, int]]) -> list[str]:
     """Variant and seed of the runs that are not done, those of one set of seeds together."""
     variants = list(dict.fromkeys(variant for variant, _ in planned))
     left = {name: {seed for variant, seed in planned if variant == name} for name in variants}
@@ -184,7 +130,7 @@ def interval(found: Interval | None, unit: str) -> str:
     return f"{number(found.low, unit, True)} to {number(found.high, unit, True)}"
 
 
-def told_difference(found: Difference | None, unit: str) -> str:
+def format_difference(found: Difference | None, unit: str) -> str:
     """The mean difference, [interval over problems] and (interval over seeds)."""
     if found is None or found.mean is None:
         return ABSENT
@@ -208,8 +154,8 @@ def metric_table(ablation: Ablation, name: str, rows: Sequence[Row]) -> Table:
     has_published = any(row.published is not None for row in rows)
     lines = []
     for row in rows:
-        line = [row.variant, spread(row.measured, metric.unit), told_difference(row.to_baseline, metric.unit)]
-        line += [told_difference(row.to_previous, metric.unit)] if ablation.is_ladder else []
+        line = [row.variant, spread(row.measured, metric.unit), format_difference(row.to_baseline, metric.unit)]
+        line += [format_difference(row.to_previous, metric.unit)] if ablation.is_ladder else []
         lines.append(line + ([published(row.published)] if has_published else []))
     return Table(metric.label, head + (["paper"] if has_published else []), lines)
 
@@ -242,9 +188,9 @@ def claim_table(ablation: Ablation, judged: Sequence[Judged]) -> Table:
         signs = ", ".join(number(value, unit, True) for value in one.found.by_seed.values())
         lines.append(
             [
-                told_claim(ablation, one.claimed),
+                describe_claim(ablation, one.claimed),
                 published(one.published, True),
-                told_difference(one.found, unit),
+                format_difference(one.found, unit),
                 signs or ABSENT,
                 one.verdict,
             ]
@@ -252,7 +198,7 @@ def claim_table(ablation: Ablation, judged: Sequence[Judged]) -> Table:
     return Table("Claims", ["claim", "paper", "here", "seed by seed", "verdict"], lines)
 
 
-def told_claim(ablation: Ablation, claimed: Comparison) -> str:
+def describe_claim(ablation: Ablation, claimed: Comparison) -> str:
     metric = ablation.metrics[claimed.metric]
     if claimed.direction == "same":
         within = number(claimed.margin, metric.unit)

@@ -380,10 +380,10 @@ def _say_rest(settings: Settings, progress: Progress) -> None:
 def _say_now_and_then(settings: Settings, progress: Progress) -> None:
     if time.monotonic() - progress.said > SECONDS_BETWEEN_LINES and progress.running:
         progress.said = time.monotonic()
-        settings.say("running: " + "; ".join(_told(job) for job in progress.running))
+        settings.say("running: " + "; ".join(_describe_shares(job) for job in progress.running))
 
 
-def _told(job: Job) -> str:
+def _describe_shares(job: Job) -> str:
     last = ""
     with suppress(OSError):
         lines = [line for line in job.log.read_text(errors="replace").splitlines() if line.strip()]

@@ -18,13 +18,13 @@ from pipelines.ablating.page import (
     ABSENT,
     Table,
     claim_table,
+    describe_claim,
+    describe_missing,
+    format_difference,
     metric_table,
     overview_table,
     published,
     render_page,
-    told_claim,
-    told_difference,
-    told_missing,
 )
 from pipelines.ablating.plan import PlannedRun, plan_runs
 from pipelines.ablating.results import (
@@ -41,6 +41,7 @@ from pipelines.ablating.results import (
 from pipelines.records.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_json, write_text_atomically
+from stages.pages.page import markdown_table
 
 if TYPE_CHECKING:
     from stages.observe.mlflow_store import MlflowStore
@@ -61,7 +62,7 @@ class Findings:
         self.tables = {name: rows_of(ablation, name, own) for name, own in measured.items()}
         self.judged = judge_claims(ablation, measured)
         self.about: dict[str, Any] = {
-            "missing": told_missing(*([(run.variant, run.seed) for run in some] for some in (runs, done))),
+            "missing": describe_missing(*([(run.variant, run.seed) for run in some] for some in (runs, done))),
             "seeds": sorted({run.seed for run in done}),
             "commits": sorted({record["commit"][:12] for record in done.values()}),
             "is_one_code": is_one_code(done.values()),
@@ -83,7 +84,7 @@ class Findings:
         if self.about["missing"]:
             lines.append(f"Missing: {'; '.join(self.about['missing'])}.")
         for table in tables:
-            lines += ["", *markdown_table(table)]
+            lines += ["", *markdown_table(table.head, table.rows)]
         return "\n".join(lines) + "\n"
 
     def metrics(self) -> dict[str, Any]:
@@ -202,15 +203,6 @@ def _judged(one: Judged) -> dict[str, Any]:
     }
 
 
-def markdown_table(table: Table) -> list[str]:
-    """The lines of a Markdown table."""
-
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join((cell or ABSENT).replace("|", "\\|") for cell in cells) + " |"
-
-    return [line(table.head), "|" + "---|" * len(table.head), *(line(row) for row in table.rows)]
-
-
 Place = tuple[str, str]
 """The paper's reference and the claim: ablations of one paper in several worlds share both words."""
 
@@ -220,7 +212,8 @@ def show_claims(root: Path, state: Path) -> str:
     found = _findings(root, state)
     if not found:
         raise UserError("no ablation has a finished run: run `retrace ablate NAME`")
-    return "\n".join(markdown_table(claims_by_world(found))) + "\n"
+    table = claims_by_world(found)
+    return "\n".join(markdown_table(table.head, table.rows)) + "\n"
 
 
 def claims_by_world(found: Iterable[tuple[Ablation, Sequence[Judged]]]) -> Table:
@@ -232,7 +225,7 @@ def claims_by_world(found: Iterable[tuple[Ablation, Sequence[Judged]]]) -> Table
         world = ablation.recipe.partition("-")[0]
         worlds += [world] if world not in worlds else []
         for one in judged:
-            place = ablation.paper.reference, told_claim(ablation, one.claimed)
+            place = ablation.paper.reference, describe_claim(ablation, one.claimed)
             cells[place][world] = _cell(ablation, one)
             of_paper.setdefault(place, published(one.published, True))
     papers = list(dict.fromkeys(reference for reference, _ in cells))
@@ -259,4 +252,4 @@ def _findings(root: Path, state: Path) -> list[tuple[Ablation, list[Judged]]]:
 def _cell(ablation: Ablation, one: Judged) -> str:
     if one.found.mean is None:
         return ABSENT
-    return f"{told_difference(one.found, ablation.metrics[one.claimed.metric].unit)}: {one.verdict}"
+    return f"{format_difference(one.found, ablation.metrics[one.claimed.metric].unit)}: {one.verdict}"

@@ -63,12 +63,11 @@ SHORT = 10
 PARAMS_SHOWN = 8
 
 
-def told_time(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """`43.2 s`, `12 min 5 s` or `3 h 20 min`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    from pipelines.graph.result import seconds_in_words
+
+    return f"{seconds:.1f} s" if seconds < 60 else seconds_in_words(seconds)
 
 
 def totals(chain: Chain, spent: Mapping[str, Spent]) -> dict[str, Any]:
@@ -88,18 +87,19 @@ def as_text(chain: Chain, spent: Mapping[str, Spent], is_all: bool) -> str:
     """The target first, then what it depends on, down to the raw bytes."""
     total = totals(chain, spent)
     lines = [f"{chain.told}: {', '.join(chain.targets)} ({chain.place.told})"]
-    lines += [f"  {line}" for line in _told_scores(chain)]
+    lines += [f"  {line}" for line in _describe_scores(chain)]
     lines += [f"WARNING: {chain.changed}"] if chain.changed else []
-    lines.append(
-        f"{total['stages']} stages, {told_time(total['seconds'])}, {total['gpu_hours']:.3g} GPU-hours"
-        + _told_gaps(total)
-    )
+    lines.append(_describe_totals(total) + _describe_gaps(total))
     for step in reversed(chain.steps):
-        lines += ["", *_told_step(step, spent[step.entry.name], is_all)]
+        lines += ["", *_describe_step(step, spent[step.entry.name], is_all)]
     return "\n".join(lines)
 
 
-def _told_gaps(total: Mapping[str, Any]) -> str:
+def _describe_totals(total: Mapping[str, Any]) -> str:
+    return f"{total['stages']} stages, {format_time(total['seconds'])}, {total['gpu_hours']:.3g} GPU-hours"
+
+
+def _describe_gaps(total: Mapping[str, Any]) -> str:
     gaps = []
     if total["stages_without_seconds"]:
         gaps.append(f"no time on record for {', '.join(total['stages_without_seconds'])}")
@@ -109,7 +109,7 @@ def _told_gaps(total: Mapping[str, Any]) -> str:
     return f" ({'; '.join(gaps)})" if gaps else ""
 
 
-def _told_scores(chain: Chain) -> list[str]:
+def _describe_scores(chain: Chain) -> list[str]:
     """Scores with their intervals; other metrics are left to JSON."""
     scores = chain.scores
     return [
@@ -119,7 +119,7 @@ def _told_scores(chain: Chain) -> list[str]:
     ]
 
 
-def _told_step(step: Step, own: Spent, is_all: bool) -> list[str]:
+def _describe_step(step: Step, own: Spent, is_all: bool) -> list[str]:
     from stages.observe.mlflow_store import flatten
 
     entry = step.entry
@@ -138,8 +138,8 @@ def _told_step(step: Step, own: Spent, is_all: bool) -> list[str]:
         lines.append(f"          and {len(params) - len(shown)} more: --params shows all")
     if entry.code:
         reached = f", {step.definitions} definitions" if step.definitions is not None else ""
-        lines.append(f"  code    {entry.code[:SHORT]}{reached}{_told_commit(own)}")
-    lines.append(f"  run     {_told_run(own)}")
+        lines.append(f"  code    {entry.code[:SHORT]}{reached}{_describe_commit(own)}")
+    lines.append(f"  run     {_describe_run(own)}")
     return lines
 
 
@@ -156,17 +156,17 @@ def _own_first(entry: Entry) -> dict[str, Any]:
     return dict(sorted(entry.params.items(), key=lambda item: places.get(item[0].partition(".")[0], len(order))))
 
 
-def _told_commit(own: Spent) -> str:
+def _describe_commit(own: Spent) -> str:
     if not own.commit:
         return "; no commit on record"
     return f"; commit {own.commit[:12]}" + (" with uncommitted changes" if own.is_dirty else "")
 
 
-def _told_run(own: Spent) -> str:
+def _describe_run(own: Spent) -> str:
     parts = [f"MLflow {own.run_id}" if own.run_id else "not in MLflow (`retrace mirror` makes one)"]
     if own.is_mirrored:
         parts.append("mirrored, its execution is not on record")
-    parts.append(told_time(own.seconds) if own.seconds is not None else "no time on record")
+    parts.append(format_time(own.seconds) if own.seconds is not None else "no time on record")
     if own.gpus:
         parts.append(f"{own.gpus} GPU{'s' if own.gpus > 1 else ''}, {own.gpu_hours or 0:.3g} GPU-hours")
     return ", ".join(parts)
@@ -210,47 +210,41 @@ def _step_as_json(step: Step, own: Spent) -> dict[str, Any]:
     }
 
 
-WIDTH, HEIGHT, GAP, ROW_GAP, MARGIN, TITLE = 250, 82, 26, 44, 24, 64
+WIDTH, HEIGHT, GAP, ROW_GAP = 250, 82, 26, 44
 """Boxes and the room between them, in pixels."""
 CHARACTERS = 36
 """Of a line in a box."""
 STYLE = """
-text { font: 12px system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; fill: #161a20; }
-.title { font-size: 18px; font-weight: 650; } .name { font-size: 14px; font-weight: 650; } .quiet { fill: #56606d; }
-rect { fill: #fff; stroke: #b9c1cc; } .raw rect { stroke: #0a7048; } .target rect { stroke: #1d5fbf; stroke-width: 2; }
-path { fill: none; stroke: #9aa4b1; stroke-width: 1.3; } .stale { stroke: #b3261e; stroke-dasharray: 5 4; }
+.name { font-size: 14px; font-weight: 650; } .quiet { fill: var(--muted); }
+g rect { fill: var(--card); stroke: var(--rest); } .raw rect { stroke: var(--good); }
+.target rect { stroke: var(--accent); stroke-width: 2; }
+path { fill: none; stroke: var(--rest); stroke-width: 1.3; } .stale { stroke: var(--bad); stroke-dasharray: 5 4; }
 """
 
 
 def draw(chain: Chain, spent: Mapping[str, Spent]) -> str:
     """The picture; equal arguments give equal text. All text is escaped."""
+    from stages.pages.drawing import picture_file
+
     places = _layout(chain)
-    columns = max(column for column, _ in places.values()) + 1
-    rows = max(row for _, row in places.values()) + 1
-    width = max(2 * MARGIN + columns * (WIDTH + GAP) - GAP, 620)
-    height = TITLE + MARGIN + rows * (HEIGHT + ROW_GAP) - ROW_GAP + MARGIN
+    width = (max(column for column, _ in places.values()) + 1) * (WIDTH + GAP) - GAP
+    height = (max(row for _, row in places.values()) + 1) * (HEIGHT + ROW_GAP) - ROW_GAP
 
     def corner(name: str) -> tuple[float, float]:
         column, row = places[name]
         inside = sum(1 for _, other in places.values() if other == row)
-        left = (width - inside * (WIDTH + GAP) + GAP) / 2
-        return left + column * (WIDTH + GAP), TITLE + MARGIN + row * (HEIGHT + ROW_GAP)
+        return (width - inside * (WIDTH + GAP) + GAP) / 2 + column * (WIDTH + GAP), row * (HEIGHT + ROW_GAP)
 
-    total = totals(chain, spent)
-    about = f"{total['stages']} stages, {told_time(total['seconds'])}, {total['gpu_hours']:.3g} GPU-hours"
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
-        f"<title>{escape(chain.told)}: from raw bytes</title><style>{STYLE}</style>",
-        f'<rect x="0" y="0" width="{width}" height="{height}" style="fill:#f6f7f9;stroke:none"/>',
-        f'<text class="title" x="{MARGIN}" y="34">{escape(_cut(chain.told, 60))}</text>',
-        f'<text class="quiet" x="{MARGIN}" y="56">{escape(f"{about}; {chain.place.told}")}</text>',
-    ]
-    for step in chain.steps:
-        parts += _edges(step, corner)
+    # All lines first: a box lies on those that pass behind it.
+    parts = [line for step in chain.steps for line in _edges(step, corner)]
     for step in chain.steps:
         kind = "target" if step.entry.name in chain.targets else "raw" if step.raw else ""
         parts += _box(step, spent[step.entry.name], kind, *corner(step.entry.name))
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    body = "\n".join(
+        [f'<svg viewBox="0 0 {width} {height}" overflow="visible"><style>{STYLE}</style>', *parts, "</svg>"]
+    )
+    about = f"{_describe_totals(totals(chain, spent))}; {chain.place.told}"
+    return picture_file(f"{chain.told}: from raw bytes", about, [("", body)])
 
 
 def _layout(chain: Chain) -> dict[str, tuple[int, int]]:
@@ -266,16 +260,16 @@ def _layout(chain: Chain) -> dict[str, tuple[int, int]]:
                 users.setdefault(maker, []).append(depths[step.entry.name])
     rows = {name: min(users[name]) - 1 if name in users else depth for name, depth in depths.items()}
     places: dict[str, tuple[int, int]] = {}
+
+    def middle(step: Step) -> float:
+        above = [places[maker][0] for one in step.inputs for maker in one.makers if maker in places]
+        return sum(above) / len(above) if above else 99.0  # right of all others
+
     for row in sorted(set(rows.values())):
         inside = [step for step in chain.steps if rows[step.entry.name] == row]
-        inside.sort(key=lambda step: _middle(step, places))
+        inside.sort(key=middle)
         places |= {step.entry.name: (column, row) for column, step in enumerate(inside)}
     return places
-
-
-def _middle(step: Step, places: Mapping[str, tuple[int, int]]) -> float:
-    above = [places[maker][0] for one in step.inputs for maker in one.makers if maker in places]
-    return sum(above) / len(above) if above else 99.0
 
 
 def _edges(step: Step, corner: Any) -> list[str]:
@@ -296,6 +290,8 @@ def _edges(step: Step, corner: Any) -> list[str]:
 
 
 def _box(step: Step, own: Spent, kind: str, x: float, y: float) -> list[str]:
+    from stages.pages.drawing import cut
+
     entry = step.entry
     path, digest = min(entry.outs.items(), key=lambda out: _rank(out[0]), default=("", ""))
     if step.raw:
@@ -308,39 +304,37 @@ def _box(step: Step, own: Spent, kind: str, x: float, y: float) -> list[str]:
         lines = [path.removeprefix("data/")]
     code = f"code {entry.code[:8]}" if entry.code else ""
     commit = f"commit {own.commit[:8]}" + ("+" if own.is_dirty else "") if own.commit else ""
-    time = told_time(own.seconds) if own.seconds is not None else "no time on record"
+    time = format_time(own.seconds) if own.seconds is not None else "no time on record"
     hours = f", {own.gpu_hours:.3g} GPU-h" if own.gpu_hours else ""
     lines += [f"md5 {digest[:8]}  {code}", "  ".join(filter(None, [commit, time + hours]))]
     parts = [
         f'<g class="{kind}"><title>{escape(entry.command)}</title>',
         f'<rect x="{x:.0f}" y="{y:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="9"/>',
-        f'<text class="name" x="{x + 12:.0f}" y="{y + 21:.0f}">{escape(_cut(entry.name, 30))}</text>',
+        f'<text class="name" x="{x + 12:.0f}" y="{y + 21:.0f}">{escape(cut(entry.name, 30))}</text>',
     ]
     for number, line in enumerate(lines):
         parts.append(
             f'<text class="quiet" x="{x + 12:.0f}" y="{y + 39 + 16 * number:.0f}">'
-            f"{escape(_cut(line, CHARACTERS))}</text>"
+            f"{escape(cut(line, CHARACTERS))}</text>"
         )
     return [*parts, "</g>"]
 
 
+SHOWN_FIRST = (
+    "policies",
+    "verdicts",
+    "responses",
+    "problems",
+    "web",
+    "demonstrations",
+    "",
+    "metrics",
+    "curves",
+    "dropped",
+)
+"""Folders below data/: of several outputs the first of these is shown. "" is any other."""
+
+
 def _rank(path: str) -> int:
-    """Of several outputs the first of these is shown; numbers and dropped rows come last."""
     kind = path.split("/")[1] if path.startswith("data/") else ""
-    order = (
-        "policies",
-        "verdicts",
-        "responses",
-        "problems",
-        "web",
-        "demonstrations",
-        "",
-        "metrics",
-        "curves",
-        "dropped",
-    )
-    return order.index(kind) if kind in order else order.index("")
-
-
-def _cut(text: str, characters: int) -> str:
-    return text if len(text) <= characters else text[: characters - 1] + "…"
+    return SHOWN_FIRST.index(kind if kind in SHOWN_FIRST else "")

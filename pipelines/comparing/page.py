@@ -10,90 +10,56 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
-
 from pipelines.comparing.results import CHARACTERS, RESPONSES, Benchmark, Comparison, Examples, Findings
 from stages.algorithms.estimators import FEWEST_PROBLEMS, LARGEST_P, Interval
+from stages.pages.drawing import BAD, GOOD, INK, MUTED, WIDE, Chart, Row, cut, intervals
+from stages.pages.page import fill_page, markdown_table, metric_label, points
 
-FOLDER = Path(__file__).parent
-STYLES = (FOLDER.parent / "ablating" / "page.css", FOLDER / "page.css")
-"""The look of the ablations' pages, and what is added here."""
-WIDTH, LEFT, RIGHT, TOP, STEP = 760, 230, 70, 8, 26
-"""Of a plot, in units of its view box; STEP is the height of a comparison."""
+_COLORS = {"better": GOOD, "worse": BAD, "not separated": MUTED}
 
 
 def render_page(findings: Findings, shown: Sequence[Examples]) -> str:
     """The page as HTML; equal arguments give equal text. Every text is escaped: problems and responses are hostile."""
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "percent": percent,
-        "points": points,
-        "interval": told_interval,
-        "p": told_p,
-        "metric": metric_label,
-        "seeds": told_seeds,
-    }
     benchmarks = {one.name: one for one in findings.benchmarks}
     ordered = sorted(findings.comparisons, key=lambda one: one.benchmark)
     tables = [
-        (benchmarks[name], Markup(plot(own := list(group))), own)
+        (benchmarks[name], plot(name, rows := list(group)), rows)
         for name, group in groupby(ordered, key=lambda one: one.benchmark)
     ]
-    style = "".join(file.read_text(encoding="utf-8") for file in STYLES)
     leading = [one for one in findings.comparisons if one.metric == _leading(findings, one)]
-    return environment.get_template("template.html").render(
-        findings=findings,
-        tables=tables,
-        sentences=[(one, sentence(one)) for one in leading],
-        notes=notes(findings),
-        shown=shown,
-        characters=CHARACTERS,
-        responses=RESPONSES,
-        style=Markup(style),
-        has_seeds=any(len(side.answers) > 1 for side in findings.sides),
-    )
+    content = {
+        "findings": findings,
+        "tables": tables,
+        "sentences": [(one, sentence(one)) for one in leading],
+        "notes": notes(findings),
+        "shown": shown,
+        "characters": CHARACTERS,
+        "responses": RESPONSES,
+        "has_seeds": any(len(side.answers) > 1 for side in findings.sides),
+    }
+    filters = {"score": percent, "interval": format_interval, "p": format_p, "seeds": format_seeds}
+    return fill_page(Path(__file__).parent, content, filters)
 
 
 def _leading(findings: Findings, one: Comparison) -> str:
     return next(other.metric for other in findings.comparisons if other.benchmark == one.benchmark)
 
 
-def plot(comparisons: Sequence[Comparison]) -> str:
-    """Each difference as a dot with its interval, around a line at 0; filled where it is called better or worse."""
-    ends = [end for one in comparisons for end in (*one.difference.interval[1:], 0.0)]
-    low, high = min(ends), max(ends)
-    room = max(high - low, 0.02) * 0.05
-    low, high = low - room, high + room
-
-    def x(value: float) -> float:
-        return round(LEFT + (value - low) / (high - low) * (WIDTH - LEFT - RIGHT), 1)
-
-    bottom = TOP + STEP * len(comparisons)
-    label = "; ".join(sentence(one) for one in comparisons)
-    parts = [f'<svg viewBox="0 0 {WIDTH} {bottom + 22}" role="img" aria-label="{escape(label)}">']
-    parts.append(f'<line class="zero" x1="{x(0)}" x2="{x(0)}" y1="{TOP}" y2="{bottom}"/>')
-    parts.append(f'<text class="tick" x="{x(0)}" y="{bottom + 16}">0</text>')
-    for place, one in enumerate(comparisons):
-        y = TOP + STEP * (place + 0.5)
-        kind = one.verdict.replace(" ", "-")
-        name = f"{_short(one.second)} − {_short(one.first)}, {metric_label(one.metric)}"
-        estimate, low_end, high_end = one.difference.interval
-        parts.append(f'<text class="name" x="{LEFT - 12}" y="{y + 4}">{escape(name)}</text>')
-        parts.append(f'<line class="{kind}" x1="{x(low_end)}" x2="{x(high_end)}" y1="{y}" y2="{y}"/>')
-        parts.append(f'<circle class="{kind}" cx="{x(estimate)}" cy="{y}" r="5"/>')
-        parts.append(f'<text class="value" x="{WIDTH - RIGHT + 12}" y="{y + 4}">{points(estimate)}</text>')
-    return "\n".join([*parts, "</svg>"])
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 12 else name[:11] + "…"
+def plot(benchmark: str, comparisons: Sequence[Comparison]) -> Chart:
+    """Each difference with its interval, around a line at 0; hollow where it is not separated."""
+    rows = [
+        Row(
+            f"{cut(one.second, 12)} − {cut(one.first, 12)}, {metric_label(one.metric)}",
+            100 * one.difference.interval.estimate,
+            [(100 * one.difference.interval.low, 100 * one.difference.interval.high)],
+            text=points(one.difference.interval.estimate),
+            color=_COLORS.get(one.verdict, INK),
+            is_hollow=one.verdict == "not separated",
+        )
+        for one in comparisons
+    ]
+    words = {"spoken": "; ".join(map(sentence, comparisons)), "x_label": "percentage points"}
+    return intervals(f"differences-{benchmark}", benchmark, rows, rule=0, width=WIDE, **words)
 
 
 ABSENT = "–"
@@ -115,42 +81,31 @@ HEAD = (
 )
 
 
-def metric_label(metric: str) -> str:
-    """`avg_at_8` as people write it: avg@8."""
-    return metric.replace("_at_", "@")
-
-
 def percent(score: float, seed_sd: float | None = None) -> str:
     """`87.7`, with ± the seeds' standard deviation where there are several."""
     return f"{100 * score:.1f}" + ("" if seed_sd is None else f" ± {100 * seed_sd:.1f}")
 
 
-def points(difference: float) -> str:
-    """A difference in percentage points, with its sign."""
-    text = f"{100 * difference:+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
-
-
-def told_interval(interval: Interval | None) -> str:
+def format_interval(interval: Interval | None) -> str:
     return ABSENT if interval is None else f"{points(interval.low)} to {points(interval.high)}"
 
 
-def told_p(value: float) -> str:
+def format_p(value: float) -> str:
     """Three digits; small ones as a bound."""
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def told_seeds(one: Comparison) -> str:
+def format_seeds(one: Comparison) -> str:
     """The interval over seeds, or the seeds' differences where two are too few for one; a dash for one seed a side."""
     if one.over_seeds:
-        return told_interval(one.over_seeds)
+        return format_interval(one.over_seeds)
     return ", ".join(points(value) for value in one.by_seed.values()) if len(one.by_seed) > 1 else ABSENT
 
 
 def sentence(one: Comparison) -> str:
     """The finding in one sentence."""
     measured = f"{metric_label(one.metric)} on {one.benchmark}"
-    interval = f"[{told_interval(one.difference.interval)}], corrected p\u00a0{told_p(one.corrected)}"
+    interval = f"[{format_interval(one.difference.interval)}], corrected p\u00a0{format_p(one.corrected)}"
     difference = f"{points(one.difference.interval.estimate)} points {interval}"
     if one.verdict in ("higher", "lower"):
         return (
@@ -175,12 +130,12 @@ def cells(one: Comparison) -> list[str]:
         percent(one.first_score, one.first_seed_sd),
         percent(one.second_score, one.second_seed_sd),
         points(one.difference.interval.estimate),
-        told_interval(one.difference.interval),
-        told_p(one.corrected),
+        format_interval(one.difference.interval),
+        format_p(one.corrected),
         str(one.difference.wins),
         str(one.difference.losses),
         str(one.difference.ties),
-        told_seeds(one),
+        format_seeds(one),
         one.verdict,
     ]
 
@@ -189,7 +144,7 @@ def notes(findings: Findings) -> list[str]:
     """What has to be known to read the table."""
     count, seeds = len(findings.comparisons), max(len(side.answers) for side in findings.sides)
     lines = [f"RESTRICTED to what all sides share: {line}" for line in findings.restrictions]
-    lines += [line for one in findings.benchmarks if (line := _told_leaked(one, findings.is_clean))]
+    lines += [line for one in findings.benchmarks if (line := _describe_leaked(one, findings.is_clean))]
     lines += [
         "Differences: second minus first, in percentage points, on the same problems; 95% interval over problems.",
         f"p: over problems too, corrected for {count} comparison{'s' if count > 1 else ''} (Holm). "
@@ -204,7 +159,7 @@ def notes(findings: Findings) -> list[str]:
     return lines
 
 
-def _told_leaked(benchmark: Benchmark, is_clean: bool) -> str:
+def _describe_leaked(benchmark: Benchmark, is_clean: bool) -> str:
     """How many problems a side was trained on; empty where none."""
     if not benchmark.leaked:
         return ""
@@ -228,11 +183,7 @@ def text_table(findings: Findings) -> str:
 
 def markdown(findings: Findings) -> str:
     """The same table for MLflow."""
-
-    def line(row: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
-
-    rows = [line(HEAD), "|" + "---|" * len(HEAD), *(line(cells(one)) for one in findings.comparisons)]
+    rows = markdown_table(HEAD, [cells(one) for one in findings.comparisons])
     return "\n".join([*rows, "", *(f"- {note}" for note in notes(findings))]) + "\n"
 
 

@@ -190,7 +190,7 @@ def _over_seeds(first: dict[int, float], second: dict[int, float]) -> tuple[dict
 
 FAMILIES = ("avg", "greedy", "pass", "maj")
 """Metrics, the leading one first: mean of the samples, greedy response, any of the samples, most frequent answer."""
-MOST_TOLD = 6
+MOST_LISTED = 6
 _Problems = dict[str, str]
 """Problem id -> hash of its text and answer, "" where only verdicts are there."""
 
@@ -203,7 +203,7 @@ def shared_benchmarks(
     With `is_clean` without the problems that a side was trained on. UserError when they did not answer
     the same problems equally often (unless `is_common`), share nothing, or nobody knows what is clean.
     """
-    tables = {f"{side.name}{_told_seed(own, side)}": own for side in sides for own in side.answers}
+    tables = {f"{side.name}{_seed_suffix(own, side)}": own for side in sides for own in side.answers}
     unknown = [label for label, own in tables.items() if own.leaked is None]
     if is_clean and unknown:
         raise UserError(
@@ -218,8 +218,8 @@ def shared_benchmarks(
         if benchmark and benchmark.problems and (benchmark.samples or benchmark.is_greedy):
             found.append(benchmark)
     if differences and not is_common:
-        more = [f"  ... and {len(differences) - MOST_TOLD} more"] if len(differences) > MOST_TOLD else []
-        lines = "\n".join([f"  {line}" for line in differences[:MOST_TOLD]] + more)
+        more = [f"  ... and {len(differences) - MOST_LISTED} more"] if len(differences) > MOST_LISTED else []
+        lines = "\n".join([f"  {line}" for line in differences[:MOST_LISTED]] + more)
         raise UserError(
             f"the sides did not answer the same problems:\n{lines}\nA paired comparison needs the same: grade them "
             "on the same benchmarks, or compare what they share with --common"
@@ -232,7 +232,7 @@ def shared_benchmarks(
     return found, differences
 
 
-def _told_seed(own: Answers, side: Side) -> str:
+def _seed_suffix(own: Answers, side: Side) -> str:
     return f" seed {own.seed}" if len(side.answers) > 1 else ""
 
 

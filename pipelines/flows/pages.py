@@ -23,6 +23,7 @@ from stages.foundations.legible import without_password
 from stages.foundations.params import read_yaml
 from stages.foundations.stage_graph import METRICS
 from stages.observe.tracking import latest_runs, recipe_name
+from stages.pages.page import markdown_table
 
 
 @dataclass(frozen=True)
@@ -115,26 +116,23 @@ def _scores(result: Mapping[str, Any]) -> list[str]:
     lines = []
     for benchmark in dict.fromkeys(score["benchmark"] for score in result["scores"]):
         scores = [score for score in result["scores"] if score["benchmark"] == benchmark]
+        rows = []
+        for score in scores:
+            value, low, high = (100 * score[name] for name in ("value", "low", "high"))
+            rows.append((score["policy"], f"{value:.1f} %", f"{low:.1f} to {high:.1f}"))
+        rows[-1] = tuple(f"**{cell}**" for cell in rows[-1])
         first = scores[0]
         lines += [f"### {benchmark}: {first['metric']} on {first['problems']} {first.get('unit', 'problems')}", ""]
-        lines += ["| policy | score | 95% interval |", "|---|--:|--:|"]
-        for score in scores:
-            low, high = 100 * score["low"], 100 * score["high"]
-            cells = [score["policy"], f"{100 * score['value']:.1f} %", f"{low:.1f} to {high:.1f}"]
-            lines.append(f"| {' | '.join(f'**{cell}**' if score is scores[-1] else cell for cell in cells)} |")
-        lines.append("")
+        lines += _table(("policy", "score", "95% interval"), rows)
     return lines
 
 
 def _gains(result: Mapping[str, Any]) -> list[str]:
-    if not result["gains"]:
-        return []
-    lines = ["### Gains", "", "| benchmark | policies | score | gain, 95% interval |", "|---|---|---|--:|"]
-    lines += [
-        f"| {gain['benchmark']} | {gain['policy']} over {gain['baseline']} | {gain['metric']} | {told_gain(gain)} |"
+    rows = [
+        (gain["benchmark"], f"{gain['policy']} over {gain['baseline']}", gain["metric"], told_gain(gain))
         for gain in result["gains"]
     ]
-    return [*lines, ""]
+    return ["### Gains", "", *_table(("benchmark", "policies", "score", "gain, 95% interval"), rows)] if rows else []
 
 
 def _percent(score: Mapping[str, float]) -> str:
@@ -244,10 +242,7 @@ def _headlines(root: Path, path: str) -> dict[str, float]:
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    if not rows:
-        return []
-    lines = [f"| {' | '.join(cells)} |" for cells in rows]
-    return [f"| {' | '.join(head)} |", "|---" + "|--:" * (len(head) - 1) + "|", *lines, ""]
+    return [*markdown_table(head, rows, is_of_numbers=True), ""] if rows else []
 
 
 def has_mlflow_run(stage: DvcStage, env: Mapping[str, str]) -> bool:

@@ -1,11 +1,15 @@
-"""The frame of every page: templates that escape everything, styles, and a script that the content policy knows."""
+"""The frame of every page: one Jinja environment that escapes everything, one stylesheet, one content policy.
+
+A page's template extends `frame.html`; `parts.html` has what several pages show.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -16,8 +20,14 @@ from stages.foundations.stage_graph import GraphStage
 FOLDER = Path(__file__).parent
 
 
-def page_environment(folder: Path) -> Environment:
-    """Templates of `folder` and, under the same loader, the parts that pages share (`parts.html`)."""
+def fill_page(
+    folder: Path, content: Mapping[str, Any], filters: Mapping[str, Callable], has_times: bool = False
+) -> str:
+    """The page that `folder`/template.html makes of `content`; equal arguments give equal text.
+
+    A page that `has_times` loads `timings.js` beside it, with the script that shows the run's times. It is known to the
+    content policy by its hash, so that no other inline script can run.
+    """
     environment = Environment(
         loader=FileSystemLoader([folder, FOLDER]),
         autoescape=True,
@@ -26,15 +36,22 @@ def page_environment(folder: Path) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"percent": percent, "points": points, "count": lambda number: f"{number:,}"}
-    return environment
-
-
-def page_frame(styles: Iterable[Path]) -> dict[str, Markup | str]:
-    """`style` (the shared one, then `styles`), `script`, which shows the run's times, and its `script_hash`."""
-    script = (FOLDER / "time_table.js").read_text(encoding="utf-8")
-    style = "".join(file.read_text(encoding="utf-8") for file in (FOLDER / "page.css", *styles))
-    return {"style": Markup(style), "script": Markup(script), "script_hash": _source_hash(script)}
+    environment.filters |= {
+        "class": lambda verdict: verdict.replace(" ", "-"),
+        "count": lambda number: f"{number:,}",
+        "metric": metric_label,
+        "percent": percent,
+        "points": points,
+        **filters,
+    }
+    script = (FOLDER / "time_table.js").read_text(encoding="utf-8") if has_times else ""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("template.html").render(
+        content,
+        style=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",
+    )
 
 
 def percent(fraction: float | None) -> str:
@@ -43,13 +60,23 @@ def percent(fraction: float | None) -> str:
 
 
 def points(fraction: float) -> str:
-    """A difference of fractions in percentage points, with its sign."""
-    return f"{100 * fraction:+.1f}".replace("-", "−")
+    """A difference of fractions in percentage points, with its sign unless it is 0."""
+    text = f"{100 * fraction:+.1f}".replace("-", "−")
+    return "0.0" if text in ("+0.0", "−0.0") else text
 
 
-def _source_hash(script: str) -> str:
-    """The hash by which the page's content policy knows its own script, so that no other inline script can run."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+def metric_label(metric: str) -> str:
+    """`avg_at_8` as people write it: avg@8."""
+    return metric.replace("_at_", "@")
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], is_of_numbers: bool = False) -> list[str]:
+    """The lines of a Markdown table; `is_of_numbers` aligns all columns but the first on the right."""
+    rules = ["---", *(["--:" if is_of_numbers else "---"] * (len(head) - 1))]
+    lines = [head, *rows]
+    cells = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
+    first, *others = (f"| {line} |" for line in cells)
+    return [first, f"|{'|'.join(rules)}|", *others]
 
 
 def graph_lanes(stages: Iterable[GraphStage], rounds: Collection[str]) -> list[tuple[str, list[list[str]]]]:

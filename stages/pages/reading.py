@@ -1,4 +1,4 @@
-"""What a run's stages have counted: their metrics and curves, and why rows were dropped.
+"""What a run's stages have counted: their metrics, curves and losses, and why rows were dropped.
 
 What a run does not have is absent, and no error.
 """
@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from stages.foundations.errors import UserError
 from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage
+from stages.pages.drawing import Chart, Line, lines
 
 Metrics = dict[str, float]
 _METRICS = TypeAdapter(Metrics)
@@ -58,6 +59,25 @@ def _curve(path: Path) -> pandas.DataFrame | None:
     if "step" not in curve:
         raise UserError(f"{path} has no column `step`: delete it and run `dvc repro`")
     return curve if len(curve) else None
+
+
+def curve_lines(curve: pandas.DataFrame, columns: Mapping[str, str]) -> list[Line]:
+    """A line over the steps of each column that has numbers; `columns` has its label by its name."""
+    found = {label: curve[["step", name]].dropna() for name, label in columns.items() if name in curve}
+    return [Line(label, *own.to_numpy().T.tolist()) for label, own in found.items() if len(own)]
+
+
+def loss_charts(curves: Mapping[str, pandas.DataFrame], unit: str, x_label: str) -> list[Chart]:
+    """Training and validation loss of each curve that has them, by the stage's address."""
+    found = {
+        stage: curve_lines(curve, {"loss/train": "training", "loss/validation": "validation"})
+        for stage, curve in curves.items()
+    }
+    return [
+        lines(f"loss-{stage}", f"Loss of {stage}", unit, losses, x_label=x_label)
+        for stage, losses in found.items()
+        if losses
+    ]
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ import pandas
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.estimators import FEWEST_PROBLEMS, Interval, PairedDifference, compare_paired
-from stages.pages.drawing import Chart
-from stages.pages.page import points
-from stages.report.charts import pass_chart, score_chart, value_chart
+from stages.pages.drawing import SERIES, Chart, Line, bars, lines
+from stages.pages.page import metric_label, points
 from stages.report.inputs import Inputs, Metrics
 from stages.report.params import PublishedFigure, ReportParams
 
@@ -136,19 +135,32 @@ def _charts(inputs: Inputs, benchmark: str, number: int, metrics: list[str]) -> 
         if found:
             family = metric.partition("_at_")[0]
             title = _TITLES[family] if family == "greedy" else f"{_TITLES[family]}, {metric_label(metric)}"
-            charts.append(score_chart(f"score-{number}-{family}", title, found))
+            charts.append(bars(f"score-{number}-{family}", title, "%", {"": found}))
     passes = {policy: pass_scores(inputs.grades(policy), benchmark) for policy in inputs.graded}
     if any(len(own) > 2 for own in passes.values()):
-        charts.append(pass_chart(f"pass-{number}", "Any of k samples, pass@k", passes))
+        charts.append(_pass_chart(f"pass-{number}", passes))
     lengths = _by_policy(inputs, benchmark, "response_tokens_mean")
     if lengths:
-        charts.append(value_chart(f"length-{number}", "Response length", "tokens", {"mean": lengths}))
+        charts.append(bars(f"length-{number}", "Response length", "tokens", {"mean": lengths}))
     shares = {"cut off": "truncated_fraction", "undecided": "undecided_fraction"}
     series = {label: _by_policy(inputs, benchmark, name) for label, name in shares.items()}
     series = {label: values for label, values in series.items() if values}
     if series:
-        charts.append(value_chart(f"shares-{number}", "Cut off, or without a verdict", "%", series))
+        charts.append(bars(f"shares-{number}", "Cut off, or without a verdict", "%", series))
     return charts
+
+
+def _pass_chart(name: str, passes: dict[str, dict[int, Interval]]) -> Chart:
+    """pass@k over k; of more policies than there are colours the last ones."""
+    shown = {policy: own for policy, own in list(passes.items())[-len(SERIES) :] if own}
+    summary = "; ".join(
+        f"{policy} " + ", ".join(f"{100 * one.estimate:.1f}% at {k}" for k, one in own.items())
+        for policy, own in shown.items()
+    )
+    drawn = [Line(policy, [*own], [*own.values()]) for policy, own in shown.items()]
+    ticks = sorted({k for own in shown.values() for k in own})
+    more = {"x_label": "k", "summary": summary, "top": 105, "doublings": ticks}
+    return lines(name, "Any of k samples, pass@k", "%", drawn, **more)
 
 
 def _by_policy(inputs: Inputs, benchmark: str, quantity: str) -> dict[str, float]:
@@ -210,11 +222,6 @@ def metric_names(inputs: Inputs, benchmark: str) -> list[str]:
     return [
         "greedy" if family == "greedy" else f"{family}_at_{largest[family]}" for family in FAMILIES if family in largest
     ]
-
-
-def metric_label(metric: str) -> str:
-    """`avg_at_8` as people write it: avg@8."""
-    return metric.replace("_at_", "@")
 
 
 def score(grades: Metrics, benchmark: str, metric: str) -> Interval | None:

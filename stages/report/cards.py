@@ -5,7 +5,6 @@ Tables are read a batch of rows at a time, so memory does not grow with them.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -45,38 +44,80 @@ class Column:
 
 @dataclass(frozen=True)
 class Card:
-    """One table, told to a reader."""
+    """One table, told to a reader who does not know what it is for."""
 
     name: str
+    """Its path under data/, without the ending: `problems/train`."""
     stage: str
+    """DVC's name of the stage that makes it."""
     purpose: str
     rows: int
     size: str
     md5: str
+    """Hash of the file, as it stands in dvc.lock."""
     columns: list[Column]
     values: list[tuple[str, list[tuple[str, int]], int]]
     """Column, its most frequent values with their rows, and how many further values there are."""
     charts: list[Chart]
 
 
-def describe_tables(tables: Sequence[TableFacts]) -> list[Card]:
-    """A card for each table."""
-    return [_card(table) for table in tables]
+MEASURED = ("content", "problem", "solution", "response", "answer")
+"""Text columns whose lengths are shown, in this order."""
+COUNTED = ("source", "licence", "kind", "format", "rule", "scope", "band", "benchmark")
+"""Columns whose values are counted."""
+_ROWS_AT_ONCE = 4_096
+MOST_VALUES = 1_000
+"""Different values of a counted column that are told apart; a table whose every row has its own is no card's matter."""
 
 
-def _card(table: TableFacts) -> Card:
-    values = [
-        (
-            column,
-            [(legible(value, _LETTERS), rows) for value, rows in counts[:_MOST_LISTED]],
-            max(0, len(counts) - _MOST_LISTED),
-        )
-        for column, counts in table.values.items()
-        if 0 < len(counts) <= MOST_VALUES
-    ]
-    charts = [_length_chart(table.name, column, lengths) for column, lengths in table.characters.items()]
+def read_cards(folders: Sequence[Path], stages: Iterable[GraphStage]) -> list[Card]:
+    """A card of each table that the stages tell of, in the order of the graph; a folder is named as in `data/`.
+
+    A table that is not there is left out. UserError for a file that is no table.
+    """
+    places = {folder.name: folder for folder in folders}
+    cards = []
+    for stage in stages:
+        for pattern, purpose in about(stage.name).tables.items():
+            name = pattern.replace("*", stage.item)
+            top, _, rest = name.partition("/")
+            path = places[top] / f"{rest}.parquet"
+            if path.exists():
+                with parquet_errors_told(path), pyarrow.parquet.ParquetFile(path) as file:
+                    cards.append(_card(name, stage.address, purpose, path, file))
+    return cards
+
+
+def _card(name: str, stage: str, purpose: str, path: Path, file: pyarrow.parquet.ParquetFile) -> Card:
+    schema = file.schema_arrow
+    texts = [field.name for field in schema if field.type in (pyarrow.string(), pyarrow.large_string())]
+    filled: Counter[str] = Counter()
+    values: dict[str, Counter[str]] = {column: Counter() for column in COUNTED if column in texts}
+    lengths: dict[str, list[numpy.ndarray]] = {column: [] for column in MEASURED if column in texts}
+    for batch in file.iter_batches(_ROWS_AT_ONCE):
+        for column, data in zip(batch.schema.names, batch.columns, strict=True):
+            filled[column] += len(data) - data.null_count
+            if column in values and len(values[column]) <= MOST_VALUES:
+                for counted in pyarrow.compute.value_counts(data).to_pylist():
+                    values[column][counted["values"] or "none given"] += counted["counts"]
+            if column in lengths:
+                lengths[column].append(pyarrow.compute.utf8_length(data.drop_null()).to_numpy(zero_copy_only=False))
+    characters = {column: numpy.concatenate(parts).astype(numpy.int64) for column, parts in lengths.items() if parts}
+    ranked = {name: sorted(own.items(), key=lambda item: (-item[1], item[0])) for name, own in values.items()}
     return Card(
-        table.name, table.stage, table.purpose, table.rows, _size(table.bytes), table.md5, table.columns, values, charts
+        name=name,
+        stage=stage,
+        purpose=purpose,
+        rows=file.metadata.num_rows,
+        size=_size(path.stat().st_size),
+        md5=dvc_md5(path),
+        columns=[Column(field.name, str(field.type), filled[field.name]) for field in schema],
+        values=[
+            (column, [(legible(value, _LETTERS), rows) for value, rows in own[:_MOST_LISTED]], len(own) - _MOST_LISTED)
+            for column, own in ranked.items()
+            if 0 < len(own) <= MOST_VALUES
+        ],
+        charts=[_length_chart(name, column, own) for column, own in characters.items() if len(own)],
     )
 
 
@@ -99,9 +140,8 @@ def _length_chart(table: str, column: str, lengths: numpy.ndarray) -> Chart:
         axes.set_ylabel("rows")
 
     share = f"median {median:,.0f}, 95% up to {numpy.percentile(lengths, 95):,.0f}, longest {longest:,} characters"
-    name = f"card-{re.sub('[^a-z0-9]+', '-', table.casefold())}-{column}"
     spoken = f"Lengths of {column} in {table}: {share}."
-    return Chart(f"Length of {column}", share, draw(name, spoken, paint))
+    return Chart(f"Length of {column}", share, draw(f"card-{table}-{column}", spoken, paint))
 
 
 def length_bins(lengths: numpy.ndarray, is_logarithmic: bool) -> numpy.ndarray:
@@ -118,80 +158,3 @@ def _size(size: int) -> str:
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
     return f"{size} bytes"
-
-
-MEASURED = ("content", "problem", "solution", "response", "answer")
-"""Text columns whose lengths are shown, in this order."""
-COUNTED = ("source", "licence", "kind", "format", "rule", "scope", "band", "benchmark")
-"""Columns whose values are counted."""
-_ROWS_AT_ONCE = 4_096
-MOST_VALUES = 1_000
-"""Different values of a counted column that are told apart; a table whose every row has its own is no card's matter."""
-
-
-@dataclass(frozen=True)
-class TableFacts:
-    """What is known of a table without knowing what it is for."""
-
-    name: str
-    """Its path under data/, without the ending: `problems/train`."""
-    stage: str
-    """DVC's name of the stage that makes it."""
-    purpose: str
-    rows: int
-    bytes: int
-    md5: str
-    """Hash of the file, as it stands in dvc.lock."""
-    columns: list[Column]
-    values: dict[str, list[tuple[str, int]]]
-    """Rows by value of each counted column, most rows first; rows without a value under `none given`."""
-    characters: dict[str, numpy.ndarray]
-    """Lengths of the texts of each measured column that has some, int64 [rows with a text]."""
-
-
-def read_tables(folders: Sequence[Path], stages: Iterable[GraphStage]) -> list[TableFacts]:
-    """Facts of the tables that the stages tell of, in the order of the graph; a folder is named as in `data/`.
-
-    A table that is not there is left out. UserError for a file that is no table.
-    """
-    places = {folder.name: folder for folder in folders}
-    found = []
-    for stage in stages:
-        for pattern, purpose in about(stage.name).tables.items():
-            name = pattern.replace("*", stage.item)
-            top, _, rest = name.partition("/")
-            path = places[top] / f"{rest}.parquet"
-            if path.exists():
-                with parquet_errors_told(path), pyarrow.parquet.ParquetFile(path) as file:
-                    found.append(_read_columns(name, stage.address, purpose, path, file))
-    return found
-
-
-def _read_columns(name: str, stage: str, purpose: str, path: Path, file: pyarrow.parquet.ParquetFile) -> TableFacts:
-    schema = file.schema_arrow
-    texts = [field.name for field in schema if field.type in (pyarrow.string(), pyarrow.large_string())]
-    filled: Counter[str] = Counter()
-    values: dict[str, Counter[str]] = {column: Counter() for column in COUNTED if column in texts}
-    lengths: dict[str, list[numpy.ndarray]] = {column: [] for column in MEASURED if column in texts}
-    for batch in file.iter_batches(_ROWS_AT_ONCE):
-        for column, data in zip(batch.schema.names, batch.columns, strict=True):
-            filled[column] += len(data) - data.null_count
-            if column in values and len(values[column]) <= MOST_VALUES:
-                for counted in pyarrow.compute.value_counts(data).to_pylist():
-                    values[column][counted["values"] or "none given"] += counted["counts"]
-            if column in lengths:
-                lengths[column].append(pyarrow.compute.utf8_length(data.drop_null()).to_numpy(zero_copy_only=False))
-    characters = {column: numpy.concatenate(parts).astype(numpy.int64) for column, parts in lengths.items() if parts}
-    return TableFacts(
-        name=name,
-        stage=stage,
-        purpose=purpose,
-        rows=file.metadata.num_rows,
-        bytes=path.stat().st_size,
-        md5=dvc_md5(path),
-        columns=[Column(field.name, str(field.type), filled[field.name]) for field in schema],
-        values={
-            column: sorted(counts.items(), key=lambda item: (-item[1], item[0])) for column, counts in values.items()
-        },
-        characters={column: own for column, own in characters.items() if len(own)},
-    )

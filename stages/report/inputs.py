@@ -16,7 +16,7 @@ from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
 from stages.foundations.tables import CONTAMINATION, DUPLICATE, RESPONSE, VERDICT, TableSchema, read_table
 from stages.pages.reading import Metrics, read_curves, read_metrics
-from stages.report.cards import TableFacts, read_tables
+from stages.report.cards import Card, read_cards
 from stages.report.timelines import Timeline, read_timeline
 
 _KEYS = ["benchmark", "problem_id", "mode", "sample_index"]
@@ -42,7 +42,7 @@ class Inputs:
     """Of each asynchronous round."""
     responses: dict[str, pandas.DataFrame]
     """Responses of each policy with their verdicts, in the order of the response table."""
-    tables: list[TableFacts]
+    cards: list[Card]
     """What is to be said of each table of the data stages."""
     contamination: dict[str, pandas.DataFrame]
     """Rows of each stage that looked, beside the benchmark problems they were found to be."""
@@ -111,7 +111,7 @@ def read_inputs(paths: Namespace) -> Inputs:
         responses={name: frame for name, frame in responses.items() if frame is not None},
         params=params,
         params_text=paths.params.read_text(encoding="utf-8"),
-        tables=read_tables((paths.web, paths.problems, paths.demonstrations), stages),
+        cards=read_cards((paths.web, paths.problems, paths.demonstrations), stages),
         contamination={name: table for name, table in contamination.items() if table is not None},
         duplicates=_table(paths.problems / "duplicates.parquet", DUPLICATE),
         revisions={name: source_revision(own if isinstance(own, dict) else {}) for name, own in origins.items()},

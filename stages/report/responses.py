@@ -1,21 +1,19 @@
 """Responses on the page: a few problems with what each policy answered, and how responses search by trial.
 
-Problems and responses are hostile text until they are escaped.
+Problems and responses are hostile text: the template makes them legible and escapes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pandas
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.foundations.legible import legible
-from stages.pages.drawing import Chart
-from stages.report.charts import branch_chart, value_chart
+from stages.pages.drawing import Chart, bars
 from stages.report.inputs import Inputs
-from stages.report.params import ReportParams
 
 _OUTCOMES = {
     (False, True): "{last} right, {first} wrong",
@@ -26,45 +24,29 @@ _OUTCOMES = {
 """Keys: the first policy is right, the last one is. In the order in which problems of each kind are taken."""
 
 
-@dataclass(frozen=True)
-class ExampleResponse:
-    """What one policy said."""
-
-    policy: str
-    text: str
-    verdict: str
-    is_correct: bool
-    tokens: int
-    is_truncated: bool
-    correct_samples: int
-    samples: int
-    """Sampled responses of this policy to the problem; 0 when it was only asked greedily."""
-
-
-@dataclass(frozen=True)
-class Example:
-    """One problem."""
-
-    benchmark: str
-    problem_id: str
-    problem: str
-    answer: str
-    outcome: str
-    responses: list[ExampleResponse]
-
-
-def choose_examples(inputs: Inputs, params: ReportParams, last: str | None) -> list[Example]:
+def choose_examples(inputs: Inputs, count: int, baseline: str, last: str | None) -> list[dict[str, Any]]:
     """Problems of each outcome in turn, the first of each in the benchmark's order: an illustration, no sample.
 
     Shown is the greedy response, or the first sampled one where there is no greedy one.
     """
     shown = {policy: _shown(rows) for policy, rows in inputs.responses.items()}
-    if not shown or not params.example_problems:
+    if not shown or not count:
         return []
     last = last if last in shown else list(shown)[-1]
-    first = params.baseline_policy if params.baseline_policy in shown else next(iter(shown))
-    chosen = _in_turn(shown[first], shown[last], params.example_problems)
-    return [_example(inputs, params, shown, key, outcome, first, last) for key, outcome in chosen]
+    first = baseline if baseline in shown else next(iter(shown))
+    examples = []
+    for key, outcome in _in_turn(shown[first], shown[last], count):
+        words = _OUTCOMES[outcome].format(first=first, last=last)
+        if first == last:
+            words = "right" if outcome[1] else "wrong"
+        responses = [
+            _response(policy, rows.loc[key], inputs.responses[policy])
+            for policy, rows in shown.items()
+            if key in rows.index
+        ]
+        problem = shown[last].loc[key, ["problem", "answer"]].to_dict()
+        examples.append({"benchmark": key[0], "id": key[1], **problem, "outcome": words, "responses": responses})
+    return examples
 
 
 def _shown(rows: pandas.DataFrame) -> pandas.DataFrame:
@@ -89,46 +71,20 @@ def _in_turn(
     return chosen[:count]
 
 
-def _example(
-    inputs: Inputs,
-    params: ReportParams,
-    shown: dict[str, pandas.DataFrame],
-    key: tuple[str, str],
-    outcome: tuple[bool, bool],
-    first: str,
-    last: str,
-) -> Example:
-    words = _OUTCOMES[outcome].format(first=first, last=last)
-    if first == last:
-        words = "right" if outcome[1] else "wrong"
-    row = shown[last].loc[key]
-    return Example(
-        benchmark=key[0],
-        problem_id=legible(key[1], params.example_characters),
-        problem=legible(row["problem"], params.example_characters),
-        answer=legible(row["answer"], params.example_characters),
-        outcome=words,
-        responses=[
-            _response(policy, rows.loc[key], inputs.responses[policy], params.example_characters)
-            for policy, rows in shown.items()
-            if key in rows.index
-        ],
-    )
-
-
-def _response(policy: str, row: pandas.Series, rows: pandas.DataFrame, characters: int) -> ExampleResponse:
+def _response(policy: str, row: pandas.Series, rows: pandas.DataFrame) -> dict[str, Any]:
+    """What one policy said; `samples` is 0 when it was only asked greedily."""
     benchmark, problem_id = row.name
     own = rows[(rows["benchmark"] == benchmark) & (rows["problem_id"] == problem_id) & (rows["mode"] == "sampled")]
-    return ExampleResponse(
-        policy=policy,
-        text=legible(row["response"], characters),
-        verdict=row["verdict"].replace("_", " "),
-        is_correct=row["verdict"] == Verdict.CORRECT.value,
-        tokens=int(row["response_tokens"]),
-        is_truncated=bool(row["is_truncated"]),
-        correct_samples=int((own["verdict"] == Verdict.CORRECT.value).sum()),
-        samples=len(own),
-    )
+    return {
+        "policy": policy,
+        "text": row["response"],
+        "verdict": row["verdict"].replace("_", " "),
+        "is_correct": row["verdict"] == Verdict.CORRECT.value,
+        "tokens": int(row["response_tokens"]),
+        "is_truncated": bool(row["is_truncated"]),
+        "correct_samples": int((own["verdict"] == Verdict.CORRECT.value).sum()),
+        "samples": len(own),
+    }
 
 
 _SHARES = {
@@ -139,12 +95,6 @@ _SHARES = {
 _SOLVED = {"by every sample": "always_solved_fraction", "by none": "never_solved_fraction"}
 _WORDS = "keyword_rate_"
 _MOST_WORDS = 5
-BRANCHED = {
-    "Response length, by round": ("length/response_tokens_mean", "tokens"),
-    "Cut off, by round": ("length/truncated_fraction", "%"),
-    "Accuracy on training problems, by round": ("accuracy/mean", "%"),
-}
-"""Title -> column and unit of the curves that are drawn where rounds start from one policy."""
 
 
 @dataclass(frozen=True)
@@ -159,44 +109,14 @@ class Search:
 
 def describe_search(inputs: Inputs, baseline: str) -> list[Search]:
     """An entry for each benchmark whose responses are made of trials; empty for other benchmarks."""
-    names = sorted(
-        {
-            key.rpartition("/")[0]
-            for policy in inputs.graded
-            for key in inputs.grades(policy)
-            if key.endswith("/trials_mean")
-        }
-    )
-    return [_describe(inputs, name, baseline, number) for number, name in enumerate(names, start=1)]
+    keys = {key for policy in inputs.graded for key in inputs.grades(policy)}
+    names = sorted(key.removesuffix("/trials_mean") for key in keys if key.endswith("/trials_mean"))
+    return [_search(inputs, name, baseline, number, keys) for number, name in enumerate(names, start=1)]
 
 
-def branch_charts(inputs: Inputs) -> list[Chart]:
-    """Curves of the rounds that start from one policy, each its own line; empty where none do."""
-    starts = [start for name, start in inputs.rounds.items() if name in inputs.round_curves]
-    together = [name for name in inputs.round_curves if starts.count(inputs.rounds[name]) > 1]
-    found = []
-    for title, (column, unit) in BRANCHED.items():
-        curves = _with_column(inputs.round_curves, together, column)
-        if len(curves) > 1:
-            found.append(branch_chart(f"branch-{column.replace('/', '-')}", title, column, unit, curves))
-    return found
-
-
-def _with_column(
-    curves: Mapping[str, pandas.DataFrame], names: Sequence[str], column: str
-) -> dict[str, pandas.DataFrame]:
-    return {name: curves[name] for name in names if column in curves[name]}
-
-
-def _describe(inputs: Inputs, benchmark: str, baseline: str, number: int) -> Search:
-    words = sorted(
-        {
-            key.partition(_WORDS)[2]
-            for policy in inputs.graded
-            for key in inputs.grades(policy)
-            if key.startswith(f"{benchmark}/{_WORDS}")
-        }
-    )[:_MOST_WORDS]
+def _search(inputs: Inputs, benchmark: str, baseline: str, number: int, keys: Collection[str]) -> Search:
+    start = f"{benchmark}/{_WORDS}"
+    words = sorted(key.removeprefix(start) for key in keys if key.startswith(start))[:_MOST_WORDS]
     said = {f"“{word.replace('_', ' ')}”": _WORDS + word for word in words}
     panels = [
         ("trials", "Trials of a response", "trials", {"mean": "trials_mean"}),
@@ -206,7 +126,7 @@ def _describe(inputs: Inputs, benchmark: str, baseline: str, number: int) -> Sea
         ("solved", "Problems that are solved", "%", _SOLVED),
     ]
     charts = [
-        value_chart(f"search-{name}-{number}", title, unit, series)
+        bars(f"search-{name}-{number}", title, unit, series)
         for name, title, unit, columns in panels
         if (series := _series(inputs, benchmark, columns))
     ]

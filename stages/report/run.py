@@ -24,16 +24,15 @@ from typing import Any
 from stages.algorithms.estimators import Interval
 from stages.foundations.files import write_text_atomically
 from stages.foundations.job import Job
-from stages.pages.drawing import Chart
-from stages.pages.page import graph_lanes, page_environment, page_frame
-from stages.pages.reading import data_funnels, ways
-from stages.report.benchmarks import Benchmark, describe_benchmarks, last_policy, metric_label, verdict_sentence
-from stages.report.cards import describe_tables
-from stages.report.charts import curve_charts, join_rounds, loss_chart
+from stages.foundations.legible import legible
+from stages.pages.page import fill_page, graph_lanes, metric_label
+from stages.pages.reading import data_funnels, loss_charts, ways
+from stages.report.benchmarks import Benchmark, describe_benchmarks, last_policy, verdict_sentence
+from stages.report.charts import branch_charts, curve_charts, join_rounds
 from stages.report.inputs import Inputs, read_inputs
-from stages.report.overlaps import benchmark_hits, contamination, example_pairs, repeats, work_by_stage
+from stages.report.overlaps import contamination, repeats, work_by_stage
 from stages.report.params import ReportParams
-from stages.report.responses import branch_charts, choose_examples, describe_search
+from stages.report.responses import choose_examples, describe_search
 from stages.report.timelines import describe_rounds
 
 
@@ -50,14 +49,12 @@ FOLDER = Path(__file__).parent
 
 def render_page(inputs: Inputs, params: ReportParams) -> str:
     """The whole page as HTML. Equal arguments give equal text."""
-    environment = page_environment(FOLDER)
-    environment.filters |= {
+    filters = {
         "bare": lambda fraction: f"{100 * fraction:.1f}",
-        "metric": metric_label,
+        "legible": lambda text: legible(text if isinstance(text, str) else "", params.example_characters),
         "sentence": verdict_sentence,
     }
-    styles = [FOLDER / "timeline.css"] if inputs.timelines else []
-    return environment.get_template("template.html").render(_content(inputs, params), **page_frame(styles))
+    return fill_page(FOLDER, _content(inputs, params), filters, has_times=True)
 
 
 def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
@@ -65,6 +62,9 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
     segments = join_rounds(inputs.round_curves, inputs.rounds)
     label, held_out = _held_out(benchmarks)
     last = last_policy(inputs)
+    # Rounds have learning curves; here are the stages that train once, on data that are there before.
+    trained_once = {stage.address: inputs.curves.get(stage.address) for stage in inputs.stages if not stage.item}
+    trained_once = {name: curve for name, curve in trained_once.items() if curve is not None}
     return {
         "title": params.title,
         "notes": [part.strip() for part in params.notes.split("\n\n") if part.strip()],
@@ -79,20 +79,18 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
         "benchmarks": benchmarks,
         "unmeasured": sorted(set(params.published) - {benchmark.name for benchmark in benchmarks}),
         "curves": curve_charts(segments, held_out, label) if segments else [],
-        "branches": branch_charts(inputs),
+        "branches": branch_charts(inputs.round_curves, inputs.rounds),
         "searches": describe_search(inputs, params.baseline_policy),
         "faint": [segment.name for segment in segments if not segment.is_on_line],
         "without_curve": [name for name in inputs.rounds if name not in inputs.round_curves],
-        "losses": _losses(inputs),
+        "losses": loss_charts(trained_once, "nats/token", "step"),
         "asynchronous": describe_rounds(inputs.timelines, inputs.round_curves),
         "funnels": data_funnels(inputs.stages, inputs.metrics),
         "ways": ways(inputs.stages, inputs.metrics, inputs.params),
-        "contamination": contamination(inputs),
-        "hits": benchmark_hits(inputs),
-        "pairs": example_pairs(inputs, params.contamination_pairs, params.example_characters),
+        "contamination": contamination(inputs, params.contamination_pairs),
         "repeats": repeats(inputs),
-        "cards": describe_tables(inputs.tables),
-        "examples": choose_examples(inputs, params, last),
+        "cards": inputs.cards,
+        "examples": choose_examples(inputs, params.example_problems, params.baseline_policy, last),
         "work": work_by_stage(inputs),
         "metrics": inputs.metrics,
         "params_text": inputs.params_text,
@@ -109,13 +107,6 @@ def _held_out(benchmarks: list[Benchmark]) -> tuple[str, dict[str, Interval]]:
     scores = {row.policy: row.scores[place] for row in first.rows}
     label = f"held out, {metric_label(first.headline_metric)}"
     return label, {policy: own for policy, own in scores.items() if own}
-
-
-def _losses(inputs: Inputs) -> list[Chart]:
-    """Of stages that train once, on data that are there before."""
-    curves = {stage.address: inputs.curves.get(stage.address) for stage in inputs.stages if not stage.item}
-    charts = [loss_chart(name, curve) for name, curve in curves.items() if curve is not None]
-    return [chart for chart in charts if chart is not None]
 
 
 def describe_result(inputs: Inputs, params: ReportParams) -> dict[str, Any]:

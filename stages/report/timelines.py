@@ -17,10 +17,10 @@ from typing import Any
 
 import pandas
 from markupsafe import Markup
-from matplotlib.axes import Axes
 
 from stages.foundations.errors import UserError
-from stages.pages.drawing import DASHES, INK, SERIES, Chart, draw, show_legend
+from stages.pages.drawing import Chart, amount, bars, lines
+from stages.pages.reading import curve_lines
 
 MOST_ROWS = 24
 """Processes in the picture and in the table; of more replicas, those that were busy least."""
@@ -52,66 +52,42 @@ class Timeline:
     """Instants by name, those that are not kept one by one too."""
 
 
-@dataclass(frozen=True)
-class AsynchronousRound:
-    """What the page says of one round."""
-
-    name: str
-    timeline: Timeline
-    processes: list[str]
-    """Shown in the picture and the table."""
-    left_out: int
-    """Replicas that are not among them."""
-    reasons: list[str]
-    legend: list[str]
-    signs: list[tuple[str, str]]
-    picture: Markup
-    begin: float
-    """Of the picture, in seconds; processes were starting until then."""
-    charts: list[Chart]
-    counts: list[tuple[str, float]]
-    """Repacks, faults, with what they count."""
-
-    def share(self, process: str, reason: str) -> float:
-        own = self.timeline.shares[process]
-        if reason == "other":
-            return sum(share for name, share in own.items() if name not in self.reasons)
-        return own.get(reason, 0.0)
-
-
-def describe_rounds(
-    timelines: Mapping[str, Timeline], curves: Mapping[str, pandas.DataFrame]
-) -> list[AsynchronousRound]:
-    """One entry a round that has a timeline."""
+def describe_rounds(timelines: Mapping[str, Timeline], curves: Mapping[str, pandas.DataFrame]) -> list[dict[str, Any]]:
+    """What the template says of each round that has a timeline."""
     return [
-        _described(name, number, timeline, curves.get(name))
+        _describe(name, number, timeline, curves.get(name))
         for number, (name, timeline) in enumerate(timelines.items(), 1)
     ]
 
 
-def _described(name: str, number: int, timeline: Timeline, curve: pandas.DataFrame | None) -> AsynchronousRound:
+def _describe(name: str, number: int, timeline: Timeline, curve: pandas.DataFrame | None) -> dict[str, Any]:
     processes = shown_processes(timeline)
+    shares = {process: timeline.shares[process] for process in processes if timeline.shares.get(process)}
     spent = Counter[str]()
-    for process in processes:
-        spent.update(timeline.shares.get(process, {}))
+    for own in shares.values():
+        spent.update(own)
     reasons = ["busy", *(reason for reason, _ in spent.most_common() if reason != "busy")]
-    if len(reasons) > MOST_REASONS:
-        reasons = [*reasons[: MOST_REASONS - 1], "other"]
-    seen = {span.activity for process in processes for span in timeline.spans.get(process, [])}
-    legend = [activity for activity in ACTIVITIES if activity in seen]
-    return AsynchronousRound(
-        name=name,
-        timeline=timeline,
-        processes=[process for process in processes if timeline.shares.get(process)],
-        left_out=len(timeline.shares.keys() - set(processes)),
-        reasons=reasons,
-        legend=[*legend, "other"] if seen - set(ACTIVITIES) else legend,
-        signs=[sign for mark, sign in SIGNS.items() if timeline.marks.get(mark)],
-        picture=picture(timeline, processes),
-        begin=begin_of(timeline),
-        charts=_charts(number, curve) if curve is not None else [],
-        counts=_counts(timeline, curve),
-    )
+    if is_cut := len(reasons) > MOST_REASONS:
+        reasons = reasons[: MOST_REASONS - 1]
+    rows = []
+    for process, own in shares.items():
+        rare = [sum(share for reason, share in own.items() if reason not in reasons)] if is_cut else []
+        rows.append((process, [own.get(reason, 0.0) for reason in reasons] + rare))
+    activities = {span.activity for process in processes for span in timeline.spans.get(process, [])}
+    legend = [activity for activity in ACTIVITIES if activity in activities]
+    return {
+        "name": name,
+        "timeline": timeline,
+        "reasons": [*reasons, "other"] if is_cut else reasons,
+        "shares": rows,
+        "left_out": len(timeline.shares.keys() - set(processes)),
+        "legend": [*legend, "other"] if activities - set(ACTIVITIES) else legend,
+        "signs": [sign for mark, sign in SIGNS.items() if timeline.marks.get(mark)],
+        "picture": picture(timeline, processes),
+        "begin": begin_of(timeline),  # of the picture: processes were starting until then
+        "charts": _charts(number, curve) if curve is not None else [],
+        "counts": _counts(timeline, curve),
+    }
 
 
 def shown_processes(timeline: Timeline) -> list[str]:
@@ -134,66 +110,26 @@ def _counts(timeline: Timeline, curve: pandas.DataFrame | None) -> list[tuple[st
     return [(f"{name}s", timeline.counts.get(name, 0)) for name in ("fault", "repack move")]
 
 
+CURVES = {
+    "Staleness": ("versions", {"staleness/mean": "mean", "staleness/max": "largest"}),
+    "Age of ready groups": ("seconds", {"buffer/age_seconds_p50": "median", "buffer/age_seconds_max": "oldest"}),
+    "Devices that wait": ("%", {"bubble": "bubble"}),
+}
+
+
 def _charts(number: int, curve: pandas.DataFrame) -> list[Chart]:
-    counts = {
-        int(name.rpartition("_")[2]): float(curve[name].sum())
-        for name in curve
-        if name.startswith("staleness/count_") and name.rpartition("_")[2].isdecimal()
-    }
-    charts = [_histogram(number, dict(sorted(counts.items())))] if sum(counts.values()) else []
-    lines = (
-        ("staleness", "Staleness", "versions", {"staleness/mean": "mean", "staleness/max": "largest"}),
-        (
-            "buffer-age",
-            "Age of ready groups",
-            "seconds",
-            {"buffer/age_seconds_p50": "median", "buffer/age_seconds_max": "oldest"},
-        ),
-        ("bubble", "Devices that wait", "%", {"bubble": "bubble"}),
-    )
-    for name, title, unit, columns in lines:
-        found = {own: label for own, label in columns.items() if own in curve and curve[own].notna().any()}
-        if found:
-            charts.append(_lines(f"{name}-{number}", title, unit, curve, found))
+    prefix = "staleness/count_"
+    counts = {name.removeprefix(prefix): float(curve[name].sum()) for name in curve if name.startswith(prefix)}
+    ages = {age: count for age, count in counts.items() if age.isdecimal()}
+    shares = {age: ages[age] / sum(ages.values()) for age in sorted(ages, key=int) if sum(ages.values())}
+    title = "Staleness of trained responses"
+    charts = [bars(f"ages-{number}", title, "%", {"": shares}, "versions behind")] if shares else []
+    for title, (unit, columns) in CURVES.items():
+        drawn = curve_lines(curve, columns)
+        means = (f"{line.label} {amount(sum(line.y) / len(line.y), unit)}" for line in drawn)
+        summary = f"mean over the steps: {'; '.join(means)}"
+        charts += [lines(f"{title}-{number}", title, unit, drawn, summary=summary)] if drawn else []
     return charts
-
-
-def _histogram(number: int, counts: Mapping[int, float]) -> Chart:
-    total = sum(counts.values())
-    shares = [100 * count / total for count in counts.values()]
-
-    def paint(axes: Axes) -> None:
-        axes.bar(range(len(counts)), shares, color=SERIES[0], alpha=0.55, width=0.72)
-        for place, share in enumerate(shares):
-            axes.text(place, share, f"{share:.0f}", color=INK, ha="center", va="bottom", fontsize=9.5)
-        axes.set_xticks(range(len(counts)), [str(age) for age in counts])
-        axes.margins(y=0.16)
-        axes.set_xlabel("versions behind")
-        axes.set_ylabel("% of trained")
-
-    told = ", ".join(f"{age}: {share:.1f}%" for age, share in zip(counts, shares, strict=True))
-    label = f"Staleness of trained responses. {told}."
-    return Chart("Staleness of trained responses", "", draw(f"staleness-counts-{number}", label, paint))
-
-
-def _lines(name: str, title: str, unit: str, curve: pandas.DataFrame, columns: Mapping[str, str]) -> Chart:
-    factor = 100 if unit == "%" else 1
-
-    def paint(axes: Axes) -> None:
-        for place, (column, label) in enumerate(columns.items()):
-            own = curve[["step", column]].dropna()
-            marker = "o" if len(own) == 1 else ""
-            style = {"color": SERIES[place], "linestyle": DASHES[place], "marker": marker, "label": label}
-            axes.plot(own["step"], own[column] * factor, **style)
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("step")
-        axes.set_ylabel(unit)
-        show_legend(axes)
-
-    means = "; ".join(
-        f"{label} {curve[column].mean() * factor:.3g}{'%' if unit == '%' else ''}" for column, label in columns.items()
-    )
-    return Chart(title, f"mean over the steps: {means}", draw(name, f"{title}. {means}.", paint))
 
 
 COLUMNS = 480
@@ -233,14 +169,15 @@ def picture(timeline: Timeline, processes: Sequence[str]) -> Markup:
     begin = begin_of(timeline)
     window = _Window(begin, max(timeline.wall_seconds, begin + 1e-9))
     height = _TOP + _ROW * len(processes) + 24
-    parts = [f'<svg viewBox="0 0 {_LEFT + _WIDTH + 24} {height}" role="img" aria-label="{_spoken(timeline)}">']
+    spoken = f"Timeline of {timeline.wall_seconds:.1f} seconds. The table below has each process's shares."
+    parts = [f'<svg viewBox="0 0 {_LEFT + _WIDTH + 24} {height}" role="img" aria-label="{spoken}">']
     bottom = _TOP + _ROW * len(processes)
     for row, process in enumerate(processes):
         top = _TOP + _ROW * row
         label = process if len(process) <= 15 else process[:14] + "…"
         parts.append(
             f'<text x="{_LEFT - 8}" y="{top + 14}" text-anchor="end">{Markup.escape(label)}</text>'
-            f"<g><title>{Markup.escape(_told(process, timeline))}</title>"
+            f"<g><title>{Markup.escape(_describe_shares(process, timeline))}</title>"
         )
         for activity, path in _paths(timeline.spans.get(process, []), window, top + 2, _ROW - 4).items():
             parts.append(f'<path class="did-{activity}" d="{path}"/>')
@@ -308,13 +245,9 @@ def _ticks(window: _Window) -> list[tuple[float, str]]:
     return [(number * width * unit, f"{number * width:.6g} {name}") for number in range(first, last + 1)]
 
 
-def _told(process: str, timeline: Timeline) -> str:
+def _describe_shares(process: str, timeline: Timeline) -> str:
     shares = timeline.shares.get(process, {})
     return f"{process}: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
-
-
-def _spoken(timeline: Timeline) -> str:
-    return f"Timeline of {timeline.wall_seconds:.1f} seconds. The table below has each process's shares."
 
 
 def read_timeline(path: Path) -> Timeline | None:

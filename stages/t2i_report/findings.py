@@ -1,4 +1,4 @@
-"""What the numbers say, in words: a reward model between its references, and a round of feedback."""
+"""What the numbers say, in words and plots: a reward model between its references, annotators, and feedback."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import pandas
 
 from stages.algorithms.estimators import Interval
+from stages.foundations.legible import legible
+from stages.pages.drawing import BAD, SERIES, Chart, Row, intervals, lines
 from stages.pages.page import percent
-from stages.pages.reading import Metrics
+from stages.pages.reading import Metrics, curve_lines
 from stages.t2i_report.inputs import Inputs, RankedRound
 
 SCORERS = {
@@ -267,3 +269,66 @@ def _mean(metrics: Metrics, key: str) -> Interval:
 def _over_control(control: Metrics | None, quantity: str) -> Interval | None:
     key = f"gain_over_control/{quantity}"
     return _mean(control, key) if control is not None and f"{key}/mean" in control else None
+
+
+CURVES = {
+    "reward": "Reward, which is climbed",
+    "held_out": "Held-out score, which is not",
+    "truth": "Truth",
+    "saturation": "Saturation",
+    "diversity": "Diversity of pictures of one prompt",
+    "distance_to_start": "Distance to the start",
+}
+"""Quantities of a round's validation pictures, reward first."""
+MOST_ANNOTATORS = 24
+"""In the plot of their agreement; of more there is the table alone."""
+CHANCE = 50
+
+
+def accuracy_chart(round_name: str, scorers: Mapping[str, Interval], learnt: str) -> Chart:
+    """Preference accuracy of each scorer with its 95% interval; `learnt` is the reward model's name among them."""
+    rows = [
+        Row(
+            name,
+            100 * own.estimate,
+            [(100 * own.low, 100 * own.high)],
+            text=f"{100 * own.estimate:.1f}",
+            color=SERIES[0] if name == learnt else SERIES[4],
+        )
+        for name, own in scorers.items()
+    ]
+    shares = ", ".join(f"{name} {100 * own.estimate:.1f}%" for name, own in scorers.items())
+    spoken = f"Pairs of held-out prompts ordered as people do, {round_name}: {shares}."
+    words = {"spoken": spoken, "summary": "95% intervals over prompts", "x_label": "% of pairs"}
+    return intervals(f"accuracy-{round_name}", "Pairs ordered as people do", rows, rule=CHANCE, **words)
+
+
+def agreement_chart(round_name: str, annotators: pandas.DataFrame) -> Chart | None:
+    """Agreement with others of each annotator, those left out in another colour; None where it is not measured."""
+    known = annotators.dropna(subset=["agreement"]).sort_values("agreement", ascending=False, kind="stable")
+    if not 0 < len(known) <= MOST_ANNOTATORS:
+        return None
+    rows = [
+        Row(
+            legible(str(one.annotator_id), 28),
+            100 * one.agreement,
+            text="" if one.is_kept else "left out",
+            color=SERIES[0] if one.is_kept else BAD,
+        )
+        for one in known.itertuples()
+    ]
+    out = ", ".join(row.name for row in rows if row.text)
+    spoken = f"Agreement with other annotators, {round_name}; left out: {out or 'none'}."
+    words = {"spoken": spoken, "x_label": "% of pairs"}
+    return intervals(f"agreement-{round_name}", "Agreement with others", rows, rule=CHANCE, **words)
+
+
+def feedback_charts(curves: Mapping[str, pandas.DataFrame]) -> list[Chart]:
+    """A chart of each quantity with a line for each round, on one axis of updates."""
+    charts = []
+    for quantity, title in CURVES.items():
+        column = f"validation/{quantity}"
+        drawn = [line for name, curve in curves.items() for line in curve_lines(curve, {column: name})]
+        if drawn:
+            charts.append(lines(f"feedback-{quantity}", title, "", drawn, x_label="update", is_from_zero=False))
+    return charts

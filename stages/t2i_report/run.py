@@ -17,9 +17,8 @@ from stages.algorithms.estimators import Interval
 from stages.foundations.files import write_json, write_text_atomically
 from stages.foundations.job import Job
 from stages.foundations.legible import legible
-from stages.pages.page import graph_lanes, page_environment, page_frame
-from stages.pages.reading import data_funnels, ways
-from stages.t2i_report.charts import accuracy_chart, agreement_chart, feedback_charts, loss_charts
+from stages.pages.page import fill_page, graph_lanes
+from stages.pages.reading import data_funnels, loss_charts, ways
 from stages.t2i_report.choosing import (
     LEARNT,
     Strip,
@@ -33,7 +32,10 @@ from stages.t2i_report.choosing import (
 from stages.t2i_report.findings import (
     SCORERS,
     accuracies,
+    accuracy_chart,
     accuracy_sentence,
+    agreement_chart,
+    feedback_charts,
     feedback_findings,
     gains_of,
     generator_table,
@@ -60,13 +62,11 @@ ANNOTATOR_ROWS = 60
 
 def render_page(inputs: Inputs, params: T2iReportParams) -> str:
     """The whole page as HTML. Equal arguments give equal text; every text is escaped: prompts are hostile."""
-    environment = page_environment(FOLDER)
-    environment.filters |= {
+    filters = {
         "legible": lambda text: legible(str(text), CHARACTERS),
         "signed": lambda number: f"{number:+.3f}".replace("-", "−"),
     }
-    frame = page_frame([FOLDER / "pictures.css"])
-    return environment.get_template("template.html").render(_content(inputs, params), **frame)
+    return fill_page(FOLDER, _content(inputs, params), filters, has_times=True)
 
 
 def _content(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _content(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
         "feedback": feedback_findings(inputs),
         "controlled": set(controls_of.values()),
         "feedback_charts": feedback_charts(inputs.with_column("validation/reward")),
-        "losses": loss_charts(inputs.curves),
+        "losses": loss_charts(inputs.curves, "", "update"),
         "changes": shown,
         "judges": {name: judge_of(table).replace("_", "-") for name, table in feedback.items()},
         "pictures": embed(pngs, params.picture_side, params.max_pictures_mib),

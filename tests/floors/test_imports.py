@@ -29,6 +29,8 @@ TIMED = ("stages.engines.trainers.torch_trainer",)
 """What the planner times instead of a copy."""
 PROBED = ("stages.engines.workers.sandbox",)
 """What `retrace doctor` says of the kernel must be what workers find."""
+PAGES = ("stages.pages",)
+"""Pages, figures and Markdown tables of `compare`, `ablate`, `explain`, `simulate` and Prefect look like the report."""
 ENGINES_ONLY = {"vllm", "deepspeed", "transformers", "ray"}
 
 
@@ -100,7 +102,7 @@ def test_no_stage_imports_another():
 
 def test_pipelines_import_only_foundations_and_what_stages_offer():
     modules = [module for module in MODULES if level(module) == PIPELINES_LEVEL]
-    offered = OWNERS_OF_SHARED_SECTIONS + INTERVALS + SAME_TEXT + DECISIONS + TIMED + PROBED
+    offered = OWNERS_OF_SHARED_SECTIONS + INTERVALS + SAME_TEXT + DECISIONS + TIMED + PROBED + PAGES
     assert offenders(modules, lambda _, name: level(name) in (2, 3) and not name.startswith(offered)) == {}
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pandas
 import pytest
 
-from pipelines.comparing.page import as_json, cells, notes, text_table, told_seeds
+from pipelines.comparing.page import as_json, cells, format_seeds, notes, text_table
 from pipelines.comparing.results import FAMILIES, compare, problem_scores, shared_benchmarks
 from pipelines.comparing.sides import Answers, Side, read_sides
 from stages.algorithms.estimators import compare_paired
@@ -92,7 +92,7 @@ def test_a_seed_that_says_the_opposite_forbids_the_word():
     assert len(one.by_seed) == 2 and one.second_seed_sd > 0.2
     steady = side("steady", answers([0.9] * 60, seed=3), answers([0.9] * 60, seed=4))
     one = only(compare([plain, steady], ["avg"], False, False))
-    assert one.verdict == "higher" and one.over_seeds is not None and " to " in told_seeds(one)
+    assert one.verdict == "higher" and one.over_seeds is not None and " to " in format_seeds(one)
 
 
 def test_seeds_that_are_not_shared_are_compared_unpaired():

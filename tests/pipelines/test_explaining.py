@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pipelines.commands.explaining import as_text, draw, explain, told_time
+from pipelines.commands.explaining import as_text, draw, explain, format_time
 from pipelines.commands.explaining import content_of as as_json
 from pipelines.records.chain import Spent, find_chain, spent_by
 from stages.foundations.errors import UserError
@@ -132,7 +132,7 @@ def test_mistakes_are_told_with_the_remedy(project, tmp_path):
 def test_gpu_hours():
     assert Spent("", "", None, 1800.0, 4, False).gpu_hours == 2.0
     assert Spent("", "", None, 1800.0, None, False).gpu_hours is None
-    assert (told_time(4.25), told_time(3725), told_time(119.7)) == ("4.2 s", "1 h 2 min", "2 min 0 s")
+    assert (format_time(4.25), format_time(3725), format_time(119.7)) == ("4.2 s", "1 h 2 min", "2 min 0 s")
 
 
 def test_the_picture_has_a_box_for_each_stage_and_no_markup_of_others(project):

@@ -345,7 +345,7 @@ def test_a_search_by_trial_has_its_section_and_rounds_from_one_policy_stand_side
     assert "20.0% to 10.0% of the claims are false." in text
     labels = [attributes["aria-label"] for tag, attributes in Reader(page).tags if tag == "svg"]
     assert "Response length, by round. rl_1 90 → 180; rl_2 60 → 120." in labels
-    assert any(label.startswith("Any of k samples, pass@k by policy. base 10.0% at 1, 20.0% at 2") for label in labels)
+    assert any(label.startswith("Any of k samples, pass@k. base 10.0% at 1, 20.0% at 2") for label in labels)
     assert any("“start over”: base 1%" in label for label in labels)
 
 

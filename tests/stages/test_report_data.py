@@ -12,7 +12,7 @@ from stages.foundations.files import dvc_md5
 from stages.foundations.metrics import write_metrics
 from stages.foundations.stage_graph import read_definitions, stages_of
 from stages.foundations.tables import CONTAMINATION, DUPLICATE, PAGE, PROBLEM, TRANSFORM, write_table
-from stages.report.cards import describe_tables, length_bins, read_tables
+from stages.report.cards import length_bins, read_cards
 from stages.report.inputs import read_inputs
 from tests.stages.test_report import PARAMS, PROJECT, Reader, flags, make_page, write_params
 
@@ -93,7 +93,7 @@ def run(tmp_path):
 
 
 def test_cards_tell_what_is_in_the_table(run):
-    cards = {card.name: card for card in describe_tables(read_inputs(flags(run)).tables)}
+    cards = {card.name: card for card in read_inputs(flags(run)).cards}
     assert list(cards) == ["problems/collected/sums", "web/pages", "problems/train", "problems/transforms"]
     card = cards["problems/train"]
     assert card.rows == 11 and card.md5 == dvc_md5(run / "data/problems/train.parquet")
@@ -174,5 +174,5 @@ def test_tables_of_sources_that_are_gone_are_left_alone(run):
     folders = tuple(run / "data" / name for name in ("web", "problems", "demonstrations"))
     definitions = read_definitions(PROJECT / "dvc.yaml")
     stages = stages_of(definitions, {**PARAMS, "sources": {"other": {}}})
-    names = [table.name for table in read_tables(folders, stages)]
+    names = [table.name for table in read_cards(folders, stages)]
     assert "problems/collected/sums" not in names and "problems/train" in names

@@ -150,4 +150,6 @@ def test_the_picture_escapes_and_repeats():
     picture = draw(cells, "a < b")
     assert picture == draw(cells, "a < b")
     tree = ElementTree.fromstring(picture)
-    assert len(tree.findall("{http://www.w3.org/2000/svg}path")) == 3 * len(POLICIES)
+    labels = [chart.get("aria-label") for chart in tree.findall("{http://www.w3.org/2000/svg}svg")]
+    assert len(labels) == 3 and f"{POLICIES[0]} 1 → 1" in labels[0]
+    assert all(policy in label for label in labels for policy in POLICIES)
