@@ -127,10 +127,6 @@ def read_work(root: Path, recipe: str, question: Question) -> RecipeWork:
     """Of the recipe `recipe` (a name, or a parameter file). UserError for what cannot be known or is not there."""
     params = recipe_params(root, recipe)
     sections = {"trainer": IDLE_TRAINER, "sampler": IDLE_SAMPLER} | check_values(params, recipe)
-    if sections["sampler"].kind == "virtual":
-        raise UserError(
-            "sampler.kind virtual computes nothing: there is nothing to plan; set sampler.kind torch or vllm"
-        )
     stages = [stage for stage in stages_of(read_definitions(root / "dvc.yaml"), params) if stage.reads]
     sizes = _sizes(stages, sections)
     shape = _shape(sizes, question, root)

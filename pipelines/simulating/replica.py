@@ -22,11 +22,10 @@ from typing import Protocol
 class DecodeStep:
     """Seconds of a decode step of n sequences over `kv` tokens.
 
-    fixed + each n + max(read + read_token kv, multiply n)
+    fixed + max(read + read_token kv, multiply n)
     """
 
     fixed: float
-    each: float
     read: float
     read_token: float
     multiply: float
@@ -34,7 +33,7 @@ class DecodeStep:
     def seconds(self, sequences: int, kv: float, steps: int) -> float:
         """Of `steps` steps; the cache holds `kv` tokens before the first and grows by `sequences` in each."""
         multiplied = self.multiply * sequences
-        total = steps * (self.fixed + self.each * sequences)
+        total = steps * self.fixed
         first = self.read + self.read_token * kv
         growth = self.read_token * sequences
         if first < multiplied:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -216,7 +215,6 @@ class Setting:
         reduces = 2 * model.layers * constants.all_reduce_seconds if model.tensor_parallel > 1 else 0.0
         return DecodeStep(
             fixed=constants.host_seconds + reduces,
-            each=0.0,
             read=model.weights / bandwidth,
             read_token=model.kv_bytes / bandwidth,
             multiply=2 * model.parameters / (model.tensor_parallel * self._peak * constants.decode_share),
@@ -384,13 +382,3 @@ class DrawnLengths:
         while len(self._groups) <= group:
             self._groups.append(self._distribution.group(self._rng, self._group_size))
         return self._groups[group]
-
-
-class GivenLengths:
-    """The groups of a list, from its start again when it is at its end."""
-
-    def __init__(self, groups: Sequence[Sequence[int]]) -> None:
-        self._groups = [list(group) for group in groups]
-
-    def __getitem__(self, group: int) -> list[int]:
-        return self._groups[group % len(self._groups)]
