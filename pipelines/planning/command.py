@@ -11,10 +11,19 @@ from typing import Annotated, Any
 
 import typer
 
-from pipelines.planning.pictures import PicturePlan, has_only_pictures, make_picture_plan, picture_dict, picture_lines
-from pipelines.planning.plan import Plan, Question, StagePlan, make_plan, recipe_params
+from pipelines.planning.plan import (
+    PictureStage,
+    Plan,
+    Question,
+    StagePlan,
+    has_only_pictures,
+    make_picture_plan,
+    make_plan,
+    recipe_params,
+)
 from pipelines.planning.sizes import GPUS, NUMBER_BYTES, named_shape
 from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, GpuSpeed
+from pipelines.text_tables import aligned
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.foundations.planned_work import ResponseLengths, Sampling, Training
@@ -65,17 +74,14 @@ def plan(
         )
         _refuse_gpu_options(question)
         params = recipe_params(PROJECT, recipe)
-        made: Plan | PicturePlan
         if has_only_pictures(PROJECT, params):
             made = make_picture_plan(PROJECT, recipe, params, question)
-            told, lines = picture_dict(made), picture_lines(made)
         else:
             made = make_plan(PROJECT, recipe, question)
-            told, lines = as_dict(made), lines_of(made)
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
-    typer.echo(json.dumps(told, indent=2) if as_json else "\n".join(lines))
+    typer.echo(json.dumps(as_dict(made), indent=2) if as_json else "\n".join(lines_of(made)))
     raise typer.Exit(1 if made.problems else 0)
 
 
@@ -92,24 +98,28 @@ def _refuse_gpu_options(question: Question) -> None:
 
 def as_dict(made: Plan) -> dict[str, Any]:
     """The plan in plain numbers: bytes, tokens, FLOPs, seconds."""
+    shape = made.shape
     return {
         "recipe": made.recipe,
-        "model": {"name": made.shape.name, "parameters": made.shape.parameters},
+        **({"model": {"name": shape.name, "parameters": shape.parameters}} if shape else {}),
         "device": made.device,
         "gpus": made.gpus,
         "hours": made.hours,
         "cost": made.cost,
-        "stages": [_stage_dict(stage) for stage in made.stages],
+        "stages": [_stage_dict(stage) if shape else _picture_dict(stage) for stage in made.stages],
         "problems": made.problems,
         "assumptions": made.assumptions,
-        "not_counted": made.not_counted,
+        **({"not_counted": made.not_counted} if shape else {}),
     }
 
 
 def _stage_dict(stage: StagePlan) -> dict[str, Any]:
+    memory = {f"training_{name}": value for name, value in vars(stage.training).items()} if stage.training else {}
+    if stage.sampling:
+        memory |= {"sampling_weights": stage.sampling.weights, "sampling_kv_cache": max(0.0, stage.sampling.kv_cache)}
     return {
         "name": stage.name,
-        "memory_bytes": _memory(stage),
+        "memory_bytes": memory,
         "trained_tokens": stage.trained_tokens,
         "drawn_tokens": stage.drawn_tokens,
         "flops": stage.flops,
@@ -119,66 +129,64 @@ def _stage_dict(stage: StagePlan) -> dict[str, Any]:
     }
 
 
-def _memory(stage: StagePlan) -> dict[str, float]:
-    held = {f"training_{name}": value for name, value in vars(stage.training).items()} if stage.training else {}
-    if stage.sampling:
-        held |= {"sampling_weights": stage.sampling.weights, "sampling_kv_cache": max(0.0, stage.sampling.kv_cache)}
-    return held
+def _picture_dict(stage: PictureStage) -> dict[str, Any]:
+    return {
+        "name": stage.name,
+        "trained_parameters": stage.work.trained,
+        "held_parameters": stage.work.held,
+        "memory_bytes": stage.memory_bytes,
+        "flops": stage.flops,
+        "seconds": stage.seconds,
+    }
 
 
 def lines_of(made: Plan) -> list[str]:
     """A table for people; stages that only read and write tables are one line."""
-    title = f"{made.recipe} on {made.gpus} x {made.device}" if made.gpus > 1 else f"{made.recipe} on {made.device}"
-    heads = [
-        "stage",
-        "weights",
-        "gradients",
-        "optimizer",
-        "activations",
-        "KV cache",
-        "trained",
-        "drawn",
-        "FLOPs",
-        "time",
-    ]
-    rows = [_row(stage) for stage in made.stages if stage.training or stage.sampling]
-    tables = [stage for stage in made.stages if not (stage.training or stage.sampling)]
-    seconds = sum(stage.seconds for stage in tables)
-    rows.append([f"{len(tables)} table stages", *[""] * 8, _time(seconds) if seconds else "not counted"])
-    rows.append(["in all, at least", *[""] * 8, _time(made.hours * 3600)])
-    widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
-    table = [
-        "  ".join(
-            cell.ljust(width) if not number else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in [heads, *rows]
-    ]
+    if made.shape:
+        heads = ["stage", "weights", "gradients", "optimizer", "activations", "KV cache", "trained", "drawn"]
+        rows = [_row(stage) for stage in made.stages if stage.training or stage.sampling]
+        tables = [stage for stage in made.stages if not (stage.training or stage.sampling)]
+        seconds = sum(stage.seconds for stage in tables)
+        rows.append([f"{len(tables)} table stages", *[""] * 8, _time(seconds) if seconds else "not counted"])
+        model = f": {made.shape.name}, {_short(made.shape.parameters)} parameters"
+    else:
+        heads, model = ["stage", "trained", "held", "weights", "gradients", "optimizer"], ""
+        rows = [_picture_row(stage) for stage in made.stages]
+    rows.append(["in all, at least", *[""] * len(heads), _time(made.hours * 3600)])
+    device = f"{made.gpus} x {made.device}" if made.gpus > 1 else made.device
     lines = [
-        f"{title}: {made.shape.name}, {_short(made.shape.parameters)} parameters; memory in GB a device",
+        f"{made.recipe} on {device}{model}; memory in GB a device",
         "",
-        *table,
+        *aligned([[*heads, "FLOPs", "time"], *rows]),
     ]
     if made.price:
         devices = f"{made.gpus} GPU{'s' if made.gpus > 1 else ''}"
         lines += ["", f"at least {made.hours:,.1f} hours x {devices} x {made.price:g} = {made.cost:,.0f}"]
-    lines += ["", "Not counted:", *(f"  {text}" for text in made.not_counted)]
-    lines += ["", "Taken for granted:", *(f"  {text}" for text in made.assumptions)]
-    if made.problems:
-        lines += ["", "Will not fit:", *(f"  {text}" for text in made.problems)]
+    parts = {"Not counted": made.not_counted, "Taken for granted": made.assumptions, "Will not fit": made.problems}
+    for title, texts in parts.items():
+        lines += ["", f"{title}:", *(f"  {text}" for text in texts)] if texts else []
     return lines
 
 
 def _row(stage: StagePlan) -> list[str]:
     held, drawn = stage.training, stage.sampling
-    weights = [part.weights for part in (held, drawn) if part]
     return [
         stage.name,
-        "+".join(_gb(value) for value in weights),
+        "+".join(_gb(part.weights) for part in (held, drawn) if part),
         *((_gb(held.gradients), _gb(held.optimizer), _gb(held.activations)) if held else ("", "", "")),
         _gb(max(0.0, drawn.kv_cache)) if drawn else "",
         _short(stage.trained_tokens) if stage.trained_tokens else "",
         _short(stage.drawn_tokens) if stage.drawn_tokens else "",
+        f"{stage.flops:.1e}",
+        _time(stage.seconds),
+    ]
+
+
+def _picture_row(stage: PictureStage) -> list[str]:
+    return [
+        stage.name,
+        *(f"{count / 1e6:,.1f}M" if count else "" for count in (stage.work.trained, stage.work.held)),
+        *(f"{value / 1e9:.2f}" if value else "" for value in stage.memory_bytes.values()),
         f"{stage.flops:.1e}",
         _time(stage.seconds),
     ]

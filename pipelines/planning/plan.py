@@ -1,32 +1,33 @@
 """Puts a plan together: the recipe's stages, what each holds and does, how long that takes and what does not fit.
 
-Lengths of prompts and responses are assumed, given, or read from an earlier run's metric files.
+`make_plan` is for recipes with a language model; lengths of prompts and responses are assumed, given, or read from an
+earlier run's metric files. `make_picture_plan` is for recipes whose networks only read and draw pictures.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import psutil
 
 from pipelines.graph.recipes import read_recipe, recipe_names
 from pipelines.graph.schema import check_values
 from pipelines.planning.memory import SamplingMemory, TrainingMemory, problems_of, sampling_memory, training_memory
-from pipelines.planning.sizes import Gpu, Shape, find_gpu, named_shape, read_config, shape_of
+from pipelines.planning.sizes import GIB, Gpu, Shape, find_gpu, named_shape, read_config, shape_of
 from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, CpuSpeed, GpuSpeed, sampling_flops, training_flops
 from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
-from stages.foundations.planned_work import Lengths, ModelSizes, Work
+from stages.foundations.planned_work import Lengths, ModelSizes, NetworkWork, Work
 from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
 
-SMALL_POLICY, MOST_LANES = 8_000_000, 4
-"""As stages/engines/samplers/torch_sampler.py: up to this size a batch is decoded on each thread."""
 IDLE_TRAINER = SimpleNamespace(
     kind="torch", dtype="float32", threads=1, micro_batch_tokens=1, gradient_checkpointing=False
 )
@@ -78,15 +79,27 @@ class StagePlan:
 
 
 @dataclass(frozen=True)
+class PictureStage:
+    """One stage with networks of pictures."""
+
+    name: str
+    work: NetworkWork
+    flops: float
+    memory_bytes: dict[str, float]
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Plan:
     """All stages of a recipe on one kind of device."""
 
     recipe: str
-    shape: Shape
+    shape: Shape | None
+    """None where there is no language model: then the stages are `PictureStage`s."""
     device: str
     gpus: int
     price: float
-    stages: list[StagePlan]
+    stages: list[Any]
     problems: list[str]
     assumptions: list[str] = field(default_factory=list)
     not_counted: list[str] = field(default_factory=list)
@@ -148,7 +161,8 @@ def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) ->
     assumptions += dict.fromkeys(line for own in work.values() for line in own.taken_for_granted)
     not_counted = _unknown_work(work)
     if question.gpu.lower() == "cpu":
-        speed, gpu = _cpu(sections, shape, lengths, list(work.values()), probe, assumptions), _this_machine()
+        speed = _cpu(sections, shape, lengths, list(work.values()), probe, assumptions)
+        gpu = Gpu("cpu", psutil.virtual_memory().total / 1e9, 0.0, 0.0, 0.0)
         not_counted.append("what table stages do after their processes have started")
         count, price = 1, 0.0
     else:
@@ -232,32 +246,30 @@ def told_lengths(lengths: Lengths) -> list[str]:
     ]
 
 
-def _this_machine() -> Gpu:
-    return Gpu("cpu", psutil.virtual_memory().total / 1e9, 0.0, 0.0, 0.0)
-
-
 def _cpu(
     sections: Mapping[str, Any], shape: Shape, lengths: Lengths, work: list[Work], probe: Any, told: list[str]
 ) -> CpuSpeed:
     from pipelines.planning.probe import ProbeSettings, probe_cpu
+    from stages.engines.samplers.torch_sampler import MOST_LANES, SMALL_POLICY
 
     sampler, trainer = sections["sampler"], sections["trainer"]
     threads = getattr(sampler, "threads", trainer.threads)
     is_small = shape.parameters <= SMALL_POLICY and sampler.kind == "torch"
     lanes = min(threads, MOST_LANES) if is_small else 1
     if probe is None:
-        drawn = [part for item in work for part in item.sampling]
-        trained = [item.training for item in work if item.training]
-        # The probe decodes at one length: that of the stage that draws most.
-        most = max(drawn, key=lambda part: part.tokens, default=None)
-        context = most.prompt_tokens + most.lengths.mean if most else lengths.prompt
+        # Sequences are as long as in the stage that trains most, and contexts as in the one that draws most.
+        trained = max((item.training for item in work if item.training), key=lambda one: one.tokens, default=None)
+        drawn = max((part for item in work for part in item.sampling), key=lambda part: part.tokens, default=None)
         settings = ProbeSettings(
             trainer.dtype,
             trainer.threads,
             trainer.micro_batch_tokens,
-            max((part.longest for part in trained), default=1),
-            max(1, int(context)),
-            frozenset(part.kind for part in trained),
+            int(trained.context) if trained else int(lengths.prompt),
+            trained.response_tokens / max(1.0, trained.tokens) if trained else 0.5,
+            frozenset(item.training.kind for item in work if item.training),
+            int(drawn.context) if drawn else int(lengths.prompt),
+            int(drawn.lengths.mean) if drawn else 1,
+            drawn.samples if drawn else 1,
             lanes,
         )
         probe = probe_cpu(shape, settings)
@@ -396,3 +408,103 @@ def _read(metrics: Path, stage: GraphStage) -> dict[str, float]:
         except (ValueError, TypeError) as error:
             raise UserError(f"--measured {metrics}: {path} is no metric file ({error})") from None
     return found
+
+
+ASSUMED_PROMPTS = {"train": 10_000, "validation": 500, "test": 500}
+"""Prompts for pictures, where their files are not there."""
+PROBE_SIDE, PROBE_SECONDS = 768, 0.3
+
+
+def has_only_pictures(root: Path, params: Mapping[str, Any]) -> bool:
+    """Whether the recipe has networks of pictures and no language model."""
+    stages = [about(stage.name) for stage in stages_of(read_definitions(root / "dvc.yaml"), params)]
+    return any(one.networks for one in stages) and not any(one.model for one in stages)
+
+
+def make_picture_plan(root: Path, recipe: str, params: Mapping[str, Any], question: Question) -> Plan:
+    """Plans such a recipe; UserError for an unknown GPU, and for options that are about language models."""
+    _refuse_language_options(question)
+    sections, stages = check_values(params, recipe, root), stages_of(read_definitions(root / "dvc.yaml"), params)
+    prompts, assumptions = _prompts(stages, sections)
+    device, rate, memory = _picture_device(sections, question, assumptions)
+    ranks = 1 if sections["trainer"].kind == "torch" else question.gpus
+    planned = []
+    for stage in stages:
+        asked = about(stage.name).networks
+        if asked is not None:
+            work = asked(sections, stage.address, prompts)
+            assumptions += [line for line in work.taken_for_granted if line not in assumptions]
+            planned.append(_planned_pictures(stage.address, work, sections, rate, ranks))
+    problems = [
+        f"{stage.name}: {sum(stage.memory_bytes.values()) / GIB:.1f} GiB without activations, {device} has "
+        f"{memory / GIB:.1f}: take a larger GPU"
+        for stage in planned
+        if sum(stage.memory_bytes.values()) > memory
+    ]
+    price = 0.0 if device == "cpu" else PRICE if question.price is None else question.price
+    return Plan(Path(recipe).stem, None, device, ranks, price, planned, problems, assumptions)
+
+
+def _refuse_language_options(question: Question) -> None:
+    asked = {
+        "--model": question.model,
+        "--config": question.config,
+        "--measured": question.measured,
+        "--replicas": question.replicas > 1,
+        "--prompt-tokens": question.prompt_tokens is not None,
+        "--response-share": question.response_share is not None,
+        "--drawn": question.drawn_per_trained is not None,
+        "--benchmark-problems": question.benchmark_problems is not None,
+    }
+    if given := [name for name, is_given in asked.items() if is_given]:
+        raise UserError(f"{' and '.join(given)}: this recipe has no language model; leave that out")
+
+
+def _prompts(stages: list[GraphStage], sections: Mapping[str, Any]) -> tuple[Mapping[str, int], list[str]]:
+    asked = [about(stage.name).prompts for stage in stages]
+    found = next((ask(sections) for ask in asked if ask is not None), {})
+    told = ", ".join(f"{count:,} {split}" for split, count in (found or ASSUMED_PROMPTS).items())
+    source = "" if found else " (assumed: their files are not there)"
+    return found or ASSUMED_PROMPTS, [f"prompts: {told}{source}"]
+
+
+def _picture_device(sections: Mapping[str, Any], question: Question, told: list[str]) -> tuple[str, float, float]:
+    """Name, FLOPs a second of one device, and bytes of its memory."""
+    told += [
+        "the way back costs twice the way there; with gradient checkpointing the way there is gone twice",
+        "not counted: activations, process starts, loading, optimizer, decoding, launches between kernels",
+    ]
+    if question.gpu.lower() == "cpu":
+        rate = _cpu_rate()
+        told.append(
+            f"cpu: {rate / 1e9:.0f} GFLOP/s, measured now with products of large matrices; small networks are "
+            "several times slower"
+        )
+        return "cpu", rate, float(psutil.virtual_memory().total)
+    gpu, dtype = find_gpu(question.gpu), sections["trainer"].dtype
+    told.append(f"GPU: {question.mfu:.2f} of the peak of {dtype}")
+    return gpu.name, gpu.flops(dtype) * question.mfu, gpu.memory_gb * 1e9
+
+
+def _cpu_rate() -> float:
+    one = numpy.ones((PROBE_SIDE, PROBE_SIDE), dtype=numpy.float32)
+    one @ one
+    start, products = time.perf_counter(), 0
+    while time.perf_counter() - start < PROBE_SECONDS:
+        one @ one
+        products += 1
+    return products * 2 * PROBE_SIDE**3 / (time.perf_counter() - start)
+
+
+def _planned_pictures(
+    name: str, work: NetworkWork, sections: Mapping[str, Any], rate: float, ranks: int
+) -> PictureStage:
+    passes = 4 if sections["trainer"].gradient_checkpointing else 3
+    flops = work.forward + passes * work.with_gradient
+    # Generators and scorers compute in float32, and so do the optimizer's two moments: 4 bytes a number.
+    memory = {
+        "weights": 4 * (work.trained + work.held),
+        "gradients": 4 * work.trained,
+        "optimizer": 2 * 4 * work.trained,
+    }
+    return PictureStage(name, work, flops, memory, flops / (rate * (ranks if work.trained else 1)))

@@ -162,7 +162,7 @@ class CpuSpeed:
         meets_head = work.response_tokens / max(1.0, work.tokens)
         return (
             work.tokens * shape.layers * layer
-            + work.response_tokens * (probe.head_training_token + probe.head_forward_token)
+            + work.response_tokens * probe.head_training_token
             + work.forward_tokens * (shape.layers * probe.layer_forward_token + meets_head * probe.head_forward_token)
         )
 

@@ -18,6 +18,7 @@ from markupsafe import escape
 from pipelines.simulating.replica import Outcome, mean
 from pipelines.simulating.schedules import OURS, POLICIES, Steps, best_split, simulate_split
 from pipelines.simulating.setting import PUBLISHED, DrawnLengths, Setting, paper_setting
+from pipelines.text_tables import aligned
 from stages.observe.progress import progress
 
 BASELINES = ("synchronous", "one_step", "stream", "partial")
@@ -169,18 +170,6 @@ def sentence(cells: Sequence[Cell], name: str) -> str:
         f"be {figures['consumed_staleness_mean']:.1f} steps old on average when trained on, and at most "
         f"{figures['consumed_staleness_max']}."
     )
-
-
-def aligned(table: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table, names to the left and figures to the right."""
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    return [
-        "  ".join(
-            cell.ljust(width) if not place else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
 
 
 def as_rows(changes: Mapping[str, Mapping[str, float]], heads: Sequence[str]) -> list[str]:

@@ -33,7 +33,7 @@ PROBE = CpuProbe(
     threads=1,
     layer_training_token=25.2e-6,
     layer_forward_token=8.7e-6,
-    head_training_token=5.1e-6,
+    head_training_token=6.5e-6,
     head_forward_token=1.4e-6,
     layer_step=(1.08e-4, 8.14e-6),
     head_step=(1.77e-5, 1.01e-5),
@@ -356,8 +356,19 @@ def test_the_probe_measures_something_of_everything(monkeypatch):
     monkeypatch.setattr(probing, "SECONDS_EACH", 0.01)
     monkeypatch.setattr(probing, "MODEL_STAGE", "json")
     monkeypatch.setattr(probing, "TABLE_STAGE", "json")
-    settings = ProbeSettings("float32", 1, 32, 16, 8, frozenset({"adamw", "muon"}), 2)
+    settings = ProbeSettings(
+        dtype="float32",
+        threads=1,
+        micro_batch_tokens=32,
+        sequence_tokens=16,
+        response_share=0.5,
+        optimizers=frozenset({"adamw", "muon"}),
+        context=8,
+        steps=4,
+        samples=2,
+        lanes=2,
+    )
     found = probe_cpu(TINY, settings)
-    assert found.layer_training_token > found.layer_forward_token > 0
-    assert found.layer_step[1] >= 0 and found.lane_slowdown >= 1 and found.update["muon"] > 0
+    assert found.layer_training_token + found.head_training_token > found.layer_forward_token > 0
+    assert found.layer_step[1] >= 0 and found.head_step[0] + found.head_step[1] > 0 and found.lane_slowdown >= 1 and found.update["muon"] > 0
     assert 0 < found.free_share <= 1
