@@ -22,10 +22,10 @@ from resource import RUSAGE_CHILDREN, getrusage
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from pipelines.planning.sizes import Shape
 from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
+from stages.engines.policies.policy_folders import random_model
 from stages.engines.policies.statistics import PolicyStatistics, policy_statistics
 from stages.engines.samplers.decoder import Decoder
 from stages.engines.samplers.protocol import SamplingSettings, Trajectory
@@ -175,8 +175,8 @@ def _fixed_and_each(few: float, many: float) -> tuple[float, float]:
     return max(0.0, few - DECODED_ROWS[0] * each), each
 
 
-def _random_policy(shape: Shape) -> PreTrainedModel:
-    config = AutoConfig.for_model(
+def _random_policy(shape: Shape) -> Any:
+    return random_model(
         "qwen3" if shape.has_head_norms else "qwen2" if shape.has_qkv_bias else "llama",
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
@@ -191,7 +191,6 @@ def _random_policy(shape: Shape) -> PreTrainedModel:
         eos_token_id=None,
         pad_token_id=None,
     )
-    return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 
 def _free_share() -> float:
@@ -214,7 +213,7 @@ class _Passes:
     update: Mapping[str, float]
 
 
-def _training(policy: PreTrainedModel, settings: ProbeSettings, threads: int, timed: Timed) -> _Passes:
+def _training(policy: Any, settings: ProbeSettings, threads: int, timed: Timed) -> _Passes:
     batch = _micro_batch(settings, policy.config.vocab_size)
     ends = policy.get_input_embeddings().weight, policy.get_output_embeddings().weight
     model = TrainedModel(policy, policy_statistics, _not_saved, batch, ends)
@@ -261,7 +260,7 @@ def _not_saved(weights: object, folder: object) -> None:
 class _Decoding:
     """Batches of responses of the recipe's mean length."""
 
-    def __init__(self, policy: PreTrainedModel, settings: ProbeSettings, rows: int) -> None:
+    def __init__(self, policy: Any, settings: ProbeSettings, rows: int) -> None:
         self.steps = max(1, min(settings.steps, MOST_STEPS))
         prompts = -(-rows // settings.samples)
         prompt_tokens = max(1, min(settings.context - self.steps // 2, MOST_TOKENS // prompts))
@@ -286,7 +285,7 @@ class _Decoding:
         return timed(self.run, self.begin) / self.steps
 
 
-def _lane_slowdown(policy: PreTrainedModel, settings: ProbeSettings) -> float:
+def _lane_slowdown(policy: Any, settings: ProbeSettings) -> float:
     """A step of each lane at the same time, against one alone."""
     timed = _shortest(time.perf_counter)
     batch = _Decoding(policy, settings, DECODED_ROWS[1])

@@ -370,5 +370,10 @@ def test_the_probe_measures_something_of_everything(monkeypatch):
     )
     found = probe_cpu(TINY, settings)
     assert found.layer_training_token + found.head_training_token > found.layer_forward_token > 0
-    assert found.layer_step[1] >= 0 and found.head_step[0] + found.head_step[1] > 0 and found.lane_slowdown >= 1 and found.update["muon"] > 0
+    assert (
+        found.layer_step[1] >= 0
+        and found.head_step[0] + found.head_step[1] > 0
+        and found.lane_slowdown >= 1
+        and found.update["muon"] > 0
+    )
     assert 0 < found.free_share <= 1
