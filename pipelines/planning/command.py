@@ -192,20 +192,6 @@ def _picture_row(stage: PictureStage) -> list[str]:
     ]
 
 
-def published_lines(mfu: float, bandwidth_share: float) -> list[str]:
-    """Each published run beside what the formulas say of it."""
-    lines = []
-    for run in PUBLISHED_RUNS:
-        found = compare(run, mfu, bandwidth_share)
-        lines += [
-            f"{run.name}: {found.seconds:,.0f} s a step planned (training {found.training:,.0f}, sampling "
-            f"{found.sampling:,.0f}), {run.step_seconds:,.0f} published, {found.deviation:+.0%}",
-            f"    {run.source}",
-            *([f"    not published, assumed: {run.assumed}"] if run.assumed else []),
-        ]
-    return lines
-
-
 def _gb(value: float) -> str:
     return f"{value / 1e9:.1f}" if value >= 1e8 else f"{value / 1e9:.3f}"
 
@@ -224,29 +210,28 @@ def _time(seconds: float) -> str:
 
 
 MEMORY_SHARE_OF_SAMPLER = 0.8
+PUBLISHED_PROMPT = 150
+"""Mean tokens; assumed for every run, because none of the sources says."""
 
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """One synchronous RL step of a run: every GPU samples, then every GPU trains."""
+    """One synchronous RL step of a run: every GPU samples, then every GPU trains, with gradient checkpointing."""
 
     name: str
-    source: str
     model: str
     gpu: str
     gpus: int
     gpus_per_replica: int
     responses: int
-    """Trained on in one step."""
-    drawn_per_trained: float
-    prompt: float
+    """Drawn and trained on in one step."""
     response: float
     """Mean tokens."""
     longest: int
     forward_passes: int
     """Over all trained tokens without gradient: proximal and reference log-probs."""
-    is_checkpointed: bool
     step_seconds: float
+    source: str
     assumed: str
     """What the source does not say."""
 
@@ -254,109 +239,93 @@ class PublishedRun:
 NEMO = "NVIDIA NeMo RL 0.4, docs/about/performance-summary.md, on policy"
 PUBLISHED_RUNS = (
     PublishedRun(
-        "DAPO Qwen2.5-32B, 128 A800",
-        "verl issue 795: 230 rollout steps in 5 days with DAPO's settings",
-        "Qwen2.5-32B",
-        "A800",
-        128,
-        4,
-        512 * 16,
-        1.0,
-        150,
-        0.3 * 20480,
-        20480,
-        1,
-        True,
-        5 * 86400 / 230,
-        "mean lengths (prompt 150, response 0.3 of 20,480), no dynamic sampling, one log-prob pass, recomputation",
+        name="DAPO Qwen2.5-32B, 128 A800",
+        model="Qwen2.5-32B",
+        gpu="A800",
+        gpus=128,
+        gpus_per_replica=4,
+        responses=512 * 16,
+        response=0.3 * 20480,
+        longest=20480,
+        forward_passes=1,
+        step_seconds=5 * 86400 / 230,
+        source="verl issue 795: 230 rollout steps in 5 days with DAPO's settings",
+        assumed="mean lengths (prompt 150, response 0.3 of 20,480), no dynamic sampling, one log-prob pass, recomputation",
     ),
     PublishedRun(
-        "GRPO Qwen3-32B, 32 H100",
-        NEMO,
-        "Qwen3-32B",
-        "H100",
-        32,
-        4,
-        2048,
-        1.0,
-        150,
-        3206 - 150,
-        4096 - 150,
-        2,
-        True,
-        393,
-        "prompt 150 of the mean 3,206; two log-prob passes, recomputation",
+        name="GRPO Qwen3-32B, 32 H100",
+        model="Qwen3-32B",
+        gpu="H100",
+        gpus=32,
+        gpus_per_replica=4,
+        responses=2048,
+        response=3206 - PUBLISHED_PROMPT,
+        longest=4096 - PUBLISHED_PROMPT,
+        forward_passes=2,
+        step_seconds=393,
+        source=NEMO,
+        assumed="prompt 150 of the mean 3,206; two log-prob passes, recomputation",
     ),
     PublishedRun(
-        "GRPO Llama-3.1-8B, 16 H100",
-        NEMO,
-        "Llama-3.1-8B",
-        "H100",
-        16,
-        1,
-        2048,
-        1.0,
-        150,
-        1060 - 150,
-        4096 - 150,
-        2,
-        True,
-        97.7,
-        "prompt 150 of the mean 1,060; two log-prob passes, recomputation",
+        name="GRPO Llama-3.1-8B, 16 H100",
+        model="Llama-3.1-8B",
+        gpu="H100",
+        gpus=16,
+        gpus_per_replica=1,
+        responses=2048,
+        response=1060 - PUBLISHED_PROMPT,
+        longest=4096 - PUBLISHED_PROMPT,
+        forward_passes=2,
+        step_seconds=97.7,
+        source=NEMO,
+        assumed="prompt 150 of the mean 1,060; two log-prob passes, recomputation",
     ),
 )
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Seconds of one step by the formulas, and how far they are from the published figure."""
-
-    training: float
-    sampling: float
-    published: float
-
-    @property
-    def seconds(self) -> float:
-        return self.training + self.sampling
-
-    @property
-    def deviation(self) -> float:
-        return self.seconds / self.published - 1
+def published_lines(mfu: float, bandwidth_share: float) -> list[str]:
+    """Each published run beside what the formulas say of it."""
+    lines = []
+    for run in PUBLISHED_RUNS:
+        training, sampling = planned_step(run, mfu, bandwidth_share)
+        lines += [
+            f"{run.name}: {training + sampling:,.0f} s a step planned (training {training:,.0f}, sampling "
+            f"{sampling:,.0f}), {run.step_seconds:,.0f} published, {(training + sampling) / run.step_seconds - 1:+.0%}",
+            f"    {run.source}",
+            f"    not published, assumed: {run.assumed}",
+        ]
+    return lines
 
 
-def compare(run: PublishedRun, mfu: float, bandwidth_share: float) -> Compared:
-    """Plans one step of `run` as any recipe is planned."""
-    shape, gpu = named_shape(run.model), GPUS[run.gpu]
-    replicas = run.gpus // run.gpus_per_replica
+def planned_step(run: PublishedRun, mfu: float, bandwidth_share: float) -> tuple[float, float]:
+    """Seconds of training and of sampling in one step, planned as any recipe is."""
+    shape, gpu, width = named_shape(run.model), GPUS[run.gpu], NUMBER_BYTES["bfloat16"]
     speed = GpuSpeed(
         gpu,
-        run.gpus,
-        replicas,
-        run.gpus_per_replica,
-        "bfloat16",
-        "bfloat16",
-        run.is_checkpointed,
-        10**9,
-        mfu,
-        bandwidth_share,
+        training_gpus=run.gpus,
+        replicas=run.gpus // run.gpus_per_replica,
+        gpus_per_replica=run.gpus_per_replica,
+        trainer_dtype="bfloat16",
+        sampler_dtype="bfloat16",
+        is_checkpointed=True,
+        max_sequences=10**9,
+        mfu=mfu,
+        bandwidth_share=bandwidth_share,
     )
     lengths = ResponseLengths(run.response, run.longest)
-    sequence = run.prompt + run.response
-    square = run.prompt**2 + 2 * run.prompt * run.response + lengths.mean_square
+    sequence = PUBLISHED_PROMPT + run.response
+    square = PUBLISHED_PROMPT**2 + 2 * PUBLISHED_PROMPT * run.response + lengths.mean_square
     tokens = run.responses * sequence
     training = Training(
         tokens=tokens,
         response_tokens=run.responses * run.response,
         forward_tokens=run.forward_passes * tokens,
         context=square / sequence,
-        longest=int(run.prompt) + run.longest,
+        longest=PUBLISHED_PROMPT + run.longest,
         updates=1,
         kind="adamw",
     )
-    sampling = Sampling(1, run.drawn_per_trained * run.responses / 16, 16, run.prompt, lengths)
-    weights = shape.parameters * NUMBER_BYTES["bfloat16"]
-    room = gpu.memory_gb * 1e9 * MEMORY_SHARE_OF_SAMPLER * run.gpus_per_replica - weights
-    kv_tokens = room / shape.kv_bytes_per_token(NUMBER_BYTES["bfloat16"])
-    return Compared(
-        speed.training_seconds(shape, training), speed.sampling_seconds(shape, sampling, kv_tokens), run.step_seconds
-    )
+    sampling = Sampling(1, run.responses / 16, 16, PUBLISHED_PROMPT, lengths)
+    room = gpu.memory_gb * 1e9 * MEMORY_SHARE_OF_SAMPLER * run.gpus_per_replica - shape.parameters * width
+    kv_tokens = room / shape.kv_bytes_per_token(width)
+    return speed.training_seconds(shape, training), speed.sampling_seconds(shape, sampling, kv_tokens)

@@ -157,7 +157,7 @@ def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) ->
     # The loop that draws and trains side by side starts its ranks itself; other stages then have one.
     is_split = any(own.side_by_side for own in work.values())
     ranks = 1 if sections["trainer"].kind == "torch" or is_split else question.gpus
-    assumptions = told_lengths(lengths)
+    assumptions = length_lines(lengths)
     assumptions += dict.fromkeys(line for own in work.values() for line in own.taken_for_granted)
     not_counted = _unknown_work(work)
     if question.gpu.lower() == "cpu":
@@ -237,7 +237,7 @@ def _lengths(
     return lengths
 
 
-def told_lengths(lengths: Lengths) -> list[str]:
+def length_lines(lengths: Lengths) -> list[str]:
     """A sentence on each length that nobody knows before a run."""
     sources = lengths.sources
     return [
@@ -338,7 +338,7 @@ def _planned(
     kv_tokens = max(1.0, drawn_with.kv_tokens) if drawn_with else 1.0
     start = speed.start_seconds(bool(training or drawing)) if isinstance(speed, CpuSpeed) else 0.0
     flops = training_flops(training, shape, trainer.gradient_checkpointing) if training else 0.0
-    trained = speed.training_seconds(shape, training) + speed.update_seconds(shape, training) if training else 0.0
+    trained = speed.training_seconds(shape, training) if training else 0.0
     drawn = sum(speed.sampling_seconds(shape, part, kv_tokens) for part in drawing)
     return StagePlan(
         name=name,

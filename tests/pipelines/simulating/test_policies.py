@@ -158,16 +158,17 @@ def test_the_paper_by_hand():
     # KV: 80e9 x 0.9 - 15.2e9 over 2 x 28 x 4 x 128 x 2 = 57,344 bytes a token.
     assert setting.kv_tokens == pytest.approx(56.8e9 / 57344)
     # Products overtake the weights' reading at (15.2e9 / 2.68e12) / (15.2e9 / 593.4e12) sequences.
-    assert setting.batch_bound == 221
-    step = setting.replica_sizes().step
+    assert setting.machine(24).batch_bound == 221
+    step = setting.machine(24).sizes.step
     assert step.seconds(100, 0, 1) == pytest.approx(15.2e9 / 2.68e12 + 2e-3)
     # Four updates of 8 P tokens at 40% of 989 TFLOP/s, with 0.5 s and 2 x 15.2e9 / 8 / 40e9 s each.
     seconds = setting.machine(24).training_seconds(1e6)
     assert seconds == pytest.approx(8 * 7.6e9 * 1e6 / (40 * 395.6e12) + 4 * (0.5 + 0.095))
     # Tensor parallel adds two all-reduces a layer.
     large = paper_setting("72B", 64)
-    assert large.replica_sizes().step.fixed == pytest.approx(2e-3 + 160 * 12e-6)
-    assert (large.machine(3).rollout_gpus, large.pull_seconds) == (24, pytest.approx(145.4e9 / 8 / 50e9))
+    built = large.machine(3)
+    assert built.sizes.step.fixed == pytest.approx(2e-3 + 160 * 12e-6)
+    assert (built.rollout_gpus, built.pull_seconds) == (24, pytest.approx(145.4e9 / 8 / 50e9))
     assert len(paper_settings()) == 15
 
 
