@@ -250,7 +250,8 @@ PUBLISHED_RUNS = (
         forward_passes=1,
         step_seconds=5 * 86400 / 230,
         source="verl issue 795: 230 rollout steps in 5 days with DAPO's settings",
-        assumed="mean lengths (prompt 150, response 0.3 of 20,480), no dynamic sampling, one log-prob pass, recomputation",
+        assumed="mean lengths (prompt 150, response 0.3 of 20,480), no dynamic sampling, one log-prob pass, "
+        "recomputation",
     ),
     PublishedRun(
         name="GRPO Qwen3-32B, 32 H100",

@@ -24,7 +24,7 @@ from pipelines.planning.sizes import GIB, Gpu, Shape, find_gpu, named_shape, rea
 from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, CpuSpeed, GpuSpeed, sampling_flops, training_flops
 from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
-from stages.foundations.planned_work import Lengths, ModelSizes, NetworkWork, Work
+from stages.foundations.planned_work import Lengths, NetworkWork, Work
 from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
 
@@ -33,6 +33,12 @@ IDLE_TRAINER = SimpleNamespace(
 )
 IDLE_SAMPLER = SimpleNamespace(kind="torch", dtype="float32", threads=1, max_sequences=1)
 """For recipes that train nothing or sample nothing, and have no such section."""
+RESPONSE_SHARE = 0.3
+"""Of the longest response: what a mean response is assumed to take."""
+PROMPT_SHARE, LONGEST_ASSUMED_PROMPT = 1 / 8, 150
+"""A prompt is assumed to take this share of the context, and at most so many tokens."""
+DRAWN_PER_TRAINED = 2.0
+"""Groups drawn for one that is trained on, under dynamic sampling."""
 PRICE = 2.0
 """Assumed for an hour of any GPU, in any currency: give your own."""
 
@@ -141,10 +147,46 @@ def read_work(root: Path, recipe: str, question: Question) -> RecipeWork:
     params = recipe_params(root, recipe)
     sections = {"trainer": IDLE_TRAINER, "sampler": IDLE_SAMPLER} | check_values(params, recipe)
     stages = [stage for stage in stages_of(read_definitions(root / "dvc.yaml"), params) if stage.reads]
-    sizes = _sizes(stages, sections)
-    shape = _shape(sizes, question, root)
-    lengths = _lengths(stages, sections, sizes, shape, question)
-    return RecipeWork(sections, shape, lengths, {stage.address: _work(stage, sections, lengths) for stage in stages})
+    models = [model(sections) for stage in stages if (model := about(stage.name).model)]
+    if not models:
+        raise UserError("no stage of this recipe brings a language model, and other models are not planned for")
+    if question.config:
+        shape = read_config(Path(question.config))
+    else:
+        shape = named_shape(question.model) if question.model else shape_of(models[0], root)
+    lengths = _lengths(stages, sections, models[0].policy, shape, question)
+    work = {}
+    for stage in stages:
+        work_of = about(stage.name).work
+        work[stage.address] = work_of(sections, stage.address, lengths) if work_of else Work()
+    return RecipeWork(sections, shape, lengths, work)
+
+
+def _lengths(
+    stages: list[GraphStage], sections: Mapping[str, Any], policy: str, shape: Shape, question: Question
+) -> Lengths:
+    """The stated defaults, with what the user or an earlier run says in their place."""
+    context = getattr(sections["sampler"], "max_model_tokens", 0) or shape.max_positions
+    prompt = min(PROMPT_SHARE * context, LONGEST_ASSUMED_PROMPT) if context else LONGEST_ASSUMED_PROMPT
+    values = {"prompt": prompt, "response_share": RESPONSE_SHARE, "drawn_per_trained": DRAWN_PER_TRAINED}
+    said = {
+        "prompt": question.prompt_tokens,
+        "response_share": question.response_share,
+        "drawn_per_trained": question.drawn_per_trained,
+    }
+    lengths = Lengths(
+        **values | {name: value for name, value in said.items() if value is not None},
+        # Random weights end a response with chance 1 / vocabulary a token: theirs are nearly as long as they may be.
+        untrained={policy: 1 / shape.vocabulary} if shape.is_untrained else {},
+        benchmark_problems=question.benchmark_problems,
+        sources={name: "assumed" if value is None else "given" for name, value in said.items()},
+    )
+    if not question.measured:
+        return lengths
+    folder = Path(question.measured)
+    if not folder.is_dir():
+        raise UserError(f"--measured {folder} is no folder: name data/metrics of a finished run")
+    return _measured(lengths, folder, stages)
 
 
 def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) -> Plan:
@@ -200,41 +242,6 @@ def _unknown_work(work: Mapping[str, Work]) -> list[str]:
         for line in own.not_counted:
             stages.setdefault(line, []).append(name)
     return [f"{', '.join(names)}: {line}" for line, names in stages.items()]
-
-
-def _sizes(stages: list[GraphStage], sections: Mapping[str, Any]) -> ModelSizes:
-    models = [about(stage.name).model for stage in stages]
-    found = [model(sections) for model in models if model is not None]
-    if not found:
-        raise UserError("no stage of this recipe brings a language model, and other models are not planned for")
-    return found[0]
-
-
-def _shape(sizes: ModelSizes, question: Question, root: Path) -> Shape:
-    if question.config:
-        return read_config(Path(question.config))
-    return named_shape(question.model) if question.model else shape_of(sizes, root)
-
-
-def _work(stage: GraphStage, sections: Mapping[str, Any], lengths: Lengths) -> Work:
-    work = about(stage.name).work
-    return work(sections, stage.address, lengths) if work else Work()
-
-
-def _lengths(
-    stages: list[GraphStage], sections: Mapping[str, Any], sizes: ModelSizes, shape: Shape, question: Question
-) -> Lengths:
-    context = getattr(sections.get("sampler"), "max_model_tokens", 0) or shape.max_positions
-    lengths = assumed(context, question.prompt_tokens, question.response_share, question.drawn_per_trained)
-    # Random weights end a response with chance 1 / vocabulary a token, so theirs are nearly as long as they may be.
-    untrained = {sizes.policy: 1 / shape.vocabulary} if shape.is_untrained else {}
-    lengths = replace(lengths, untrained=untrained, benchmark_problems=question.benchmark_problems)
-    if question.measured:
-        folder = Path(question.measured)
-        if not folder.is_dir():
-            raise UserError(f"--measured {folder} is no folder: name data/metrics of a finished run")
-        lengths = measured(lengths, folder, stages)
-    return lengths
 
 
 def length_lines(lengths: Lengths) -> list[str]:
@@ -354,29 +361,10 @@ def _planned(
     )
 
 
-RESPONSE_SHARE = 0.3
-"""Of the longest response: what a mean response is assumed to take."""
-PROMPT_SHARE, LONGEST_ASSUMED_PROMPT = 1 / 8, 150
-"""A prompt is assumed to take this share of the context, and at most so many tokens."""
-DRAWN_PER_TRAINED = 2.0
-"""Groups drawn for one that is trained on, under dynamic sampling."""
+def _measured(lengths: Lengths, metrics: Path, stages: Iterable[GraphStage]) -> Lengths:
+    """`lengths` with what the metric files of an earlier run say in their place; UserError when they say nothing.
 
-
-def assumed(context: int, prompt: float | None, share: float | None, drawn: float | None) -> Lengths:
-    """The stated defaults, with what the user gave in their place. `context` is the longest sequence, 0 if unknown."""
-    guess = min(PROMPT_SHARE * context, LONGEST_ASSUMED_PROMPT) if context else LONGEST_ASSUMED_PROMPT
-    given = {"prompt": prompt, "response_share": share, "drawn_per_trained": drawn}
-    values = {"prompt": guess, "response_share": RESPONSE_SHARE, "drawn_per_trained": DRAWN_PER_TRAINED}
-    values |= {name: value for name, value in given.items() if value is not None}
-    sources = {name: "assumed" if value is None else "given" for name, value in given.items()}
-    return Lengths(**values, sources=sources)
-
-
-def measured(lengths: Lengths, metrics: Path, stages: Iterable[GraphStage]) -> Lengths:
-    """`lengths` with what the metric files under `metrics` (data/metrics of an earlier run) say in their place.
-
-    Their keys tell what a stage did: groups drawn and trained on, responses drawn, or tokens trained on. UserError when
-    there are none.
+    Their keys tell what a stage did: groups drawn and trained on, responses drawn, or tokens trained on.
     """
     responses, drawn, trained = dict(lengths.responses), dict(lengths.drawn), dict(lengths.trained)
     for stage in stages:

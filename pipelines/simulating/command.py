@@ -209,15 +209,8 @@ def recipe_setting(
         *(line for line in length_lines(read.lengths) if line.startswith("prompt")),
     ]
     shape, sampler = read.shape, read.sections["sampler"]
-    model = Model(
-        shape.name,
-        shape.parameters,
-        shape.layers,
-        shape.kv_heads,
-        shape.head_size,
-        getattr(sampler, "tensor_parallel", 1),
-        NUMBER_BYTES[sampler.dtype],
-    )
+    width, parallel = NUMBER_BYTES[sampler.dtype], getattr(sampler, "tensor_parallel", 1)
+    model = Model(shape.name, shape.parameters, shape.layers, shape.kv_bytes_per_token(width), parallel, width)
     return Setting(model, gpu, question.gpus, work, constants), assumptions
 
 

@@ -142,8 +142,8 @@ class Model:
     name: str
     parameters: float
     layers: int
-    kv_heads: int
-    head_size: int
+    kv_bytes: int
+    """Of one token's keys and values over all layers."""
     tensor_parallel: int
     """GPUs of a replica."""
     number_bytes: int = 2
@@ -152,11 +152,6 @@ class Model:
     def weights(self) -> float:
         """Bytes."""
         return self.parameters * self.number_bytes
-
-    @property
-    def kv_bytes(self) -> float:
-        """Of one token over all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_size * self.number_bytes
 
 
 @dataclass(frozen=True)
@@ -310,10 +305,11 @@ def paper_settings(model: str = "", gpus: int | None = None) -> list[Setting]:
 
 
 PAPER_MODELS = (
-    # config.json of Qwen2.5 (72B: Qwen2.5-72B, parameters as its model card has them). Tensor parallel: assumption.
-    Model("7B", 7.6e9, 28, 4, 128, 1),
-    Model("32B", 32.8e9, 64, 8, 128, 4),
-    Model("72B", 72.7e9, 80, 8, 128, 8),
+    # Keys and values: 2 x layers x KV heads x head size x 2 bytes, from the config.json of Qwen2.5 (72B: parameters as
+    # its model card has them). Tensor parallel: assumption.
+    Model("7B", 7.6e9, 28, 2 * 28 * 4 * 128 * 2, 1),
+    Model("32B", 32.8e9, 64, 2 * 64 * 8 * 128 * 2, 4),
+    Model("72B", 72.7e9, 80, 2 * 80 * 8 * 128 * 2, 8),
 )
 PAPER_GPUS = {"7B": (16, 32, 64, 128, 256), "32B": (32, 64, 128, 256, 512), "72B": (64, 128, 256, 512, 1024)}
 """Scales: assumption, the paper's own are not in its text."""
