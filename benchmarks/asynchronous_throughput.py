@@ -2,12 +2,13 @@
 
     python -m benchmarks.asynchronous_throughput --work FOLDER [--runs 5] [--steps 10]
 
-Two cores cannot show by computing what asynchrony gains, so a virtual device sleeps each decode step for as long as a
-real one would take: 17 ms alone, 41 ms with 64 sequences. Everything else is real: Ray, journal, relay, repack, groups,
-verifier, and a trainer that learns a tiny policy in a process of its own. Both loops run on the same eight devices and
-the same forced lengths (median 40 tokens, p99 ten times as many, 400 at most), 32 groups of 8 a step; neither trains on
-a device that draws. A run's figure is the time of a step in its middle: at the beginning devices fill up, at the end
-there is nothing left to begin. `whole` is that of all steps behind the first, with the end that every round has.
+Two cores cannot show by computing what asynchrony gains, so a virtual device (benchmarks/virtual_sampler.py) sleeps
+each decode step for as long as a real one would take: 17 ms alone, 41 ms with 64 sequences. Everything else is real:
+Ray, journal, relay, repack, groups, verifier, and a trainer that learns a tiny policy in a process of its own. Both
+loops run on the same eight devices and the same forced lengths (median 40 tokens, p99 ten times as many, 400 at most),
+32 groups of 8 a step; neither trains on a device that draws. A run's figure is the time of a step in its middle: at
+the beginning devices fill up, at the end there is nothing left to begin. `whole` is that of all steps behind the
+first, with the end that every round has.
 
 A figure is refused when the devices slept more than 5% too long: the machine was too busy, and measured itself. The
 same schedules are then simulated with the measured training time. Exit code 1 when something is refused.
@@ -18,16 +19,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.simulating.devices import simulate_devices
+from benchmarks.virtual_sampler import DEVICE, Device
+from pipelines.simulating.replica import DecodeStep, Machine, ReplicaSizes
+from pipelines.simulating.schedules import Schedule, asynchronous, synchronous
 from stages.foundations.tables import PROBLEM, ROLLOUT, read_table, write_table
 from stages.observe.progress import say
 from tests.fakes.taught_policy import rl_flags, write_params
@@ -35,8 +38,6 @@ from tests.fakes.tiny_policy import write_tiny_policy
 
 PROJECT = Path(__file__).resolve().parents[1]
 DEVICES = 8
-ALONE_MS, WITH_64_MS = 17.0, 41.0
-A_SEQUENCE_MS = (WITH_64_MS - ALONE_MS) / 63
 GROUPS, MEMBERS, LIMIT = 32, 8, 400
 MOST_LATENESS = 0.05
 LEFT_OUT = 3
@@ -45,6 +46,7 @@ DRAINING = 4
 """Steps at the end of a run: nothing is begun that no step could train on, so devices run empty."""
 REPACK_SECONDS = 0.5
 BATCH_BOUND = 28
+SIMULATED_STEPS = 20
 
 
 @dataclass(frozen=True)
@@ -124,20 +126,11 @@ def contenders() -> dict[str, dict[str, Any]]:
 
 def _run(work: Path, name: str, changes: dict[str, Any], steps: int) -> Measured:
     """A whole round; when each step ended is read off the files that the round's log writes."""
-    virtual = {
-        "kind": "virtual",
-        "max_sequences": 256,
-        "step_milliseconds": ALONE_MS - A_SEQUENCE_MS,
-        "step_milliseconds_per_sequence": A_SEQUENCE_MS,
-        "step_milliseconds_per_thousand_tokens": 0.0,
-        "read_milliseconds_per_thousand_tokens": 0.0,
-        "lengths": {"median": 40, "p99_over_median": 10.0, "within_group": 0.7},
-        "replicas": {"kind": "ray", "count": DEVICES},
-    }
     params = write_params(
         work / f"{name}.yaml",
         {
-            "sampler": virtual,
+            "sampler.max_sequences": 256,
+            "sampler.replicas": {"kind": "ray", "count": DEVICES},
             "trainer.micro_batch_tokens": 8192,
             "rl.problems_per_step": GROUPS,
             "rl.group_size": MEMBERS,
@@ -153,11 +146,12 @@ def _run(work: Path, name: str, changes: dict[str, Any], steps: int) -> Measured
     out = work / name
     environment = {**os.environ, "RETRACE_TRACKING": "off", "RETRACE_STATE": str(out / "state")}
     environment["PYTHONPATH"] = str(PROJECT)
-    out.mkdir(exist_ok=True)
+    notes = out / "lateness"
+    notes.mkdir(parents=True, exist_ok=True)
+    # Not `-m`: the replicas' processes must find the sampler's module under its own name.
+    command = [sys.executable, "-c", "from benchmarks.virtual_sampler import main; main()", str(notes)]
     with open(out / "log", "wb") as log:
-        round_ = subprocess.Popen(
-            [sys.executable, "-m", "stages", *rl_flags(work, params, out)], cwd=PROJECT, env=environment, stderr=log
-        )
+        round_ = subprocess.Popen([*command, *rl_flags(work, params, out)], cwd=PROJECT, env=environment, stderr=log)
         ended: dict[int, float] = {}
         while round_.poll() is None:
             for file in out.glob("state/scratch/rl_round-*/rollouts/*.parquet"):
@@ -169,10 +163,10 @@ def _run(work: Path, name: str, changes: dict[str, Any], steps: int) -> Measured
     counted = range(LEFT_OUT + 1, steps + LEFT_OUT + 1)
     seconds = ended[counted[-1]] - ended[LEFT_OUT]
     tokens = int(frame[frame["step"].isin(counted)]["response_tokens"].sum())
-    said = re.findall(r"virtual samplers: at most ([\d.]+)", (out / "log").read_text(encoding="utf-8"))
+    lateness = max(float(note.read_text()) for note in notes.iterdir())
     last = max(ended)
     whole = (ended[last] - ended[1]) / (last - 1)
-    return Measured(seconds / steps, whole, tokens / seconds, float(said[-1]), _training_seconds(out))
+    return Measured(seconds / steps, whole, tokens / seconds, lateness, _training_seconds(out))
 
 
 def _training_seconds(out: Path) -> float:
@@ -194,17 +188,7 @@ def _report(work: Path, runs: dict[str, list[Measured]]) -> dict[str, Any]:
     training = statistics.median(run.training_seconds for run in runs["asynchronous"])
     frame = read_table(work / "synchronous-0/rl_1.parquet", ROLLOUT)
     lengths = [list(tokens) for _, tokens in frame.groupby(frame.index // MEMBERS)["response_tokens"]]
-    simulated = simulate_devices(
-        lengths,
-        groups_per_step=GROUPS,
-        training_seconds=training,
-        step_seconds=(ALONE_MS - A_SEQUENCE_MS) / 1e3,
-        sequence_seconds=A_SEQUENCE_MS / 1e3,
-        devices=DEVICES,
-        batch_bound=BATCH_BOUND,
-        repack_seconds=REPACK_SECONDS,
-        warm_up=LEFT_OUT,
-    )
+    simulated = simulate_devices(lengths, GROUPS, training)
     return {
         "seconds_per_step": median,
         "spread": {
@@ -220,6 +204,73 @@ def _report(work: Path, runs: dict[str, list[Measured]]) -> dict[str, Any]:
         "simulated": {name: asdict(one) for name, one in simulated.items()},
         "clock_over_simulated": {name: median[name] / simulated[name].seconds_per_step for name in median},
         "refused": [name for name, value in late.items() if value > MOST_LATENESS],
+    }
+
+
+class Repeating(list[list[int]]):
+    """Lengths of groups, from the first again after the last."""
+
+    def __getitem__(self, group: int) -> list[int]:
+        return super().__getitem__(group % len(self))
+
+
+@dataclass(frozen=True)
+class DeviceRun:
+    """One schedule, simulated."""
+
+    seconds_per_step: float
+    tokens_per_second: float
+    """Drawn by all devices."""
+    consumed_staleness_mean: float
+    consumed_staleness_max: int
+    idle_share: float
+    """Of the devices' time, without a sequence."""
+
+
+def simulate_devices(
+    groups: Sequence[Sequence[int]], groups_per_step: int, training_seconds: float, device: Device = DEVICE
+) -> dict[str, DeviceRun]:
+    """Each contender on `DEVICES` devices that sleep, beside a trainer that is none of them.
+
+    `groups` holds the response tokens of each group in the order of issue. A step trains on `groups_per_step` whole
+    groups for `training_seconds`. Weights travel in no time.
+    """
+    step = DecodeStep(device.step_seconds, read=0.0, read_token=0.0, multiply=device.sequence_seconds)
+    machine = Machine(
+        sizes=ReplicaSizes(
+            step=step,
+            prefill_token=0.0,
+            prompt_tokens=0,
+            prefilled_prompt=0.0,
+            kv_tokens=float("inf"),
+            admitted_tokens=float("inf"),
+            most_sequences=1_000_000,
+        ),
+        replicas=DEVICES,
+        rollout_gpus=DEVICES,
+        groups=groups_per_step,
+        group_size=max(map(len, groups)),
+        update_seconds=lambda tokens: training_seconds,
+        minibatches=1,
+        switch_seconds=0.0,
+        collective_seconds=0.0,
+        push_seconds=0.0,
+        broadcast_seconds=0.0,
+        pull_seconds=0.0,
+        batch_bound=BATCH_BOUND,
+        repack_seconds=REPACK_SECONDS,
+    )
+    lengths = Repeating(groups)
+    outcomes = {
+        "synchronous": synchronous(machine, lengths, SIMULATED_STEPS),
+        "asynchronous": asynchronous(machine, lengths, LEFT_OUT, SIMULATED_STEPS, Schedule(False)),
+        "asynchronous_repack": asynchronous(machine, lengths, LEFT_OUT, SIMULATED_STEPS, Schedule(True)),
+    }
+    return {
+        name: DeviceRun(
+            one.seconds_per_step, one.tokens_per_second, one.consumed_mean, one.consumed_max, one.idle_share
+        )
+        for name, one in outcomes.items()
     }
 
 

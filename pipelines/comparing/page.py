@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.comparing.results import CHARACTERS, RESPONSES, Benchmark, Comparison, Examples, Findings
+from pipelines.text_tables import aligned
 from stages.algorithms.estimators import FEWEST_PROBLEMS, LARGEST_P, Interval
 from stages.pages.drawing import BAD, GOOD, INK, MUTED, WIDE, Chart, Row, cut, intervals
 from stages.pages.page import fill_page, markdown_table, metric_label, points
@@ -173,12 +174,10 @@ def text_table(findings: Findings) -> str:
     """Aligned columns for a terminal, with the notes below."""
     rows = [list(HEAD), *(cells(one) for one in findings.comparisons)]
     kept = [place for place in range(len(HEAD)) if HEAD[place] != "seeds" or any(r[place] != ABSENT for r in rows[1:])]
-    widths = [max(len(row[place]) for row in rows) for place in kept]
-    lines = [
-        "  ".join(row[place].ljust(width) for place, width in zip(kept, widths, strict=True)).rstrip() for row in rows
-    ]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join([*lines, "", *notes(findings)])
+    columns = [[row[place] for row in rows] for place in kept]
+    rule = ["-" * max(map(len, column)) for column in columns]
+    head, *lines = zip(*columns, strict=True)
+    return "\n".join([*aligned([head, rule, *lines], left_columns=len(kept)), "", *notes(findings)])
 
 
 def markdown(findings: Findings) -> str:

@@ -11,10 +11,19 @@ from typing import Annotated, Any
 
 import typer
 
-from pipelines.planning.pictures import PicturePlan, has_only_pictures, make_picture_plan, picture_dict, picture_lines
-from pipelines.planning.plan import Plan, Question, StagePlan, make_plan, recipe_params
+from pipelines.planning.plan import (
+    PictureStage,
+    Plan,
+    Question,
+    StagePlan,
+    has_only_pictures,
+    make_picture_plan,
+    make_plan,
+    recipe_params,
+)
 from pipelines.planning.sizes import GPUS, NUMBER_BYTES, named_shape
 from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, GpuSpeed
+from pipelines.text_tables import aligned
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.foundations.planned_work import ResponseLengths, Sampling, Training
@@ -65,17 +74,14 @@ def plan(
         )
         _refuse_gpu_options(question)
         params = recipe_params(PROJECT, recipe)
-        made: Plan | PicturePlan
         if has_only_pictures(PROJECT, params):
             made = make_picture_plan(PROJECT, recipe, params, question)
-            told, lines = picture_dict(made), picture_lines(made)
         else:
             made = make_plan(PROJECT, recipe, question)
-            told, lines = as_dict(made), lines_of(made)
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
-    typer.echo(json.dumps(told, indent=2) if as_json else "\n".join(lines))
+    typer.echo(json.dumps(as_dict(made), indent=2) if as_json else "\n".join(lines_of(made)))
     raise typer.Exit(1 if made.problems else 0)
 
 
@@ -92,24 +98,28 @@ def _refuse_gpu_options(question: Question) -> None:
 
 def as_dict(made: Plan) -> dict[str, Any]:
     """The plan in plain numbers: bytes, tokens, FLOPs, seconds."""
+    shape = made.shape
     return {
         "recipe": made.recipe,
-        "model": {"name": made.shape.name, "parameters": made.shape.parameters},
+        **({"model": {"name": shape.name, "parameters": shape.parameters}} if shape else {}),
         "device": made.device,
         "gpus": made.gpus,
         "hours": made.hours,
         "cost": made.cost,
-        "stages": [_stage_dict(stage) for stage in made.stages],
+        "stages": [_stage_dict(stage) if shape else _picture_dict(stage) for stage in made.stages],
         "problems": made.problems,
         "assumptions": made.assumptions,
-        "not_counted": made.not_counted,
+        **({"not_counted": made.not_counted} if shape else {}),
     }
 
 
 def _stage_dict(stage: StagePlan) -> dict[str, Any]:
+    memory = {f"training_{name}": value for name, value in vars(stage.training).items()} if stage.training else {}
+    if stage.sampling:
+        memory |= {"sampling_weights": stage.sampling.weights, "sampling_kv_cache": max(0.0, stage.sampling.kv_cache)}
     return {
         "name": stage.name,
-        "memory_bytes": _memory(stage),
+        "memory_bytes": memory,
         "trained_tokens": stage.trained_tokens,
         "drawn_tokens": stage.drawn_tokens,
         "flops": stage.flops,
@@ -119,62 +129,50 @@ def _stage_dict(stage: StagePlan) -> dict[str, Any]:
     }
 
 
-def _memory(stage: StagePlan) -> dict[str, float]:
-    held = {f"training_{name}": value for name, value in vars(stage.training).items()} if stage.training else {}
-    if stage.sampling:
-        held |= {"sampling_weights": stage.sampling.weights, "sampling_kv_cache": max(0.0, stage.sampling.kv_cache)}
-    return held
+def _picture_dict(stage: PictureStage) -> dict[str, Any]:
+    return {
+        "name": stage.name,
+        "trained_parameters": stage.work.trained,
+        "held_parameters": stage.work.held,
+        "memory_bytes": stage.memory_bytes,
+        "flops": stage.flops,
+        "seconds": stage.seconds,
+    }
 
 
 def lines_of(made: Plan) -> list[str]:
     """A table for people; stages that only read and write tables are one line."""
-    title = f"{made.recipe} on {made.gpus} x {made.device}" if made.gpus > 1 else f"{made.recipe} on {made.device}"
-    heads = [
-        "stage",
-        "weights",
-        "gradients",
-        "optimizer",
-        "activations",
-        "KV cache",
-        "trained",
-        "drawn",
-        "FLOPs",
-        "time",
-    ]
-    rows = [_row(stage) for stage in made.stages if stage.training or stage.sampling]
-    tables = [stage for stage in made.stages if not (stage.training or stage.sampling)]
-    seconds = sum(stage.seconds for stage in tables)
-    rows.append([f"{len(tables)} table stages", *[""] * 8, _time(seconds) if seconds else "not counted"])
-    rows.append(["in all, at least", *[""] * 8, _time(made.hours * 3600)])
-    widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
-    table = [
-        "  ".join(
-            cell.ljust(width) if not number else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in [heads, *rows]
-    ]
+    if made.shape:
+        heads = ["stage", "weights", "gradients", "optimizer", "activations", "KV cache", "trained", "drawn"]
+        rows = [_row(stage) for stage in made.stages if stage.training or stage.sampling]
+        tables = [stage for stage in made.stages if not (stage.training or stage.sampling)]
+        seconds = sum(stage.seconds for stage in tables)
+        rows.append([f"{len(tables)} table stages", *[""] * 8, _time(seconds) if seconds else "not counted"])
+        model = f": {made.shape.name}, {_short(made.shape.parameters)} parameters"
+    else:
+        heads, model = ["stage", "trained", "held", "weights", "gradients", "optimizer"], ""
+        rows = [_picture_row(stage) for stage in made.stages]
+    rows.append(["in all, at least", *[""] * len(heads), _time(made.hours * 3600)])
+    device = f"{made.gpus} x {made.device}" if made.gpus > 1 else made.device
     lines = [
-        f"{title}: {made.shape.name}, {_short(made.shape.parameters)} parameters; memory in GB a device",
+        f"{made.recipe} on {device}{model}; memory in GB a device",
         "",
-        *table,
+        *aligned([[*heads, "FLOPs", "time"], *rows]),
     ]
     if made.price:
         devices = f"{made.gpus} GPU{'s' if made.gpus > 1 else ''}"
         lines += ["", f"at least {made.hours:,.1f} hours x {devices} x {made.price:g} = {made.cost:,.0f}"]
-    lines += ["", "Not counted:", *(f"  {text}" for text in made.not_counted)]
-    lines += ["", "Taken for granted:", *(f"  {text}" for text in made.assumptions)]
-    if made.problems:
-        lines += ["", "Will not fit:", *(f"  {text}" for text in made.problems)]
+    parts = {"Not counted": made.not_counted, "Taken for granted": made.assumptions, "Will not fit": made.problems}
+    for title, texts in parts.items():
+        lines += ["", f"{title}:", *(f"  {text}" for text in texts)] if texts else []
     return lines
 
 
 def _row(stage: StagePlan) -> list[str]:
     held, drawn = stage.training, stage.sampling
-    weights = [part.weights for part in (held, drawn) if part]
     return [
         stage.name,
-        "+".join(_gb(value) for value in weights),
+        "+".join(_gb(part.weights) for part in (held, drawn) if part),
         *((_gb(held.gradients), _gb(held.optimizer), _gb(held.activations)) if held else ("", "", "")),
         _gb(max(0.0, drawn.kv_cache)) if drawn else "",
         _short(stage.trained_tokens) if stage.trained_tokens else "",
@@ -184,18 +182,14 @@ def _row(stage: StagePlan) -> list[str]:
     ]
 
 
-def published_lines(mfu: float, bandwidth_share: float) -> list[str]:
-    """Each published run beside what the formulas say of it."""
-    lines = []
-    for run in PUBLISHED_RUNS:
-        found = compare(run, mfu, bandwidth_share)
-        lines += [
-            f"{run.name}: {found.seconds:,.0f} s a step planned (training {found.training:,.0f}, sampling "
-            f"{found.sampling:,.0f}), {run.step_seconds:,.0f} published, {found.deviation:+.0%}",
-            f"    {run.source}",
-            *([f"    not published, assumed: {run.assumed}"] if run.assumed else []),
-        ]
-    return lines
+def _picture_row(stage: PictureStage) -> list[str]:
+    return [
+        stage.name,
+        *(f"{count / 1e6:,.1f}M" if count else "" for count in (stage.work.trained, stage.work.held)),
+        *(f"{value / 1e9:.2f}" if value else "" for value in stage.memory_bytes.values()),
+        f"{stage.flops:.1e}",
+        _time(stage.seconds),
+    ]
 
 
 def _gb(value: float) -> str:
@@ -216,29 +210,28 @@ def _time(seconds: float) -> str:
 
 
 MEMORY_SHARE_OF_SAMPLER = 0.8
+PUBLISHED_PROMPT = 150
+"""Mean tokens; assumed for every run, because none of the sources says."""
 
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """One synchronous RL step of a run: every GPU samples, then every GPU trains."""
+    """One synchronous RL step of a run: every GPU samples, then every GPU trains, with gradient checkpointing."""
 
     name: str
-    source: str
     model: str
     gpu: str
     gpus: int
     gpus_per_replica: int
     responses: int
-    """Trained on in one step."""
-    drawn_per_trained: float
-    prompt: float
+    """Drawn and trained on in one step."""
     response: float
     """Mean tokens."""
     longest: int
     forward_passes: int
     """Over all trained tokens without gradient: proximal and reference log-probs."""
-    is_checkpointed: bool
     step_seconds: float
+    source: str
     assumed: str
     """What the source does not say."""
 
@@ -246,109 +239,94 @@ class PublishedRun:
 NEMO = "NVIDIA NeMo RL 0.4, docs/about/performance-summary.md, on policy"
 PUBLISHED_RUNS = (
     PublishedRun(
-        "DAPO Qwen2.5-32B, 128 A800",
-        "verl issue 795: 230 rollout steps in 5 days with DAPO's settings",
-        "Qwen2.5-32B",
-        "A800",
-        128,
-        4,
-        512 * 16,
-        1.0,
-        150,
-        0.3 * 20480,
-        20480,
-        1,
-        True,
-        5 * 86400 / 230,
-        "mean lengths (prompt 150, response 0.3 of 20,480), no dynamic sampling, one log-prob pass, recomputation",
+        name="DAPO Qwen2.5-32B, 128 A800",
+        model="Qwen2.5-32B",
+        gpu="A800",
+        gpus=128,
+        gpus_per_replica=4,
+        responses=512 * 16,
+        response=0.3 * 20480,
+        longest=20480,
+        forward_passes=1,
+        step_seconds=5 * 86400 / 230,
+        source="verl issue 795: 230 rollout steps in 5 days with DAPO's settings",
+        assumed="mean lengths (prompt 150, response 0.3 of 20,480), no dynamic sampling, one log-prob pass, "
+        "recomputation",
     ),
     PublishedRun(
-        "GRPO Qwen3-32B, 32 H100",
-        NEMO,
-        "Qwen3-32B",
-        "H100",
-        32,
-        4,
-        2048,
-        1.0,
-        150,
-        3206 - 150,
-        4096 - 150,
-        2,
-        True,
-        393,
-        "prompt 150 of the mean 3,206; two log-prob passes, recomputation",
+        name="GRPO Qwen3-32B, 32 H100",
+        model="Qwen3-32B",
+        gpu="H100",
+        gpus=32,
+        gpus_per_replica=4,
+        responses=2048,
+        response=3206 - PUBLISHED_PROMPT,
+        longest=4096 - PUBLISHED_PROMPT,
+        forward_passes=2,
+        step_seconds=393,
+        source=NEMO,
+        assumed="prompt 150 of the mean 3,206; two log-prob passes, recomputation",
     ),
     PublishedRun(
-        "GRPO Llama-3.1-8B, 16 H100",
-        NEMO,
-        "Llama-3.1-8B",
-        "H100",
-        16,
-        1,
-        2048,
-        1.0,
-        150,
-        1060 - 150,
-        4096 - 150,
-        2,
-        True,
-        97.7,
-        "prompt 150 of the mean 1,060; two log-prob passes, recomputation",
+        name="GRPO Llama-3.1-8B, 16 H100",
+        model="Llama-3.1-8B",
+        gpu="H100",
+        gpus=16,
+        gpus_per_replica=1,
+        responses=2048,
+        response=1060 - PUBLISHED_PROMPT,
+        longest=4096 - PUBLISHED_PROMPT,
+        forward_passes=2,
+        step_seconds=97.7,
+        source=NEMO,
+        assumed="prompt 150 of the mean 1,060; two log-prob passes, recomputation",
     ),
 )
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Seconds of one step by the formulas, and how far they are from the published figure."""
-
-    training: float
-    sampling: float
-    published: float
-
-    @property
-    def seconds(self) -> float:
-        return self.training + self.sampling
-
-    @property
-    def deviation(self) -> float:
-        return self.seconds / self.published - 1
+def published_lines(mfu: float, bandwidth_share: float) -> list[str]:
+    """Each published run beside what the formulas say of it."""
+    lines = []
+    for run in PUBLISHED_RUNS:
+        training, sampling = planned_step(run, mfu, bandwidth_share)
+        lines += [
+            f"{run.name}: {training + sampling:,.0f} s a step planned (training {training:,.0f}, sampling "
+            f"{sampling:,.0f}), {run.step_seconds:,.0f} published, {(training + sampling) / run.step_seconds - 1:+.0%}",
+            f"    {run.source}",
+            f"    not published, assumed: {run.assumed}",
+        ]
+    return lines
 
 
-def compare(run: PublishedRun, mfu: float, bandwidth_share: float) -> Compared:
-    """Plans one step of `run` as any recipe is planned."""
-    shape, gpu = named_shape(run.model), GPUS[run.gpu]
-    replicas = run.gpus // run.gpus_per_replica
+def planned_step(run: PublishedRun, mfu: float, bandwidth_share: float) -> tuple[float, float]:
+    """Seconds of training and of sampling in one step, planned as any recipe is."""
+    shape, gpu, width = named_shape(run.model), GPUS[run.gpu], NUMBER_BYTES["bfloat16"]
     speed = GpuSpeed(
         gpu,
-        run.gpus,
-        replicas,
-        run.gpus_per_replica,
-        "bfloat16",
-        "bfloat16",
-        run.is_checkpointed,
-        10**9,
-        mfu,
-        bandwidth_share,
+        training_gpus=run.gpus,
+        replicas=run.gpus // run.gpus_per_replica,
+        gpus_per_replica=run.gpus_per_replica,
+        trainer_dtype="bfloat16",
+        sampler_dtype="bfloat16",
+        is_checkpointed=True,
+        max_sequences=10**9,
+        mfu=mfu,
+        bandwidth_share=bandwidth_share,
     )
     lengths = ResponseLengths(run.response, run.longest)
-    sequence = run.prompt + run.response
-    square = run.prompt**2 + 2 * run.prompt * run.response + lengths.mean_square
+    sequence = PUBLISHED_PROMPT + run.response
+    square = PUBLISHED_PROMPT**2 + 2 * PUBLISHED_PROMPT * run.response + lengths.mean_square
     tokens = run.responses * sequence
     training = Training(
         tokens=tokens,
         response_tokens=run.responses * run.response,
         forward_tokens=run.forward_passes * tokens,
         context=square / sequence,
-        longest=int(run.prompt) + run.longest,
+        longest=PUBLISHED_PROMPT + run.longest,
         updates=1,
         kind="adamw",
     )
-    sampling = Sampling(1, run.drawn_per_trained * run.responses / 16, 16, run.prompt, lengths)
-    weights = shape.parameters * NUMBER_BYTES["bfloat16"]
-    room = gpu.memory_gb * 1e9 * MEMORY_SHARE_OF_SAMPLER * run.gpus_per_replica - weights
-    kv_tokens = room / shape.kv_bytes_per_token(NUMBER_BYTES["bfloat16"])
-    return Compared(
-        speed.training_seconds(shape, training), speed.sampling_seconds(shape, sampling, kv_tokens), run.step_seconds
-    )
+    sampling = Sampling(1, run.responses / 16, 16, PUBLISHED_PROMPT, lengths)
+    room = gpu.memory_gb * 1e9 * MEMORY_SHARE_OF_SAMPLER * run.gpus_per_replica - shape.parameters * width
+    kv_tokens = room / shape.kv_bytes_per_token(width)
+    return speed.training_seconds(shape, training), speed.sampling_seconds(shape, sampling, kv_tokens)

@@ -14,12 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelines.planning.sizes import GIB, NUMBER_BYTES, Gpu, Shape
+from stages.engines.trainers.params import BUCKET_ELEMENTS, CHUNK_TOKENS
 from stages.foundations.planned_work import SideBySide, Work
 
-LOGIT_TOKENS = 4096
-"""Tokens whose logits the trainer holds at once (stages/engines/policies/statistics.py)."""
-BUCKET_BYTES = 2 * 4 * 100_000_000
-"""DeepSpeed's buckets for reducing gradients and gathering weights (stages/engines/trainers/deepspeed_trainer.py)."""
 CONTEXT_BYTES = 1.0 * GIB
 """CUDA's own context and the libraries' workspaces on each GPU; an assumption."""
 
@@ -68,7 +65,8 @@ def training_memory(
     weights, gradients, state = count * width, count * 4, count * 4 * (moments + is_mixed)
     if trainer.kind == "deepspeed":
         zero = trainer.zero_stage
-        buffers += BUCKET_BYTES if zero else 0
+        # Two buckets of float32, for reducing gradients and for gathering weights.
+        buffers += 2 * 4 * BUCKET_ELEMENTS if zero else 0
         state /= ranks if zero >= 1 else 1
         gradients /= ranks if zero >= 2 else 1
         weights /= ranks if zero == 3 else 1
@@ -95,7 +93,7 @@ def activation_bytes(shape: Shape, tokens: int, width: int, is_checkpointed: boo
     heads = (shape.heads * 2 + shape.kv_heads * 2) * shape.head_size
     norm = (4 + 2 * width) * shape.hidden * tokens
     layer = 2 * norm + (heads + 4 * shape.feed_forward) * width * tokens
-    logits = width * min(tokens, LOGIT_TOKENS) * shape.vocabulary
+    logits = width * min(tokens, CHUNK_TOKENS) * shape.vocabulary
     if is_checkpointed:
         return shape.layers * shape.hidden * width * tokens + norm + max(layer, logits)
     return shape.layers * layer + norm + logits
@@ -114,52 +112,93 @@ def sampling_memory(shape: Shape, sampler: Any, gpu: Gpu, sequences: float, toke
     return SamplingMemory(weights, tokens * per_token, tokens, CONTEXT_BYTES)
 
 
-def misfits(
-    stage: str,
-    gpu: Gpu,
-    trainer: Any,
-    sampler: Any,
+def problems_of(
+    name: str,
+    item: Work,
     training: TrainingMemory | None,
     sampling: SamplingMemory | None,
-    longest: float,
-    has_shared_gpu: bool,
+    sections: Mapping[str, Any],
+    shape: Shape,
+    gpu: Gpu,
+    gpus: int,
+    is_split: bool,
 ) -> Iterator[str]:
-    """Sentences on what does not fit, each with what to change. `longest`: prompt and response tokens."""
-    memory = gpu.memory_gb * 1e9
-    if training and training.total > memory:
+    """Sentences on a stage that does not fit, each with what to change.
+
+    `is_split`: a stage of the recipe draws and trains side by side.
+    """
+    trainer, sampler, memory = sections["trainer"], sections["sampler"], gpu.memory_gb * 1e9
+    longest = max((part.prompt_tokens + part.lengths.most for part in item.sampling), default=0.0)
+    if gpu.name == "cpu":
+        copies = item.side_by_side.replicas if item.side_by_side else 1
+        total = (training.total if training else 0.0) + (sampling.total * copies if sampling else 0.0)
+        if total > memory:
+            yield f"{name}: needs {total / 1e9:.1f} GB and this machine has {gpu.memory_gb:.1f}"
+    else:
+        if training and training.total > memory:
+            yield (
+                f"{name}: training needs {training.total / 1e9:.0f} GB a GPU and a {gpu.name} has "
+                f"{gpu.memory_gb:.0f}: " + _training_remedy(trainer, training, memory)
+            )
+        if sampling:
+            yield from _sampling_problems(name, gpu, sampler, sampling, longest)
+        if training and sampling and item.side_by_side is None:  # both on rank 0's GPU
+            held = memory * sampler.memory_fraction if sampler.kind == "vllm" else sampling.total
+            if training.total <= memory < training.total + held:
+                yield (
+                    f"{name}: trainer ({training.total / 1e9:.0f} GB) and sampler ({held / 1e9:.0f} GB) share rank 0's "
+                    f"GPU of {gpu.memory_gb:.0f} GB: " + _sharing_remedy(sampler, 1 - training.total / memory)
+                )
+        if item.side_by_side:
+            yield from _too_few_gpus(name, item.side_by_side, sampler, gpus)
+    if item.training and gpus > 1 and not is_split and trainer.kind == "torch":
         yield (
-            f"{stage}: training needs {training.total / 1e9:.0f} GB a GPU and a {gpu.name} has {gpu.memory_gb:.0f}: "
-            + _training_remedy(trainer, training, memory)
+            f"{name}: trainer.kind torch uses one GPU of {gpus}: set trainer.kind deepspeed and "
+            "launch.command.kind torchrun"
         )
-    if sampling and sampler.kind == "vllm":
-        if sampling.kv_cache <= 0:
-            yield (
-                f"{stage}: the sampler's weights take {sampling.weights / 1e9:.0f} GB a GPU, more than "
-                f"sampler.memory_fraction {sampler.memory_fraction} of it: raise sampler.tensor_parallel (now "
-                f"{sampler.tensor_parallel}) or memory_fraction"
-            )
-        elif sampling.kv_tokens < longest:
-            yield (
-                f"{stage}: the key-value cache holds {sampling.kv_tokens:,.0f} tokens, less than one sequence of "
-                f"{longest:,.0f}: raise sampler.memory_fraction or tensor_parallel, or lower max_response_tokens"
-            )
-        if longest > sampler.max_model_tokens:
-            yield (
-                f"{stage}: a prompt and its longest response take {longest:,.0f} tokens, more than "
-                f"sampler.max_model_tokens {sampler.max_model_tokens}: raise it, or lower max_response_tokens"
-            )
-    elif sampling and sampling.total > memory:
+    if shape.max_positions and longest > shape.max_positions:
         yield (
-            f"{stage}: sampling needs {sampling.total / 1e9:.0f} GB and a {gpu.name} has {gpu.memory_gb:.0f}: lower "
-            "sampler.max_sequences, or take sampler.kind vllm, which pages its cache"
+            f"{name}: a prompt and its longest response take {longest:,.0f} tokens, more than the policy's "
+            f"{shape.max_positions:,} positions: lower max_response_tokens"
         )
-    if training and sampling and has_shared_gpu:
-        held = memory * sampler.memory_fraction if sampler.kind == "vllm" else sampling.total
-        if training.total <= memory < training.total + held:
+
+
+def _sampling_problems(name: str, gpu: Gpu, sampler: Any, sampling: SamplingMemory, longest: float) -> Iterator[str]:
+    """`longest`: prompt and response tokens."""
+    if sampler.kind != "vllm":
+        if sampling.total > gpu.memory_gb * 1e9:
             yield (
-                f"{stage}: trainer ({training.total / 1e9:.0f} GB) and sampler ({held / 1e9:.0f} GB) share rank 0's "
-                f"GPU of {gpu.memory_gb:.0f} GB: " + _sharing_remedy(sampler, 1 - training.total / memory)
+                f"{name}: sampling needs {sampling.total / 1e9:.0f} GB and a {gpu.name} has {gpu.memory_gb:.0f}: lower "
+                "sampler.max_sequences, or take sampler.kind vllm, which pages its cache"
             )
+        return
+    if sampling.kv_cache <= 0:
+        yield (
+            f"{name}: the sampler's weights take {sampling.weights / 1e9:.0f} GB a GPU, more than "
+            f"sampler.memory_fraction {sampler.memory_fraction} of it: raise sampler.tensor_parallel (now "
+            f"{sampler.tensor_parallel}) or memory_fraction"
+        )
+    elif sampling.kv_tokens < longest:
+        yield (
+            f"{name}: the key-value cache holds {sampling.kv_tokens:,.0f} tokens, less than one sequence of "
+            f"{longest:,.0f}: raise sampler.memory_fraction or tensor_parallel, or lower max_response_tokens"
+        )
+    if longest > sampler.max_model_tokens:
+        yield (
+            f"{name}: a prompt and its longest response take {longest:,.0f} tokens, more than "
+            f"sampler.max_model_tokens {sampler.max_model_tokens}: raise it, or lower max_response_tokens"
+        )
+
+
+def _too_few_gpus(name: str, own: SideBySide, sampler: Any, gpus: int) -> Iterator[str]:
+    parallel = getattr(sampler, "tensor_parallel", 1)
+    needed = own.replicas * parallel + own.trainer_ranks
+    if needed > gpus:
+        yield (
+            f"{name}: {own.replicas} replica(s) over {parallel} GPU(s) each and {own.trainer_ranks} trainer rank(s) "
+            f"work side by side on {needed} GPUs, and --gpus is {gpus}: raise it, or lower sampler.replicas.count, "
+            "sampler.tensor_parallel or rl.loop.trainer_ranks"
+        )
 
 
 def _training_remedy(trainer: Any, training: TrainingMemory, memory: float) -> str:
@@ -183,64 +222,3 @@ def _sharing_remedy(sampler: Any, free_share: float) -> str:
     if sampler.kind == "vllm" and free_share >= 0.05:
         return f"lower sampler.memory_fraction to {free_share:.2f}"
     return "raise sampler.tensor_parallel, raise trainer.zero_stage, or lower sampler.max_sequences"
-
-
-def problems_of(
-    name: str,
-    item: Work,
-    training: TrainingMemory | None,
-    sampling: SamplingMemory | None,
-    sections: Mapping[str, Any],
-    shape: Shape,
-    gpu: Gpu,
-    gpus: int,
-    is_split: bool,
-) -> list[str]:
-    """Sentences on a stage that does not fit; `is_split`: a stage of the recipe draws and trains side by side."""
-    longest = max((part.prompt_tokens + part.lengths.most for part in item.sampling), default=0.0)
-    found = (
-        list(
-            misfits(
-                name,
-                gpu,
-                sections["trainer"],
-                sections["sampler"],
-                training,
-                sampling,
-                longest,
-                item.side_by_side is None,
-            )
-        )
-        if gpu.name != "cpu"
-        else []
-    )
-    if gpu.name != "cpu" and item.side_by_side:
-        found += _too_few_gpus(name, item.side_by_side, sections["sampler"], gpus)
-    if gpu.name == "cpu":
-        copies = item.side_by_side.replicas if item.side_by_side else 1
-        total = (training.total if training else 0.0) + (sampling.total * copies if sampling else 0.0)
-        if total > gpu.memory_gb * 1e9:
-            found.append(f"{name}: needs {total / 1e9:.1f} GB and this machine has {gpu.memory_gb:.1f}")
-    if item.training and gpus > 1 and not is_split and sections["trainer"].kind == "torch":
-        found.append(
-            f"{name}: trainer.kind torch uses one GPU of {gpus}: set trainer.kind deepspeed and "
-            "launch.command.kind torchrun"
-        )
-    if shape.max_positions and longest > shape.max_positions:
-        found.append(
-            f"{name}: a prompt and its longest response take {longest:,.0f} tokens, more than the policy's "
-            f"{shape.max_positions:,} positions: lower max_response_tokens"
-        )
-    return found
-
-
-def _too_few_gpus(name: str, own: SideBySide, sampler: Any, gpus: int) -> list[str]:
-    parallel = getattr(sampler, "tensor_parallel", 1)
-    needed = own.replicas * parallel + own.trainer_ranks
-    if needed <= gpus:
-        return []
-    return [
-        f"{name}: {own.replicas} replica(s) over {parallel} GPU(s) each and {own.trainer_ranks} trainer rank(s) work "
-        f"side by side on {needed} GPUs, and --gpus is {gpus}: raise it, or lower sampler.replicas.count, "
-        "sampler.tensor_parallel or rl.loop.trainer_ranks"
-    ]

@@ -1,37 +1,44 @@
 """Puts a plan together: the recipe's stages, what each holds and does, how long that takes and what does not fit.
 
-Lengths of prompts and responses are assumed, given, or read from an earlier run's metric files.
+`make_plan` is for recipes with a language model; lengths of prompts and responses are assumed, given, or read from an
+earlier run's metric files. `make_picture_plan` is for recipes whose networks only read and draw pictures.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import psutil
 
 from pipelines.graph.recipes import read_recipe, recipe_names
 from pipelines.graph.schema import check_values
 from pipelines.planning.memory import SamplingMemory, TrainingMemory, problems_of, sampling_memory, training_memory
-from pipelines.planning.sizes import Gpu, Shape, find_gpu, named_shape, read_config, shape_of
+from pipelines.planning.sizes import GIB, Gpu, Shape, find_gpu, named_shape, read_config, shape_of
 from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, CpuSpeed, GpuSpeed, sampling_flops, training_flops
 from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
-from stages.foundations.planned_work import Lengths, ModelSizes, Work
+from stages.foundations.planned_work import Lengths, NetworkWork, Work
 from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
 
-SMALL_POLICY, MOST_LANES = 8_000_000, 4
-"""As stages/engines/samplers/torch_sampler.py: up to this size a batch is decoded on each thread."""
 IDLE_TRAINER = SimpleNamespace(
     kind="torch", dtype="float32", threads=1, micro_batch_tokens=1, gradient_checkpointing=False
 )
 IDLE_SAMPLER = SimpleNamespace(kind="torch", dtype="float32", threads=1, max_sequences=1)
 """For recipes that train nothing or sample nothing, and have no such section."""
+RESPONSE_SHARE = 0.3
+"""Of the longest response: what a mean response is assumed to take."""
+PROMPT_SHARE, LONGEST_ASSUMED_PROMPT = 1 / 8, 150
+"""A prompt is assumed to take this share of the context, and at most so many tokens."""
+DRAWN_PER_TRAINED = 2.0
+"""Groups drawn for one that is trained on, under dynamic sampling."""
 PRICE = 2.0
 """Assumed for an hour of any GPU, in any currency: give your own."""
 
@@ -78,15 +85,27 @@ class StagePlan:
 
 
 @dataclass(frozen=True)
+class PictureStage:
+    """One stage with networks of pictures."""
+
+    name: str
+    work: NetworkWork
+    flops: float
+    memory_bytes: dict[str, float]
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Plan:
     """All stages of a recipe on one kind of device."""
 
     recipe: str
-    shape: Shape
+    shape: Shape | None
+    """None where there is no language model: then the stages are `PictureStage`s."""
     device: str
     gpus: int
     price: float
-    stages: list[StagePlan]
+    stages: list[Any]
     problems: list[str]
     assumptions: list[str] = field(default_factory=list)
     not_counted: list[str] = field(default_factory=list)
@@ -127,15 +146,47 @@ def read_work(root: Path, recipe: str, question: Question) -> RecipeWork:
     """Of the recipe `recipe` (a name, or a parameter file). UserError for what cannot be known or is not there."""
     params = recipe_params(root, recipe)
     sections = {"trainer": IDLE_TRAINER, "sampler": IDLE_SAMPLER} | check_values(params, recipe)
-    if sections["sampler"].kind == "virtual":
-        raise UserError(
-            "sampler.kind virtual computes nothing: there is nothing to plan; set sampler.kind torch or vllm"
-        )
     stages = [stage for stage in stages_of(read_definitions(root / "dvc.yaml"), params) if stage.reads]
-    sizes = _sizes(stages, sections)
-    shape = _shape(sizes, question, root)
-    lengths = _lengths(stages, sections, sizes, shape, question)
-    return RecipeWork(sections, shape, lengths, {stage.address: _work(stage, sections, lengths) for stage in stages})
+    models = [model(sections) for stage in stages if (model := about(stage.name).model)]
+    if not models:
+        raise UserError("no stage of this recipe brings a language model, and other models are not planned for")
+    if question.config:
+        shape = read_config(Path(question.config))
+    else:
+        shape = named_shape(question.model) if question.model else shape_of(models[0], root)
+    lengths = _lengths(stages, sections, models[0].policy, shape, question)
+    work = {}
+    for stage in stages:
+        work_of = about(stage.name).work
+        work[stage.address] = work_of(sections, stage.address, lengths) if work_of else Work()
+    return RecipeWork(sections, shape, lengths, work)
+
+
+def _lengths(
+    stages: list[GraphStage], sections: Mapping[str, Any], policy: str, shape: Shape, question: Question
+) -> Lengths:
+    """The stated defaults, with what the user or an earlier run says in their place."""
+    context = getattr(sections["sampler"], "max_model_tokens", 0) or shape.max_positions
+    prompt = min(PROMPT_SHARE * context, LONGEST_ASSUMED_PROMPT) if context else LONGEST_ASSUMED_PROMPT
+    values = {"prompt": prompt, "response_share": RESPONSE_SHARE, "drawn_per_trained": DRAWN_PER_TRAINED}
+    said = {
+        "prompt": question.prompt_tokens,
+        "response_share": question.response_share,
+        "drawn_per_trained": question.drawn_per_trained,
+    }
+    lengths = Lengths(
+        **values | {name: value for name, value in said.items() if value is not None},
+        # Random weights end a response with chance 1 / vocabulary a token: theirs are nearly as long as they may be.
+        untrained={policy: 1 / shape.vocabulary} if shape.is_untrained else {},
+        benchmark_problems=question.benchmark_problems,
+        sources={name: "assumed" if value is None else "given" for name, value in said.items()},
+    )
+    if not question.measured:
+        return lengths
+    folder = Path(question.measured)
+    if not folder.is_dir():
+        raise UserError(f"--measured {folder} is no folder: name data/metrics of a finished run")
+    return _measured(lengths, folder, stages)
 
 
 def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) -> Plan:
@@ -148,11 +199,12 @@ def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) ->
     # The loop that draws and trains side by side starts its ranks itself; other stages then have one.
     is_split = any(own.side_by_side for own in work.values())
     ranks = 1 if sections["trainer"].kind == "torch" or is_split else question.gpus
-    assumptions = told_lengths(lengths)
+    assumptions = length_lines(lengths)
     assumptions += dict.fromkeys(line for own in work.values() for line in own.taken_for_granted)
     not_counted = _unknown_work(work)
     if question.gpu.lower() == "cpu":
-        speed, gpu = _cpu(sections, shape, lengths, list(work.values()), probe, assumptions), _this_machine()
+        speed = _cpu(sections, shape, lengths, list(work.values()), probe, assumptions)
+        gpu = Gpu("cpu", psutil.virtual_memory().total / 1e9, 0.0, 0.0, 0.0)
         not_counted.append("what table stages do after their processes have started")
         count, price = 1, 0.0
     else:
@@ -192,42 +244,7 @@ def _unknown_work(work: Mapping[str, Work]) -> list[str]:
     return [f"{', '.join(names)}: {line}" for line, names in stages.items()]
 
 
-def _sizes(stages: list[GraphStage], sections: Mapping[str, Any]) -> ModelSizes:
-    models = [about(stage.name).model for stage in stages]
-    found = [model(sections) for model in models if model is not None]
-    if not found:
-        raise UserError("no stage of this recipe brings a language model, and other models are not planned for")
-    return found[0]
-
-
-def _shape(sizes: ModelSizes, question: Question, root: Path) -> Shape:
-    if question.config:
-        return read_config(Path(question.config))
-    return named_shape(question.model) if question.model else shape_of(sizes, root)
-
-
-def _work(stage: GraphStage, sections: Mapping[str, Any], lengths: Lengths) -> Work:
-    work = about(stage.name).work
-    return work(sections, stage.address, lengths) if work else Work()
-
-
-def _lengths(
-    stages: list[GraphStage], sections: Mapping[str, Any], sizes: ModelSizes, shape: Shape, question: Question
-) -> Lengths:
-    context = getattr(sections.get("sampler"), "max_model_tokens", 0) or shape.max_positions
-    lengths = assumed(context, question.prompt_tokens, question.response_share, question.drawn_per_trained)
-    # Random weights end a response with chance 1 / vocabulary a token, so theirs are nearly as long as they may be.
-    untrained = {sizes.policy: 1 / shape.vocabulary} if shape.is_untrained else {}
-    lengths = replace(lengths, untrained=untrained, benchmark_problems=question.benchmark_problems)
-    if question.measured:
-        folder = Path(question.measured)
-        if not folder.is_dir():
-            raise UserError(f"--measured {folder} is no folder: name data/metrics of a finished run")
-        lengths = measured(lengths, folder, stages)
-    return lengths
-
-
-def told_lengths(lengths: Lengths) -> list[str]:
+def length_lines(lengths: Lengths) -> list[str]:
     """A sentence on each length that nobody knows before a run."""
     sources = lengths.sources
     return [
@@ -236,32 +253,30 @@ def told_lengths(lengths: Lengths) -> list[str]:
     ]
 
 
-def _this_machine() -> Gpu:
-    return Gpu("cpu", psutil.virtual_memory().total / 1e9, 0.0, 0.0, 0.0)
-
-
 def _cpu(
     sections: Mapping[str, Any], shape: Shape, lengths: Lengths, work: list[Work], probe: Any, told: list[str]
 ) -> CpuSpeed:
     from pipelines.planning.probe import ProbeSettings, probe_cpu
+    from stages.engines.samplers.torch_sampler import MOST_LANES, SMALL_POLICY
 
     sampler, trainer = sections["sampler"], sections["trainer"]
     threads = getattr(sampler, "threads", trainer.threads)
     is_small = shape.parameters <= SMALL_POLICY and sampler.kind == "torch"
     lanes = min(threads, MOST_LANES) if is_small else 1
     if probe is None:
-        drawn = [part for item in work for part in item.sampling]
-        trained = [item.training for item in work if item.training]
-        # The probe decodes at one length: that of the stage that draws most.
-        most = max(drawn, key=lambda part: part.tokens, default=None)
-        context = most.prompt_tokens + most.lengths.mean if most else lengths.prompt
+        # Sequences are as long as in the stage that trains most, and contexts as in the one that draws most.
+        trained = max((item.training for item in work if item.training), key=lambda one: one.tokens, default=None)
+        drawn = max((part for item in work for part in item.sampling), key=lambda part: part.tokens, default=None)
         settings = ProbeSettings(
             trainer.dtype,
             trainer.threads,
             trainer.micro_batch_tokens,
-            max((part.longest for part in trained), default=1),
-            max(1, int(context)),
-            frozenset(part.kind for part in trained),
+            int(trained.context) if trained else int(lengths.prompt),
+            trained.response_tokens / max(1.0, trained.tokens) if trained else 0.5,
+            frozenset(item.training.kind for item in work if item.training),
+            int(drawn.context) if drawn else int(lengths.prompt),
+            int(drawn.lengths.mean) if drawn else 1,
+            drawn.samples if drawn else 1,
             lanes,
         )
         probe = probe_cpu(shape, settings)
@@ -330,7 +345,7 @@ def _planned(
     kv_tokens = max(1.0, drawn_with.kv_tokens) if drawn_with else 1.0
     start = speed.start_seconds(bool(training or drawing)) if isinstance(speed, CpuSpeed) else 0.0
     flops = training_flops(training, shape, trainer.gradient_checkpointing) if training else 0.0
-    trained = speed.training_seconds(shape, training) + speed.update_seconds(shape, training) if training else 0.0
+    trained = speed.training_seconds(shape, training) if training else 0.0
     drawn = sum(speed.sampling_seconds(shape, part, kv_tokens) for part in drawing)
     return StagePlan(
         name=name,
@@ -346,29 +361,10 @@ def _planned(
     )
 
 
-RESPONSE_SHARE = 0.3
-"""Of the longest response: what a mean response is assumed to take."""
-PROMPT_SHARE, LONGEST_ASSUMED_PROMPT = 1 / 8, 150
-"""A prompt is assumed to take this share of the context, and at most so many tokens."""
-DRAWN_PER_TRAINED = 2.0
-"""Groups drawn for one that is trained on, under dynamic sampling."""
+def _measured(lengths: Lengths, metrics: Path, stages: Iterable[GraphStage]) -> Lengths:
+    """`lengths` with what the metric files of an earlier run say in their place; UserError when they say nothing.
 
-
-def assumed(context: int, prompt: float | None, share: float | None, drawn: float | None) -> Lengths:
-    """The stated defaults, with what the user gave in their place. `context` is the longest sequence, 0 if unknown."""
-    guess = min(PROMPT_SHARE * context, LONGEST_ASSUMED_PROMPT) if context else LONGEST_ASSUMED_PROMPT
-    given = {"prompt": prompt, "response_share": share, "drawn_per_trained": drawn}
-    values = {"prompt": guess, "response_share": RESPONSE_SHARE, "drawn_per_trained": DRAWN_PER_TRAINED}
-    values |= {name: value for name, value in given.items() if value is not None}
-    sources = {name: "assumed" if value is None else "given" for name, value in given.items()}
-    return Lengths(**values, sources=sources)
-
-
-def measured(lengths: Lengths, metrics: Path, stages: Iterable[GraphStage]) -> Lengths:
-    """`lengths` with what the metric files under `metrics` (data/metrics of an earlier run) say in their place.
-
-    Their keys tell what a stage did: groups drawn and trained on, responses drawn, or tokens trained on. UserError when
-    there are none.
+    Their keys tell what a stage did: groups drawn and trained on, responses drawn, or tokens trained on.
     """
     responses, drawn, trained = dict(lengths.responses), dict(lengths.drawn), dict(lengths.trained)
     for stage in stages:
@@ -400,3 +396,103 @@ def _read(metrics: Path, stage: GraphStage) -> dict[str, float]:
         except (ValueError, TypeError) as error:
             raise UserError(f"--measured {metrics}: {path} is no metric file ({error})") from None
     return found
+
+
+ASSUMED_PROMPTS = {"train": 10_000, "validation": 500, "test": 500}
+"""Prompts for pictures, where their files are not there."""
+PROBE_SIDE, PROBE_SECONDS = 768, 0.3
+
+
+def has_only_pictures(root: Path, params: Mapping[str, Any]) -> bool:
+    """Whether the recipe has networks of pictures and no language model."""
+    stages = [about(stage.name) for stage in stages_of(read_definitions(root / "dvc.yaml"), params)]
+    return any(one.networks for one in stages) and not any(one.model for one in stages)
+
+
+def make_picture_plan(root: Path, recipe: str, params: Mapping[str, Any], question: Question) -> Plan:
+    """Plans such a recipe; UserError for an unknown GPU, and for options that are about language models."""
+    _refuse_language_options(question)
+    sections, stages = check_values(params, recipe, root), stages_of(read_definitions(root / "dvc.yaml"), params)
+    prompts, assumptions = _prompts(stages, sections)
+    device, rate, memory = _picture_device(sections, question, assumptions)
+    ranks = 1 if sections["trainer"].kind == "torch" else question.gpus
+    planned = []
+    for stage in stages:
+        asked = about(stage.name).networks
+        if asked is not None:
+            work = asked(sections, stage.address, prompts)
+            assumptions += [line for line in work.taken_for_granted if line not in assumptions]
+            planned.append(_planned_pictures(stage.address, work, sections, rate, ranks))
+    problems = [
+        f"{stage.name}: {sum(stage.memory_bytes.values()) / GIB:.1f} GiB without activations, {device} has "
+        f"{memory / GIB:.1f}: take a larger GPU"
+        for stage in planned
+        if sum(stage.memory_bytes.values()) > memory
+    ]
+    price = 0.0 if device == "cpu" else PRICE if question.price is None else question.price
+    return Plan(Path(recipe).stem, None, device, ranks, price, planned, problems, assumptions)
+
+
+def _refuse_language_options(question: Question) -> None:
+    asked = {
+        "--model": question.model,
+        "--config": question.config,
+        "--measured": question.measured,
+        "--replicas": question.replicas > 1,
+        "--prompt-tokens": question.prompt_tokens is not None,
+        "--response-share": question.response_share is not None,
+        "--drawn": question.drawn_per_trained is not None,
+        "--benchmark-problems": question.benchmark_problems is not None,
+    }
+    if given := [name for name, is_given in asked.items() if is_given]:
+        raise UserError(f"{' and '.join(given)}: this recipe has no language model; leave that out")
+
+
+def _prompts(stages: list[GraphStage], sections: Mapping[str, Any]) -> tuple[Mapping[str, int], list[str]]:
+    asked = [about(stage.name).prompts for stage in stages]
+    found = next((ask(sections) for ask in asked if ask is not None), {})
+    told = ", ".join(f"{count:,} {split}" for split, count in (found or ASSUMED_PROMPTS).items())
+    source = "" if found else " (assumed: their files are not there)"
+    return found or ASSUMED_PROMPTS, [f"prompts: {told}{source}"]
+
+
+def _picture_device(sections: Mapping[str, Any], question: Question, told: list[str]) -> tuple[str, float, float]:
+    """Name, FLOPs a second of one device, and bytes of its memory."""
+    told += [
+        "the way back costs twice the way there; with gradient checkpointing the way there is gone twice",
+        "not counted: activations, process starts, loading, optimizer, decoding, launches between kernels",
+    ]
+    if question.gpu.lower() == "cpu":
+        rate = _cpu_rate()
+        told.append(
+            f"cpu: {rate / 1e9:.0f} GFLOP/s, measured now with products of large matrices; small networks are "
+            "several times slower"
+        )
+        return "cpu", rate, float(psutil.virtual_memory().total)
+    gpu, dtype = find_gpu(question.gpu), sections["trainer"].dtype
+    told.append(f"GPU: {question.mfu:.2f} of the peak of {dtype}")
+    return gpu.name, gpu.flops(dtype) * question.mfu, gpu.memory_gb * 1e9
+
+
+def _cpu_rate() -> float:
+    one = numpy.ones((PROBE_SIDE, PROBE_SIDE), dtype=numpy.float32)
+    one @ one
+    start, products = time.perf_counter(), 0
+    while time.perf_counter() - start < PROBE_SECONDS:
+        one @ one
+        products += 1
+    return products * 2 * PROBE_SIDE**3 / (time.perf_counter() - start)
+
+
+def _planned_pictures(
+    name: str, work: NetworkWork, sections: Mapping[str, Any], rate: float, ranks: int
+) -> PictureStage:
+    passes = 4 if sections["trainer"].gradient_checkpointing else 3
+    flops = work.forward + passes * work.with_gradient
+    # Generators and scorers compute in float32, and so do the optimizer's two moments: 4 bytes a number.
+    memory = {
+        "weights": 4 * (work.trained + work.held),
+        "gradients": 4 * work.trained,
+        "optimizer": 2 * 4 * work.trained,
+    }
+    return PictureStage(name, work, flops, memory, flops / (rate * (ranks if work.trained else 1)))

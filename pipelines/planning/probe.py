@@ -1,8 +1,9 @@
-"""How fast this machine's CPU is at a policy of a given shape: a few seconds of the policy's own products.
+"""How fast this machine's CPU is at a policy of a given shape: the project's own trainer and sampler on few layers.
 
-One layer and the head, at the recipe's sizes, precision and thread count, forward, backward and decoding; the
-optimizer's update of one layer's matrices; the start of a stage's process. Each is timed several times and the
-shortest counts, because other work on the machine can only make one slower. Nothing is fitted to a finished run.
+A random policy of one layer and one of two, at the recipe's sizes, precision and thread count, are trained, evaluated
+and decoded for a moment. What the second layer adds is a layer; what one layer leaves is the head, with all that does
+not grow with layers. Each is timed several times and the shortest counts, because other work on the machine can only
+make one slower. Nothing is fitted to a finished run.
 
 How well threads share the work can only be seen on a machine that is free. On a busy one everything is measured in
 CPU time on one thread, and more threads and lanes are taken to gain nothing: about right for small policies, too slow
@@ -14,27 +15,44 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from resource import RUSAGE_CHILDREN, getrusage
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 from pipelines.planning.sizes import Shape
-from stages.engines.trainers.torch_trainer import Float32Muon
+from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
+from stages.engines.policies.policy_folders import random_model
+from stages.engines.policies.statistics import PolicyStatistics, policy_statistics
+from stages.engines.samplers.decoder import Decoder
+from stages.engines.samplers.protocol import SamplingSettings, Trajectory
+from stages.engines.samplers.torch_decoding import TorchDecoding
+from stages.engines.trainers.params import AdamwParams, MuonParams, TorchTrainerParams
+from stages.engines.trainers.protocol import TrainedModel
+from stages.engines.trainers.torch_trainer import TorchTrainer
 
 SECONDS_EACH = 0.4
 """Of one figure: it is repeated for so long, and at least three times."""
-MOST_PROBED_TOKENS = 2048
+MOST_TOKENS = 2048
+"""Of a micro-batch, and of the prompts that are read before decoding: more would take minutes for a large policy."""
+MOST_VOCABULARY = 32_768
+"""Figures of the head are scaled up from there: AdamW on an untied head and embedding of 152,064 needs 17 GB."""
 DECODED_ROWS = (16, 256)
+MOST_STEPS = 64
 FREE_SHARE = 0.9
 """Of the time that passes, got as CPU time on one thread: a machine with less is busy."""
 MODEL_STAGE = "stages.engines.samplers.build, stages.engines.policies.policy_folders, mlflow"
 TABLE_STAGE = "stages.foundations.tables, mlflow"
 """What a stage with a policy and one without load."""
+OPTIMIZERS = {
+    "adamw": AdamwParams(kind="adamw", learning_rate=1e-6, beta1=0.9, beta2=0.95, weight_decay=0.0),
+    "muon": MuonParams(
+        kind="muon", learning_rate=1e-6, adamw_learning_rate=1e-6, beta1=0.9, beta2=0.95, weight_decay=0.0
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -47,13 +65,14 @@ class CpuProbe:
     """One token forward and backward through one layer."""
     layer_forward_token: float
     head_training_token: float
+    """One response token."""
     head_forward_token: float
     layer_step: tuple[float, float]
     """One decoding step of one layer: fixed, and for each row."""
     head_step: tuple[float, float]
     lane_slowdown: float
     """How much slower a step is beside those of the other lanes; the number of lanes where they gain nothing."""
-    update: dict[str, float]
+    update: Mapping[str, float]
     """One update of all weights, by the optimizer's kind."""
     model_stage_start: float
     """Until a stage that loads a policy has loaded its packages, in CPU seconds: one thread does that."""
@@ -61,127 +80,117 @@ class CpuProbe:
     free_share: float
     """CPU time got on one thread per time that passed."""
     seconds: float
-    """That the probe took."""
+    """Of the probe itself."""
 
     @property
     def is_busy(self) -> bool:
         return self.free_share < FREE_SHARE
 
 
-Timed = Callable[[Callable[[], object]], float]
-
-
-class _Layer(nn.Module):
-    """The products and row operations of a Llama layer; `attend` mixes values."""
-
-    def __init__(self, shape: Shape, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.shape = shape
-        self.queries, self.keys = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
-        sizes = {
-            "q": (self.queries, shape.hidden),
-            "k": (self.keys, shape.hidden),
-            "v": (self.keys, shape.hidden),
-            "out": (shape.hidden, self.queries),
-            "gate": (shape.feed_forward, shape.hidden),
-            "up": (shape.feed_forward, shape.hidden),
-            "down": (shape.hidden, shape.feed_forward),
-        }
-        for name, size in sizes.items():
-            self.register_parameter(name, nn.Parameter(torch.randn(size, dtype=dtype) * 0.02))
-        self.norms = nn.Parameter(torch.ones(2, shape.hidden, dtype=dtype))
-
-    def forward(self, states: Tensor, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
-        normed = _norm(states, self.norms[0])
-        mixed = attend(F.linear(normed, self.q), F.linear(normed, self.k), F.linear(normed, self.v))
-        states = states + F.linear(mixed, self.out)
-        normed = _norm(states, self.norms[1])
-        return states + F.linear(F.silu(F.linear(normed, self.gate)) * F.linear(normed, self.up), self.down)
-
-
-def _norm(states: Tensor, weight: Tensor) -> Tensor:
-    return weight * (states * torch.rsqrt(states.pow(2).mean(-1, keepdim=True) + 1e-6))
-
-
-def _turned(part: Tensor) -> Tensor:
-    """Rotary positions cost this much: two products, a half-turn, a sum."""
-    half = part.shape[-1] // 2
-    return part * 0.6 + torch.cat((-part[..., half:], part[..., :half]), -1) * 0.8
-
-
-class _Attention:
-    """Causal attention of `rows` rows of `tokens` tokens, packed as the trainer packs them (with a mask)."""
-
-    def __init__(self, shape: Shape, rows: int, tokens: int, dtype: torch.dtype) -> None:
-        self.shape, self.rows, self.tokens = shape, rows, tokens
-        self.mask = torch.full((tokens, tokens), torch.finfo(dtype).min, dtype=dtype).triu(1)
-
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        query, key, value = (
-            part.view(self.rows, self.tokens, -1, self.shape.head_size).transpose(1, 2) for part in (query, key, value)
-        )
-        repeats = self.shape.heads // self.shape.kv_heads
-        key, value = _turned(key).repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
-        mixed = F.scaled_dot_product_attention(_turned(query), key, value, attn_mask=self.mask)
-        return mixed.transpose(1, 2).reshape(self.rows * self.tokens, -1)
-
-
-class _CachedAttention:
-    """One token of each row over a cache of `context` tokens."""
-
-    def __init__(self, shape: Shape, rows: int, context: int) -> None:
-        self.shape, size = shape, (rows * shape.kv_heads, context, shape.head_size)
-        self.keys, self.values = torch.randn(size), torch.randn(size)
-
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        shape, rows = self.shape, len(query)
-        self.keys[:, -1] = _turned(key.float().view(-1, shape.head_size))
-        self.values[:, -1] = value.float().view(-1, shape.head_size)
-        grouped = _turned(query.float().view(rows * shape.kv_heads, -1, shape.head_size))
-        weights = torch.bmm(grouped, self.keys.transpose(1, 2)).softmax(-1)
-        return torch.bmm(weights, self.values).view(rows, -1).to(query.dtype)
-
-
 @dataclass(frozen=True)
 class ProbeSettings:
     """What the recipe runs."""
 
-    trainer_dtype: str
+    dtype: str
+    """Of the trainer."""
     threads: int
     micro_batch_tokens: int
-    row_tokens: int
-    """Of a packed row."""
-    context: int
-    """Tokens attended to while decoding."""
+    sequence_tokens: int
+    response_share: float
+    """Of a sequence: only its tokens meet the head."""
     optimizers: frozenset[str]
+    context: int
+    """Tokens attended to while decoding, on average."""
+    steps: int
+    """Tokens of a mean response."""
+    samples: int
+    """Responses to one prompt."""
     lanes: int
     """Batches decoded at the same time, one on each thread (see TorchSampler); 1 uses all threads."""
 
 
+Timed = Callable[..., float]
+"""(action, prepare) -> seconds of the action on what `prepare` gives, which is not timed."""
+
+
 def probe_cpu(shape: Shape, settings: ProbeSettings) -> CpuProbe:
-    """Measures; takes ten seconds for small policies."""
+    """Measures; takes ten seconds or so for small policies."""
     started, before = time.perf_counter(), torch.get_num_threads()
+    small = replace(shape, vocabulary=min(shape.vocabulary, MOST_VOCABULARY))
+    scale = shape.vocabulary / small.vocabulary
+    policies = [_random_policy(replace(small, layers=layers)) for layers in (1, 2)]
     try:
         torch.set_num_threads(1)
         free_share = _free_share()
-        threads = settings.threads if free_share >= FREE_SHARE else 1
+        is_free = free_share >= FREE_SHARE
+        threads = settings.threads if is_free else 1
         torch.set_num_threads(threads)
         timed = _shortest(time.process_time if threads == 1 else time.perf_counter)
-        dtype = torch.bfloat16 if settings.trainer_dtype == "mixed" else torch.float32
-        training = _training(shape, dtype, settings.micro_batch_tokens, settings.row_tokens, timed)
-        updates = {kind: _update(shape, kind, timed) for kind in settings.optimizers}
+        # Decoding first: the trainer casts a policy to its own precision.
         if settings.lanes > 1:
             torch.set_num_threads(1)
-            timed = _shortest(time.process_time if threads == 1 else time.perf_counter)
-        steps = _decoding(shape, settings.context, timed)
+        steps = [
+            [_Decoding(policy, settings, rows).step_seconds(timed) for rows in DECODED_ROWS] for policy in policies
+        ]
         slowdown = float(settings.lanes)
-        if settings.lanes > 1 and free_share >= FREE_SHARE:
-            slowdown = _lane_slowdown(shape, settings)
+        if settings.lanes > 1 and is_free:
+            slowdown = _lane_slowdown(policies[1], settings)
+        torch.set_num_threads(threads)
+        passes = [_training(policy, settings, threads, timed) for policy in policies]
     finally:
         torch.set_num_threads(before)
+    layer_step, head_step = zip(*(_layer_and_head(*at, scale) for at in zip(*steps, strict=True)), strict=True)
+    layer_training, head_training = _layer_and_head(passes[0].learn, passes[1].learn, scale)
+    layer_forward, head_forward = _layer_and_head(passes[0].evaluate, passes[1].evaluate, scale)
+    updates = {}
+    for kind in settings.optimizers:
+        of_layer, of_ends = _layer_and_head(passes[0].update[kind], passes[1].update[kind], scale)
+        updates[kind] = of_layer * shape.layers + of_ends
+    tokens, responses = passes[0].tokens, passes[0].response_tokens
     starts = [_start_seconds(modules) for modules in (MODEL_STAGE, TABLE_STAGE)]
-    seconds = time.perf_counter() - started
-    return CpuProbe(threads, *training, *steps, slowdown, updates, *starts, free_share, seconds)
+    return CpuProbe(
+        threads,
+        layer_training / tokens,
+        layer_forward / tokens,
+        head_training / responses,
+        head_forward / responses,
+        _fixed_and_each(*layer_step),
+        _fixed_and_each(*head_step),
+        slowdown,
+        updates,
+        *starts,
+        free_share,
+        time.perf_counter() - started,
+    )
+
+
+def _layer_and_head(one: float, two: float, scale: float) -> tuple[float, float]:
+    """Of what one and two layers take: a layer's part, and the rest at the whole vocabulary."""
+    layer = min(max(0.0, two - one), one)
+    return layer, (one - layer) * scale
+
+
+def _fixed_and_each(few: float, many: float) -> tuple[float, float]:
+    each = max(0.0, many - few) / (DECODED_ROWS[1] - DECODED_ROWS[0])
+    return max(0.0, few - DECODED_ROWS[0] * each), each
+
+
+def _random_policy(shape: Shape) -> Any:
+    return random_model(
+        "qwen3" if shape.has_head_norms else "qwen2" if shape.has_qkv_bias else "llama",
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.feed_forward,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_size,
+        tie_word_embeddings=shape.is_tied,
+        max_position_embeddings=2 * MOST_TOKENS,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
 
 
 def _free_share() -> float:
@@ -192,90 +201,108 @@ def _free_share() -> float:
     return min(1.0, (time.process_time() - cpu) / (time.perf_counter() - wall))
 
 
-def _training(
-    shape: Shape, dtype: torch.dtype, micro_batch_tokens: int, row_tokens: int, timed: Timed
-) -> tuple[float, float, float, float]:
-    row_tokens = min(row_tokens, MOST_PROBED_TOKENS)
-    rows = max(1, min(micro_batch_tokens, MOST_PROBED_TOKENS) // row_tokens)
-    tokens = rows * row_tokens
-    layer, attend = _Layer(shape, dtype), _Attention(shape, rows, row_tokens, dtype)
-    states = torch.randn(tokens, shape.hidden, dtype=dtype, requires_grad=True)
-    head = nn.Parameter(torch.randn(shape.vocabulary, shape.hidden, dtype=dtype) * 0.02)
-    ids = torch.randint(shape.vocabulary, (tokens,))
+@dataclass(frozen=True)
+class _Passes:
+    """Seconds of one micro-batch of so many tokens."""
 
-    def layer_pass() -> None:
-        layer(states, attend).sum().backward()
-
-    def head_pass() -> None:
-        F.cross_entropy(F.linear(states, head).float(), ids).backward()
-
-    both = timed(layer_pass) / tokens, timed(head_pass) / tokens
-    with torch.no_grad():
-        forward = timed(lambda: layer(states, attend)) / tokens
-        head_forward = timed(lambda: F.cross_entropy(F.linear(states, head).float(), ids)) / tokens
-    return both[0], forward, both[1], head_forward
+    tokens: int
+    response_tokens: int
+    learn: float
+    """Forward and backward."""
+    evaluate: float
+    update: Mapping[str, float]
 
 
-def _update(shape: Shape, kind: str, timed: Timed) -> float:
-    """One update, always in float32: one layer's matrices times the layers, and the embedding by AdamW."""
-    layer = _Layer(shape, torch.float32)
-    matrices = [weight for name, weight in layer.named_parameters() if name != "norms"]
-    embedding = nn.Parameter(torch.randn(shape.vocabulary, shape.hidden))
-    for weight in (*matrices, embedding):
-        weight.grad = torch.randn_like(weight)
-    first = Float32Muon(matrices) if kind == "muon" else torch.optim.AdamW(matrices, foreach=True)
-    return timed(first.step) * shape.layers + timed(torch.optim.AdamW([embedding], foreach=True).step)
-
-
-@torch.inference_mode()
-def _decoding(shape: Shape, context: int, timed: Timed) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Fixed seconds and seconds a row, of a layer and of the head with drawing from its softmax."""
-    layer = _Layer(shape, torch.float32)
-    head = torch.randn(shape.vocabulary, shape.hidden) * 0.02
-    layers, heads = [], []
-    for rows in DECODED_ROWS:
-        states, attend = torch.randn(rows, shape.hidden), _CachedAttention(shape, rows, context)
-        layers.append(timed(lambda states=states, attend=attend: layer(states, attend)))
-        heads.append(timed(lambda states=states: _draw(F.linear(states, head))))
-    few, many = DECODED_ROWS
-    return tuple(
-        (max(0.0, low - few * (high - low) / (many - few)), max(0.0, high - low) / (many - few))
-        for low, high in (layers, heads)
+def _training(policy: Any, settings: ProbeSettings, threads: int, timed: Timed) -> _Passes:
+    batch = _micro_batch(settings, policy.config.vocab_size)
+    ends = policy.get_input_embeddings().weight, policy.get_output_embeddings().weight
+    model = TrainedModel(policy, policy_statistics, _not_saved, batch, ends)
+    params = TorchTrainerParams(
+        kind="torch",
+        device="cpu",
+        dtype=settings.dtype,
+        threads=threads,
+        micro_batch_tokens=settings.micro_batch_tokens,
+        gradient_checkpointing=False,
     )
+    policy.requires_grad_(True)
+    learn, updates = float("inf"), {}
+    for kind in sorted(settings.optimizers) or ["adamw"]:
+        trainer = TorchTrainer(params, OPTIMIZERS[kind], 1.0, model)
+        once, twice = (
+            timed(lambda _, count=count, trainer=trainer: trainer.update([batch] * count, _mean_loss, 1.0))
+            for count in (1, 2)
+        )
+        # The second micro-batch adds a pass; what is left of the first update is the optimizer's.
+        learn = min(learn, max(0.0, twice - once))
+        updates[kind] = max(0.0, once - learn)
+    evaluate = timed(lambda _: trainer.evaluate(batch))
+    return _Passes(len(batch.row_places), len(batch.counted), learn, evaluate, updates)
 
 
-def _lane_slowdown(shape: Shape, settings: ProbeSettings) -> float:
+def _micro_batch(settings: ProbeSettings, vocabulary: int) -> ResponseBatch:
+    """Random sequences of the recipe's mean length, as the trainer packs them."""
+    length = max(2, min(settings.sequence_tokens, MOST_TOKENS))
+    responses = min(length - 1, max(1, round(length * settings.response_share)))
+    count = max(1, min(settings.micro_batch_tokens, MOST_TOKENS) // length)
+    drawn = torch.randint(vocabulary, (count, length)).tolist()
+    return pack([TokenSequence(ids[:-responses], ids[-responses:]) for ids in drawn])
+
+
+def _mean_loss(outputs: PolicyStatistics, batch: ResponseBatch) -> tuple[torch.Tensor, dict[str, float]]:
+    return -outputs.logprobs.sum() / len(batch.counted), {}
+
+
+def _not_saved(weights: object, folder: object) -> None:
+    raise NotImplementedError("a random policy is not kept")
+
+
+class _Decoding:
+    """Batches of responses of the recipe's mean length."""
+
+    def __init__(self, policy: Any, settings: ProbeSettings, rows: int) -> None:
+        self.steps = max(1, min(settings.steps, MOST_STEPS))
+        prompts = -(-rows // settings.samples)
+        prompt_tokens = max(1, min(settings.context - self.steps // 2, MOST_TOKENS // prompts))
+        ids = torch.randint(policy.config.vocab_size, (prompts, prompt_tokens)).tolist()
+        self.trajectories = {row: Trajectory(ids[row // settings.samples], row) for row in range(rows)}
+        self.decoder = Decoder(policy.eval().requires_grad_(False))
+
+    def begin(self) -> TorchDecoding:
+        """All prompts are read, and each response has a token."""
+        settings = SamplingSettings(1.0, top_p=1.0, top_k=0, max_response_tokens=self.steps + 2, log_threshold=None)
+        # No token has the number -1, so every response goes on.
+        decoding = TorchDecoding(self.decoder, settings, -1, 0, len(self.trajectories))
+        decoding.admit(self.trajectories)
+        decoding.step()
+        return decoding
+
+    def run(self, decoding: TorchDecoding) -> None:
+        for _ in range(self.steps):
+            decoding.step()
+
+    def step_seconds(self, timed: Timed) -> float:
+        return timed(self.run, self.begin) / self.steps
+
+
+def _lane_slowdown(policy: Any, settings: ProbeSettings) -> float:
     """A step of each lane at the same time, against one alone."""
-    rows, steps = DECODED_ROWS[1], 20
-    layer = _Layer(shape, torch.float32)
-    lanes = [
-        (torch.randn(rows, shape.hidden), _CachedAttention(shape, rows, settings.context))
-        for _ in range(settings.lanes)
-    ]
-
-    @torch.inference_mode()
-    def decode(lane: tuple[Tensor, _CachedAttention]) -> None:
-        for _ in range(steps):
-            layer(*lane)
-
     timed = _shortest(time.perf_counter)
+    batch = _Decoding(policy, settings, DECODED_ROWS[1])
     with ThreadPoolExecutor(settings.lanes) as pool:
-        together = timed(lambda: list(pool.map(decode, lanes)))
-    return max(1.0, together / timed(lambda: decode(lanes[0])))
-
-
-def _draw(logits: Tensor) -> Tensor:
-    logprobs = logits.log_softmax(-1)
-    return logprobs.gather(-1, logprobs.exp().multinomial(1))
+        together = timed(
+            lambda lanes: list(pool.map(batch.run, lanes)), lambda: [batch.begin() for _ in range(settings.lanes)]
+        )
+    return max(1.0, together / timed(batch.run, batch.begin))
 
 
 def _shortest(clock: Callable[[], float]) -> Timed:
-    def timed(action: Callable[[], object]) -> float:
-        action()
+    def timed(action: Callable[[Any], object], prepare: Callable[[], Any] = lambda: None) -> float:
         times, until = [], time.perf_counter() + SECONDS_EACH
-        while len(times) < 3 or time.perf_counter() < until:
+        while len(times) < 4 or time.perf_counter() < until:
+            ready = prepare()
             started = clock()
-            action()
+            action(ready)
             times.append(clock() - started)
         return min(times)
 

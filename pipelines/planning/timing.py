@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pipelines.planning.sizes import NUMBER_BYTES, Gpu, Shape
-from stages.foundations.planned_work import Sampling, SideBySide, Training
+from stages.foundations.planned_work import ResponseLengths, Sampling, SideBySide, Training
 
 if TYPE_CHECKING:
     from pipelines.planning.probe import CpuProbe
@@ -89,12 +90,9 @@ class GpuSpeed:
         return own.seconds(training, sampling)
 
     def training_seconds(self, shape: Shape, work: Training) -> float:
+        """Without updates: the optimizer reads and writes its state once, which is negligible beside the passes."""
         peak = self.gpu.flops(self.trainer_dtype) * self.training_gpus * self.mfu
         return training_flops(work, shape, self.is_checkpointed) / peak
-
-    def update_seconds(self, shape: Shape, work: Training) -> float:
-        """The optimizer reads and writes its state once: negligible beside the passes, and not counted."""
-        return 0.0
 
     def step_seconds(self, shape: Shape, sequences: float, context: float) -> float:
         """One token for each of `sequences` in one replica, each attending over `context` tokens."""
@@ -120,18 +118,23 @@ class GpuSpeed:
         at_once = max(1.0, min(sequences, in_flight, room))
         full = (sequences - at_once) * work.lengths.mean / at_once
         seconds = read + full * self.step_seconds(shape, at_once, work.context)
-        return work.calls * (seconds + self._emptying_seconds(shape, work, at_once))
+        emptied = _emptying_seconds(
+            work.lengths, at_once, lambda rows, tokens: self.step_seconds(shape, rows, work.prompt_tokens + tokens)
+        )
+        return work.calls * (seconds + emptied)
 
-    def _emptying_seconds(self, shape: Shape, work: Sampling, at_once: float) -> float:
-        width, seconds = work.lengths.most / STEPS, 0.0
-        for step in range(STEPS):
-            tokens = (step + 0.5) * width
-            open_sequences = max(at_once * work.lengths.open_share(tokens), 0.0)
-            # Below half a sequence the longest response has most likely ended.
-            if open_sequences < 0.5:
-                break
-            seconds += width * self.step_seconds(shape, max(1.0, open_sequences), work.prompt_tokens + tokens)
-        return seconds
+
+def _emptying_seconds(lengths: ResponseLengths, rows: float, step_seconds: Callable[[float, float], float]) -> float:
+    """Until the longest of `rows` responses has ended; a step depends on the open rows and on their tokens."""
+    width, seconds = lengths.most / STEPS, 0.0
+    for step in range(STEPS):
+        tokens = (step + 0.5) * width
+        open_rows = rows * lengths.open_share(tokens)
+        # Below half a sequence the longest response has most likely ended.
+        if open_rows < 0.5:
+            break
+        seconds += width * step_seconds(max(1.0, open_rows), tokens)
+    return seconds
 
 
 @dataclass(frozen=True)
@@ -162,15 +165,13 @@ class CpuSpeed:
         meets_head = work.response_tokens / max(1.0, work.tokens)
         return (
             work.tokens * shape.layers * layer
-            + work.response_tokens * (probe.head_training_token + probe.head_forward_token)
+            + work.response_tokens * probe.head_training_token
             + work.forward_tokens * (shape.layers * probe.layer_forward_token + meets_head * probe.head_forward_token)
+            + work.updates * probe.update[work.kind]
         )
 
-    def update_seconds(self, shape: Shape, work: Training) -> float:
-        return work.updates * self.probe.update[work.kind]
-
-    def step_seconds(self, shape: Shape, sequences: float, context: float) -> float:
-        """One token for each of `sequences` in one lane. The probe's context stands for all."""
+    def step_seconds(self, shape: Shape, sequences: float) -> float:
+        """One token for each of `sequences` in one lane."""
         layer, head = self.probe.layer_step, self.probe.head_step
         alone = shape.layers * (layer[0] + layer[1] * sequences) + head[0] + head[1] * sequences
         return alone * self.probe.lane_slowdown
@@ -186,14 +187,10 @@ class CpuSpeed:
         rows = sequences / batches
         if work.in_flight is not None:
             rows = min(work.in_flight * work.samples / lanes, self.max_sequences / self.lanes, sequences)
-            full = (sequences - rows) * work.lengths.mean / rows * self.step_seconds(shape, rows, 0)
+            full = (sequences - rows) * work.lengths.mean / rows * self.step_seconds(shape, rows)
             batches = 1.0
-        width, emptied = work.lengths.most / STEPS, 0.0
-        for step in range(STEPS):
-            open_rows = rows * work.lengths.open_share((step + 0.5) * width)
-            if open_rows < 0.5:
-                break
-            emptied += width * self.step_seconds(shape, max(1.0, open_rows), 0)
+        # The probe's context stands for all.
+        emptied = _emptying_seconds(work.lengths, rows, lambda rows, _: self.step_seconds(shape, rows))
         read = work.prompts / lanes * work.prompt_tokens * shape.layers * self.probe.layer_forward_token
         return work.calls * (batches * emptied + full + read)
 

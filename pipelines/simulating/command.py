@@ -1,22 +1,48 @@
-"""`retrace simulate`: what asynchronous RL would gain on a cluster."""
+"""`retrace simulate`: what asynchronous RL would gain on a cluster.
+
+A recipe gives model, groups, mini-batches and limits by its parameters, and lengths by what was measured.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from pipelines.planning.plan import Question, RecipeWork, length_lines, read_work
+from pipelines.planning.sizes import GPUS, NUMBER_BYTES, find_gpu
+from pipelines.runtime.named_file import write_named_file
+from pipelines.simulating.schedules import OURS, POLICIES, Steps
+from pipelines.simulating.setting import (
+    BATCH_STEPS,
+    CONSTANTS,
+    MEASURED_STEPS,
+    PAPER_SIGMA,
+    LogNormal,
+    MeasuredGroups,
+    Model,
+    Setting,
+    Work,
+    paper_settings,
+)
+from pipelines.simulating.table import (
+    cell_lines,
+    draw,
+    policy_lines,
+    published_lines,
+    sensitivity_lines,
+    sentence,
+    simulate_cells,
+)
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 
-if TYPE_CHECKING:
-    from pipelines.simulating.schedules import Steps
-    from pipelines.simulating.setting import Setting
-    from pipelines.simulating.table import Cell
+WINDOW = 4
+"""Assumed for a recipe whose loop is not asynchronous: without one, responses would pile up before a slow trainer."""
 
 
 def simulate(
@@ -60,41 +86,39 @@ def simulate(
     What would this recipe gain on my cluster? `retrace simulate --gpus 64 --device H100`. Nothing is run and no GPU is
     needed. What is modelled, and what it cannot tell: docs/simulator.md. Exit code 2: a mistake of the caller.
     """
-    from pipelines.runtime.named_file import write_named_file
-    from pipelines.simulating.recipe import RecipeQuestion, recipe_setting
-    from pipelines.simulating.schedules import Steps
-    from pipelines.simulating.setting import BATCH_STEPS, MEASURED_STEPS
-    from pipelines.simulating.table import cell_lines, draw, policy_lines, published_lines, sentence, simulate_cells
-
     try:
         _refuse_contradictions(recipe, paper, sensitivity, model, out)
+        if data and not Path(data).is_dir():
+            raise UserError(f"--data {data} is no folder: name the data of a finished run")
         chosen = _policies(policies, ours)
         looked = Steps(measured=steps or MEASURED_STEPS, batches=steps or BATCH_STEPS)
         count = jobs or os.cpu_count() or 1
         drawn = range(seed, seed + seeds)
         if sensitivity:
-            typer.echo("\n".join(_sensitivity_lines(drawn, looked, count, as_json)))
+            typer.echo("\n".join(sensitivity_lines(drawn, looked, count, as_json)))
             return
-        told: list[str] = []
+        assumptions: list[str] = []
         if paper:
-            settings = [one.with_constants(window=window) for one in _paper_settings(model, gpus)]
+            settings = [one.with_constants(window=window) for one in paper_settings(model, gpus)]
         else:
-            question = RecipeQuestion(
+            # The project's own data are those of params.yaml, and of no other recipe.
+            folder = Path(data) if data else PROJECT / "data" if not recipe else None
+            metrics = str(folder / "metrics") if folder and (folder / "metrics").is_dir() else ""
+            question = Question(
                 device,
                 8 if gpus is None else gpus,
-                _data(data, recipe),
-                window,
-                mean_tokens,
-                prompt_tokens,
-                model,
-                config,
+                model=model,
+                config=config,
+                prompt_tokens=prompt_tokens,
+                measured=metrics if mean_tokens is None else "",
             )
-            setting, told = recipe_setting(PROJECT, recipe or str(PROJECT / "params.yaml"), question)
+            asked = recipe or str(PROJECT / "params.yaml")
+            setting, assumptions = recipe_setting(PROJECT, asked, question, folder, window, mean_tokens)
             settings = [setting]
         cells = simulate_cells(settings, chosen, drawn, looked, count)
         if not paper and settings[0].doubt:
             typer.echo(f"warning: {settings[0].doubt}", err=True)
-        lines = _json_lines(cells)
+        lines = [json.dumps(cell.as_dict()) for cell in cells]
         name = "Laminar's settings" if paper else Path(recipe).stem if recipe else "this recipe"
         if out is not None:
             title = f"{name}, simulated" + ("" if paper else f": {settings[0].gpus} x {settings[0].gpu.name}")
@@ -104,7 +128,7 @@ def simulate(
         if not as_json and paper:
             lines = [*cell_lines(cells), "", *published_lines(cells)] if len(settings) > 1 else policy_lines(cells)
         elif not as_json:
-            taken = ["", "Taken for granted:", *(f"  {text}" for text in told)]
+            taken = ["", "Taken for granted:", *(f"  {text}" for text in assumptions)]
             lines = [sentence(cells, name), "", *policy_lines(cells), *taken]
         typer.echo("\n".join(lines))
     except UserError as error:
@@ -123,43 +147,109 @@ def _refuse_contradictions(recipe: str, paper: bool, sensitivity: bool, model: s
 
 
 def _policies(given: str, ours: bool) -> tuple[str, ...]:
-    from pipelines.simulating.schedules import OURS, POLICIES
-
     chosen = tuple(dict.fromkeys(name.strip() for name in given.split(",") if name.strip())) or POLICIES
     if unknown := [name for name in chosen if name not in (*POLICIES, OURS)]:
         raise UserError(f"no policy {unknown[0]!r}: there are {', '.join((*POLICIES, OURS))}")
     return (*chosen, OURS) if ours and OURS not in chosen else chosen
 
 
-def _paper_settings(model: str, gpus: int | None) -> list[Setting]:
-    from pipelines.simulating.setting import PAPER_GPUS, paper_setting, paper_settings
+def recipe_setting(
+    root: Path,
+    recipe: str,
+    question: Question,
+    data: Path | None = None,
+    window: int | None = None,
+    mean_tokens: float | None = None,
+) -> tuple[Setting, list[str]]:
+    """The round of the recipe with the longest responses, and sentences on what was taken for granted.
 
-    if not model and gpus is None:
-        return paper_settings()
-    names = [model] if model else list(PAPER_GPUS)
-    return [
-        paper_setting(name, count)
-        for name in names
-        for count in ([gpus] if gpus is not None else PAPER_GPUS.get(name, (1,)))
+    `data` is that of a finished run: its lengths are taken unless `mean_tokens` of a response are given. A `window` of
+    None is the recipe's, or `WINDOW`. UserError for a recipe without RL, without lengths, or whose policy does not fit
+    the device.
+    """
+    if question.gpu.upper() == "CPU":
+        raise UserError(f"--device cpu: the simulator knows GPUs: {', '.join(GPUS)}")
+    gpu, read = find_gpu(question.gpu), read_work(root, recipe, question)
+    rounds = [address for address, work in read.work.items() if work.training and work.sampling]
+    if not rounds:
+        raise UserError(f"{recipe} has no RL round: there is nothing to draw and to train on by turns")
+    address = max(rounds, key=lambda one: read.work[one].sampling[0].lengths.mean)
+    lengths, assumption = _lengths(read, address, data, mean_tokens)
+    rl, trainer = read.sections["rl"], read.sections.get("trainer")
+    drawing = read.work[address].sampling[0]
+    drawn = drawing.responses / max(1.0, read.work[address].training.updates / rl.minibatches) / rl.group_size
+    work = Work(
+        groups=max(1, round(drawn)),
+        group_size=rl.group_size,
+        prompt_tokens=max(1, round(read.lengths.prompt)),
+        lengths=lengths,
+    )
+    constants = replace(
+        CONSTANTS,
+        minibatches=rl.minibatches,
+        most_sequences=read.sections["sampler"].max_sequences,
+        training_flops=6.0
+        + 2.0 * (rl.proximal == "recompute")
+        + 2.0 * (rl.reference_kl.kind != "none")
+        + 2.0 * bool(trainer and trainer.gradient_checkpointing),
+    )
+    loop = rl.loop if rl.loop.kind == "asynchronous" else None
+    is_assumed = window is None and not loop
+    window = window if window is not None else loop.window if loop else WINDOW
+    share = loop.replica_share if loop else CONSTANTS.share
+    constants = replace(constants, window=window, share=share)
+    assumptions = [
+        assumption,
+        f"asynchronous loops: window {window}, an empty replica takes {share:g} x batch / replicas"
+        + (" (assumed)" if is_assumed else ""),
+        f"{constants.minibatch_seconds:g} s fixed a mini-batch and {1000 * constants.host_seconds:g} ms a decode step, "
+        "which rule where the policy is small (assumed)",
+        f"a step: {work.groups} groups of {work.group_size} drawn, {rl.problems_per_step} trained on, "
+        f"{rl.minibatches} mini-batches",
+        *(line for line in length_lines(read.lengths) if line.startswith("prompt")),
     ]
+    shape, sampler = read.shape, read.sections["sampler"]
+    width, parallel = NUMBER_BYTES[sampler.dtype], getattr(sampler, "tensor_parallel", 1)
+    model = Model(shape.name, shape.parameters, shape.layers, shape.kv_bytes_per_token(width), parallel, width)
+    return Setting(model, gpu, question.gpus, work, constants), assumptions
 
 
-def _data(given: str, recipe: str) -> Path:
-    """Where lengths are looked for. The data of this project are those of params.yaml, and of no other recipe."""
-    if given and not Path(given).is_dir():
-        raise UserError(f"--data {given} is no folder: name the data of a finished run")
-    return Path(given) if given else PROJECT / "data" if not recipe else Path(os.devnull)
+def _lengths(
+    read: RecipeWork, address: str, data: Path | None, mean_tokens: float | None
+) -> tuple[LogNormal | MeasuredGroups, str]:
+    """The distribution, and a sentence on where it is from."""
+    most = read.sections["rl"].max_response_tokens
+    if mean_tokens is not None:
+        if mean_tokens > most:
+            raise UserError(f"--mean-tokens {mean_tokens:g} is more than rl.max_response_tokens, {most}: lower it")
+        return _spread(mean_tokens, most), f"responses: {mean_tokens:.0f} tokens on average (given)"
+    table = data / "rollouts" / f"{address.partition('@')[2]}.parquet" if data else None
+    if table and table.is_file():
+        measured = _measured_groups(table)
+        return measured, f"responses: those of {len(measured.groups)} groups in {table}"
+    mean = read.lengths.responses.get(address)
+    if mean is None:
+        raise UserError(
+            "no lengths of responses are known: run the recipe first, name the data of a finished run "
+            "with --data, or give --mean-tokens"
+        )
+    return _spread(mean, most), f"responses: {mean:.0f} tokens on average (measured), spread as in the paper"
 
 
-def _json_lines(cells: Sequence[Cell]) -> list[str]:
-    return [json.dumps(cell.as_dict()) for cell in cells]
+def _spread(mean: float, most: int) -> LogNormal:
+    return LogNormal.of_mean(min(mean, 0.98 * most), PAPER_SIGMA, most)
 
 
-def _sensitivity_lines(seeds: Sequence[int], steps: Steps, jobs: int, as_json: bool) -> list[str]:
-    from pipelines.simulating.table import HEADS, SETTINGS, as_rows, sensitivities
+def _measured_groups(table: Path) -> MeasuredGroups:
+    from pyarrow import ArrowException, parquet
 
-    found = sensitivities(seeds, steps, jobs)
-    if as_json:
-        return [json.dumps({"change": name, **own}) for name, own in found.items()]
-    shown = ", ".join(f"{model} on {gpus}" for model, gpus in SETTINGS)
-    return [f"asynchronous_repack over the others, at {shown} GPUs", "", *as_rows(found, HEADS)]
+    groups: dict[tuple[int, str], list[int]] = {}
+    try:
+        columns = parquet.read_table(table, columns=["step", "problem_id", "response_tokens"]).to_pydict()
+    except (ArrowException, OSError) as error:
+        raise UserError(f"{table} is no table of rollouts ({error}): name another run's data with --data") from None
+    for step, problem, tokens in zip(*columns.values(), strict=True):
+        groups.setdefault((step, problem), []).append(max(1, tokens))
+    if not groups:
+        raise UserError(f"{table} holds no rollouts: name another run's data with --data, or give --mean-tokens")
+    return MeasuredGroups(tuple(tuple(group) for group in groups.values()))

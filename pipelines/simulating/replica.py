@@ -15,18 +15,17 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import Protocol
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
     """Seconds of a decode step of n sequences over `kv` tokens.
 
-    fixed + each n + max(read + read_token kv, multiply n)
+    fixed + max(read + read_token kv, multiply n)
     """
 
     fixed: float
-    each: float
     read: float
     read_token: float
     multiply: float
@@ -34,7 +33,7 @@ class DecodeStep:
     def seconds(self, sequences: int, kv: float, steps: int) -> float:
         """Of `steps` steps; the cache holds `kv` tokens before the first and grows by `sequences` in each."""
         multiplied = self.multiply * sequences
-        total = steps * (self.fixed + self.each * sequences)
+        total = steps * self.fixed
         first = self.read + self.read_token * kv
         growth = self.read_token * sequences
         if first < multiplied:
@@ -228,12 +227,6 @@ class Replica:
         return entry[0] == entry[2].end_step
 
 
-class GroupLengths(Protocol):
-    """Tokens of the responses of each group, by its place in the order of issue."""
-
-    def __getitem__(self, group: int) -> Sequence[int]: ...
-
-
 @dataclass(frozen=True)
 class Machine:
     """Replicas beside a trainer, or both by turns on the same GPUs."""
@@ -273,8 +266,8 @@ class Machine:
         """Empty, at time 0."""
         return [Replica(name, self.sizes) for name in range(self.replicas)]
 
-    def group(self, number: int, lengths: GroupLengths) -> list[Trajectory]:
-        """The trajectories of a group that has not begun."""
+    def group(self, number: int, lengths: Any) -> list[Trajectory]:
+        """The trajectories of a group that has not begun; `lengths[number]` are its tokens."""
         size = self.group_size
         return [Trajectory(number * size + place, number, length) for place, length in enumerate(lengths[number])]
 
@@ -295,8 +288,6 @@ class Outcome:
     """Of the replicas' time, without a sequence: empty, or waiting for weights or for others."""
     tokens_per_second: float
     """Drawn."""
-    trained_length: float
-    """Mean tokens of the responses trained on."""
     generating_share: float | None
     """Of a step, where generation and training take turns."""
     issued: int
@@ -334,7 +325,7 @@ class Tally:
         self.replicas = replicas
         self.staleness: Counter[int] = Counter()
         self.consumed: Counter[int] = Counter()
-        self.issued = self.finished = self.trained = self.trained_tokens = 0
+        self.issued = self.finished = 0
         self._is_measuring = False
         self._began = self._kv_seconds = self._busy = 0.0
         self._tokens = 0
@@ -357,8 +348,6 @@ class Tally:
         if self._is_measuring:
             for trajectory in trajectories:
                 self.consumed[step - trajectory.version] += 1
-                self.trained += 1
-                self.trained_tokens += trajectory.length
 
     def outcome(
         self, time: float, steps: int, rollout_gpus: int, generating: float | None = None, there_seconds: float = 0.0
@@ -377,7 +366,6 @@ class Tally:
             kv_used=kv_seconds / there,
             idle_share=max(0.0, 1 - busy / there),
             tokens_per_second=tokens / seconds,
-            trained_length=self.trained_tokens / max(1, self.trained),
             generating_share=None if generating is None else generating / seconds,
             issued=self.issued,
             finished=self.finished,

@@ -27,14 +27,14 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 from typing import Any
 
-from pipelines.simulating.replica import GroupLengths, Machine, Outcome, Replica, Tally, Trajectory
+from pipelines.simulating.replica import Machine, Outcome, Replica, Tally, Trajectory
 from pipelines.simulating.setting import BATCH_STEPS, MEASURED_STEPS, WARM_UP_STEPS, Setting
 from stages.algorithms.rollout_schedule import ExperienceWindow, repack
 from stages.algorithms.rollout_schedule import Replica as Load
 from stages.foundations.errors import UserError
 
 
-def synchronous(machine: Machine, lengths: GroupLengths, steps: int) -> Outcome:
+def synchronous(machine: Machine, lengths: Any, steps: int) -> Outcome:
     """No step hangs on the one before, so that nothing has to warm up."""
     replicas = machine.new_replicas()
     tally, time, generating = Tally(replicas), 0.0, 0.0
@@ -51,7 +51,7 @@ def synchronous(machine: Machine, lengths: GroupLengths, steps: int) -> Outcome:
     return tally.outcome(time, steps, machine.rollout_gpus, generating, there_seconds=generating)
 
 
-def one_step(machine: Machine, lengths: GroupLengths, steps: int) -> Outcome:
+def one_step(machine: Machine, lengths: Any, steps: int) -> Outcome:
     """The first step trains on what its own weights drew, and is not measured."""
     replicas = machine.new_replicas()
     tally, time, generating = Tally(replicas), 0.0, 0.0
@@ -75,7 +75,7 @@ def one_step(machine: Machine, lengths: GroupLengths, steps: int) -> Outcome:
     return tally.outcome(time, steps, machine.rollout_gpus, generating)
 
 
-def stream(machine: Machine, lengths: GroupLengths, steps: int) -> Outcome:
+def stream(machine: Machine, lengths: Any, steps: int) -> Outcome:
     """A mini-batch is a part of the step's tokens, of whole groups in the order in which they have ended."""
     replicas = machine.new_replicas()
     tally, time, generating = Tally(replicas), 0.0, 0.0
@@ -113,7 +113,7 @@ def _minibatches(machine: Machine, ended: list[tuple[float, Trajectory]]) -> lis
 
 
 def _generate(
-    machine: Machine, replicas: list[Replica], lengths: GroupLengths, step: int, version: int, time: float, tally: Tally
+    machine: Machine, replicas: list[Replica], lengths: Any, step: int, version: int, time: float, tally: Tally
 ) -> list[tuple[float, Trajectory]]:
     """The batch of `step`, its groups dealt to the replicas by turns from `time` on; (end, trajectory) of all."""
     ended = []
@@ -132,7 +132,7 @@ ENDLESS = 10**9
 """Steps of a round that does not end while it is looked at."""
 
 
-def partial(machine: Machine, lengths: GroupLengths, warm_up: int, steps: int, eta: int) -> Outcome:
+def partial(machine: Machine, lengths: Any, warm_up: int, steps: int, eta: int) -> Outcome:
     """Staleness is counted from the weights that drew a response's first token."""
     run = _Partial(machine, lengths, eta)
     for step in range(warm_up + steps):
@@ -142,17 +142,48 @@ def partial(machine: Machine, lengths: GroupLengths, warm_up: int, steps: int, e
     return run.tally.outcome(run.time, steps, machine.rollout_gpus)
 
 
-class _Partial:
-    def __init__(self, machine: Machine, lengths: GroupLengths, eta: int) -> None:
+class _Groups:
+    """Groups under way, of schedules whose replicas do not wait for each other."""
+
+    def __init__(self, machine: Machine, lengths: Any, window: int | None) -> None:
         self.machine, self.lengths = machine, lengths
         self.replicas = machine.new_replicas()
         self.tally = Tally(self.replicas)
-        self.window = ExperienceWindow(machine.groups, eta, ENDLESS)
-        self.time = 0.0
-        """At which the trainer is free."""
+        self.window = ExperienceWindow(machine.groups, window, ENDLESS)
         self._issued = 0
         self._members: dict[int, list[Trajectory]] = {}
         self._ends: dict[int, list[float]] = {}
+
+    def _submit_next(self, replica: Replica, version: int) -> int:
+        """Begins the next group at a replica; its trajectories."""
+        group, self._issued = self._issued, self._issued + 1
+        self.window.begin(group, version)
+        members = self._members[group] = self.machine.group(group, self.lengths)
+        self.tally.issued += len(members)
+        replica.submit(members)
+        return len(members)
+
+    def _whole_with(self, time: float, trajectory: Trajectory) -> tuple[float, int] | None:
+        """When its group is whole, and the group, if that trajectory was the last one."""
+        ends = self._ends.setdefault(trajectory.group, [])
+        ends.append(time)
+        if len(ends) < len(self._members[trajectory.group]):
+            return None
+        return max(self._ends.pop(trajectory.group)), trajectory.group
+
+    def _take(self, step: int, batch: list[int]) -> float:
+        """Trains on the batch; seconds that this takes."""
+        members = [trajectory for group in batch for trajectory in self._members.pop(group)]
+        self.tally.train(step, members)
+        self.window.take(batch)
+        return self.machine.training_seconds(self.machine.tokens(members))
+
+
+class _Partial(_Groups):
+    def __init__(self, machine: Machine, lengths: Any, eta: int) -> None:
+        super().__init__(machine, lengths, eta)
+        self.time = 0.0
+        """At which the trainer is free."""
         self._ready: list[tuple[float, int]] = []
         """Heap of groups that will be whole, with the time."""
         # No update is over sooner than this after it has begun: replicas may be run so far ahead of a waiting trainer.
@@ -162,10 +193,7 @@ class _Partial:
     def step(self, step: int) -> None:
         """Waits for the batch `step`, trains on it and gives all replicas the weights."""
         batch = self._next_batch(step)
-        members = [trajectory for group in batch for trajectory in self._members.pop(group)]
-        self.window.take(batch)
-        self.tally.train(step, members)
-        trained = self.time + self.machine.training_seconds(self.machine.tokens(members))
+        trained = self.time + self._take(step, batch)
         self._run(trained, step)
         for replica in self.replicas:
             replica.wait_until(trained)
@@ -198,22 +226,15 @@ class _Partial:
         for replica in self.replicas:
             for time, trajectory in replica.run_until(limit):
                 self.tally.end(version - trajectory.version)
-                ends = self._ends.setdefault(trajectory.group, [])
-                ends.append(time)
-                if len(ends) == len(self._members[trajectory.group]):
-                    heappush(self._ready, (max(self._ends.pop(trajectory.group)), trajectory.group))
+                if whole := self._whole_with(time, trajectory):
+                    heappush(self._ready, whole)
 
     def _issue(self, version: int) -> None:
         loads = [(replica.trajectories, replica.name) for replica in self.replicas]
         heapify(loads)
         for _ in range(self.window.may_begin(version)):
-            group, self._issued = self._issued, self._issued + 1
-            self.window.begin(group, version)
-            self._members[group] = self.machine.group(group, self.lengths)
-            count, name = loads[0]
-            self.replicas[name].submit(self._members[group])
-            self.tally.issued += len(self._members[group])
-            heapreplace(loads, (count + len(self._members[group]), name))
+            trajectories, name = loads[0]
+            heapreplace(loads, (trajectories + self._submit_next(self.replicas[name], version), name))
 
 
 @dataclass(frozen=True)
@@ -227,19 +248,17 @@ class Schedule:
     """Of staleness at consumption; None bounds nothing, as in the paper."""
 
 
-def asynchronous(machine: Machine, lengths: GroupLengths, warm_up: int, steps: int, schedule: Schedule) -> Outcome:
+def asynchronous(machine: Machine, lengths: Any, warm_up: int, steps: int, schedule: Schedule) -> Outcome:
     """Figures are those of the last `steps` steps."""
     return _Loop(machine, lengths, schedule).run(warm_up, steps)
 
 
-class _Loop:
+class _Loop(_Groups):
     """Events in order of time: a replica is empty, a group is whole, weights are there, a look at all replicas."""
 
-    def __init__(self, machine: Machine, lengths: GroupLengths, schedule: Schedule) -> None:
-        self.machine, self.lengths, self.schedule = machine, lengths, schedule
-        self.replicas = machine.new_replicas()
-        self.tally = Tally(self.replicas)
-        self.window = ExperienceWindow(machine.groups, schedule.window, ENDLESS)
+    def __init__(self, machine: Machine, lengths: Any, schedule: Schedule) -> None:
+        super().__init__(machine, lengths, schedule.window)
+        self.schedule = schedule
         self.published = 0
         """Version that the relays have."""
         self.is_training = False
@@ -247,9 +266,6 @@ class _Loop:
         self._share = schedule.share * machine.groups / machine.replicas
         self._left_of_share = [0.0] * machine.replicas
         """Parts of a group: shares are whole groups, and right on average."""
-        self._issued = 0
-        self._members: dict[int, list[Trajectory]] = {}
-        self._ends: dict[int, list[float]] = {}
         self._idle: list[Replica] = []
         """Empty replicas that the window lets begin nothing."""
         self._trained_at: list[float] = []
@@ -292,21 +308,15 @@ class _Loop:
             return
         self._left_of_share[replica.name] = max(0.0, wanted - max(1, int(wanted)))
         for _ in range(groups):
-            group, self._issued = self._issued, self._issued + 1
-            self.window.begin(group, replica.version)
-            self._members[group] = self.machine.group(group, self.lengths)
-            self.tally.issued += len(self._members[group])
-            replica.submit(self._members[group])
+            self._submit_next(replica, replica.version)
         self._decode(replica)
 
     def _decode(self, replica: Replica) -> None:
         """Until it is empty, and at most to the next look."""
         for time, trajectory in replica.run_until(self.next_look):
             self._ended.append((time, trajectory.version))
-            ends = self._ends.setdefault(trajectory.group, [])
-            ends.append(time)
-            if len(ends) == len(self._members[trajectory.group]):
-                self._at(max(self._ends.pop(trajectory.group)), self._whole, trajectory.group)
+            if whole := self._whole_with(time, trajectory):
+                self._at(whole[0], self._whole, whole[1])
         if not replica.trajectories:
             self._at(replica.time, self._begin, replica)
 
@@ -317,11 +327,8 @@ class _Loop:
     def _train(self, time: float) -> None:
         if self.is_training or (batch := self.window.next_batch()) is None:
             return
-        members = [trajectory for group in batch for trajectory in self._members.pop(group)]
-        self.tally.train(self.window.steps_done, members)
-        self.window.take(batch)
         self.is_training = True
-        self._at(time + self.machine.training_seconds(self.machine.tokens(members)), self._trained, None)
+        self._at(time + self._take(self.window.steps_done, batch), self._trained, None)
 
     def _trained(self, time: float, _: None) -> None:
         self._trained_at.append(time)
@@ -387,7 +394,7 @@ class Steps:
     """Of the schedules of which every step is like the first."""
 
 
-def simulate_split(policy: str, setting: Setting, lengths: GroupLengths, replicas: int, steps: Steps) -> Outcome:
+def simulate_split(policy: str, setting: Setting, lengths: Any, replicas: int, steps: Steps) -> Outcome:
     """`policy` with `replicas` replicas; a synchronous loop has all GPUs for both. UserError names the policies."""
     constants = setting.constants
     match policy:
@@ -400,21 +407,14 @@ def simulate_split(policy: str, setting: Setting, lengths: GroupLengths, replica
         case "partial":
             return partial(setting.machine(replicas), lengths, steps.warm_up, steps.measured, constants.eta)
         case "asynchronous" | "asynchronous_repack" | "ours":
-            schedule = schedule_of(policy, setting)
+            share = constants.share * (OUR_SHARE if policy == OURS else 1)
+            schedule = Schedule(policy != "asynchronous", share, constants.window)
             return asynchronous(setting.machine(replicas), lengths, steps.warm_up, steps.measured, schedule)
         case _:
             raise UserError(f"no policy {policy!r}: there are {', '.join((*POLICIES, OURS))}")
 
 
-def schedule_of(policy: str, setting: Setting) -> Schedule:
-    """The paper's, without or with repack, or ours."""
-    constants = setting.constants
-    if policy == OURS:
-        return Schedule(True, OUR_SHARE * constants.share, constants.window)
-    return Schedule(policy == "asynchronous_repack", constants.share, constants.window)
-
-
-def best_split(policy: str, setting: Setting, lengths: GroupLengths, steps: Steps) -> int:
+def best_split(policy: str, setting: Setting, lengths: Any, steps: Steps) -> int:
     """Replicas with which a step of `policy` is shortest; the GPUs that they leave train. UserError for one GPU."""
     if policy == "synchronous":
         return 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -73,8 +72,6 @@ class Work:
     group_size: int
     prompt_tokens: int
     lengths: LogNormal | MeasuredGroups
-    trained_share: float = 1.0
-    """Of what is drawn: under dynamic sampling groups without a signal are left out."""
 
     @property
     def trajectories(self) -> int:
@@ -145,8 +142,8 @@ class Model:
     name: str
     parameters: float
     layers: int
-    kv_heads: int
-    head_size: int
+    kv_bytes: int
+    """Of one token's keys and values over all layers."""
     tensor_parallel: int
     """GPUs of a replica."""
     number_bytes: int = 2
@@ -155,11 +152,6 @@ class Model:
     def weights(self) -> float:
         """Bytes."""
         return self.parameters * self.number_bytes
-
-    @property
-    def kv_bytes(self) -> float:
-        """Of one token over all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_size * self.number_bytes
 
 
 @dataclass(frozen=True)
@@ -200,12 +192,6 @@ class Setting:
         return (held - self.model.weights) / self.model.kv_bytes
 
     @property
-    def batch_bound(self) -> int:
-        """Sequences from which the products of a decode step take longer than reading the weights."""
-        read, multiplied = self._step.read, self._step.multiply
-        return max(1, int(read / multiplied))
-
-    @property
     def _peak(self) -> float:
         return self.gpu.flops("float32" if self.model.number_bytes == 4 else "bfloat16")
 
@@ -216,7 +202,6 @@ class Setting:
         reduces = 2 * model.layers * constants.all_reduce_seconds if model.tensor_parallel > 1 else 0.0
         return DecodeStep(
             fixed=constants.host_seconds + reduces,
-            each=0.0,
             read=model.weights / bandwidth,
             read_token=model.kv_bytes / bandwidth,
             multiply=2 * model.parameters / (model.tensor_parallel * self._peak * constants.decode_share),
@@ -238,52 +223,6 @@ class Setting:
             f"Trust figures for models from about {smallest / 1e9:.1f}B parameters on this device"
         )
 
-    def replica_sizes(self) -> ReplicaSizes:
-        model, constants, work = self.model, self.constants, self.work
-        peak = model.tensor_parallel * self._peak * constants.prefill_share
-        return ReplicaSizes(
-            step=self._step,
-            prefill_token=2 * model.parameters / peak,
-            prompt_tokens=work.prompt_tokens,
-            prefilled_prompt=work.prompt_tokens / work.group_size,
-            kv_tokens=self.kv_tokens,
-            admitted_tokens=constants.admitted_share * self.kv_tokens,
-            most_sequences=constants.most_sequences,
-        )
-
-    def update_seconds(self, gpus: int, tokens: float) -> float:
-        """One mini-batch of `tokens` prompt and response tokens."""
-        constants = self.constants
-        products = constants.training_flops * self.model.parameters * tokens / (gpus * self._peak * constants.mfu)
-        network = constants.network_share * constants.network_bytes
-        reduced = 2 * self.model.weights / constants.gradient_ranks / network
-        return products + constants.minibatch_seconds + reduced
-
-    @property
-    def collective_seconds(self) -> float:
-        """Weights from the trainer to all replicas while all of them wait."""
-        return self.model.weights / self.constants.collective_bytes
-
-    @property
-    def push_seconds(self) -> float:
-        """The trainer waits while its weights go to the first relay."""
-        return self.model.weights / self.constants.push_bytes
-
-    @property
-    def broadcast_seconds(self) -> float:
-        """From the first relay to all of them; nobody waits."""
-        return self.constants.broadcast_seconds * self.model.weights / self.constants.broadcast_weights
-
-    @property
-    def pull_seconds(self) -> float:
-        """A replica takes weights from its node's relay."""
-        return self.model.weights / self.model.tensor_parallel / self.constants.network_bytes
-
-    @property
-    def switch_seconds(self) -> float:
-        """GPUs that train and generate by turns: there and back."""
-        return self.constants.switch_seconds + 2 * self.pull_seconds
-
     def machine(self, replicas: int) -> Machine:
         """With `replicas` replicas, and the other GPUs for training."""
         return self._machine(replicas, self.gpus - replicas * self.model.tensor_parallel)
@@ -293,22 +232,41 @@ class Setting:
         return self._machine(self.gpus // self.model.tensor_parallel, self.gpus)
 
     def _machine(self, replicas: int, training_gpus: int) -> Machine:
+        model, constants, work, step = self.model, self.constants, self.work, self._step
+        pull_seconds = model.weights / model.tensor_parallel / constants.network_bytes
         return Machine(
-            sizes=self.replica_sizes(),
+            sizes=ReplicaSizes(
+                step=step,
+                prefill_token=2 * model.parameters / (model.tensor_parallel * self._peak * constants.prefill_share),
+                prompt_tokens=work.prompt_tokens,
+                prefilled_prompt=work.prompt_tokens / work.group_size,
+                kv_tokens=self.kv_tokens,
+                admitted_tokens=constants.admitted_share * self.kv_tokens,
+                most_sequences=constants.most_sequences,
+            ),
             replicas=replicas,
-            rollout_gpus=replicas * self.model.tensor_parallel,
-            groups=self.work.groups,
-            group_size=self.work.group_size,
-            update_seconds=lambda tokens: self.update_seconds(training_gpus, tokens),
-            minibatches=self.constants.minibatches,
-            switch_seconds=self.switch_seconds,
-            collective_seconds=self.collective_seconds,
-            push_seconds=self.push_seconds,
-            broadcast_seconds=self.broadcast_seconds,
-            pull_seconds=self.pull_seconds,
-            batch_bound=self.batch_bound,
-            repack_seconds=self.constants.repack_seconds,
+            rollout_gpus=replicas * model.tensor_parallel,
+            groups=work.groups,
+            group_size=work.group_size,
+            update_seconds=lambda tokens: self._update_seconds(training_gpus, tokens),
+            minibatches=constants.minibatches,
+            switch_seconds=constants.switch_seconds + 2 * pull_seconds,
+            collective_seconds=model.weights / constants.collective_bytes,
+            push_seconds=model.weights / constants.push_bytes,
+            broadcast_seconds=constants.broadcast_seconds * model.weights / constants.broadcast_weights,
+            pull_seconds=pull_seconds,
+            # From here on the products of a decode step take longer than reading the weights.
+            batch_bound=max(1, int(step.read / step.multiply)),
+            repack_seconds=constants.repack_seconds,
         )
+
+    def _update_seconds(self, gpus: int, tokens: float) -> float:
+        """One mini-batch of `tokens` prompt and response tokens."""
+        constants = self.constants
+        products = constants.training_flops * self.model.parameters * tokens / (gpus * self._peak * constants.mfu)
+        network = constants.network_share * constants.network_bytes
+        reduced = 2 * self.model.weights / constants.gradient_ranks / network
+        return products + constants.minibatch_seconds + reduced
 
     def with_constants(self, **changed: Any) -> Setting:
         return replace(self, constants=replace(self.constants, **changed))
@@ -329,25 +287,29 @@ PAPER_WORK = Work(
 )
 
 
-def paper_setting(model: str, gpus: int, constants: Constants = CONSTANTS) -> Setting:
+def paper_setting(model: str, gpus: int) -> Setting:
     """UserError names the paper's models."""
-    found = {one.name: one for one in PAPER_MODELS}.get(model)
-    if found is None:
+    named = {one.name: one for one in PAPER_MODELS}.get(model)
+    if named is None:
         raise UserError(f"no model {model!r} in the paper: there are {', '.join(m.name for m in PAPER_MODELS)}")
-    return Setting(found, find_gpu(PAPER_DEVICE), gpus, PAPER_WORK, constants)
+    return Setting(named, find_gpu("H800"), gpus, PAPER_WORK)
 
 
-def paper_settings(constants: Constants = CONSTANTS) -> list[Setting]:
-    """All fifteen."""
-    return [paper_setting(model, gpus, constants) for model, scales in PAPER_GPUS.items() for gpus in scales]
+def paper_settings(model: str = "", gpus: int | None = None) -> list[Setting]:
+    """All fifteen, or those of a model or a number of GPUs."""
+    return [
+        paper_setting(name, count)
+        for name in ([model] if model else PAPER_GPUS)
+        for count in (PAPER_GPUS.get(name, (1,)) if gpus is None else (gpus,))
+    ]
 
 
-PAPER_DEVICE = "H800"
 PAPER_MODELS = (
-    # config.json of Qwen2.5 (72B: Qwen2.5-72B, parameters as its model card has them). Tensor parallel: assumption.
-    Model("7B", 7.6e9, 28, 4, 128, 1),
-    Model("32B", 32.8e9, 64, 8, 128, 4),
-    Model("72B", 72.7e9, 80, 8, 128, 8),
+    # Keys and values: 2 x layers x KV heads x head size x 2 bytes, from the config.json of Qwen2.5 (72B: parameters as
+    # its model card has them). Tensor parallel: assumption.
+    Model("7B", 7.6e9, 28, 2 * 28 * 4 * 128 * 2, 1),
+    Model("32B", 32.8e9, 64, 2 * 64 * 8 * 128 * 2, 4),
+    Model("72B", 72.7e9, 80, 2 * 80 * 8 * 128 * 2, 8),
 )
 PAPER_GPUS = {"7B": (16, 32, 64, 128, 256), "32B": (32, 64, 128, 256, 512), "72B": (64, 128, 256, 512, 1024)}
 """Scales: assumption, the paper's own are not in its text."""
@@ -384,13 +346,3 @@ class DrawnLengths:
         while len(self._groups) <= group:
             self._groups.append(self._distribution.group(self._rng, self._group_size))
         return self._groups[group]
-
-
-class GivenLengths:
-    """The groups of a list, from its start again when it is at its end."""
-
-    def __init__(self, groups: Sequence[Sequence[int]]) -> None:
-        self._groups = [list(group) for group in groups]
-
-    def __getitem__(self, group: int) -> list[int]:
-        return self._groups[group % len(self._groups)]

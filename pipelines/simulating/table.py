@@ -1,12 +1,14 @@
 """Runs the cells of a table on some processes, and writes what people read: the table, one sentence, and a picture.
 
-A cell is a policy in a setting at its best split, for one or more seeds. `sensitivities` gives the ratios that the
+A cell is a policy in a setting at its best split, for one or more seeds. `sensitivity_lines` gives the ratios that the
 paper publishes when one assumption is another, on one large setting of each model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial as bound
@@ -15,6 +17,7 @@ from typing import Any
 from pipelines.simulating.replica import Outcome, mean
 from pipelines.simulating.schedules import OURS, POLICIES, Steps, best_split, simulate_split
 from pipelines.simulating.setting import PUBLISHED, DrawnLengths, Setting, paper_setting
+from pipelines.text_tables import aligned
 from stages.observe.progress import progress
 
 BASELINES = ("synchronous", "one_step", "stream", "partial")
@@ -108,35 +111,31 @@ def published_lines(cells: Sequence[Cell]) -> list[str]:
     lines = aligned(table)
     for cell in cells:
         if (cell.setting.model.name, cell.setting.gpus, cell.policy) == ("7B", 64, PAPER):
-            lines += ["", f"staleness at the end of a trajectory, 7B on 64 GPUs: {told_staleness(cell)}"]
+            lines += ["", f"staleness at the end of a trajectory, 7B on 64 GPUs: {_staleness_shares(cell)}"]
     if ours := ratios(cells, OURS):
         rows = [["ours", "simulated"], *([name, f"{value:.2f}"] for name, value in ours.items())]
-        lines += ["", *aligned(rows), "", _told_ours(cells)]
+        lines += ["", *aligned(rows), "", _ours_line(cells)]
     return lines
 
 
-def _told_ours(cells: Sequence[Cell]) -> str:
-    own = [cell for cell in cells if cell.policy == OURS]
+def _ours_line(cells: Sequence[Cell]) -> str:
+    ours = [cell for cell in cells if cell.policy == OURS]
     paper = {(c.setting.model.name, c.setting.gpus): c.seconds_per_step for c in cells if c.policy == PAPER}
-    gains = [
-        paper[cell.setting.model.name, cell.setting.gpus] / cell.seconds_per_step
-        for cell in own
-        if (cell.setting.model.name, cell.setting.gpus) in paper
-    ]
-    late = _mean([cell.as_dict()["consumed_staleness_mean"] for cell in own])
-    most = max(cell.as_dict()["consumed_staleness_max"] for cell in own)
-    shown = (
+    at = [(cell.setting.model.name, cell.setting.gpus) for cell in ours]
+    gains = [paper[key] / cell.seconds_per_step for key, cell in zip(at, ours, strict=True) if key in paper]
+    late = _mean([cell.as_dict()["consumed_staleness_mean"] for cell in ours])
+    most = max(cell.as_dict()["consumed_staleness_max"] for cell in ours)
+    gain = (
         f"{min(gains):.2f} to {max(gains):.2f} times the paper's schedule in {len(gains)} settings; " if gains else ""
     )
-    return f"ours: {shown}trained on {late:.1f} steps late on average, at most {most}"
+    return f"ours: {gain}trained on {late:.1f} steps late on average, at most {most}"
 
 
-def told_staleness(cell: Cell) -> str:
+def _staleness_shares(cell: Cell) -> str:
     """Shares of the trajectories by staleness when they end."""
-    counted: dict[int, int] = {}
+    counted: Counter[int] = Counter()
     for outcome in cell.outcomes:
-        for value, count in outcome.staleness.items():
-            counted[value] = counted.get(value, 0) + count
+        counted.update(outcome.staleness)
     total = sum(counted.values())
     shares = ", ".join(f"{value}: {count / total:.1%}" for value, count in sorted(counted.items()))
     return f"{shares}; mean {mean(counted):.2f}"
@@ -166,25 +165,6 @@ def sentence(cells: Sequence[Cell], name: str) -> str:
         f"be {figures['consumed_staleness_mean']:.1f} steps old on average when trained on, and at most "
         f"{figures['consumed_staleness_max']}."
     )
-
-
-def aligned(table: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table, names to the left and figures to the right."""
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    return [
-        "  ".join(
-            cell.ljust(width) if not place else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
-
-
-def as_rows(changes: Mapping[str, Mapping[str, float]], heads: Sequence[str]) -> list[str]:
-    """A line a change, its ratios in the order of `heads`."""
-    table = [["change", *heads]]
-    table += [[name, *(f"{found[head]:.2f}" for head in heads)] for name, found in changes.items()]
-    return aligned(table)
 
 
 SEARCH = Steps(warm_up=5, measured=8, batches=3)
@@ -238,6 +218,7 @@ def simulate_cells(
     work = bound(_simulate, seeds=tuple(seeds), steps=steps)
     if jobs == 1 or len(todo) == 1:
         return list(progress(map(work, todo), len(todo), label, "cells"))
+
     with ProcessPoolExecutor(min(jobs, len(todo))) as pool:
         return list(progress(pool.map(work, todo), len(todo), label, "cells"))
 
@@ -262,74 +243,74 @@ HEADS = (
     "mean over asynchronous",
     "largest over synchronous",
 )
-
-
-def _constants(**changed: float) -> Callable[[Setting], Setting]:
-    return lambda setting: setting.with_constants(**changed)
-
-
-def _lengths(**changed: float) -> Callable[[Setting], Setting]:
-    def change(setting: Setting) -> Setting:
-        work = setting.work
-        return replace(setting, work=replace(work, lengths=replace(work.lengths, **changed)))
-
-    return change
-
-
-def _prompt(tokens: int) -> Callable[[Setting], Setting]:
-    return lambda setting: replace(setting, work=replace(setting.work, prompt_tokens=tokens))
-
-
-CHANGES: dict[str, Callable[[Setting], Setting]] = {
-    "as it stands": lambda setting: setting,
-    "median length 800": _lengths(median=800.0),
-    "median length 3,200": _lengths(median=3200.0),
-    "sigma 0.6 for 0.99": _lengths(sigma=0.6),
-    "half of the log-variance within a group": _lengths(within_group=0.5),
-    "all of it within a group": _lengths(within_group=1.0),
-    "prompt 1,000 tokens": _prompt(1000),
-    "host 0 ms a decode step": _constants(host_seconds=0.0),
-    "host 10 ms a decode step": _constants(host_seconds=10e-3),
-    "all-reduce 24 us": _constants(all_reduce_seconds=24e-6),
-    "decode at 0.6 of the bandwidth": _constants(bandwidth_share=0.6),
-    "decode at 0.4 of the FLOP/s": _constants(decode_share=0.4),
-    "prefill at 0.25 of the FLOP/s": _constants(prefill_share=0.25),
-    "admission up to 0.85 of the KV cache": _constants(admitted_share=0.85),
-    "0.8 of the memory": _constants(memory_share=0.8),
-    "at most 256 sequences a replica": _constants(most_sequences=256),
-    "MFU 0.25": _constants(mfu=0.25),
-    "MFU 0.55": _constants(mfu=0.55),
-    "6 FLOPs a parameter and token": _constants(training_flops=6.0),
-    "8 mini-batches": _constants(minibatches=8),
-    "5 s a mini-batch": _constants(minibatch_seconds=5.0),
-    "network at 0.4": _constants(network_share=0.4),
-    "collective 2 GB/s": _constants(collective_bytes=2e9),
-    "eta 1": _constants(eta=1),
-    "collective 2 GB/s and eta 1": _constants(collective_bytes=2e9, eta=1),
-    "switch 10 s": _constants(switch_seconds=10.0),
-    "repack every 20 s": _constants(repack_seconds=20.0),
-    "a replica takes 2 shares": _constants(share=2.0),
-    "a replica takes 4 shares": _constants(share=4.0),
+CHANGES: dict[str, dict[str, float]] = {
+    "as it stands": {},
+    "median length 800": {"median": 800.0},
+    "median length 3,200": {"median": 3200.0},
+    "sigma 0.6 for 0.99": {"sigma": 0.6},
+    "half of the log-variance within a group": {"within_group": 0.5},
+    "all of it within a group": {"within_group": 1.0},
+    "prompt 1,000 tokens": {"prompt_tokens": 1000},
+    "host 0 ms a decode step": {"host_seconds": 0.0},
+    "host 10 ms a decode step": {"host_seconds": 10e-3},
+    "all-reduce 24 us": {"all_reduce_seconds": 24e-6},
+    "decode at 0.6 of the bandwidth": {"bandwidth_share": 0.6},
+    "decode at 0.4 of the FLOP/s": {"decode_share": 0.4},
+    "prefill at 0.25 of the FLOP/s": {"prefill_share": 0.25},
+    "admission up to 0.85 of the KV cache": {"admitted_share": 0.85},
+    "0.8 of the memory": {"memory_share": 0.8},
+    "at most 256 sequences a replica": {"most_sequences": 256},
+    "MFU 0.25": {"mfu": 0.25},
+    "MFU 0.55": {"mfu": 0.55},
+    "6 FLOPs a parameter and token": {"training_flops": 6.0},
+    "8 mini-batches": {"minibatches": 8},
+    "5 s a mini-batch": {"minibatch_seconds": 5.0},
+    "network at 0.4": {"network_share": 0.4},
+    "collective 2 GB/s": {"collective_bytes": 2e9},
+    "eta 1": {"eta": 1},
+    "collective 2 GB/s and eta 1": {"collective_bytes": 2e9, "eta": 1},
+    "switch 10 s": {"switch_seconds": 10.0},
+    "repack every 20 s": {"repack_seconds": 20.0},
+    "a replica takes 2 shares": {"share": 2.0},
+    "a replica takes 4 shares": {"share": 4.0},
 }
+"""Fields of the lengths, of the work or of the constants that take another value."""
 
 
-def sensitivities(
-    seeds: Sequence[int], steps: Steps, jobs: int, changes: Sequence[str] = tuple(CHANGES)
-) -> dict[str, dict[str, float]]:
-    """Ratios of the paper's schedule by change, each policy at its best split under that change."""
-    return {
+def sensitivity_lines(seeds: Sequence[int], steps: Steps, jobs: int, as_json: bool) -> list[str]:
+    """Ratios of the paper's schedule, a line a change, each policy at its best split under that change."""
+    at_all = [paper_setting(*at) for at in SETTINGS]
+    by_change = {
         name: ratios(
             simulate_cells(
-                [CHANGES[name](paper_setting(*at)) for at in SETTINGS],
+                [_changed(setting, changes) for setting in at_all],
                 POLICIES,
                 seeds,
                 steps,
                 jobs,
-                label=f"{place} of {len(changes)}, {name}",
+                label=f"{place} of {len(CHANGES)}, {name}",
             )
         )
-        for place, name in enumerate(changes, start=1)
+        for place, (name, changes) in enumerate(CHANGES.items(), start=1)
     }
+    if as_json:
+        return [json.dumps({"change": name, **found}) for name, found in by_change.items()]
+    shown = ", ".join(f"{model} on {gpus}" for model, gpus in SETTINGS)
+    rows = [[name, *(f"{found[head]:.2f}" for head in HEADS)] for name, found in by_change.items()]
+    title = f"asynchronous_repack over the others, at {shown} GPUs"
+    return [title, "", *aligned([["change", *HEADS], *rows])]
+
+
+def _changed(setting: Setting, changes: Mapping[str, float]) -> Setting:
+    work = setting.work
+    for name, value in changes.items():
+        if hasattr(work.lengths, name):
+            work = replace(work, lengths=replace(work.lengths, **{name: value}))
+        elif hasattr(work, name):
+            work = replace(work, **{name: value})
+        else:
+            setting = setting.with_constants(**{name: value})
+    return replace(setting, work=work)
 
 
 def draw(cells: Sequence[Cell], title: str) -> str:

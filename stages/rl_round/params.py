@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from stages.engines.samplers.params import Mismatch, SamplerParams, TorchSamplerParams, VirtualSamplerParams
+from stages.engines.samplers.params import Mismatch, SamplerParams, TorchSamplerParams
 from stages.engines.trainers.params import OptimizerParams, TrainerParams
 from stages.foundations.params import StrictParams
 from stages.rl_round.methods import (
@@ -310,8 +310,6 @@ def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:
             "rl.verifier.kind model judges in the built-in sampler, whose settings sampler.kind "
             f"{sampler.kind} does not give: set sampler.kind torch, or rl.verifier.kind rule"
         )
-    if isinstance(sampler, VirtualSamplerParams) and rl.weight_sync_check.max_logprob_gap is not None:
-        found.append("sampler.kind virtual has no weights to probe: set rl.weight_sync_check.max_logprob_gap to null")
     return found
 
 

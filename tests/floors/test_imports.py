@@ -25,8 +25,14 @@ SAME_TEXT = ("stages.algorithms.problem_text",)
 """When two problems are the same one: `compare` and the gate must mean by it what `curate` does."""
 DECISIONS = ("stages.algorithms.rollout_schedule",)
 """What the simulator takes from the asynchronous loop instead of copying it."""
-TIMED = ("stages.engines.trainers.torch_trainer",)
-"""What the planner times instead of a copy."""
+TIMED = (
+    "stages.engines.policies.packing",
+    "stages.engines.policies.policy_folders",
+    "stages.engines.policies.statistics",
+    "stages.engines.samplers",
+    "stages.engines.trainers",
+)
+"""What the planner times instead of a copy: trainer and sampler on a random policy."""
 PROBED = ("stages.engines.workers.sandbox",)
 """What `retrace doctor` says of the kernel must be what workers find."""
 PAGES = ("stages.pages",)

@@ -8,8 +8,7 @@ import yaml
 
 from pipelines.comparing.pictures import compare_pictures, find_pictures, picture_table
 from pipelines.graph.schema import check_params, check_values
-from pipelines.planning.pictures import make_picture_plan, picture_lines
-from pipelines.planning.plan import Question
+from pipelines.planning.plan import Question, make_picture_plan
 from stages.foundations.errors import UserError
 from tests.fakes.graph_in_process import run_graph
 from tests.fakes.imagereward_recipe import RECIPE, write_downloads
@@ -39,7 +38,7 @@ def test_the_plan_knows_the_published_sizes():
     assert scorer.trained + scorer.held == pytest.approx(444.4e6, rel=2e-3)
     assert scorer.trained / (scorer.trained + scorer.held) == pytest.approx(0.3)
     assert stages["refl@refl_1"].flops > stages["refl@control_1"].flops
-    assert not made.problems and any("taken for Stable Diffusion 1.4" in line for line in picture_lines(made))
+    assert not made.problems and any("taken for Stable Diffusion 1.4" in line for line in made.assumptions)
     with pytest.raises(UserError, match="--model: this recipe has no language model"):
         make_picture_plan(PROJECT, "imagereward-blip-large", params, Question(gpu="H100", model="Qwen2.5-7B"))
 

@@ -205,6 +205,11 @@ def random_policy(
     return LlamaForCausalLM(config), tokenizer
 
 
+def random_model(model_type: str, **config: Any) -> PreTrainedModel:
+    """A model with random weights in float32, of a config of transformers; it has no tokenizer."""
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **config), dtype=torch.float32)
+
+
 def train_tokenizer(corpus: Iterable[str], vocabulary_size: int) -> PreTrainedTokenizerFast:
     """`byte_level_tokenizer` as transformers uses it."""
     tokenizer = byte_level_tokenizer(corpus, vocabulary_size)

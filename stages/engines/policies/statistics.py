@@ -12,9 +12,8 @@ from stages.algorithms.policy_losses import exact_divergences
 from stages.algorithms.token_statistics import TokenStatistics, token_statistics
 from stages.engines.policies.packing import ResponseBatch
 from stages.engines.policies.varlen_attention import uses_varlen_attention
+from stages.engines.trainers.params import CHUNK_TOKENS
 
-CHUNK_TOKENS = 4096
-"""Tokens whose logits exist at once: 4,096 x 151,936 in float32 is 2.5 GB, and small vocabularies lose nothing."""
 DIVERGENCE_ELEMENTS = 1 << 25
 """Logits that exist at once while divergences are taken: 256 MB in float64, and a few times that in between."""
 

@@ -11,9 +11,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.params import chosen
 
 
-def build_sampler(
-    params: SamplerParams, policy_folder: Path, mismatch: Mismatch | None = None, may_be_virtual: bool = False
-) -> Sampler:
+def build_sampler(params: SamplerParams, policy_folder: Path, mismatch: Mismatch | None = None) -> Sampler:
     """See `stages.engines.samplers.build`. UserError for a mismatch, which replicas do not have."""
     match chosen("sampler.replicas", params.replicas):
         case RayReplicas(count=count) if count > 1:
@@ -23,5 +21,5 @@ def build_sampler(
                 )
             from stages.engines.replicas.replicated_sampler import ReplicatedSampler
 
-            return ReplicatedSampler(params, policy_folder, may_be_virtual)
-    return build.build_sampler(params, policy_folder, mismatch, may_be_virtual)
+            return ReplicatedSampler(params, policy_folder)
+    return build.build_sampler(params, policy_folder, mismatch)

@@ -26,7 +26,7 @@ from typing import Any
 from stages.engines.distributed.ranked_actors import LONGEST_STEP, PatientClock
 from stages.engines.replicas.replica import Name, Orders, ReplicaActor, Report
 from stages.engines.samplers.build import build_sampler
-from stages.engines.samplers.params import SamplerParams, TorchSamplerParams, VirtualSamplerParams, VllmSamplerParams
+from stages.engines.samplers.params import SamplerParams, TorchSamplerParams, VllmSamplerParams
 from stages.engines.samplers.protocol import Sampler
 from stages.foundations.errors import UserError
 from stages.observe.progress import say
@@ -140,7 +140,6 @@ class Fleet:
         self._steps: deque[float] = deque(maxlen=REMEMBERED)
         self._pulls: deque[float] = deque(maxlen=REMEMBERED)
         self._clock = PatientClock()
-        self._lateness: float | None = None
         self._start_due()
 
     def order(self, replica: int, orders: Orders) -> None:
@@ -196,9 +195,7 @@ class Fleet:
         return self._vacate(self._seats[replica], reason, Died)
 
     def close(self) -> None:
-        """Ends all of them; says how late virtual ones were, because a figure measured on late ones is none."""
-        if self._lateness is not None:
-            say(f"virtual samplers: at most {self._lateness:.4f} of their time too late")
+        """Ends all of them."""
         for seat in self._seats:
             if seat.actor is not None:
                 self._ray.kill(seat.actor)
@@ -289,8 +286,6 @@ class Fleet:
     def _note(self, seat: _Seat, report: Report) -> None:
         for name in (*report.ended, *report.withdrawn):
             seat.held.pop(name, None)
-        if report.lateness is not None:
-            self._lateness = max(self._lateness or 0.0, report.lateness)
         if report.decode_steps:
             seat.has_begun = True
             worked = report.seconds["prefill"] + report.seconds["decode"]
@@ -361,12 +356,7 @@ class ReplicaSpec:
 
 
 def spec_of(
-    params: SamplerParams,
-    policy_folder: Path,
-    run: str | None,
-    gpus: float,
-    version: int | None = None,
-    may_be_virtual: bool = True,
+    params: SamplerParams, policy_folder: Path, run: str | None, gpus: float, version: int | None = None
 ) -> ReplicaSpec:
     """Replicas of the sampler that `params` describes, with the policy of a folder that every node can read."""
     alone = params.model_copy(update={"replicas": None})
@@ -377,7 +367,7 @@ def spec_of(
         case VllmSamplerParams(tensor_parallel=cpus, dtype=dtype, kv_cache_gib=gib):
             memory += _held_bytes(policy_folder, dtype) + int(gib * (1 << 30))
     memory = PROCESS_BYTES if gpus else memory
-    build = partial(_build, alone, policy_folder.absolute(), may_be_virtual)
+    build = partial(build_replica_sampler, alone, policy_folder.absolute())
     return ReplicaSpec(build, run, version, cpus, gpus, memory)
 
 
@@ -387,19 +377,19 @@ def _held_bytes(policy_folder: Path, dtype: str) -> int:
     return 2 * stored * STORED_BYTES[dtype] // 2
 
 
-def _build(params: SamplerParams, policy_folder: Path, may_be_virtual: bool) -> Sampler:
+def build_replica_sampler(params: SamplerParams, policy_folder: Path) -> Sampler:
     """In the replica's process, which may be on another node."""
     if not policy_folder.is_dir():
         raise UserError(
             f"{policy_folder} is not on {this_host()}: the project must lie on a file system that all nodes of the "
             "cluster share, under one path"
         )
-    return build_sampler(params, policy_folder, may_be_virtual=may_be_virtual)
+    return build_sampler(params, policy_folder)
 
 
 def gpus_each(params: SamplerParams, count: int, others: int, total: float) -> float:
     """GPUs for one replica of `count`, where `others` processes want one too: whole ones, or one shared by all."""
-    if isinstance(params, VirtualSamplerParams) or getattr(params, "device", "") == "cpu":
+    if getattr(params, "device", "") == "cpu":
         return 0.0
     wanted = params.tensor_parallel if isinstance(params, VllmSamplerParams) else 1
     if total >= count * wanted + others:

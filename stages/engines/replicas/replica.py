@@ -64,7 +64,6 @@ class Replica:
             pulled=pulled,
             pull_failed=pull_failed,
             probe_gap=gap,
-            lateness=getattr(self.sampler, "lateness", None),
             started_at=started_at,
             ended_at=time.time(),
         )
@@ -253,8 +252,6 @@ class Report:
     """Why the version asked for was not taken."""
     probe_gap: float | None = None
     """Largest gap of a log-prob after a pull, between what the trainer published and what the replica computes."""
-    lateness: float | None = None
-    """Of a virtual sampler so far: seconds slept beyond plan over planned seconds. Others have none."""
     started_at: float = 0.0
     """Time of day (seconds since 1970) when this call began; `seconds` reach back to the end of the one before."""
     ended_at: float = 0.0

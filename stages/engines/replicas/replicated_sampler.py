@@ -40,7 +40,7 @@ PACKAGES = ("torch", "transformers", "safetensors", "pydantic")
 class ReplicatedSampler:
     """See `stages.engines.samplers.protocol.Sampler`."""
 
-    def __init__(self, params: SamplerParams, policy_folder: Path, may_be_virtual: bool) -> None:
+    def __init__(self, params: SamplerParams, policy_folder: Path) -> None:
         """Starts `params.replicas.count` replicas, in a Ray session of its own unless there is one."""
         assert params.replicas is not None
         self.params, self.policy_version, self.is_resting = params, 0, False
@@ -61,7 +61,7 @@ class ReplicatedSampler:
             self._weights = PublishedWeights(weights_folder(run, self._node))
             # The trainer may be in this process: it takes no GPU of Ray's, but has one.
             gpus = gpus_each(params, replicas, 0, total_gpus())
-            spec = spec_of(params, policy_folder, run, gpus, 0, may_be_virtual)
+            spec = spec_of(params, policy_folder, run, gpus, 0)
             self._fleet = Fleet(spec, replicas, STALLED_SECONDS, REPORT_SECONDS)
             stack.callback(self._fleet.close)
             self._chain = RelayChain(run, KEPT_VERSIONS, STALLED_SECONDS, has_guards=True)

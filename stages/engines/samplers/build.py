@@ -10,14 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from stages.engines.samplers.params import (
-    Mismatch,
-    RayReplicas,
-    SamplerParams,
-    TorchSamplerParams,
-    VirtualSamplerParams,
-    VllmSamplerParams,
-)
+from stages.engines.samplers.params import Mismatch, RayReplicas, SamplerParams, TorchSamplerParams, VllmSamplerParams
 from stages.engines.samplers.protocol import Sampler
 from stages.foundations.errors import UserError
 from stages.foundations.params import chosen
@@ -28,15 +21,11 @@ if TYPE_CHECKING:  # the hub of the asynchronous loop draws too, and has no torc
 
 
 def build_sampler(
-    params: TorchSamplerParams | VllmSamplerParams | VirtualSamplerParams,
-    policy_folder: Path,
-    mismatch: Mismatch | None = None,
-    may_be_virtual: bool = False,
+    params: TorchSamplerParams | VllmSamplerParams, policy_folder: Path, mismatch: Mismatch | None = None
 ) -> Sampler:
     """The sampler that `params` describes, holding the policy of `policy_folder` as version 0.
 
     A `mismatch` makes the built-in sampler's weights differ from those that it is given; others cannot (ValueError).
-    A virtual sampler is for callers that measure: UserError where its tokens would pass for a policy's answers.
     """
     match chosen("sampler", params):
         case TorchSamplerParams():
@@ -45,25 +34,11 @@ def build_sampler(
 
             return TorchSampler.from_folder(params, policy_folder, mismatch)
         case VllmSamplerParams():
-            _refuse_mismatch(mismatch)
+            if mismatch:
+                raise ValueError("a mismatch is simulated in the built-in sampler: take sampler.kind torch")
             from stages.engines.samplers.vllm_sampler import VllmSampler
 
             return VllmSampler(params, policy_folder)
-        case VirtualSamplerParams():
-            _refuse_mismatch(mismatch)
-            if not may_be_virtual:
-                raise UserError(
-                    "sampler.kind virtual draws random tokens of forced lengths, which would be written down here as "
-                    "the policy's answers: set sampler.kind torch or vllm (virtual is for RL loops that are timed)"
-                )
-            from stages.engines.samplers.virtual_sampler import VirtualSampler
-
-            return VirtualSampler.from_folder(params, policy_folder)
-
-
-def _refuse_mismatch(mismatch: Mismatch | None) -> None:
-    if mismatch:
-        raise ValueError("a mismatch is simulated in the built-in sampler: take sampler.kind torch")
 
 
 Item = TypeVar("Item")

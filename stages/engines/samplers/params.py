@@ -83,37 +83,4 @@ class VllmSamplerParams(StrictParams):
     """Absent: one sampler, in the process that asks."""
 
 
-class VirtualLengths(StrictParams):
-    """Response lengths: log-normal, at least one token, cut at the limit on response tokens."""
-
-    median: float = Field(ge=1)
-    """Tokens."""
-    p99_over_median: float = Field(gt=1)
-    within_group: float = Field(ge=0, le=1)
-    """Share of the logarithm's variance among responses to one prompt; the rest is the prompt's."""
-
-
-class VirtualSamplerParams(StrictParams):
-    """No policy: random tokens of forced lengths, for which it sleeps as long as a device would compute.
-
-    Made to measure what a loop does with its devices; what it "says" is no policy's answer. A decode step takes the sum
-    of three terms, which is the roofline of a device bound by its memory: weights over bandwidth (and a launch), what a
-    sequence adds, key-value bytes of a token over bandwidth.
-    """
-
-    kind: Literal["virtual"]
-    max_sequences: int = Field(ge=1)
-    """Sequences decoded at once."""
-    step_milliseconds: float = Field(ge=0)
-    """Of any step."""
-    step_milliseconds_per_sequence: float = Field(ge=0)
-    step_milliseconds_per_thousand_tokens: float = Field(ge=0)
-    """For each thousand tokens of prompts and responses in flight."""
-    read_milliseconds_per_thousand_tokens: float = Field(ge=0)
-    """To read a prompt, or what was begun elsewhere, in the step that admits it; equal neighbours are read once."""
-    lengths: VirtualLengths
-    replicas: RayReplicas | None = None
-    """Absent: one sampler, in the process that asks."""
-
-
-SamplerParams = Annotated[TorchSamplerParams | VllmSamplerParams | VirtualSamplerParams, Field(discriminator="kind")]
+SamplerParams = Annotated[TorchSamplerParams | VllmSamplerParams, Field(discriminator="kind")]

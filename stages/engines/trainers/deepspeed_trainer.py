@@ -31,7 +31,7 @@ from typing import Any, Generic
 import torch
 from torch import Tensor, nn
 
-from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams, MuonParams
+from stages.engines.trainers.params import BUCKET_ELEMENTS, AdamwParams, DeepspeedTrainerParams, MuonParams
 from stages.engines.trainers.process_group import ProcessGroup
 from stages.engines.trainers.protocol import (
     Batch,
@@ -46,8 +46,6 @@ from stages.engines.trainers.protocol import (
 from stages.engines.trainers.shards import ShardReader, require_written_by, shard_of, write_tensors
 from stages.foundations.errors import UserError
 
-BUCKET_ELEMENTS = 100_000_000
-"""Gradients reduced at once; DeepSpeed's own 500 million would take 2 GB beside a small policy."""
 LINEAR = torch.nn.functional.linear
 
 

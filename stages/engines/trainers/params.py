@@ -54,6 +54,13 @@ Compiled = Annotated[Literal["body"] | None, Field(exclude_if=lambda value: valu
 minute at the start, and a compiler on a CPU."""
 
 
+# Two sizes of the trainers' buffers, which `retrace plan` counts without loading torch.
+CHUNK_TOKENS = 4096
+"""Tokens whose logits exist at once: 4,096 x 151,936 in float32 is 2.5 GB, and small vocabularies lose nothing."""
+BUCKET_ELEMENTS = 100_000_000
+"""Gradients that DeepSpeed reduces at once; its own 500 million would take 2 GB beside a small policy."""
+
+
 class TorchTrainerParams(StrictParams):
     """One process, one device."""
 

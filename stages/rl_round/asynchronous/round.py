@@ -87,7 +87,7 @@ def _run_from(journal: Journal, log: RolloutLog, task: RoundTask, loop: Asynchro
         own = 0.0 if getattr(task.sections["trainer"], "device", "auto") == "cpu" else min(1.0, gpus or total_gpus())
         trainers = _trainers(task, loop, own, versions.folder, batches, len(curve))
         stack.enter_context(closing(trainers))
-        spec = spec_of(sampler, task.paths.policy, run, gpus, may_be_virtual=True)
+        spec = spec_of(sampler, task.paths.policy, run, gpus)
         fleet = Fleet(spec, sampler.replicas.count, loop.stalled_seconds, loop.report_seconds)
         stack.enter_context(closing(fleet))
         judge = stack.enter_context(Judge(verifier, task.tokenizer, task.params))
@@ -129,10 +129,7 @@ def _with_selected_problems(task: RoundTask, verifier: RoundVerifier) -> tuple[R
     selection = task.round.prompt_selection
     if not isinstance(selection, PassRateSelection):
         return task, {}
-    with (
-        task.run.phase("select"),
-        closing(ReplicatedSampler(task.sections["sampler"], task.paths.policy, may_be_virtual=True)) as sampler,
-    ):
+    with task.run.phase("select"), closing(ReplicatedSampler(task.sections["sampler"], task.paths.policy)) as sampler:
         drawing = GroupDrawing(sampler, verifier, task.tokenizer, DrawingShare(OneRank()))
         asked = task.problems, selection.samples, task.params, drawing, task.scratch
         counts = count_passes(*asked, task.seed, task.name)

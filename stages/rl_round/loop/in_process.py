@@ -78,9 +78,7 @@ def _sample_and_train(
     params, run, known = context.params, context.run, dict[str, float]()
     problems, sections = task.problems, task.sections
     share = drawing_share(sections["sampler"], context.trainer)
-    sampler = stack.enter_context(
-        closing(build_sampler(sections["sampler"], task.paths.policy, params.mismatch, may_be_virtual=True))
-    )
+    sampler = stack.enter_context(closing(build_sampler(sections["sampler"], task.paths.policy, params.mismatch)))
     verifier: RoundVerifier = stack.enter_context(Verifier(sections["verifier"]))
     match chosen("rl.verifier", params.verifier):
         case ModelVerifier() as model:

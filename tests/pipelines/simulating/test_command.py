@@ -27,7 +27,7 @@ def invoke(*arguments):
 
 
 def cell(setting, policy, seconds):
-    outcome = Outcome(seconds, 8, {0: 9, 2: 1}, {1: 10}, 0.5, 0.1, 1e3, 100.0, None, 10, 10, 0)
+    outcome = Outcome(seconds, 8, {0: 9, 2: 1}, {1: 10}, 0.5, 0.1, 1e3, None, 10, 10, 0)
     return Cell(setting, policy, (outcome,))
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.simulating.devices import simulate_devices
 from pipelines.simulating.replica import DecodeStep, Machine, ReplicaSizes
 from pipelines.simulating.schedules import (
     OURS,
@@ -20,14 +19,7 @@ from pipelines.simulating.schedules import (
     stream,
     synchronous,
 )
-from pipelines.simulating.setting import (
-    PAPER_WORK,
-    DrawnLengths,
-    GivenLengths,
-    LogNormal,
-    paper_setting,
-    paper_settings,
-)
+from pipelines.simulating.setting import PAPER_WORK, DrawnLengths, LogNormal, paper_setting, paper_settings
 from pipelines.simulating.table import simulate_cells
 from stages.foundations.errors import UserError
 
@@ -36,7 +28,7 @@ INFINITE = float("inf")
 
 def machine(replicas=1, groups=2, size=2, **changed):
     """One second a token and step, whatever the batch; an update takes a second and one for each ten tokens."""
-    sizes = ReplicaSizes(DecodeStep(1.0, 0.0, 0.0, 0.0, 0.0), 0.0, 0, 0.0, INFINITE, INFINITE, 1000)
+    sizes = ReplicaSizes(DecodeStep(1.0, 0.0, 0.0, 0.0), 0.0, 0, 0.0, INFINITE, INFINITE, 1000)
     given = {
         "sizes": sizes,
         "replicas": replicas,
@@ -56,7 +48,14 @@ def machine(replicas=1, groups=2, size=2, **changed):
     return Machine(**given | changed)
 
 
-GROUPS = GivenLengths([[10, 20], [30, 40]])
+class Repeating(list):
+    """Lengths of groups, from the first again after the last."""
+
+    def __getitem__(self, group):
+        return super().__getitem__(group % len(self))
+
+
+GROUPS = Repeating([[10, 20], [30, 40]])
 
 
 def test_batches_by_hand():
@@ -73,7 +72,7 @@ def test_batches_by_hand():
     found = stream(machine(), GROUPS, steps=3)
     assert found.seconds_per_step == pytest.approx(40 + 1 + 10 + 4)
     # [20, 30] ends at 30 s with 50 tokens, [10, 40] at 40 s with 50: updates at 30-36 s and 40-46 s.
-    found = stream(machine(), GivenLengths([[20, 30], [10, 40]]), steps=3)
+    found = stream(machine(), Repeating([[20, 30], [10, 40]]), steps=3)
     assert found.seconds_per_step == pytest.approx(40 + 1 + 5 + 4)
 
 
@@ -159,16 +158,17 @@ def test_the_paper_by_hand():
     # KV: 80e9 x 0.9 - 15.2e9 over 2 x 28 x 4 x 128 x 2 = 57,344 bytes a token.
     assert setting.kv_tokens == pytest.approx(56.8e9 / 57344)
     # Products overtake the weights' reading at (15.2e9 / 2.68e12) / (15.2e9 / 593.4e12) sequences.
-    assert setting.batch_bound == 221
-    step = setting.replica_sizes().step
+    assert setting.machine(24).batch_bound == 221
+    step = setting.machine(24).sizes.step
     assert step.seconds(100, 0, 1) == pytest.approx(15.2e9 / 2.68e12 + 2e-3)
     # Four updates of 8 P tokens at 40% of 989 TFLOP/s, with 0.5 s and 2 x 15.2e9 / 8 / 40e9 s each.
     seconds = setting.machine(24).training_seconds(1e6)
     assert seconds == pytest.approx(8 * 7.6e9 * 1e6 / (40 * 395.6e12) + 4 * (0.5 + 0.095))
     # Tensor parallel adds two all-reduces a layer.
     large = paper_setting("72B", 64)
-    assert large.replica_sizes().step.fixed == pytest.approx(2e-3 + 160 * 12e-6)
-    assert (large.machine(3).rollout_gpus, large.pull_seconds) == (24, pytest.approx(145.4e9 / 8 / 50e9))
+    built = large.machine(3)
+    assert built.sizes.step.fixed == pytest.approx(2e-3 + 160 * 12e-6)
+    assert (built.rollout_gpus, built.pull_seconds) == (24, pytest.approx(145.4e9 / 8 / 50e9))
     assert len(paper_settings()) == 15
 
 
@@ -181,19 +181,3 @@ def test_lengths_are_those_of_the_paper():
     rng = random.Random(0)
     drawn = [length for _ in range(5000) for length in spread.group(rng, 8)]
     assert sum(drawn) / len(drawn) == pytest.approx(200, rel=0.03) and max(drawn) == 1000
-
-
-def test_devices_by_hand_and_what_they_refuse():
-    # Eight devices, a group of one on each: 0.1 + 0.02 s a token of the longest, 50 tokens, then 1 s of training.
-    found = simulate_devices(
-        [[50]] * 8, groups_per_step=8, training_seconds=1.0, step_seconds=0.1, sequence_seconds=0.02
-    )
-    assert found["synchronous"].seconds_per_step == pytest.approx(50 * 0.12 + 1)
-    assert found["synchronous"].tokens_per_second == pytest.approx(400 / 7)
-    assert found["asynchronous"].seconds_per_step == pytest.approx(6.0)
-    for wrong in ({"devices": 0}, {"groups_per_step": 0}, {"policies": ("partial",)}):
-        with pytest.raises(UserError):
-            simulate_devices(
-                [[5]],
-                **{"groups_per_step": 1, "training_seconds": 1.0, "step_seconds": 0.1, "sequence_seconds": 0.0} | wrong,
-            )

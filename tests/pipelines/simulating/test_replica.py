@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.simulating.replica import DecodeStep, Replica, ReplicaSizes, Trajectory
 
-STEP = DecodeStep(fixed=1e-3, each=2e-5, read=5e-3, read_token=3e-8, multiply=6e-5)
+STEP = DecodeStep(fixed=1e-3, read=5e-3, read_token=3e-8, multiply=6e-5)
 
 
 def sizes(kv=1e9, most=64, prefill=1e-5, admitted=0.95):
@@ -24,7 +24,7 @@ def test_any_number_of_steps_takes_what_its_steps_take(seed):
     slow = 0.0
     for step in range(steps):
         read = STEP.read + STEP.read_token * (kv + step * sequences)
-        slow += STEP.fixed + STEP.each * sequences + max(read, STEP.multiply * sequences)
+        slow += STEP.fixed + max(read, STEP.multiply * sequences)
     assert STEP.seconds(sequences, kv, steps) == pytest.approx(slow, rel=1e-9)
     within = STEP.steps_within(sequences, kv, slow / 3, steps)
     assert STEP.seconds(sequences, kv, within) <= slow / 3
@@ -55,7 +55,7 @@ class SlowReplica:
                 continue
             count = len(self.running)
             read = own.step.read + own.step.read_token * self.kv()
-            self.time += own.step.fixed + own.step.each * count + max(read, own.step.multiply * count)
+            self.time += own.step.fixed + max(read, own.step.multiply * count)
             for one in self.running:
                 one[2] += 1
             for one in [one for one in self.running if one[1] == one[2]]:

@@ -1,48 +1,43 @@
-"""The virtual sampler: lengths, identities and planned time; no assertion on the clock."""
+"""The sampler and the schedules of devices that sleep: lengths, identities, planned time; none asserts on the clock."""
 
 import math
 import statistics
-import subprocess
-import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from stages.engines.samplers import virtual_sampler
-from stages.engines.samplers.build import build_sampler
-from stages.engines.samplers.params import VirtualSamplerParams
-from stages.engines.samplers.protocol import SamplingSettings, StopReason, Trajectory, sample_trajectories
-from stages.engines.samplers.virtual_sampler import DeviceClock, VirtualSampler, forced_length
-from stages.foundations.errors import UserError
+from benchmarks import virtual_sampler
+from benchmarks.asynchronous_throughput import simulate_devices
+from benchmarks.virtual_sampler import DEVICE, Device, DeviceClock, VirtualSampler, build_virtual_sampler
+from stages.engines.samplers.protocol import SamplingSettings, StopReason, Trajectory
 from tests.fakes.tiny_policy import write_tiny_policy
 
 END, VOCABULARY = 7, 50
-PARAMS = VirtualSamplerParams.model_validate(
-    {
-        "kind": "virtual",
-        "max_sequences": 4,
-        "step_milliseconds": 0.0,
-        "step_milliseconds_per_sequence": 0.0,
-        "step_milliseconds_per_thousand_tokens": 0.0,
-        "read_milliseconds_per_thousand_tokens": 0.0,
-        "lengths": {"median": 10.0, "p99_over_median": 10.0, "within_group": 0.7},
-    }
-)
+FAST = Device(0.0, 0.0, median=10.0, p99_over_median=10.0, within_group=0.7)
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=40, log_threshold=None)
 
 
-def sampler(**changes):
-    return VirtualSampler(PARAMS.model_copy(update=changes), END, VOCABULARY)
+def sampler(device=FAST, max_sequences=4, notes=None):
+    return VirtualSampler(device, max_sequences, END, VOCABULARY, notes)
 
 
 def asked(count, prompt=(3, 4)):
     return [Trajectory(prompt, 100 + number) for number in range(count)]
 
 
+def draw(sampler, trajectories):
+    decoding, ended = sampler.open(SETTINGS), {}
+    decoding.admit(dict(enumerate(trajectories)))
+    while not decoding.is_idle:
+        ended |= decoding.step()
+    return [ended[number] for number in range(len(trajectories))]
+
+
 def test_lengths_are_log_normal_and_those_of_a_group_are_alike():
-    lengths = PARAMS.lengths.model_copy(update={"median": 1000.0})
+    device = replace(FAST, median=1000.0)
     groups = [
-        [forced_length(lengths, Trajectory([prompt], 97 * prompt + number)) for number in range(8)]
-        for prompt in range(1000)
+        [device.length(Trajectory([prompt], 97 * prompt + number)) for number in range(8)] for prompt in range(1000)
     ]
     drawn = sorted(length for group in groups for length in group)
     assert statistics.median(drawn) == pytest.approx(1000, rel=0.1)
@@ -53,10 +48,10 @@ def test_lengths_are_log_normal_and_those_of_a_group_are_alike():
 
 
 def test_a_response_ends_with_the_end_token_at_its_length_or_is_cut():
-    drawn = sample_trajectories(sampler(), asked(200), SETTINGS)
+    drawn = draw(sampler(), asked(200))
     assert {one.stop_reason for one in drawn} == set(StopReason)
     for one, trajectory in zip(drawn, asked(200), strict=True):
-        length = forced_length(PARAMS.lengths, trajectory)
+        length = FAST.length(trajectory)
         assert len(one.token_ids) == len(one.logprobs) == min(length, 40)
         assert (one.token_ids[-1] == END) == (length <= 40) == (not one.is_truncated)
         assert END not in one.token_ids[:-1] and max(one.token_ids) < VOCABULARY
@@ -64,7 +59,7 @@ def test_a_response_ends_with_the_end_token_at_its_length_or_is_cut():
 
 
 def test_a_trajectory_that_goes_elsewhere_has_the_tokens_that_it_would_have_had():
-    whole = sample_trajectories(sampler(), asked(6), SETTINGS)
+    whole = draw(sampler(), asked(6))
     first, second = sampler().open(SETTINGS), sampler(max_sequences=8).open(SETTINGS)
     first.admit(dict(enumerate(asked(6))))
     assert first.load.running == 0 and first.load.waiting == 6
@@ -86,20 +81,15 @@ def test_a_trajectory_that_goes_elsewhere_has_the_tokens_that_it_would_have_had(
     assert [found[name] for name in range(6)] == whole
 
 
-def test_a_step_takes_what_the_params_say(monkeypatch):
+def test_a_step_takes_what_the_device_takes(monkeypatch):
     planned = []
     monkeypatch.setattr(DeviceClock, "work", lambda clock, seconds: planned.append(seconds))
-    timed = sampler(
-        step_milliseconds=10.0,
-        step_milliseconds_per_sequence=1.0,
-        step_milliseconds_per_thousand_tokens=1000.0,
-        read_milliseconds_per_thousand_tokens=100_000.0,
-    )
-    decoding = timed.open(SETTINGS)
-    decoding.admit({"a": Trajectory([3, 4, 5], 101), "b": Trajectory([3, 4, 5], 102)})
+    decoding = sampler(DEVICE).open(SETTINGS)
+    decoding.admit({"a": Trajectory([3, 4, 5], 101)})
     decoding.step()
+    decoding.admit({number: Trajectory([3, 4, 5], 102 + number) for number in range(3)})
     decoding.step()
-    assert planned == pytest.approx([0.010 + 0.002 + 0.008 + 0.300, 0.010 + 0.002 + 0.010])
+    assert planned == pytest.approx([0.017, 0.017 + 3 * 0.024 / 63])
 
 
 class Time:
@@ -146,26 +136,22 @@ def test_what_cannot_be_made_up_for_is_lateness_and_rest_is_not(clock_time):
     assert clock.lateness == pytest.approx(0.0)
 
 
-def test_it_stands_in_for_no_policy(tmp_path):
-    policy = write_tiny_policy(tmp_path)
-    with pytest.raises(UserError, match="written down here as the policy's answers"):
-        build_sampler(PARAMS, policy)
-    with pytest.raises(ValueError, match="built-in sampler"):
-        build_sampler(PARAMS, policy, mismatch=object(), may_be_virtual=True)
-    built = build_sampler(PARAMS, policy, may_be_virtual=True)
+def test_it_draws_tokens_of_a_policy_and_notes_its_lateness(tmp_path, monkeypatch):
+    policy, notes = write_tiny_policy(tmp_path / "policy"), tmp_path / "notes"
+    notes.mkdir()
+    built = build_virtual_sampler(notes, SimpleNamespace(max_sequences=4), policy)
     assert built.vocabulary == 258 and built.end_token == 0
+    monkeypatch.setattr(virtual_sampler, "NOTE_SECONDS", 0.01)
     built.load_weights([], 3)
-    assert {one.policy_version for one in sample_trajectories(built, asked(3), SETTINGS)} == {3}
+    assert {one.policy_version for one in draw(built, asked(3))} == {3}
+    assert [float(note.read_text()) >= 0 for note in notes.iterdir()] == [True]
     assert len(set(built.logprobs([[1]], [[2, 3]])[0])) == 1
 
 
-def test_it_needs_no_torch(tmp_path):
-    write_tiny_policy(tmp_path)
-    code = (
-        "import sys; from pathlib import Path; from stages.engines.samplers.virtual_sampler import VirtualSampler as V;"
-        "from stages.engines.samplers.params import VirtualSamplerParams as P;"
-        "V.from_folder(P.model_validate_json(sys.argv[1]), Path(sys.argv[2])); assert 'torch' not in sys.modules"
-    )
-    given = [sys.executable, "-c", code, PARAMS.model_dump_json(), str(tmp_path)]
-    ended = subprocess.run(given, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
+def test_schedules_of_devices_by_hand():
+    # Eight devices, a group of one on each: 0.1 + 0.02 s a token of the longest, 50 tokens, then 1 s of training.
+    device = replace(DEVICE, step_seconds=0.1, sequence_seconds=0.02)
+    found = simulate_devices([[50]] * 8, 8, 1.0, device)
+    assert found["synchronous"].seconds_per_step == pytest.approx(50 * 0.12 + 1)
+    assert found["synchronous"].tokens_per_second == pytest.approx(400 / 7)
+    assert found["asynchronous"].seconds_per_step == pytest.approx(6.0)

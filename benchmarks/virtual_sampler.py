@@ -7,23 +7,28 @@ step is not made up for: it counts as lateness, and the deadlines start anew.
     sequence       length, tokens and log-probs follow from the trajectory's seed and prompt alone
     step           sleeps; every running sequence has one token more
     lateness       what a benchmark must look at: a machine too busy to sleep on time measures itself
+
+`main` runs a stage whose replicas draw with this sampler. Its random tokens stand in that round's table as if they were
+a policy's answers, so no recipe can ask for it: only whoever starts the stage through this module.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+import os
+import sys
 import time
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy
 
-from stages.engines.samplers.params import VirtualLengths, VirtualSamplerParams
+from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import (
     Begun,
     Load,
@@ -34,59 +39,85 @@ from stages.engines.samplers.protocol import (
     check_begun,
     uniform,
 )
-from stages.foundations.errors import UserError
 from stages.foundations.seeds import derive_seed
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 NORMAL = NormalDist()
-P99 = NORMAL.inv_cdf(0.99)
+NOTE_SECONDS = 1.0
+"""Planned time between two notes of the lateness: a replica is killed, and says nothing at its end."""
+
+
+def main() -> None:
+    """Runs a stage: the folder for notes of lateness, then the words of `python -m stages`."""
+    from stages.__main__ import main as stage_main
+    from stages.engines.replicas import fleet
+    from stages.observe.command import run_stage
+
+    notes, *words = sys.argv[1:]
+    # Pickled by name: each replica's process imports this module and builds its sampler here.
+    fleet.build_replica_sampler = partial(build_virtual_sampler, Path(notes).absolute())
+    run_stage(lambda: stage_main(words))
+
+
+def build_virtual_sampler(notes: Path, params: SamplerParams, policy_folder: Path) -> VirtualSampler:
+    """One that draws tokens of the policy in `policy_folder`, whose weights it does not look at."""
+    from stages.engines.policies.tokenizers import load_tokenizer
+
+    tokenizer = load_tokenizer(policy_folder)
+    return VirtualSampler(DEVICE, params.max_sequences, tokenizer.eos_token_id, len(tokenizer), notes)
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device bound by its memory: reading the weights takes a fixed time, and every sequence adds its part."""
+
+    step_seconds: float
+    sequence_seconds: float
+    median: float
+    """Tokens of a response without a limit; lengths are log-normal."""
+    p99_over_median: float
+    within_group: float
+    """Share of the logarithm's variance among responses to one prompt; the rest is the prompt's."""
+
+    def length(self, trajectory: Trajectory) -> int:
+        """Tokens that the response has without a limit."""
+        deviation = math.log(self.p99_over_median) / NORMAL.inv_cdf(0.99)
+        of_group = _normal(derive_seed("prompt", *trajectory.prompt))
+        of_response = _normal(derive_seed("length", trajectory.seed))
+        share = math.sqrt(1 - self.within_group) * of_group + math.sqrt(self.within_group) * of_response
+        return max(1, round(self.median * math.exp(deviation * share)))
+
+
+def _normal(seed: int) -> float:
+    """A standard normal number of a seed of 63 bits."""
+    return NORMAL.inv_cdf((seed + 0.5) / 2**63)
+
+
+# 17 ms alone and 41 ms with 64 sequences.
+SEQUENCE_SECONDS = (0.041 - 0.017) / 63
+DEVICE = Device(0.017 - SEQUENCE_SECONDS, SEQUENCE_SECONDS, median=40, p99_over_median=10.0, within_group=0.7)
 
 
 class VirtualSampler:
-    """See `stages.engines.samplers.protocol.Sampler`."""
+    """What a replica needs of `stages.engines.samplers.protocol.Sampler`."""
 
-    def __init__(self, params: VirtualSamplerParams, end_token: int, vocabulary: int) -> None:
-        """Draws token ids below `vocabulary`, at least two."""
-        self.params, self.end_token, self.vocabulary = params, end_token, vocabulary
+    def __init__(self, device: Device, max_sequences: int, end_token: int, vocabulary: int, notes: Path | None) -> None:
+        """Draws token ids below `vocabulary`, at least two. Notes its lateness in a file of the folder `notes`."""
+        self.device, self.max_sequences = device, max_sequences
+        self.end_token, self.vocabulary = end_token, vocabulary
         self.policy_version, self.is_resting = 0, False
+        self.logprob = -math.log(vocabulary)
         self.clock = DeviceClock()
-
-    @classmethod
-    def from_folder(cls, params: VirtualSamplerParams, policy_folder: Path) -> VirtualSampler:
-        """Draws tokens of the policy in `policy_folder`, whose weights it does not look at."""
-        from stages.engines.policies.tokenizers import load_tokenizer
-
-        tokenizer = load_tokenizer(policy_folder)
-        return cls(params, tokenizer.eos_token_id, len(tokenizer))
-
-    @property
-    def logprob(self) -> float:
-        """Of any token."""
-        return -math.log(self.vocabulary)
-
-    @property
-    def lateness(self) -> float:
-        """Seconds of decoding beyond plan over planned seconds, since the sampler was made."""
-        return self.clock.lateness
-
-    def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
-        """Index and sample of each trajectory as it ends; see the protocol."""
-        decoding = self.open(settings)
-        decoding.admit(dict(enumerate(trajectories)))
-        while not decoding.is_idle:
-            yield from decoding.step().items()
+        self._notes, self._noted_at = notes, 0.0
 
     def open(self, settings: SamplingSettings) -> VirtualDecoding:
-        """See the protocol; UserError when distributions are to be kept."""
-        if settings.keeps_distributions:
-            raise UserError("sampler.kind virtual has no distributions to keep: set sampler.kind torch")
         return VirtualDecoding(self, settings)
 
     def response(self, trajectory: Trajectory, limit: int) -> list[int]:
         """All tokens of a trajectory; the end token is the last one where the length is below the limit."""
-        length = forced_length(self.params.lengths, trajectory)
+        length = self.device.length(trajectory)
         numbers = uniform(numpy.array([trajectory.seed], dtype=numpy.uint64), numpy.arange(min(length, limit)))
         ids = (numbers * (self.vocabulary - 1)).astype(numpy.int64)
         ids += ids >= self.end_token
@@ -102,32 +133,13 @@ class VirtualSampler:
         """Marks the version; takes no time and no weights."""
         self.policy_version = policy_version
 
-    def rest(self) -> None:
-        """Nothing; see the protocol."""
-
-    def kept_weights(self) -> dict[str, Tensor]:
-        """Nothing."""
-        return {}
-
-    def restore_weights(self, kept: Mapping[str, Tensor]) -> None:
-        """Nothing to do."""
+    def note_lateness(self) -> None:
+        if self._notes and self.clock.planned_seconds >= self._noted_at + NOTE_SECONDS:
+            self._noted_at = self.clock.planned_seconds
+            (self._notes / str(os.getpid())).write_text(f"{self.clock.lateness:.4f}")
 
     def close(self) -> None:
         """Nothing to free."""
-
-
-def forced_length(lengths: VirtualLengths, trajectory: Trajectory) -> int:
-    """Tokens that the response has without a limit."""
-    deviation = math.log(lengths.p99_over_median) / P99
-    of_group = _normal(derive_seed("prompt", *trajectory.prompt))
-    of_response = _normal(derive_seed("length", trajectory.seed))
-    share = math.sqrt(1 - lengths.within_group) * of_group + math.sqrt(lengths.within_group) * of_response
-    return max(1, round(lengths.median * math.exp(deviation * share)))
-
-
-def _normal(seed: int) -> float:
-    """A standard normal number of a seed of 63 bits."""
-    return NORMAL.inv_cdf((seed + 0.5) / 2**63)
 
 
 class DeviceClock:
@@ -171,8 +183,8 @@ class _Sequence:
     """All that it will have."""
     first_step: int
     """Steps taken when it had no token, maybe below zero."""
-    told: int
-    """Tokens that `new_tokens` has told of, those begun elsewhere included."""
+    reported: int
+    """Tokens that `new_tokens` has returned, those begun elsewhere included."""
 
 
 class VirtualDecoding:
@@ -202,27 +214,20 @@ class VirtualDecoding:
     def step(self) -> dict[Hashable, Sample]:
         if self.is_idle:
             return {}
-        params, read = self._sampler.params, self._let_in()
+        sampler = self._sampler
+        self._let_in(sampler.max_sequences - len(self._running))
         self._steps += 1
         self._kv_tokens += len(self._running)
-        milliseconds = (
-            params.step_milliseconds
-            + params.step_milliseconds_per_sequence * len(self._running)
-            + params.step_milliseconds_per_thousand_tokens * self._kv_tokens / 1000
-            + params.read_milliseconds_per_thousand_tokens * read / 1000
-        )
-        self._sampler.clock.work(milliseconds / 1000)
+        sampler.clock.work(sampler.device.step_seconds + sampler.device.sequence_seconds * len(self._running))
         ended = self._ended()
         if self.is_idle:
-            self._sampler.clock.rest()
+            sampler.clock.rest()
+        sampler.note_lateness()
         return ended
 
-    def _let_in(self) -> int:
-        """Takes in as many as there is room for; gives the tokens that are read for them."""
-        room = self._sampler.params.max_sequences - len(self._running)
-        names = list(self._waiting)[:room]
-        entering = [(name, self._waiting.pop(name)) for name in names]
-        for name, trajectory in entering:
+    def _let_in(self, room: int) -> None:
+        for name in list(self._waiting)[:room]:
+            trajectory = self._waiting.pop(name)
             token_ids = self._sampler.response(trajectory, self._settings.max_response_tokens)
             begun = len(trajectory.begun.token_ids)
             first_step = self._steps - begun
@@ -230,9 +235,6 @@ class VirtualDecoding:
             self._kv_tokens += len(trajectory.prompt) + begun
             self._admitted += 1
             heapq.heappush(self._ends, (first_step + len(token_ids), self._admitted, name))
-        runs = groupby(entering, key=lambda item: tuple(item[1].prompt))
-        own = sum(len(trajectory.begun.token_ids) for _, trajectory in entering)
-        return own + sum(len(prompt) for prompt, _ in runs)
 
     def _ended(self) -> dict[Hashable, Sample]:
         ended: dict[Hashable, Sample] = {}
@@ -257,24 +259,24 @@ class VirtualDecoding:
         return Begun(one.token_ids[start:stop], [self._sampler.logprob] * (stop - start))
 
     def new_tokens(self) -> dict[Hashable, Begun]:
-        found: dict[Hashable, Begun] = {}
+        grown: dict[Hashable, Begun] = {}
         for name, one in self._running.items():
             count = self._steps - one.first_step
-            if one.told < count:
-                found[name] = self._begun(one, one.told, count)
-                one.told = count
-        return found
+            if one.reported < count:
+                grown[name] = self._begun(one, one.reported, count)
+                one.reported = count
+        return grown
 
     def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, Begun]:
-        found: dict[Hashable, Begun] = {}
+        withdrawn: dict[Hashable, Begun] = {}
         for name in names:
             if name in self._waiting:
-                found[name] = self._waiting.pop(name).begun
+                withdrawn[name] = self._waiting.pop(name).begun
             elif name in self._running:
-                found[name] = self._leave(name)
+                withdrawn[name] = self._leave(name)
         if self.is_idle:
             self._sampler.clock.rest()
-        return found
+        return withdrawn
 
     def close(self) -> None:
         self.withdraw([*self._waiting, *self._running])
