@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -28,13 +27,13 @@ import typer
 from pipelines.commands.comparing_outputs import Comparison, Tolerance, Verdict, compare_files, compare_folders
 from pipelines.graph.graph import what_to_repro
 from pipelines.graph.project_lock import refusing_lock
-from pipelines.records.places import git_bytes, read_entries
+from pipelines.records.places import Place, git_bytes, place_at, working_place
 from pipelines.runtime.checkouts import code_at, git
 from pipelines.runtime.process_group import dvc, environment, run_in_group, terminated_as_interrupt
+from stages.foundations.dvc_lock import stages_behind
 from stages.foundations.errors import UserError
-from stages.foundations.files import dvc_md5, write_json, write_text_atomically
+from stages.foundations.files import write_json, write_text_atomically
 from stages.foundations.machine import PROJECT, share_mirror, state_folder
-from stages.foundations.yaml_text import load_yaml
 
 
 def verify(
@@ -102,12 +101,13 @@ def certify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) 
 
 
 def _verify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) -> dict[str, Any]:
-    from dvc.repo import Repo
-
     subject = subject_of(root, order.revision)
-    with Repo(str(root)) as repo:
-        reference = Reference.read(root, subject.file("dvc.lock"), Path(repo.cache.local.path))
-    _require_known(reference, [*order.targets, *filter(None, [order.stage])])
+    reference = working_place(root) if subject.is_working_tree else place_at(root, order.revision)
+    if not reference.entries:
+        raise UserError("there is no dvc.lock to verify: run `make repro` first, or name a --revision that has one")
+    unknown = [name for name in (*order.targets, order.stage) if name and name not in reference.entries]
+    if unknown:
+        raise UserError(f"dvc.lock has no stage {', '.join(unknown)}: there are {', '.join(reference.entries)}")
     folder = state / "verify" / "clone" / root.name
     started, since = datetime.now(UTC), time.monotonic()
     if subject.changed:
@@ -128,52 +128,27 @@ def _verify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) 
     return _content(subject, order, outputs, (started, time.monotonic() - since), code, last, outside, params)
 
 
-def _require_known(reference: Reference, names: list[str]) -> None:
-    unknown = [name for name in names if name not in reference.stages]
-    if unknown:
-        raise UserError(f"dvc.lock has no stage {', '.join(unknown)}: there are {', '.join(reference.stages)}")
-
-
-def _compared(reference: Reference, order: Order, folder: Path) -> list[dict[str, Any]]:
-    made = reference.stages
-    if order.stage:
-        made = [order.stage]
-    elif order.targets:
-        made = _needed(reference, order.targets)
+def _compared(reference: Place, order: Order, folder: Path) -> list[dict[str, Any]]:
+    """A row of the certificate for each output of the stages that ran, in the order of the lock."""
+    ran = [order.stage] if order.stage else stages_behind(reference.entries, order.targets or reference.entries)
     rows = []
-    for output in reference.outputs(list(made)):
-        found = _compare(reference, output, folder, order.tolerance)
-        rows.append(
-            {
-                "path": output.path,
-                "stage": output.stage,
-                "verdict": found.verdict.value,
-                "detail": found.detail,
-                "md5": output.md5,
-            }
-        )
+    for entry in reference.entries.values():
+        for path, digest in entry.outs.items() if entry.name in ran else ():
+            found = _compare(reference, path, folder, order.tolerance)
+            row = {"path": path, "stage": entry.name, "verdict": found.verdict.value, "detail": found.detail}
+            rows.append({**row, "md5": digest})
     return rows
 
 
-def _needed(reference: Reference, targets: tuple[str, ...]) -> list[str]:
-    pending, found = list(targets), set()
-    while pending:
-        name = pending.pop()
-        if name not in found:
-            found.add(name)
-            pending += [output.stage for output in reference.dependencies(name)]
-    return [name for name in reference.stages if name in found]
-
-
-def _compare(reference: Reference, output: ReferenceOutput, folder: Path, tolerance: Tolerance) -> Comparison:
-    made = folder / output.path
+def _compare(reference: Place, path: str, folder: Path, tolerance: Tolerance) -> Comparison:
+    made = folder / path
     if not made.exists():
         return Comparison(Verdict.MISSING, "was not made")
-    files = reference.files(output)
+    files = reference.files(path)
     if files is None:
         return Comparison(Verdict.MISSING, "the finished run's is neither in the workspace nor in DVC's cache")
     if "" in files:
-        return compare_files(files[""], made, tolerance, Path(output.path).suffix)
+        return compare_files(files[""], made, tolerance, Path(path).suffix)
     return compare_folders(files, made, tolerance)
 
 
@@ -342,24 +317,27 @@ def make_clone(subject: Subject, folder: Path) -> list[str]:
     return [f"../{name}" for name in beside]
 
 
-def remove_outputs(folder: Path, reference: Reference) -> None:
+def remove_outputs(folder: Path, reference: Place) -> None:
     """Takes away outputs that are in git (metric files, curves), so that each is made anew."""
-    for output in reference.outputs():
-        path = folder / output.path
-        if path.is_dir():
-            shutil.rmtree(path)
+    for path in reference.outs:
+        made = folder / path
+        if made.is_dir():
+            shutil.rmtree(made)
         else:
-            path.unlink(missing_ok=True)
+            made.unlink(missing_ok=True)
 
 
-def lay_inputs(folder: Path, reference: Reference, stage: str) -> None:
+def lay_inputs(folder: Path, reference: Place, stage: str) -> None:
     """Copies what one stage reads from the finished run. UserError when something is gone."""
-    for output in reference.dependencies(stage):
+    deps = reference.entries[stage].deps
+    for output in reference.outs:
+        if not any(output == dep or output.startswith(f"{dep}/") or dep.startswith(f"{output}/") for dep in deps):
+            continue
         files = reference.files(output)
         if files is None:
-            raise UserError(f"{output.path}, which {stage} reads, is neither in the workspace nor in DVC's cache")
+            raise UserError(f"{output}, which {stage} reads, is neither in the workspace nor in DVC's cache")
         for name, source in files.items():
-            goal = folder / output.path / name if name else folder / output.path
+            goal = folder / output / name if name else folder / output
             goal.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, goal)
 
@@ -395,64 +373,3 @@ def surroundings(folder: Path) -> Mapping[str, str]:
         "RETRACE_TRACKING": "off",
         "PYTHONPATH": os.pathsep.join(paths),
     }
-
-
-@dataclass(frozen=True)
-class ReferenceOutput:
-    """One output of the finished run."""
-
-    path: str
-    stage: str
-    md5: str
-
-
-@dataclass(frozen=True)
-class Reference:
-    """The outputs and dependencies on record, and where their bytes are."""
-
-    root: Path
-    cache: Path
-    stages: Mapping[str, Any]
-
-    @classmethod
-    def read(cls, root: Path, lock: bytes | None, cache: Path) -> Reference:
-        """UserError when nothing is on record, or the lock is no such file."""
-        stages = load_yaml(lock)["stages"] if lock and read_entries(lock, str(root)) else None
-        if not stages:
-            raise UserError("there is no dvc.lock to verify: run `make repro` first, or name a --revision that has one")
-        return cls(root, cache, stages)
-
-    def outputs(self, stages: list[str] | None = None) -> list[ReferenceOutput]:
-        """All, or those of some stages, in the order of the lock."""
-        return [
-            ReferenceOutput(out["path"], name, out["md5"])
-            for name, stage in self.stages.items()
-            if stages is None or name in stages
-            for out in stage.get("outs", [])
-        ]
-
-    def dependencies(self, stage: str) -> list[ReferenceOutput]:
-        """The outputs that a stage reads, those inside of folders that it reads included."""
-        paths = [dep["path"] for dep in self.stages[stage].get("deps", [])]
-        return [
-            out for out in self.outputs() if any(out.path == path or out.path.startswith(f"{path}/") for path in paths)
-        ]
-
-    def files(self, output: ReferenceOutput) -> dict[str, Path] | None:
-        """Files by path in the output ("" for an output that is a file); None when the bytes are gone."""
-        cached = self._cached(output.md5)
-        if cached.is_file():
-            if not output.md5.endswith(".dir"):
-                return {"": cached}
-            files = {entry["relpath"]: self._cached(entry["md5"]) for entry in json.loads(cached.read_text())}
-            if all(path.is_file() for path in files.values()):
-                return files
-        here = self.root / output.path
-        if not here.exists() or dvc_md5(here) != output.md5:
-            return None
-        if here.is_file():
-            return {"": here}
-        return {path.relative_to(here).as_posix(): path for path in here.rglob("*") if path.is_file()}
-
-    def _cached(self, md5: str) -> Path:
-        return self.cache / md5[:2] / md5[2:]

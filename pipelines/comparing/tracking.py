@@ -16,7 +16,7 @@ from typing import Any
 from pipelines.comparing.page import HEAD, as_json, cells, markdown
 from pipelines.comparing.results import Findings
 from pipelines.comparing.sides import FindRun, policies_of
-from pipelines.records.places import Entry, Place, kept_places, places_in_git, working_place
+from pipelines.records.places import Place, kept_places, places_in_git, working_place
 from pipelines.records.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_json

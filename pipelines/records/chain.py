@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.records.places import Entry, Place, place_at, places_in_git, working_place
+from pipelines.records.places import Place, place_at, places_in_git, working_place
 from pipelines.records.stage_runs import Known, belongs, known_runs, read_ledger, recorded_numbers
 from pipelines.records.tracking_store import mlflow_faults, open_store
+from stages.foundations.dvc_lock import CODE, Entry, makers_of, stages_behind
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
 from stages.foundations.stage import about
 from stages.foundations.yaml_text import load_yaml
 from stages.observe.tracking import TOTAL_SECONDS, shown_name, tracking_uri
 
-CODE = "data/code/"
 POLICIES = "data/policies/"
 OTHER_MODELS = ("data/generators/", "data/image_scorers/")
 """What an argument may name besides a policy, the first that has it."""
@@ -96,24 +96,23 @@ def find_chain(argument: str, root: Path) -> Chain:
     if not place.entries:
         raise UserError(f"{place.told} at {root} has no dvc.lock: nothing has run yet, run `dvc repro`")
     targets, path = _targets(rest if before else argument, place, root)
-    names = _behind(targets, place)
+    names = stages_behind(place.entries, targets)
     steps = tuple(_step(place.entries[name], place) for name in names)
     return Chain(argument, place, targets, steps, _scores(targets, place), _changed(path, place))
 
 
 def _targets(argument: str, place: Place, root: Path) -> tuple[tuple[str, ...], str]:
     """The stages to explain, and the path that was asked for ("" for a policy or a stage)."""
-    scored = [entry.name for entry in place.entries.values() if entry.scores == argument]
-    for name in (argument, *scored):
+    scored = place.graded.get(argument)
+    for name in (argument, scored.name if scored else ""):
         if name in place.entries:
             return (name,), ""
     for path in _paths(argument, root):
-        found = makers_of(path, place)
+        found = makers_of(place.entries, path)
         if found:
             return found, path
-    outs = [path for entry in place.entries.values() for path in entry.outs]
-    policies = [path.removeprefix(POLICIES) for path in outs if path.startswith(POLICIES)]
-    others = [path.removeprefix("data/") for path in outs if path.startswith(OTHER_MODELS)]
+    policies = [path.removeprefix(POLICIES) for path in place.outs if path.startswith(POLICIES)]
+    others = [path.removeprefix("data/") for path in place.outs if path.startswith(OTHER_MODELS)]
     if argument in _declared(place):
         raise UserError(f"policy {argument!r} is in params.yaml and never ran: run `dvc repro grade@{argument}`")
     if (root / argument).exists():
@@ -146,42 +145,9 @@ def _declared(place: Place) -> list[str]:
     return list(map(str, params.get("policies") or []))
 
 
-def makers_of(path: str, place: Place) -> tuple[str, ...]:
-    """Stages with that output, with an output inside of that folder, or with an output folder that holds it."""
-    if not path or path == ".":
-        return ()
-    return tuple(
-        name
-        for name, entry in place.entries.items()
-        if any(out == path or out.startswith(f"{path}/") or path.startswith(f"{out}/") for out in entry.outs)
-        and not any(out.startswith(CODE) for out in entry.outs)
-    )
-
-
-def _behind(targets: tuple[str, ...], place: Place) -> list[str]:
-    """The targets and all that they depend on, each after its inputs. UserError on a cycle."""
-    order: list[str] = []
-    open_ones: set[str] = set()
-
-    def visit(name: str) -> None:
-        if name in order:
-            return
-        if name in open_ones:
-            raise UserError(f"the dvc.lock of {place.told} goes round in a circle at {name}: run `dvc repro`")
-        open_ones.add(name)
-        for path in place.entries[name].deps:
-            for maker in makers_of(path, place) if not path.startswith(CODE) else ():
-                visit(maker)
-        order.append(name)
-
-    for name in targets:
-        visit(name)
-    return order
-
-
 def _step(entry: Entry, place: Place) -> Step:
     inputs = tuple(
-        Input(path, digest, makers := makers_of(path, place), _is_stale(path, digest, makers, place))
+        Input(path, digest, makers := makers_of(place.entries, path), _is_stale(path, digest, makers, place))
         for path, digest in entry.deps.items()
         if not path.startswith(CODE)
     )
@@ -212,7 +178,7 @@ def _raw(entry: Entry) -> list[dict[str, Any]]:
 def _scores(targets: tuple[str, ...], place: Place) -> dict[str, float]:
     found: dict[str, float] = {}
     for name in targets:
-        for path in place.entries[name].outs if place.entries[name].scores else ():
+        for path in place.entries[name].outs if place.entries[name] in place.graded.values() else ():
             content = place.content(path) if path.startswith("data/metrics/") else None
             try:
                 found |= json.loads(content) if content else {}
@@ -225,7 +191,7 @@ def _scores(targets: tuple[str, ...], place: Place) -> dict[str, float]:
 
 def _changed(path: str, place: Place) -> str:
     """Compares a file that was asked for with its hash on record."""
-    digest = next((entry.outs[path] for entry in place.entries.values() if path in entry.outs), "")
+    digest = place.outs.get(path, "")
     own = place.folder / path if place.folder is not None and digest else None
     if own is None or not own.exists():
         return ""

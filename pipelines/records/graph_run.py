@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.graph.result import changes_from_recipe, result_of
-from pipelines.records.places import Entry, Place, cached_object, git_bytes, place_at, working_place
+from pipelines.records.places import Place, cached_object, git_bytes, place_at, working_place
+from stages.foundations.dvc_lock import Entry, recorded_outs, stages_behind
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, stable_hash, write_json
 from stages.foundations.legible import without_password
@@ -177,22 +178,12 @@ def _read(file: Path) -> dict[str, Any]:
 def _entries_of_run(place: Place) -> list[Entry]:
     """The stages behind the report, or behind the grades of an ablation's run; [] where one ran on older inputs."""
     entries = _of_the_graph(place)
-    ends = [one for one in entries.values() if (one.scores if place.is_kept else _writes_page(one))]
-    makers = {path: entry for entry in entries.values() for path in entry.outs}
-    found: dict[str, Entry] = {}
-    waiting = ends
-    while waiting:
-        entry = waiting.pop()
-        if entry.name in found:
-            continue
-        found[entry.name] = entry
-        for path, digest in entry.deps.items():
-            maker = makers.get(path)
-            if maker and maker.outs[path] != digest:
-                return []
-            inside = [made for out, made in makers.items() if out.startswith(f"{path}/")]
-            waiting += [made for made in ([maker] if maker else inside) if made.stage != "code"]
-    return [entry for name, entry in entries.items() if name in found]
+    graded = [entry.name for entry in place.graded.values() if entry.name in entries]
+    ends = graded if place.is_kept else [name for name, entry in entries.items() if _writes_page(entry)]
+    behind, made = set(stages_behind(entries, ends)), recorded_outs(entries)
+    found = [entry for name, entry in entries.items() if name in behind]
+    is_current = all(made.get(path, digest) == digest for entry in found for path, digest in entry.deps.items())
+    return found if is_current else []
 
 
 def _of_the_graph(place: Place) -> Mapping[str, Entry]:
@@ -246,7 +237,7 @@ def _numbers(place: Place, entry: Entry) -> dict[str, float]:
 
 def _is_outdated(scores: list[dict[str, Any]], place: Place, entries: list[Entry]) -> bool:
     """Whether grades were made again after the report."""
-    numbers = {entry.scores: _numbers(place, entry) for entry in entries if entry.scores}
+    numbers = {policy: _numbers(place, entry) for policy, entry in place.graded.items() if entry in entries}
     for score in scores:
         name = f"{score['benchmark']}/{score['metric'].replace('@', '_at_')}"
         graded = numbers.get(score["policy"], {}).get(name)
@@ -261,11 +252,11 @@ def _grades(place: Place, entries: list[Entry]) -> list[dict[str, Any]]:
     from stages.grade.scores import headlines
 
     scores = []
-    for entry in entries:
-        numbers = _numbers(place, entry) if entry.scores else {}
+    for policy, entry in place.graded.items():
+        numbers = _numbers(place, entry) if entry in entries else {}
         for benchmark, names in headlines(numbers).items():
             values = {key: numbers.get(names[key], numbers[names["score"]]) for key in ("low", "high")}
-            scores.append({"policy": entry.scores, "benchmark": benchmark, "value": numbers[names["score"]], **values})
+            scores.append({"policy": policy, "benchmark": benchmark, "value": numbers[names["score"]], **values})
     return scores
 
 

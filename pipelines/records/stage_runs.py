@@ -25,7 +25,8 @@ from typing import Any
 
 from mlflow.exceptions import MlflowException
 
-from pipelines.records.places import Entry, Place, git_bytes
+from pipelines.records.places import Place, git_bytes
+from stages.foundations.dvc_lock import Entry
 from stages.foundations.files import write_json
 from stages.foundations.legible import without_password
 from stages.foundations.stage import about
@@ -202,7 +203,7 @@ def _tags(place: Place, entry: Entry, line: Mapping[str, Any] | None, commit: st
     tags["stage_hash"] = line["stage_hash"] if line else entry.key
     tags |= dict.fromkeys(about(entry.stage).named_after, entry.item or entry.stage)
     seed = entry.params.get("seed")
-    if entry.scores:  # its own seed is the bootstrap's: that of what it scores tells the run
+    if entry in place.graded.values():  # its own seed is the bootstrap's: that of what it scores tells the run
         seeds = [one.params.get("seed") for one in place.entries.values() if entry.deps.keys() & one.outs.keys()]
         seed = next((own for own in seeds if own is not None), None)
     seed = place.about.get("seed", seed) if seed is not None else None

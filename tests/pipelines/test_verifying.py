@@ -263,5 +263,5 @@ def test_what_cannot_be_verified_is_told(finished, tmp_path):
         run(finished, tmp_path, revision="nothing")
     with pytest.raises(UserError, match="no stage sft: there are"):
         run(finished, tmp_path, stage="sft")
-    with pytest.raises(UserError, match="to verify: run"):
+    with pytest.raises(UserError, match=r"has no dvc\.lock: nothing had run there"):
         run(finished, tmp_path, revision="HEAD")
