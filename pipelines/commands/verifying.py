@@ -1,6 +1,6 @@
 """`retrace verify`: the reproduction certificate: what was run again, on what, and what became of every output.
 
-The graph runs again where nothing of the finished run is: a clone of a commit, an empty cache, its own state. Its
+The graph runs again where nothing of the finished run is: a checkout of a commit, an empty cache, its own state. Its
 outputs are compared with the hashes of dvc.lock and the bytes behind them in DVC's cache or the workspace.
 """
 
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import os
 import platform
 import re
 import shutil
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,13 +26,13 @@ import typer
 from pipelines.commands.comparing_outputs import Comparison, Tolerance, Verdict, compare_files, compare_folders
 from pipelines.graph.graph import what_to_repro
 from pipelines.graph.project_lock import refusing_lock
-from pipelines.records.places import Place, git_bytes, place_at, working_place
-from pipelines.runtime.checkouts import code_at, git
-from pipelines.runtime.process_group import dvc, environment, run_in_group, terminated_as_interrupt
+from pipelines.records.places import Place, place_at, working_place
+from pipelines.runtime.checkouts import Code, code_at, make_checkout, remove_checkout, run_dvc
+from pipelines.runtime.process_group import terminated_as_interrupt
 from stages.foundations.dvc_lock import stages_behind
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json, write_text_atomically
-from stages.foundations.machine import PROJECT, share_mirror, state_folder
+from stages.foundations.machine import PROJECT, state_folder
 
 
 def verify(
@@ -45,9 +44,9 @@ def verify(
     relative: Annotated[float, typer.Option(min=0, help="tolerance of numbers")] = 1e-6,
     absolute: Annotated[float, typer.Option(min=0, help="tolerance of numbers")] = 1e-9,
     weights: Annotated[float, typer.Option(min=0, help="largest difference of a weight")] = 1e-6,
-    keep: Annotated[bool, typer.Option("--keep", help="leave the clone under state/verify/")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="leave the checkout under state/verify/")] = False,
 ) -> None:
-    """Run the graph again in a clean clone and say of each output: identical, equal within tolerance, or different.
+    """Run the graph again in a clean checkout and say of each output: identical, equal within tolerance, or different.
 
     Writes reports/certificate.json and certificate.md. Exit code 0: reproduced, 1: not, 2: a mistake of the caller.
     """
@@ -91,7 +90,7 @@ class Order:
     """One stage alone, with the inputs of the finished run; empty for none."""
     tolerance: Tolerance
     keep: bool
-    """Leave the clone."""
+    """Leave the checkout."""
 
 
 def certify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -101,31 +100,51 @@ def certify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) 
 
 
 def _verify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) -> dict[str, Any]:
-    subject = subject_of(root, order.revision)
-    reference = working_place(root) if subject.is_working_tree else place_at(root, order.revision)
+    code = code_at(root, order.revision or "HEAD", is_with_changes=False)
+    reference = place_at(root, order.revision) if order.revision else working_place(root)
+    params = reference.content("params.yaml") or b""
     if not reference.entries:
         raise UserError("there is no dvc.lock to verify: run `make repro` first, or name a --revision that has one")
     unknown = [name for name in (*order.targets, order.stage) if name and name not in reference.entries]
     if unknown:
         raise UserError(f"dvc.lock has no stage {', '.join(unknown)}: there are {', '.join(reference.entries)}")
-    folder = state / "verify" / "clone" / root.name
+    folder = state / "verify" / "checkout" / root.name
     started, since = datetime.now(UTC), time.monotonic()
-    if subject.changed:
-        tell(f"WARNING: changed since the commit, and not run: {', '.join(subject.changed)}")
+    if code.changed:
+        tell(f"WARNING: changed since the commit, and not run: {', '.join(code.changed)}")
     try:
-        outside = make_clone(subject, folder)
+        outside = make_clean_checkout(code, params, folder)
         remove_outputs(folder, reference)
         if order.stage:
             lay_inputs(folder, reference, order.stage)
-        tell(f"running {order.stage or ', '.join(order.targets) or 'all stages'} of {subject.commit[:12]} in {folder}")
+        what = order.stage or ", ".join(order.targets) or "all stages"
+        tell(f"running {what} of {code.commit[:12]} in {folder}")
         targets = [order.stage] if order.stage else order.targets
-        code, last = run_again(folder, targets, bool(order.stage), state / "verify" / "log.txt", tell)
+        exit_code, last = run_again(folder, targets, bool(order.stage), state / "verify" / "log.txt", tell)
         outputs = _compared(reference, order, folder)
     finally:
         if not order.keep:
+            remove_checkout(root, folder)
             shutil.rmtree(folder.parent, ignore_errors=True)
-    params = subject.file("params.yaml") or b""
-    return _content(subject, order, outputs, (started, time.monotonic() - since), code, last, outside, params)
+    counts = Counter(row["verdict"] for row in outputs)
+    worst = max((Verdict(row["verdict"]) for row in outputs), key=list(Verdict).index, default=Verdict.MISSING)
+    return {
+        "is_reproduced": exit_code == 0 and worst.is_reproduced,
+        "verdict": "the run failed" if exit_code else worst.value,
+        "counts": {verdict.value: counts.get(verdict.value, 0) for verdict in Verdict},
+        "commit": code.commit,
+        "lock": "commit" if order.revision else "working tree",
+        "code_changes_not_run": list(code.changed),
+        "params_sha256": hashlib.sha256(params).hexdigest(),
+        "read_from_outside": outside,
+        "scope": {"stage": order.stage, "targets": list(order.targets)},
+        "tolerance": asdict(order.tolerance),
+        "started": started.isoformat(timespec="seconds"),
+        "seconds": round(time.monotonic() - since, 1),
+        "failure": last if exit_code else "",
+        "machine": machine(),
+        "outputs": outputs,
+    }
 
 
 def _compared(reference: Place, order: Order, folder: Path) -> list[dict[str, Any]]:
@@ -150,40 +169,6 @@ def _compare(reference: Place, path: str, folder: Path, tolerance: Tolerance) ->
     if "" in files:
         return compare_files(files[""], made, tolerance, Path(path).suffix)
     return compare_folders(files, made, tolerance)
-
-
-def _content(
-    subject: Subject,
-    order: Order,
-    outputs: list[dict[str, Any]],
-    times: tuple[datetime, float],
-    code: int,
-    last: str,
-    outside: list[str],
-    params: bytes,
-) -> dict[str, Any]:
-    started, seconds = times
-    counts = Counter(row["verdict"] for row in outputs)
-    order_of = list(Verdict)
-    worst = max((Verdict(row["verdict"]) for row in outputs), key=order_of.index, default=Verdict.MISSING)
-    is_reproduced = code == 0 and worst.is_reproduced
-    return {
-        "is_reproduced": is_reproduced,
-        "verdict": worst.value if code == 0 else "the run failed",
-        "counts": {verdict.value: counts.get(verdict.value, 0) for verdict in Verdict},
-        "commit": subject.commit,
-        "lock": "working tree" if subject.is_working_tree else "commit",
-        "code_changes_not_run": list(subject.changed),
-        "params_sha256": hashlib.sha256(params).hexdigest(),
-        "read_from_outside": outside,
-        "scope": {"stage": order.stage, "targets": list(order.targets)},
-        "tolerance": asdict(order.tolerance),
-        "started": started.isoformat(timespec="seconds"),
-        "seconds": round(seconds, 1),
-        "failure": last if code else "",
-        "machine": machine(),
-        "outputs": outputs,
-    }
 
 
 def machine() -> dict[str, Any]:
@@ -240,7 +225,7 @@ def as_markdown(content: dict[str, Any]) -> str:
         "",
         f"- Commit {content['commit']}; dvc.lock and params.yaml of the {content['lock']} (params "
         f"{content['params_sha256'][:12]})",
-        f"- Run again: {scope['stage'] or ', '.join(scope['targets']) or 'all stages'}, from a clean clone with an "
+        f"- Run again: {scope['stage'] or ', '.join(scope['targets']) or 'all stages'}, from a clean checkout with an "
         "empty cache" + (", on the finished run's inputs" if scope["stage"] else ""),
         f"- Tolerance: |a - b| <= {tolerance['absolute']:g} + {tolerance['relative']:g} max(|a|, |b|); weights "
         f"{tolerance['weights']:g}",
@@ -249,7 +234,7 @@ def as_markdown(content: dict[str, Any]) -> str:
         f"- {made_on['system']}, Python {made_on['python']}, {packages}",
     ]
     if content["read_from_outside"]:
-        lines.append(f"- Read from outside the clone: {', '.join(content['read_from_outside'])}")
+        lines.append(f"- Read from outside the checkout: {', '.join(content['read_from_outside'])}")
     if content["code_changes_not_run"]:
         lines.append(f"- Changed since the commit and not run: {', '.join(content['code_changes_not_run'])}")
     if content["failure"]:
@@ -264,56 +249,21 @@ def as_markdown(content: dict[str, Any]) -> str:
 
 
 LAST_LINES = 15
-LEFT_OUT = ("RETRACE_STATE", "DVC_ROOT", "MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID")
-"""Variables of the environment that would lead the run back to the project's own state."""
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What is verified."""
+def make_clean_checkout(code: Code, params: bytes, folder: Path) -> list[str]:
+    """A checkout in `folder` without outputs, with an empty cache and no remote; returns what it reads from outside.
 
-    root: Path
-    commit: str
-    is_working_tree: bool
-    """The lock and the parameters are those of the working tree, not of the commit."""
-    changed: tuple[str, ...]
-    """Files of the code that differ from the commit, and are not run."""
-
-    def file(self, name: str) -> bytes | None:
-        """A file's bytes, of the working tree or of the commit; None where there is none."""
-        if self.is_working_tree:
-            path = self.root / name
-            return path.read_bytes() if path.is_file() else None
-        return git_bytes(self.root, "show", f"{self.commit}:{name}")
-
-
-def subject_of(root: Path, revision: str) -> Subject:
-    """HEAD's code with the working tree's lock and parameters, or all three of a revision. UserError without git."""
-    code = code_at(root, revision or "HEAD", is_with_changes=False)
-    return Subject(root, code.commit, not revision, code.changed)
-
-
-def make_clone(subject: Subject, folder: Path) -> list[str]:
-    """A clone in `folder` without outputs, with an empty cache and no remote; returns what it reads from outside.
-
-    Parameters may name files beside the project (`../data/...`); the clone gets links to those places beside itself.
+    Parameters may name files beside the project (`../data/...`); links to those places lie beside the checkout.
     """
     shutil.rmtree(folder.parent, ignore_errors=True)
-    folder.parent.mkdir(parents=True)
-    git(subject.root, "clone", "-q", "--no-checkout", str(subject.root), str(folder))
-    git(folder, "checkout", "-q", "--detach", subject.commit)
-    params = subject.file("params.yaml") or b""
+    make_checkout(code, folder, cache=None)
     (folder / "params.yaml").write_bytes(params)
     (folder / "dvc.lock").unlink(missing_ok=True)
-    own = folder / ".dvc"
-    (own / "config.local").write_text(
-        f"[core]\n    site_cache_dir = {own / 'site'}\n    remote =\n[cache]\n    dir = {own / 'cache'}\n"
-    )
-    share_mirror(subject.root, folder)
     beside = sorted(set(re.findall(r"\.\./([^\s/\"'},]+)", params.decode("utf-8", "replace"))))
     for name in beside:
-        if (subject.root.parent / name).exists():
-            (folder.parent / name).symlink_to(subject.root.parent / name)
+        if (code.root.parent / name).exists():
+            (folder.parent / name).symlink_to(code.root.parent / name)
     return [f"../{name}" for name in beside]
 
 
@@ -345,7 +295,7 @@ def lay_inputs(folder: Path, reference: Place, stage: str) -> None:
 def run_again(
     folder: Path, targets: Sequence[str], is_single: bool, log: Path, tell: Callable[[str], None]
 ) -> tuple[int, str]:
-    """DVC's exit code in the clone, and its last lines. All of its output goes to `log`."""
+    """DVC's exit code in the checkout, and its last lines. All of its output goes to `log`."""
     last: deque[str] = deque(maxlen=LAST_LINES)
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "w", encoding="utf-8") as file:
@@ -359,17 +309,5 @@ def run_again(
                 tell(line)
 
         chosen = ("--single-item", *targets) if is_single else what_to_repro(folder, tuple(targets))
-        code = run_in_group(dvc("repro", *chosen), folder, on_line, env=surroundings(folder))
+        code = run_dvc(folder, ["repro", *chosen], on_line, is_tracked=False)
     return code, "\n".join(last)
-
-
-def surroundings(folder: Path) -> Mapping[str, str]:
-    """The environment of a run that finds no state but its own, and leaves no track in MLflow."""
-    kept = {name: value for name, value in environment().items() if name not in LEFT_OUT}
-    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {
-        **kept,
-        "RETRACE_STATE": str(folder / "state"),
-        "RETRACE_TRACKING": "off",
-        "PYTHONPATH": os.pathsep.join(paths),
-    }

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.records.places import Place, place_at, places_in_git, working_place
-from pipelines.records.stage_runs import Known, belongs, known_runs, read_ledger, recorded_numbers
+from pipelines.records.stage_runs import first_commits, runs_by_key
 from pipelines.records.tracking_store import mlflow_faults, open_store
 from stages.foundations.dvc_lock import CODE, Entry, makers_of, stages_behind
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
 from stages.foundations.stage import about
 from stages.foundations.yaml_text import load_yaml
-from stages.observe.tracking import TOTAL_SECONDS, shown_name, tracking_uri
+from stages.observe.tracking import TOTAL_SECONDS, read_ledger, shown_name, tracking_uri
 
 POLICIES = "data/policies/"
 OTHER_MODELS = ("data/generators/", "data/image_scorers/")
@@ -208,7 +209,7 @@ class Spent:
     """Of the code that ran, or the first that has the stage on record."""
     is_dirty: bool | None
     seconds: float | None
-    """Over all executions with this stage hash."""
+    """Over all executions of this very work."""
     gpus: int | None
     """GPUs that it computed on."""
     is_mirrored: bool
@@ -222,47 +223,36 @@ class Spent:
 
 def spent_by(chain: Chain, state: Path) -> dict[str, Spent]:
     """Stage -> its record. Without a tracking database the ledger and git answer."""
-    known, ledger = _known(), read_ledger(state)
-    commits: dict[str, str] = {}
-    for place in places_in_git(chain.place.root):
-        commits = {entry.key: place.commit for entry in place.entries.values()} | commits
-    return {step.entry.name: _spent(step, chain, known, ledger, commits) for step in chain.steps}
+    runs, lines = _runs(), defaultdict(list)
+    for line in read_ledger(state / "ledger.jsonl"):
+        lines[line.get("lock_hash")].append(line)
+    commits = first_commits(places_in_git(chain.place.root))
+    return {
+        step.entry.name: _spent(step, runs.get(step.entry.key), lines[step.entry.key], commits.get(step.entry.key, ""))
+        for step in chain.steps
+    }
 
 
-def _known() -> Known:
+def _runs() -> dict[str, Any]:
     uri = tracking_uri()
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
-        return Known()
+        return {}
     with mlflow_faults("then run it again"):
-        return known_runs(open_store())
+        return runs_by_key(open_store())
 
 
-def _spent(
-    step: Step, chain: Chain, known: Known, ledger: Sequence[Mapping[str, Any]], commits: Mapping[str, str]
-) -> Spent:
-    run = known.by_key.get(step.entry.key) or _untagged(step, chain, known)
+def _spent(step: Step, run: Any, lines: Sequence[Mapping[str, Any]], commit: str) -> Spent:
     tags = run.data.tags if run else {}
-    lines = [line for line in ledger if run and line["stage_hash"] == tags.get("stage_hash")]
-    if not run:  # the ledger alone: the last execution of that name
-        lines = [line for line in ledger if line["name"] == step.entry.name][-1:]
-    seconds = sum(line["seconds"] for line in lines) if lines else None
-    if seconds is None and run:
-        seconds = run.data.metrics.get(shown_name(TOTAL_SECONDS))
+    seconds = run.data.metrics.get(shown_name(TOTAL_SECONDS)) if run else None
     dirty = tags.get("git.dirty")
     return Spent(
         run_id=run.info.run_id if run else "",
-        commit=tags.get("git.commit") or commits.get(step.entry.key, ""),
+        commit=tags.get("git.commit") or commit,
         is_dirty=None if dirty is None else dirty == "true",
-        seconds=seconds,
+        seconds=sum(line["seconds"] for line in lines) if lines else seconds,
         gpus=_gpus(step, tags),
         is_mirrored=tags.get("mirrored") == "true",
     )
-
-
-def _untagged(step: Step, chain: Chain, known: Known) -> Any:
-    numbers = recorded_numbers(chain.place, step.entry)
-    candidates = known.untagged.get(step.entry.name, []) if numbers is not None else []
-    return next((run for run in candidates if belongs(run, step.entry, numbers)), None)
 
 
 def _gpus(step: Step, tags: Mapping[str, str]) -> int | None:

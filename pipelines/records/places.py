@@ -6,7 +6,6 @@ Each has a `dvc.lock`. Its files lie beside it, in git (metrics and curves), or 
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -17,6 +16,7 @@ from stages.foundations.dvc_lock import LOCK, Entry, read_lock, recorded_outs
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
 from stages.foundations.stage import about
+from stages.observe.git import ask_git, file_at
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Place:
         found = self.file(path)
         if found:
             return found.read_bytes()
-        return git_bytes(self.root, "show", f"{self.commit}:{path}") if self.commit else None
+        return file_at(self.root, self.commit, path) if self.commit else None
 
 
 def working_place(root: Path, told: str = "working tree", project: Path | None = None) -> Place:
@@ -95,12 +95,12 @@ def working_place(root: Path, told: str = "working tree", project: Path | None =
 
 def place_at(root: Path, revision: str) -> Place:
     """What a git revision has on record. UserError when there is no such revision or it has no `dvc.lock`."""
-    commit = (git_bytes(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}") or b"").decode().strip()
+    commit = ask_git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if not commit:
         raise UserError(
             f"{root} has no git revision {revision!r}: `git log --oneline` and `git tag` show what there is"
         )
-    text = git_bytes(root, "show", f"{commit}:{LOCK}")
+    text = file_at(root, commit, LOCK)
     if text is None:
         raise UserError(f"git revision {revision!r} has no dvc.lock: nothing had run there, or it was not committed")
     return Place(f"git {revision}", root, None, False, commit, read_lock(text, revision), {})
@@ -111,9 +111,8 @@ def places_in_git(root: Path, tell: Callable[[str], object] = str) -> Iterator[P
 
     A lock that is not readable, such as one committed with a merge's conflict in it, is told and passed over.
     """
-    listed = git_bytes(root, "log", "--reverse", "--format=%H", "--", LOCK) or b""
-    for commit in listed.decode().split():
-        text = git_bytes(root, "show", f"{commit}:{LOCK}")
+    for commit in ask_git(root, "log", "--reverse", "--format=%H", "--", LOCK).split():
+        text = file_at(root, commit, LOCK)
         if text is None:  # the commit removed it
             continue
         try:
@@ -155,12 +154,3 @@ def cached_object(root: Path, digest: str) -> Path | None:
     """Where DVC's cache of a project holds a file, or the list of a folder's files; None without a cache."""
     folder = _cache_folder(root)
     return folder / "files" / "md5" / digest[:2] / digest[2:] if folder else None
-
-
-def git_bytes(root: Path, *arguments: str) -> bytes | None:
-    """What git prints; None when it fails, or is not there."""
-    try:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout

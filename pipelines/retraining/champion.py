@@ -21,9 +21,9 @@ import typer
 from pipelines.graph.recipes import recipe_names
 from pipelines.records.places import place_at
 from pipelines.records.tracking_store import mlflow_faults, open_store
-from pipelines.runtime.checkouts import git, git_as_someone, has_revision
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
+from stages.observe.git import git, git_as_someone, has_revision
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

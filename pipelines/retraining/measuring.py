@@ -66,7 +66,7 @@ def champion_measurement(
     for entry in measured_by:
         command = _moved(entry.command, moved)
         gpus = stage_gpus(folder, entry.stage, command)
-        surroundings = {**worktree_environment(folder), "RETRACE_TRACKING": "off"}
+        surroundings = worktree_environment(folder, is_tracked=False)
         with gpu_slots(gpus, lock_folder(), on_line) as slots:
             if slots.gpus:
                 surroundings["CUDA_VISIBLE_DEVICES"] = ",".join(slots.gpus)

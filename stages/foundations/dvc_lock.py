@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +30,7 @@ class Entry:
     params: Mapping[str, Any]
     outs: Mapping[str, str]
     sizes: Mapping[str, int]
-    """Bytes of dependencies and outputs."""
+    """Bytes of outputs."""
 
     @property
     def stage(self) -> str:
@@ -60,7 +61,19 @@ def run_key(name: str, deps: Mapping[str, str], params: Mapping[str, Any]) -> st
     A stage knows it before it starts, and DVC writes the same name, hashes and parameters into `dvc.lock` at its end.
     The command is left out: it may hold paths of a machine.
     """
-    return stable_hash({"name": name, "deps": dict(deps), "params": dict(params)})
+    return stable_hash({"name": name, "deps": dict(deps), "params": _numbers(params)})
+
+
+_NUMBER = re.compile(r"[-+]?\d+[eE][-+]?\d+")
+
+
+def _numbers(value: Any) -> Any:
+    """DVC writes 5.0e-06 as `5e-06`, which is a number in its YAML 1.2 and a text in the YAML 1.1 of PyYAML."""
+    if isinstance(value, Mapping):
+        return {name: _numbers(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_numbers(one) for one in value]
+    return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
 
 
 def read_lock(text: str | bytes | None, told: str) -> dict[str, Entry]:
@@ -77,14 +90,13 @@ def read_lock(text: str | bytes | None, told: str) -> dict[str, Entry]:
 
 def _entry(name: str, stage: Mapping[str, Any]) -> Entry:
     params = {key: value for group in (stage.get("params") or {}).values() for key, value in group.items()}
-    files = [*(stage.get("deps") or []), *(stage.get("outs") or [])]
     return Entry(
         name,
         " ".join(stage["cmd"].split() if isinstance(stage["cmd"], str) else stage["cmd"]),
         {item["path"]: item["md5"] for item in stage.get("deps") or []},
         params,
         {item["path"]: item["md5"] for item in stage.get("outs") or []},
-        {item["path"]: item.get("size", 0) for item in files},
+        {item["path"]: item.get("size", 0) for item in stage.get("outs") or []},
     )
 
 

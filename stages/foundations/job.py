@@ -151,8 +151,8 @@ def attempt_at(
 ) -> Attempt:
     """Hashes the inputs and makes the folder `state/scratch/<stage>-<first 16 digits of the hash>` if it is absent."""
     # Inside `dvc repro` the lock has the hashes of all that earlier stages made, so nothing large is read twice.
-    lock = Path(LOCK)
-    recorded = recorded_outs(read_lock(lock.read_bytes(), LOCK)) if "DVC_STAGE" in os.environ and lock.exists() else {}
+    lock, is_inside_dvc = Path(LOCK), "DVC_STAGE" in os.environ
+    recorded = recorded_outs(read_lock(lock.read_bytes(), "this folder")) if is_inside_dvc and lock.exists() else {}
     digests = {name: recorded.get(Path(path).as_posix()) or dvc_md5(Path(path)) for name, path in inputs.items()}
     identity = {"stage": stage, "policy": policy, "round": round, "seed": seed, "params": dict(params)}
     stage_hash = stable_hash({**identity, "inputs": digests, "code": code_digest(stage)})
