@@ -161,13 +161,13 @@ def check_ablation(root: Path, ablation: Ablation) -> dict[str, dict[str, Any]]:
             ]
             all_params[variant] = params
         except UserError as error:
-            problems += _describe_shares(error, f"ablation {ablation.name}, variant {variant}: ")
+            problems += _error_lines(error, f"ablation {ablation.name}, variant {variant}: ")
     if problems:
         raise UserError("\n".join(dict.fromkeys(problems)))
     return all_params
 
 
-def _describe_shares(error: UserError, prefix: str) -> list[str]:
+def _error_lines(error: UserError, prefix: str) -> list[str]:
     lines = str(error).splitlines()
     return lines if lines[0].startswith("ablation ") else [prefix + line.strip() for line in lines[1:]]
 

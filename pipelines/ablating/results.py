@@ -126,27 +126,25 @@ def verdict(claimed: Comparison, found: Difference) -> Verdict:
     """
     if found.interval is None:
         return "not separated"
-    sides = [(found.interval.low, found.interval.high), *((value, value) for value in found.by_seed.values())]
+    sides = [found.interval, *(Interval(value, value, value) for value in found.by_seed.values())]
     is_claimed = _all_say(sides, claimed)
     if is_claimed is None:
         return "not separated"
-    over_seeds = found.over_seeds
-    is_firm = over_seeds is not None and _all_say([*sides, (over_seeds.low, over_seeds.high)], claimed) is not None
+    is_firm = found.over_seeds is not None and _all_say([*sides, found.over_seeds], claimed) is not None
     if is_claimed:
         return "agrees" if is_firm else "leans for"
     return "disagrees" if is_firm else "leans against"
 
 
-def _all_say(sides: Sequence[tuple[float, float]], claimed: Comparison) -> bool | None:
-    """True when all ranges lie where the claim has them, False when all lie on one other side, None when neither."""
-    low, high = min(low for low, _ in sides), max(high for _, high in sides)
-    if claimed.direction == "same":
-        if -claimed.margin <= low and high <= claimed.margin:
-            return True
-        return False if low > claimed.margin or high < -claimed.margin else None
-    if low > 0 or high < 0:
-        return (low > 0) == (claimed.direction == "higher")
-    return None
+def _all_say(sides: Sequence[Interval], claimed: Comparison) -> bool | None:
+    """True when all lie where the claim has them, False when all lie on one other side, None when neither."""
+    margin = claimed.margin or 0.0
+    if claimed.direction == "same" and all(-margin <= side.low and side.high <= margin for side in sides):
+        return True
+    verdicts = {side.verdict(margin) for side in sides}
+    if len(verdicts) > 1 or "not separated" in verdicts:
+        return None
+    return verdicts == {{"higher": "better", "lower": "worse"}.get(claimed.direction)}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What `retrace ablate` does: list, plan, run, write.
 
-Pending runs go some at once, each as `dvc repro` in its worktree (`run_pending`). A run that fails is reported and the
+Pending runs go some at once, each as `dvc repro` in its worktree (`Batch`). A run that fails is reported and the
 others go on. Whatever ends this process ends every DVC and stage with it; worktrees of runs that did not finish stay,
 so that the next call resumes from their checkpoints. `jobs_that_fit` says how many runs fit side by side: small
 policies leave most of a card, or of a machine, unused.
@@ -42,10 +42,9 @@ from pipelines.planning.plan import Question, StagePlan, make_plan
 from pipelines.runtime.checkouts import (
     Code,
     cache_folder,
+    checkout,
     code_at,
     code_hashes,
-    git,
-    make_checkout,
     remove_checkout,
     worktree_environment,
 )
@@ -53,6 +52,7 @@ from pipelines.runtime.machine import gpu_slots, lock_folder, visible_gpus
 from pipelines.runtime.process_group import dvc, end_groups, terminated_as_interrupt
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_text_atomically
+from stages.observe.git import git
 from stages.observe.lifetime import die_with_parent
 
 
@@ -140,21 +140,10 @@ def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
         _say_start(session, pending, say)
         failed = []
         if pending:
-            gpus = tuple(visible_gpus())
-            dealt = gpus if all(wants_one_gpu(run.params) for run in session.runs) else ()
-            settings = Settings(
-                session.ablation,
-                choice.state,
-                session.code,
-                session.code_hashes,
-                cache_folder(choice.root),
-                session.jobs,
-                dealt,
-                choice.is_kept,
-                say,
-            )
+            gpus = visible_gpus()
+            dealt = gpus if all(wants_one_gpu(run.params) for run in session.runs) else []
             with gpu_slots(len(gpus), lock_folder(), say):  # the runs share the cards with nobody else
-                failed = run_pending(settings, pending)
+                failed = Batch(session, pending, dealt, say).run()
         if not failed or len(failed) < len(session.runs):
             _write(session, say)
     if failed:
@@ -223,24 +212,6 @@ SECONDS_BETWEEN_LINES = 60.0
 LINES_IN_A_FAILURE = 15
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Where and how the runs of one ablation run."""
-
-    ablation: Ablation
-    state: Path
-    code: Code
-    code_hashes: Mapping[str, Mapping[str, str]]
-    """Hashes of the files that each run runs, by the run's name."""
-    cache: Path
-    jobs: int
-    gpus: tuple[str, ...]
-    """Numbers of those that the runs share, one for each run; empty where there is none, or a run takes several."""
-    is_kept: bool
-    """True leaves the worktrees of finished runs."""
-    say: Callable[[str], None]
-
-
 @dataclass
 class Job:
     """A run that is running."""
@@ -256,139 +227,133 @@ class Job:
     def seconds(self) -> float:
         return time.monotonic() - self.started
 
-
-@dataclass
-class Progress:
-    """How far the runs are."""
-
-    waiting: list[PlannedRun]
-    running: list[Job] = field(default_factory=list)
-    failed: list[PlannedRun] = field(default_factory=list)
-    tried: set[str] = field(default_factory=set)
-    """Shared prefixes that some run has made, or failed to make."""
-    seconds: list[float] = field(default_factory=list)
-    """Times of finished runs that did not make the shared stages."""
-    said: float = field(default_factory=time.monotonic)
+    def __str__(self) -> str:
+        """How far it is: the last line of its log."""
+        last = ""
+        with suppress(OSError):
+            lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+            last = lines[-1][-70:].strip() if lines else ""
+        return f"{self.run.variant} seed {self.run.seed}, {self.seconds:.0f} s: {last}"
 
 
-def run_pending(settings: Settings, pending: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Runs all of `pending`; returns those that failed. On an interrupt nothing is left running."""
-    progress = Progress(in_order(pending, settings.ablation.baseline))
-    leaders = leading(pending, settings.ablation.baseline)
-    with terminated_as_interrupt():
-        try:
-            while progress.waiting or progress.running:
-                _start_what_fits(settings, progress)
-                for job in [job for job in progress.running if job.process.poll() is not None]:
-                    progress.running.remove(job)
-                    progress.tried.add(job.run.prefix)
-                    if not _end(settings, job, job.run in leaders):
-                        progress.failed.append(job.run)
-                    elif job.run not in leaders:
-                        progress.seconds.append(job.seconds)
-                    _say_rest(settings, progress)
-                _say_now_and_then(settings, progress)
-                time.sleep(SECONDS_BETWEEN_LOOKS)
-        finally:
-            for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(name, signal.SIG_IGN)  # a second Ctrl-C must not leave a stage behind
-            end_groups([job.process for job in progress.running])
-    return progress.failed
+class Batch:
+    """The runs of one call: some at once, the leader of each shared prefix before those that share it."""
 
+    def __init__(
+        self, session: Session, pending: Sequence[PlannedRun], gpus: Sequence[str], say: Callable[[str], None]
+    ) -> None:
+        """`gpus` are numbers of those that the runs share, one for each run; empty for none, or several for a run."""
+        self.session, self.ablation, self.state, self.say = session, session.ablation, session.choice.state, say
+        self.gpus, self.cache = gpus, cache_folder(session.choice.root)
+        self.waiting = in_order(pending, self.ablation.baseline)
+        self.leaders = leading(pending, self.ablation.baseline)
+        self.running: list[Job] = []
+        self.failed: list[PlannedRun] = []
+        self.tried: set[str] = set()
+        """Shared prefixes that some run has made, or failed to make."""
+        self.seconds: list[float] = []
+        """Times of finished runs that did not make the shared stages."""
+        self.said = time.monotonic()
 
-def _start_what_fits(settings: Settings, progress: Progress) -> None:
-    while len(progress.running) < settings.jobs:
-        run = next_run(progress.waiting, [job.run for job in progress.running], progress.tried)
-        if run is None:
-            return
-        progress.waiting.remove(run)
-        taken = [job.gpu for job in progress.running]
-        progress.running.append(_start(settings, run, min(settings.gpus, key=taken.count, default=None)))
+    def run(self) -> list[PlannedRun]:
+        """Runs all; returns those that failed. On an interrupt nothing is left running."""
+        with terminated_as_interrupt():
+            try:
+                while self.waiting or self.running:
+                    self._start_what_fits()
+                    for job in [job for job in self.running if job.process.poll() is not None]:
+                        self.running.remove(job)
+                        self.tried.add(job.run.prefix)
+                        if not self._end(job):
+                            self.failed.append(job.run)
+                        elif job.run not in self.leaders:
+                            self.seconds.append(job.seconds)
+                        self._say_rest()
+                    self._say_now_and_then()
+                    time.sleep(SECONDS_BETWEEN_LOOKS)
+            finally:
+                for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                    signal.signal(name, signal.SIG_IGN)  # a second Ctrl-C must not leave a stage behind
+                end_groups([job.process for job in self.running])
+        return self.failed
 
+    def _start_what_fits(self) -> None:
+        while len(self.running) < self.session.jobs:
+            run = next_run(self.waiting, [job.run for job in self.running], self.tried)
+            if run is None:
+                return
+            self.waiting.remove(run)
+            taken = [job.gpu for job in self.running]
+            self.running.append(self._start(run, min(self.gpus, key=taken.count, default=None)))
 
-def _start(settings: Settings, run: PlannedRun, gpu: str | None) -> Job:
-    folder = ablation_folder(settings.state, settings.ablation.name) / run.name
-    log = folder.parent / "logs" / f"{run.name}.log"
-    key = f"{run.params_hash} {stable_hash(settings.code_hashes[run.name])}\n"
-    stamp = folder / "state" / "ablation_run"
-    if stamp.exists() and stamp.read_text() == key:
-        settings.say(f"{run.variant} seed {run.seed}: goes on")
-        repair_dvc_state(folder, settings.say)
-    else:
-        remove_checkout(settings.code.root, folder)
-        make_checkout(settings.code, folder, settings.cache)
-        write_text_atomically(folder / "params.yaml", yaml.safe_dump(dict(run.params), sort_keys=False))
-        write_text_atomically(folder / "state" / "recipe", settings.ablation.recipe + "\n")
-        write_text_atomically(stamp, key)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    tags = {"RETRACE_ABLATION": settings.ablation.name, "RETRACE_VARIANT": run.variant}
-    surroundings = worktree_environment(folder) | tags | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
-    with open(log, "w") as output:
-        process = subprocess.Popen(
-            dvc("repro", *what_to_repro(folder, run.targets)),
-            cwd=folder,
-            env=surroundings,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-            preexec_fn=die_with_parent,
-        )
-    return Job(run, folder, log, process, gpu)
+    def _start(self, run: PlannedRun, gpu: str | None) -> Job:
+        folder = ablation_folder(self.state, self.ablation.name) / run.name
+        log = folder.parent / "logs" / f"{run.name}.log"
+        key = f"{run.params_hash} {stable_hash(self.session.code_hashes[run.name])}\n"
+        with checkout(self.session.code, folder, self.cache, key) as is_new:
+            if is_new:
+                write_text_atomically(folder / "params.yaml", yaml.safe_dump(dict(run.params), sort_keys=False))
+                write_text_atomically(folder / "state" / "recipe", self.ablation.recipe + "\n")
+            else:
+                self.say(f"{run.variant} seed {run.seed}: goes on")
+                repair_dvc_state(folder, self.say)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        tags = {"RETRACE_ABLATION": self.ablation.name, "RETRACE_VARIANT": run.variant}
+        with open(log, "w") as output:
+            process = subprocess.Popen(
+                dvc("repro", *what_to_repro(folder, run.targets)),
+                cwd=folder,
+                env=worktree_environment(folder) | tags | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+        return Job(run, folder, log, process, gpu)
 
+    def _end(self, job: Job) -> bool:
+        """Keeps a finished run's results and frees its disk space. False when the run failed."""
+        run, name, code = job.run, self.ablation.name, self.session.code
+        problem = f"dvc ended with exit code {job.process.returncode}"
+        if job.process.returncode == 0:
+            about = {
+                "ablation": name,
+                "variant": run.variant,
+                "seed": run.seed,
+                "policy": self.ablation.policy_of(run.variant),
+                "params_hash": run.params_hash,
+                "code": self.session.code_hashes[run.name],
+                "commit": git(job.folder, "rev-parse", "HEAD"),
+                "is_dirty": code.is_dirty,
+                "seconds": round(job.seconds, 1),
+                "made_shared_stages": run in self.leaders,
+            }
+            try:
+                keep_results(job.folder, record_folder(self.state, name, run), run, about)
+            except (UserError, OSError) as error:
+                problem = str(error)
+            else:
+                if not self.session.choice.is_kept:
+                    remove_checkout(code.root, job.folder)
+                self.say(f"{run.variant} seed {run.seed}: done in {job.seconds:.0f} s")
+                return True
+        lines = job.log.read_text(errors="replace").splitlines()[-LINES_IN_A_FAILURE:]
+        self.say(f"{run.variant} seed {run.seed}: FAILED ({problem}); the end of {job.log}:")
+        self.say("\n".join(f"    {line}" for line in lines))
+        return False
 
-def _end(settings: Settings, job: Job, made_shared_stages: bool) -> bool:
-    """Keeps a finished run's results and frees its disk space. False when the run failed."""
-    run, name, problem = job.run, settings.ablation.name, ""
-    if job.process.returncode == 0:
-        about = {
-            "ablation": name,
-            "variant": run.variant,
-            "seed": run.seed,
-            "policy": settings.ablation.policy_of(run.variant),
-            "params_hash": run.params_hash,
-            "code": settings.code_hashes[run.name],
-            "commit": git(job.folder, "rev-parse", "HEAD"),
-            "is_dirty": settings.code.is_dirty,
-            "seconds": round(job.seconds, 1),
-            "made_shared_stages": made_shared_stages,
-        }
-        try:
-            keep_results(job.folder, record_folder(settings.state, name, run), run, about)
-        except (UserError, OSError) as error:
-            problem = str(error)
-        else:
-            if not settings.is_kept:
-                remove_checkout(settings.code.root, job.folder)
-            settings.say(f"{run.variant} seed {run.seed}: done in {job.seconds:.0f} s")
-            return True
-    lines = job.log.read_text(errors="replace").splitlines()[-LINES_IN_A_FAILURE:]
-    told = problem or f"dvc ended with exit code {job.process.returncode}"
-    settings.say(f"{run.variant} seed {run.seed}: FAILED ({told}); the end of {job.log}:")
-    settings.say("\n".join(f"    {line}" for line in lines))
-    return False
+    def _say_rest(self) -> None:
+        left = [*(job.run for job in self.running), *self.waiting]
+        if left:
+            estimate = expected_seconds(self.ablation, left, self.session.jobs, self.seconds, self.tried)
+            self.say(f"    {len(left)} runs left, about {estimate / 60:.0f} min")
 
-
-def _say_rest(settings: Settings, progress: Progress) -> None:
-    left = [*(job.run for job in progress.running), *progress.waiting]
-    if left:
-        estimate = expected_seconds(settings.ablation, left, settings.jobs, progress.seconds, progress.tried)
-        settings.say(f"    {len(left)} runs left, about {estimate / 60:.0f} min")
-
-
-def _say_now_and_then(settings: Settings, progress: Progress) -> None:
-    if time.monotonic() - progress.said > SECONDS_BETWEEN_LINES and progress.running:
-        progress.said = time.monotonic()
-        settings.say("running: " + "; ".join(_describe_shares(job) for job in progress.running))
-
-
-def _describe_shares(job: Job) -> str:
-    last = ""
-    with suppress(OSError):
-        lines = [line for line in job.log.read_text(errors="replace").splitlines() if line.strip()]
-        last = lines[-1][-70:].strip() if lines else ""
-    return f"{job.run.variant} seed {job.run.seed}, {job.seconds:.0f} s: {last}"
+    def _say_now_and_then(self) -> None:
+        if time.monotonic() - self.said > SECONDS_BETWEEN_LINES and self.running:
+            self.said = time.monotonic()
+            self.say("running: " + "; ".join(map(str, self.running)))
 
 
 MIB, GIB = 2**20, 2**30

@@ -142,22 +142,20 @@ class Findings:
 def _log(
     store: MlflowStore, name: str, tags: Mapping[str, str], numbers: Mapping[str, float], files: Mapping[str, str]
 ) -> bool:
-    """Makes the run unless MLflow has it whole; it is known by its tag `results`, which it gets last."""
+    """Makes the run unless MLflow has it whole."""
     from mlflow.entities import Metric
 
-    from pipelines.records.stage_runs import HALF_MADE
+    from pipelines.records.stage_runs import whole_run
 
     known = f"tags.results = '{tags['results']}' and tags.variant = '{tags['variant']}'"
     if store.client.search_runs([store.experiment_id], known, max_results=1):
         return False
-    now, others = int(time.time() * 1000), {key: value for key, value in tags.items() if key != "results"}
-    run_id = store.client.create_run(store.experiment_id, now, {**others, HALF_MADE: "true"}, name).info.run_id
-    store.client.log_batch(run_id, metrics=[Metric(key, value, now, 0) for key, value in numbers.items()])
-    for file, text in files.items():
-        store.client.log_text(run_id, text, file)
-    store.client.set_terminated(run_id, "FINISHED", now)
-    store.client.set_tag(run_id, "results", tags["results"])
-    store.client.delete_tag(run_id, HALF_MADE)
+    now = int(time.time() * 1000)
+    with whole_run(store, {"ms": now, "name": name, "params": {}, "inputs": {}}, tags) as run_id:
+        store.client.log_batch(run_id, metrics=[Metric(key, value, now, 0) for key, value in numbers.items()])
+        for file, text in files.items():
+            store.client.log_text(run_id, text, file)
+        store.end(run_id, "FINISHED", now)
     return True
 
 

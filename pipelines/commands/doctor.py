@@ -26,7 +26,6 @@ import typer
 
 from pipelines.environment import CUDA_GIB, STAMP, has_nvidia_gpu, lock_group, read_lock
 from pipelines.graph.sharing import default_remote, remote_fault
-from pipelines.runtime.checkouts import git
 from pipelines.ui.guard import HOST
 from pipelines.ui.servers import port_number
 from stages.engines.workers.sandbox import lacking
@@ -35,6 +34,7 @@ from stages.foundations.legible import without_password
 from stages.foundations.machine import BFLOAT16_REMEDY as REMEDY
 from stages.foundations.machine import PROJECT, is_bfloat16_slow, state_folder
 from stages.foundations.params import read_yaml
+from stages.observe.git import git
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="the findings as JSON")] = False) -> None:

@@ -20,7 +20,7 @@ from stages.foundations.stage import declared_stage
 
 if TYPE_CHECKING:  # it imports MLflow, which takes a second that `retrace --help` does not have
     from pipelines.records.chain import Chain, Spent, Step
-    from pipelines.records.places import Entry
+    from stages.foundations.dvc_lock import Entry
 
 
 def explain(

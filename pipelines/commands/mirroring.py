@@ -23,6 +23,7 @@ from pipelines.records.places import Place, kept_places, places_in_git, working_
 from pipelines.records.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT, state_folder
+from stages.observe.tracking import read_ledger
 
 if TYPE_CHECKING:
     from pipelines.ablating.writing import Findings
@@ -55,8 +56,6 @@ class Report:
     """Logs of unfinished runs that waited for MLflow."""
     mirrored: int = 0
     """Stages that no run of ours executed: restored from a cache, or run before logs were kept."""
-    recognised: int = 0
-    """Runs in MLflow that were found to be of a stage on record."""
     graph_runs: int = 0
     """Runs of the graph, the parents of stage runs."""
     results: int = 0
@@ -65,8 +64,7 @@ class Report:
 
     @property
     def is_nothing(self) -> bool:
-        counts = (self.replayed, self.delivered, self.mirrored, self.recognised, self.graph_runs, self.results)
-        return not any(counts)
+        return not any((self.replayed, self.delivered, self.mirrored, self.graph_runs, self.results))
 
     def told(self) -> str:
         """One line."""
@@ -76,7 +74,6 @@ class Report:
             (self.replayed, "rebuilt from their logs"),
             (self.mirrored, "rebuilt from dvc.lock and metric files"),
             (self.delivered, "unfinished ones delivered"),
-            (self.recognised, "recognised and tagged"),
             (self.graph_runs, "runs of the graph"),
             (self.results, "comparisons and ablation results"),
         )
@@ -90,13 +87,7 @@ def rebuild(root: Path, state: Path) -> Report:
     """
     if os.environ.get("RETRACE_TRACKING") == "off":
         return Report(problems=["RETRACE_TRACKING=off: nothing is tracked"])
-    from pipelines.records.stage_runs import (
-        deliver_unfinished,
-        mirror_entries,
-        read_ledger,
-        remove_half_made,
-        replay_kept,
-    )
+    from pipelines.records.stage_runs import deliver_unfinished, mirror_entries, remove_half_made, replay_kept
 
     lock_file = state_folder() / "mirror.lock"  # of the database, which a retraining's worktree shares
     lock_file.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +98,7 @@ def rebuild(root: Path, state: Path) -> Report:
         report.delivered = deliver_unfinished(store, state)
         report.replayed, report.problems = replay_kept(store, state)
         places = _places(root, state, report)
-        report.mirrored, report.recognised = mirror_entries(store, places, read_ledger(state))
+        report.mirrored = mirror_entries(store, places, read_ledger(state / "ledger.jsonl"))
         report.graph_runs = _graph_runs(store, root, state, places, report)
         report.results = _results(store, root, state, report)
     return report

@@ -1,6 +1,6 @@
 """`retrace verify`: the reproduction certificate: what was run again, on what, and what became of every output.
 
-The graph runs again where nothing of the finished run is: a clone of a commit, an empty cache, its own state. Its
+The graph runs again where nothing of the finished run is: a checkout of a commit, an empty cache, its own state. Its
 outputs are compared with the hashes of dvc.lock and the bytes behind them in DVC's cache or the workspace.
 """
 
@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import json
-import os
 import platform
 import re
 import shutil
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,13 +26,13 @@ import typer
 from pipelines.commands.comparing_outputs import Comparison, Tolerance, Verdict, compare_files, compare_folders
 from pipelines.graph.graph import what_to_repro
 from pipelines.graph.project_lock import refusing_lock
-from pipelines.records.places import git_bytes, read_entries
-from pipelines.runtime.checkouts import code_at, git
-from pipelines.runtime.process_group import dvc, environment, run_in_group, terminated_as_interrupt
+from pipelines.records.places import Place, place_at, working_place
+from pipelines.runtime.checkouts import Code, code_at, make_checkout, remove_checkout, run_dvc
+from pipelines.runtime.process_group import terminated_as_interrupt
+from stages.foundations.dvc_lock import stages_behind
 from stages.foundations.errors import UserError
-from stages.foundations.files import dvc_md5, write_json, write_text_atomically
-from stages.foundations.machine import PROJECT, share_mirror, state_folder
-from stages.foundations.yaml_text import load_yaml
+from stages.foundations.files import write_json, write_text_atomically
+from stages.foundations.machine import PROJECT, state_folder
 
 
 def verify(
@@ -46,9 +44,9 @@ def verify(
     relative: Annotated[float, typer.Option(min=0, help="tolerance of numbers")] = 1e-6,
     absolute: Annotated[float, typer.Option(min=0, help="tolerance of numbers")] = 1e-9,
     weights: Annotated[float, typer.Option(min=0, help="largest difference of a weight")] = 1e-6,
-    keep: Annotated[bool, typer.Option("--keep", help="leave the clone under state/verify/")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="leave the checkout under state/verify/")] = False,
 ) -> None:
-    """Run the graph again in a clean clone and say of each output: identical, equal within tolerance, or different.
+    """Run the graph again in a clean checkout and say of each output: identical, equal within tolerance, or different.
 
     Writes reports/certificate.json and certificate.md. Exit code 0: reproduced, 1: not, 2: a mistake of the caller.
     """
@@ -92,7 +90,7 @@ class Order:
     """One stage alone, with the inputs of the finished run; empty for none."""
     tolerance: Tolerance
     keep: bool
-    """Leave the clone."""
+    """Leave the checkout."""
 
 
 def certify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -102,113 +100,75 @@ def certify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) 
 
 
 def _verify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) -> dict[str, Any]:
-    from dvc.repo import Repo
-
-    subject = subject_of(root, order.revision)
-    with Repo(str(root)) as repo:
-        reference = Reference.read(root, subject.file("dvc.lock"), Path(repo.cache.local.path))
-    _require_known(reference, [*order.targets, *filter(None, [order.stage])])
-    folder = state / "verify" / "clone" / root.name
+    code = code_at(root, order.revision or "HEAD", is_with_changes=False)
+    reference = place_at(root, order.revision) if order.revision else working_place(root)
+    params = reference.content("params.yaml") or b""
+    if not reference.entries:
+        raise UserError("there is no dvc.lock to verify: run `make repro` first, or name a --revision that has one")
+    unknown = [name for name in (*order.targets, order.stage) if name and name not in reference.entries]
+    if unknown:
+        raise UserError(f"dvc.lock has no stage {', '.join(unknown)}: there are {', '.join(reference.entries)}")
+    folder = state / "verify" / "checkout" / root.name
     started, since = datetime.now(UTC), time.monotonic()
-    if subject.changed:
-        tell(f"WARNING: changed since the commit, and not run: {', '.join(subject.changed)}")
+    if code.changed:
+        tell(f"WARNING: changed since the commit, and not run: {', '.join(code.changed)}")
     try:
-        outside = make_clone(subject, folder)
+        outside = make_clean_checkout(code, params, folder)
         remove_outputs(folder, reference)
         if order.stage:
             lay_inputs(folder, reference, order.stage)
-        tell(f"running {order.stage or ', '.join(order.targets) or 'all stages'} of {subject.commit[:12]} in {folder}")
+        what = order.stage or ", ".join(order.targets) or "all stages"
+        tell(f"running {what} of {code.commit[:12]} in {folder}")
         targets = [order.stage] if order.stage else order.targets
-        code, last = run_again(folder, targets, bool(order.stage), state / "verify" / "log.txt", tell)
+        exit_code, last = run_again(folder, targets, bool(order.stage), state / "verify" / "log.txt", tell)
         outputs = _compared(reference, order, folder)
     finally:
         if not order.keep:
+            remove_checkout(root, folder)
             shutil.rmtree(folder.parent, ignore_errors=True)
-    params = subject.file("params.yaml") or b""
-    return _content(subject, order, outputs, (started, time.monotonic() - since), code, last, outside, params)
-
-
-def _require_known(reference: Reference, names: list[str]) -> None:
-    unknown = [name for name in names if name not in reference.stages]
-    if unknown:
-        raise UserError(f"dvc.lock has no stage {', '.join(unknown)}: there are {', '.join(reference.stages)}")
-
-
-def _compared(reference: Reference, order: Order, folder: Path) -> list[dict[str, Any]]:
-    made = reference.stages
-    if order.stage:
-        made = [order.stage]
-    elif order.targets:
-        made = _needed(reference, order.targets)
-    rows = []
-    for output in reference.outputs(list(made)):
-        found = _compare(reference, output, folder, order.tolerance)
-        rows.append(
-            {
-                "path": output.path,
-                "stage": output.stage,
-                "verdict": found.verdict.value,
-                "detail": found.detail,
-                "md5": output.md5,
-            }
-        )
-    return rows
-
-
-def _needed(reference: Reference, targets: tuple[str, ...]) -> list[str]:
-    pending, found = list(targets), set()
-    while pending:
-        name = pending.pop()
-        if name not in found:
-            found.add(name)
-            pending += [output.stage for output in reference.dependencies(name)]
-    return [name for name in reference.stages if name in found]
-
-
-def _compare(reference: Reference, output: ReferenceOutput, folder: Path, tolerance: Tolerance) -> Comparison:
-    made = folder / output.path
-    if not made.exists():
-        return Comparison(Verdict.MISSING, "was not made")
-    files = reference.files(output)
-    if files is None:
-        return Comparison(Verdict.MISSING, "the finished run's is neither in the workspace nor in DVC's cache")
-    if "" in files:
-        return compare_files(files[""], made, tolerance, Path(output.path).suffix)
-    return compare_folders(files, made, tolerance)
-
-
-def _content(
-    subject: Subject,
-    order: Order,
-    outputs: list[dict[str, Any]],
-    times: tuple[datetime, float],
-    code: int,
-    last: str,
-    outside: list[str],
-    params: bytes,
-) -> dict[str, Any]:
-    started, seconds = times
     counts = Counter(row["verdict"] for row in outputs)
-    order_of = list(Verdict)
-    worst = max((Verdict(row["verdict"]) for row in outputs), key=order_of.index, default=Verdict.MISSING)
-    is_reproduced = code == 0 and worst.is_reproduced
+    worst = max((Verdict(row["verdict"]) for row in outputs), key=list(Verdict).index, default=Verdict.MISSING)
     return {
-        "is_reproduced": is_reproduced,
-        "verdict": worst.value if code == 0 else "the run failed",
+        "is_reproduced": exit_code == 0 and worst.is_reproduced,
+        "verdict": "the run failed" if exit_code else worst.value,
         "counts": {verdict.value: counts.get(verdict.value, 0) for verdict in Verdict},
-        "commit": subject.commit,
-        "lock": "working tree" if subject.is_working_tree else "commit",
-        "code_changes_not_run": list(subject.changed),
+        "commit": code.commit,
+        "lock": "commit" if order.revision else "working tree",
+        "code_changes_not_run": list(code.changed),
         "params_sha256": hashlib.sha256(params).hexdigest(),
         "read_from_outside": outside,
         "scope": {"stage": order.stage, "targets": list(order.targets)},
         "tolerance": asdict(order.tolerance),
         "started": started.isoformat(timespec="seconds"),
-        "seconds": round(seconds, 1),
-        "failure": last if code else "",
+        "seconds": round(time.monotonic() - since, 1),
+        "failure": last if exit_code else "",
         "machine": machine(),
         "outputs": outputs,
     }
+
+
+def _compared(reference: Place, order: Order, folder: Path) -> list[dict[str, Any]]:
+    """A row of the certificate for each output of the stages that ran, in the order of the lock."""
+    ran = [order.stage] if order.stage else stages_behind(reference.entries, order.targets or reference.entries)
+    rows = []
+    for entry in reference.entries.values():
+        for path, digest in entry.outs.items() if entry.name in ran else ():
+            found = _compare(reference, path, folder, order.tolerance)
+            row = {"path": path, "stage": entry.name, "verdict": found.verdict.value, "detail": found.detail}
+            rows.append({**row, "md5": digest})
+    return rows
+
+
+def _compare(reference: Place, path: str, folder: Path, tolerance: Tolerance) -> Comparison:
+    made = folder / path
+    if not made.exists():
+        return Comparison(Verdict.MISSING, "was not made")
+    files = reference.files(path)
+    if files is None:
+        return Comparison(Verdict.MISSING, "the finished run's is neither in the workspace nor in DVC's cache")
+    if "" in files:
+        return compare_files(files[""], made, tolerance, Path(path).suffix)
+    return compare_folders(files, made, tolerance)
 
 
 def machine() -> dict[str, Any]:
@@ -265,7 +225,7 @@ def as_markdown(content: dict[str, Any]) -> str:
         "",
         f"- Commit {content['commit']}; dvc.lock and params.yaml of the {content['lock']} (params "
         f"{content['params_sha256'][:12]})",
-        f"- Run again: {scope['stage'] or ', '.join(scope['targets']) or 'all stages'}, from a clean clone with an "
+        f"- Run again: {scope['stage'] or ', '.join(scope['targets']) or 'all stages'}, from a clean checkout with an "
         "empty cache" + (", on the finished run's inputs" if scope["stage"] else ""),
         f"- Tolerance: |a - b| <= {tolerance['absolute']:g} + {tolerance['relative']:g} max(|a|, |b|); weights "
         f"{tolerance['weights']:g}",
@@ -274,7 +234,7 @@ def as_markdown(content: dict[str, Any]) -> str:
         f"- {made_on['system']}, Python {made_on['python']}, {packages}",
     ]
     if content["read_from_outside"]:
-        lines.append(f"- Read from outside the clone: {', '.join(content['read_from_outside'])}")
+        lines.append(f"- Read from outside the checkout: {', '.join(content['read_from_outside'])}")
     if content["code_changes_not_run"]:
         lines.append(f"- Changed since the commit and not run: {', '.join(content['code_changes_not_run'])}")
     if content["failure"]:
@@ -289,77 +249,45 @@ def as_markdown(content: dict[str, Any]) -> str:
 
 
 LAST_LINES = 15
-LEFT_OUT = ("RETRACE_STATE", "DVC_ROOT", "MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID")
-"""Variables of the environment that would lead the run back to the project's own state."""
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What is verified."""
+def make_clean_checkout(code: Code, params: bytes, folder: Path) -> list[str]:
+    """A checkout in `folder` without outputs, with an empty cache and no remote; returns what it reads from outside.
 
-    root: Path
-    commit: str
-    is_working_tree: bool
-    """The lock and the parameters are those of the working tree, not of the commit."""
-    changed: tuple[str, ...]
-    """Files of the code that differ from the commit, and are not run."""
-
-    def file(self, name: str) -> bytes | None:
-        """A file's bytes, of the working tree or of the commit; None where there is none."""
-        if self.is_working_tree:
-            path = self.root / name
-            return path.read_bytes() if path.is_file() else None
-        return git_bytes(self.root, "show", f"{self.commit}:{name}")
-
-
-def subject_of(root: Path, revision: str) -> Subject:
-    """HEAD's code with the working tree's lock and parameters, or all three of a revision. UserError without git."""
-    code = code_at(root, revision or "HEAD", is_with_changes=False)
-    return Subject(root, code.commit, not revision, code.changed)
-
-
-def make_clone(subject: Subject, folder: Path) -> list[str]:
-    """A clone in `folder` without outputs, with an empty cache and no remote; returns what it reads from outside.
-
-    Parameters may name files beside the project (`../data/...`); the clone gets links to those places beside itself.
+    Parameters may name files beside the project (`../data/...`); links to those places lie beside the checkout.
     """
     shutil.rmtree(folder.parent, ignore_errors=True)
-    folder.parent.mkdir(parents=True)
-    git(subject.root, "clone", "-q", "--no-checkout", str(subject.root), str(folder))
-    git(folder, "checkout", "-q", "--detach", subject.commit)
-    params = subject.file("params.yaml") or b""
+    make_checkout(code, folder, cache=None)
     (folder / "params.yaml").write_bytes(params)
     (folder / "dvc.lock").unlink(missing_ok=True)
-    own = folder / ".dvc"
-    (own / "config.local").write_text(
-        f"[core]\n    site_cache_dir = {own / 'site'}\n    remote =\n[cache]\n    dir = {own / 'cache'}\n"
-    )
-    share_mirror(subject.root, folder)
     beside = sorted(set(re.findall(r"\.\./([^\s/\"'},]+)", params.decode("utf-8", "replace"))))
     for name in beside:
-        if (subject.root.parent / name).exists():
-            (folder.parent / name).symlink_to(subject.root.parent / name)
+        if (code.root.parent / name).exists():
+            (folder.parent / name).symlink_to(code.root.parent / name)
     return [f"../{name}" for name in beside]
 
 
-def remove_outputs(folder: Path, reference: Reference) -> None:
+def remove_outputs(folder: Path, reference: Place) -> None:
     """Takes away outputs that are in git (metric files, curves), so that each is made anew."""
-    for output in reference.outputs():
-        path = folder / output.path
-        if path.is_dir():
-            shutil.rmtree(path)
+    for path in reference.outs:
+        made = folder / path
+        if made.is_dir():
+            shutil.rmtree(made)
         else:
-            path.unlink(missing_ok=True)
+            made.unlink(missing_ok=True)
 
 
-def lay_inputs(folder: Path, reference: Reference, stage: str) -> None:
+def lay_inputs(folder: Path, reference: Place, stage: str) -> None:
     """Copies what one stage reads from the finished run. UserError when something is gone."""
-    for output in reference.dependencies(stage):
+    deps = reference.entries[stage].deps
+    for output in reference.outs:
+        if not any(output == dep or output.startswith(f"{dep}/") or dep.startswith(f"{output}/") for dep in deps):
+            continue
         files = reference.files(output)
         if files is None:
-            raise UserError(f"{output.path}, which {stage} reads, is neither in the workspace nor in DVC's cache")
+            raise UserError(f"{output}, which {stage} reads, is neither in the workspace nor in DVC's cache")
         for name, source in files.items():
-            goal = folder / output.path / name if name else folder / output.path
+            goal = folder / output / name if name else folder / output
             goal.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, goal)
 
@@ -367,7 +295,7 @@ def lay_inputs(folder: Path, reference: Reference, stage: str) -> None:
 def run_again(
     folder: Path, targets: Sequence[str], is_single: bool, log: Path, tell: Callable[[str], None]
 ) -> tuple[int, str]:
-    """DVC's exit code in the clone, and its last lines. All of its output goes to `log`."""
+    """DVC's exit code in the checkout, and its last lines. All of its output goes to `log`."""
     last: deque[str] = deque(maxlen=LAST_LINES)
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "w", encoding="utf-8") as file:
@@ -381,78 +309,5 @@ def run_again(
                 tell(line)
 
         chosen = ("--single-item", *targets) if is_single else what_to_repro(folder, tuple(targets))
-        code = run_in_group(dvc("repro", *chosen), folder, on_line, env=surroundings(folder))
+        code = run_dvc(folder, ["repro", *chosen], on_line, is_tracked=False)
     return code, "\n".join(last)
-
-
-def surroundings(folder: Path) -> Mapping[str, str]:
-    """The environment of a run that finds no state but its own, and leaves no track in MLflow."""
-    kept = {name: value for name, value in environment().items() if name not in LEFT_OUT}
-    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {
-        **kept,
-        "RETRACE_STATE": str(folder / "state"),
-        "RETRACE_TRACKING": "off",
-        "PYTHONPATH": os.pathsep.join(paths),
-    }
-
-
-@dataclass(frozen=True)
-class ReferenceOutput:
-    """One output of the finished run."""
-
-    path: str
-    stage: str
-    md5: str
-
-
-@dataclass(frozen=True)
-class Reference:
-    """The outputs and dependencies on record, and where their bytes are."""
-
-    root: Path
-    cache: Path
-    stages: Mapping[str, Any]
-
-    @classmethod
-    def read(cls, root: Path, lock: bytes | None, cache: Path) -> Reference:
-        """UserError when nothing is on record, or the lock is no such file."""
-        stages = load_yaml(lock)["stages"] if lock and read_entries(lock, str(root)) else None
-        if not stages:
-            raise UserError("there is no dvc.lock to verify: run `make repro` first, or name a --revision that has one")
-        return cls(root, cache, stages)
-
-    def outputs(self, stages: list[str] | None = None) -> list[ReferenceOutput]:
-        """All, or those of some stages, in the order of the lock."""
-        return [
-            ReferenceOutput(out["path"], name, out["md5"])
-            for name, stage in self.stages.items()
-            if stages is None or name in stages
-            for out in stage.get("outs", [])
-        ]
-
-    def dependencies(self, stage: str) -> list[ReferenceOutput]:
-        """The outputs that a stage reads, those inside of folders that it reads included."""
-        paths = [dep["path"] for dep in self.stages[stage].get("deps", [])]
-        return [
-            out for out in self.outputs() if any(out.path == path or out.path.startswith(f"{path}/") for path in paths)
-        ]
-
-    def files(self, output: ReferenceOutput) -> dict[str, Path] | None:
-        """Files by path in the output ("" for an output that is a file); None when the bytes are gone."""
-        cached = self._cached(output.md5)
-        if cached.is_file():
-            if not output.md5.endswith(".dir"):
-                return {"": cached}
-            files = {entry["relpath"]: self._cached(entry["md5"]) for entry in json.loads(cached.read_text())}
-            if all(path.is_file() for path in files.values()):
-                return files
-        here = self.root / output.path
-        if not here.exists() or dvc_md5(here) != output.md5:
-            return None
-        if here.is_file():
-            return {"": here}
-        return {path.relative_to(here).as_posix(): path for path in here.rglob("*") if path.is_file()}
-
-    def _cached(self, md5: str) -> Path:
-        return self.cache / md5[:2] / md5[2:]

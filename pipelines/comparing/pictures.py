@@ -35,9 +35,7 @@ class PictureComparison:
     @property
     def verdict(self) -> str:
         """A quantity such as saturation is neither better nor worse: it is higher, lower, or not separated."""
-        if self.difference.low > 0:
-            return "higher"
-        return "lower" if self.difference.high < 0 else "not separated"
+        return {"better": "higher", "worse": "lower"}.get(self.difference.verdict(), "not separated")
 
 
 def find_pictures(arguments: Sequence[str], root: Path) -> dict[str, Path] | None:

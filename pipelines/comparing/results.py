@@ -64,7 +64,7 @@ class Comparison:
     @property
     def claim(self) -> str:
         """What the finding is about: the setting needs an interval over seeds, that leaves out 0."""
-        holds = self.over_seeds is not None and not self.over_seeds.low <= 0 <= self.over_seeds.high
+        holds = self.over_seeds is not None and self.over_seeds.verdict() != "not separated"
         return "the setting" if holds else "these two policies"
 
     @property

@@ -155,7 +155,7 @@ def _in_order(root: Path, ablation: str, variants: list[str]) -> list[str]:
 
 def policies_of(place: Place) -> list[str]:
     """Policies with verdicts on record, or with a verdict file."""
-    names = [entry.scores for entry in place.entries.values() if entry.scores]
+    names = list(place.graded)
     if place.folder is not None:
         verdicts = place.folder / ("verdicts" if place.is_kept else "data/verdicts")
         names += sorted(file.stem for file in verdicts.glob("*.parquet"))
@@ -171,13 +171,13 @@ def read_answers(place: Place, policy: str) -> Answers:
         raise UserError(f"{place.told} has no verdicts on a policy {policy!r}: {there}")
     path = place.file(table)
     if path is None:
-        digest = next((entry.outs[table] for entry in place.entries.values() if table in entry.outs), "")
+        digest = place.outs.get(table, "")
         raise UserError(
             f"{place.told} lists {table} (md5 {digest}), and neither the file nor DVC's cache has it: "
             f"run `dvc fetch --all-commits {table}`, or `dvc repro grade@{policy}` there"
         )
     verdicts = require_rows(read_table(path, VERDICT), path, f"run `dvc repro grade@{policy}` again")
-    entry = next((entry for entry in place.entries.values() if entry.scores == policy), None)
+    entry = place.graded.get(policy)
     responses = place.file(f"data/responses/{policy}.parquet")
     return Answers(
         where=place.told,

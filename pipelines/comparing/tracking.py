@@ -16,7 +16,7 @@ from typing import Any
 from pipelines.comparing.page import HEAD, as_json, cells, markdown
 from pipelines.comparing.results import Findings
 from pipelines.comparing.sides import FindRun, policies_of
-from pipelines.records.places import Entry, Place, kept_places, places_in_git, working_place
+from pipelines.records.places import Place, kept_places, places_in_git, working_place
 from pipelines.records.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_json
@@ -155,9 +155,5 @@ def _runs(text: str) -> list[Any]:
 
 
 def is_run_of(run: Any, entry: Entry) -> bool:
-    """True when an MLflow run is one of this entry: by its tag, or by equal dataset inputs."""
-    key = run.data.tags.get("lock_hash")
-    if key:
-        return key == entry.key
-    inputs = {json.loads(one.dataset.source)["path"]: one.dataset.digest for one in run.inputs.dataset_inputs}
-    return bool(inputs) and all(entry.deps.get(path, "")[:36] == digest for path, digest in inputs.items())
+    """True when an MLflow run is one of this entry."""
+    return run.data.tags.get("lock_hash") == entry.key

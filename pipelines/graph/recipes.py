@@ -32,6 +32,7 @@ from typing import IO, Any
 
 import yaml
 
+from stages.foundations.dvc_lock import LOCK, read_lock, recorded_outs
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, sha256_of, write_text_atomically
 from stages.foundations.params import read_yaml
@@ -109,7 +110,8 @@ def clear_strays(root: Path) -> list[Path]:
     params = root / "params.yaml"
     _check(root, read_yaml(params), str(params))
     strays, cache = find_strays(root)
-    recorded, moved = _recorded_hashes(root), 0
+    lock, moved = root / LOCK, 0
+    recorded = recorded_outs(read_lock(lock.read_bytes() if lock.exists() else None, str(root)))
     for path in strays:
         # The way back costs nothing where DVC has the file; what only lies here is kept.
         if _is_cached(cache, path, recorded.get(path.relative_to(root).as_posix())):
@@ -163,12 +165,6 @@ def find_strays(root: Path) -> tuple[list[Path], Path]:
 
 def _is_under(path: Path, places: set[Path]) -> bool:
     return path in places or any(parent in places for parent in path.parents)
-
-
-def _recorded_hashes(root: Path) -> dict[str, str]:
-    lock = root / "dvc.lock"
-    stages = load_yaml(lock.read_bytes())["stages"] if lock.exists() else {}
-    return {out["path"]: out["md5"] for stage in stages.values() for out in stage.get("outs", [])}
 
 
 def _is_cached(cache: Path, path: Path, recorded: str | None) -> bool:

@@ -6,22 +6,23 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.records.places import Entry, Place, place_at, places_in_git, working_place
-from pipelines.records.stage_runs import Known, belongs, known_runs, read_ledger, recorded_numbers
+from pipelines.records.places import Place, place_at, places_in_git, working_place
+from pipelines.records.stage_runs import first_commits, runs_by_key
 from pipelines.records.tracking_store import mlflow_faults, open_store
+from stages.foundations.dvc_lock import CODE, Entry, makers_of, stages_behind
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
 from stages.foundations.stage import about
 from stages.foundations.yaml_text import load_yaml
-from stages.observe.tracking import TOTAL_SECONDS, shown_name, tracking_uri
+from stages.observe.tracking import TOTAL_SECONDS, read_ledger, shown_name, tracking_uri
 
-CODE = "data/code/"
 POLICIES = "data/policies/"
 OTHER_MODELS = ("data/generators/", "data/image_scorers/")
 """What an argument may name besides a policy, the first that has it."""
@@ -96,24 +97,23 @@ def find_chain(argument: str, root: Path) -> Chain:
     if not place.entries:
         raise UserError(f"{place.told} at {root} has no dvc.lock: nothing has run yet, run `dvc repro`")
     targets, path = _targets(rest if before else argument, place, root)
-    names = _behind(targets, place)
+    names = stages_behind(place.entries, targets)
     steps = tuple(_step(place.entries[name], place) for name in names)
     return Chain(argument, place, targets, steps, _scores(targets, place), _changed(path, place))
 
 
 def _targets(argument: str, place: Place, root: Path) -> tuple[tuple[str, ...], str]:
     """The stages to explain, and the path that was asked for ("" for a policy or a stage)."""
-    scored = [entry.name for entry in place.entries.values() if entry.scores == argument]
-    for name in (argument, *scored):
+    scored = place.graded.get(argument)
+    for name in (argument, scored.name if scored else ""):
         if name in place.entries:
             return (name,), ""
     for path in _paths(argument, root):
-        found = makers_of(path, place)
+        found = makers_of(place.entries, path)
         if found:
             return found, path
-    outs = [path for entry in place.entries.values() for path in entry.outs]
-    policies = [path.removeprefix(POLICIES) for path in outs if path.startswith(POLICIES)]
-    others = [path.removeprefix("data/") for path in outs if path.startswith(OTHER_MODELS)]
+    policies = [path.removeprefix(POLICIES) for path in place.outs if path.startswith(POLICIES)]
+    others = [path.removeprefix("data/") for path in place.outs if path.startswith(OTHER_MODELS)]
     if argument in _declared(place):
         raise UserError(f"policy {argument!r} is in params.yaml and never ran: run `dvc repro grade@{argument}`")
     if (root / argument).exists():
@@ -146,42 +146,9 @@ def _declared(place: Place) -> list[str]:
     return list(map(str, params.get("policies") or []))
 
 
-def makers_of(path: str, place: Place) -> tuple[str, ...]:
-    """Stages with that output, with an output inside of that folder, or with an output folder that holds it."""
-    if not path or path == ".":
-        return ()
-    return tuple(
-        name
-        for name, entry in place.entries.items()
-        if any(out == path or out.startswith(f"{path}/") or path.startswith(f"{out}/") for out in entry.outs)
-        and not any(out.startswith(CODE) for out in entry.outs)
-    )
-
-
-def _behind(targets: tuple[str, ...], place: Place) -> list[str]:
-    """The targets and all that they depend on, each after its inputs. UserError on a cycle."""
-    order: list[str] = []
-    open_ones: set[str] = set()
-
-    def visit(name: str) -> None:
-        if name in order:
-            return
-        if name in open_ones:
-            raise UserError(f"the dvc.lock of {place.told} goes round in a circle at {name}: run `dvc repro`")
-        open_ones.add(name)
-        for path in place.entries[name].deps:
-            for maker in makers_of(path, place) if not path.startswith(CODE) else ():
-                visit(maker)
-        order.append(name)
-
-    for name in targets:
-        visit(name)
-    return order
-
-
 def _step(entry: Entry, place: Place) -> Step:
     inputs = tuple(
-        Input(path, digest, makers := makers_of(path, place), _is_stale(path, digest, makers, place))
+        Input(path, digest, makers := makers_of(place.entries, path), _is_stale(path, digest, makers, place))
         for path, digest in entry.deps.items()
         if not path.startswith(CODE)
     )
@@ -212,7 +179,7 @@ def _raw(entry: Entry) -> list[dict[str, Any]]:
 def _scores(targets: tuple[str, ...], place: Place) -> dict[str, float]:
     found: dict[str, float] = {}
     for name in targets:
-        for path in place.entries[name].outs if place.entries[name].scores else ():
+        for path in place.entries[name].outs if place.entries[name] in place.graded.values() else ():
             content = place.content(path) if path.startswith("data/metrics/") else None
             try:
                 found |= json.loads(content) if content else {}
@@ -225,7 +192,7 @@ def _scores(targets: tuple[str, ...], place: Place) -> dict[str, float]:
 
 def _changed(path: str, place: Place) -> str:
     """Compares a file that was asked for with its hash on record."""
-    digest = next((entry.outs[path] for entry in place.entries.values() if path in entry.outs), "")
+    digest = place.outs.get(path, "")
     own = place.folder / path if place.folder is not None and digest else None
     if own is None or not own.exists():
         return ""
@@ -242,7 +209,7 @@ class Spent:
     """Of the code that ran, or the first that has the stage on record."""
     is_dirty: bool | None
     seconds: float | None
-    """Over all executions with this stage hash."""
+    """Over all executions of this very work."""
     gpus: int | None
     """GPUs that it computed on."""
     is_mirrored: bool
@@ -256,47 +223,36 @@ class Spent:
 
 def spent_by(chain: Chain, state: Path) -> dict[str, Spent]:
     """Stage -> its record. Without a tracking database the ledger and git answer."""
-    known, ledger = _known(), read_ledger(state)
-    commits: dict[str, str] = {}
-    for place in places_in_git(chain.place.root):
-        commits = {entry.key: place.commit for entry in place.entries.values()} | commits
-    return {step.entry.name: _spent(step, chain, known, ledger, commits) for step in chain.steps}
+    runs, lines = _runs(), defaultdict(list)
+    for line in read_ledger(state / "ledger.jsonl"):
+        lines[line.get("lock_hash")].append(line)
+    commits = first_commits(places_in_git(chain.place.root))
+    return {
+        step.entry.name: _spent(step, runs.get(step.entry.key), lines[step.entry.key], commits.get(step.entry.key, ""))
+        for step in chain.steps
+    }
 
 
-def _known() -> Known:
+def _runs() -> dict[str, Any]:
     uri = tracking_uri()
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
-        return Known()
+        return {}
     with mlflow_faults("then run it again"):
-        return known_runs(open_store())
+        return runs_by_key(open_store())
 
 
-def _spent(
-    step: Step, chain: Chain, known: Known, ledger: Sequence[Mapping[str, Any]], commits: Mapping[str, str]
-) -> Spent:
-    run = known.by_key.get(step.entry.key) or _untagged(step, chain, known)
+def _spent(step: Step, run: Any, lines: Sequence[Mapping[str, Any]], commit: str) -> Spent:
     tags = run.data.tags if run else {}
-    lines = [line for line in ledger if run and line["stage_hash"] == tags.get("stage_hash")]
-    if not run:  # the ledger alone: the last execution of that name
-        lines = [line for line in ledger if line["name"] == step.entry.name][-1:]
-    seconds = sum(line["seconds"] for line in lines) if lines else None
-    if seconds is None and run:
-        seconds = run.data.metrics.get(shown_name(TOTAL_SECONDS))
+    seconds = run.data.metrics.get(shown_name(TOTAL_SECONDS)) if run else None
     dirty = tags.get("git.dirty")
     return Spent(
         run_id=run.info.run_id if run else "",
-        commit=tags.get("git.commit") or commits.get(step.entry.key, ""),
+        commit=tags.get("git.commit") or commit,
         is_dirty=None if dirty is None else dirty == "true",
-        seconds=seconds,
+        seconds=sum(line["seconds"] for line in lines) if lines else seconds,
         gpus=_gpus(step, tags),
         is_mirrored=tags.get("mirrored") == "true",
     )
-
-
-def _untagged(step: Step, chain: Chain, known: Known) -> Any:
-    numbers = recorded_numbers(chain.place, step.entry)
-    candidates = known.untagged.get(step.entry.name, []) if numbers is not None else []
-    return next((run for run in candidates if belongs(run, step.entry, numbers)), None)
 
 
 def _gpus(step: Step, tags: Mapping[str, str]) -> int | None:

@@ -6,7 +6,6 @@ The runs of its stages are its child runs. A record in `state/graph_runs/` has t
     {"key": "...", "ms": 1795597252116, "name": "laptop rl.group_size=8 s1", "lock_hashes": ["..."],
      "params": {"rl.group_size": "8"}, "metrics": {"score": 0.94}, "tags": {"kind": "graph_run"},
      "result": {"scores": []}, "page": {"path": "reports/index.html", "md5": "..."},
-     "stage_runs": {"lock hash": ["stage hash", 1795597252116]},
      "given_to": "...", "experiment_id": "1", "run_id": "..."}
 
 Two states of `dvc.lock` are the same run of the graph when each stage before the report has equal code, inputs and
@@ -26,18 +25,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.graph.result import changes_from_recipe, result_of
-from pipelines.records.places import Entry, Place, cached_object, git_bytes, place_at, working_place
+from pipelines.records.places import Place, cached_object, place_at, working_place
+from stages.foundations.dvc_lock import Entry, recorded_outs, stages_behind
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, stable_hash, write_json
 from stages.foundations.legible import without_password
 from stages.foundations.machine import state_folder
 from stages.foundations.stage_graph import stages_of
 from stages.foundations.yaml_text import load_yaml
+from stages.observe.git import ask_git
 from stages.observe.progress import say
-from stages.observe.tracking import recipe_name, tracking_uri
+from stages.observe.tracking import read_ledger, recipe_name, tracking_uri
 
 if TYPE_CHECKING:
-    from pipelines.records.stage_runs import Known
     from stages.observe.mlflow_store import MlflowStore
 
 REMEDY = "the run is complete, and `retrace mirror` gives it to MLflow later"
@@ -114,21 +114,20 @@ def record_graph_run(root: Path, tell: Callable[[str], object] = say) -> dict[st
 
 
 def _give(root: Path, state: Path, record: dict[str, Any]) -> None:
-    from pipelines.records.stage_runs import mirror_entries, read_ledger, remove_half_made
+    from pipelines.records.stage_runs import mirror_entries, remove_half_made
     from pipelines.records.tracking_store import mlflow_faults, open_store
 
     with open(state / "mirror.lock", "w") as lock, mlflow_faults(REMEDY):
         fcntl.flock(lock, fcntl.LOCK_EX)
         store = open_store()
         remove_half_made(store)
-        mirror_entries(store, [working_place(root)], read_ledger(state))
+        mirror_entries(store, [working_place(root)], read_ledger(state / "ledger.jsonl"))
         log_records(store, root, state, [record])
 
 
 def experiment_places(root: Path, tell: Callable[[str], object] = str) -> Iterator[Place]:
     """DVC's experiments, oldest first. One whose `dvc.lock` cannot be read is left out, with a warning."""
-    listed = git_bytes(root, "for-each-ref", "--sort=creatordate", "--format=%(refname)", "refs/exps") or b""
-    for reference in listed.decode().split():
+    for reference in ask_git(root, "for-each-ref", "--sort=creatordate", "--format=%(refname)", "refs/exps").split():
         try:
             yield place_at(root, reference)
         except UserError as error:
@@ -177,22 +176,12 @@ def _read(file: Path) -> dict[str, Any]:
 def _entries_of_run(place: Place) -> list[Entry]:
     """The stages behind the report, or behind the grades of an ablation's run; [] where one ran on older inputs."""
     entries = _of_the_graph(place)
-    ends = [one for one in entries.values() if (one.scores if place.is_kept else _writes_page(one))]
-    makers = {path: entry for entry in entries.values() for path in entry.outs}
-    found: dict[str, Entry] = {}
-    waiting = ends
-    while waiting:
-        entry = waiting.pop()
-        if entry.name in found:
-            continue
-        found[entry.name] = entry
-        for path, digest in entry.deps.items():
-            maker = makers.get(path)
-            if maker and maker.outs[path] != digest:
-                return []
-            inside = [made for out, made in makers.items() if out.startswith(f"{path}/")]
-            waiting += [made for made in ([maker] if maker else inside) if made.stage != "code"]
-    return [entry for name, entry in entries.items() if name in found]
+    graded = [entry.name for entry in place.graded.values() if entry.name in entries]
+    ends = graded if place.is_kept else [name for name, entry in entries.items() if _writes_page(entry)]
+    behind, made = set(stages_behind(entries, ends)), recorded_outs(entries)
+    found = [entry for name, entry in entries.items() if name in behind]
+    is_current = all(made.get(path, digest) == digest for entry in found for path, digest in entry.deps.items())
+    return found if is_current else []
 
 
 def _of_the_graph(place: Place) -> Mapping[str, Entry]:
@@ -246,7 +235,7 @@ def _numbers(place: Place, entry: Entry) -> dict[str, float]:
 
 def _is_outdated(scores: list[dict[str, Any]], place: Place, entries: list[Entry]) -> bool:
     """Whether grades were made again after the report."""
-    numbers = {entry.scores: _numbers(place, entry) for entry in entries if entry.scores}
+    numbers = {policy: _numbers(place, entry) for policy, entry in place.graded.items() if entry in entries}
     for score in scores:
         name = f"{score['benchmark']}/{score['metric'].replace('@', '_at_')}"
         graded = numbers.get(score["policy"], {}).get(name)
@@ -261,11 +250,11 @@ def _grades(place: Place, entries: list[Entry]) -> list[dict[str, Any]]:
     from stages.grade.scores import headlines
 
     scores = []
-    for entry in entries:
-        numbers = _numbers(place, entry) if entry.scores else {}
+    for policy, entry in place.graded.items():
+        numbers = _numbers(place, entry) if entry in entries else {}
         for benchmark, names in headlines(numbers).items():
             values = {key: numbers.get(names[key], numbers[names["score"]]) for key in ("low", "high")}
-            scores.append({"policy": entry.scores, "benchmark": benchmark, "value": numbers[names["score"]], **values})
+            scores.append({"policy": policy, "benchmark": benchmark, "value": numbers[names["score"]], **values})
     return scores
 
 
@@ -296,7 +285,7 @@ def _metrics(scores: list[dict[str, Any]], gains: list[dict[str, Any]]) -> Itera
 def _tags(place: Place, params: Mapping[str, str], warnings: list[str]) -> dict[str, str]:
     folder = place.folder if place.folder is not None and not place.is_kept else None
     changes = changes_from_recipe(folder) if folder else {}
-    commit = place.commit or (git_bytes(place.root, "rev-parse", "HEAD") or b"").decode().strip()
+    commit = place.commit or ask_git(place.root, "rev-parse", "HEAD")
     seed = str(place.about.get("seed", params.get("seed", "")))
     return {
         "kind": "graph_run",
@@ -326,10 +315,9 @@ def _experiment(place: Place) -> str:
         return place.told.rpartition("/")[2]
     if place.folder is None or place.is_kept:
         return ""
-    lock = git_bytes(place.folder, "hash-object", "dvc.lock")
-    listed = git_bytes(place.folder, "for-each-ref", "--format=%(refname)", "refs/exps") or b""
-    for reference in listed.decode().split():
-        if lock and git_bytes(place.folder, "rev-parse", "--quiet", "--verify", f"{reference}:dvc.lock") == lock:
+    lock = ask_git(place.folder, "hash-object", "dvc.lock")
+    for reference in ask_git(place.folder, "for-each-ref", "--format=%(refname)", "refs/exps").split():
+        if lock and ask_git(place.folder, "rev-parse", "--quiet", "--verify", f"{reference}:dvc.lock") == lock:
             return reference.rpartition("/")[2]
     return ""
 
@@ -345,43 +333,24 @@ def log_records(store: MlflowStore, root: Path, state: Path, records: Iterable[d
 
     A stage run without a parent becomes a child of the first run of the graph that has it.
     """
-    from pipelines.records.stage_runs import known_runs
+    from pipelines.records.stage_runs import runs_by_key
 
     keep_view(store)
-    known, made = known_runs(store), 0
+    runs, made = runs_by_key(store), 0
     for record in records:
-        stages = _stages(store, known, record)
-        orphans = [run for run in stages.values() if PARENT not in run.data.tags]
+        stages = [runs[key] for key in record["lock_hashes"] if key in runs]
+        orphans = [run for run in stages if PARENT not in run.data.tags]
         wanted = f"tags.graph_run = '{record['key']}'"
         found = store.client.search_runs([store.experiment_id], wanted, max_results=1)
         parent = found[0].info.run_id if found else _make(store, root, record, orphans)
         for run in orphans:
             _adopt(store, run, parent, record["tags"])
         made += not found
-        starts = {key: [run.data.tags.get("stage_hash", ""), run.info.start_time] for key, run in stages.items()}
-        changes = {
-            "given_to": without_password(store.uri),
-            "experiment_id": store.experiment_id,
-            "run_id": parent,
-            "stage_runs": record.get("stage_runs", {}) | starts,
-        }
+        changes = {"given_to": without_password(store.uri), "experiment_id": store.experiment_id, "run_id": parent}
         if record | changes != record:
             record |= changes
             write_json(state / "graph_runs" / f"{record['key'][:16]}.json", record)
     return made
-
-
-def _stages(store: MlflowStore, known: Known, record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record's stage runs by lock hash; one that was rebuilt from its log is known by stage hash and start."""
-    found = {}
-    for key in record["lock_hashes"]:
-        start = record.get("stage_runs", {}).get(key)
-        run = known.by_key.get(key) or (known.by_start.get(tuple(start)) if start else None)
-        if run and "lock_hash" not in run.data.tags:
-            store.client.set_tag(run.info.run_id, "lock_hash", key)
-            run.data.tags["lock_hash"] = key
-        found |= {key: run} if run else {}
-    return found
 
 
 def _make(store: MlflowStore, root: Path, record: Mapping[str, Any], stages: list[Any]) -> str:

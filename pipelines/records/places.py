@@ -6,59 +6,17 @@ Each has a `dvc.lock`. Its files lie beside it, in git (metrics and curves), or 
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from stages.foundations.dvc_lock import LOCK, Entry, read_lock, recorded_outs
 from stages.foundations.errors import UserError
-from stages.foundations.files import stable_hash
+from stages.foundations.files import dvc_md5
 from stages.foundations.stage import about
-from stages.foundations.yaml_text import load_yaml
-
-LOCK = "dvc.lock"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A stage of a `dvc.lock`: what it was made from and what came out, by DVC's hashes."""
-
-    name: str
-    """DVC's address: `rl_round@rl_1`."""
-    command: str
-    deps: Mapping[str, str]
-    params: Mapping[str, Any]
-    outs: Mapping[str, str]
-    sizes: Mapping[str, int]
-    """Bytes of dependencies and outputs."""
-
-    @property
-    def stage(self) -> str:
-        return self.name.partition("@")[0]
-
-    @property
-    def item(self) -> str:
-        """`rl_1` of `rl_round@rl_1`; "" for a stage that runs once."""
-        return self.name.partition("@")[2]
-
-    @property
-    def scores(self) -> str:
-        """The policy that the stage scores; "" for others."""
-        return self.item if about(self.stage).score_keys else ""
-
-    @cached_property
-    def key(self) -> str:
-        """The same for equal stages wherever they ran: name, dependencies and parameters; not paths in the command."""
-        return stable_hash({"name": self.name, "deps": dict(self.deps), "params": self.params})
-
-    @property
-    def code(self) -> str:
-        """Hash of the fingerprint of the code that it ran; "" where it has none."""
-        return self.deps.get(f"data/code/{self.stage}.json", "")
+from stages.observe.git import ask_git, file_at
 
 
 @dataclass(frozen=True)
@@ -78,68 +36,74 @@ class Place:
     about: Mapping[str, Any]
     """What an ablation wrote about its run; empty elsewhere."""
 
+    @cached_property
+    def outs(self) -> dict[str, str]:
+        """Path -> DVC's hash of every output."""
+        return recorded_outs(self.entries)
+
+    @cached_property
+    def graded(self) -> dict[str, Entry]:
+        """Policy -> the stage that scores it."""
+        return {one.item: one for one in self.entries.values() if one.item and about(one.stage).score_keys}
+
     def file(self, path: str) -> Path | None:
         """A file of this place: itself, or the object in DVC's cache; None when neither is there."""
         if self.folder is not None:
             own = self.folder / (path.removeprefix("data/") if self.is_kept else path)
             if own.exists():
                 return own
-        digest = next((entry.outs[path] for entry in self.entries.values() if path in entry.outs), "")
-        cached = cached_object(self.root, digest) if digest else None
-        return cached if cached and cached.exists() else None
+        return self._cached(self.outs.get(path, ""))
+
+    def files(self, path: str) -> dict[str, Path] | None:
+        """The files of an output as they are on record, by path in it ("" for an output that is a file).
+
+        From DVC's cache, else from the working tree if it has the same bytes; None when they are gone.
+        """
+        digest = self.outs[path]
+        if listing := self._cached(digest):
+            if not digest.endswith(".dir"):
+                return {"": listing}
+            files = {one["relpath"]: self._cached(one["md5"]) for one in json.loads(listing.read_text())}
+            if all(files.values()):
+                return files
+        here = (self.folder or self.root) / path
+        if not here.exists() or dvc_md5(here) != digest:
+            return None
+        if here.is_file():
+            return {"": here}
+        return {file.relative_to(here).as_posix(): file for file in here.rglob("*") if file.is_file()}
+
+    def _cached(self, digest: str) -> Path | None:
+        found = cached_object(self.root, digest) if digest else None
+        return found if found and found.is_file() else None
 
     def content(self, path: str) -> bytes | None:
         """Bytes of a file of this place, git asked last (metrics and curves are kept there)."""
         found = self.file(path)
         if found:
             return found.read_bytes()
-        return git_bytes(self.root, "show", f"{self.commit}:{path}") if self.commit else None
-
-
-def read_entries(text: str | bytes, told: str) -> dict[str, Entry]:
-    """The stages of a `dvc.lock`; UserError when it is no such file."""
-    try:
-        content = load_yaml(text)
-        return {name: _entry(name, stage) for name, stage in (content or {}).get("stages", {}).items()}
-    except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
-        reason = " ".join(str(error).split())  # YAML's has several lines
-        raise UserError(
-            f"the dvc.lock of {told} is not readable ({reason}): take it from git, or run `dvc repro`"
-        ) from None
-
-
-def _entry(name: str, stage: Mapping[str, Any]) -> Entry:
-    params = {key: value for group in (stage.get("params") or {}).values() for key, value in group.items()}
-    files = [*(stage.get("deps") or []), *(stage.get("outs") or [])]
-    return Entry(
-        name,
-        " ".join(stage["cmd"].split() if isinstance(stage["cmd"], str) else stage["cmd"]),
-        {item["path"]: item["md5"] for item in stage.get("deps") or []},
-        params,
-        {item["path"]: item["md5"] for item in stage.get("outs") or []},
-        {item["path"]: item.get("size", 0) for item in files},
-    )
+        return file_at(self.root, self.commit, path) if self.commit else None
 
 
 def working_place(root: Path, told: str = "working tree", project: Path | None = None) -> Place:
     """A project folder as it lies there; without a `dvc.lock` it has no entries."""
     lock = root / LOCK
-    entries = read_entries(lock.read_bytes(), str(root)) if lock.exists() else {}
+    entries = read_lock(lock.read_bytes() if lock.exists() else None, str(root))
     own = root if project is None or (root / ".dvc").is_dir() else project
     return Place(told, own, root, False, "", entries, {})
 
 
 def place_at(root: Path, revision: str) -> Place:
     """What a git revision has on record. UserError when there is no such revision or it has no `dvc.lock`."""
-    commit = (git_bytes(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}") or b"").decode().strip()
+    commit = ask_git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if not commit:
         raise UserError(
             f"{root} has no git revision {revision!r}: `git log --oneline` and `git tag` show what there is"
         )
-    text = git_bytes(root, "show", f"{commit}:{LOCK}")
+    text = file_at(root, commit, LOCK)
     if text is None:
         raise UserError(f"git revision {revision!r} has no dvc.lock: nothing had run there, or it was not committed")
-    return Place(f"git {revision}", root, None, False, commit, read_entries(text, revision), {})
+    return Place(f"git {revision}", root, None, False, commit, read_lock(text, revision), {})
 
 
 def places_in_git(root: Path, tell: Callable[[str], object] = str) -> Iterator[Place]:
@@ -147,13 +111,12 @@ def places_in_git(root: Path, tell: Callable[[str], object] = str) -> Iterator[P
 
     A lock that is not readable, such as one committed with a merge's conflict in it, is told and passed over.
     """
-    listed = git_bytes(root, "log", "--reverse", "--format=%H", "--", LOCK) or b""
-    for commit in listed.decode().split():
-        text = git_bytes(root, "show", f"{commit}:{LOCK}")
+    for commit in ask_git(root, "log", "--reverse", "--format=%H", "--", LOCK).split():
+        text = file_at(root, commit, LOCK)
         if text is None:  # the commit removed it
             continue
         try:
-            entries = read_entries(text, told := f"git {commit[:12]}")
+            entries = read_lock(text, told := f"git {commit[:12]}")
         except UserError as error:
             tell(str(error))
             continue
@@ -168,7 +131,7 @@ def kept_place(root: Path, folder: Path) -> Place:
         told = f"ablation {about['ablation']}, {about['variant']} seed {about['seed']}"
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder} is no finished run of an ablation ({error}): run `retrace ablate` again") from None
-    return Place(told, root, folder, True, about.get("commit", ""), read_entries(text, told), about)
+    return Place(told, root, folder, True, about.get("commit", ""), read_lock(text, told), about)
 
 
 def kept_places(root: Path, state: Path, tell: Callable[[str], object] = str) -> Iterator[Place]:
@@ -188,17 +151,6 @@ def _cache_folder(root: Path) -> Path | None:
 
 
 def cached_object(root: Path, digest: str) -> Path | None:
-    """Where DVC's cache of a project holds a file; None without a cache, or for a folder's hash."""
+    """Where DVC's cache of a project holds a file, or the list of a folder's files; None without a cache."""
     folder = _cache_folder(root)
-    if folder is None or digest.endswith(".dir"):
-        return None
-    return folder / "files" / "md5" / digest[:2] / digest[2:]
-
-
-def git_bytes(root: Path, *arguments: str) -> bytes | None:
-    """What git prints; None when it fails, or is not there."""
-    try:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout
+    return folder / "files" / "md5" / digest[:2] / digest[2:] if folder else None

@@ -11,8 +11,9 @@ from pathlib import Path, PurePosixPath
 import pandas
 import pyarrow.parquet
 
-from pipelines.records.places import Entry, Place
+from pipelines.records.places import Place
 from stages.algorithms.problem_text import normalise_problem
+from stages.foundations.dvc_lock import Entry
 
 POLICIES, ROLLOUTS = "data/policies/", "data/rollouts/"
 

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipelines.graph.recipes import recipe_names
+from pipelines.records.places import place_at
 from pipelines.records.tracking_store import mlflow_faults, open_store
-from pipelines.runtime.checkouts import git, git_as_someone, has_revision, show
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
-from stages.foundations.yaml_text import load_yaml
+from stages.observe.git import git, git_as_someone, has_revision
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -162,20 +162,10 @@ def _register(client: MlflowClient, name: str, champion: Champion) -> str:
 
 def policy_hash(root: Path, commit: str, policy: str) -> str:
     """DVC's hash of a policy at a commit. UserError when its dvc.lock has none."""
-    outs = locked_outs(root, commit)
-    if f"data/policies/{policy}" not in outs:
+    found = place_at(root, commit).outs.get(f"data/policies/{policy}")
+    if found is None:
         raise UserError(f"dvc.lock of commit {commit[:10]} has no data/policies/{policy}: which policies are made?")
-    return outs[f"data/policies/{policy}"]
-
-
-def locked_stages(root: Path, commit: str) -> Mapping[str, Any]:
-    """The stages of a commit's dvc.lock."""
-    return (load_yaml(show(root, commit, "dvc.lock") or "{}") or {}).get("stages", {})
-
-
-def locked_outs(root: Path, commit: str) -> dict[str, str]:
-    """Path -> DVC's hash of every output at a commit."""
-    return {out["path"]: out["md5"] for stage in locked_stages(root, commit).values() for out in stage.get("outs", [])}
+    return found
 
 
 def roll_back(root: Path, recipe: str, to: int | None, say: Callable[[str], None]) -> None:

@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,22 +37,13 @@ from pipelines.retraining.champion import Champion, current, policy_hash, promot
 from pipelines.retraining.gate import Decision, decide, decision_page, decision_sentence
 from pipelines.retraining.measuring import candidate_measurement, champion_measurement, pair_up
 from pipelines.retraining.new_data import SNAPSHOTS, Snapshot, carried_over, copy_files, data_of, look
-from pipelines.runtime.checkouts import (
-    cache_folder,
-    commit_all,
-    git,
-    has_revision,
-    remove_checkout,
-    share_dvc,
-    show,
-    worktree_environment,
-)
-from pipelines.runtime.process_group import dvc, run_in_group
+from pipelines.runtime.checkouts import Code, cache_folder, checkout, remove_checkout, run_dvc, worktree_environment
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_text_atomically
 from stages.foundations.machine import state_folder
 from stages.foundations.yaml_text import load_yaml
-from stages.observe.tracking import latest_runs
+from stages.observe.git import commit_all, file_at, git, has_revision
+from stages.observe.tracking import json_lines, latest_runs
 
 OPTIONS = {"cache_policy": NO_CACHE, "persist_result": False, "retries": 0}
 
@@ -135,14 +125,14 @@ def _recipe(root: Path, revision: str, recipe: str) -> dict[str, Any] | None:
     """The resolved recipe of a commit, in today's or the old spelling; None when it has no such file."""
 
     def read(file: str) -> str | None:
-        text = show(root, revision, file)
-        return None if text is None else OLD_EXTENDS.sub("extends:", text)
+        text = file_at(root, revision, file)
+        return None if text is None else OLD_EXTENDS.sub("extends:", text.decode())
 
     return read_recipe(root, recipe, read) if read(f"pipelines/recipes/{recipe}.yaml") else None
 
 
 def _params(root: Path, revision: str, file: str) -> dict[str, Any] | None:
-    text = show(root, revision, file)
+    text = file_at(root, revision, file)
     return None if text is None else load_yaml(text)
 
 
@@ -248,12 +238,9 @@ def _now() -> str:
 
 
 def _records(root: Path, recipe: str) -> list[dict[str, str]]:
-    """The outcomes on record, oldest first; a line that was cut off is left out."""
-    file, records = retraining_folder(root) / f"{recipe}.jsonl", []
-    for line in file.read_text().splitlines() if file.exists() else ():
-        with suppress(ValueError):
-            records.append(json.loads(line))
-    return records
+    """The outcomes on record, oldest first."""
+    file = retraining_folder(root) / f"{recipe}.jsonl"
+    return list(json_lines(file.read_bytes().splitlines())) if file.exists() else []
 
 
 def _record(attempt: Attempt, outcome: str, told: str) -> None:
@@ -277,23 +264,19 @@ def retraining_folder(root: Path) -> Path:
 def open_worktree(attempt: Attempt, say: Callable[[str], None]) -> Path:
     """The attempt's worktree, with the snapshot as a commit on its branch; an interrupted attempt's is used again."""
     root, folder = attempt.root, attempt.folder
-    stamp = folder / "state" / "retraining"
+    code = Code(root, attempt.base, is_with_changes=False, changed=())
     key = f"{attempt.snapshot.name} {attempt.base}\n"
-    if stamp.exists() and stamp.read_text() == key:
-        say(f"going on in {folder}")
-        return folder
-    remove_checkout(root, folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    git(root, "worktree", "add", "--force", "-B", attempt.branch, str(folder), attempt.base)
-    share_dvc(root, folder, cache_folder(root))
-    write_text_atomically(folder / "params.yaml", yaml.safe_dump(attempt.snapshot.params, sort_keys=False))
-    write_text_atomically(folder / "state" / "recipe", attempt.recipe + "\n")
-    _place_snapshots(attempt, folder, say)
-    _link_downloads(folder)
-    lines = "\n".join(attempt.snapshot.changes) or "The recipe's own data."
-    message = f"Data snapshot {attempt.snapshot.name} for {attempt.recipe}\n\n{lines}"
-    commit_all(folder, message, "params.yaml", *BOOKKEEPING)
-    write_text_atomically(stamp, key)
+    with checkout(code, folder, cache_folder(root), key, attempt.branch) as is_new:
+        if not is_new:
+            say(f"going on in {folder}")
+            return folder
+        write_text_atomically(folder / "params.yaml", yaml.safe_dump(attempt.snapshot.params, sort_keys=False))
+        write_text_atomically(folder / "state" / "recipe", attempt.recipe + "\n")
+        _place_snapshots(attempt, folder, say)
+        _link_downloads(folder)
+        lines = "\n".join(attempt.snapshot.changes) or "The recipe's own data."
+        message = f"Data snapshot {attempt.snapshot.name} for {attempt.recipe}\n\n{lines}"
+        commit_all(folder, message, "params.yaml", *BOOKKEEPING)
     return folder
 
 
@@ -310,7 +293,7 @@ def _place_snapshots(attempt: Attempt, folder: Path, say: Callable[[str], None])
 
 def _dvc(folder: Path, *arguments: str) -> None:
     lines: list[str] = []
-    if run_in_group(dvc(*arguments), folder, lines.append, env=worktree_environment(folder)):
+    if run_dvc(folder, arguments, lines.append):
         raise UserError(f"dvc {' '.join(arguments)} in {folder} failed:\n" + "\n".join(lines[-10:]))
 
 

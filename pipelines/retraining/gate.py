@@ -72,7 +72,7 @@ def decide(pairs: Sequence[Pair]) -> Decision:
     reasons = [
         *_of_gain(gain),
         # The interval and not the verdict: a benchmark too small for a verdict can still warn.
-        *(f"worse on {name}: {told(own)}" for name, own in by_benchmark.items() if own.interval.high < 0),
+        *(f"worse on {name}: {told(own)}" for name, own in by_benchmark.items() if own.interval.verdict() == "worse"),
         *_of_clean(clean_gain),
     ]
     if undecided[1] > undecided[0] + ROUNDING:

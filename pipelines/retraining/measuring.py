@@ -9,11 +9,10 @@ commands, in its worktree, on weights that are links into DVC's cache.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,13 @@ import pandas
 from pipelines.launching.params import stage_gpus
 from pipelines.records.places import Place, place_at, working_place
 from pipelines.records.trained_on import trained_problems
-from pipelines.retraining.champion import Champion, locked_outs, locked_stages
+from pipelines.retraining.champion import Champion
 from pipelines.retraining.gate import Pair
-from pipelines.runtime.checkouts import git, worktree_environment
+from pipelines.runtime.checkouts import worktree_environment
 from pipelines.runtime.machine import gpu_slots, lock_folder
 from pipelines.runtime.process_group import run_in_group
 from stages.algorithms.problem_text import normalise_problem
+from stages.foundations.dvc_lock import CODE, Entry
 from stages.foundations.errors import UserError
 from stages.foundations.tables import RESPONSE, VERDICT, read_table
 
@@ -48,28 +48,25 @@ def champion_measurement(
 
     UserError when the cache lacks what is needed, or a command fails; TimedOut after so many hours of one.
     """
-    cache = _objects(folder)
-    theirs, outs = locked_stages(folder, champion.commit), locked_outs(folder, champion.commit)
-    remedy = f"git checkout {champion.tag} && dvc pull, then run the flow again (dvc gc needs --all-tags)"
-    trained = _trained(place_at(folder, champion.commit), champion.policy, remedy)
-    own = locked_stages(folder, git(folder, "rev-parse", "HEAD"))
+    theirs, own = place_at(folder, champion.commit), working_place(folder)
+    trained = _trained(theirs, champion.policy, _remedy(champion))
     if _conditions(theirs, champion.policy) == _conditions(own, policy):
-        responses, verdicts = (outs[f"data/{kind}/{champion.policy}.parquet"] for kind in ("responses", "verdicts"))
-        found = Measurement(cached(cache, responses, champion), cached(cache, verdicts, champion), trained)
-        return found, False
+        tables = (_files_of(theirs, f"data/{kind}/{champion.policy}.parquet", champion)[""] for kind in TABLES)
+        return Measurement(*tables, trained), False
     place = folder / "state" / "champion"
     shutil.rmtree(place, ignore_errors=True)
-    link_out(cache, champion, place / "data" / "policies" / policy)
-    moved = [
-        f"data/policies/{policy}",
-        *(out["path"] for name in _measured_by(own, policy) for out in own[name]["outs"]),
-    ]
+    weights, measured_by = f"data/policies/{policy}", _measured_by(own, policy)
+    moved = [weights, *(path for entry in measured_by for path in entry.outs)]
     for path in moved:
         (place / path).parent.mkdir(parents=True, exist_ok=True)
-    for name in _measured_by(own, policy):
-        command = _moved(own[name]["cmd"], moved)
-        gpus = stage_gpus(folder, name.partition("@")[0], command)
-        surroundings = {**worktree_environment(folder), "RETRACE_TRACKING": "off"}
+    for name, file in _files_of(theirs, f"data/policies/{champion.policy}", champion).items():
+        goal = place / weights / name
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        os.symlink(file, goal)
+    for entry in measured_by:
+        command = _moved(entry.command, moved)
+        gpus = stage_gpus(folder, entry.stage, command)
+        surroundings = worktree_environment(folder, is_tracked=False)
         with gpu_slots(gpus, lock_folder(), on_line) as slots:
             if slots.gpus:
                 surroundings["CUDA_VISIBLE_DEVICES"] = ",".join(slots.gpus)
@@ -77,8 +74,7 @@ def champion_measurement(
             code = run_in_group(shell, folder, on_line, hours * 3600, surroundings, slots.held)
         if code:
             raise UserError(f"the champion could not be measured again: `{command}` ended with exit code {code}")
-    responses, verdicts = (place / "data" / kind / f"{policy}.parquet" for kind in ("responses", "verdicts"))
-    return Measurement(responses, verdicts, trained), True
+    return Measurement(*(place / "data" / kind / f"{policy}.parquet" for kind in TABLES), trained), True
 
 
 def _trained(place: Place, policy: str, remedy: str) -> frozenset[str]:
@@ -88,23 +84,18 @@ def _trained(place: Place, policy: str, remedy: str) -> frozenset[str]:
     return trained
 
 
-def _conditions(stages: Mapping[str, Any], policy: str) -> dict[str, Any]:
+def _conditions(place: Place, policy: str) -> dict[str, Any]:
     """What decides a policy's verdicts beside the policy itself."""
-    asking, judging = (stages[name] for name in _measured_by(stages, policy))
-    asked = {dep["path"]: dep["md5"] for dep in asking["deps"] if "data/policies/" not in dep["path"]}
-    judged = {dep["path"]: dep["md5"] for dep in judging["deps"] if dep["path"].startswith("data/code/")}
-    return {"deps": asked | judged, "params": [asking.get("params"), judging.get("params")]}
+    asking, judging = _measured_by(place, policy)
+    asked = {path: digest for path, digest in asking.deps.items() if "data/policies/" not in path}
+    judged = {path: digest for path, digest in judging.deps.items() if path.startswith(CODE)}
+    return {"deps": asked | judged, "params": [asking.params, judging.params]}
 
 
-def _measured_by(stages: Mapping[str, Any], policy: str) -> list[str]:
+def _measured_by(place: Place, policy: str) -> list[Entry]:
     """The stages on record that make the policy's responses and then the verdicts on them."""
-    tables = [f"data/{kind}/{policy}.parquet" for kind in ("responses", "verdicts")]
-    return [
-        name
-        for table in tables
-        for name, stage in stages.items()
-        if table in [out["path"] for out in stage.get("outs", [])]
-    ]
+    tables = [f"data/{kind}/{policy}.parquet" for kind in TABLES]
+    return [entry for table in tables for entry in place.entries.values() if table in entry.outs]
 
 
 def _moved(command: str, paths: list[str]) -> str:
@@ -112,32 +103,19 @@ def _moved(command: str, paths: list[str]) -> str:
     return shlex.join(f"state/champion/{word}" if word in paths else word for word in shlex.split(command))
 
 
-def _objects(folder: Path) -> Path:
-    from dvc.repo import Repo
-
-    with Repo(str(folder)) as repo:
-        return Path(repo.cache.local.path)
+def _remedy(champion: Champion) -> str:
+    return f"git checkout {champion.tag} && dvc pull, then run the flow again (dvc gc needs --all-tags)"
 
 
-def cached(cache: Path, md5: str, champion: Champion) -> Path:
-    """The object of DVC's cache. UserError with the remedy when it is not there."""
-    path = cache / md5[:2] / md5[2:]
-    if not path.exists():
-        raise UserError(
-            f"DVC's cache lacks {md5}, which belongs to champion {champion.told()}: "
-            f"git checkout {champion.tag} && dvc pull, then run the flow again (dvc gc needs --all-tags)"
-        )
-    return path
+def _files_of(place: Place, path: str, champion: Champion) -> dict[str, Path]:
+    """The files of an output of the champion. UserError with the remedy when DVC's cache lacks one."""
+    files = place.files(path)
+    if files is None:
+        raise UserError(f"DVC's cache lacks {path} of champion {champion.told()}: {_remedy(champion)}")
+    return files
 
 
-def link_out(cache: Path, champion: Champion, place: Path) -> None:
-    """The champion's policy folder as links into DVC's cache."""
-    for entry in json.loads(cached(cache, champion.policy_hash, champion).read_text()):
-        goal = place / entry["relpath"]
-        goal.parent.mkdir(parents=True, exist_ok=True)
-        os.symlink(cached(cache, entry["md5"], champion), goal)
-
-
+TABLES = ("responses", "verdicts")
 KEY = ["benchmark", "problem", "answer"]
 """What makes a problem the same one: ids are row numbers of a source, which a new revision may give to others."""
 OPINIONS = ("correct", "wrong")

@@ -1,9 +1,7 @@
-"""The code of a run: a git worktree of one commit, with DVC's cache of the project.
+"""DVC at a revision in another folder, as ablations, retraining and `retrace verify` run it: a git worktree.
 
 A run's folder holds committed code only, whatever is being edited meanwhile; uncommitted changes are named and left
 out. With `is_with_changes` they are laid over the commit, and the results say `dirty`.
-
-The git commands that make it are at the end. Their failures are reported in git's words.
 """
 
 from __future__ import annotations
@@ -13,20 +11,21 @@ import io
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.runtime.process_group import environment
+from pipelines.runtime.process_group import dvc, environment, run_in_group
 from stages.foundations.errors import UserError
-from stages.foundations.files import sha256_of, stable_hash
+from stages.foundations.files import sha256_of, stable_hash, write_text_atomically
 from stages.foundations.fingerprints import Memory, Project, stage_names, stage_roots
 from stages.foundations.machine import share_mirror
 from stages.foundations.yaml_text import load_yaml
+from stages.observe.git import git, git_bytes
 from stages.observe.tracking import tracking_uri
 
 CODE = ("dvc.yaml", "stages")
@@ -79,8 +78,7 @@ def code_hashes(code: Code, targets: Iterable[str], params: Sequence[Mapping[str
                 copy = shutil.copytree if (code.root / place).is_dir() else shutil.copy2
                 copy(code.root / place, folder / place)
         else:
-            command = ["git", "archive", "--format=zip", "-0", code.commit, "--", *CODE]
-            archive = subprocess.run(command, cwd=code.root, check=True, capture_output=True).stdout
+            archive = git_bytes(code.root, "archive", "--format=zip", "-0", code.commit, "--", *CODE)
             # tarfile is safe only with a filter, which Python has since 3.11.4. zipfile makes no links and writes
             # nothing outside the folder.
             with zipfile.ZipFile(io.BytesIO(archive)) as packed:
@@ -136,19 +134,44 @@ def cache_folder(root: Path) -> Path:
         return Path(repo.cache.local_cache_dir)
 
 
-def make_checkout(code: Code, folder: Path, cache: Path) -> None:
-    """A worktree in `folder`, which must not exist, as `share_dvc` leaves it.
+@contextmanager
+def checkout(code: Code, folder: Path, cache: Path, key: str, branch: str = "") -> Iterator[bool]:
+    """The worktree of an attempt that may go on later: the block fills a new one (True) or finds an earlier one.
 
-    Changes of params.yaml do not count as uncommitted there: a run's parameters are on record.
+    `key` says what the attempt is of. It is written last: what a killed process has only begun is made anew.
     """
+    stamp = folder / "state" / "checkout"
+    if stamp.exists() and stamp.read_text() == key:
+        yield False
+        return
+    make_checkout(code, folder, cache, branch)
+    yield True
+    write_text_atomically(stamp, key)
+
+
+def make_checkout(code: Code, folder: Path, cache: Path | None, branch: str = "") -> None:
+    """A worktree in place of `folder`, on a new branch where one is named, as `share_dvc` leaves it.
+
+    Changes of params.yaml do not count as uncommitted where there is no branch to commit them on: a run's parameters
+    are on record. Without a `cache` DVC has an empty one of its own and no remote: everything is made there.
+    """
+    remove_checkout(code.root, folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    git(code.root, "worktree", "prune")
-    git(code.root, "worktree", "add", "--detach", "--force", str(folder), code.commit)
-    git(folder, "update-index", "--skip-worktree", "params.yaml")
+    on = ["-B", branch] if branch else ["--detach"]
+    git(code.root, "worktree", "add", "--quiet", "--force", *on, str(folder), code.commit)
+    if not branch:
+        git(folder, "update-index", "--skip-worktree", "params.yaml")
     if code.is_with_changes:
         for name in _changed(code.root, code.commit, ["."]):
             _copy_or_remove(code.root / name, folder / name)
-    share_dvc(code.root, folder, cache)
+    if cache is not None:
+        share_dvc(code.root, folder, cache)
+        return
+    own = folder / ".dvc"
+    (own / "config.local").write_text(
+        f"[core]\n    site_cache_dir = {own / 'site'}\n    remote =\n[cache]\n    dir = {own / 'cache'}\n"
+    )
+    share_mirror(code.root, folder)
 
 
 def share_dvc(root: Path, folder: Path, cache: Path) -> None:
@@ -172,11 +195,21 @@ def share_dvc(root: Path, folder: Path, cache: Path) -> None:
     share_mirror(root, folder)
 
 
-def worktree_environment(folder: Path) -> dict[str, str]:
-    """Tracking goes to the project's store; everything else of the run stays in its worktree."""
-    own = {name: value for name, value in environment().items() if name not in ("RETRACE_STATE", "DVC_ROOT")}
+def run_dvc(folder: Path, arguments: Sequence[str], on_line: Callable[[str], None], is_tracked: bool = True) -> int:
+    """DVC's exit code in a worktree; on an exception no process of it is left."""
+    return run_in_group(dvc(*arguments), folder, on_line, env=worktree_environment(folder, is_tracked))
+
+
+LEFT_OUT = ("RETRACE_STATE", "DVC_ROOT", "MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID")
+"""Variables of the environment that would lead a run back to the project's own state."""
+
+
+def worktree_environment(folder: Path, is_tracked: bool = True) -> dict[str, str]:
+    """Tracking goes to the project's store or nowhere; everything else of the run stays in its worktree."""
+    own = {name: value for name, value in environment().items() if name not in LEFT_OUT}
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**own, "PYTHONPATH": os.pathsep.join(paths), "MLFLOW_TRACKING_URI": tracking_uri()}
+    tracking = {"MLFLOW_TRACKING_URI": tracking_uri()} if is_tracked else {"RETRACE_TRACKING": "off"}
+    return {**own, "PYTHONPATH": os.pathsep.join(paths), **tracking}
 
 
 def _copy_or_remove(source: Path, goal: Path) -> None:
@@ -191,45 +224,3 @@ def remove_checkout(root: Path, folder: Path) -> None:
     """Removes the worktree with all in it; nothing happens where there is none."""
     shutil.rmtree(folder, ignore_errors=True)
     git(root, "worktree", "prune")
-
-
-NOBODY = ("-c", "user.name=Retrace", "-c", "user.email=retrace@localhost")
-"""Who commits and tags where git does not know the user, as on a worker."""
-
-
-def git(folder: Path, *arguments: str) -> str:
-    """Standard output of a git command, without the last line end; UserError with what git said when it fails."""
-    try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True)
-    except FileNotFoundError as error:
-        raise UserError(f"git is not installed, or there is no folder {folder}: install git") from error
-    if done.returncode:
-        raise UserError(f"git {' '.join(arguments[:3])} in {folder} failed: {done.stderr.strip()}")
-    return done.stdout.rstrip("\n")
-
-
-def git_as_someone(folder: Path, *arguments: str) -> str:
-    """As `git`, with an identity where none is configured: for commits and annotated tags."""
-    known = subprocess.run(["git", "config", "user.email"], cwd=folder, capture_output=True).returncode == 0
-    return git(folder, *(() if known else NOBODY), *arguments)
-
-
-def has_revision(folder: Path, revision: str) -> bool:
-    """Whether the repository has such a commit, branch or tag."""
-    command = ["git", "rev-parse", "--quiet", "--verify", revision]
-    return subprocess.run(command, cwd=folder, capture_output=True).returncode == 0
-
-
-def show(folder: Path, revision: str, path: str) -> str | None:
-    """The text of a file at a revision; None where it has none."""
-    done = subprocess.run(["git", "show", f"{revision}:{path}"], cwd=folder, capture_output=True, text=True)
-    return None if done.returncode else done.stdout
-
-
-def commit_all(folder: Path, message: str, *paths: str) -> str:
-    """Commits the paths that exist, as far as they changed; returns the commit that is then checked out."""
-    there = [path for path in paths if (folder / path).exists()]
-    git(folder, "add", "--", *there)
-    if git(folder, "status", "--porcelain", "--untracked-files=no"):
-        git_as_someone(folder, "commit", "--quiet", "--no-verify", "-m", message)
-    return git(folder, "rev-parse", "HEAD")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import resource
 import stat
 import tempfile
@@ -26,7 +25,7 @@ from typing import IO
 import psutil
 
 from stages.foundations.errors import UserError
-from stages.foundations.machine import PROJECT
+from stages.foundations.machine import PROJECT, list_gpus
 
 LIMIT = "gpu"
 """Name of the concurrency limit in Prefect."""
@@ -44,11 +43,7 @@ class Slots:
 
 def visible_gpus() -> list[str]:
     """Numbers of this machine's GPUs: $RETRACE_GPUS, else $CUDA_VISIBLE_DEVICES, else /dev/nvidia0, 1, ..."""
-    for name in ("RETRACE_GPUS", "CUDA_VISIBLE_DEVICES"):
-        if name in os.environ:
-            return [word.strip() for word in os.environ[name].split(",") if word.strip() not in ("", "-1")]
-    found = [match[1] for path in Path("/dev").glob("nvidia*") if (match := re.fullmatch(r"nvidia(\d+)", path.name))]
-    return sorted(found, key=int)
+    return list_gpus("RETRACE_GPUS", "CUDA_VISIBLE_DEVICES")
 
 
 def lock_folder() -> Path:

@@ -42,12 +42,21 @@ _CELLS_AT_ONCE = 4_000_000
 """Bound on draws times problems held in memory; the result does not depend on it."""
 
 
+Verdict = Literal["better", "worse", "not separated"]
+
+
 class Interval(NamedTuple):
     """A point estimate and its interval."""
 
     estimate: float
     low: float
     high: float
+
+    def verdict(self, margin: float = 0.0) -> Verdict:
+        """Of a difference: better or worse where the whole interval lies beyond the margin."""
+        if self.low > margin:
+            return "better"
+        return "worse" if self.high < -margin else "not separated"
 
 
 def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> float | NDArray[numpy.float64]:
@@ -187,7 +196,6 @@ policies solve nearly everything; more cost width everywhere."""
 FEWEST_PROBLEMS = 10
 """With fewer, no policy is called better or worse: they stand for no benchmark, however clear they are."""
 LARGEST_P = 0.05
-Verdict = Literal["better", "worse", "not separated"]
 
 
 class PairedDifference(NamedTuple):

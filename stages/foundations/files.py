@@ -14,7 +14,7 @@ import os
 import shlex
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -138,12 +138,14 @@ def dvc_md5(path: Path) -> str:
     """
     if not path.is_dir():
         return _file_md5(path)
-    entries = [
-        {"md5": _file_md5(file), "relpath": file.relative_to(path).as_posix()}
-        for file in path.rglob("*")
-        if file.is_file()
-    ]
-    entries.sort(key=lambda entry: entry["relpath"])
+    return folder_md5(
+        {file.relative_to(path).as_posix(): _file_md5(file) for file in path.rglob("*") if file.is_file()}
+    )
+
+
+def folder_md5(files: Mapping[str, str]) -> str:
+    """DVC's hash of a folder with these files: path in it -> MD5."""
+    entries = [{"md5": files[name], "relpath": name} for name in sorted(files)]
     return hashlib.md5(json.dumps(entries, sort_keys=True).encode()).hexdigest() + ".dir"
 
 

@@ -17,13 +17,13 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
+from stages.foundations.dvc_lock import LOCK, read_lock, recorded_outs
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, stable_hash
 from stages.foundations.machine import state_folder
 from stages.foundations.params import load_value, read_yaml, validate_section
 from stages.foundations.stage import Stage
 from stages.foundations.stage_graph import filled
-from stages.foundations.yaml_text import load_yaml
 
 
 @dataclass(frozen=True)
@@ -150,24 +150,15 @@ def attempt_at(
     round: str | None = None,
 ) -> Attempt:
     """Hashes the inputs and makes the folder `state/scratch/<stage>-<first 16 digits of the hash>` if it is absent."""
-    digests = {name: _digest(Path(path)) for name, path in inputs.items()}
+    # Inside `dvc repro` the lock has the hashes of all that earlier stages made, so nothing large is read twice.
+    lock, is_inside_dvc = Path(LOCK), "DVC_STAGE" in os.environ
+    recorded = recorded_outs(read_lock(lock.read_bytes(), "this folder")) if is_inside_dvc and lock.exists() else {}
+    digests = {name: recorded.get(Path(path).as_posix()) or dvc_md5(Path(path)) for name, path in inputs.items()}
     identity = {"stage": stage, "policy": policy, "round": round, "seed": seed, "params": dict(params)}
     stage_hash = stable_hash({**identity, "inputs": digests, "code": code_digest(stage)})
     scratch = state_folder() / "scratch" / f"{stage}-{stage_hash[:16]}"
     scratch.mkdir(parents=True, exist_ok=True)
     return Attempt(stage, params, inputs, seed, policy, round, digests, stage_hash, scratch)
-
-
-def _digest(path: Path) -> str:
-    """DVC's hash of an input; inside `dvc repro` it is read from `dvc.lock`, which is right at that time."""
-    lock = Path("dvc.lock")
-    if os.environ.get("DVC_STAGE") and lock.exists():
-        stages = load_yaml(lock.read_bytes()).get("stages", {})
-        for stage in stages.values():
-            for out in stage.get("outs", []):
-                if Path(out["path"]) == path:
-                    return out["md5"]
-    return dvc_md5(path)
 
 
 def code_digest(stage: str) -> str:

@@ -87,6 +87,15 @@ def share_mirror(root: Path, folder: Path) -> None:
         (folder / FILE).write_text(yaml.safe_dump({"mirror": str(mirror)}), encoding="utf-8")
 
 
+def list_gpus(*variables: str) -> list[str]:
+    """The NVIDIA GPUs that the first of these variables with a value names, else those of the machine: `0`, `1`, ..."""
+    for name in variables:
+        if name in os.environ:
+            return [word.strip() for word in os.environ[name].split(",") if word.strip() not in ("", "-1")]
+    numbers = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia*")]
+    return sorted((number for number in numbers if number.isdecimal()), key=int)
+
+
 def from_root(path: str | Path) -> Path:
     """Paths count from the project's root, also where DVC runs a copy of the tree."""
     return Path(os.environ.get("DVC_ROOT") or ".") / path

@@ -10,7 +10,6 @@ import fcntl
 import getpass
 import json
 import os
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,14 +20,17 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from stages.foundations.files import dvc_md5
+from stages.foundations.job import code_digest
+from stages.foundations.machine import list_gpus
 from stages.foundations.yaml_text import load_yaml
+from stages.observe.git import ask_git
 from stages.observe.tracking import shown_name
 
 EXPERIMENT = "retrace"
 LONGEST_PARAM = 500  # characters; MLflow cuts what is longer (6000) and its table shows much less
 LONGEST_DIGEST = 36
-PER_REQUEST = 100
+PARAMS_PER_REQUEST = 100
+POINTS_PER_REQUEST = 1000  # MLflow refuses more in one batch
 
 
 class Refused(Exception):
@@ -59,9 +61,9 @@ class MlflowStore:
         there without being known was made by a delivery that was killed before it could note it: it is completed.
         """
         with _refusals():
-            if run_id and self._continues(run_id):
+            if run_id and self._continues(run_id, message["tags"]):
                 return run_id
-            if begun := self._begun(message):
+            if begun := self.run_begun(message["tags"]["stage_hash"], message["ms"]):
                 self._log_batch(begun, message)
                 return begun
             source = {"mlflow.source.name": f"stages.{message['tags']['stage']}", "mlflow.source.type": "LOCAL"}
@@ -73,8 +75,9 @@ class MlflowStore:
         self._log_batch(run.info.run_id, message)
         return run.info.run_id
 
-    def _begun(self, message: Mapping[str, Any]) -> str:
-        wanted = f"tags.stage_hash = '{message['tags']['stage_hash']}' and attributes.start_time = {message['ms']}"
+    def run_begun(self, stage_hash: str, ms: int) -> str:
+        """Id of the run with this stage hash that began at `ms`; "" for none."""
+        wanted = f"tags.stage_hash = '{stage_hash}' and attributes.start_time = {ms}"
         found = self.client.search_runs([self.experiment_id], wanted, max_results=1)
         return found[0].info.run_id if found else ""
 
@@ -90,13 +93,19 @@ class MlflowStore:
             for message in messages
             for name, value in message["values"].items()
         ]
-        try:
-            with _refusals():
-                self.client.log_batch(run_id, metrics=points)
-        except Refused:
-            self._log_singly(run_id, points)
+        refused: list[str] = []
+        for first in range(0, len(points), POINTS_PER_REQUEST):
+            batch = points[first : first + POINTS_PER_REQUEST]
+            try:
+                with _refusals():
+                    self.client.log_batch(run_id, metrics=batch)
+            except Refused:
+                refused += self._log_singly(run_id, batch)
+        if refused:
+            raise Refused("; ".join(refused))
 
-    def _log_singly(self, run_id: str, points: Sequence[Metric]) -> None:
+    def _log_singly(self, run_id: str, points: Sequence[Metric]) -> list[str]:
+        """What is refused, a line for each point."""
         refused: list[str] = []
         for point in points:
             try:
@@ -104,15 +113,14 @@ class MlflowStore:
                     self.client.log_batch(run_id, metrics=[point])
             except Refused as error:
                 refused.append(f"{point.key}: {error}")
-        if refused:
-            raise Refused("; ".join(refused))
+        return refused
 
     def end(self, run_id: str, status: str, ms: int) -> None:
         """Closes the run as FINISHED, FAILED or KILLED at `ms` (since 1970)."""
         with _refusals():
             self.client.set_terminated(run_id, status, ms)
 
-    def _continues(self, run_id: str) -> bool:
+    def _continues(self, run_id: str, tags: Mapping[str, str]) -> bool:
         try:
             run = self.client.get_run(run_id)
         except MlflowException as error:
@@ -120,6 +128,8 @@ class MlflowStore:
                 return False
             raise
         self.client.update_run(run_id, status="RUNNING")
+        if "lock_hash" in tags:  # a dependency that leaves the stage's own hash alone may be another one now
+            self.client.set_tag(run_id, "lock_hash", tags["lock_hash"])
         self.client.set_tag(run_id, "attempts", str(int(run.data.tags.get("attempts", "1")) + 1))
         return True
 
@@ -129,8 +139,8 @@ class MlflowStore:
         if long:
             self.client.log_text(run_id, json.dumps(params, indent=2, default=str), "params.json")
         short = [Param(name, "see params.json" if name in long else value) for name, value in flat.items()]
-        for first in range(0, len(short), PER_REQUEST):
-            self.client.log_batch(run_id, params=short[first : first + PER_REQUEST])
+        for first in range(0, len(short), PARAMS_PER_REQUEST):
+            self.client.log_batch(run_id, params=short[first : first + PARAMS_PER_REQUEST])
 
     def _write_inputs(self, run_id: str, inputs: Mapping[str, Mapping[str, str]]) -> None:
         datasets = [
@@ -157,9 +167,9 @@ def told_name(name: str, tags: Mapping[str, str]) -> str:
     """The run's name, which begins with what tells it from others in MLflow's narrow column.
 
     `grade@rl_3 s0 rl.group_size=8`: stage, seed, what varies (a DVC experiment's name, or the change). An ablation's
-    variant comes before the stage. A run of the graph has its name already.
+    variant comes before the stage. A run that is of no stage (tag `kind`) has its name already.
     """
-    if tags.get("kind") == "graph_run":
+    if "kind" in tags:
         return name
     seed = f"s{tags['seed']}" if tags.get("seed") else ""
     if tags.get("variant"):
@@ -199,9 +209,12 @@ def _sqlite_file(uri: str) -> Path | None:
 
 def _machine_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Who ran the stage, the GPUs it may compute on, its ranks, the hash of its code, and the seed of the run."""
-    found = {"mlflow.user": getpass.getuser(), "gpus": str(visible_gpus()), "ranks": os.environ.get("WORLD_SIZE", "1")}
-    fingerprint = Path("data/code") / f"{tags.get('stage', '')}.json"
-    found |= {"code": dvc_md5(fingerprint)} if fingerprint.exists() else {}
+    found = {
+        "mlflow.user": getpass.getuser(),
+        "gpus": str(len(list_gpus("CUDA_VISIBLE_DEVICES"))),
+        "ranks": os.environ.get("WORLD_SIZE", "1"),
+    }
+    found |= {"code": digest} if (digest := code_digest(tags.get("stage", ""))) else {}
     return found | ({"seed": seed} if "seed" in tags and (seed := _seed_of_the_run()) else {})
 
 
@@ -214,23 +227,10 @@ def _seed_of_the_run() -> str:
     return str(content["seed"]) if isinstance(content, dict) and "seed" in content else ""
 
 
-def visible_gpus() -> int:
-    """NVIDIA GPUs of this machine that a process started here may use."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        return len([device for device in chosen.split(",") if device.strip() not in ("", "-1")])
-    return len([device for device in Path("/dev").glob("nvidia*") if device.name.removeprefix("nvidia").isdecimal()])
-
-
 def _git_tags() -> dict[str, str]:
     """Commit and whether tracked files differ from it; DVC's own records change during a run and do not count."""
-    try:
-        commit = _git("rev-parse", "HEAD")
-        changes = _git("status", "--porcelain", "-uno", "--", ".", ":!dvc.lock", ":!data", ":!reports")
-    except (OSError, subprocess.CalledProcessError):  # no git, or no repository: the tags are left out
+    commit = ask_git(Path(), "rev-parse", "HEAD")
+    if not commit:  # no git, or no repository
         return {}
+    changes = ask_git(Path(), "status", "--porcelain", "-uno", "--", ".", ":!dvc.lock", ":!data", ":!reports")
     return {"git.commit": commit, "mlflow.source.git.commit": commit, "git.dirty": str(bool(changes)).lower()}
-
-
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()

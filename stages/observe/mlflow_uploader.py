@@ -27,19 +27,18 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from stages.foundations.files import write_bytes_atomically, write_json
 from stages.foundations.legible import without_password
-from stages.observe.mlflow_store import MlflowStore, Refused
-from stages.observe.tracking import LOG_NAME, TOTAL_SECONDS, tracking_uri
+from stages.observe.mlflow_store import POINTS_PER_REQUEST, MlflowStore, Refused
+from stages.observe.tracking import LOG_NAME, TOTAL_SECONDS, json_lines, tracking_uri
 
 SECONDS_BETWEEN_DELIVERIES = 2.0
 SECONDS_OF_RETRIES_AT_THE_END = 10.0
-POINTS_PER_REQUEST = 1000  # MLflow refuses more in one batch
 _OF_DATABASE = re.compile(r"\(\w+\.\w+\) ")
 
 
@@ -81,7 +80,7 @@ class Delivery:
     def close_if_killed(self) -> None:
         """Adds `end` with KILLED to the log of a stage that could not; the next attempt goes on with the run."""
         lines = self.log.read_bytes().splitlines() if self.log.exists() else []
-        if lines and (_parse(lines[-1]) or {}).get("kind") != "end":
+        if lines and not any(line["kind"] == "end" for line in json_lines(lines[-1:])):
             end = {"kind": "end", "status": "KILLED", "ms": int(time.time() * 1000)}
             with open(self.log, "ab") as log:
                 log.write(b"\n" + json.dumps(end).encode() + b"\n")
@@ -110,7 +109,7 @@ class Delivery:
             log.seek(self.state["offset"])
             end, batch, points = self.state["offset"], [], 0
             for line in log:
-                message = _parse(line)
+                message = next(json_lines([line]), None)
                 if not line.endswith(b"\n") or (batch and (message or {}).get("kind") != "values"):
                     break
                 end += len(line)
@@ -132,7 +131,7 @@ class Delivery:
         if message["kind"] == "values":
             self.store.log(self.state["run_id"], batch)
             return self._advance(end)
-        ended = end_ms(parsed(self.log.read_bytes()[:end].splitlines()))
+        ended = end_ms(json_lines(self.log.read_bytes()[:end].splitlines()))
         self.store.end(self.state["run_id"], message["status"], ended)
         kept = "" if message["status"] == "FINISHED" else self.state["run_id"]
         return self._advance(end, run_id=kept, last_run_id=self.state["run_id"])
@@ -155,14 +154,6 @@ def _first_line(error: Exception) -> str:
     """The line in which a database speaks, where there is one: SQLAlchemy puts others before it."""
     lines = str(error).splitlines() or [""]
     return next((line for line in lines if _OF_DATABASE.match(line)), lines[0])[:300]
-
-
-def _parse(line: bytes) -> dict[str, Any] | None:
-    """None for a line that was cut off when its stage was killed."""
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError:
-        return None
 
 
 def main(argv: list[str]) -> int:
@@ -220,7 +211,7 @@ def _watch_stage() -> threading.Event:
 def keep_log(log: Path, state: Path, tags: Mapping[str, str]) -> Path | None:
     """Copies a finished log under `state/runs/`; None for a log without a start."""
     lines = log.read_bytes().splitlines()
-    start = next((line for line in parsed(lines) if line.get("kind") == "start"), None)
+    start = next((line for line in json_lines(lines) if line.get("kind") == "start"), None)
     if start is None:
         return None
     place = state / "runs" / f"{start['ms']}-{start['tags']['stage_hash'][:16]}.jsonl.gz"
@@ -241,7 +232,7 @@ def kept_logs(state: Path) -> list[Path]:
 
 def read_log(place: Path) -> list[dict[str, Any]]:
     """The messages of a kept log; lines that were cut off are left out. OSError or EOFError when it is no gzip file."""
-    return list(parsed(gzip.decompress(place.read_bytes()).splitlines()))
+    return list(json_lines(gzip.decompress(place.read_bytes()).splitlines()))
 
 
 def end_ms(messages: Iterable[Mapping[str, Any]]) -> int:
@@ -259,17 +250,6 @@ def end_ms(messages: Iterable[Mapping[str, Any]]) -> int:
         elif message["kind"] == "end":
             ended = message["ms"]
     return max(began, ended) if seconds is None else began + round(1000 * seconds)
-
-
-def parsed(lines: list[bytes]) -> Iterator[dict[str, Any]]:
-    """The messages of a log; lines that were cut off are left out."""
-    for line in lines:
-        try:
-            message = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(message, dict):
-            yield message
 
 
 if __name__ == "__main__":

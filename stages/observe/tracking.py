@@ -32,7 +32,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -128,14 +128,16 @@ def track(attempt: Attempt) -> Iterator[Run]:
     uri, scratch = tracking_uri(), attempt.scratch
     _require_answer(uri)
     names = {"stage": attempt.stage, "policy": attempt.policy, "round": attempt.round}
-    name = os.environ.get("DVC_STAGE") or "@".join(filter(None, [attempt.stage, attempt.policy or attempt.round]))
+    address = os.environ.get("DVC_STAGE", "")
+    name = address or "@".join(filter(None, [attempt.stage, attempt.policy or attempt.round]))
+    key = _key_on_record(address)
     start = {
         "kind": "start",
         "ms": _now_ms(),
         "name": name,
         "params": dict(attempt.params),
         "inputs": {key: {"path": str(path), "digest": attempt.digests[key]} for key, path in attempt.inputs.items()},
-        "tags": {**_tags({**names, "seed": attempt.seed}), "stage_hash": attempt.stage_hash},
+        "tags": {**_tags({**names, "seed": attempt.seed, "lock_hash": key}), "stage_hash": attempt.stage_hash},
     }
     folder, log = _open_log(scratch)
     with log:
@@ -165,9 +167,17 @@ def track(attempt: Attempt) -> Iterator[Run]:
     if status == "FINISHED":
         times = {"started": started, "seconds": seconds, "phases": run._seconds}
         recipe = start["tags"].get("recipe", "")
-        add_to_ledger(
-            {"name": name, **names, "recipe": recipe, "stage_hash": attempt.stage_hash, **mlflow_ids, **times}
-        )
+        hashes = {"stage_hash": attempt.stage_hash, "lock_hash": key or ""}
+        add_to_ledger({"name": name, **names, "recipe": recipe, **hashes, **mlflow_ids, **times})
+
+
+def _key_on_record(address: str) -> str | None:
+    """The key by which `dvc.lock` will know this run; None where no DVC runs the stage."""
+    if not address:
+        return None
+    from stages.observe.unchanged import key_on_record  # only a stage needs it, and has it loaded
+
+    return key_on_record(address) or None
 
 
 def tracking_uri() -> str:
@@ -286,18 +296,27 @@ def add_to_ledger(entry: Mapping[str, Any]) -> None:
         write_timings(state.parent / "reports" / "timings.js", latest_runs(state / "ledger.jsonl"))
 
 
+def read_ledger(ledger: Path) -> list[dict[str, Any]]:
+    """All finished runs on record, oldest first."""
+    lines = json_lines(ledger.read_bytes().splitlines()) if ledger.exists() else ()
+    return [line for line in lines if {"name", "started", "seconds"} <= line.keys()]
+
+
 def latest_runs(ledger: Path) -> list[dict[str, Any]]:
-    """The last finished run of each stage name, in the order of their starts; an unreadable line is skipped."""
-    latest: dict[str, dict[str, Any]] = {}
-    if not ledger.exists():
-        return []
-    for text in ledger.read_text(encoding="utf-8").splitlines():
-        try:
-            line = json.loads(text)
-        except json.JSONDecodeError:  # cut off by a power cut or a full disk
-            continue
-        latest[line["name"]] = line
+    """The last finished run of each stage name, in the order of their starts."""
+    latest = {line["name"]: line for line in read_ledger(ledger)}
     return sorted(latest.values(), key=lambda line: line["started"])
+
+
+def json_lines(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The objects of a log with one in each line. A line that a kill or a full disk cut off is left out."""
+    for line in lines:
+        try:
+            content = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(content, dict):
+            yield content
 
 
 def write_timings(path: Path, runs: list[dict[str, Any]]) -> None:

@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from stages.foundations.code_guard import DIGITS, VARIABLE, Signature, guard_this_process, signature
+from stages.foundations.dvc_lock import LOCK, read_lock, recorded_outs, run_key
 from stages.foundations.errors import UserError
+from stages.foundations.files import dvc_md5, folder_md5
 from stages.foundations.fingerprints import LIBRARY, Memory, Project, Reach, stage_roots
 from stages.foundations.machine import PROJECT, variables_set
 from stages.foundations.params import hold, read_yaml
@@ -65,6 +67,28 @@ def unchanged_inputs(address: str) -> Iterator[None]:
             f"{address} ran with other inputs than are there now, so its result is not recorded. Changed while it ran: "
             f"{_listed(changed)}. Run `dvc repro` again"
         )
+
+
+def key_on_record(address: str) -> str:
+    """`run_key` of the stage as `dvc.lock` will have it when it has ended well; "" where no dvc.yaml says what it is.
+
+    Its dependencies are there: DVC has brought them up to date. What stages made needs no reading, as in DVC.
+    """
+    if not GRAPH.exists():
+        return ""
+    params = read_yaml(PARAMS)
+    stage, lock = _stage_at(address, params), Path(LOCK)
+    made = recorded_outs(read_lock(lock.read_bytes() if lock.exists() else None, "this folder"))
+
+    def digest(dep: str) -> str:
+        if dep in made or not os.path.isdir(dep):
+            return made.get(dep) or dvc_md5(Path(dep))
+        files = _files_in([dep])
+        return folder_md5({os.path.relpath(file, dep): made.get(file) or dvc_md5(Path(file)) for file in files})
+
+    return run_key(
+        stage.address, {dep: digest(dep) for dep in stage.deps}, {name: _value(params, name) for name in stage.params}
+    )
 
 
 def _stage_at(address: str, params: Mapping[str, Any]) -> GraphStage:
@@ -190,10 +214,13 @@ class _Files:
 
 
 def _signatures(paths: Iterable[str]) -> dict[str, Signature]:
-    """Of each file, and of each file in a folder, except those that .dvcignore names."""
+    return {file: signature(file) for file in _files_in(paths)}
+
+
+def _files_in(paths: Iterable[str]) -> Iterator[str]:
+    """Each file, and each file in a folder, except those that .dvcignore names."""
     ignored = [line.rstrip("/") for line in IGNORED.read_text().split("\n")] if IGNORED.exists() else []
     patterns = [line for line in ignored if line and not line.startswith("#")]
-    found = {}
     for path in paths:
         folders = os.walk(path) if os.path.isdir(path) else [(os.path.dirname(path), [], [os.path.basename(path)])]
         for folder, subfolders, names in folders:
@@ -201,8 +228,7 @@ def _signatures(paths: Iterable[str]) -> dict[str, Signature]:
             for name in names:
                 file = os.path.join(folder, name)
                 if not _matches(name, patterns) and os.path.exists(file):
-                    found[file] = signature(file)
-    return found
+                    yield file
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

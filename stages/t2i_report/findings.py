@@ -138,7 +138,7 @@ def gains_of(metrics: Metrics) -> list[tuple[str, Interval, float, str]]:
             key = f"{thing}/reward_model_minus_{name}"
             if f"{key}/mean" in metrics and not (judged and name == "random"):
                 difference = _mean(metrics, key)
-                found.append((told + judged, difference, metrics[f"{key}/p_value"], verdict_of(difference)))
+                found.append((told + judged, difference, metrics[f"{key}/p_value"], difference.verdict()))
     return found
 
 
@@ -192,7 +192,7 @@ def feedback_of(stage: str, name: str, metrics: Metrics, control: Metrics | None
     judge = "truth" if "truth" in told else "held_out"
     own = next(one for one in measured if one.name == QUANTITIES[judge])
     difference = own.over_control or own.gain
-    verdict = "hacked" if metrics[f"{stage}/hacked"] else verdict_of(difference)
+    verdict = "hacked" if metrics[f"{stage}/hacked"] else difference.verdict()
     return Feedback(
         name,
         verdict,
@@ -219,13 +219,6 @@ def feedback_findings(inputs: Inputs) -> list[Feedback]:
         for stage in inputs.stages
         if f"{stage.name}/hacked" in inputs.metrics.get(stage.address, {})
     ]
-
-
-def verdict_of(difference: Interval) -> str:
-    """`better` and `worse` only where the interval leaves out 0."""
-    if difference.low > 0:
-        return "better"
-    return "worse" if difference.high < 0 else "not separated"
 
 
 def interval(metrics: Mapping[str, float], key: str) -> Interval | None:

@@ -44,6 +44,6 @@ def test_the_hash_follows_params_inputs_seed_names_and_code(attempt):
 
 
 def test_inside_dvc_the_digest_is_the_one_of_the_lock(attempt, monkeypatch):
-    Path("dvc.lock").write_text("stages:\n  curate:\n    outs:\n    - path: train.jsonl\n      md5: abc\n")
+    Path("dvc.lock").write_text("stages:\n  curate:\n    cmd: x\n    outs:\n    - path: train.jsonl\n      md5: abc\n")
     monkeypatch.setenv("DVC_STAGE", "sft")
     assert attempt().digests == {"train": "abc"}

@@ -398,7 +398,7 @@ def test_switched_off_it_writes_nothing_but_the_scratch_folder(state, monkeypatc
 
 
 def test_inside_dvc_the_digest_is_the_one_of_the_lock(state, monkeypatch):
-    Path("dvc.lock").write_text("stages:\n  curate:\n    outs:\n    - path: train.jsonl\n      md5: abc\n")
+    Path("dvc.lock").write_text("stages:\n  curate:\n    cmd: x\n    outs:\n    - path: train.jsonl\n      md5: abc\n")
     monkeypatch.setenv("DVC_STAGE", "sft")
     run_once()
     _, (recorded,) = runs_in(state)

@@ -18,13 +18,14 @@ from pipelines.comparing.results import compare
 from pipelines.comparing.sides import read_sides
 from pipelines.comparing.tracking import run_finder, track_comparison
 from pipelines.records.graph_run import VIEW_KEY, record_graph_run
-from pipelines.records.places import places_in_git
+from pipelines.records.places import places_in_git, working_place
 from pipelines.records.stage_runs import log_what_fits
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, sha256_of, write_json, write_text_atomically
 from stages.foundations.job import attempt_at
 from stages.observe.mlflow_uploader import kept_logs
 from stages.observe.tracking import latest_runs, track
+from tests.fakes.graded_project import STAGES as GRAPH
 from tests.fakes.graded_project import commit_all, git, write_lock, write_project
 
 STAGES = ["base", "grade@rl_1", "grade@sft", "respond@rl_1", "respond@sft", "rl_round@rl_1", "sft"]
@@ -49,6 +50,7 @@ def project(tmp_path, monkeypatch, database):
     root = write_project(tmp_path / "project")
     monkeypatch.setenv("RETRACE_STATE", str(root / "state"))
     monkeypatch.chdir(root)
+    write_graph(root)
     forget(root, database)
     return root
 
@@ -73,7 +75,7 @@ def everything(root: Path):
     client, runs = runs_of(root)
     told = {}
     for run in runs:
-        tags = {name: value for name, value in run.data.tags.items() if name not in ("lock_hash", "rebuilt")}
+        tags = {name: value for name, value in run.data.tags.items() if name != "rebuilt"}
         points = {
             name: sorted((p.step, p.timestamp, p.value) for p in client.get_metric_history(run.info.run_id, name))
             for name in run.data.metrics
@@ -104,7 +106,7 @@ def execute(root: Path, monkeypatch, name: str = "sft", fails: bool = False):
 def test_stages_that_a_cache_hit_restored_get_runs_with_their_numbers(project):
     commit = commit_all(project, "first")
     report = mirror(project, project / "state")
-    assert (report.mirrored, report.recognised, report.replayed, report.problems) == (len(STAGES), 0, 0, [])
+    assert (report.mirrored, report.replayed, report.problems) == (len(STAGES), 0, [])
     client, runs = runs_of(project)
     assert sorted(run.data.tags["dvc.stage"] for run in runs) == STAGES
     (run,) = (run for run in runs if run.data.tags["dvc.stage"] == "rl_round@rl_1")
@@ -135,16 +137,17 @@ def test_a_second_run_changes_nothing(project):
     assert [(run.info.run_id, run.data.tags, run.data.metrics) for run in runs_of(project)[1]] == before
 
 
-def test_a_run_that_was_tracked_is_recognised_and_comes_back_whole(project, monkeypatch, database):
+def test_a_run_that_was_tracked_knows_its_key_and_comes_back_whole(project, monkeypatch, database):
     execute(project, monkeypatch)
     report = mirror(project, project / "state")
-    assert (report.mirrored, report.recognised) == (len(STAGES) - 1, 1), "the executed stage has its run already"
+    assert report.mirrored == len(STAGES) - 1, "the executed stage has its run already"
     live = {key: value for key, value in everything(project).items() if "mirrored" not in value[1]}
     (told,) = live.values()
     assert told[1]["code"] and told[1]["gpus"] and told[0][0] == "sft s0"
+    assert told[1]["lock_hash"] == working_place(project).entries["sft"].key
     forget(project, database)
     report = mirror(project, project / "state")
-    assert (report.replayed, report.mirrored, report.recognised) == (1, len(STAGES) - 1, 1)
+    assert (report.replayed, report.mirrored) == (1, len(STAGES) - 1)
     again = {key: value for key, value in everything(project).items() if "mirrored" not in value[1]}
     assert again == live, "curves, times, parameters, inputs and tags, the ones outside of every metric file too"
     assert mirror(project, project / "state").is_nothing
@@ -182,7 +185,6 @@ def test_times_come_out_of_the_ledger_where_no_log_was_kept(project, monkeypatch
     execute(project, monkeypatch)
     for log in kept_logs(project / "state"):
         log.unlink()
-    os.utime(project / "data/metrics/sft.json")
     forget(project, database)
     mirror(project, project / "state")
     (run,) = runs_of(project, "tags.stage = 'sft'")[1]
@@ -349,10 +351,14 @@ def finish(root: Path, changes=None, score: float = 0.9) -> None:
 
 def write_graph(root: Path) -> None:
     """A dvc.yaml with the stages of the project's dvc.lock."""
-    stages = {name: {"cmd": "x"} for name in ("base", "curate", "sft", "report")}
+    stages = {"report": {"cmd": "x"}}
     items = {"collect": "sources", "rl_round": "rl_rounds", "respond": "policies", "grade": "policies"}
-    for name, section in items.items():
-        stages[name] = {"foreach": f"${{{section}}}", "do": {"cmd": "x"}}
+    for name, (deps, params, _) in GRAPH.items():
+        stage, _, item = name.partition("@")
+        key = "${item}" if items.get(stage) == "policies" else "${key}"
+        deps, params = ([one.replace(item, key) if item else one for one in names] for names in (deps, params))
+        body = {"cmd": "x", "deps": deps, "params": params}
+        stages[stage] = {"foreach": f"${{{items[stage]}}}", "do": body} if item else body
     (root / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages}))
 
 
@@ -410,7 +416,6 @@ def test_names_say_the_change(project, monkeypatch):
     recipes = project / "pipelines" / "recipes"
     recipes.mkdir(parents=True)
     shutil.copy(project / "params.yaml", recipes / "small.yaml")
-    write_graph(project)
     (project / "state" / "recipe").write_text(f"small\n{sha256_of(recipes / 'small.yaml')}\n")
     finish(project, {"grade": {"bootstrap_draws": 7}})
     execute(project, monkeypatch)
@@ -468,7 +473,6 @@ def test_an_experiments_name_is_the_runs_name(project):
 
 
 def test_what_the_recipe_before_left_in_dvc_lock_is_no_part_of_a_run(project):
-    write_graph(project)
     finish(project, {"sft": {"shares": {3: 0.5}}})  # a number as a key, as digits has it
     lock = yaml.safe_load((project / "dvc.lock").read_text())
     policy = {"path": "data/policies/sft", "md5": "of the recipe before"}

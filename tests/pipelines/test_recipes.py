@@ -20,11 +20,11 @@ from pipelines.graph.recipes import (
     use_recipe,
 )
 from pipelines.retraining.flow import _recipe
-from pipelines.runtime.checkouts import commit_all, git
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.foundations.yaml_text import load_yaml
+from stages.observe.git import commit_all, git
 from stages.observe.tracking import recipe_name
 from tests.fakes.processes import wait_until
 

@@ -10,10 +10,12 @@ import torch
 from safetensors.torch import save_file
 
 from pipelines.commands.comparing_outputs import Tolerance, Verdict, compare_files, compare_folders
-from pipelines.commands.verifying import Order, as_markdown, subject_of, write_certificate
+from pipelines.commands.verifying import Order, as_markdown, write_certificate
 from pipelines.commands.verifying import certify as verify
+from pipelines.records.places import working_place
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
+from stages.observe.unchanged import key_on_record
 
 TOLERANCE = Tolerance(relative=1e-3, absolute=1e-9, weights=1e-6)
 
@@ -124,7 +126,7 @@ stages:
     params: [train]
     outs: [data/policies/sft]
   score:
-    foreach: [a, b]
+    foreach: ${scored}
     do:
       cmd: python make.py score data/metrics/${item}.json data/rows/${item}.csv
       deps: [data/policies/sft]
@@ -173,7 +175,7 @@ def finished(tmp_path_factory):
         ".dvc/config": "[core]\n    analytics = false\n",
         "dvc.yaml": DVC_YAML,
         "make.py": MAKE,
-        "params.yaml": "train: 1\n",
+        "params.yaml": "train: {rate: 5.0e-6, steps: 1}\nscored: [a, b]\n",
         ".gitignore": "/data/policies/\n/data/rows/\n/reports/\n/state/\n",
         ".dvcignore": "state/\n",
     }
@@ -203,6 +205,13 @@ def verdicts(content):
     return {row["path"]: row["verdict"] for row in content["outputs"]}
 
 
+def test_a_stage_knows_before_it_starts_the_key_that_dvc_will_write(finished, monkeypatch):
+    monkeypatch.chdir(finished)
+    entries = working_place(finished).entries
+    assert entries["train"].params["train"]["rate"] == "5e-06", "DVC's YAML is another one"
+    assert {name: key_on_record(name) for name in entries} == {name: entry.key for name, entry in entries.items()}
+
+
 @pytest.mark.slow
 def test_a_run_that_repeats_itself_is_identical_in_every_output(finished, tmp_path):
     before = sorted(str(path) for path in finished.rglob("*"))
@@ -213,7 +222,7 @@ def test_a_run_that_repeats_itself_is_identical_in_every_output(finished, tmp_pa
     assert sorted(str(path) for path in finished.rglob("*") if "/.dvc/tmp" not in str(path)) == [
         name for name in before if "/.dvc/tmp" not in name
     ], "the finished run is left as it was"
-    assert not (tmp_path / "state" / "verify" / "clone").exists()
+    assert not (tmp_path / "state" / "verify" / "checkout").exists()
     written, page = write_certificate(content, tmp_path / "reports")
     assert json.loads(written.read_text())["machine"]["packages"]["torch"]
     assert "**Reproduced: identical**" in page.read_text()
@@ -238,24 +247,24 @@ def test_one_stage_runs_on_the_inputs_of_the_finished_run(finished, tmp_path):
     assert not failed["is_reproduced"]
 
 
-def test_a_clone_that_failed_or_was_interrupted_leaves_nothing(finished, tmp_path, monkeypatch):
+def test_a_checkout_that_failed_or_was_interrupted_leaves_nothing(finished, tmp_path, monkeypatch):
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("pipelines.commands.verifying.run_again", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(finished, tmp_path)
-    assert not (tmp_path / "state" / "verify" / "clone").exists()
+    assert not (tmp_path / "state" / "verify" / "checkout").exists()
 
 
 def test_without_git_and_inside_another_repository(finished, tmp_path, monkeypatch):
     (finished / "inside").mkdir()
     with pytest.raises(UserError, match="inside is a folder of the git repository"):
-        subject_of(finished / "inside", "")
+        run(finished / "inside", tmp_path)
     (finished / "inside").rmdir()
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="only committed code is run"):
-        subject_of(finished, "")
+        run(finished, tmp_path)
 
 
 def test_what_cannot_be_verified_is_told(finished, tmp_path):
@@ -263,5 +272,5 @@ def test_what_cannot_be_verified_is_told(finished, tmp_path):
         run(finished, tmp_path, revision="nothing")
     with pytest.raises(UserError, match="no stage sft: there are"):
         run(finished, tmp_path, stage="sft")
-    with pytest.raises(UserError, match="to verify: run"):
+    with pytest.raises(UserError, match=r"has no dvc\.lock: nothing had run there"):
         run(finished, tmp_path, revision="HEAD")

@@ -1,0 +1,141 @@
+"""`dvc.lock`: what each stage was made from and what came out, by DVC's hashes. Everybody reads it here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import yaml
+
+from stages.foundations.errors import UserError
+from stages.foundations.files import stable_hash
+from stages.foundations.yaml_text import load_yaml
+
+LOCK = "dvc.lock"
+CODE = "data/code/"
+"""Outputs of stage `code`: a fingerprint for each stage, on which that stage depends."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A stage of a `dvc.lock`."""
+
+    name: str
+    """DVC's address: `rl_round@rl_1`."""
+    command: str
+    deps: Mapping[str, str]
+    params: Mapping[str, Any]
+    outs: Mapping[str, str]
+    sizes: Mapping[str, int]
+    """Bytes of outputs."""
+
+    @property
+    def stage(self) -> str:
+        return self.name.partition("@")[0]
+
+    @property
+    def item(self) -> str:
+        """`rl_1` of `rl_round@rl_1`; "" for a stage that runs once."""
+        return self.name.partition("@")[2]
+
+    @cached_property
+    def key(self) -> str:
+        return run_key(self.name, self.deps, self.params)
+
+    @property
+    def code(self) -> str:
+        """Hash of the fingerprint of the code that it ran; "" where it has none."""
+        return self.deps.get(f"{CODE}{self.stage}.json", "")
+
+
+Entries = Mapping[str, Entry]
+"""The stages of a `dvc.lock` by DVC's address, in the order of the file."""
+
+
+def run_key(name: str, deps: Mapping[str, str], params: Mapping[str, Any]) -> str:
+    """The identity of a run: equal for equal stages wherever they ran.
+
+    A stage knows it before it starts, and DVC writes the same name, hashes and parameters into `dvc.lock` at its end.
+    The command is left out: it may hold paths of a machine.
+    """
+    return stable_hash({"name": name, "deps": dict(deps), "params": _numbers(params)})
+
+
+_NUMBER = re.compile(r"[-+]?\d+[eE][-+]?\d+")
+
+
+def _numbers(value: Any) -> Any:
+    """DVC writes 5.0e-06 as `5e-06`, which is a number in its YAML 1.2 and a text in the YAML 1.1 of PyYAML."""
+    if isinstance(value, Mapping):
+        return {name: _numbers(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_numbers(one) for one in value]
+    return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+
+
+def read_lock(text: str | bytes | None, told: str) -> dict[str, Entry]:
+    """The stages of a `dvc.lock`, none where there is none; UserError when it is no such file. `told` says whose."""
+    try:
+        content = load_yaml(text) if text else {}
+        return {name: _entry(name, stage) for name, stage in (content or {}).get("stages", {}).items()}
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
+        reason = " ".join(str(error).split())  # YAML's has several lines
+        raise UserError(
+            f"the dvc.lock of {told} is not readable ({reason}): take it from git, or run `dvc repro`"
+        ) from None
+
+
+def _entry(name: str, stage: Mapping[str, Any]) -> Entry:
+    params = {key: value for group in (stage.get("params") or {}).values() for key, value in group.items()}
+    return Entry(
+        name,
+        " ".join(stage["cmd"].split() if isinstance(stage["cmd"], str) else stage["cmd"]),
+        {item["path"]: item["md5"] for item in stage.get("deps") or []},
+        params,
+        {item["path"]: item["md5"] for item in stage.get("outs") or []},
+        {item["path"]: item.get("size", 0) for item in stage.get("outs") or []},
+    )
+
+
+def recorded_outs(entries: Entries) -> dict[str, str]:
+    """Path -> DVC's hash of every output."""
+    return {path: digest for entry in entries.values() for path, digest in entry.outs.items()}
+
+
+def makers_of(entries: Entries, path: str) -> tuple[str, ...]:
+    """Stages with that output, with an output inside of that folder, or with an output folder that holds it.
+
+    Stage `code` is none of them: what it makes is code, and not data.
+    """
+    if path in ("", ".") or path.startswith(CODE):
+        return ()
+    return tuple(
+        name
+        for name, entry in entries.items()
+        if entry.stage != "code"
+        and any(out == path or out.startswith(f"{path}/") or path.startswith(f"{out}/") for out in entry.outs)
+    )
+
+
+def stages_behind(entries: Entries, targets: Iterable[str]) -> list[str]:
+    """The targets and all that they depend on, each after its inputs. UserError where they go round in a circle."""
+    order: list[str] = []
+    open_ones: set[str] = set()
+
+    def visit(name: str) -> None:
+        if name in order:
+            return
+        if name in open_ones:
+            raise UserError(f"dvc.lock goes round in a circle at {name}: run `dvc repro`")
+        open_ones.add(name)
+        for path in entries[name].deps:
+            for maker in makers_of(entries, path):
+                visit(maker)
+        order.append(name)
+
+    for name in targets:
+        visit(name)
+    return order

@@ -1,0 +1,64 @@
+"""git, as everything here asks it. `git` fails with git's words; `ask_git` and `file_at` also answer a failure."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from stages.foundations.errors import UserError
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """What a git command prints, without the last line end; UserError with what git said when it fails."""
+    return git_bytes(folder, *arguments).decode("utf-8", "surrogateescape").rstrip("\n")
+
+
+def git_bytes(folder: Path, *arguments: str) -> bytes:
+    """As `git`, for what is no text."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True)
+    except OSError as error:
+        raise UserError(f"git is not installed, or there is no folder {folder}: install git") from error
+    if done.returncode:
+        told = done.stderr.decode("utf-8", "replace").strip()
+        raise UserError(f"git {' '.join(arguments[:3])} in {folder} failed: {told}")
+    return done.stdout
+
+
+def ask_git(folder: Path, *arguments: str) -> str:
+    """As `git`; "" when it fails or is not there."""
+    try:
+        return git(folder, *arguments)
+    except UserError:
+        return ""
+
+
+def has_revision(folder: Path, revision: str) -> bool:
+    """Whether the repository has such a commit, branch, tag, or file at one of them (`HEAD:dvc.lock`)."""
+    return bool(ask_git(folder, "rev-parse", "--quiet", "--verify", revision))
+
+
+def file_at(folder: Path, revision: str, path: str) -> bytes | None:
+    """A file of a commit; None where it has none."""
+    try:
+        return git_bytes(folder, "show", f"{revision}:{path}")
+    except UserError:
+        return None
+
+
+NOBODY = ("-c", "user.name=Retrace", "-c", "user.email=retrace@localhost")
+"""Who commits and tags where git does not know the user, as on a worker."""
+
+
+def git_as_someone(folder: Path, *arguments: str) -> str:
+    """As `git`, with an identity where none is configured: for commits and annotated tags."""
+    return git(folder, *(() if ask_git(folder, "config", "user.email") else NOBODY), *arguments)
+
+
+def commit_all(folder: Path, message: str, *paths: str) -> str:
+    """Commits the paths that exist, as far as they changed; returns the commit that is then checked out."""
+    there = [path for path in paths if (folder / path).exists()]
+    git(folder, "add", "--", *there)
+    if git(folder, "status", "--porcelain", "--untracked-files=no"):
+        git_as_someone(folder, "commit", "--quiet", "--no-verify", "-m", message)
+    return git(folder, "rev-parse", "HEAD")
