@@ -18,7 +18,7 @@ from stages.annotate.annotations import (
     vote_annotations,
 )
 from stages.annotate.label_studio import export_annotations
-from stages.annotate.params import AnnotateParams, LabelStudioAnnotations, PanelAnnotations, RankingFile, VoteFile
+from stages.annotate.stage import AnnotateParams, LabelStudioAnnotations, PanelAnnotations, RankingFile, VoteFile
 from stages.engines.images.params import AnnotationFile, RankingRoundParams
 from stages.engines.images.shards import pixels_of, read_image_rows, read_shards
 from stages.foundations.errors import UserError

@@ -26,7 +26,7 @@ from stages.foundations.job import Job
 from stages.foundations.metrics import write_metrics
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import PROMPT, read_table
-from stages.generate.params import GenerateParams, GeneratorParams
+from stages.generate.stage import GenerateParams, GeneratorParams
 from stages.observe.progress import progress
 from stages.observe.tracking import Run, track
 

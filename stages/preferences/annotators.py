@@ -22,7 +22,7 @@ from stages.algorithms.preference_agreement import (
     rank_consistency,
 )
 from stages.foundations.tables import ANNOTATOR, ASPECTS
-from stages.preferences.params import AnnotatorRules
+from stages.preferences.stage import AnnotatorRules
 
 CHANCE = 0.5
 Ratings = Mapping[tuple[str, str], Mapping[str, float]]

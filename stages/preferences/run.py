@@ -19,7 +19,7 @@ from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import ANNOTATOR, DROPPED, PAIR, PROMPT, RANKING, RATING, Funnel, read_table, write_table
 from stages.observe.tracking import track
 from stages.preferences.annotators import agreement_measures, judge_annotators, overall_ratings, ranks_of, ratings_of
-from stages.preferences.params import PreferencesParams
+from stages.preferences.stage import PreferencesParams
 
 
 def main(job: Job) -> None:

@@ -24,7 +24,7 @@ from stages.foundations.tables import IMAGE_SCORE, PAIR, RANKING, read_table, wr
 from stages.observe.progress import progress
 from stages.observe.tracking import track
 from stages.reward_evaluation.measures import LEARNT, HeldOut, measure
-from stages.reward_evaluation.params import RewardEvaluationParams
+from stages.reward_evaluation.stage import RewardEvaluationParams
 
 BEFORE = "reward_before"
 """The reward model of the round before, on this round's images."""

@@ -1,15 +1,31 @@
-"""What stage `reward_evaluation` runs with, and what others may ask of it."""
+"""Stage `reward_evaluation`: its section, what it runs with, and what others may ask of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from pydantic import Field
+
+from stages.foundations.params import StrictParams
 from stages.foundations.stage import About, Sections, Stage
-from stages.reward_evaluation.params import RewardEvaluationParams
 
 if TYPE_CHECKING:
     from stages.foundations.planned_work import NetworkWork
+
+
+class RewardEvaluationParams(StrictParams):
+    """Section `reward_evaluation`."""
+
+    device: Literal["auto", "cpu", "cuda"]
+    threads: int = Field(ge=1)
+    """CPU threads; part of the result, because the order of float additions depends on it."""
+    images_per_batch: int = Field(ge=1)
+    recall_at: list[Annotated[int, Field(ge=1)]]
+    """The k of recall@k and filter@k (the paper: 1, 2, 4)."""
+    bootstrap_draws: int = Field(ge=100)
+    """Of intervals over prompts."""
+
 
 STAGE = Stage(
     sections={"reward_evaluation": RewardEvaluationParams},

@@ -21,7 +21,7 @@ from stages.engines.trainers.training_loop import Curve, Schedule, train_and_kee
 from stages.foundations.seeds import derive_seed, endless_order
 from stages.foundations.tables import ASPECTS as RATINGS
 from stages.observe.tracking import Run
-from stages.reward_model.params import RewardModelParams
+from stages.reward_model.stage import RewardModelParams
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import PAIR, RATING, read_table, require_rows
 from stages.observe.tracking import track
 from stages.reward_model.learning import Preferences, groups_of, learn, raw_rewards, standardised
-from stages.reward_model.params import RewardModelParams
+from stages.reward_model.stage import RewardModelParams
 
 
 def main(job: Job) -> None:

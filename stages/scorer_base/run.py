@@ -17,7 +17,7 @@ from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.params import chosen
 from stages.foundations.tables import PROMPT, read_table
 from stages.observe.tracking import Run, track
-from stages.scorer_base.params import FolderScorer, ReleasedScorer, ScorerBaseParams, TaughtScorer
+from stages.scorer_base.stage import FolderScorer, ReleasedScorer, ScorerBaseParams, TaughtScorer
 
 
 def main(job: Job) -> None:

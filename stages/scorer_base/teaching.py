@@ -31,7 +31,7 @@ from stages.engines.trainers.training_loop import Curve, Schedule, train_and_kee
 from stages.foundations.errors import UserError
 from stages.foundations.seeds import derive_seed, endless_order
 from stages.observe.tracking import Run
-from stages.scorer_base.params import TaughtScorer
+from stages.scorer_base.stage import TaughtScorer
 
 PIXEL_MEAN, PIXEL_STD = (0.5, 0.5, 0.5), (0.3, 0.3, 0.3)
 """About those of the shape world's pictures."""

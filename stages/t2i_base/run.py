@@ -20,7 +20,7 @@ from stages.foundations.params import chosen
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import PROMPT, read_table
 from stages.observe.tracking import Run, track
-from stages.t2i_base.params import FolderGenerator, T2iBaseParams, TrainedGenerator
+from stages.t2i_base.stage import FolderGenerator, T2iBaseParams, TrainedGenerator
 
 
 def main(job: Job) -> None:

@@ -23,7 +23,7 @@ from stages.engines.trainers.training_loop import VALIDATION, Curve, Schedule, t
 from stages.foundations.errors import UserError
 from stages.foundations.seeds import derive_seed, endless_order
 from stages.observe.tracking import Run
-from stages.t2i_base.params import TrainedGenerator
+from stages.t2i_base.stage import TrainedGenerator
 
 Example = tuple[str, int]
 """A prompt and the seed of its picture, its noise and its timestep."""
