@@ -2,6 +2,7 @@
 
 import csv
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,20 +10,23 @@ from safetensors.torch import load_file
 
 from stages.__main__ import main
 from stages.engines.image_scorers.scorer import load_pictures, load_scorer
-from stages.engines.image_scorers.training import (
-    RewardBatch,
-    RewardOutputs,
-    add_reward_head,
-    freeze,
-    reward_loss,
-    reward_outputs,
-)
-from stages.engines.image_scorers.training import reward_model as reward_learner
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
 from stages.foundations.tables import PAIR, RATING, read_table, write_table
-from stages.reward_model.learning import groups_of, micro_batches, reward_batch, standardised
+from stages.reward_model.learning import (
+    RewardBatch,
+    RewardOutputs,
+    add_reward_head,
+    freeze,
+    groups_of,
+    micro_batches,
+    reward_batch,
+    reward_loss,
+    reward_outputs,
+    standardised,
+)
+from stages.reward_model.learning import reward_model as reward_learner
 from tests.fakes.ranked_pictures import PARAMS, reward_model_flags, write_params, write_ranked_pictures
 from tests.fakes.tiny_scorer import PROMPTS, tiny_scorer
 
@@ -125,7 +129,10 @@ def test_micro_batches_and_ranks_add_up_to_the_whole_batch(ranked):
     whole = reward_batch(groups[:3], pictures, scorer, 0)
     expected = loss(reward_outputs(learner, whole), whole)[0].item()
     for ranks in (1, 2):
-        mine = [micro_batches(groups[:3], pictures, scorer, 6, rank, ranks, 0) for rank in range(ranks)]
+        mine = [
+            micro_batches(groups[:3], pictures, scorer, 6, SimpleNamespace(rank=rank, world_size=ranks), 0)
+            for rank in range(ranks)
+        ]
         assert len({len(batches) for batches in mine}) == 1
         batches = [batch for of_rank in mine for batch in of_rank if not batch.is_empty]
         assert sum(len(batch.images) for batch in batches) == 9  # each picture once

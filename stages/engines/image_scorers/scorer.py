@@ -37,6 +37,7 @@ from stages.engines.images.shards import pixels_of, read_shards
 from stages.engines.new_tokenizers import UNKNOWN, word_tokenizer
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json, write_text_atomically
+from stages.observe.progress import progress
 
 FIRST_TEMPERATURE = 0.07
 """Of the contrastive score, as in BLIP's code."""
@@ -60,8 +61,37 @@ class ImageScorer(nn.Module):
         self.config, self.tokenizer = config, Tokenizer.from_str(tokenizer.to_str())
         self.tokenizer.enable_truncation(config.max_text_tokens)
         self.tokenizer.enable_padding(pad_id=tokenizer.token_to_id(PAD), pad_token=PAD)
-        self.vision = BlipVisionModel(_vision_config(config, initializer_range))
-        self.text = BlipTextModel(_text_config(config, initializer_range), add_pooling_layer=False)
+        self.vision = BlipVisionModel(
+            BlipVisionConfig(
+                hidden_size=config.vision.hidden_size,
+                intermediate_size=config.vision.feed_forward_size,
+                num_hidden_layers=config.vision.layers,
+                num_attention_heads=config.vision.heads,
+                image_size=config.image_size,
+                patch_size=config.patch_size,
+                layer_norm_eps=1e-6,  # as in BLIP; the class's default is 1e-5
+                initializer_range=initializer_range,
+            )
+        )
+        self.text = BlipTextModel(
+            BlipTextConfig(
+                vocab_size=config.vocabulary,
+                hidden_size=config.text.hidden_size,
+                encoder_hidden_size=config.vision.hidden_size,
+                intermediate_size=config.text.feed_forward_size,
+                num_hidden_layers=config.text.layers,
+                num_attention_heads=config.text.heads,
+                max_position_embeddings=config.text_positions,
+                layer_norm_eps=1e-12,
+                hidden_dropout_prob=config.text_dropout,
+                attention_probs_dropout_prob=config.text_dropout,
+                initializer_range=initializer_range,
+                bos_token_id=None,  # of captions that BLIP writes; the default is outside of a small vocabulary
+                sep_token_id=None,
+                is_decoder=True,  # gives the layers their cross-attention; the call decides whether attention is causal
+            ),
+            add_pooling_layer=False,
+        )
         width = config.text.hidden_size
         if config.projection_size is not None:
             self.vision_projection = nn.Linear(config.vision.hidden_size, config.projection_size)
@@ -112,7 +142,10 @@ class ImageScorer(nn.Module):
                 logits = self.matching_logits(hidden, tokens)
                 return logits[:, 1] - logits[:, 0]
             case "reward":
-                return (self.raw_reward(hidden, tokens) - self.config.reward_mean) / self.config.reward_std
+                if self.config.reward_head is None:
+                    raise UserError("this scorer has no reward head: `dvc repro reward_model` trains one")
+                raw = self.reward_head(self.fused(hidden, tokens))[:, 0]
+                return (raw - self.config.reward_mean) / self.config.reward_std
 
     def contrastive_features(self, hidden: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Unit vectors [images, projection] and [prompts, projection]; their product is the `clip` score."""
@@ -133,12 +166,6 @@ class ImageScorer(nn.Module):
             ids[:, 0] = self.config.matching_token_id
             tokens = tokens._replace(ids=ids)
         return self.matching_head(self.fused(hidden, tokens))
-
-    def raw_reward(self, hidden: Tensor, tokens: Tokens) -> Tensor:
-        """[N]: the reward head's output before normalisation."""
-        if self.config.reward_head is None:
-            raise UserError("this scorer has no reward head: `dvc repro reward_model` trains one")
-        return self.reward_head(self.fused(hidden, tokens))[:, 0]
 
     def fused(self, hidden: Tensor, tokens: Tokens) -> Tensor:
         """[N, text width]: the first token after it has looked at the image in every layer."""
@@ -170,38 +197,6 @@ def reward_head(width: int, sizes: RewardHeadSizes) -> nn.Sequential:
             layers.append(nn.Dropout(sizes.dropouts[number]))
         width = outputs
     return nn.Sequential(*layers)
-
-
-def _vision_config(config: ScorerConfig, initializer_range: float) -> BlipVisionConfig:
-    return BlipVisionConfig(
-        hidden_size=config.vision.hidden_size,
-        intermediate_size=config.vision.feed_forward_size,
-        num_hidden_layers=config.vision.layers,
-        num_attention_heads=config.vision.heads,
-        image_size=config.image_size,
-        patch_size=config.patch_size,
-        layer_norm_eps=1e-6,  # as in BLIP; the class's default is 1e-5
-        initializer_range=initializer_range,
-    )
-
-
-def _text_config(config: ScorerConfig, initializer_range: float) -> BlipTextConfig:
-    return BlipTextConfig(
-        vocab_size=config.vocabulary,
-        hidden_size=config.text.hidden_size,
-        encoder_hidden_size=config.vision.hidden_size,
-        intermediate_size=config.text.feed_forward_size,
-        num_hidden_layers=config.text.layers,
-        num_attention_heads=config.text.heads,
-        max_position_embeddings=config.text_positions,
-        layer_norm_eps=1e-12,
-        hidden_dropout_prob=config.text_dropout,
-        attention_probs_dropout_prob=config.text_dropout,
-        initializer_range=initializer_range,
-        bos_token_id=None,  # of captions that BLIP writes; the default is outside of a small vocabulary
-        sep_token_id=None,
-        is_decoder=True,  # gives the layers their cross-attention; the call decides whether attention is causal
-    )
 
 
 CLS, SEP = "[CLS]", "[SEP]"
@@ -314,7 +309,8 @@ def load_pictures(pools: Sequence[Path], image_ids: Collection[str], side: int) 
     for frame in chain.from_iterable(map(read_shards, pools)):
         frame = frame[frame["image_id"].isin(wanted)]
         for name, png in zip(frame["image_id"], frame["png"], strict=True):
-            pixels[name] = _fitted(pixels_of(png), side)
+            image = torch.from_numpy(numpy.array(pixels_of(png))).permute(2, 0, 1)
+            pixels[name] = fit_to_square(image[None].float(), side)[0].round().clamp(0, 255).to(torch.uint8)
         kept.append(frame.drop(columns="png"))
     missing = sorted(wanted - pixels.keys())
     if missing:
@@ -326,8 +322,16 @@ def load_pictures(pools: Sequence[Path], image_ids: Collection[str], side: int) 
     return Pictures(rows, pixels)
 
 
-def _fitted(pixels: numpy.ndarray, side: int) -> Tensor:
-    image = torch.from_numpy(numpy.array(pixels)).permute(2, 0, 1)
-    if image.shape[-2:] == (side, side):
-        return image.contiguous()
-    return fit_to_square(image[None].float(), side)[0].round().clamp(0, 255).to(torch.uint8)
+@torch.no_grad()
+def score_pictures(
+    scorer: ImageScorer, variants: Sequence[Variant], pictures: Pictures, image_ids: Sequence[str], at_once: int
+) -> dict[Variant, numpy.ndarray]:
+    """Variant -> score of each image id, float64; each picture is encoded once."""
+    found: dict[Variant, list[Tensor]] = {variant: [] for variant in variants}
+    for start in progress(range(0, len(image_ids), at_once), label=f"score: {', '.join(variants)}", unit="batches"):
+        part = image_ids[start : start + at_once]
+        hidden = scorer.encode_images(pictures.images(part).to(scorer.device))
+        tokens = scorer.encode_prompts(pictures.prompts(part))
+        for variant in variants:
+            found[variant].append(scorer.score_encoded(hidden, tokens, variant).double().cpu())
+    return {variant: torch.cat(parts).numpy() for variant, parts in found.items()}
