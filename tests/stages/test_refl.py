@@ -18,10 +18,10 @@ from stages.engines.image_scorers.scorer import caption_tokenizer, new_scorer, s
 from stages.engines.images.shards import image_row, pixels_of, write_shards
 from stages.foundations.errors import UserError
 from stages.foundations.tables import FEEDBACK_IMAGE, PAIR, PROMPT, prompt_id, read_table, write_table
-from stages.refl.climbing import chosen_update
 from stages.refl.measurement import diversity, gains, saturation, shown_for, without
 from stages.refl.params import ReflParams, ReflRound
 from stages.refl.stage import ABOUT
+from stages.refl.training import chosen_update
 from stages.refl_control.stage import ABOUT as CONTROL_ABOUT
 
 PROMPTS = {

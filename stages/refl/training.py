@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -25,9 +25,9 @@ from stages.engines.trainers.protocol import Ranks, Trainer
 from stages.engines.trainers.training_loop import Curve, Schedule, train
 from stages.foundations.errors import UserError
 from stages.foundations.params import chosen
-from stages.foundations.seeds import derive_seed, endless_order
+from stages.foundations.seeds import derive_seed
 from stages.observe.tracking import Run
-from stages.refl.feedback import Feedback, FeedbackBatch
+from stages.refl.feedback import Feedback, FeedbackBatch, in_turn
 from stages.refl.measurement import Validation
 from stages.refl.params import PretrainingParams, ReflParams, ReflRound, ShapeWorldImages, ShardImages
 
@@ -38,23 +38,23 @@ HELD_OUT = "validation/held_out"
 
 
 class Pretraining:
-    """The batches of the pre-training loss, each a function of the seed and the update."""
+    """The batches of the pre-training loss, each a function of the stream and the update."""
 
     def __init__(
-        self, params: PretrainingParams, generator: Generator, source: ImageSource, seed: int, stream: str
+        self, params: PretrainingParams, generator: Generator, prompts: Sequence[str], *stream: int | str
     ) -> None:
-        self.params, self.generator, self.source = params, generator, source
-        self.seed, self.stream = seed, stream
+        self.params, self.generator, self.stream = params, generator, stream
+        self.image_at = image_source(params, prompts, generator.image_side, *stream)
 
     def batch(self, update: int, positions: Sequence[int]) -> DenoisingBatch:
         """The images of these positions of update `update` (from 0), some without their prompt."""
         images, prompts, seeds = [], [], []
         for position in positions:
-            image, prompt = self.source.at(update * self.params.batch_images + position)
-            stream = random.Random(derive_seed(self.seed, self.stream, "empty", update, position))
+            image, prompt = self.image_at(update * self.params.batch_images + position)
+            drawn = random.Random(derive_seed(*self.stream, "empty", update, position)).random()
             images.append(image)
-            prompts.append("" if stream.random() < self.params.empty_prompt_fraction else prompt)
-            seeds.append(derive_seed(self.seed, self.stream, "pretraining", update, position))
+            prompts.append("" if drawn < self.params.empty_prompt_fraction else prompt)
+            seeds.append(derive_seed(*self.stream, "pretraining", update, position))
         return denoising_batch(self.generator, torch.cat(images), prompts, seeds)
 
 
@@ -73,7 +73,7 @@ class Learner:
 
 
 class KeptWeights:
-    """See `stages.engines.trainers.training_loop.Kept`: the moving average, and the weights that the curve chooses.
+    """What checkpoints hold besides: the moving average, and the weights that the curve chooses.
 
     The latter lie in CPU memory, because an average that was measured is gone with the next update.
     """
@@ -83,7 +83,6 @@ class KeptWeights:
         self.best = _weights_of(learner.average)
 
     def save(self, folder: Path, curve: Curve, before: Path | None) -> None:
-        """See `Kept`."""
         if chosen_update(curve, self.selection) == curve[-1]["step"]:
             self.best = _weights_of(self.learner.average)
         if self.learner.trainer.rank == 0:
@@ -91,12 +90,11 @@ class KeptWeights:
             save_file(self.best, folder / "best.safetensors")
 
     def load(self, folder: Path) -> None:
-        """See `Kept`."""
         use_weights(self.learner.average, load_file(folder / "average.safetensors"))
         self.best = load_file(folder / "best.safetensors")
 
 
-def climb(
+def train_with_feedback(
     params: ReflParams, this_round: ReflRound, learner: Learner, checkpoints: Checkpoints, run: Run
 ) -> tuple[Curve, int, Weights]:
     """Learns for the round's updates; returns the curve, and the chosen update with its weights of the U-Net.
@@ -110,6 +108,11 @@ def climb(
         row = _update(params, this_round, learner, norms, number, scale)
         _follow(learner, params.ema_decay)
         return row
+
+    def validate() -> dict[str, float]:
+        """A point of the curve, drawn and scored on rank 0."""
+        trainer = learner.trainer
+        return trainer.broadcast(learner.validation.row(learner.average) if trainer.rank == 0 else None)
 
     schedule = Schedule(
         steps=this_round.updates,
@@ -125,9 +128,9 @@ def climb(
         checkpoints,
         run,
         update,
-        validate=lambda: _measured(learner),
-        kept=kept,
-        first_rows=lambda: [{"step": 0, **_measured(learner)}],
+        validate,
+        kept,
+        first_rows=lambda: [{"step": 0, **validate()}],
     )
     return curve, chosen_update(curve, this_round.selection), kept.best
 
@@ -181,19 +184,13 @@ def _parts(source: Feedback | Pretraining, count: int, params: ReflParams, train
     return [source.batch(update, mine) if mine else NOTHING for mine in places]
 
 
-def _measured(learner: Learner) -> dict[str, float]:
-    """A point of the curve, drawn and scored on rank 0."""
-    trainer = learner.trainer
-    return trainer.broadcast(learner.validation.row(learner.average) if trainer.rank == 0 else None)
-
-
 @torch.no_grad()
 def _follow(learner: Learner, decay: float) -> None:
     average = dict(learner.average.unet.named_parameters())
     # Those that are learned: of the network's own bfloat16 a small step would be rounded away before it is averaged.
     for name, weight in learner.trainer.learned_weights():
-        own = average[name.removeprefix("unet.")]
-        own.lerp_(weight.to(own.device, torch.float32), 1 - decay)
+        followed = average[name.removeprefix("unet.")]
+        followed.lerp_(weight.to(followed.device, torch.float32), 1 - decay)
 
 
 def _weights_of(generator: Generator) -> Weights:
@@ -208,66 +205,51 @@ def use_weights(generator: Generator, weights: Mapping[str, Tensor]) -> Generato
     return generator
 
 
-class ImageSource(Protocol):
-    """Images with prompts, without end."""
-
-    def at(self, place: int) -> tuple[Tensor, str]:
-        """The image of a place, float[1, 3, side, side] in 0..1, and its prompt."""
+ImageAt = Callable[[int], tuple[Tensor, str]]
+"""Of each place of an endless sequence, the image, float[1, 3, side, side] in 0..1, and its prompt."""
 
 
-def image_source(params: PretrainingParams, prompts: Sequence[str], side: int, seed: int, stream: str) -> ImageSource:
+def image_source(params: PretrainingParams, prompts: Sequence[str], side: int, *stream: int | str) -> ImageAt:
     """The source that `params.images` describes; UserError when it has no image."""
     match chosen("refl.pretraining.images", params.images):
         case ShapeWorldImages():
-            return RenderedScenes(prompts, seed, stream)
+            return _rendered_scenes(prompts, *stream)
         case ShardImages(path=path):
-            return StoredImages(Path(path), side, seed, stream)
+            return _stored_images(Path(path), side, *stream)
 
 
-class RenderedScenes:
+def _rendered_scenes(prompts: Sequence[str], *stream: int | str) -> ImageAt:
     """Renders of the training prompts, another picture each time a prompt comes round."""
+    from stages.algorithms.shape_world import render, scene_of
 
-    def __init__(self, prompts: Sequence[str], seed: int, stream: str) -> None:
-        from stages.algorithms.shape_world import scene_of
+    scenes = {prompt: scene_of(prompt) for prompt in prompts}
+    if foreign := [prompt for prompt, scene in scenes.items() if scene is None]:
+        raise UserError(
+            f"refl.pretraining.images.kind is shape_world, but that world has no prompt {foreign[0]!r}: set "
+            "kind shards and a folder of images"
+        )
 
-        self.scenes = {prompt: scene_of(prompt) for prompt in prompts}
-        foreign = [prompt for prompt, scene in self.scenes.items() if scene is None]
-        if foreign:
-            raise UserError(
-                f"refl.pretraining.images.kind is shape_world, but that world has no prompt {foreign[0]!r}: set "
-                "kind shards and a folder of images"
-            )
-        self.prompts, self.seed, self.stream = list(prompts), seed, stream
+    def image_at(place: int) -> tuple[Tensor, str]:
+        prompt = in_turn(prompts, place, *stream, "rendered")
+        return images_of(render(scenes[prompt], derive_seed(*stream, "render", place))[None]), prompt
 
-    def at(self, place: int) -> tuple[Tensor, str]:
-        """See `ImageSource`."""
-        from stages.algorithms.shape_world import render
-
-        (chosen_place,) = endless_order(place, place + 1, len(self.prompts), self.seed, self.stream, "rendered")
-        prompt = self.prompts[chosen_place]
-        pixels = render(self.scenes[prompt], derive_seed(self.seed, self.stream, "render", place))
-        return images_of(pixels[None]), prompt
+    return image_at
 
 
-class StoredImages:
+def _stored_images(folder: Path, side: int, *stream: int | str) -> ImageAt:
     """The images of a folder of shards, brought to the generator's size."""
+    from stages.engines.image_scorers.scorer import fit_to_square
+    from stages.engines.images.shards import pixels_of, read_shards
 
-    def __init__(self, folder: Path, side: int, seed: int, stream: str) -> None:
-        from stages.engines.images.shards import read_shards
+    rows = [(row.prompt, row.png) for shard in read_shards(folder) for row in shard.itertuples()]
+    if not rows:
+        raise UserError(f"refl.pretraining.images.path {folder} has no images: give a folder that has some")
 
-        self.rows = [(row.prompt, row.png) for shard in read_shards(folder) for row in shard.itertuples()]
-        if not self.rows:
-            raise UserError(f"refl.pretraining.images.path {folder} has no images: give a folder that has some")
-        self.side, self.seed, self.stream = side, seed, stream
+    def image_at(place: int) -> tuple[Tensor, str]:
+        prompt, png = in_turn(rows, place, *stream, "stored")
+        return fit_to_square(images_of(pixels_of(png)[None]), side), prompt
 
-    def at(self, place: int) -> tuple[Tensor, str]:
-        """See `ImageSource`."""
-        from stages.engines.image_scorers.scorer import fit_to_square
-        from stages.engines.images.shards import pixels_of
-
-        (chosen_place,) = endless_order(place, place + 1, len(self.rows), self.seed, self.stream, "stored")
-        prompt, png = self.rows[chosen_place]
-        return fit_to_square(images_of(pixels_of(png)[None]), self.side), prompt
+    return image_at
 
 
 class GradientNorms:
