@@ -24,8 +24,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas
-
 from stages.annotate.annotations import MOST_POINTS, SLOTS, Annotation, Found, Refused, by_prompt, set_tasks
 from stages.engines.images.shards import pixels_of, png_of, read_image_rows, read_shards
 from stages.foundations.errors import UserError
@@ -168,8 +166,6 @@ def completed_by(annotator_id: str) -> int | str:
     return int(name) if name.isdecimal() and str(int(name)) == name else name
 
 
-FEWEST, MOST = 2, 9
-"""Images of a task; the paper has 4 to 9."""
 _QUESTIONS = dict(
     zip(ASPECTS, ("Overall", "Follows the prompt", "Fidelity: no flaws, whatever was asked for"), strict=True)
 )
@@ -181,8 +177,9 @@ def labelling_configuration(images: int) -> str:
     The style hides the ids that Label Studio 1.23 writes under each picture of the ranking: they push the slots apart.
     """
     blocks = "\n".join(map(_image_block, range(1, images + 1)))
+    words = {1: " (best)", SLOTS: " (worst)"}
     buckets = "\n".join(
-        f'      <Bucket name="slot_{slot}" title="{slot}{_slot_words(slot)}"/>' for slot in range(1, SLOTS + 1)
+        f'      <Bucket name="slot_{slot}" title="{slot}{words.get(slot, "")}"/>' for slot in range(1, SLOTS + 1)
     )
     return f"""<View>
   <Style>
@@ -202,10 +199,6 @@ def labelling_configuration(images: int) -> str:
   </Ranker>
 </View>
 """
-
-
-def _slot_words(slot: int) -> str:
-    return {1: " (best)", SLOTS: " (worst)"}.get(slot, "")
 
 
 def _image_block(number: int) -> str:
@@ -328,13 +321,10 @@ def _write(tasks: list[dict[str, Any]], pool: Path, out: Path) -> dict[str, int]
             place = folder / f"{count}_images"
             write_json(place / "tasks.json", own)
             write_text_atomically(place / "labelling.xml", labelling_configuration(count))
+        (folder / "images").mkdir()
         for frame in read_shards(pool):
-            _write_pictures(frame[frame["image_id"].isin(wanted)], folder / "images")
+            for row in frame[frame["image_id"].isin(wanted)].itertuples():
+                # No atomic write: the whole folder is put in place at the end.
+                (folder / "images" / f"{row.image_id}.png").write_bytes(png_of(pixels_of(row.png)))
     counts = Counter(len(task["data"]["image_ids"]) for task in tasks)
     return {f"{count}_images": tasks_of for count, tasks_of in sorted(counts.items())}
-
-
-def _write_pictures(frame: pandas.DataFrame, folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
-    for name, png in zip(frame["image_id"], frame["png"], strict=True):
-        (folder / f"{name}.png").write_bytes(png_of(pixels_of(png)))  # the whole folder is put in place at the end

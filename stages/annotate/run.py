@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas
 
@@ -19,7 +20,7 @@ from stages.annotate.annotations import (
 )
 from stages.annotate.label_studio import export_annotations
 from stages.annotate.stage import AnnotateParams, LabelStudioAnnotations, PanelAnnotations, RankingFile, VoteFile
-from stages.engines.images.params import AnnotationFile, RankingRoundParams
+from stages.engines.images.params import RankingRoundParams
 from stages.engines.images.shards import pixels_of, read_image_rows, read_shards
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
@@ -83,14 +84,11 @@ def _said(
         case PanelAnnotations() as panel:
             return _by_panel(panel, prompts, images, job)
         case LabelStudioAnnotations():
-            file = _file_of(own, job)
-            return export_annotations(json_rows(read_checked(file), file.path), Path(file.path).name)
+            return export_annotations(*_rows_of(own, job))
         case RankingFile():
-            file = _file_of(own, job)
-            return ranking_annotations(json_rows(read_checked(file), file.path), Path(file.path).name, known)
+            return ranking_annotations(*_rows_of(own, job), known)
         case VoteFile():
-            file = _file_of(own, job)
-            return vote_annotations(json_rows(read_checked(file), file.path), Path(file.path).name, known)
+            return vote_annotations(*_rows_of(own, job), known)
 
 
 def _by_panel(params: PanelAnnotations, prompts: pandas.DataFrame, images: pandas.DataFrame, job: Job) -> Found:
@@ -113,10 +111,12 @@ def _by_panel(params: PanelAnnotations, prompts: pandas.DataFrame, images: panda
     return annotate_tasks(tasks, seen, truths, splits, params, job.seed)
 
 
-def _file_of(own: RankingRoundParams, job: Job) -> AnnotationFile:
+def _rows_of(own: RankingRoundParams, job: Job) -> tuple[list[Any], str]:
+    """Rows and name of the round's annotation file."""
     if own.annotations is None:
         raise UserError(
             f"{job.paths.params}: ranking_rounds.{job.item}.annotations is null: name the file, "
             "or set annotate.kind panel"
         )
-    return own.annotations
+    path = Path(own.annotations.path)
+    return json_rows(read_checked(own.annotations), own.annotations.path), path.name

@@ -52,13 +52,13 @@ def main(job: Job) -> None:
         kept_rankings = pandas.DataFrame(kept, columns=RANKING.names)
         kept_ratings = ratings_of(ratings, kept_rankings)
         votes = [row for row in kept if not row["annotator_id"] and len(row["image_ids"]) == 2]
-        metrics = {
-            **funnel.metrics(len(kept)),
-            **_counts(annotators, pairs, kept),
-            **_named("agreement", agreement_measures(kept_rankings, kept_ratings)),
-            **_named("agreement_of_all", agreement_measures(rankings, ratings)),
-            **(_named("votes", vote_measures(votes)) if votes else {}),
-        }
+        metrics = {**funnel.metrics(len(kept)), **_counts(annotators, pairs, kept)}
+        for thing, measures in (
+            ("agreement", agreement_measures(kept_rankings, kept_ratings)),
+            ("agreement_of_all", agreement_measures(rankings, ratings)),
+            ("votes", vote_measures(votes) if votes else {}),
+        ):
+            metrics |= {f"{thing}/{name}": value for name, value in measures.items()}
         write_table(pairs, paths.out / "pairs.parquet", PAIR)
         write_table(kept_rankings, paths.out / "rankings.parquet", RANKING)
         write_table(kept_ratings, paths.out / "ratings.parquet", RATING)
@@ -112,10 +112,6 @@ def _counts(annotators: pandas.DataFrame, pairs: pandas.DataFrame, kept: list[di
         "prompts/ranked": len({row["prompt_id"] for row in kept}),
         **splits,
     }
-
-
-def _named(thing: str, measures: dict[str, float]) -> dict[str, float]:
-    return {f"{thing}/{name}": value for name, value in measures.items()}
 
 
 Row = Mapping[str, Any]

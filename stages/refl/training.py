@@ -37,27 +37,6 @@ NOTHING = FeedbackBatch((), torch.zeros(0), {})
 HELD_OUT = "validation/held_out"
 
 
-class Pretraining:
-    """The batches of the pre-training loss, each a function of the stream and the update."""
-
-    def __init__(
-        self, params: PretrainingParams, generator: Generator, prompts: Sequence[str], *stream: int | str
-    ) -> None:
-        self.params, self.generator, self.stream = params, generator, stream
-        self.image_at = image_source(params, prompts, generator.image_side, *stream)
-
-    def batch(self, update: int, positions: Sequence[int]) -> DenoisingBatch:
-        """The images of these positions of update `update` (from 0), some without their prompt."""
-        images, prompts, seeds = [], [], []
-        for position in positions:
-            image, prompt = self.image_at(update * self.params.batch_images + position)
-            drawn = random.Random(derive_seed(*self.stream, "empty", update, position)).random()
-            images.append(image)
-            prompts.append("" if drawn < self.params.empty_prompt_fraction else prompt)
-            seeds.append(derive_seed(*self.stream, "pretraining", update, position))
-        return denoising_batch(self.generator, torch.cat(images), prompts, seeds)
-
-
 @dataclass
 class Learner:
     """Who learns, from what, and how it is seen."""
@@ -70,28 +49,6 @@ class Learner:
     pretraining: Pretraining
     trainer: Trainer
     validation: Validation
-
-
-class KeptWeights:
-    """What checkpoints hold besides: the moving average, and the weights that the curve chooses.
-
-    The latter lie in CPU memory, because an average that was measured is gone with the next update.
-    """
-
-    def __init__(self, learner: Learner, selection: str) -> None:
-        self.learner, self.selection = learner, selection
-        self.best = _weights_of(learner.average)
-
-    def save(self, folder: Path, curve: Curve, before: Path | None) -> None:
-        if chosen_update(curve, self.selection) == curve[-1]["step"]:
-            self.best = _weights_of(self.learner.average)
-        if self.learner.trainer.rank == 0:
-            save_file(_weights_of(self.learner.average), folder / "average.safetensors")
-            save_file(self.best, folder / "best.safetensors")
-
-    def load(self, folder: Path) -> None:
-        use_weights(self.learner.average, load_file(folder / "average.safetensors"))
-        self.best = load_file(folder / "best.safetensors")
 
 
 def train_with_feedback(
@@ -184,6 +141,28 @@ def _parts(source: Feedback | Pretraining, count: int, params: ReflParams, train
     return [source.batch(update, mine) if mine else NOTHING for mine in places]
 
 
+class KeptWeights:
+    """What checkpoints hold besides: the moving average, and the weights that the curve chooses.
+
+    The latter lie in CPU memory, because an average that was measured is gone with the next update.
+    """
+
+    def __init__(self, learner: Learner, selection: str) -> None:
+        self.learner, self.selection = learner, selection
+        self.best = _weights_of(learner.average)
+
+    def save(self, folder: Path, curve: Curve, before: Path | None) -> None:
+        if chosen_update(curve, self.selection) == curve[-1]["step"]:
+            self.best = _weights_of(self.learner.average)
+        if self.learner.trainer.rank == 0:
+            save_file(_weights_of(self.learner.average), folder / "average.safetensors")
+            save_file(self.best, folder / "best.safetensors")
+
+    def load(self, folder: Path) -> None:
+        use_weights(self.learner.average, load_file(folder / "average.safetensors"))
+        self.best = load_file(folder / "best.safetensors")
+
+
 @torch.no_grad()
 def _follow(learner: Learner, decay: float) -> None:
     average = dict(learner.average.unet.named_parameters())
@@ -203,6 +182,70 @@ def use_weights(generator: Generator, weights: Mapping[str, Tensor]) -> Generato
         for name, weight in generator.unet.named_parameters():
             weight.copy_(weights[name])
     return generator
+
+
+class GradientNorms:
+    """Listens to the gradients of a network. Holds a copy of them for each part, until `take`."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self._part = ""
+        self._sums: dict[str, dict[str, Tensor]] = {}
+        learnt = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
+        self._names = list(learnt)
+        for name, weight in learnt.items():
+            weight.register_hook(self._listener(name))
+
+    def listen_for(self, part: str) -> None:
+        """What comes back from now on belongs to `part`."""
+        self._part = part
+
+    def _listener(self, name: str) -> Callable[[Tensor], None]:
+        def listen(gradient: Tensor) -> None:
+            held = self._sums.setdefault(self._part, {})
+            held[name] = held[name] + gradient if name in held else gradient.detach().clone()
+
+        return listen
+
+    def take(self, ranks: Ranks) -> dict[str, float]:
+        """`optim/gradient_norm_<part>` of all ranks' batch since the last call, before clipping; collective."""
+        # A rank with an image less has heard zeros for another part or for none: it still has to be in every sum.
+        parts = sorted({part for own in ranks.gather([*self._sums]) for part in own if part})
+        norms = {f"optim/gradient_norm_{part}": self._norm(part, ranks) for part in parts}
+        self._sums = {}
+        return norms
+
+    def _norm(self, part: str, ranks: Ranks) -> float:
+        squares = []
+        for name in self._names:
+            heard = [own[name] for own in self._sums.values() if name in own]
+            if not heard:
+                continue  # no part has a gradient for it, on any rank
+            own = self._sums.get(part, {}).get(name, torch.zeros_like(heard[0]))
+            # What each of many ranks goes back through is its share of the loss times their number.
+            whole = ranks.sum_over_ranks(own.float() / ranks.world_size)
+            squares.append(whole.square().sum())
+        return float(torch.stack(squares).sum().sqrt())
+
+
+class Pretraining:
+    """The batches of the pre-training loss, each a function of the stream and the update."""
+
+    def __init__(
+        self, params: PretrainingParams, generator: Generator, prompts: Sequence[str], *stream: int | str
+    ) -> None:
+        self.params, self.generator, self.stream = params, generator, stream
+        self.image_at = image_source(params, prompts, generator.image_side, *stream)
+
+    def batch(self, update: int, positions: Sequence[int]) -> DenoisingBatch:
+        """The images of these positions of update `update` (from 0), some without their prompt."""
+        images, prompts, seeds = [], [], []
+        for position in positions:
+            image, prompt = self.image_at(update * self.params.batch_images + position)
+            drawn = random.Random(derive_seed(*self.stream, "empty", update, position)).random()
+            images.append(image)
+            prompts.append("" if drawn < self.params.empty_prompt_fraction else prompt)
+            seeds.append(derive_seed(*self.stream, "pretraining", update, position))
+        return denoising_batch(self.generator, torch.cat(images), prompts, seeds)
 
 
 ImageAt = Callable[[int], tuple[Tensor, str]]
@@ -250,46 +293,3 @@ def _stored_images(folder: Path, side: int, *stream: int | str) -> ImageAt:
         return fit_to_square(images_of(pixels_of(png)[None]), side), prompt
 
     return image_at
-
-
-class GradientNorms:
-    """Listens to the gradients of a network. Holds a copy of them for each part, until `take`."""
-
-    def __init__(self, network: nn.Module) -> None:
-        self._part = ""
-        self._sums: dict[str, dict[str, Tensor]] = {}
-        learnt = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
-        self._names = list(learnt)
-        for name, weight in learnt.items():
-            weight.register_hook(self._listener(name))
-
-    def listen_for(self, part: str) -> None:
-        """What comes back from now on belongs to `part`."""
-        self._part = part
-
-    def _listener(self, name: str) -> Callable[[Tensor], None]:
-        def listen(gradient: Tensor) -> None:
-            held = self._sums.setdefault(self._part, {})
-            held[name] = held[name] + gradient if name in held else gradient.detach().clone()
-
-        return listen
-
-    def take(self, ranks: Ranks) -> dict[str, float]:
-        """`optim/gradient_norm_<part>` of all ranks' batch since the last call, before clipping; collective."""
-        # A rank with an image less has heard zeros for another part or for none: it still has to be in every sum.
-        parts = sorted({part for own in ranks.gather([*self._sums]) for part in own if part})
-        norms = {f"optim/gradient_norm_{part}": self._norm(part, ranks) for part in parts}
-        self._sums = {}
-        return norms
-
-    def _norm(self, part: str, ranks: Ranks) -> float:
-        squares = []
-        for name in self._names:
-            heard = [own[name] for own in self._sums.values() if name in own]
-            if not heard:
-                continue  # no part has a gradient for it, on any rank
-            own = self._sums.get(part, {}).get(name, torch.zeros_like(heard[0]))
-            # What each of many ranks goes back through is its share of the loss times their number.
-            whole = ranks.sum_over_ranks(own.float() / ranks.world_size)
-            squares.append(whole.square().sum())
-        return float(torch.stack(squares).sum().sqrt())

@@ -67,14 +67,7 @@ def train_generator(
     def validate() -> dict[str, float]:
         return {VALIDATION: _mean_error(held_out, params, generator, trainer)}
 
-    schedule = Schedule(
-        steps=params.steps,
-        warmup_steps=params.warmup_steps,
-        final_learning_rate_fraction=params.final_learning_rate_fraction,
-        validate_every_steps=params.validate_every_steps,
-        checkpoint_every_steps=params.checkpoint_every_steps,
-    )
-    return train_and_keep_best("t2i_base", schedule, trainer, checkpoints, run, update, validate)
+    return train_and_keep_best("t2i_base", Schedule.of(params), trainer, checkpoints, run, update, validate)
 
 
 def _require_world(params: TrainedGenerator, prompts: Sequence[str]) -> None:
