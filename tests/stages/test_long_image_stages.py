@@ -19,7 +19,7 @@ from stages.engines.images.shards import pixels_of, read_shards
 from stages.foundations.files import dvc_md5
 from stages.foundations.tables import PAIR, PROMPT, RATING, read_table, write_table
 from tests.fakes.forks import changes_of, killed_at, on_ranks
-from tests.fakes.shape_recipe import mini_shapes, shape_prompts
+from tests.fakes.picture_recipes import mini_shapes, shape_prompts
 from tests.fakes.stable_diffusion import write_stable_diffusion
 
 PROMPTS = {"prompts": "prompts.parquet"}

@@ -15,9 +15,8 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, sha256_of
 from stages.foundations.tables import PROMPT, write_table
 from stages.scorer_base.teaching import drawn_rows, render_captions
-from tests.fakes.ranked_pictures import PARAMS
+from tests.fakes.ranked_pictures import PARAMS, tiny_scorer
 from tests.fakes.released_blip import WORDS, published_weights
-from tests.fakes.tiny_scorer import tiny_scorer
 
 ENCODER = {"hidden_size": 16, "layers": 1, "heads": 2, "feed_forward_size": 32}
 TAUGHT = {
