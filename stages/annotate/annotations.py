@@ -118,7 +118,11 @@ def checked_tables(
             accepted[key] = newer
         else:
             accepted[key] = (one, ranks)
-    rankings = [_ranking(one, ranks) for one, ranks in accepted.values()]
+    rankings = [
+        _shared(one)
+        | {"is_gold": one.is_gold, "image_ids": list(one.image_ids), "ranks": ranks, "weight": float(one.weight)}
+        for one, ranks in accepted.values()
+    ]
     ratings = [row for one, _ in accepted.values() for row in _ratings(one)]
     return (
         pandas.DataFrame(rankings, columns=RANKING.names),
@@ -183,18 +187,7 @@ def _drop(funnel: Funnel, one: Annotation, reason: str, detail: str) -> None:
 
 
 def _shared(one: Annotation) -> dict[str, Any]:
-    return {
-        "task_id": one.task_id,
-        "prompt_id": one.prompt_id,
-        "annotator_id": one.annotator_id,
-        "source": one.source,
-        "seconds": one.seconds,
-    }
-
-
-def _ranking(one: Annotation, ranks: list[int]) -> dict[str, Any]:
-    said = {"is_gold": one.is_gold, "image_ids": list(one.image_ids), "ranks": ranks, "weight": float(one.weight)}
-    return _shared(one) | said
+    return {name: getattr(one, name) for name in ("task_id", "prompt_id", "annotator_id", "source", "seconds")}
 
 
 def _ratings(one: Annotation) -> list[dict[str, Any]]:

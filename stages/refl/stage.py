@@ -47,7 +47,7 @@ def _contradictions(sections: Sections) -> list[str]:
 
 
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
-    from stages.engines.generators.costs import generator_costs, told
+    from stages.engines.generators.costs import generator_costs
     from stages.engines.image_scorers.config import base_scorer_costs
     from stages.foundations.planned_work import NetworkWork
 
@@ -72,7 +72,7 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
         held=2 * drawn.unet_parameters + drawn.other_parameters + 3 * scored.parameters,
         forward=own.updates * (images * free + learned * drawn.encode_flops) + judged * seen,
         with_gradient=own.updates * (images * climbed + learned * step),
-        taken_for_granted=told(drawn),
+        taken_for_granted=drawn.assumptions,
     )
 
 

@@ -61,14 +61,14 @@ STAGE = Stage(
 
 
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
-    from stages.engines.generators.costs import generator_costs, told
+    from stages.engines.generators.costs import generator_costs
     from stages.foundations.planned_work import NetworkWork
 
     own = sections["t2i_base"]
     costs = generator_costs(own)
     parameters = costs.unet_parameters + costs.other_parameters
     if own.kind != "train":
-        return NetworkWork(0, parameters, 0, taken_for_granted=told(costs))
+        return NetworkWork(0, parameters, 0, taken_for_granted=costs.assumptions)
     seen = own.steps // own.validate_every_steps * own.validation_images
     return NetworkWork(parameters, 0, seen * costs.step_flops, own.steps * own.batch_images * costs.step_flops)
 

@@ -29,22 +29,12 @@ from stages.engines.images.shards import (
 from stages.foundations.errors import UserError
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import prompt_id
-from tests.fakes.hostile_images import GRADIENT, TAKEN, png, saved
-
-LIMITS = ImageParams(
-    max_pixels=65_536,
-    max_file_mib=1.0,
-    min_side=8,
-    timeout_seconds=5.0,
-    memory_mib=512,
-    workers=1,
-    images_per_shard=100,
-)
+from tests.fakes.hostile_images import GRADIENT, LIMITS, TAKEN, png, saved
 
 
 @pytest.fixture(scope="module")
 def decoder():
-    with ImageDecoder(LIMITS) as pool:
+    with ImageDecoder(ImageParams.model_validate(LIMITS)) as pool:
         yield pool
 
 
@@ -58,7 +48,7 @@ def test_what_they_become(decoder):
 
 def test_a_worker_that_dies_costs_one_image(monkeypatch):
     monkeypatch.setattr("stages.engines.images.decoder.decode", os._exit)
-    with ImageDecoder(LIMITS) as pool:
+    with ImageDecoder(ImageParams.model_validate(LIMITS)) as pool:
         pool._pool.submit = lambda **_: type(pool._pool).submit(pool._pool, status=3)
         (found,) = pool.decode([png()])
     assert found.reason == "image_broken" and re.search("crashed exit code 3", found.detail)

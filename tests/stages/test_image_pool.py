@@ -11,17 +11,8 @@ from stages.__main__ import main
 from stages.engines.images.shards import image_id, image_row, pixels_of, read_shards, write_shards
 from stages.foundations.errors import UserError
 from stages.foundations.tables import DROPPED, PROMPT, prompt_id, read_table, write_table
-from tests.fakes.hostile_images import GRADIENT, REFUSED, TAKEN, png
+from tests.fakes.hostile_images import GRADIENT, LIMITS, REFUSED, TAKEN, png
 
-LIMITS = {
-    "max_pixels": 65_536,
-    "max_file_mib": 1.0,
-    "min_side": 8,
-    "timeout_seconds": 5.0,
-    "memory_mib": 512,
-    "workers": 1,
-    "images_per_shard": 3,
-}
 FIRST, SECOND = (GRADIENT + numpy.uint8(9)), (GRADIENT + numpy.uint8(20))
 
 

@@ -49,6 +49,13 @@ class GeneratorCosts:
     is_assumed: bool
     """The folder is not there."""
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a plan takes for granted of it."""
+        if not self.is_assumed:
+            return ()
+        return ("generator: its folder is not there; taken for Stable Diffusion 1.4 (sizes of its published configs)",)
+
     def draw_flops(self, steps: int, guidance: float) -> float:
         """A picture drawn in `steps`: guidance other than 1 needs a pass with the prompt and one without."""
         return steps * self.step_flops * (1 if guidance == 1 else 2) + self.decode_flops
@@ -59,13 +66,6 @@ def generator_costs(base: Any) -> GeneratorCosts:
     if base.kind == "train":
         return _sized_costs(base.sizes.model_dump_json())
     return _folder_costs(Path(base.path))
-
-
-def told(costs: GeneratorCosts) -> tuple[str, ...]:
-    """What a plan takes for granted of it."""
-    if not costs.is_assumed:
-        return ()
-    return ("generator: its folder is not there; taken for Stable Diffusion 1.4 (sizes of its published configs)",)
 
 
 @cache

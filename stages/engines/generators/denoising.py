@@ -7,8 +7,7 @@ arXiv 2006.11239, equation 14), the velocity (Salimans & Ho, arXiv 2202.00512) o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -32,13 +31,10 @@ class DenoisingBatch:
 
     @property
     def is_empty(self) -> bool:
-        """True when it has no image."""
         return len(self.latents) == 0
 
     def to(self, device: torch.device) -> DenoisingBatch:
-        """The same batch on `device`."""
-        moved = {name: value.to(device) for name, value in vars(self).items()}
-        return replace(self, **moved)
+        return DenoisingBatch(**{name: value.to(device) for name, value in vars(self).items()})
 
 
 @torch.no_grad()
@@ -63,14 +59,11 @@ def trained_denoiser(generator: Generator) -> TrainedModel[DenoisingBatch, Tenso
     def forward(module: nn.Module, batch: DenoisingBatch) -> Tensor:
         return predict(generator, batch, generator.encode_tokens(batch.token_ids))
 
-    def save(weights: dict[str, Tensor], folder: Path) -> None:
-        save_generator(generator, folder, weights)
-
     side = generator.image_side
     return TrainedModel(
         module=nn.ModuleDict({part: getattr(generator, part) for part in NETWORKS}),
         forward=forward,
-        save=save,
+        save=lambda weights, folder: save_generator(generator, folder, weights),
         filler=denoising_batch(generator, torch.zeros(1, 3, side, side), [""], [0]),
         ends=(generator.text_encoder.get_input_embeddings().weight,),
     )

@@ -62,11 +62,9 @@ class Generator:
 
     @property
     def device(self) -> torch.device:
-        """Where the U-Net lies."""
         return self.unet.device
 
     def to(self, device: torch.device) -> Generator:
-        """The same generator, moved to `device` in place."""
         self.unet.to(device)
         self.move_others(device)
         return self
@@ -108,7 +106,6 @@ class Generator:
         return self.text_encoder(token_ids.to(self.text_encoder.device)).last_hidden_state
 
     def encode_prompts(self, prompts: Sequence[str]) -> Tensor:
-        """`encode_tokens` of the prompts' tokens."""
         return self.encode_tokens(self.tokenize(prompts))
 
     def to_latents(self, images: Tensor) -> Tensor:
@@ -195,7 +192,9 @@ def load_generator(folder: Path, device: torch.device) -> Generator:
     transformers_logging.disable_progress_bar()
     diffusers_logging.disable_progress_bar()
     try:
-        scheduler = _scheduler(folder)
+        config = DDIMScheduler.load_config(folder / "scheduler", local_files_only=True)
+        # Stable Diffusion's old configs leave it out, and DDIM's default would clip latents, which are no pixels.
+        scheduler = DDIMScheduler.from_config({"clip_sample": False, **config})
         unet = _network(UNet2DConditionModel, folder / "unet")
         text_encoder = _network(CLIPTextModel, folder / "text_encoder")
         vae = _network(AutoencoderKL, folder / "vae") if (folder / "vae").is_dir() else None
@@ -210,12 +209,6 @@ def load_generator(folder: Path, device: torch.device) -> Generator:
 
 def _files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
-
-
-def _scheduler(folder: Path) -> DDIMScheduler:
-    config = DDIMScheduler.load_config(folder / "scheduler", local_files_only=True)
-    # Stable Diffusion's old configs leave it out, and DDIM's default would clip latents, which are no pixels.
-    return DDIMScheduler.from_config({"clip_sample": False, **config})
 
 
 def _network(kind: Any, folder: Path) -> Any:
@@ -282,7 +275,7 @@ def new_generator(sizes: GeneratorSizes, prompts: Sequence[str], seed: int) -> G
         beta_schedule="scaled_linear",
         prediction_type=sizes.prediction_type,
         clip_sample=False,
-        timestep_spacing="trailing",
+        timestep_spacing="trailing",  # "leading" starts a draw below the last timestep, where latents are not pure noise
     )
     with tempfile.TemporaryDirectory() as place:
         tokenizer.save_pretrained(place)

@@ -100,11 +100,6 @@ def scorer_costs(
     return ScorerCosts(parameters + vocabulary * narrow, picture, prompt)
 
 
-def blip_large_costs() -> ScorerCosts:
-    """BLIP-large as it was released: 224 pixels, patches of 16, 35 tokens."""
-    return scorer_costs(BLIP_LARGE_VISION, BERT_BASE, 224, 16, 35, BERT_VOCABULARY)
-
-
 def base_scorer_costs(base: Any) -> ScorerCosts:
     """Of a validated section `scorer_base`: its sizes, BLIP-large for released weights, or what its folder says.
 
@@ -114,6 +109,6 @@ def base_scorer_costs(base: Any) -> ScorerCosts:
         return scorer_costs(base.vision, base.text, base.image_size, base.patch_size, base.max_text_tokens, 0)
     config = Path(base.path) / "scorer.json"
     if base.kind == "released" or not config.is_file():
-        return blip_large_costs()
+        return scorer_costs(BLIP_LARGE_VISION, BERT_BASE, 224, 16, 35, BERT_VOCABULARY)  # pixels, patch, tokens
     own = ScorerConfig.model_validate(json.loads(config.read_text(encoding="utf-8")))
     return scorer_costs(own.vision, own.text, own.image_size, own.patch_size, own.max_text_tokens, own.vocabulary)
