@@ -110,6 +110,7 @@ def checked_tables(
             continue
         if max(Counter(ranks).values()) > MOST_IN_SLOT and not one.is_gold:
             warnings["warnings/too_many_in_slot"] += 1
+        # Anonymous votes are all kept: nobody can tell whether two of them are one person's.
         key = (one.task_id, one.annotator_id or f"anonymous {number}", one.is_gold)
         if key in accepted:
             # Stable: where both say the same time, or none, the later one in the file counts.

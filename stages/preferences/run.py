@@ -124,7 +124,7 @@ def splits_of(prompts: pandas.DataFrame, validation_fraction: float, seed: int) 
     """
     splits = {}
     for prompt_id, split in zip(prompts["prompt_id"], prompts["split"], strict=True):
-        drawn = derive_seed(seed, "validation", prompt_id) / 2**63
+        drawn = derive_seed(seed, "validation", prompt_id) / 2**63  # a seed has 63 bits: this is in [0, 1)
         splits[prompt_id] = "validation" if split == "train" and drawn < validation_fraction else split
     return splits
 
@@ -178,6 +178,7 @@ def vote_measures(rankings: Sequence[Row]) -> dict[str, float]:
             by_task[row["task_id"]][winner] += 1
             by_pair[tuple(sorted((winner, loser)))][winner] += row["weight"]
             wins[row["prompt_id"]][winner, loser] += row["weight"]
+    # Ordered pairs of two voters of a task, and those who voted alike.
     agreeing = sum(n * (n - 1) for votes in by_task.values() for n in votes.values())
     meetings = sum(votes.total() * (votes.total() - 1) for votes in by_task.values())
     weight = sum(votes.total() for votes in by_pair.values())

@@ -203,7 +203,7 @@ def shown_for(differences: Values, count: int) -> list[str]:
     Of equal differences the earlier pair comes first, so that nobody chooses.
     """
     order = numpy.argsort(-differences, kind="stable").tolist()
-    third = min(count, len(order)) // 3
+    third = min(count, len(order)) // 3  # of few pairs the three thirds do not overlap
     reasons = [""] * len(order)
     middle = (len(order) - third) // 2
     for reason, places in (

@@ -56,6 +56,7 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     step, picture = drawn.step_flops, drawn.decode_flops + scored.score_flops
     feedback = refl.feedback
     if feedback.kind == "refl":
+        # Free of a gradient: the steps before the one that has it, on average the middle of the window.
         free, climbed = sum(feedback.window) / 2 * step, step + picture
     elif feedback.kind == "draft":
         free = (refl.sampling_steps - feedback.gradient_steps) * step
@@ -69,6 +70,7 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     seen = drawn.draw_flops(refl.sampling_steps, measured.guidance) + 2 * scored.score_flops
     return NetworkWork(
         trained=drawn.unet_parameters,
+        # The start and the average; the reward model that is climbed, and the two that judge.
         held=2 * drawn.unet_parameters + drawn.other_parameters + 3 * scored.parameters,
         forward=own.updates * (images * free + learned * drawn.encode_flops) + judged * seen,
         with_gradient=own.updates * (images * climbed + learned * step),

@@ -137,6 +137,7 @@ def _parts(source: Feedback | Pretraining, count: int, params: ReflParams, train
     """This rank's micro-batches of the `count` images of an update; as many on every rank, some may be empty."""
     ranks = trainer.world_size
     parts = -(-count // (params.micro_batch_images * ranks)) * ranks  # as many passes on every rank
+    # Dealt in turn, so that parts differ by one image at most.
     places = [list(range(count))[number::parts] for number in range(trainer.rank, parts, ranks)]
     return [source.batch(update, mine) if mine else NOTHING for mine in places]
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -153,7 +153,7 @@ def standardised(ratings: pandas.DataFrame, train_images: set[str]) -> pandas.Da
     means = ratings.groupby("image_id", sort=True)[list(ASPECTS)].mean()
     known = means[means.index.isin(train_images)]
     spread = known.std(ddof=0)
-    return (means - known.mean()) / spread.where(spread > 0, 1.0)
+    return (means - known.mean()) / spread.where(spread > 0, 1.0)  # all alike: 0, which teaches nothing
 
 
 def micro_batches(
@@ -236,8 +236,7 @@ class RewardBatch:
         return len(self.images) == 0
 
     def to(self, device: torch.device) -> RewardBatch:
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: one.to(device) for name, one in tensors.items() if isinstance(one, Tensor)})
+        return replace(self, **{name: one.to(device) for name, one in vars(self).items() if isinstance(one, Tensor)})
 
 
 class RewardOutputs(NamedTuple):
@@ -279,6 +278,7 @@ def add_reward_head(
             )
         with torch.no_grad():
             for mine, matching in zip(head[0].parameters(), scorer.matching_head.parameters(), strict=True):
+                # Log-odds: the logit of a match less that of none.
                 mine.copy_(MATCHING_SCALE * (matching[1:] - matching[:1]))
     for layer in head:
         if isinstance(layer, nn.Linear) and initialisation != "matching":
@@ -294,11 +294,9 @@ def freeze(scorer: ImageScorer, fraction: float) -> None:
 
     With a share above 0 the embeddings do not learn either; the contrastive and matching heads never do.
     """
-    for name in ("vision_projection", "text_projection", "matching_head"):
+    for name in ("vision_projection", "text_projection", "matching_head", "temperature"):
         if hasattr(scorer, name):
             getattr(scorer, name).requires_grad_(False)
-    if hasattr(scorer, "temperature"):
-        scorer.temperature.requires_grad_(False)
     if fraction == 0:
         return
     for encoder, layers in ((scorer.vision, scorer.vision.encoder.layers), (scorer.text, scorer.text.encoder.layer)):

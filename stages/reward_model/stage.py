@@ -67,7 +67,7 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     own, costs = sections["reward_model"], base_scorer_costs(sections["scorer_base"])
     pictures, told = pictures_of_a_prompt(sections, address.partition("@")[2])
     each = own.epochs * pictures * costs.score_flops
-    learns = 1 - own.frozen_fraction
+    learns = 1 - own.frozen_fraction  # frozen layers stand first, so no gradient goes back through them
     return NetworkWork(
         learns * costs.parameters,
         own.frozen_fraction * costs.parameters,

@@ -246,6 +246,7 @@ def caption_outputs(scorer: nn.Module, batch: CaptionBatch) -> CaptionOutputs:
     count, false = len(hidden), len(batch.ids) // len(hidden) - 1
     image, text = scorer.contrastive_features(hidden, Tokens(batch.ids, batch.mask))
     ids, mask = (torch.cat([one, one[:count]]) for one in (batch.ids, batch.mask))
+    # Each true caption is also asked of the picture before its own: a mistake that is easier than one changed word.
     seen = torch.cat([hidden, hidden.repeat_interleave(false, 0), hidden.roll(1, 0)])
     own, changed, other = scorer.matching_logits(seen, Tokens(ids, mask)).split([count, count * false, count])
     matching = torch.cat([own[:, None], changed.view(count, false, 2), other[:, None]], 1)
@@ -267,5 +268,6 @@ def caption_loss(ranks: int) -> LossFunction[CaptionOutputs, CaptionBatch]:
 def caption_model(scorer: ImageScorer) -> TrainedModel[CaptionBatch, CaptionOutputs]:
     """The scorer as trainers take it; it is saved as a scorer folder."""
     side = scorer.config.image_size
+    # Two pictures: with one alone, another picture's caption would be its own.
     filler = caption_batch(scorer, torch.zeros(2, 3, side, side), ["", ""], [[""], [""]])
     return TrainedModel(scorer, caption_outputs, lambda weights, folder: save_scorer(scorer, folder, weights), filler)

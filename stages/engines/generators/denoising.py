@@ -46,6 +46,7 @@ def denoising_batch(
     Where the generator shall be drawn with guidance, a share of the prompts (usually 0.1) must be empty.
     """
     count = generator.scheduler.config.num_train_timesteps
+    # A stream for each image: its noise then does not depend on which images share its batch or rank.
     streams = [torch.Generator().manual_seed(seed) for seed in seeds]
     timesteps = torch.cat([torch.randint(count, (1,), generator=stream) for stream in streams])
     latents = generator.to_latents(images.to(generator.device))

@@ -129,6 +129,7 @@ class Generator:
     def noise(self, seeds: Sequence[int]) -> Tensor:
         """Latents of pure noise, each from its own seed, whatever it is drawn together with."""
         shape = (self.unet.config.in_channels, self.unet.config.sample_size, self.unet.config.sample_size)
+        # On the CPU, whatever the device: equal seeds then give equal pictures on a GPU, up to float sums.
         drawn = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
         return torch.stack(drawn).to(self.device) * self.scheduler.init_noise_sigma
 
@@ -241,7 +242,7 @@ def new_generator(sizes: GeneratorSizes, prompts: Sequence[str], seed: int) -> G
         model_max_length=sizes.max_prompt_tokens,
     )
     levels = len(sizes.channels)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng():  # the networks draw their weights from the global stream, which is not ours to move
         torch.manual_seed(seed)
         unet = UNet2DConditionModel(
             sample_size=sizes.image_side // sizes.patch_side,
@@ -275,7 +276,8 @@ def new_generator(sizes: GeneratorSizes, prompts: Sequence[str], seed: int) -> G
         beta_schedule="scaled_linear",
         prediction_type=sizes.prediction_type,
         clip_sample=False,
-        timestep_spacing="trailing",  # "leading" starts a draw below the last timestep, where latents are not pure noise
+        # "leading", the default, starts a draw below the last timestep, where latents are not yet pure noise.
+        timestep_spacing="trailing",
     )
     with tempfile.TemporaryDirectory() as place:
         tokenizer.save_pretrained(place)

@@ -182,6 +182,7 @@ def fit_to_square(images: Tensor, side: int) -> Tensor:
     if (height, width) == (side, side):
         return images
     shorter = min(height, width)
+    # Rounded as torchvision's Resize and CenterCrop do, with which ImageReward prepares its pictures.
     size = [max(side, int(side * length / shorter)) for length in (height, width)]
     images = nn.functional.interpolate(images, size=size, mode="bicubic", antialias=True, align_corners=False)
     top, left = (round((length - side) / 2) for length in size)
@@ -215,7 +216,7 @@ def new_scorer(
     config: ScorerConfig, tokenizer: Tokenizer, initializer_range: float, position_range: float, seed: int
 ) -> ImageScorer:
     """A scorer with random weights, of `position_range` for the patches' positions; equal arguments, equal weights."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):  # the caller's stream stays where it is
         torch.manual_seed(seed)
         scorer = ImageScorer(config, tokenizer, initializer_range)
         torch.nn.init.normal_(scorer.vision.embeddings.position_embedding, std=position_range)
@@ -292,7 +293,7 @@ class Pictures:
     def __init__(self, rows: pandas.DataFrame, pixels: dict[str, Tensor]) -> None:
         self.rows = rows
         """The pool's rows of these pictures without the column `png`; the index is the image id."""
-        self._pixels = pixels
+        self._pixels = pixels  # bytes: a quarter of the memory of floats
 
     def images(self, image_ids: Collection[str]) -> Tensor:
         """float[N, 3, side, side] in 0..1, in this order."""
@@ -309,7 +310,7 @@ def load_pictures(pools: Sequence[Path], image_ids: Collection[str], side: int) 
     for frame in chain.from_iterable(map(read_shards, pools)):
         frame = frame[frame["image_id"].isin(wanted)]
         for name, png in zip(frame["image_id"], frame["png"], strict=True):
-            image = torch.from_numpy(numpy.array(pixels_of(png))).permute(2, 0, 1)
+            image = torch.from_numpy(numpy.array(pixels_of(png))).permute(2, 0, 1)  # a copy: Pillow's is read-only
             pixels[name] = fit_to_square(image[None].float(), side)[0].round().clamp(0, 255).to(torch.uint8)
         kept.append(frame.drop(columns="png"))
     missing = sorted(wanted - pixels.keys())

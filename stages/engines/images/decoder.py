@@ -39,6 +39,7 @@ class ImageDecoder:
     def decode(self, files: Sequence[bytes]) -> list[DecodedImage]:
         """One result for each file's bytes, in order. RuntimeError when no worker can be started."""
         most = int(self._params.max_file_mib * 2**20)
+        # As base64, because the workers read JSON: no pickle crosses the border to what decodes a hostile file.
         limits = {"max_pixels": self._params.max_pixels, "min_side": self._params.min_side}
         asked = [
             self._pool.submit(content=base64.b64encode(content).decode(), **limits) if len(content) <= most else None
