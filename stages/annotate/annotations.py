@@ -329,8 +329,8 @@ class Task:
 def by_prompt(images: pandas.DataFrame) -> dict[str, list[tuple[str, str]]]:
     """Prompt id -> (image id, generator) of each of its images."""
     return {
-        str(name): list(zip(own["image_id"], own["generator"], strict=True))
-        for name, own in images.groupby("prompt_id", sort=True)
+        str(name): list(zip(rows["image_id"], rows["generator"], strict=True))
+        for name, rows in images.groupby("prompt_id", sort=True)
     }
 
 
@@ -347,8 +347,8 @@ def set_tasks(
         left: dict[str, list[str]] = {}
         for image_id, generator in sorted(images[prompt]):
             left.setdefault(generator, []).append(image_id)
-        for own in left.values():
-            drawn.shuffle(own)
+        for image_ids in left.values():
+            drawn.shuffle(image_ids)
         mixed = []  # one of each generator in turn: a task is to compare generators, not draws of one
         while any(left.values()):
             turn = [name for name in sorted(left) if left[name]]

@@ -298,8 +298,8 @@ def export_annotated(pool: Path, annotations: Path, out: Path, address: str) -> 
             labelling_task(row["prompt_id"], prompts[row["prompt_id"]], shown, _addresses(shown, address))
             | {"annotations": []},
         )
-        own = [] if row["is_gold"] else rated[row["task_id"], row["annotator_id"]]
-        task["annotations"].append(exported_annotation(row, own, task["data"]["image_ids"]))
+        of_row = [] if row["is_gold"] else rated[row["task_id"], row["annotator_id"]]
+        task["annotations"].append(exported_annotation(row, of_row, task["data"]["image_ids"]))
     return _write(list(tasks.values()), pool, out)
 
 
@@ -317,9 +317,9 @@ def _write(tasks: list[dict[str, Any]], pool: Path, out: Path) -> dict[str, int]
         groups[len(task["data"]["image_ids"])].append(task)
     wanted = {name for task in tasks for name in task["data"]["image_ids"]}
     with replace_folder(out) as folder:
-        for count, own in groups.items():
+        for count, group in groups.items():
             place = folder / f"{count}_images"
-            write_json(place / "tasks.json", own)
+            write_json(place / "tasks.json", group)
             write_text_atomically(place / "labelling.xml", labelling_configuration(count))
         (folder / "images").mkdir()
         for frame in read_shards(pool):

@@ -106,8 +106,8 @@ def _contradictions(sections: Sections) -> list[str]:
         f"ranking_rounds.{name}.annotations must be null with annotate.kind panel"
         if is_panel
         else f"ranking_rounds.{name}.annotations is null, annotate.kind {sections['annotate'].kind} needs a file"
-        for name, own in sections["ranking_rounds"].items()
-        if (own.annotations is None) != is_panel
+        for name, one in sections["ranking_rounds"].items()
+        if (one.annotations is None) != is_panel
     ]
 
 

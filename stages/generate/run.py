@@ -37,16 +37,16 @@ def main(job: Job) -> None:
     """Reads the prompts, draws the pictures piece by piece and writes them, metrics last."""
     paths = job.paths
     params: GenerateParams = job.sections["generate"]
-    own: GeneratorParams = job.sections["generators"]
+    drawing: GeneratorParams = job.sections["generators"]
     prompts = read_table(paths.prompts, PROMPT)
-    prompts = prompts[prompts["split"].isin(own.splits)]
+    prompts = prompts[prompts["split"].isin(drawing.splits)]
     if prompts.empty:
-        raise UserError(f"no prompt is in the splits {own.splits}: correct `generators.<name>.splits`")
+        raise UserError(f"no prompt is in the splits {drawing.splits}: correct `generators.<name>.splits`")
     # A prompt's pictures stand together. The seed does not know the generator: all of a recipe start from equal noise.
     wanted = [
         {**row, "seed": derive_seed(job.seed, "image", row["prompt_id"], index)}
         for row in prompts[["prompt_id", "prompt"]].to_dict("records")
-        for index in range(own.images_per_prompt)
+        for index in range(drawing.images_per_prompt)
     ]
     torch.set_num_threads(params.threads)
     # The name is no part of a picture: it stands in the rows, and the attempt must be another for each.
@@ -60,7 +60,7 @@ def main(job: Job) -> None:
                 continue
             piece = wanted[start : start + params.images_per_shard]
             with run.phase("draw"):
-                write_shard(_drawn(piece, params, own, job.item, generator), attempt.scratch, number)
+                write_shard(_drawn(piece, params, drawing, job.item, generator), attempt.scratch, number)
                 seal(pieces[number])
             run.log({"progress/images": start + len(piece)}, step=number)
         with replace_folder(paths.images) as folder:
@@ -74,12 +74,12 @@ def main(job: Job) -> None:
 
 
 def _drawn(
-    wanted: list[Row], params: GenerateParams, own: GeneratorParams, name: str, generator: Generator
+    wanted: list[Row], params: GenerateParams, drawing: GeneratorParams, name: str, generator: Generator
 ) -> Iterator[Row]:
     left = iter(wanted)
     while batch := list(islice(left, params.batch_images)):
         pictures = generator.draw(
-            [row["prompt"] for row in batch], [row["seed"] for row in batch], own.steps, own.guidance
+            [row["prompt"] for row in batch], [row["seed"] for row in batch], drawing.steps, drawing.guidance
         )
         for row, pixels in zip(batch, pictures, strict=True):
             yield image_row(pixels, **row, generator=name, source="generated", licence=params.licence)

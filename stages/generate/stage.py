@@ -66,10 +66,10 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     from stages.engines.generators.costs import generator_costs
     from stages.foundations.planned_work import NetworkWork
 
-    own, costs = sections["generators"][address.partition("@")[2]], generator_costs(sections["t2i_base"])
-    images = sum(prompts[split] for split in own.splits) * own.images_per_prompt
+    drawing, costs = sections["generators"][address.partition("@")[2]], generator_costs(sections["t2i_base"])
+    images = sum(prompts[split] for split in drawing.splits) * drawing.images_per_prompt
     held = costs.unet_parameters + costs.other_parameters
-    return NetworkWork(0, held, images * costs.draw_flops(own.steps, own.guidance))
+    return NetworkWork(0, held, images * costs.draw_flops(drawing.steps, drawing.guidance))
 
 
 ABOUT = About(

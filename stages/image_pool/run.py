@@ -25,12 +25,12 @@ def main(job: Job) -> None:
     """Decodes the round's images, writes the pool and the dropped rows, metrics last; UserError when none is left."""
     paths = job.paths
     params: ImageParams = job.sections["images"]
-    own: RankingRoundParams = job.sections["ranking_rounds"]
+    this_round: RankingRoundParams = job.sections["ranking_rounds"]
     prompts = read_table(paths.prompts, PROMPT)
     with track(job.attempt(round=job.item)) as run:
         entries = generated_entries(paths.generated)
-        if own.foreign is not None:
-            entries = chain(entries, foreign_entries(own.foreign, int(params.max_file_mib * 2**20)))
+        if this_round.foreign is not None:
+            entries = chain(entries, foreign_entries(this_round.foreign, int(params.max_file_mib * 2**20)))
         funnel, noted = Funnel("image_pool", 0), Counter[str]()
         known = dict(zip(prompts["prompt_id"], prompts["prompt"], strict=True))
         kept = write_shards(sound_images(entries, known, params, funnel, noted), paths.pool, params.images_per_shard)

@@ -47,15 +47,15 @@ def ranks_of(row: pandas.Series | Mapping[str, object]) -> dict[str, float]:
 
 def judge_annotators(rankings: pandas.DataFrame, ratings: pandas.DataFrame, rules: AnnotatorRules) -> pandas.DataFrame:
     """The annotator table, sorted by name. Reference answers are nobody's work, anonymous votes have no annotator."""
-    own = rankings[~rankings["is_gold"] & (rankings["annotator_id"] != "")]
+    judged = rankings[~rankings["is_gold"] & (rankings["annotator_id"] != "")]
     references = {row["task_id"]: ranks_of(row) for row in rankings[rankings["is_gold"]].to_dict("records")}
     tasks: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
-    for row in own.to_dict("records"):
+    for row in judged.to_dict("records"):
         tasks[row["task_id"]][row["annotator_id"]] = ranks_of(row)
     agreement = agreement_with_others(done for task, done in tasks.items() if task not in references)
     rated = overall_ratings(ratings)
     rows = []
-    for annotator, done in own.groupby("annotator_id", sort=True):
+    for annotator, done in judged.groupby("annotator_id", sort=True):
         work = [(task, tasks[task][annotator]) for task in done["task_id"]]
         consistency = _total(rank_consistency(one, rated.get((task, annotator), {})) for task, one in work)
         gold = _total(_against_reference(one, references[task]) for task, one in work if task in references)
@@ -102,24 +102,24 @@ def agreement_measures(rankings: pandas.DataFrame, ratings: pandas.DataFrame) ->
     were chosen to be easy. `annotator_pairs`: how often two annotators of one task order two images alike, a tie being
     half.
     """
-    own = rankings[~rankings["task_id"].isin(rankings.loc[rankings["is_gold"], "task_id"])]
+    compared = rankings[~rankings["task_id"].isin(rankings.loc[rankings["is_gold"], "task_id"])]
     ranks: dict[tuple[str, str], list[float]] = defaultdict(list)
     tasks: dict[str, list[dict[str, float]]] = defaultdict(list)
-    for row in own.to_dict("records"):
+    for row in compared.to_dict("records"):
         slots = ranks_of(row)
         tasks[row["task_id"]].append(slots)
         # Of two images the second one's slot follows from the first one's: it is no judgement of its own.
         for image in sorted(slots)[: 1 if len(slots) == 2 else None]:
             ranks[row["task_id"], image].append(slots[image])
-    found = {"alpha_rank": ordinal_alpha(ranks.values())}
-    own_ratings = ratings_of(ratings, own)
+    measures = {"alpha_rank": ordinal_alpha(ranks.values())}
+    compared_ratings = ratings_of(ratings, compared)
     for aspect in ASPECTS:
-        rated = own_ratings.dropna(subset=[aspect]).groupby(["task_id", "image_id"])[aspect]
-        found[f"alpha_{aspect}"] = ordinal_alpha(values.tolist() for _, values in rated)
-    found["annotator_pairs"] = _total(
+        rated = compared_ratings.dropna(subset=[aspect]).groupby(["task_id", "image_id"])[aspect]
+        measures[f"alpha_{aspect}"] = ordinal_alpha(values.tolist() for _, values in rated)
+    measures["annotator_pairs"] = _total(
         pair_agreement(one, other) for several in tasks.values() for one, other in combinations(several, 2)
     ).share
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in measures.items() if value is not None}
 
 
 def ratings_of(ratings: pandas.DataFrame, rankings: pandas.DataFrame) -> pandas.DataFrame:

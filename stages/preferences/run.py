@@ -83,16 +83,16 @@ def keep_rankings(
     for row in rankings.to_dict("records"):
         row |= {"image_ids": list(row["image_ids"]), "ranks": [int(rank) for rank in row["ranks"]]}
         row_id = f"{row['task_id']}/{row['annotator_id']}"
-        own = rank_consistency(ranks_of(row), rated.get((row["task_id"], row["annotator_id"]), {})).share
+        consistency = rank_consistency(ranks_of(row), rated.get((row["task_id"], row["annotator_id"]), {})).share
         if row["task_id"] in gold:
             funnel.drop(row, "gold_task", "checks annotators, is not learned from", row_id)
         elif row["prompt_id"] not in splits:
             funnel.drop(row, "unknown_prompt", "the table of prompts lacks it", row_id)
         elif broken := reasons.get(row["annotator_id"]):
             funnel.drop(row, "annotator_dropped", broken, row_id)
-        elif own is not None and own < params.min_ranking_consistency:
-            told = f"{own:.2f} of its pairs agree with the annotator's own overall ratings"
-            funnel.drop(row, "rank_contradicts_rating", told, row_id)
+        elif consistency is not None and consistency < params.min_ranking_consistency:
+            detail = f"{consistency:.2f} of its pairs agree with the annotator's own overall ratings"
+            funnel.drop(row, "rank_contradicts_rating", detail, row_id)
         elif len(set(row["ranks"])) == 1:
             funnel.drop(row, "all_tied", "no image is preferred", row_id)
         else:
@@ -151,8 +151,8 @@ def drawn_down(pairs: pandas.DataFrame, most: int | None, seed: int) -> pandas.D
     if most is None:
         return pairs
     kept: list[int] = []
-    for prompt_id, own in pairs.groupby("prompt_id", sort=True):
-        numbers = own.index.tolist()
+    for prompt_id, of_prompt in pairs.groupby("prompt_id", sort=True):
+        numbers = of_prompt.index.tolist()
         kept += random.Random(derive_seed(seed, "pairs", prompt_id)).sample(numbers, min(most, len(numbers)))
     return pairs.loc[sorted(kept)].reset_index(drop=True)
 

@@ -210,7 +210,7 @@ class GradientNorms:
     def take(self, ranks: Ranks) -> dict[str, float]:
         """`optim/gradient_norm_<part>` of all ranks' batch since the last call, before clipping; collective."""
         # A rank with an image less has heard zeros for another part or for none: it still has to be in every sum.
-        parts = sorted({part for own in ranks.gather([*self._sums]) for part in own if part})
+        parts = sorted({part for heard in ranks.gather([*self._sums]) for part in heard if part})
         norms = {f"optim/gradient_norm_{part}": self._norm(part, ranks) for part in parts}
         self._sums = {}
         return norms
@@ -218,12 +218,12 @@ class GradientNorms:
     def _norm(self, part: str, ranks: Ranks) -> float:
         squares = []
         for name in self._names:
-            heard = [own[name] for own in self._sums.values() if name in own]
+            heard = [sums[name] for sums in self._sums.values() if name in sums]
             if not heard:
                 continue  # no part has a gradient for it, on any rank
-            own = self._sums.get(part, {}).get(name, torch.zeros_like(heard[0]))
+            mine = self._sums.get(part, {}).get(name, torch.zeros_like(heard[0]))
             # What each of many ranks goes back through is its share of the loss times their number.
-            whole = ranks.sum_over_ranks(own.float() / ranks.world_size)
+            whole = ranks.sum_over_ranks(mine.float() / ranks.world_size)
             squares.append(whole.square().sum())
         return float(torch.stack(squares).sum().sqrt())
 

@@ -41,8 +41,8 @@ def main(job: Job) -> None:
             raise UserError(f"{paths.pairs} has no pairs of test prompts: let generators draw `splits: [..., test]`")
         rankings = read_table(paths.pairs / "rankings.parquet", RANKING)
         rankings = rankings[rankings["prompt_id"].isin(pairs["prompt_id"])].reset_index(drop=True)
-        scores, pictures, own = _scores(paths, params, rankings)
-        held_out = HeldOut(pairs, rankings, pictures.rows["generator"], own)
+        scores, pictures, of_this_round = _scores(paths, params, rankings)
+        held_out = HeldOut(pairs, rankings, pictures.rows["generator"], of_this_round)
         metrics = measure(held_out, scores, params.recall_at, params.bootstrap_draws)
         run.summary(metrics)
         ids = pictures.rows.index
@@ -85,8 +85,8 @@ def _scores(
     truth = truths(pools, pictures)
     if truth is not None:
         scores[TRUTH] = truth
-    own = frozenset(read_image_rows(paths.pool)["image_id"])
-    return scores, pictures, own
+    of_this_round = frozenset(read_image_rows(paths.pool)["image_id"])
+    return scores, pictures, of_this_round
 
 
 def truths(pools: Sequence[Path], pictures: Pictures) -> pandas.Series | None:

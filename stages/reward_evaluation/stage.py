@@ -52,10 +52,10 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     from stages.foundations.planned_work import NetworkWork
 
     costs = base_scorer_costs(sections["scorer_base"])
-    pictures, told = pictures_of_a_prompt(sections, address.partition("@")[2])
+    pictures, assumptions = pictures_of_a_prompt(sections, address.partition("@")[2])
     # By the base scorer and by the reward model, which are in memory together.
     flops = 2 * prompts["test"] * pictures * costs.score_flops
-    return NetworkWork(0, 2 * costs.parameters, flops, taken_for_granted=told)
+    return NetworkWork(0, 2 * costs.parameters, flops, taken_for_granted=assumptions)
 
 
 ABOUT = About(

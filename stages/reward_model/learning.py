@@ -133,15 +133,15 @@ def _totals(groups: Sequence[Group]) -> tuple[float, int]:
 def groups_of(pairs: pandas.DataFrame, ratings: pandas.DataFrame) -> list[Group]:
     """A group for each prompt of a `pair` table, by prompt id; ratings by image id as `standardised` gives them."""
     groups = []
-    for _, own in pairs.groupby("prompt_id", sort=True):
-        image_ids = sorted({*own["better_image_id"], *own["worse_image_id"]})
+    for _, rows in pairs.groupby("prompt_id", sort=True):
+        image_ids = sorted({*rows["better_image_id"], *rows["worse_image_id"]})
         place = {name: number for number, name in enumerate(image_ids)}
         groups.append(
             Group(
                 tuple(image_ids),
-                tuple(own["better_image_id"].map(place)),
-                tuple(own["worse_image_id"].map(place)),
-                tuple(own["weight"]),
+                tuple(rows["better_image_id"].map(place)),
+                tuple(rows["worse_image_id"].map(place)),
+                tuple(rows["weight"]),
                 ratings.reindex(image_ids).to_numpy(dtype=float),
             )
         )

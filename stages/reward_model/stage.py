@@ -64,16 +64,16 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     from stages.engines.images.params import pictures_of_a_prompt
     from stages.foundations.planned_work import NetworkWork
 
-    own, costs = sections["reward_model"], base_scorer_costs(sections["scorer_base"])
-    pictures, told = pictures_of_a_prompt(sections, address.partition("@")[2])
-    each = own.epochs * pictures * costs.score_flops
-    learns = 1 - own.frozen_fraction  # frozen layers stand first, so no gradient goes back through them
+    params, costs = sections["reward_model"], base_scorer_costs(sections["scorer_base"])
+    pictures, assumptions = pictures_of_a_prompt(sections, address.partition("@")[2])
+    each = params.epochs * pictures * costs.score_flops
+    learns = 1 - params.frozen_fraction  # frozen layers stand first, so no gradient goes back through them
     return NetworkWork(
         learns * costs.parameters,
-        own.frozen_fraction * costs.parameters,
-        (own.frozen_fraction * prompts["train"] + prompts["validation"]) * each,
+        params.frozen_fraction * costs.parameters,
+        (params.frozen_fraction * prompts["train"] + prompts["validation"]) * each,
         learns * prompts["train"] * each,
-        told,
+        assumptions,
     )
 
 

@@ -93,13 +93,13 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     from stages.engines.image_scorers.config import base_scorer_costs
     from stages.foundations.planned_work import NetworkWork
 
-    own = sections["scorer_base"]
-    costs = base_scorer_costs(own)
-    if own.kind != "train":
+    params = sections["scorer_base"]
+    costs = base_scorer_costs(params)
+    if params.kind != "train":
         return NetworkWork(0, costs.parameters, 0)
     # A caption is read alone, with its picture, and as each false one.
-    one = costs.picture_flops + (2 + own.false_captions) * costs.prompt_flops
-    return NetworkWork(costs.parameters, 0, 0, own.steps * own.batch_captions * one)
+    one = costs.picture_flops + (2 + params.false_captions) * costs.prompt_flops
+    return NetworkWork(costs.parameters, 0, 0, params.steps * params.batch_captions * one)
 
 
 ABOUT = About(

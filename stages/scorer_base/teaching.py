@@ -132,8 +132,8 @@ def _right(outputs: CaptionOutputs) -> dict[str, torch.Tensor]:
     """1 for each false caption that scores below the true one, by both scores."""
     count = len(outputs.images)
     changed = outputs.texts[count:].view(count, -1, outputs.texts.shape[-1])
-    own = (outputs.images * outputs.texts[:count]).sum(-1, keepdim=True)
-    contrast = own > (outputs.images[:, None] * changed).sum(-1)
+    true_score = (outputs.images * outputs.texts[:count]).sum(-1, keepdim=True)
+    contrast = true_score > (outputs.images[:, None] * changed).sum(-1)
     odds = outputs.matching[..., 1] - outputs.matching[..., 0]
     matching = odds[:, :1] > odds[:, 1:-1]  # the last column is of another image, which is easy
     return {"clip": contrast.flatten().float(), "blip": matching.flatten().float()}
@@ -248,8 +248,8 @@ def caption_outputs(scorer: nn.Module, batch: CaptionBatch) -> CaptionOutputs:
     ids, mask = (torch.cat([one, one[:count]]) for one in (batch.ids, batch.mask))
     # Each true caption is also asked of the picture before its own: a mistake that is easier than one changed word.
     seen = torch.cat([hidden, hidden.repeat_interleave(false, 0), hidden.roll(1, 0)])
-    own, changed, other = scorer.matching_logits(seen, Tokens(ids, mask)).split([count, count * false, count])
-    matching = torch.cat([own[:, None], changed.view(count, false, 2), other[:, None]], 1)
+    true, changed, other = scorer.matching_logits(seen, Tokens(ids, mask)).split([count, count * false, count])
+    matching = torch.cat([true[:, None], changed.view(count, false, 2), other[:, None]], 1)
     temperature = scorer.temperature[0].clamp(*TEMPERATURES)
     return CaptionOutputs(image.float(), text.float(), matching.float(), temperature.float())
 

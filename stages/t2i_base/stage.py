@@ -64,13 +64,13 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     from stages.engines.generators.costs import generator_costs
     from stages.foundations.planned_work import NetworkWork
 
-    own = sections["t2i_base"]
-    costs = generator_costs(own)
+    params = sections["t2i_base"]
+    costs = generator_costs(params)
     parameters = costs.unet_parameters + costs.other_parameters
-    if own.kind != "train":
+    if params.kind != "train":
         return NetworkWork(0, parameters, 0, taken_for_granted=costs.assumptions)
-    seen = own.steps // own.validate_every_steps * own.validation_images
-    return NetworkWork(parameters, 0, seen * costs.step_flops, own.steps * own.batch_images * costs.step_flops)
+    seen = params.steps // params.validate_every_steps * params.validation_images
+    return NetworkWork(parameters, 0, seen * costs.step_flops, params.steps * params.batch_images * costs.step_flops)
 
 
 ABOUT = About(

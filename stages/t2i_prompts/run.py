@@ -162,8 +162,8 @@ def read_prompts(name: str, source: PromptFile) -> Iterator[dict[str, Any]]:
         with opened(path, "rb") as file:
             lines = iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")
             for number, line in enumerate(islice(lines, source.max_prompts)):
-                told = {"row_id": f"{name}/{number}", "source": name, "split": source.split}
-                yield {**told, **_prompt_of(line, source.prompt_field)}
+                common = {"row_id": f"{name}/{number}", "source": name, "split": source.split}
+                yield {**common, **_prompt_of(line, source.prompt_field)}
     except FileNotFoundError:
         raise UserError(f"t2i_prompts.sources.{name}: {path} does not exist: correct `path`") from None
     except (OSError, EOFError, zlib.error) as error:

@@ -120,8 +120,8 @@ class ImageScorer(nn.Module):
 
     def encode_prompts(self, prompts: Sequence[str]) -> Tokens:
         """Token ids, cut at `max_text_tokens` and padded to the longest."""
-        found = self.tokenizer.encode_batch(list(prompts))
-        ids, mask = ([getattr(one, name) for one in found] for name in ("ids", "attention_mask"))
+        encoded = self.tokenizer.encode_batch(list(prompts))
+        ids, mask = ([getattr(one, name) for one in encoded] for name in ("ids", "attention_mask"))
         return Tokens(torch.tensor(ids, device=self.device), torch.tensor(mask, device=self.device))
 
     def encode_images(self, images: Tensor) -> Tensor:
@@ -252,20 +252,20 @@ def load_trainable_scorer(folder: Path) -> ImageScorer:
 
 def fill(scorer: ImageScorer, weights: Mapping[str, Tensor]) -> None:
     """Copies the weights into the scorer; ValueError names every one that is missing, left over or of another shape."""
-    own = dict(scorer.named_parameters())
+    parameters = dict(scorer.named_parameters())
     problems = [
-        *(f"{name} is missing" for name in own.keys() - weights.keys()),
-        *(f"{name} is left over" for name in weights.keys() - own.keys()),
+        *(f"{name} is missing" for name in parameters.keys() - weights.keys()),
+        *(f"{name} is left over" for name in weights.keys() - parameters.keys()),
         *(
-            f"{name} has shape {list(weights[name].shape)}, not {list(own[name].shape)}"
-            for name in own.keys() & weights.keys()
-            if own[name].shape != weights[name].shape
+            f"{name} has shape {list(weights[name].shape)}, not {list(parameters[name].shape)}"
+            for name in parameters.keys() & weights.keys()
+            if parameters[name].shape != weights[name].shape
         ),
     ]
     if problems:
         raise ValueError("; ".join(sorted(problems)[:5]) + (f" and {len(problems) - 5} more" * (len(problems) > 5)))
     with torch.no_grad():
-        for name, weight in own.items():
+        for name, weight in parameters.items():
             weight.copy_(weights[name])
 
 
@@ -276,8 +276,8 @@ def save_scorer(scorer: ImageScorer, folder: Path, weights: Mapping[str, Tensor]
     scorer has no parameter for are left out.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    own = dict(scorer.named_parameters())
-    chosen = own if weights is None else {name: weights[name] for name in own}
+    parameters = dict(scorer.named_parameters())
+    chosen = parameters if weights is None else {name: weights[name] for name in parameters}
     save_file(
         {name: weight.detach().float().cpu().contiguous() for name, weight in chosen.items()},
         folder / WEIGHTS,
@@ -328,11 +328,11 @@ def score_pictures(
     scorer: ImageScorer, variants: Sequence[Variant], pictures: Pictures, image_ids: Sequence[str], at_once: int
 ) -> dict[Variant, numpy.ndarray]:
     """Variant -> score of each image id, float64; each picture is encoded once."""
-    found: dict[Variant, list[Tensor]] = {variant: [] for variant in variants}
+    scores: dict[Variant, list[Tensor]] = {variant: [] for variant in variants}
     for start in progress(range(0, len(image_ids), at_once), label=f"score: {', '.join(variants)}", unit="batches"):
         part = image_ids[start : start + at_once]
         hidden = scorer.encode_images(pictures.images(part).to(scorer.device))
         tokens = scorer.encode_prompts(pictures.prompts(part))
         for variant in variants:
-            found[variant].append(scorer.score_encoded(hidden, tokens, variant).double().cpu())
-    return {variant: torch.cat(parts).numpy() for variant, parts in found.items()}
+            scores[variant].append(scorer.score_encoded(hidden, tokens, variant).double().cpu())
+    return {variant: torch.cat(parts).numpy() for variant, parts in scores.items()}

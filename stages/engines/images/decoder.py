@@ -67,8 +67,8 @@ class ImageDecoder:
                 f"(images.memory_mib is {self._params.memory_mib})"
             ) from error
         if answer.failure:
-            told = f"decoding {answer.failure} {answer.ending}".strip()
-            return DecodedImage(None, reason="image_broken", detail=told)
+            detail = f"decoding {answer.failure} {answer.ending}".strip()
+            return DecodedImage(None, reason="image_broken", detail=detail)
         found = answer.value
         if "reason" in found:
             return DecodedImage(None, reason=found["reason"], detail=found["detail"])
