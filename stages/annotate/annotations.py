@@ -222,7 +222,7 @@ def read_checked(file: AnnotationFile) -> bytes:
     return content
 
 
-def json_rows(content: bytes, told: str) -> list[Any]:
+def json_rows(content: bytes, file_name: str) -> list[Any]:
     """The rows of a JSON list or of JSON lines, gzip or not; a line that is not JSON is None.
 
     UserError when it is neither. Half characters, which JSON can hold and UTF-8 cannot, become question marks.
@@ -232,18 +232,18 @@ def json_rows(content: bytes, told: str) -> list[Any]:
             with gzip.open(io.BytesIO(content)) as unpacked:
                 content = unpacked.read(MAX_BYTES + 1)
         except (OSError, EOFError, zlib.error) as error:
-            raise UserError(f"{told} is a damaged gzip file: {error}") from None
+            raise UserError(f"{file_name} is a damaged gzip file: {error}") from None
         if len(content) > MAX_BYTES:
-            raise UserError(f"{told} unpacks to more than {MAX_BYTES >> 20} MiB: split it")
+            raise UserError(f"{file_name} unpacks to more than {MAX_BYTES >> 20} MiB: split it")
     text = content.decode("utf-8", "replace").lstrip("\ufeff")
     if text.lstrip().startswith("["):
         rows = _loads(text)
         if not isinstance(rows, list):
-            raise UserError(f"{told} is not JSON: export it again")
+            raise UserError(f"{file_name} is not JSON: export it again")
         return rows
     rows = [_loads(line) for line in text.split("\n") if line.strip()]
     if not any(isinstance(row, dict) for row in rows):
-        raise UserError(f"{told} is neither a JSON list nor JSON lines")
+        raise UserError(f"{file_name} is neither a JSON list nor JSON lines")
     return rows
 
 
@@ -255,10 +255,10 @@ def _loads(text: str) -> Any:
         return None
 
 
-def ranking_annotations(rows: list[Any], told: str, known: Known) -> Found:
+def ranking_annotations(rows: list[Any], file_name: str, known: Known) -> Found:
     """Rankings of the paper's form; one without `annotator` is anonymous."""
     for number, row in enumerate(rows):
-        row_id = f"{told}:{number}"
+        row_id = f"{file_name}:{number}"
         images, ranks = (row.get("generations"), row.get("ranking")) if isinstance(row, dict) else (None, None)
         if not isinstance(images, list) or not isinstance(ranks, list) or not isinstance(row.get("prompt"), str):
             yield row_id, "malformed_row", "needs `prompt`, `generations` and `ranking`"
@@ -269,17 +269,17 @@ def ranking_annotations(rows: list[Any], told: str, known: Known) -> Found:
             row_id,
             prompt_id(row["prompt"]),
             annotator if isinstance(annotator, str) else "",
-            told,
+            file_name,
             names,
             dict(zip(names, ranks, strict=False)),  # fewer ranks than images: rank_missing
             is_anonymous="annotator" not in row,
         )
 
 
-def vote_annotations(rows: list[Any], told: str, known: Known) -> Found:
+def vote_annotations(rows: list[Any], file_name: str, known: Known) -> Found:
     """Each vote of Rapidata's form is an anonymous ranking of two, whose weight is the voter's score."""
     for number, row in enumerate(rows):
-        row_id = f"{told}:{number}"
+        row_id = f"{file_name}:{number}"
         if not isinstance(row, dict) or not isinstance(row.get("votes"), list):
             yield row_id, "malformed_row", "needs `prompt`, `image_a`, `image_b` and `votes`"
             continue
@@ -304,7 +304,7 @@ def vote_annotations(rows: list[Any], told: str, known: Known) -> Found:
                 vote_id,
                 prompt_id(row["prompt"]),
                 "",
-                told,
+                file_name,
                 images,
                 ranks,
                 weight=vote.get("userScore"),

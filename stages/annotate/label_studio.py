@@ -35,13 +35,13 @@ _SLOT = re.compile(r"slot_(-?\d{1,6})")
 _OF_IMAGE = re.compile(rf"({'|'.join(ASPECTS)}|issues)_(\d+)")
 
 
-def export_annotations(rows: list[Any], told: str) -> Found:
+def export_annotations(rows: list[Any], file_name: str) -> Found:
     """Every annotation and draft of the export. UserError for JSON_MIN, which has lost who said what."""
     if rows and all(isinstance(row, dict) and "annotations" not in row for row in rows):
-        raise UserError(f"{told} is no full export (no `annotations`): export it as JSON, not as JSON-MIN or CSV")
-    # Whatever stands in a task, the next one is read: a broken row is a drop, never the end of the stage.
+        raise UserError(f"{file_name} is no full export (no `annotations`): export it as JSON, not as JSON-MIN or CSV")
+    # A broken task is a counted drop and never the end of the stage.
     for number, task in enumerate(rows):
-        row_id = f"{told}:{task.get('id', number)}" if isinstance(task, dict) else f"{told}:{number}"
+        row_id = f"{file_name}:{task.get('id', number)}" if isinstance(task, dict) else f"{file_name}:{number}"
         data = task.get("data") if isinstance(task, dict) else None
         given = task.get("annotations") if isinstance(task, dict) else None
         if not isinstance(data, dict) or not isinstance(given, list):

@@ -1,4 +1,4 @@
-"""Draws pictures in pieces, so that a run that is killed goes on after the last finished piece.
+"""Draws pictures in pieces, so that a killed run resumes after the last finished piece.
 
 A picture's noise comes from a seed of its prompt and its number alone. So two generators draw the same prompt from the
 same noise, and no picture depends on which others are drawn (but for the order of float sums in a batch).

@@ -25,7 +25,7 @@ class GenerateParams(StrictParams):
     batch_images: int = Field(ge=1)
     """Pictures drawn at once; part of the result in the same way."""
     images_per_shard: int = Field(ge=1)
-    """Pictures of one file and one piece of work: a killed run goes on after the last finished piece."""
+    """Pictures of one file and one piece of work: a killed run resumes after the last finished piece."""
     licence: str
     """Of the pictures; it stands in each row."""
 

@@ -191,8 +191,8 @@ class PreferredImages:
         self.reference.to(device)
 
     def losses(self, outputs: tuple[Tensor, ...], batch: FeedbackBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """`diffusion_preference_loss`, and the share of pairs that the generator leans to as people do."""
+        """`diffusion_preference_loss`, and the share of pairs that the generator orders as people do."""
         better, worse, reference_better, reference_worse = outputs
         losses = diffusion_preference_loss(*outputs, self.beta)
-        leans = (better - reference_better) < (worse - reference_worse)
-        return losses, {"preference/accuracy_train": leans.float().detach()}
+        is_right = (better - reference_better) < (worse - reference_worse)
+        return losses, {"preference/accuracy_train": is_right.float().detach()}

@@ -99,7 +99,7 @@ class ReflParams(OptimizationParams):
     """Of the moving average of the weights, which is measured and saved; 0 takes the weights as they are."""
     evaluate_every_updates: int = Field(ge=1)
     checkpoint_every_updates: int = Field(ge=1)
-    """A killed run goes on from the last checkpoint."""
+    """A killed run resumes from the last checkpoint."""
     measurement: MeasurementParams
 
     @model_validator(mode="after")

@@ -39,7 +39,7 @@ HELD_OUT = "validation/held_out"
 
 @dataclass
 class Learner:
-    """Who learns, from what, and how it is seen."""
+    """The generator that learns, what it learns from, and how it is measured."""
 
     generator: Generator
     """Its U-Net is the trainer's."""
@@ -54,9 +54,9 @@ class Learner:
 def train_with_feedback(
     params: ReflParams, this_round: ReflRound, learner: Learner, checkpoints: Checkpoints, run: Run
 ) -> tuple[Curve, int, Weights]:
-    """Learns for the round's updates; returns the curve, and the chosen update with its weights of the U-Net.
+    """Trains for the round's updates; returns the curve, the chosen update and its weights of the U-Net.
 
-    The curve has a row for each update, and one for update 0, the start. Goes on from the last checkpoint if any.
+    The curve has a row for each update, and one for update 0, the start. Resumes from the last checkpoint, if any.
     """
     kept = KeptWeights(learner, this_round.selection)
     norms = GradientNorms(learner.generator.unet)

@@ -214,7 +214,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 def _network(kind: Any, folder: Path) -> Any:
     """The network in `folder`, every weight of which was found and used; ValueError otherwise."""
-    network, told = kind.from_pretrained(
+    network, report = kind.from_pretrained(
         folder,
         local_files_only=True,
         use_safetensors=True,
@@ -222,7 +222,7 @@ def _network(kind: Any, folder: Path) -> Any:
         output_loading_info=True,
         low_cpu_mem_usage=False,  # what diffusers does without accelerate, which it otherwise says in each run
     )
-    wrong = {name: sorted(map(str, told[name])) for name in ("missing_keys", "unexpected_keys", "mismatched_keys")}
+    wrong = {name: sorted(map(str, report[name])) for name in ("missing_keys", "unexpected_keys", "mismatched_keys")}
     # Old text encoders carry the numbers 0, 1, 2, ... of their positions as a weight.
     wrong["unexpected_keys"] = [name for name in wrong["unexpected_keys"] if not name.endswith("position_ids")]
     if any(wrong.values()):
