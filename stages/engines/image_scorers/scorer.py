@@ -8,7 +8,7 @@ Deviations from ImageReward's code:
 1. Training, evaluation and feedback to a generator call the same function; there, training read the last token.
 2. A picture is encoded once, however many pairs it is in.
 3. Resizing is torch's antialiased bicubic and differentiable; it differs from PIL's by rounding to bytes
-   (tests/engines/image_scorers).
+   (tests/engines/test_image_scorers.py).
 
 On disk a scorer is a folder: weights in safetensors, `scorer.json`, `tokenizer.json`; no pickle, and no hub is asked.
 `Pictures` are what it scores: those of a pool, at its size.
