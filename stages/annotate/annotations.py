@@ -110,6 +110,7 @@ def checked_tables(
             continue
         if max(Counter(ranks).values()) > MOST_IN_SLOT and not one.is_gold:
             warnings["warnings/too_many_in_slot"] += 1
+        # Anonymous votes are all kept: nobody can tell whether two of them are one person's.
         key = (one.task_id, one.annotator_id or f"anonymous {number}", one.is_gold)
         if key in accepted:
             # Stable: where both say the same time, or none, the later one in the file counts.
@@ -118,7 +119,11 @@ def checked_tables(
             accepted[key] = newer
         else:
             accepted[key] = (one, ranks)
-    rankings = [_ranking(one, ranks) for one, ranks in accepted.values()]
+    rankings = [
+        _shared(one)
+        | {"is_gold": one.is_gold, "image_ids": list(one.image_ids), "ranks": ranks, "weight": float(one.weight)}
+        for one, ranks in accepted.values()
+    ]
     ratings = [row for one, _ in accepted.values() for row in _ratings(one)]
     return (
         pandas.DataFrame(rankings, columns=RANKING.names),
@@ -183,18 +188,7 @@ def _drop(funnel: Funnel, one: Annotation, reason: str, detail: str) -> None:
 
 
 def _shared(one: Annotation) -> dict[str, Any]:
-    return {
-        "task_id": one.task_id,
-        "prompt_id": one.prompt_id,
-        "annotator_id": one.annotator_id,
-        "source": one.source,
-        "seconds": one.seconds,
-    }
-
-
-def _ranking(one: Annotation, ranks: list[int]) -> dict[str, Any]:
-    said = {"is_gold": one.is_gold, "image_ids": list(one.image_ids), "ranks": ranks, "weight": float(one.weight)}
-    return _shared(one) | said
+    return {name: getattr(one, name) for name in ("task_id", "prompt_id", "annotator_id", "source", "seconds")}
 
 
 def _ratings(one: Annotation) -> list[dict[str, Any]]:
@@ -228,7 +222,7 @@ def read_checked(file: AnnotationFile) -> bytes:
     return content
 
 
-def json_rows(content: bytes, told: str) -> list[Any]:
+def json_rows(content: bytes, file_name: str) -> list[Any]:
     """The rows of a JSON list or of JSON lines, gzip or not; a line that is not JSON is None.
 
     UserError when it is neither. Half characters, which JSON can hold and UTF-8 cannot, become question marks.
@@ -238,18 +232,18 @@ def json_rows(content: bytes, told: str) -> list[Any]:
             with gzip.open(io.BytesIO(content)) as unpacked:
                 content = unpacked.read(MAX_BYTES + 1)
         except (OSError, EOFError, zlib.error) as error:
-            raise UserError(f"{told} is a damaged gzip file: {error}") from None
+            raise UserError(f"{file_name} is a damaged gzip file: {error}") from None
         if len(content) > MAX_BYTES:
-            raise UserError(f"{told} unpacks to more than {MAX_BYTES >> 20} MiB: split it")
+            raise UserError(f"{file_name} unpacks to more than {MAX_BYTES >> 20} MiB: split it")
     text = content.decode("utf-8", "replace").lstrip("\ufeff")
     if text.lstrip().startswith("["):
         rows = _loads(text)
         if not isinstance(rows, list):
-            raise UserError(f"{told} is not JSON: export it again")
+            raise UserError(f"{file_name} is not JSON: export it again")
         return rows
     rows = [_loads(line) for line in text.split("\n") if line.strip()]
     if not any(isinstance(row, dict) for row in rows):
-        raise UserError(f"{told} is neither a JSON list nor JSON lines")
+        raise UserError(f"{file_name} is neither a JSON list nor JSON lines")
     return rows
 
 
@@ -261,10 +255,10 @@ def _loads(text: str) -> Any:
         return None
 
 
-def ranking_annotations(rows: list[Any], told: str, known: Known) -> Found:
+def ranking_annotations(rows: list[Any], file_name: str, known: Known) -> Found:
     """Rankings of the paper's form; one without `annotator` is anonymous."""
     for number, row in enumerate(rows):
-        row_id = f"{told}:{number}"
+        row_id = f"{file_name}:{number}"
         images, ranks = (row.get("generations"), row.get("ranking")) if isinstance(row, dict) else (None, None)
         if not isinstance(images, list) or not isinstance(ranks, list) or not isinstance(row.get("prompt"), str):
             yield row_id, "malformed_row", "needs `prompt`, `generations` and `ranking`"
@@ -275,17 +269,17 @@ def ranking_annotations(rows: list[Any], told: str, known: Known) -> Found:
             row_id,
             prompt_id(row["prompt"]),
             annotator if isinstance(annotator, str) else "",
-            told,
+            file_name,
             names,
             dict(zip(names, ranks, strict=False)),  # fewer ranks than images: rank_missing
             is_anonymous="annotator" not in row,
         )
 
 
-def vote_annotations(rows: list[Any], told: str, known: Known) -> Found:
+def vote_annotations(rows: list[Any], file_name: str, known: Known) -> Found:
     """Each vote of Rapidata's form is an anonymous ranking of two, whose weight is the voter's score."""
     for number, row in enumerate(rows):
-        row_id = f"{told}:{number}"
+        row_id = f"{file_name}:{number}"
         if not isinstance(row, dict) or not isinstance(row.get("votes"), list):
             yield row_id, "malformed_row", "needs `prompt`, `image_a`, `image_b` and `votes`"
             continue
@@ -310,7 +304,7 @@ def vote_annotations(rows: list[Any], told: str, known: Known) -> Found:
                 vote_id,
                 prompt_id(row["prompt"]),
                 "",
-                told,
+                file_name,
                 images,
                 ranks,
                 weight=vote.get("userScore"),
@@ -335,8 +329,8 @@ class Task:
 def by_prompt(images: pandas.DataFrame) -> dict[str, list[tuple[str, str]]]:
     """Prompt id -> (image id, generator) of each of its images."""
     return {
-        str(name): list(zip(own["image_id"], own["generator"], strict=True))
-        for name, own in images.groupby("prompt_id", sort=True)
+        str(name): list(zip(rows["image_id"], rows["generator"], strict=True))
+        for name, rows in images.groupby("prompt_id", sort=True)
     }
 
 
@@ -353,8 +347,8 @@ def set_tasks(
         left: dict[str, list[str]] = {}
         for image_id, generator in sorted(images[prompt]):
             left.setdefault(generator, []).append(image_id)
-        for own in left.values():
-            drawn.shuffle(own)
+        for image_ids in left.values():
+            drawn.shuffle(image_ids)
         mixed = []  # one of each generator in turn: a task is to compare generators, not draws of one
         while any(left.values()):
             turn = [name for name in sorted(left) if left[name]]

@@ -24,8 +24,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas
-
 from stages.annotate.annotations import MOST_POINTS, SLOTS, Annotation, Found, Refused, by_prompt, set_tasks
 from stages.engines.images.shards import pixels_of, png_of, read_image_rows, read_shards
 from stages.foundations.errors import UserError
@@ -37,13 +35,13 @@ _SLOT = re.compile(r"slot_(-?\d{1,6})")
 _OF_IMAGE = re.compile(rf"({'|'.join(ASPECTS)}|issues)_(\d+)")
 
 
-def export_annotations(rows: list[Any], told: str) -> Found:
+def export_annotations(rows: list[Any], file_name: str) -> Found:
     """Every annotation and draft of the export. UserError for JSON_MIN, which has lost who said what."""
     if rows and all(isinstance(row, dict) and "annotations" not in row for row in rows):
-        raise UserError(f"{told} is no full export (no `annotations`): export it as JSON, not as JSON-MIN or CSV")
-    # Whatever stands in a task, the next one is read: a broken row is a drop, never the end of the stage.
+        raise UserError(f"{file_name} is no full export (no `annotations`): export it as JSON, not as JSON-MIN or CSV")
+    # A broken task is a counted drop and never the end of the stage.
     for number, task in enumerate(rows):
-        row_id = f"{told}:{task.get('id', number)}" if isinstance(task, dict) else f"{told}:{number}"
+        row_id = f"{file_name}:{task.get('id', number)}" if isinstance(task, dict) else f"{file_name}:{number}"
         data = task.get("data") if isinstance(task, dict) else None
         given = task.get("annotations") if isinstance(task, dict) else None
         if not isinstance(data, dict) or not isinstance(given, list):
@@ -168,8 +166,6 @@ def completed_by(annotator_id: str) -> int | str:
     return int(name) if name.isdecimal() and str(int(name)) == name else name
 
 
-FEWEST, MOST = 2, 9
-"""Images of a task; the paper has 4 to 9."""
 _QUESTIONS = dict(
     zip(ASPECTS, ("Overall", "Follows the prompt", "Fidelity: no flaws, whatever was asked for"), strict=True)
 )
@@ -181,8 +177,9 @@ def labelling_configuration(images: int) -> str:
     The style hides the ids that Label Studio 1.23 writes under each picture of the ranking: they push the slots apart.
     """
     blocks = "\n".join(map(_image_block, range(1, images + 1)))
+    words = {1: " (best)", SLOTS: " (worst)"}
     buckets = "\n".join(
-        f'      <Bucket name="slot_{slot}" title="{slot}{_slot_words(slot)}"/>' for slot in range(1, SLOTS + 1)
+        f'      <Bucket name="slot_{slot}" title="{slot}{words.get(slot, "")}"/>' for slot in range(1, SLOTS + 1)
     )
     return f"""<View>
   <Style>
@@ -202,10 +199,6 @@ def labelling_configuration(images: int) -> str:
   </Ranker>
 </View>
 """
-
-
-def _slot_words(slot: int) -> str:
-    return {1: " (best)", SLOTS: " (worst)"}.get(slot, "")
 
 
 def _image_block(number: int) -> str:
@@ -305,8 +298,8 @@ def export_annotated(pool: Path, annotations: Path, out: Path, address: str) -> 
             labelling_task(row["prompt_id"], prompts[row["prompt_id"]], shown, _addresses(shown, address))
             | {"annotations": []},
         )
-        own = [] if row["is_gold"] else rated[row["task_id"], row["annotator_id"]]
-        task["annotations"].append(exported_annotation(row, own, task["data"]["image_ids"]))
+        of_row = [] if row["is_gold"] else rated[row["task_id"], row["annotator_id"]]
+        task["annotations"].append(exported_annotation(row, of_row, task["data"]["image_ids"]))
     return _write(list(tasks.values()), pool, out)
 
 
@@ -324,17 +317,14 @@ def _write(tasks: list[dict[str, Any]], pool: Path, out: Path) -> dict[str, int]
         groups[len(task["data"]["image_ids"])].append(task)
     wanted = {name for task in tasks for name in task["data"]["image_ids"]}
     with replace_folder(out) as folder:
-        for count, own in groups.items():
+        for count, group in groups.items():
             place = folder / f"{count}_images"
-            write_json(place / "tasks.json", own)
+            write_json(place / "tasks.json", group)
             write_text_atomically(place / "labelling.xml", labelling_configuration(count))
+        (folder / "images").mkdir()
         for frame in read_shards(pool):
-            _write_pictures(frame[frame["image_id"].isin(wanted)], folder / "images")
+            for row in frame[frame["image_id"].isin(wanted)].itertuples():
+                # No atomic write: the whole folder is put in place at the end.
+                (folder / "images" / f"{row.image_id}.png").write_bytes(png_of(pixels_of(row.png)))
     counts = Counter(len(task["data"]["image_ids"]) for task in tasks)
     return {f"{count}_images": tasks_of for count, tasks_of in sorted(counts.items())}
-
-
-def _write_pictures(frame: pandas.DataFrame, folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
-    for name, png in zip(frame["image_id"], frame["png"], strict=True):
-        (folder / f"{name}.png").write_bytes(png_of(pixels_of(png)))  # the whole folder is put in place at the end

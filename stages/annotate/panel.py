@@ -15,7 +15,7 @@ from itertools import product
 from typing import NamedTuple
 
 from stages.annotate.annotations import MOST_IN_SLOT, MOST_POINTS, SLOTS, Annotation, Task
-from stages.annotate.params import PanelAnnotations
+from stages.annotate.stage import PanelAnnotations
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import ASPECTS
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas
 
@@ -18,8 +19,8 @@ from stages.annotate.annotations import (
     vote_annotations,
 )
 from stages.annotate.label_studio import export_annotations
-from stages.annotate.params import AnnotateParams, LabelStudioAnnotations, PanelAnnotations, RankingFile, VoteFile
-from stages.engines.images.params import AnnotationFile, RankingRoundParams
+from stages.annotate.stage import AnnotateParams, LabelStudioAnnotations, PanelAnnotations, RankingFile, VoteFile
+from stages.engines.images.params import RankingRoundParams
 from stages.engines.images.shards import pixels_of, read_image_rows, read_shards
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
@@ -34,12 +35,12 @@ def main(job: Job) -> None:
     """Reads or simulates what is said of the round's images, checks it, writes the tables; metrics last."""
     paths = job.paths
     params: AnnotateParams = job.sections["annotate"]
-    own: RankingRoundParams = job.sections["ranking_rounds"]
+    this_round: RankingRoundParams = job.sections["ranking_rounds"]
     prompts = read_table(paths.prompts, PROMPT)
     images = read_image_rows(paths.pool)
     known = known_from(prompts, images)
     with track(job.attempt(round=job.item)) as run:
-        said = _said(params, own, known, prompts, images, job)
+        said = _said(params, this_round, known, prompts, images, job)
         rankings, ratings, funnel, warnings = checked_tables(said, known)
         metrics = {
             **funnel.metrics(len(rankings)),
@@ -73,7 +74,7 @@ def known_from(prompts: pandas.DataFrame, images: pandas.DataFrame) -> Known:
 
 def _said(
     params: AnnotateParams,
-    own: RankingRoundParams,
+    this_round: RankingRoundParams,
     known: Known,
     prompts: pandas.DataFrame,
     images: pandas.DataFrame,
@@ -83,14 +84,11 @@ def _said(
         case PanelAnnotations() as panel:
             return _by_panel(panel, prompts, images, job)
         case LabelStudioAnnotations():
-            file = _file_of(own, job)
-            return export_annotations(json_rows(read_checked(file), file.path), Path(file.path).name)
+            return export_annotations(*_rows_of(this_round, job))
         case RankingFile():
-            file = _file_of(own, job)
-            return ranking_annotations(json_rows(read_checked(file), file.path), Path(file.path).name, known)
+            return ranking_annotations(*_rows_of(this_round, job), known)
         case VoteFile():
-            file = _file_of(own, job)
-            return vote_annotations(json_rows(read_checked(file), file.path), Path(file.path).name, known)
+            return vote_annotations(*_rows_of(this_round, job), known)
 
 
 def _by_panel(params: PanelAnnotations, prompts: pandas.DataFrame, images: pandas.DataFrame, job: Job) -> Found:
@@ -113,10 +111,12 @@ def _by_panel(params: PanelAnnotations, prompts: pandas.DataFrame, images: panda
     return annotate_tasks(tasks, seen, truths, splits, params, job.seed)
 
 
-def _file_of(own: RankingRoundParams, job: Job) -> AnnotationFile:
-    if own.annotations is None:
+def _rows_of(this_round: RankingRoundParams, job: Job) -> tuple[list[Any], str]:
+    """Rows and name of the round's annotation file."""
+    if this_round.annotations is None:
         raise UserError(
             f"{job.paths.params}: ranking_rounds.{job.item}.annotations is null: name the file, "
             "or set annotate.kind panel"
         )
-    return own.annotations
+    path = Path(this_round.annotations.path)
+    return json_rows(read_checked(this_round.annotations), this_round.annotations.path), path.name

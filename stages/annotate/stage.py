@@ -1,10 +1,70 @@
-"""What stage `annotate` runs with, and what others may ask of it."""
+"""Stage `annotate`: its section, what it runs with, and what others may ask of it."""
 
 from __future__ import annotations
 
-from stages.annotate.params import AnnotateParams
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
 from stages.engines.images.params import RankingRoundParams
+from stages.foundations.params import StrictParams
 from stages.foundations.stage import About, FunnelStep, Sections, Stage
+
+
+class PanelAnnotations(StrictParams):
+    """Simulated annotators who see the truth of the shape world through their own taste and noise."""
+
+    kind: Literal["panel"]
+    annotators: int = Field(ge=2)
+    careless: int = Field(ge=0)
+    """Of these annotators, how many answer most tasks without looking."""
+    careless_share: float = Field(ge=0, le=1)
+    """Of a careless annotator's tasks, how many are answered at random; ranks and ratings independently."""
+    noise: float = Field(ge=0)
+    """Standard deviation with which an annotator sees alignment and fidelity, which lie in [0, 1]."""
+    images_per_task: int = Field(ge=2, le=9)
+    """Images that are ranked side by side; the paper has 4 to 9."""
+    tasks_per_prompt: int = Field(ge=1)
+    """At most so many of a prompt, each of other images."""
+    annotators_per_task: int = Field(ge=1)
+    """Of a shared task, and of every task of a test prompt."""
+    shared_fraction: float = Field(ge=0, le=1)
+    """Tasks of other prompts that are shared; the rest have one annotator each, as in the paper."""
+    gold_tasks: int = Field(ge=0)
+    """Tasks that every annotator does and whose answer is known: those of train prompts with the widest truth."""
+    gold_margin: float = Field(ge=0)
+    """Truths less apart than this are a tie in the known answer."""
+
+    @model_validator(mode="after")
+    def _has_enough_annotators(self) -> PanelAnnotations:
+        if max(self.careless, self.annotators_per_task) > self.annotators:
+            raise ValueError("careless and annotators_per_task must not exceed annotators")
+        return self
+
+
+class LabelStudioAnnotations(StrictParams):
+    """The full JSON export of Label Studio, of tasks that `retrace annotations export` has written."""
+
+    kind: Literal["label_studio"]
+
+
+class RankingFile(StrictParams):
+    """JSON or JSON lines of the paper's form: `prompt`, `generations` (images), `ranking` (1 is best); `annotator`."""
+
+    kind: Literal["rankings"]
+
+
+class VoteFile(StrictParams):
+    """JSON or JSON lines of Rapidata's form: `prompt`, `image_a`, `image_b`, `votes` of {votedFor, userScore}."""
+
+    kind: Literal["votes"]
+
+
+AnnotateParams = Annotated[
+    PanelAnnotations | LabelStudioAnnotations | RankingFile | VoteFile, Field(discriminator="kind")
+]
+"""Section `annotate`."""
+
 
 STAGE = Stage(
     sections={"seed": int, "annotate": AnnotateParams, "ranking_rounds": dict[str, RankingRoundParams]},
@@ -46,8 +106,8 @@ def _contradictions(sections: Sections) -> list[str]:
         f"ranking_rounds.{name}.annotations must be null with annotate.kind panel"
         if is_panel
         else f"ranking_rounds.{name}.annotations is null, annotate.kind {sections['annotate'].kind} needs a file"
-        for name, own in sections["ranking_rounds"].items()
-        if (own.annotations is None) != is_panel
+        for name, one in sections["ranking_rounds"].items()
+        if (one.annotations is None) != is_panel
     ]
 
 

@@ -1,4 +1,4 @@
-"""Draws pictures in pieces, so that a run that is killed goes on after the last finished piece.
+"""Draws pictures in pieces, so that a killed run resumes after the last finished piece.
 
 A picture's noise comes from a seed of its prompt and its number alone. So two generators draw the same prompt from the
 same noise, and no picture depends on which others are drawn (but for the order of float sums in a batch).
@@ -26,86 +26,60 @@ from stages.foundations.job import Job
 from stages.foundations.metrics import write_metrics
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import PROMPT, read_table
-from stages.generate.params import GenerateParams, GeneratorParams
+from stages.generate.stage import GenerateParams, GeneratorParams
 from stages.observe.progress import progress
-from stages.observe.tracking import Run, track
+from stages.observe.tracking import track
 
 Row = dict[str, Any]
 
 
 def main(job: Job) -> None:
-    """Reads the prompts, draws the pictures and writes them, metrics last."""
+    """Reads the prompts, draws the pictures piece by piece and writes them, metrics last."""
     paths = job.paths
     params: GenerateParams = job.sections["generate"]
-    own: GeneratorParams = job.sections["generators"]
-    seed = job.seed
-    prompts = chosen_prompts(read_table(paths.prompts, PROMPT), own)
+    drawing: GeneratorParams = job.sections["generators"]
+    prompts = read_table(paths.prompts, PROMPT)
+    prompts = prompts[prompts["split"].isin(drawing.splits)]
+    if prompts.empty:
+        raise UserError(f"no prompt is in the splits {drawing.splits}: correct `generators.<name>.splits`")
+    # A prompt's pictures stand together. The seed does not know the generator: all of a recipe start from equal noise.
+    wanted = [
+        {**row, "seed": derive_seed(job.seed, "image", row["prompt_id"], index)}
+        for row in prompts[["prompt_id", "prompt"]].to_dict("records")
+        for index in range(drawing.images_per_prompt)
+    ]
     torch.set_num_threads(params.threads)
     # The name is no part of a picture: it stands in the rows, and the attempt must be another for each.
     attempt = job.attempt(policy=job.item)
     with track(attempt) as run:
         generator = load_generator(paths.generator, pick_device(params.device))
-        pieces = draw_pieces(prompts, params, own, job.item, seed, generator, attempt.scratch, run)
+        starts = range(0, len(wanted), params.images_per_shard)
+        pieces = [attempt.scratch / SHARD.format(number) for number in range(len(starts))]
+        for number, start in enumerate(progress(starts, label=f"generate {job.item}", unit="pieces")):
+            if are_whole(pieces[number]):
+                continue
+            piece = wanted[start : start + params.images_per_shard]
+            with run.phase("draw"):
+                write_shard(_drawn(piece, params, drawing, job.item, generator), attempt.scratch, number)
+                seal(pieces[number])
+            run.log({"progress/images": start + len(piece)}, step=number)
         with replace_folder(paths.images) as folder:
-            for piece in pieces:
-                shutil.copy(piece, folder)
-        metrics = {"images/kept": len(prompts) * own.images_per_prompt, "images/prompts": len(prompts)}
-        metrics |= truth_of(paths.images, prompts)
+            for file in pieces:
+                shutil.copy(file, folder)
+        metrics = {"images/kept": len(wanted), "images/prompts": len(prompts), **truth_of(paths.images, prompts)}
         run.summary(metrics)
         write_metrics(paths.metrics, metrics)
         for file in attempt.scratch.iterdir():  # the pieces, and one that a killed run had half written
             file.unlink()
 
 
-def chosen_prompts(prompts: pandas.DataFrame, own: GeneratorParams) -> pandas.DataFrame:
-    """The rows of the splits that this generator draws, in the order of the table; UserError where there are none."""
-    rows = prompts[prompts["split"].isin(own.splits)]
-    if rows.empty:
-        raise UserError(f"no prompt is in the splits {own.splits}: correct `generators.<name>.splits`")
-    return rows
-
-
-def image_seed(seed: int, prompt_id: str, index: int) -> int:
-    """The seed of picture `index` (from 0) of a prompt: the same for every generator of a recipe."""
-    return derive_seed(seed, "image", prompt_id, index)
-
-
-def draw_pieces(
-    prompts: pandas.DataFrame,
-    params: GenerateParams,
-    own: GeneratorParams,
-    name: str,
-    seed: int,
-    generator: Generator,
-    scratch: Path,
-    run: Run,
-) -> list[Path]:
-    """Shards of the `image` table in `scratch`, in order: a prompt's pictures stand together."""
-    wanted = [
-        {**row, "seed": image_seed(seed, row["prompt_id"], index)}
-        for row in prompts[["prompt_id", "prompt"]].to_dict("records")
-        for index in range(own.images_per_prompt)
-    ]
-    starts = range(0, len(wanted), params.images_per_shard)
-    pieces = [scratch / SHARD.format(number) for number in range(len(starts))]
-    for number, start in enumerate(progress(starts, label=f"generate {name}", unit="pieces")):
-        if are_whole(pieces[number]):
-            continue
-        with run.phase("draw"):
-            piece = wanted[start : start + params.images_per_shard]
-            write_shard(_drawn(piece, params, own, name, generator), scratch, number)
-            seal(pieces[number])
-        run.log({"progress/images": start + len(piece)}, step=number)
-    return pieces
-
-
 def _drawn(
-    wanted: list[Row], params: GenerateParams, own: GeneratorParams, name: str, generator: Generator
+    wanted: list[Row], params: GenerateParams, drawing: GeneratorParams, name: str, generator: Generator
 ) -> Iterator[Row]:
     left = iter(wanted)
     while batch := list(islice(left, params.batch_images)):
         pictures = generator.draw(
-            [row["prompt"] for row in batch], [row["seed"] for row in batch], own.steps, own.guidance
+            [row["prompt"] for row in batch], [row["seed"] for row in batch], drawing.steps, drawing.guidance
         )
         for row, pixels in zip(batch, pictures, strict=True):
             yield image_row(pixels, **row, generator=name, source="generated", licence=params.licence)

@@ -1,15 +1,54 @@
-"""What stage `generate` runs with, and what others may ask of it."""
+"""Stage `generate`: its section, what it runs with, and what others may ask of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from pydantic import Field, StringConstraints
+
+from stages.foundations.params import StrictParams
 from stages.foundations.stage import About, Sections, Stage
-from stages.generate.params import GenerateParams, GeneratorsParams
 
 if TYPE_CHECKING:
     from stages.foundations.planned_work import NetworkWork
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class GenerateParams(StrictParams):
+    """Section `generate`: how pictures are drawn, whichever generator draws them."""
+
+    device: Literal["auto", "cpu", "cuda"]
+    threads: int = Field(ge=1)
+    """CPU threads; part of the result, because the order of float additions depends on it."""
+    batch_images: int = Field(ge=1)
+    """Pictures drawn at once; part of the result in the same way."""
+    images_per_shard: int = Field(ge=1)
+    """Pictures of one file and one piece of work: a killed run resumes after the last finished piece."""
+    licence: str
+    """Of the pictures; it stands in each row."""
+
+
+class GeneratorParams(StrictParams):
+    """One entry of section `generators`: pictures that are drawn under a name of their own."""
+
+    generator: Name
+    """Folder under data/generators: `base`, or the name of a ReFL round."""
+    ranking_round: Name
+    """The round of annotation that ranks these pictures."""
+    steps: int = Field(ge=1)
+    """DDIM steps."""
+    guidance: float = Field(ge=0)
+    """Classifier-free guidance: 1 is none, 0 ignores the prompt."""
+    images_per_prompt: int = Field(ge=1)
+    splits: list[Literal["train", "validation", "test"]] = Field(min_length=1)
+    """Prompts of these splits."""
+
+
+GeneratorsParams = dict[Name, GeneratorParams]
+"""Section `generators`."""
+
 
 STAGE = Stage(
     sections={"seed": int, "generate": GenerateParams, "generators": GeneratorsParams},
@@ -27,10 +66,10 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     from stages.engines.generators.costs import generator_costs
     from stages.foundations.planned_work import NetworkWork
 
-    own, costs = sections["generators"][address.partition("@")[2]], generator_costs(sections["t2i_base"])
-    images = sum(prompts[split] for split in own.splits) * own.images_per_prompt
+    drawing, costs = sections["generators"][address.partition("@")[2]], generator_costs(sections["t2i_base"])
+    images = sum(prompts[split] for split in drawing.splits) * drawing.images_per_prompt
     held = costs.unet_parameters + costs.other_parameters
-    return NetworkWork(0, held, images * costs.draw_flops(own.steps, own.guidance))
+    return NetworkWork(0, held, images * costs.draw_flops(drawing.steps, drawing.guidance))
 
 
 ABOUT = About(

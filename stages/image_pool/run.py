@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from stages.engines.images.decoder import ImageDecoder
 from stages.engines.images.params import ForeignImages, ImageParams, RankingRoundParams
-from stages.engines.images.shards import image_id, image_row, read_shards, write_shards, written_shards
+from stages.engines.images.shards import image_id, image_row, read_image_rows, read_shards, write_shards, written_shards
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
 from stages.foundations.job import Job
@@ -25,29 +25,24 @@ def main(job: Job) -> None:
     """Decodes the round's images, writes the pool and the dropped rows, metrics last; UserError when none is left."""
     paths = job.paths
     params: ImageParams = job.sections["images"]
-    own: RankingRoundParams = job.sections["ranking_rounds"]
+    this_round: RankingRoundParams = job.sections["ranking_rounds"]
     prompts = read_table(paths.prompts, PROMPT)
     with track(job.attempt(round=job.item)) as run:
-        intake = Intake(dict(zip(prompts["prompt_id"], prompts["prompt"], strict=True)), params)
-        sources = [generated_entries(paths.generated)]
-        if own.foreign is not None:
-            sources.append(foreign_entries(own.foreign, int(params.max_file_mib * 2**20)))
-        with_images: set[str] = set()
-
-        def rows() -> Iterator[dict[str, Any]]:
-            for row in intake.rows(*sources):
-                with_images.add(row["prompt_id"])
-                yield row
-
-        kept = write_shards(rows(), paths.pool, params.images_per_shard)
-        counts = intake.funnel.metrics(kept)
+        entries = generated_entries(paths.generated)
+        if this_round.foreign is not None:
+            entries = chain(entries, foreign_entries(this_round.foreign, int(params.max_file_mib * 2**20)))
+        funnel, noted = Funnel("image_pool", 0), Counter[str]()
+        known = dict(zip(prompts["prompt_id"], prompts["prompt"], strict=True))
+        kept = write_shards(sound_images(entries, known, params, funnel, noted), paths.pool, params.images_per_shard)
+        counts = funnel.metrics(kept)
         if not kept:
             raise UserError(
                 f"round `{job.item}` has no image ({counts}): name it as `ranking_round` of a generator, or give "
                 f"ranking_rounds.{job.item}.foreign"
             )
-        metrics = {**counts, **intake.counts, "prompts/with_images": len(with_images)}
-        write_table(intake.funnel.dropped_frame(), paths.dropped, DROPPED)
+        with_images = read_image_rows(paths.pool)["prompt_id"].nunique()
+        metrics = {**counts, **noted, "prompts/with_images": with_images}
+        write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
         write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
         run.summary(metrics)
 
@@ -115,51 +110,42 @@ def _read_line(line: str, root: Path, max_bytes: int) -> Entry:
     return entry | {"content": content}
 
 
-class Intake:
-    """Goes through entries once; what it has counted stands in `dropped`, `counts` and `rows_in` afterwards."""
-
-    def __init__(self, prompts: Mapping[str, str], params: ImageParams) -> None:
-        self._prompts, self._params = prompts, params
-        self._seen: dict[str, str] = {}
-        self.funnel = Funnel("image_pool", 0)
-        self.counts: Counter[str] = Counter()
-
-    def rows(self, *entries: Iterator[Entry]) -> Iterator[dict[str, Any]]:
-        """The rows of the pool, in the entries' order."""
-        with ImageDecoder(self._params) as decoder:
-            left = chain(*entries)
-            while part := list(islice(left, AT_ONCE)):
-                yield from self._decoded(part, decoder)
-
-    def _decoded(self, part: Sequence[Entry], decoder: ImageDecoder) -> Iterator[dict[str, Any]]:
-        for entry in part:
-            self.funnel.rows_in += 1
-            if "reason" not in entry and self._prompts.get(entry["prompt_id"]) != entry["prompt"]:
-                entry |= {"reason": "unknown_prompt", "detail": f"the table of prompts lacks {entry['prompt'][:100]!r}"}
-        asked = [entry for entry in part if "reason" not in entry]
-        # Generated ones too go through the confined workers: the shards may be somebody else's.
-        found = decoder.decode([entry["content"] for entry in asked])
-        for entry, image in zip(asked, found, strict=True):
-            if image.pixels is None:
-                entry |= {"reason": image.reason, "detail": image.detail}
-                continue
-            name = image_id(image.pixels)
-            if name in self._seen:
-                entry |= {"reason": "duplicate_image", "detail": f"the pixels of {self._seen[name]}"}
-                continue
-            self._seen[name] = entry["source"] if entry["is_foreign"] else name
-            self.counts.update(f"image_mode/{change}" for change in image.changes)
-            self.counts["images/foreign" if entry["is_foreign"] else "images/generated"] += 1
-            if entry["is_foreign"] and not _is_named(entry["source"], image.form):
-                self.counts["image_mode/mislabelled"] += 1
-            said = {key: entry[key] for key in ("prompt_id", "prompt", "generator", "source", "licence")}
-            sha256 = hashlib.sha256(entry["content"]).hexdigest()
-            yield image_row(image.pixels, seed=entry["seed"], **said) | {"file_sha256": sha256}
-        for entry in part:
-            if "reason" in entry:
-                told = {key: value for key, value in entry.items() if key not in ("content", "reason", "detail")}
-                name = entry["name"] or entry["image_id"]
-                self.funnel.drop(told, entry["reason"], entry["detail"], name)
+def sound_images(
+    entries: Iterator[Entry], prompts: Mapping[str, str], params: ImageParams, funnel: Funnel, noted: Counter[str]
+) -> Iterator[dict[str, Any]]:
+    """The rows of the pool, in the entries' order; `funnel` gets the others, `noted` what was unusual."""
+    names: dict[str, str] = {}
+    """Image id -> what the first image with these pixels was called."""
+    with ImageDecoder(params) as decoder:
+        while part := list(islice(entries, AT_ONCE)):
+            for entry in part:
+                funnel.rows_in += 1
+                if "reason" not in entry and prompts.get(entry["prompt_id"]) != entry["prompt"]:
+                    detail = f"the table of prompts lacks {entry['prompt'][:100]!r}"
+                    entry |= {"reason": "unknown_prompt", "detail": detail}
+            asked = [entry for entry in part if "reason" not in entry]
+            # Generated ones too go through the confined workers: the shards may be somebody else's.
+            found = decoder.decode([entry["content"] for entry in asked])
+            for entry, image in zip(asked, found, strict=True):
+                if image.pixels is None:
+                    entry |= {"reason": image.reason, "detail": image.detail}
+                    continue
+                name = image_id(image.pixels)
+                if name in names:
+                    entry |= {"reason": "duplicate_image", "detail": f"the pixels of {names[name]}"}
+                    continue
+                names[name] = entry["source"] if entry["is_foreign"] else name
+                noted.update(f"image_mode/{change}" for change in image.changes)
+                noted["images/foreign" if entry["is_foreign"] else "images/generated"] += 1
+                if entry["is_foreign"] and not _is_named(entry["source"], image.form):
+                    noted["image_mode/mislabelled"] += 1
+                said = {key: entry[key] for key in ("prompt_id", "prompt", "generator", "seed", "source", "licence")}
+                sha256 = hashlib.sha256(entry["content"]).hexdigest()
+                yield image_row(image.pixels, **said) | {"file_sha256": sha256}
+            for entry in part:
+                if "reason" in entry:
+                    row = {key: value for key, value in entry.items() if key not in ("content", "reason", "detail")}
+                    funnel.drop(row, entry["reason"], entry["detail"], entry["name"] or entry["image_id"])
 
 
 def _is_named(path: str, form: str) -> bool:

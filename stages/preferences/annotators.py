@@ -9,7 +9,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import combinations
 
 import numpy
 import pandas
@@ -22,16 +23,11 @@ from stages.algorithms.preference_agreement import (
     rank_consistency,
 )
 from stages.foundations.tables import ANNOTATOR, ASPECTS
-from stages.preferences.params import AnnotatorRules
+from stages.preferences.stage import AnnotatorRules
 
 CHANCE = 0.5
 Ratings = Mapping[tuple[str, str], Mapping[str, float]]
 """(task, annotator) -> image -> overall rating."""
-
-
-def is_of_gold_task(rankings: pandas.DataFrame) -> pandas.Series:
-    """Rows of tasks that have a reference answer, the reference itself included."""
-    return rankings["task_id"].isin(rankings.loc[rankings["is_gold"], "task_id"])
 
 
 def overall_ratings(ratings: pandas.DataFrame) -> Ratings:
@@ -51,21 +47,18 @@ def ranks_of(row: pandas.Series | Mapping[str, object]) -> dict[str, float]:
 
 def judge_annotators(rankings: pandas.DataFrame, ratings: pandas.DataFrame, rules: AnnotatorRules) -> pandas.DataFrame:
     """The annotator table, sorted by name. Reference answers are nobody's work, anonymous votes have no annotator."""
-    own = rankings[~rankings["is_gold"] & (rankings["annotator_id"] != "")]
+    judged = rankings[~rankings["is_gold"] & (rankings["annotator_id"] != "")]
     references = {row["task_id"]: ranks_of(row) for row in rankings[rankings["is_gold"]].to_dict("records")}
     tasks: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
-    for row in own.to_dict("records"):
+    for row in judged.to_dict("records"):
         tasks[row["task_id"]][row["annotator_id"]] = ranks_of(row)
     agreement = agreement_with_others(done for task, done in tasks.items() if task not in references)
     rated = overall_ratings(ratings)
     rows = []
-    for annotator, done in own.groupby("annotator_id", sort=True):
-        consistency, gold = Share(0, 0), Share(0, 0)
-        for task in done["task_id"]:
-            ranks = tasks[task][annotator]
-            consistency = _added(consistency, rank_consistency(ranks, rated.get((task, annotator), {})))
-            if task in references:
-                gold = _added(gold, _against_reference(ranks, references[task]))
+    for annotator, done in judged.groupby("annotator_id", sort=True):
+        work = [(task, tasks[task][annotator]) for task in done["task_id"]]
+        consistency = _total(rank_consistency(one, rated.get((task, annotator), {})) for task, one in work)
+        gold = _total(_against_reference(one, references[task]) for task, one in work if task in references)
         seconds = done["seconds"].dropna()
         with_others = agreement.get(annotator, Share(0, 0))
         rows.append(
@@ -109,27 +102,24 @@ def agreement_measures(rankings: pandas.DataFrame, ratings: pandas.DataFrame) ->
     were chosen to be easy. `annotator_pairs`: how often two annotators of one task order two images alike, a tie being
     half.
     """
-    own = rankings[~is_of_gold_task(rankings)]
+    compared = rankings[~rankings["task_id"].isin(rankings.loc[rankings["is_gold"], "task_id"])]
     ranks: dict[tuple[str, str], list[float]] = defaultdict(list)
     tasks: dict[str, list[dict[str, float]]] = defaultdict(list)
-    for row in own.to_dict("records"):
+    for row in compared.to_dict("records"):
         slots = ranks_of(row)
         tasks[row["task_id"]].append(slots)
         # Of two images the second one's slot follows from the first one's: it is no judgement of its own.
         for image in sorted(slots)[: 1 if len(slots) == 2 else None]:
             ranks[row["task_id"], image].append(slots[image])
-    found = {"alpha_rank": ordinal_alpha(ranks.values())}
-    own_ratings = ratings_of(ratings, own)
+    measures = {"alpha_rank": ordinal_alpha(ranks.values())}
+    compared_ratings = ratings_of(ratings, compared)
     for aspect in ASPECTS:
-        rated = own_ratings.dropna(subset=[aspect]).groupby(["task_id", "image_id"])[aspect]
-        found[f"alpha_{aspect}"] = ordinal_alpha(values.tolist() for _, values in rated)
-    total = Share(0, 0)
-    for several in tasks.values():
-        for index, one in enumerate(several):
-            for other in several[:index]:
-                total = _added(total, pair_agreement(one, other))
-    found["annotator_pairs"] = total.share
-    return {name: value for name, value in found.items() if value is not None}
+        rated = compared_ratings.dropna(subset=[aspect]).groupby(["task_id", "image_id"])[aspect]
+        measures[f"alpha_{aspect}"] = ordinal_alpha(values.tolist() for _, values in rated)
+    measures["annotator_pairs"] = _total(
+        pair_agreement(one, other) for several in tasks.values() for one, other in combinations(several, 2)
+    ).share
+    return {name: value for name, value in measures.items() if value is not None}
 
 
 def ratings_of(ratings: pandas.DataFrame, rankings: pandas.DataFrame) -> pandas.DataFrame:
@@ -141,17 +131,18 @@ def ratings_of(ratings: pandas.DataFrame, rankings: pandas.DataFrame) -> pandas.
 
 def _against_reference(ranks: dict[str, float], reference: dict[str, float]) -> Share:
     """Agreement on the pairs that the reference orders: what it ties, it does not ask."""
-    total = Share(0, 0)
-    for one, first in reference.items():
-        for other, second in reference.items():
-            if first < second and one in ranks and other in ranks:
-                pair = pair_agreement({one: ranks[one], other: ranks[other]}, {one: first, other: second})
-                total = _added(total, pair)
-    return total
+    return _total(
+        pair_agreement({name: ranks[name] for name in pair}, {name: reference[name] for name in pair})
+        for pair in combinations(reference, 2)
+        if reference[pair[0]] != reference[pair[1]] and set(pair) <= ranks.keys()
+    )
 
 
-def _added(one: Share, other: Share) -> Share:
-    return Share(one.points + other.points, one.pairs + other.pairs)
+def _total(shares: Iterable[Share]) -> Share:
+    points, pairs = 0.0, 0
+    for one in shares:
+        points, pairs = points + one.points, pairs + one.pairs
+    return Share(points, pairs)
 
 
 def _measured(share: Share, rules: AnnotatorRules) -> float | None:

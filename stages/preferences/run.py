@@ -19,7 +19,7 @@ from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import ANNOTATOR, DROPPED, PAIR, PROMPT, RANKING, RATING, Funnel, read_table, write_table
 from stages.observe.tracking import track
 from stages.preferences.annotators import agreement_measures, judge_annotators, overall_ratings, ranks_of, ratings_of
-from stages.preferences.params import PreferencesParams
+from stages.preferences.stage import PreferencesParams
 
 
 def main(job: Job) -> None:
@@ -52,13 +52,13 @@ def main(job: Job) -> None:
         kept_rankings = pandas.DataFrame(kept, columns=RANKING.names)
         kept_ratings = ratings_of(ratings, kept_rankings)
         votes = [row for row in kept if not row["annotator_id"] and len(row["image_ids"]) == 2]
-        metrics = {
-            **funnel.metrics(len(kept)),
-            **_counts(annotators, pairs, kept),
-            **_named("agreement", agreement_measures(kept_rankings, kept_ratings)),
-            **_named("agreement_of_all", agreement_measures(rankings, ratings)),
-            **(_named("votes", vote_measures(votes)) if votes else {}),
-        }
+        metrics = {**funnel.metrics(len(kept)), **_counts(annotators, pairs, kept)}
+        for thing, measures in (
+            ("agreement", agreement_measures(kept_rankings, kept_ratings)),
+            ("agreement_of_all", agreement_measures(rankings, ratings)),
+            ("votes", vote_measures(votes) if votes else {}),
+        ):
+            metrics |= {f"{thing}/{name}": value for name, value in measures.items()}
         write_table(pairs, paths.out / "pairs.parquet", PAIR)
         write_table(kept_rankings, paths.out / "rankings.parquet", RANKING)
         write_table(kept_ratings, paths.out / "ratings.parquet", RATING)
@@ -83,16 +83,16 @@ def keep_rankings(
     for row in rankings.to_dict("records"):
         row |= {"image_ids": list(row["image_ids"]), "ranks": [int(rank) for rank in row["ranks"]]}
         row_id = f"{row['task_id']}/{row['annotator_id']}"
-        own = rank_consistency(ranks_of(row), rated.get((row["task_id"], row["annotator_id"]), {})).share
+        consistency = rank_consistency(ranks_of(row), rated.get((row["task_id"], row["annotator_id"]), {})).share
         if row["task_id"] in gold:
             funnel.drop(row, "gold_task", "checks annotators, is not learned from", row_id)
         elif row["prompt_id"] not in splits:
             funnel.drop(row, "unknown_prompt", "the table of prompts lacks it", row_id)
         elif broken := reasons.get(row["annotator_id"]):
             funnel.drop(row, "annotator_dropped", broken, row_id)
-        elif own is not None and own < params.min_ranking_consistency:
-            told = f"{own:.2f} of its pairs agree with the annotator's own overall ratings"
-            funnel.drop(row, "rank_contradicts_rating", told, row_id)
+        elif consistency is not None and consistency < params.min_ranking_consistency:
+            detail = f"{consistency:.2f} of its pairs agree with the annotator's own overall ratings"
+            funnel.drop(row, "rank_contradicts_rating", detail, row_id)
         elif len(set(row["ranks"])) == 1:
             funnel.drop(row, "all_tied", "no image is preferred", row_id)
         else:
@@ -114,10 +114,6 @@ def _counts(annotators: pandas.DataFrame, pairs: pandas.DataFrame, kept: list[di
     }
 
 
-def _named(thing: str, measures: dict[str, float]) -> dict[str, float]:
-    return {f"{thing}/{name}": value for name, value in measures.items()}
-
-
 Row = Mapping[str, Any]
 
 
@@ -128,7 +124,7 @@ def splits_of(prompts: pandas.DataFrame, validation_fraction: float, seed: int) 
     """
     splits = {}
     for prompt_id, split in zip(prompts["prompt_id"], prompts["split"], strict=True):
-        drawn = derive_seed(seed, "validation", prompt_id) / 2**63
+        drawn = derive_seed(seed, "validation", prompt_id) / 2**63  # a seed has 63 bits: this is in [0, 1)
         splits[prompt_id] = "validation" if split == "train" and drawn < validation_fraction else split
     return splits
 
@@ -155,8 +151,8 @@ def drawn_down(pairs: pandas.DataFrame, most: int | None, seed: int) -> pandas.D
     if most is None:
         return pairs
     kept: list[int] = []
-    for prompt_id, own in pairs.groupby("prompt_id", sort=True):
-        numbers = own.index.tolist()
+    for prompt_id, of_prompt in pairs.groupby("prompt_id", sort=True):
+        numbers = of_prompt.index.tolist()
         kept += random.Random(derive_seed(seed, "pairs", prompt_id)).sample(numbers, min(most, len(numbers)))
     return pairs.loc[sorted(kept)].reset_index(drop=True)
 
@@ -182,6 +178,7 @@ def vote_measures(rankings: Sequence[Row]) -> dict[str, float]:
             by_task[row["task_id"]][winner] += 1
             by_pair[tuple(sorted((winner, loser)))][winner] += row["weight"]
             wins[row["prompt_id"]][winner, loser] += row["weight"]
+    # Ordered pairs of two voters of a task, and those who voted alike.
     agreeing = sum(n * (n - 1) for votes in by_task.values() for n in votes.values())
     meetings = sum(votes.total() * (votes.total() - 1) for votes in by_task.values())
     weight = sum(votes.total() for votes in by_pair.values())

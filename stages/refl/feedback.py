@@ -1,6 +1,6 @@
 """The two kinds of feedback: a reward model's gradient, and preferred images. Each makes micro-batches and a loss.
 
-`RewardClimbing` draws pictures, scores them, and lets the gradient flow back into the denoiser. `PreferenceLearning` is
+`RewardGradient` draws pictures, scores them, and lets the gradient flow back into the denoiser. `PreferredImages` is
 Diffusion-DPO on the pairs that the reward model learns from; both images of a pair get the same noise and the same
 timestep, as in the released code.
 """
@@ -12,10 +12,8 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-import numpy
-import pandas
 import torch
 from torch import Tensor
 
@@ -27,12 +25,19 @@ from stages.algorithms.text_to_image_losses import (
 )
 from stages.engines.generators.denoising import DenoisingBatch, denoising_batch, denoising_errors, predict
 from stages.engines.generators.generator import Generator, images_of
-from stages.engines.image_scorers.scorer import ImageScorer, fit_to_square, load_scorer
+from stages.engines.image_scorers.scorer import ImageScorer, fit_to_square
 from stages.engines.images.shards import pixels_of, read_shards
 from stages.foundations.errors import UserError
 from stages.foundations.seeds import derive_seed, endless_order
 from stages.foundations.tables import PAIR, read_table
-from stages.refl.params import DraftFeedback, PreferenceFeedback, ReflFeedback
+from stages.refl.params import DraftFeedback, PreferenceFeedback, ReflFeedback, ReflParams
+
+Item = TypeVar("Item")
+
+
+def in_turn(items: Sequence[Item], place: int, *stream: int | str) -> Item:
+    """The item at a place of an endless sequence: all items in a new order each time all were used."""
+    return items[endless_order(place, place + 1, len(items), *stream)[0]]
 
 
 @dataclass(frozen=True)
@@ -49,11 +54,9 @@ class FeedbackBatch:
 
     @property
     def is_empty(self) -> bool:
-        """True when it has no image."""
         return not self.prompts
 
     def to(self, device: torch.device) -> FeedbackBatch:
-        """The same batch on `device`."""
         moved = {name: value.to(device) for name, value in self.tensors.items()}
         return replace(self, token_ids=self.token_ids.to(device), tensors=moved)
 
@@ -77,49 +80,25 @@ class Feedback(Protocol):
         """The loss of each image, [images], and figures for the curve, each [images]."""
 
 
-class UpdatePrompts:
-    """Training prompts in a new order each time all were had."""
-
-    def __init__(self, prompts: Sequence[str], batch_images: int, seed: int, stream: str) -> None:
-        self.prompts, self.batch_images, self.seed, self.stream = prompts, batch_images, seed, stream
-
-    def at(self, update: int, positions: Sequence[int]) -> list[str]:
-        """The prompts of these positions of an update."""
-        places = [update * self.batch_images + position for position in positions]
-        return [
-            self.prompts[endless_order(place, place + 1, len(self.prompts), self.seed, self.stream, "prompts")[0]]
-            for place in places
-        ]
-
-    def seeds(self, update: int, positions: Sequence[int]) -> list[int]:
-        """A seed for each of these positions of an update."""
-        return [derive_seed(self.seed, self.stream, update, position) for position in positions]
-
-
-class RewardClimbing:
-    """See `stages.refl.feedback.Feedback`. Pictures are drawn without guidance."""
+class RewardGradient:
+    """The reward of pictures that are drawn without guidance, for the training prompts in turn."""
 
     def __init__(
-        self,
-        params: ReflFeedback | DraftFeedback,
-        sampling_steps: int,
-        generator: Generator,
-        scorer: ImageScorer,
-        prompts: UpdatePrompts,
+        self, params: ReflParams, generator: Generator, scorer: ImageScorer, prompts: Sequence[str], *stream: int | str
     ) -> None:
+        assert isinstance(params.feedback, ReflFeedback | DraftFeedback)
         self.figures: dict[str, float] = {}
-        self.params, self.prompts, self.scorer = params, prompts, scorer
-        self.sampling_steps, self.generator = sampling_steps, generator
+        self.params, self.feedback, self.stream = params, params.feedback, stream
+        self.generator, self.scorer, self.prompts = generator, scorer, prompts
 
     def batch(self, update: int, positions: Sequence[int]) -> FeedbackBatch:
-        """Noise and prompts; the position of the gradient is one for the whole update, as in ReFL's code."""
-        prompts, position = self.prompts.at(update, positions), 0
-        if isinstance(self.params, ReflFeedback):
-            stream = random.Random(derive_seed(self.prompts.seed, self.prompts.stream, "position", update))
-            position = stream.randint(*self.params.window)
-        noise = self.generator.noise(self.prompts.seeds(update, positions))
-        token_ids = self.generator.tokenize(prompts)
-        return FeedbackBatch(tuple(prompts), token_ids, {"noise": noise}, position)
+        first, position = update * self.params.batch_images, 0
+        prompts = [in_turn(self.prompts, first + one, *self.stream, "prompts") for one in positions]
+        if isinstance(self.feedback, ReflFeedback):
+            # The position of the gradient is one for the whole update, as in ReFL's code.
+            position = random.Random(derive_seed(*self.stream, "position", update)).randint(*self.feedback.window)
+        noise = self.generator.noise([derive_seed(*self.stream, update, one) for one in positions])
+        return FeedbackBatch(tuple(prompts), self.generator.tokenize(prompts), {"noise": noise}, position)
 
     def outputs(self, generator: Generator, batch: FeedbackBatch) -> Tensor:
         """Pictures with a gradient, float[images, 3, side, side], values outside of 0..1 kept."""
@@ -129,8 +108,8 @@ class RewardClimbing:
         def step(latents: Tensor, timestep: int) -> tuple[Tensor, Tensor]:
             return generator.step(latents, timestep, states, 1.0, states)  # at guidance 1 the last is not read
 
-        noise, timesteps = batch.tensors["noise"], generator.timesteps(self.sampling_steps)
-        match self.params:
+        noise, timesteps = batch.tensors["noise"], generator.timesteps(self.params.sampling_steps)
+        match self.feedback:
             case ReflFeedback():
                 latents = guess_at(noise, timesteps, batch.position, step)
             case DraftFeedback(gradient_steps=gradient_steps):
@@ -138,133 +117,82 @@ class RewardClimbing:
         return generator.to_images(latents)
 
     def to(self, device: torch.device) -> None:
-        """Moves the scorer."""
         self.scorer.to(device)
 
     def losses(self, outputs: Tensor, batch: FeedbackBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """`feedback_loss` of the reward."""
         rewards = self.scorer.score(outputs, batch.prompts)
-        return feedback_loss(rewards, self.params.bound), {"reward/train": rewards.detach()}
+        return feedback_loss(rewards, self.feedback.bound), {"reward/train": rewards.detach()}
 
 
-def reward_climbing(
-    params: ReflFeedback | DraftFeedback,
-    sampling_steps: int,
-    generator: Generator,
-    reward_model: Path,
-    prompts: UpdatePrompts,
-) -> RewardClimbing:
-    """The feedback of the reward model in a folder."""
-    scorer = load_scorer(reward_model, generator.device)
-    return RewardClimbing(params, sampling_steps, generator, scorer, prompts)
+class PreferredImages:
+    """The training pairs of a folder, in turn. The reference is the generator as it is when this is made.
 
-
-Picture = tuple[str, numpy.ndarray]
-"""Prompt and pixels."""
-
-
-class PreferenceLearning:
-    """See `stages.refl.feedback.Feedback`. The reference is the generator as it is when this is made."""
+    Pairs of an earlier round, whose images lie in another pool, are left out and counted. UserError when no pair has
+    both its images in the pool.
+    """
 
     def __init__(
-        self,
-        params: PreferenceFeedback,
-        generator: Generator,
-        pairs: Sequence[tuple[str, str]],
-        pictures: dict[str, Picture],
-        batch_images: int,
-        seed: int,
-        stream: str,
-        left_out: int,
+        self, params: ReflParams, generator: Generator, preferences: Path, pool: Path, *stream: int | str
     ) -> None:
-        self.figures = {"rows/in": len(pairs) + left_out, "rows/kept": len(pairs), "dropped/image_missing": left_out}
-        self.params, self.pairs, self.pictures = params, pairs, pictures
-        self.batch_images, self.seed, self.stream = batch_images, seed, stream
+        assert isinstance(params.feedback, PreferenceFeedback)
+        self.params, self.beta, self.stream = params, params.feedback.beta, stream
         self.generator, self.reference = generator, deepcopy(generator.unet).requires_grad_(False)
+        frame = read_table(preferences / "pairs.parquet", PAIR)
+        frame = frame[frame["split"] == "train"]
+        pairs = list(zip(frame["better_image_id"], frame["worse_image_id"], strict=True))
+        wanted = {image_id for pair in pairs for image_id in pair}
+        self.pictures = {
+            row.image_id: (row.prompt, pixels_of(row.png))
+            for rows in read_shards(pool)
+            for row in rows[rows["image_id"].isin(wanted)].itertuples()
+        }
+        self.pairs = [pair for pair in pairs if self.pictures.keys() >= set(pair)]
+        if not self.pairs:
+            raise UserError(
+                f"of {len(pairs)} training pairs in {preferences} no images lie in {pool}: loosen the rules of section "
+                "`preferences`, or run `dvc repro`, which makes both of one pool"
+            )
+        left_out = len(pairs) - len(self.pairs)
+        self.figures = {"rows/in": len(pairs), "rows/kept": len(self.pairs), "dropped/image_missing": left_out}
 
     def batch(self, update: int, positions: Sequence[int]) -> FeedbackBatch:
-        """Pairs in a new order each time all were had."""
-        pairs = [
-            self.pairs[endless_order(place, place + 1, len(self.pairs), self.seed, self.stream, "pairs")[0]]
-            for place in (update * self.batch_images + position for position in positions)
-        ]
+        first = update * self.params.batch_images
+        pairs = [in_turn(self.pairs, first + one, *self.stream, "pairs") for one in positions]
         # One seed a pair: both images get the same noise and timestep, so that what differs is the images.
-        seeds = [derive_seed(self.seed, self.stream, update, position) for position in positions]
+        seeds = [derive_seed(*self.stream, update, one) for one in positions]
         prompts = [self.pictures[better][0] for better, _ in pairs]
         better, worse = (
             denoising_batch(self.generator, self._images([pair[side] for pair in pairs]), prompts, seeds)
             for side in (0, 1)
         )
-        tensors = {
-            "better": better.latents,
-            "worse": worse.latents,
-            "noise": better.noise,
-            "timesteps": better.timesteps,
-        }
-        return FeedbackBatch(tuple(prompts), better.token_ids, tensors)
+        tensors = {"better": better.latents, "worse": worse.latents, "noise": better.noise}
+        return FeedbackBatch(tuple(prompts), better.token_ids, {**tensors, "timesteps": better.timesteps})
 
     def _images(self, ids: Sequence[str]) -> Tensor:
         side = self.generator.image_side
         return torch.cat([fit_to_square(images_of(self.pictures[one][1][None]), side) for one in ids])
 
-    def outputs(self, generator: Generator, batch: FeedbackBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def outputs(self, generator: Generator, batch: FeedbackBatch) -> tuple[Tensor, ...]:
         """Denoising errors, each [pairs]: of better and worse, then of both by the reference."""
+        held = batch.tensors
+        sides = [
+            DenoisingBatch(held[side], held["noise"], held["timesteps"], batch.token_ids)
+            for side in ("better", "worse")
+        ]
         with torch.no_grad():
             states = generator.encode_tokens(batch.token_ids)
-        better, worse = (self._side(batch, side) for side in ("better", "worse"))
-        own = [denoising_errors(generator, predict(generator, one, states), one, None) for one in (better, worse)]
+        learnt = [denoising_errors(generator, predict(generator, one, states), one, None) for one in sides]
         with torch.no_grad():
             frozen = generator.with_unet(self.reference)
-            theirs = [denoising_errors(frozen, predict(frozen, one, states), one, None) for one in (better, worse)]
-        return own[0], own[1], theirs[0], theirs[1]
-
-    def _side(self, batch: FeedbackBatch, side: str) -> DenoisingBatch:
-        held = batch.tensors
-        return DenoisingBatch(held[side], held["noise"], held["timesteps"], batch.token_ids)
+            reference = [denoising_errors(frozen, predict(frozen, one, states), one, None) for one in sides]
+        return *learnt, *reference
 
     def to(self, device: torch.device) -> None:
-        """Moves the reference."""
         self.reference.to(device)
 
-    def losses(
-        self, outputs: tuple[Tensor, Tensor, Tensor, Tensor], batch: FeedbackBatch
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """`diffusion_preference_loss`, and the share of pairs that the generator leans to as people do."""
+    def losses(self, outputs: tuple[Tensor, ...], batch: FeedbackBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """`diffusion_preference_loss`, and the share of pairs that the generator orders as people do."""
         better, worse, reference_better, reference_worse = outputs
-        losses = diffusion_preference_loss(*outputs, self.params.beta)
-        leans = (better - reference_better) < (worse - reference_worse)
-        return losses, {"preference/accuracy_train": leans.float().detach()}
-
-
-def preference_learning(
-    params: PreferenceFeedback,
-    generator: Generator,
-    preferences: Path,
-    pool: Path,
-    batch_images: int,
-    seed: int,
-    stream: str,
-) -> PreferenceLearning:
-    """The feedback of the training pairs in a folder; UserError when none has both its images in the pool.
-
-    Pairs of an earlier round, whose images lie in another pool, are left out and counted.
-    """
-    frame = read_table(preferences / "pairs.parquet", PAIR)
-    frame = frame[frame["split"] == "train"]
-    pairs = list(zip(frame["better_image_id"], frame["worse_image_id"], strict=True))
-    wanted = {image_id for pair in pairs for image_id in pair}
-    pictures = {
-        row.image_id: (row.prompt, pixels_of(row.png)) for rows in read_shards(pool) for row in _rows(rows, wanted)
-    }
-    there = [pair for pair in pairs if pictures.keys() >= set(pair)]
-    if not there:
-        raise UserError(
-            f"of {len(pairs)} training pairs in {preferences} no images lie in {pool}: loosen the rules of section "
-            "`preferences`, or run `dvc repro`, which makes both of one pool"
-        )
-    left_out = len(pairs) - len(there)
-    return PreferenceLearning(params, generator, there, pictures, batch_images, seed, stream, left_out)
-
-
-def _rows(rows: pandas.DataFrame, wanted: set[str]) -> list:
-    return list(rows[rows["image_id"].isin(wanted)].itertuples())
+        losses = diffusion_preference_loss(*outputs, self.beta)
+        is_right = (better - reference_better) < (worse - reference_worse)
+        return losses, {"preference/accuracy_train": is_right.float().detach()}

@@ -6,7 +6,8 @@ the start: pictures of test prompts from the same noise, scored by all judges.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from stages.algorithms.estimators import Interval, paired_bootstrap
+from stages.algorithms.shape_world import true_score
 from stages.engines.generators.generator import Generator, images_of
 from stages.engines.image_scorers.config import Variant
 from stages.engines.image_scorers.scorer import ImageScorer
@@ -36,16 +38,10 @@ class Draws:
 
     def of(self, generator: Generator) -> NDArray[numpy.uint8]:
         """What `generator` draws, uint8[images, side, side, 3]."""
-        places = _parts(len(self.prompts), self.at_once)
         return numpy.concatenate(
             [
-                generator.draw(
-                    [self.prompts[place] for place in part],
-                    [self.seeds[place] for place in part],
-                    self.steps,
-                    self.guidance,
-                )
-                for part in places
+                generator.draw(self.prompts[part], self.seeds[part], self.steps, self.guidance)
+                for part in _parts(len(self.prompts), self.at_once)
             ]
         )
 
@@ -68,8 +64,6 @@ class Judges:
             "saturation": saturation(pictures),
         }
         if self.knows_truth:
-            from stages.algorithms.shape_world import true_score
-
             truths = [true_score(picture, prompt) for picture, prompt in zip(pictures, prompts, strict=True)]
             found["truth"] = numpy.array([one.overall for one in truths])
             found["alignment"] = numpy.array([one.alignment for one in truths])
@@ -80,10 +74,9 @@ class Judges:
     def _scored(
         self, scorer: ImageScorer, variant: Variant, pictures: NDArray[numpy.uint8], prompts: Sequence[str]
     ) -> Values:
-        parts = _parts(len(prompts), self.at_once)
         scores = [
-            scorer.score(images_of(pictures[part.start : part.stop]), [prompts[place] for place in part], variant).cpu()
-            for part in parts
+            scorer.score(images_of(pictures[part]), prompts[part], variant).cpu()
+            for part in _parts(len(prompts), self.at_once)
         ]
         return torch.cat(scores).double().numpy()
 
@@ -103,7 +96,7 @@ class Validation:
         scores = self.judges.scores(pictures, self.draws.prompts)
         gained = gains(self.start_scores, scores, self.draws.prompts)
         found = {
-            **means(scores),
+            **{name: float(values.mean()) for name, values in scores.items()},
             "diversity": diversity(pictures, self.draws.prompts),
             "distance_to_start": distance(self.start_pictures, pictures),
             **without(gained),
@@ -120,9 +113,9 @@ def saturation(pictures: NDArray[numpy.uint8]) -> Values:
 
 def diversity(pictures: NDArray[numpy.uint8], prompts: Sequence[str]) -> float:
     """Mean over prompts of the mean distance of two pictures of the prompt, as `distance`; 0 where none has two."""
-    by_prompt: dict[str, list[int]] = {}
+    by_prompt: dict[str, list[int]] = defaultdict(list)
     for place, prompt in enumerate(prompts):
-        by_prompt.setdefault(prompt, []).append(place)
+        by_prompt[prompt].append(place)
     means = [
         numpy.mean(
             [
@@ -148,25 +141,18 @@ def gains(before: Mapping[str, Values], after: Mapping[str, Values], prompts: Se
     return {name: paired_bootstrap(before[name], after[name], list(prompts)) for name in before}
 
 
-def rose_without(gained: Mapping[str, Interval], quantity: str) -> bool:
-    """True when the reward rose while `quantity` fell, both by more than the noise."""
-    return gained["reward"].low > 0 and gained[quantity].high < 0
-
-
 def without(gained: Mapping[str, Interval]) -> dict[str, float]:
-    """`reward_without_held_out`, and `reward_without_truth` where it is known: 1 where `rose_without`, else 0."""
+    """`reward_without_held_out`, and `reward_without_truth` where it is known: 1 where the reward rose and the other
+    fell, both by more than the noise, else 0."""
     return {
-        f"reward_without_{name}": float(rose_without(gained, name)) for name in ("held_out", "truth") if name in gained
+        f"reward_without_{name}": float(gained["reward"].low > 0 and gained[name].high < 0)
+        for name in ("held_out", "truth")
+        if name in gained
     }
 
 
-def means(scores: Mapping[str, Values]) -> dict[str, float]:
-    """The mean of each quantity."""
-    return {name: float(values.mean()) for name, values in scores.items()}
-
-
-def _parts(count: int, at_once: int) -> Iterator[range]:
-    return (range(start, min(start + at_once, count)) for start in range(0, count, at_once))
+def _parts(count: int, at_once: int) -> list[slice]:
+    return [slice(start, start + at_once) for start in range(0, count, at_once)]
 
 
 def compare_generators(
@@ -180,8 +166,8 @@ def compare_generators(
     metrics: dict[str, float] = {"refl/pairs": len(draws.prompts), "refl/prompts": len(set(draws.prompts))}
     for name, interval in gained.items():
         metrics |= {
-            f"refl/{name}/before": means(before)[name],
-            f"refl/{name}/after": means(after)[name],
+            f"refl/{name}/before": float(before[name].mean()),
+            f"refl/{name}/after": float(after[name].mean()),
             f"refl/{name}/gain": interval.estimate,
             f"refl/{name}/low": interval.low,
             f"refl/{name}/high": interval.high,
@@ -201,7 +187,8 @@ def compare_generators(
             "prompt_id": prompt_id(prompt),
             "prompt": prompt,
             "seed": seed,
-            **_measured(scores, place),
+            **{f"{name}_before": float(values[place]) for name, values in before.items()},
+            **{f"{name}_after": float(values[place]) for name, values in after.items()},
             "shown_for": reasons[place],
             **{f"png_{when}": png_of(drawn[place]) if reasons[place] else None for when, drawn in pictures.items()},
         }
@@ -210,17 +197,13 @@ def compare_generators(
     return rows, metrics
 
 
-def _measured(scores: Mapping[str, Mapping[str, Values]], place: int) -> dict[str, float]:
-    return {f"{name}_{when}": float(values[place]) for when, found in scores.items() for name, values in found.items()}
-
-
 def shown_for(differences: Values, count: int) -> list[str]:
     """Why each pair is shown: a third of `count` each for the largest gain, the largest loss and the middle; else "".
 
     Of equal differences the earlier pair comes first, so that nobody chooses.
     """
     order = numpy.argsort(-differences, kind="stable").tolist()
-    third = min(count, len(order)) // 3
+    third = min(count, len(order)) // 3  # of few pairs the three thirds do not overlap
     reasons = [""] * len(order)
     middle = (len(order) - third) // 2
     for reason, places in (

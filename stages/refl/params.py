@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from stages.engines.trainers.params import OptimizerParams
+from stages.engines.trainers.params import OptimizationParams
 from stages.foundations.params import StrictParams
 
 
@@ -83,7 +83,7 @@ class MeasurementParams(StrictParams):
     """Pairs whose pictures are kept for the report: a third each of largest gain, largest loss, and the middle."""
 
 
-class ReflParams(StrictParams):
+class ReflParams(OptimizationParams):
     """Section `refl`: how every round learns."""
 
     feedback: Annotated[ReflFeedback | DraftFeedback | PreferenceFeedback, Field(discriminator="kind")]
@@ -94,16 +94,12 @@ class ReflParams(StrictParams):
     micro_batch_images: int = Field(ge=1)
     """In one pass."""
     pretraining: PretrainingParams
-    optimizer: OptimizerParams
-    max_gradient_norm: float = Field(gt=0)
     warmup_updates: int = Field(ge=0)
-    final_learning_rate_fraction: float = Field(ge=0, le=1)
-    """Share of the peak learning rate that the cosine schedule ends at; 1 is a constant rate."""
     ema_decay: float = Field(ge=0, lt=1)
     """Of the moving average of the weights, which is measured and saved; 0 takes the weights as they are."""
     evaluate_every_updates: int = Field(ge=1)
     checkpoint_every_updates: int = Field(ge=1)
-    """A killed run goes on from the last checkpoint."""
+    """A killed run resumes from the last checkpoint."""
     measurement: MeasurementParams
 
     @model_validator(mode="after")

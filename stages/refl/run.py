@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from copy import deepcopy
 from pathlib import Path
 
-import pandas
 import torch
 from torch import nn
 
+from stages.algorithms.shape_world import scene_of
 from stages.engines.generators.denoising import DenoisingBatch, predict
 from stages.engines.generators.generator import Generator, load_generator, save_generator
 from stages.engines.image_scorers.scorer import load_scorer
@@ -25,34 +24,35 @@ from stages.foundations.params import chosen
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import FEEDBACK_IMAGE, PROMPT, read_table, write_table
 from stages.observe.tracking import track
-from stages.refl.climbing import Learner, Pretraining, climb, image_source, use_weights
-from stages.refl.feedback import Feedback, UpdatePrompts, preference_learning, reward_climbing
+from stages.refl.feedback import Feedback, PreferredImages, RewardGradient
 from stages.refl.measurement import Draws, Judges, Validation, compare_generators
 from stages.refl.params import DraftFeedback, PreferenceFeedback, ReflFeedback, ReflParams, ReflRound
+from stages.refl.training import Learner, Pretraining, train_with_feedback, use_weights
 
 
 def main(job: Job) -> None:
     """Reads the inputs, trains, compares the result with the start, and writes the outputs, metrics last."""
     paths = job.paths
-    seed = job.seed
     params: ReflParams = job.sections["refl"]
     this_round: ReflRound = job.sections["refl_rounds"]
     trainer_params: TrainerParams = job.sections["trainer"]
-    prompts = prompts_by_split(paths.prompts)
+    prompts = _prompts_by_split(paths.prompts)
     generator = load_generator(paths.generator, torch.device("cpu"))
     # Copies, made before the trainer casts or spreads the weights: what is measured is in float32.
     start = generator.with_unet(deepcopy(generator.unet).requires_grad_(False))
     average = generator.with_unet(deepcopy(start.unet))
-    train = prompts["train"].tolist()
-    stream = this_round.start_from  # not the round: its control learns from the same images and noise
-    feedback = _feedback(params, paths, generator, train, seed, stream)
-    source = image_source(params.pretraining, train, generator.image_side, seed, stream)
-    pretraining = Pretraining(params.pretraining, generator, source, seed, stream)
+    stream = (job.seed, this_round.start_from)  # not the round: its control learns from the same images and noise
+    match chosen("refl.feedback", params.feedback):
+        case ReflFeedback() | DraftFeedback():
+            scorer = load_scorer(paths.scorer, generator.device)
+            feedback: Feedback = RewardGradient(params, generator, scorer, prompts["train"], *stream)
+        case PreferenceFeedback():
+            feedback = PreferredImages(params, generator, paths.pairs, paths.pool, *stream)
+    pretraining = Pretraining(params.pretraining, generator, prompts["train"], *stream)
     if trainer_params.gradient_checkpointing:
         generator.unet.enable_gradient_checkpointing()
-    trainer = build_trainer(
-        trainer_params, params.optimizer, params.max_gradient_norm, _model(generator, feedback, pretraining)
-    )
+    model = _model(generator, feedback, pretraining)
+    trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, model)
     generator.move_others(trainer.device)
     for one in (start.unet, average.unet, feedback):
         one.to(trainer.device)
@@ -61,17 +61,17 @@ def main(job: Job) -> None:
         held_out=load_scorer(paths.held_out, trainer.device),
         held_out_variant=this_round.held_out.variant,
         at_once=params.measurement.draw_images,
-        knows_truth=_knows_truth(prompts),
+        knows_truth=all(scene_of(one) is not None for one in (*prompts["validation"], *prompts["test"])),
     )
     attempt = job.attempt(policy=job.item, round=job.item)
     checkpoints = Checkpoints(attempt.scratch)
     with track(attempt) as run:
-        validation = Validation(_draws(params, prompts, "validation", seed), judges, start)
+        validation = Validation(_draws(params, prompts["validation"], "validation", job.seed), judges, start)
         learner = Learner(generator, average, feedback, pretraining, trainer, validation)
-        curve, update, weights = climb(params, this_round, learner, checkpoints, run)
+        curve, update, weights = train_with_feedback(params, this_round, learner, checkpoints, run)
         if trainer.rank == 0:
             result = use_weights(average, weights)
-            draws = _draws(params, prompts, "test", seed)
+            draws = _draws(params, prompts["test"], "test", job.seed)
             with run.phase("compare"):
                 rows, metrics = compare_generators(start, result, draws, judges, params.measurement.shown_images)
             metrics |= {
@@ -86,32 +86,21 @@ def main(job: Job) -> None:
                 save_generator(result, folder)
             write_table(rows, paths.pictures, FEEDBACK_IMAGE)
             write_curves(paths.curves, curve)
-            write_metrics(paths.metrics, metrics, {paths.headline: _headline(metrics)})
+            judge = "truth" if judges.knows_truth else "held_out"
+            shown = {"score": f"refl/{judge}/after", "low": f"refl/{judge}/low", "high": f"refl/{judge}/high"}
+            write_metrics(paths.metrics, metrics, {paths.headline: shown})
             checkpoints.clear()
     trainer.close()
 
 
-def prompts_by_split(path: Path) -> dict[str, pandas.Series]:
-    """Split -> prompts; UserError when one of train, validation and test has none."""
+def _prompts_by_split(path: Path) -> dict[str, list[str]]:
+    """UserError when one of train, validation and test has no prompts."""
     frame = read_table(path, PROMPT)
-    found = {split: frame["prompt"][frame["split"] == split] for split in ("train", "validation", "test")}
+    found = {split: frame["prompt"][frame["split"] == split].tolist() for split in ("train", "validation", "test")}
     for split, prompts in found.items():
-        if prompts.empty:
+        if not prompts:
             raise UserError(f"{path} has no {split} prompts: give section t2i_prompts some of that split")
     return found
-
-
-def _feedback(
-    params: ReflParams, paths: Namespace, generator: Generator, prompts: list[str], seed: int, stream: str
-) -> Feedback:
-    updates = UpdatePrompts(prompts, params.batch_images, seed, stream)
-    match chosen("refl.feedback", params.feedback):
-        case ReflFeedback() | DraftFeedback():
-            return reward_climbing(params.feedback, params.sampling_steps, generator, paths.scorer, updates)
-        case PreferenceFeedback():
-            return preference_learning(
-                params.feedback, generator, paths.pairs, paths.pool, params.batch_images, seed, stream
-            )
 
 
 def _model(generator: Generator, feedback: Feedback, pretraining: Pretraining) -> TrainedModel:
@@ -133,28 +122,22 @@ def _model(generator: Generator, feedback: Feedback, pretraining: Pretraining) -
     )
 
 
-def _draws(params: ReflParams, prompts: dict[str, pandas.Series], split: str, seed: int) -> Draws:
+def _draws(params: ReflParams, prompts: list[str], split: str, seed: int) -> Draws:
     """The pictures of a split: prompts in turn, each with `images_per_prompt` pictures, until there are enough.
 
     Seeds are those of prompt and number, so every round and its control draw from the same noise. Those of the test
     are no others' noise.
     """
-    measurement, listed = params.measurement, prompts[split].tolist()
+    measurement = params.measurement
     # Few pictures of many prompts rather than many of few: intervals are over prompts.
     count = measurement.validation_images if split == "validation" else measurement.test_images
     asked = []
     for place in range(count):
         turn, copy = divmod(place, measurement.images_per_prompt)
-        lap, number = divmod(turn, len(listed))
-        asked.append((listed[number], derive_seed(seed, "refl", split, listed[number], lap, copy)))
+        lap, number = divmod(turn, len(prompts))
+        asked.append((prompts[number], derive_seed(seed, "refl", split, prompts[number], lap, copy)))
     texts, seeds = zip(*asked, strict=True)
     return Draws(texts, seeds, params.sampling_steps, measurement.guidance, measurement.draw_images)
-
-
-def _knows_truth(prompts: dict[str, pandas.Series]) -> bool:
-    from stages.algorithms.shape_world import scene_of
-
-    return all(scene_of(prompt) is not None for split in ("validation", "test") for prompt in prompts[split])
 
 
 def _hacked(last: dict[str, float], metrics: dict[str, float]) -> dict[str, float]:
@@ -166,8 +149,3 @@ def _hacked(last: dict[str, float], metrics: dict[str, float]) -> dict[str, floa
     }
     flags = [value for name, value in {**at_end, **metrics}.items() if "reward_without_" in name]
     return {**at_end, "refl/hacked": max(flags)}
-
-
-def _headline(metrics: dict[str, float]) -> dict[str, str]:
-    judge = "truth" if "refl/truth/gain" in metrics else "held_out"
-    return {"score": f"refl/{judge}/after", "low": f"refl/{judge}/low", "high": f"refl/{judge}/high"}

@@ -47,32 +47,34 @@ def _contradictions(sections: Sections) -> list[str]:
 
 
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
-    from stages.engines.generators.costs import generator_costs, told
+    from stages.engines.generators.costs import generator_costs
     from stages.engines.image_scorers.config import base_scorer_costs
     from stages.foundations.planned_work import NetworkWork
 
-    refl, own = sections["refl"], sections["refl_rounds"][address.partition("@")[2]]
+    refl, this_round = sections["refl"], sections["refl_rounds"][address.partition("@")[2]]
     drawn, scored = generator_costs(sections["t2i_base"]), base_scorer_costs(sections["scorer_base"])
     step, picture = drawn.step_flops, drawn.decode_flops + scored.score_flops
     feedback = refl.feedback
     if feedback.kind == "refl":
+        # Free of a gradient: the steps before the one that has it, on average the middle of the window.
         free, climbed = sum(feedback.window) / 2 * step, step + picture
     elif feedback.kind == "draft":
         free = (refl.sampling_steps - feedback.gradient_steps) * step
         climbed = feedback.gradient_steps * step + picture
     else:  # of a pair both images, by the generator and by the one it started from
         free, climbed = 2 * (step + drawn.encode_flops), 2 * step
-    images = refl.batch_images if own.reward_weight else 0
+    images = refl.batch_images if this_round.reward_weight else 0
     learned, measured = refl.pretraining.batch_images, refl.measurement
-    points = own.updates // refl.evaluate_every_updates + 2  # the start's pictures, and the first row
+    points = this_round.updates // refl.evaluate_every_updates + 2  # the start's pictures, and the first row
     judged = points * measured.validation_images + 2 * measured.test_images
     seen = drawn.draw_flops(refl.sampling_steps, measured.guidance) + 2 * scored.score_flops
     return NetworkWork(
         trained=drawn.unet_parameters,
+        # The start and the average; the reward model that is climbed, and the two that judge.
         held=2 * drawn.unet_parameters + drawn.other_parameters + 3 * scored.parameters,
-        forward=own.updates * (images * free + learned * drawn.encode_flops) + judged * seen,
-        with_gradient=own.updates * (images * climbed + learned * step),
-        taken_for_granted=told(drawn),
+        forward=this_round.updates * (images * free + learned * drawn.encode_flops) + judged * seen,
+        with_gradient=this_round.updates * (images * climbed + learned * step),
+        taken_for_granted=drawn.assumptions,
     )
 
 

@@ -1,8 +1,6 @@
-"""Wires the `refl_control` stage: two tables of pictures in, metrics out."""
+"""What the reward did: a round's pictures less those of a control that trained as long without it, paired by noise."""
 
 from __future__ import annotations
-
-import pandas
 
 from stages.algorithms.estimators import paired_bootstrap
 from stages.foundations.errors import UserError
@@ -11,48 +9,36 @@ from stages.foundations.metrics import write_metrics
 from stages.foundations.tables import FEEDBACK_IMAGE, QUANTITIES, read_table
 from stages.observe.tracking import track
 
-NOISE = ["prompt_id", "seed"]
-"""What two pictures from the same noise share."""
-
 
 def main(job: Job) -> None:
-    """Pairs the pictures and writes the differences."""
+    """Writes `gain_over_control/<quantity>/mean` with its 95% interval; UserError without pictures of equal noise."""
     paths = job.paths
     with track(job.attempt(round=job.item)) as run:
-        metrics = gains_over_control(
-            *(
-                read_table(path, FEEDBACK_IMAGE).drop(columns=["png_before", "png_after"])
-                for path in (paths.pictures, paths.control)
-            )
+        pictures, control = (
+            read_table(path, FEEDBACK_IMAGE).drop(columns=["png_before", "png_after"])
+            for path in (paths.pictures, paths.control)
         )
+        # Prompt and seed are what two pictures from the same noise share.
+        both = pictures.merge(control, on=["prompt_id", "seed"], suffixes=("", "_control"), validate="one_to_one")
+        if not len(both) == len(pictures) == len(control):
+            raise UserError(
+                f"of {len(pictures)} pictures of the round and {len(control)} of its control, {len(both)} are from the "
+                "same noise: give both rounds the same refl.measurement and prompts"
+            )
+        metrics: dict[str, float] = {"rows/pairs": len(both), "rows/prompts": both["prompt_id"].nunique()}
+        for name in QUANTITIES:
+            of_control, of_round = both[f"{name}_after_control"], both[f"{name}_after"]
+            if of_round.isna().any():  # nobody knows the truth of these prompts
+                continue
+            # Whole prompts are resampled: pictures of one prompt are not independent.
+            gained = paired_bootstrap(of_control, of_round, both["prompt_id"])
+            metrics |= {
+                f"gain_over_control/{name}/mean": gained.estimate,
+                f"gain_over_control/{name}/low": gained.low,
+                f"gain_over_control/{name}/high": gained.high,
+            }
         run.summary(metrics)
         judge = "truth" if "gain_over_control/truth/mean" in metrics else "held_out"
         shown = {"score": "mean", "low": "low", "high": "high"}
         headline = {word: f"gain_over_control/{judge}/{name}" for word, name in shown.items()}
         write_metrics(paths.metrics, metrics, {paths.headline: headline})
-
-
-def gains_over_control(pictures: pandas.DataFrame, control: pandas.DataFrame) -> dict[str, float]:
-    """`gain_over_control/<quantity>/mean` with its 95% interval: the round's pictures less the control's, whole prompts
-    resampled.
-
-    UserError when they were not drawn from the same noise.
-    """
-    both = pictures.merge(control, on=NOISE, suffixes=("", "_control"), validate="one_to_one")
-    if not len(both) == len(pictures) == len(control):
-        raise UserError(
-            f"of {len(pictures)} pictures of the round and {len(control)} of its control, {len(both)} are from the "
-            "same noise: give both rounds the same refl.measurement and prompts"
-        )
-    metrics: dict[str, float] = {"rows/pairs": len(both), "rows/prompts": both["prompt_id"].nunique()}
-    for name in QUANTITIES:
-        of_control, own = both[f"{name}_after_control"], both[f"{name}_after"]
-        if own.isna().any():  # nobody knows the truth of these prompts
-            continue
-        gained = paired_bootstrap(of_control, own, both["prompt_id"])
-        metrics |= {
-            f"gain_over_control/{name}/mean": gained.estimate,
-            f"gain_over_control/{name}/low": gained.low,
-            f"gain_over_control/{name}/high": gained.high,
-        }
-    return metrics

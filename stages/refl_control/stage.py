@@ -17,7 +17,7 @@ def _contradictions(sections: Sections) -> list[str]:
     for name, control in sections["refl_controls"].items():
         one, other = rounds.get(name), rounds.get(control)
         if one is None or other is None:
-            continue  # the gap in the graph is told
+            continue  # a round that is missing is an error of the graph already
         if other.reward_weight != 0 or other.selection != "last":
             found.append(f"refl_rounds.{control} is a control: set reward_weight 0 and selection last")
         if (other.updates, other.start_from) != (one.updates, one.start_from):

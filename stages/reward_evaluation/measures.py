@@ -41,10 +41,10 @@ def measure(
     held_out: HeldOut, scores: Mapping[str, pandas.Series], recall_at: Sequence[int], draws: int
 ) -> dict[str, float]:
     """All metrics of the stage; `scores` holds a score by image id for each scorer, `reward` among them."""
-    own = _among(held_out.pairs, held_out.own_images)
+    on_policy = _among(held_out.pairs, held_out.own_images)
     metrics: dict[str, float] = {
         "pairs/test": len(held_out.pairs),
-        "pairs/on_policy": len(own),
+        "pairs/on_policy": len(on_policy),
         "prompts/test": held_out.pairs["prompt_id"].nunique(),
         "preference/accuracy/random": 0.5,
     }
@@ -54,8 +54,8 @@ def measure(
         metrics[f"preference/accuracy_as_released/{name}"] = float(released.mean())
         by_prompt = by_prompt_accuracy(held_out.pairs, of_scorer)
         metrics[f"preference/accuracy_by_prompt/{name}"] = float(by_prompt.mean())
-        if len(own):
-            metrics |= _accuracy(f"preference/on_policy_accuracy/{name}", own, of_scorer, draws)
+        if len(on_policy):
+            metrics |= _accuracy(f"preference/on_policy_accuracy/{name}", on_policy, of_scorer, draws)
         metrics |= _recall(held_out.rankings, name, of_scorer, recall_at, draws)
         metrics |= _interval(f"model_ranking/spearman/{name}", generator_ranking(held_out, of_scorer, draws))
     # Chance of recall is what equal scores get: above k of n, because several pictures may be best.
@@ -63,17 +63,17 @@ def measure(
     metrics |= _recall(held_out.rankings, "random", equal, recall_at, draws)
     metrics |= _interval("preference/accuracy/annotator", annotator_agreement(held_out.rankings, draws))
     metrics |= _gains("gain", held_out.pairs, scores)
-    is_mixed = len(own) not in (0, len(held_out.pairs))
+    is_mixed = len(on_policy) not in (0, len(held_out.pairs))
     if is_mixed:
-        metrics |= _gains("on_policy_gain", own, scores)
+        metrics |= _gains("on_policy_gain", on_policy, scores)
     if TRUTH in scores:
         others = {name: of_scorer for name, of_scorer in scores.items() if name != TRUTH}
-        told = pairs_by_truth(held_out.rankings, scores[TRUTH])
-        own = _among(told, held_out.own_images)
-        if len(told):
-            metrics |= _gains("gain_by_truth", told, others)
-        if is_mixed and len(own):
-            metrics |= _gains("on_policy_gain_by_truth", own, others)
+        by_truth = pairs_by_truth(held_out.rankings, scores[TRUTH])
+        on_policy = _among(by_truth, held_out.own_images)
+        if len(by_truth):
+            metrics |= _gains("gain_by_truth", by_truth, others)
+        if is_mixed and len(on_policy):
+            metrics |= _gains("on_policy_gain_by_truth", on_policy, others)
     return metrics
 
 
@@ -82,13 +82,13 @@ def pairs_by_truth(rankings: pandas.DataFrame, truth: pandas.Series) -> pandas.D
 
     More than people were shown, and without their noise, which pulls every scorer's accuracy towards one half.
     """
-    found = []
-    for prompt_id, own in rankings.groupby("prompt_id", sort=True):
-        ids = sorted({name for row in own["image_ids"] for name in row})
+    pairs = []
+    for prompt_id, of_prompt in rankings.groupby("prompt_id", sort=True):
+        ids = sorted({name for row in of_prompt["image_ids"] for name in row})
         values = truth[ids].to_numpy()
         for better, worse in zip(*numpy.nonzero(values[:, None] - values > NOTICED), strict=True):
-            found.append((prompt_id, ids[better], ids[worse]))
-    return pandas.DataFrame(found, columns=["prompt_id", "better_image_id", "worse_image_id"])
+            pairs.append((prompt_id, ids[better], ids[worse]))
+    return pandas.DataFrame(pairs, columns=["prompt_id", "better_image_id", "worse_image_id"])
 
 
 def _among(pairs: pandas.DataFrame, images: frozenset[str]) -> pandas.DataFrame:
@@ -103,10 +103,10 @@ def by_prompt_accuracy(pairs: pandas.DataFrame, scores: pandas.Series) -> pandas
 def annotator_agreement(rankings: pandas.DataFrame, draws: int) -> Interval | None:
     """How often one annotator orders a pair as another did who saw the same images, ties half; None where none did."""
     points, prompts = [], []
-    for _, own in rankings.groupby("task_id", sort=True):
-        ranks = [dict(zip(row.image_ids, map(int, row.ranks), strict=True)) for row in own.itertuples()]
+    for _, of_task in rankings.groupby("task_id", sort=True):
+        ranks = [dict(zip(row.image_ids, map(int, row.ranks), strict=True)) for row in of_task.itertuples()]
         # Both ways round: a pair that one of them ties is asked by the other alone.
-        for (_, one), (row, other) in permutations(zip(own.itertuples(), ranks, strict=True), 2):
+        for (_, one), (row, other) in permutations(zip(of_task.itertuples(), ranks, strict=True), 2):
             named = list(other)
             for better, worse in pairs_from_ranking([other[name] for name in named]):
                 points.append(pair_points(-one[named[better]], -one[named[worse]]).item())
@@ -172,10 +172,10 @@ def _gains(thing: str, pairs: pandas.DataFrame, scores: Mapping[str, pandas.Seri
     for name, other in accuracies.items():
         if name == LEARNT:
             continue
-        found = compare_paired(other.to_numpy(), accuracies[LEARNT].to_numpy())
+        comparison = compare_paired(other.to_numpy(), accuracies[LEARNT].to_numpy())
         key = f"{thing}/reward_model_minus_{name}"
-        mean, low, high = found.interval
-        metrics |= {f"{key}/mean": mean, f"{key}/low": low, f"{key}/high": high, f"{key}/p_value": found.p_value}
+        mean, low, high = comparison.interval
+        metrics |= {f"{key}/mean": mean, f"{key}/low": low, f"{key}/high": high, f"{key}/p_value": comparison.p_value}
     return metrics
 
 

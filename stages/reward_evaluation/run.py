@@ -15,16 +15,15 @@ import torch
 from stages.algorithms.shape_world import scene_of, true_score
 from stages.engines.devices import pick_device
 from stages.engines.image_scorers.config import Variant
-from stages.engines.image_scorers.scorer import ImageScorer, Pictures, load_pictures, load_scorer
+from stages.engines.image_scorers.scorer import ImageScorer, Pictures, load_pictures, load_scorer, score_pictures
 from stages.engines.images.shards import pixels_of, read_image_rows, read_shards
 from stages.foundations.errors import UserError
 from stages.foundations.job import Job
 from stages.foundations.metrics import write_metrics
 from stages.foundations.tables import IMAGE_SCORE, PAIR, RANKING, read_table, write_table
-from stages.observe.progress import progress
 from stages.observe.tracking import track
-from stages.reward_evaluation.measures import LEARNT, HeldOut, measure
-from stages.reward_evaluation.params import RewardEvaluationParams
+from stages.reward_evaluation.measures import LEARNT, TRUTH, HeldOut, measure
+from stages.reward_evaluation.stage import RewardEvaluationParams
 
 BEFORE = "reward_before"
 """The reward model of the round before, on this round's images."""
@@ -42,11 +41,18 @@ def main(job: Job) -> None:
             raise UserError(f"{paths.pairs} has no pairs of test prompts: let generators draw `splits: [..., test]`")
         rankings = read_table(paths.pairs / "rankings.parquet", RANKING)
         rankings = rankings[rankings["prompt_id"].isin(pairs["prompt_id"])].reset_index(drop=True)
-        scores, pictures, own = _scores(paths, params, rankings)
-        held_out = HeldOut(pairs, rankings, pictures.rows["generator"], own)
+        scores, pictures, of_this_round = _scores(paths, params, rankings)
+        held_out = HeldOut(pairs, rankings, pictures.rows["generator"], of_this_round)
         metrics = measure(held_out, scores, params.recall_at, params.bootstrap_draws)
         run.summary(metrics)
-        write_table(_table(scores, pictures), paths.scores, IMAGE_SCORE)
+        ids = pictures.rows.index
+        table = [
+            pandas.DataFrame(
+                {"prompt_id": pictures.rows["prompt_id"], "image_id": ids, "scorer": name, "score": one.reindex(ids)}
+            )
+            for name, one in scores.items()
+        ]
+        write_table(pandas.concat(table, ignore_index=True), paths.scores, IMAGE_SCORE)
         key = f"preference/accuracy/{LEARNT}"
         shown = {"accuracy": key, "low": f"{key}/low", "high": f"{key}/high"}
         write_metrics(paths.metrics, metrics, {paths.headline: shown})
@@ -64,60 +70,23 @@ def _scores(
     fitted = pictures
     if base.config.image_size != scorer.config.image_size:
         fitted = load_pictures(pools, ids, base.config.image_size)
-    scores = scores_by(base, variants_of(base), fitted, params.images_per_batch)
-    scores |= scores_by(scorer, [LEARNT], pictures, params.images_per_batch)
+    # What the base scorer has heads for; ImageReward's released file has neither.
+    variants: list[Variant] = ["clip"] if base.config.projection_size is not None else []
+    variants += ["blip"] if base.config.has_matching_head else []
+
+    def scores_by(one: ImageScorer, variants: Sequence[Variant], shown: Pictures) -> dict[str, pandas.Series]:
+        ids = shown.rows.index.tolist()
+        found = score_pictures(one, variants, shown, ids, params.images_per_batch)
+        return {variant: pandas.Series(values, index=ids) for variant, values in found.items()}
+
+    scores = scores_by(base, variants, fitted) | scores_by(scorer, [LEARNT], pictures)
     if paths.before != paths.scorer:  # the first round has no model before its own
-        before = scores_by(load_scorer(paths.before, device), [LEARNT], pictures, params.images_per_batch)
-        scores[BEFORE] = before[LEARNT]
+        scores[BEFORE] = scores_by(load_scorer(paths.before, device), [LEARNT], pictures)[LEARNT]
     truth = truths(pools, pictures)
     if truth is not None:
-        scores["truth"] = truth
-    own = frozenset(read_image_rows(paths.pool)["image_id"])
-    return scores, pictures, own
-
-
-def _table(scores: dict[str, pandas.Series], pictures: Pictures) -> pandas.DataFrame:
-    return pandas.concat(
-        [
-            pandas.DataFrame(
-                {
-                    "prompt_id": pictures.rows["prompt_id"],
-                    "image_id": pictures.rows.index,
-                    "scorer": name,
-                    "score": of_scorer.reindex(pictures.rows.index),
-                }
-            )
-            for name, of_scorer in scores.items()
-        ],
-        ignore_index=True,
-    )
-
-
-def scores_by(
-    scorer: ImageScorer, variants: Sequence[Variant], pictures: Pictures, images_per_batch: int
-) -> dict[str, pandas.Series]:
-    """Variant -> score by image id."""
-    ids = pictures.rows.index.tolist()
-    found: dict[str, list[torch.Tensor]] = {variant: [] for variant in variants}
-    starts = range(0, len(ids), images_per_batch)
-    with torch.no_grad():
-        for start in progress(starts, label=f"reward_evaluation: {', '.join(variants)}", unit="batches"):
-            part = ids[start : start + images_per_batch]
-            hidden = scorer.encode_images(pictures.images(part).to(scorer.device))
-            tokens = scorer.encode_prompts(pictures.prompts(part))
-            for variant in variants:
-                found[variant].append(scorer.score_encoded(hidden, tokens, variant).double().cpu())
-    return {variant: pandas.Series(torch.cat(parts).numpy(), index=ids) for variant, parts in found.items()}
-
-
-def variants_of(base: ImageScorer) -> list[Variant]:
-    """The scores that a base scorer has heads for; ImageReward's released file has neither."""
-    variants: list[Variant] = []
-    if base.config.projection_size is not None:
-        variants.append("clip")
-    if base.config.has_matching_head:
-        variants.append("blip")
-    return variants
+        scores[TRUTH] = truth
+    of_this_round = frozenset(read_image_rows(paths.pool)["image_id"])
+    return scores, pictures, of_this_round
 
 
 def truths(pools: Sequence[Path], pictures: Pictures) -> pandas.Series | None:

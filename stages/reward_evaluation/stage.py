@@ -1,15 +1,31 @@
-"""What stage `reward_evaluation` runs with, and what others may ask of it."""
+"""Stage `reward_evaluation`: its section, what it runs with, and what others may ask of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from pydantic import Field
+
+from stages.foundations.params import StrictParams
 from stages.foundations.stage import About, Sections, Stage
-from stages.reward_evaluation.params import RewardEvaluationParams
 
 if TYPE_CHECKING:
     from stages.foundations.planned_work import NetworkWork
+
+
+class RewardEvaluationParams(StrictParams):
+    """Section `reward_evaluation`."""
+
+    device: Literal["auto", "cpu", "cuda"]
+    threads: int = Field(ge=1)
+    """CPU threads; part of the result, because the order of float additions depends on it."""
+    images_per_batch: int = Field(ge=1)
+    recall_at: list[Annotated[int, Field(ge=1)]]
+    """The k of recall@k and filter@k (the paper: 1, 2, 4)."""
+    bootstrap_draws: int = Field(ge=100)
+    """Of intervals over prompts."""
+
 
 STAGE = Stage(
     sections={"reward_evaluation": RewardEvaluationParams},
@@ -36,9 +52,10 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     from stages.foundations.planned_work import NetworkWork
 
     costs = base_scorer_costs(sections["scorer_base"])
-    pictures, told = pictures_of_a_prompt(sections, address.partition("@")[2])
+    pictures, assumptions = pictures_of_a_prompt(sections, address.partition("@")[2])
+    # By the base scorer and by the reward model, which are in memory together.
     flops = 2 * prompts["test"] * pictures * costs.score_flops
-    return NetworkWork(0, 2 * costs.parameters, flops, taken_for_granted=told)
+    return NetworkWork(0, 2 * costs.parameters, flops, taken_for_granted=assumptions)
 
 
 ABOUT = About(

@@ -11,12 +11,12 @@ from stages.engines.image_scorers.scorer import (
     load_scorer,
     load_trainable_scorer,
     save_scorer,
+    score_pictures,
 )
-from stages.engines.image_scorers.training import add_reward_head, freeze, reward_model
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import TrainerParams
-from stages.engines.trainers.protocol import Trainer, replace_folder_together
+from stages.engines.trainers.protocol import replace_folder_together
 from stages.engines.trainers.training_loop import Curve, best_row
 from stages.foundations.errors import UserError
 from stages.foundations.job import Job
@@ -24,8 +24,16 @@ from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import PAIR, RATING, read_table, require_rows
 from stages.observe.tracking import track
-from stages.reward_model.learning import Preferences, groups_of, learn, raw_rewards, standardised
-from stages.reward_model.params import RewardModelParams
+from stages.reward_model.learning import (
+    Preferences,
+    add_reward_head,
+    freeze,
+    groups_of,
+    learn,
+    reward_model,
+    standardised,
+)
+from stages.reward_model.stage import RewardModelParams
 
 
 def main(job: Job) -> None:
@@ -50,7 +58,13 @@ def main(job: Job) -> None:
         normalised = _normalised(best, preferences, params.micro_batch_images)
         metrics = _metrics(curve, preferences, normalised)
         run.summary(metrics)
-        _write(paths, trainer, normalised, curve, metrics)
+        with replace_folder_together(trainer, paths.out) as folder:
+            if trainer.rank == 0:
+                save_scorer(normalised, folder)
+        if trainer.rank == 0:
+            shown = {"loss": "loss/validation_best", "accuracy": "accuracy/validation_best"}
+            write_curves(paths.curves, curve)
+            write_metrics(paths.metrics, metrics, {paths.headline: shown})
         checkpoints.clear()
     trainer.close()
 
@@ -81,7 +95,9 @@ def _normalised(best: Path, preferences: Preferences, at_once: int) -> ImageScor
     """The best model, with the mean and spread of its rewards on validation pictures as its normalisation."""
     # On every rank, on the CPU and in float32: nothing is to be shared, and evaluation scores in float32 too.
     scorer = load_scorer(best, "cpu")
-    rewards = raw_rewards(scorer, preferences.validation, preferences.pictures, at_once)
+    ids = [name for group in preferences.validation for name in group.image_ids]
+    # Raw rewards still: a model that was just trained has mean 0 and spread 1 in its config.
+    rewards = score_pictures(scorer, ["reward"], preferences.pictures, ids, at_once)["reward"]
     spread = float(rewards.std())
     scorer.config = scorer.config.model_copy(
         update={"reward_mean": float(rewards.mean()), "reward_std": spread if spread > 0 else 1.0}
@@ -99,25 +115,8 @@ def _metrics(curve: Curve, preferences: Preferences, scorer: ImageScorer) -> dic
         "progress/best_step": best["step"],
         "normalisation/mean": scorer.config.reward_mean,
         "normalisation/std": scorer.config.reward_std,
-        **{
-            f"{thing}/{split}": number
-            for split in ("train", "validation")
-            for thing, number in (
-                ("groups", len(getattr(preferences, split))),
-                ("pairs", sum(len(group.better) for group in getattr(preferences, split))),
-            )
-        },
+        "groups/train": len(preferences.train),
+        "pairs/train": sum(len(group.better) for group in preferences.train),
+        "groups/validation": len(preferences.validation),
+        "pairs/validation": sum(len(group.better) for group in preferences.validation),
     }
-
-
-def _write(paths: Namespace, trainer: Trainer, scorer: ImageScorer, curve: Curve, metrics: dict[str, float]) -> None:
-    with replace_folder_together(trainer, paths.out) as folder:
-        if trainer.rank == 0:
-            save_scorer(scorer, folder)
-    if trainer.rank == 0:
-        write_curves(paths.curves, curve)
-        write_metrics(
-            paths.metrics,
-            metrics,
-            {paths.headline: {"loss": "loss/validation_best", "accuracy": "accuracy/validation_best"}},
-        )

@@ -1,16 +1,42 @@
-"""What stage `reward_model` runs with, and what others may ask of it."""
+"""Stage `reward_model`: its section, what it runs with, and what others may ask of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from stages.engines.trainers.params import TrainerParams
+from pydantic import Field
+
+from stages.engines.image_scorers.config import RewardHeadSizes
+from stages.engines.trainers.params import OptimizationParams, TrainerParams
 from stages.foundations.stage import About, Sections, Stage
-from stages.reward_model.params import RewardModelParams
 
 if TYPE_CHECKING:
     from stages.foundations.planned_work import NetworkWork
+
+
+class RewardModelParams(OptimizationParams):
+    """Section `reward_model`."""
+
+    head: RewardHeadSizes
+    head_initialisation: Literal["fan_in", "released", "matching"]
+    """`matching` starts from the base scorer's matching head, for a head of one layer. `released` is ImageReward's,
+    which does not learn at its learning rate of 1e-5 for hundreds of updates."""
+    frozen_fraction: float = Field(ge=0, lt=1)
+    """Share of both encoders' layers that do not learn, from the input on (ImageReward: 0.7)."""
+    rating_weight: float = Field(ge=0)
+    """Weight of the square error of the standardised ratings, learnt from the same state; 0 learns rankings alone."""
+    groups_per_batch: int = Field(ge=1)
+    """Prompts of one update, over all ranks, each with all its pictures and pairs."""
+    micro_batch_images: int = Field(ge=2)
+    """Pictures in one forward pass; a prompt that has more is a pass of its own."""
+    epochs: int = Field(ge=1)
+    """Each ends with a validation; the best one's weights are kept."""
+    warmup_steps: int = Field(ge=0)
+    """Linear warm-up from 0."""
+    checkpoint_every_steps: int = Field(ge=1)
+    """A killed run resumes from the last checkpoint; one is made after every epoch too."""
+
 
 STAGE = Stage(
     sections={"seed": int, "trainer": TrainerParams, "reward_model": RewardModelParams},
@@ -38,16 +64,16 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     from stages.engines.images.params import pictures_of_a_prompt
     from stages.foundations.planned_work import NetworkWork
 
-    own, costs = sections["reward_model"], base_scorer_costs(sections["scorer_base"])
-    pictures, told = pictures_of_a_prompt(sections, address.partition("@")[2])
-    each = own.epochs * pictures * costs.score_flops
-    learns = 1 - own.frozen_fraction
+    params, costs = sections["reward_model"], base_scorer_costs(sections["scorer_base"])
+    pictures, assumptions = pictures_of_a_prompt(sections, address.partition("@")[2])
+    each = params.epochs * pictures * costs.score_flops
+    learns = 1 - params.frozen_fraction  # frozen layers stand first, so no gradient goes back through them
     return NetworkWork(
         learns * costs.parameters,
-        own.frozen_fraction * costs.parameters,
-        (own.frozen_fraction * prompts["train"] + prompts["validation"]) * each,
+        params.frozen_fraction * costs.parameters,
+        (params.frozen_fraction * prompts["train"] + prompts["validation"]) * each,
         learns * prompts["train"] * each,
-        told,
+        assumptions,
     )
 
 

@@ -17,7 +17,7 @@ from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.params import chosen
 from stages.foundations.tables import PROMPT, read_table
 from stages.observe.tracking import Run, track
-from stages.scorer_base.params import FolderScorer, ReleasedScorer, ScorerBaseParams, TaughtScorer
+from stages.scorer_base.stage import FolderScorer, ReleasedScorer, ScorerBaseParams, TaughtScorer
 
 
 def main(job: Job) -> None:
@@ -41,9 +41,15 @@ def main(job: Job) -> None:
                 from stages.engines.image_scorers.released_weights import released_scorer
 
                 curve = []
-                _check_hash(params)
+                file = Path(params.path)
+                # `released_scorer` raises where there is no file.
+                if params.sha256 and file.exists() and (found := sha256_of(file)) != params.sha256:
+                    raise UserError(
+                        f"{file} has sha256 {found}, scorer_base.sha256 is {params.sha256}: take the file that was "
+                        "published, or correct the hash"
+                    )
                 with replace_folder(paths.out) as folder:
-                    save_scorer(released_scorer(Path(params.path), Path(params.tokenizer)), folder)
+                    save_scorer(released_scorer(file, Path(params.tokenizer)), folder)
             case FolderScorer():
                 curve = []
                 scorer = load_scorer(Path(params.path), "cpu")
@@ -66,18 +72,6 @@ def _prompts(paths: Namespace, params: TaughtScorer) -> tuple[list[str], list[st
             "to train on: lower it"
         )
     return of_split["train"], of_split["validation"]
-
-
-def _check_hash(params: ReleasedScorer) -> None:
-    file = Path(params.path)
-    if params.sha256 is None or not file.exists():
-        return  # the reader tells of a file that is not there
-    found = sha256_of(file)
-    if found != params.sha256:
-        raise UserError(
-            f"{file} has sha256 {found}, scorer_base.sha256 is {params.sha256}: take the file that was published, "
-            "or correct the hash"
-        )
 
 
 def _write(paths: Namespace, curve: Curve, run: Run) -> None:

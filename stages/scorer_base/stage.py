@@ -1,16 +1,79 @@
-"""What stage `scorer_base` runs with, and what others may ask of it."""
+"""Stage `scorer_base`: its section, what it runs with, and what others may ask of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from stages.engines.trainers.params import TrainerParams
+from pydantic import Field, model_validator
+
+from stages.engines.image_scorers.config import EncoderSizes
+from stages.engines.trainers.params import TrainerParams, TrainingParams
+from stages.foundations.params import StrictParams
 from stages.foundations.stage import About, Sections, Stage
-from stages.scorer_base.params import ScorerBaseParams
 
 if TYPE_CHECKING:
     from stages.foundations.planned_work import NetworkWork
+
+
+class TaughtScorer(TrainingParams):
+    """A small scorer that learns captions of the shape world from rendered pictures."""
+
+    kind: Literal["train"]
+    vision: EncoderSizes
+    text: EncoderSizes
+    image_size: int = Field(ge=8)
+    """Height and width of the picture that the network sees, in pixels."""
+    patch_size: int = Field(ge=1)
+    max_text_tokens: int = Field(ge=4)
+    """Words and two marks; longer prompts are cut."""
+    projection_size: int = Field(ge=2)
+    """Width of the space of the contrastive score."""
+    initializer_range: float = Field(gt=0)
+    """Standard deviation of the initial weights."""
+    position_range: float = Field(gt=0)
+    """Of the initial positions of patches: about the spread of what a patch's pixels come to, or places drown in it."""
+    pictures_per_caption: int = Field(ge=1)
+    """Rendered once, drawn from at every step."""
+    false_captions: int = Field(ge=1)
+    """Captions with one thing changed beside each true one."""
+    max_pixel_noise: float = Field(ge=0, lt=1)
+    """Largest standard deviation of the noise on a picture, of 1: generators' pictures are less clean than renders."""
+    batch_captions: int = Field(ge=2)
+    """Captions of one update, over all ranks, each with one picture."""
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> TaughtScorer:
+        for name, sizes in (("vision", self.vision), ("text", self.text)):
+            if sizes.hidden_size % sizes.heads:
+                raise ValueError(f"{name}.hidden_size {sizes.hidden_size} must be a multiple of heads {sizes.heads}")
+        if self.image_size % self.patch_size:
+            raise ValueError(f"image_size {self.image_size} must be a multiple of patch_size {self.patch_size}")
+        return self
+
+
+class ReleasedScorer(StrictParams):
+    """Weights that BLIP or ImageReward published, converted without running code of theirs (docs/reward-models.md)."""
+
+    kind: Literal["released"]
+    path: str
+    """`model_large.pth`, `ImageReward.pt`; relative to the project's root, or absolute."""
+    sha256: str | None = Field(pattern=r"^[0-9a-f]{64}$")
+    """Hash of the file; null takes whatever lies there, and DVC does not see when it changes."""
+    tokenizer: str
+    """`vocab.txt` or `tokenizer.json` of bert-base-uncased."""
+
+
+class FolderScorer(StrictParams):
+    """A scorer folder on this machine."""
+
+    kind: Literal["folder"]
+    path: str
+    """Relative to the project's root, or absolute."""
+
+
+ScorerBaseParams = Annotated[TaughtScorer | ReleasedScorer | FolderScorer, Field(discriminator="kind")]
+
 
 STAGE = Stage(
     sections={"seed": int, "trainer": TrainerParams, "scorer_base": ScorerBaseParams},
@@ -30,13 +93,13 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     from stages.engines.image_scorers.config import base_scorer_costs
     from stages.foundations.planned_work import NetworkWork
 
-    own = sections["scorer_base"]
-    costs = base_scorer_costs(own)
-    if own.kind != "train":
+    params = sections["scorer_base"]
+    costs = base_scorer_costs(params)
+    if params.kind != "train":
         return NetworkWork(0, costs.parameters, 0)
     # A caption is read alone, with its picture, and as each false one.
-    one = costs.picture_flops + (2 + own.false_captions) * costs.prompt_flops
-    return NetworkWork(costs.parameters, 0, 0, own.steps * own.batch_captions * one)
+    one = costs.picture_flops + (2 + params.false_captions) * costs.prompt_flops
+    return NetworkWork(costs.parameters, 0, 0, params.steps * params.batch_captions * one)
 
 
 ABOUT = About(

@@ -6,32 +6,27 @@ Captions come with rendered pictures, true and false ones; every batch is a func
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from stages.algorithms.shape_world import changed_scenes, render, scene_of
+from stages.algorithms.text_to_image_losses import contrastive_loss, matching_loss
 from stages.engines.image_scorers.config import ScorerConfig
-from stages.engines.image_scorers.scorer import ImageScorer, caption_tokenizer, new_scorer
-from stages.engines.image_scorers.training import (
-    CaptionBatch,
-    CaptionOutputs,
-    caption_batch,
-    caption_loss,
-    caption_model,
-)
+from stages.engines.image_scorers.scorer import ImageScorer, Tokens, caption_tokenizer, new_scorer, save_scorer
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import DeepspeedTrainerParams, TorchTrainerParams
-from stages.engines.trainers.protocol import Trainer
+from stages.engines.trainers.protocol import LossFunction, TrainedModel, Trainer
 from stages.engines.trainers.training_loop import Curve, Schedule, train_and_keep_best
 from stages.foundations.errors import UserError
 from stages.foundations.seeds import derive_seed, endless_order
 from stages.observe.tracking import Run
-from stages.scorer_base.params import TaughtScorer
+from stages.scorer_base.stage import TaughtScorer
 
 PIXEL_MEAN, PIXEL_STD = (0.5, 0.5, 0.5), (0.3, 0.3, 0.3)
 """About those of the shape world's pictures."""
@@ -41,7 +36,46 @@ VALIDATION_FALSE = 4
 """False captions beside each of them."""
 
 
-def untaught_scorer(params: TaughtScorer, captions: list[str], seed: int) -> ImageScorer:
+def teach(
+    params: TaughtScorer,
+    trainer_params: TorchTrainerParams | DeepspeedTrainerParams,
+    train_prompts: list[str],
+    validation_prompts: list[str],
+    seed: int,
+    checkpoints: Checkpoints,
+    run: Run,
+) -> tuple[Curve, Path]:
+    """Trains from random weights; one row a step, and the folder of the scorer with the lowest validation loss."""
+    every = [*train_prompts, *validation_prompts]
+    train = render_captions(train_prompts, train_prompts, params.pictures_per_caption, seed)
+    validation = render_captions(validation_prompts, every, params.pictures_per_caption, seed)
+    scorer = _untaught_scorer(params, train_prompts, seed)
+    trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, caption_model(scorer))
+    each = -(-params.batch_captions // trainer.world_size)  # a contrast is among the captions of one rank
+
+    def update(step: int, scale: float) -> dict[str, float]:
+        images, captions, false = drawn_rows(
+            train, step, params.batch_captions, params.false_captions, params.max_pixel_noise, seed
+        )
+        mine = slice(trainer.rank * each, (trainer.rank + 1) * each)
+        batch = caption_batch(scorer, images[mine], captions[mine], false[mine])
+        done = trainer.update([batch], caption_loss(trainer.world_size), scale)
+        return {
+            "loss/train": done.loss,
+            "loss/contrastive": done.diagnostics["contrastive"],
+            "loss/matching": done.diagnostics["matching"],
+            "optim/gradient_norm": done.gradient_norm,
+        }
+
+    def validate() -> dict[str, float]:
+        return _validated(scorer, trainer, validation, each)
+
+    curve, best = train_and_keep_best("scorer_base", Schedule.of(params), trainer, checkpoints, run, update, validate)
+    trainer.close()
+    return curve, best
+
+
+def _untaught_scorer(params: TaughtScorer, captions: list[str], seed: int) -> ImageScorer:
     """A scorer with random weights and the words of `captions`."""
     tokenizer = caption_tokenizer(captions)
     config = ScorerConfig(
@@ -66,52 +100,7 @@ def untaught_scorer(params: TaughtScorer, captions: list[str], seed: int) -> Ima
     return new_scorer(config, tokenizer, params.initializer_range, params.position_range, own_seed)
 
 
-def teach(
-    params: TaughtScorer,
-    trainer_params: TorchTrainerParams | DeepspeedTrainerParams,
-    train_prompts: list[str],
-    validation_prompts: list[str],
-    seed: int,
-    checkpoints: Checkpoints,
-    run: Run,
-) -> tuple[Curve, Path]:
-    """Trains from random weights; one row a step, and the folder of the scorer with the lowest validation loss."""
-    every = [*train_prompts, *validation_prompts]
-    train = render_captions(train_prompts, train_prompts, params.pictures_per_caption, seed)
-    validation = render_captions(validation_prompts, every, params.pictures_per_caption, seed)
-    scorer = untaught_scorer(params, train_prompts, seed)
-    trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, caption_model(scorer))
-    schedule = Schedule(
-        params.steps,
-        params.warmup_steps,
-        params.final_learning_rate_fraction,
-        params.validate_every_steps,
-        params.checkpoint_every_steps,
-    )
-    each = -(-params.batch_captions // trainer.world_size)  # a contrast is among the captions of one rank
-
-    def update(step: int, scale: float) -> dict[str, float]:
-        images, captions, false = drawn_rows(
-            train, step, params.batch_captions, params.false_captions, params.max_pixel_noise, seed
-        )
-        mine = slice(trainer.rank * each, (trainer.rank + 1) * each)
-        batch = caption_batch(scorer, images[mine], captions[mine], false[mine])
-        done = trainer.update([batch], caption_loss(trainer.world_size), scale)
-        return {
-            "loss/train": done.loss,
-            "loss/contrastive": done.diagnostics["contrastive"],
-            "loss/matching": done.diagnostics["matching"],
-            "optim/gradient_norm": done.gradient_norm,
-        }
-
-    curve, best = train_and_keep_best(
-        "scorer_base", schedule, trainer, checkpoints, run, update, lambda: validated(scorer, trainer, validation, each)
-    )
-    trainer.close()
-    return curve, best
-
-
-def validated(scorer: ImageScorer, trainer: Trainer, captions: Captions, at_once: int) -> dict[str, float]:
+def _validated(scorer: ImageScorer, trainer: Trainer, captions: Captions, at_once: int) -> dict[str, float]:
     """Mean loss and how often the true caption beats one with one thing changed, on rendered pictures.
 
     Every rank computes all of it: there are few. A caption's false ones are spread over what can change: colours stand
@@ -129,7 +118,7 @@ def validated(scorer: ImageScorer, trainer: Trainer, captions: Captions, at_once
             ]
             batch = caption_batch(scorer, images, captions.captions[rows], false)
             outputs = trainer.evaluate(batch)
-            losses.append((_loss(outputs, batch), len(images)))
+            losses.append((float(caption_loss(1)(outputs, batch)[0]), len(images)))
             for name, found in _right(outputs).items():
                 right[name].append(found.cpu())
     loss = numpy.average([one for one, _ in losses], weights=[size for _, size in losses])
@@ -139,16 +128,12 @@ def validated(scorer: ImageScorer, trainer: Trainer, captions: Captions, at_once
     }
 
 
-def _loss(outputs: CaptionOutputs, batch: CaptionBatch) -> float:
-    return float(caption_loss(1)(outputs, batch)[0])
-
-
 def _right(outputs: CaptionOutputs) -> dict[str, torch.Tensor]:
     """1 for each false caption that scores below the true one, by both scores."""
     count = len(outputs.images)
     changed = outputs.texts[count:].view(count, -1, outputs.texts.shape[-1])
-    own = (outputs.images * outputs.texts[:count]).sum(-1, keepdim=True)
-    contrast = own > (outputs.images[:, None] * changed).sum(-1)
+    true_score = (outputs.images * outputs.texts[:count]).sum(-1, keepdim=True)
+    contrast = true_score > (outputs.images[:, None] * changed).sum(-1)
     odds = outputs.matching[..., 1] - outputs.matching[..., 0]
     matching = odds[:, :1] > odds[:, 1:-1]  # the last column is of another image, which is easy
     return {"clip": contrast.flatten().float(), "blip": matching.flatten().float()}
@@ -210,3 +195,79 @@ def drawn_rows(
         picked = generator.choice(len(others), false_captions, replace=len(others) < false_captions)
         false.append([others[one] for one in picked])
     return images, [captions.captions[index] for index in order], false
+
+
+TEMPERATURES = 0.01, 0.5
+"""Bounds of the learnt temperature; BLIP's are 0.001 and 0.5."""
+
+
+@dataclass(frozen=True)
+class CaptionBatch:
+    """Pictures, each with its caption and as many false ones as the others."""
+
+    images: Tensor
+    """[images, 3, side, side] in 0..1"""
+    ids: Tensor
+    """[images * (1 + false), tokens]: all true captions, then the false ones of the first image, and so on."""
+    mask: Tensor
+
+    @property
+    def is_empty(self) -> bool:
+        return len(self.images) == 0
+
+    def to(self, device: torch.device) -> CaptionBatch:
+        return replace(self, images=self.images.to(device), ids=self.ids.to(device), mask=self.mask.to(device))
+
+
+class CaptionOutputs(NamedTuple):
+    """What the two losses need."""
+
+    images: Tensor
+    """[images, projection], unit vectors"""
+    texts: Tensor
+    """[images * (1 + false), projection], unit vectors, in the order of `CaptionBatch.ids`"""
+    matching: Tensor
+    """[images, 1 + false + 1, 2]: the true caption, the false ones, that of another image"""
+    temperature: Tensor
+
+
+def caption_batch(
+    scorer: ImageScorer, images: Tensor, captions: Sequence[str], false: Sequence[Sequence[str]]
+) -> CaptionBatch:
+    """Images float[N, 3, side, side] with their captions and each as many false ones."""
+    tokens = scorer.encode_prompts([*captions, *(caption for many in false for caption in many)])
+    return CaptionBatch(images, tokens.ids, tokens.mask)
+
+
+def caption_outputs(scorer: nn.Module, batch: CaptionBatch) -> CaptionOutputs:
+    """Both heads' outputs; each picture is encoded once."""
+    assert isinstance(scorer, ImageScorer)
+    hidden = scorer.encode_images(batch.images)
+    count, false = len(hidden), len(batch.ids) // len(hidden) - 1
+    image, text = scorer.contrastive_features(hidden, Tokens(batch.ids, batch.mask))
+    ids, mask = (torch.cat([one, one[:count]]) for one in (batch.ids, batch.mask))
+    # Each true caption is also asked of the picture before its own: a mistake that is easier than one changed word.
+    seen = torch.cat([hidden, hidden.repeat_interleave(false, 0), hidden.roll(1, 0)])
+    true, changed, other = scorer.matching_logits(seen, Tokens(ids, mask)).split([count, count * false, count])
+    matching = torch.cat([true[:, None], changed.view(count, false, 2), other[:, None]], 1)
+    temperature = scorer.temperature[0].clamp(*TEMPERATURES)
+    return CaptionOutputs(image.float(), text.float(), matching.float(), temperature.float())
+
+
+def caption_loss(ranks: int) -> LossFunction[CaptionOutputs, CaptionBatch]:
+    """The sum of both losses, averaged over the ranks' micro-batches: a contrast is among the pictures of one."""
+
+    def loss(outputs: CaptionOutputs, batch: CaptionBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        contrast = contrastive_loss(outputs.images, outputs.texts, outputs.temperature) / ranks
+        matching = matching_loss(outputs.matching) / ranks
+        return contrast + matching, {"contrastive": contrast.detach(), "matching": matching.detach()}
+
+    return loss
+
+
+def caption_model(scorer: ImageScorer) -> TrainedModel[CaptionBatch, CaptionOutputs]:
+    """The scorer as trainers take it; it is saved as a scorer folder."""
+    side = scorer.config.image_size
+    # Two pictures: with one alone, another picture's caption would be its own.
+    filler = caption_batch(scorer, torch.zeros(2, 3, side, side), ["", ""], [[""], [""]])
+    return TrainedModel(scorer, caption_outputs, lambda weights, folder: save_scorer(scorer, folder, weights), filler)

@@ -123,18 +123,7 @@ def fine_tune(
     def validate() -> dict[str, float]:
         return {VALIDATION: mean_loss(validation, micro_batch_tokens, params.max_sequence_tokens, trainer)}
 
-    return train("sft", schedule_of(params), trainer, checkpoints, run, update, validate)
-
-
-def schedule_of(params: SftParams) -> Schedule:
-    """The steps of the section, as the loop takes them."""
-    return Schedule(
-        steps=params.steps,
-        warmup_steps=params.warmup_steps,
-        final_learning_rate_fraction=params.final_learning_rate_fraction,
-        validate_every_steps=params.validate_every_steps,
-        checkpoint_every_steps=params.checkpoint_every_steps,
-    )
+    return train("sft", Schedule.of(params), trainer, checkpoints, run, update, validate)
 
 
 def cross_entropy(batch_tokens: int) -> LossFunction:

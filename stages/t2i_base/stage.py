@@ -1,16 +1,48 @@
-"""What stage `t2i_base` runs with, and what others may ask of it."""
+"""Stage `t2i_base`: its section, what it runs with, and what others may ask of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from stages.engines.trainers.params import TrainerParams
+from pydantic import Field
+
+from stages.engines.generators.params import GeneratorSizes
+from stages.engines.trainers.params import TrainerParams, TrainingParams
+from stages.foundations.params import StrictParams
 from stages.foundations.stage import About, Sections, Stage
-from stages.t2i_base.params import T2iBaseParams
 
 if TYPE_CHECKING:
     from stages.foundations.planned_work import NetworkWork
+
+
+class TrainedGenerator(TrainingParams):
+    """Trained from nothing on pictures of the shape world, whose prompts the train split must hold."""
+
+    kind: Literal["train"]
+    sizes: GeneratorSizes
+    batch_images: int = Field(ge=1)
+    """Pictures of one update, over all ranks."""
+    micro_batch_images: int = Field(ge=1)
+    """Pictures in one forward pass."""
+    empty_prompt_fraction: float = Field(ge=0, lt=1)
+    """Share of pictures shown without their prompt, for guidance (arXiv 2207.12598: 0.1 to 0.2)."""
+    weight_cap: float | None = Field(gt=0)
+    """Cap of the weight 1 + SNR of a timestep's error, stages/engines/generators/denoising.py; null for no weight."""
+    validation_images: int = Field(ge=1)
+    """Pictures of validation prompts, the same each time."""
+
+
+class FolderGenerator(StrictParams):
+    """A folder on this machine in diffusers' layout, safetensors only: nothing else of it is copied."""
+
+    kind: Literal["folder"]
+    path: str
+    """Relative to the project's root, or absolute."""
+
+
+T2iBaseParams = Annotated[TrainedGenerator | FolderGenerator, Field(discriminator="kind")]
+
 
 STAGE = Stage(
     sections={"seed": int, "trainer": TrainerParams, "t2i_base": T2iBaseParams},
@@ -29,16 +61,16 @@ STAGE = Stage(
 
 
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
-    from stages.engines.generators.costs import generator_costs, told
+    from stages.engines.generators.costs import generator_costs
     from stages.foundations.planned_work import NetworkWork
 
-    own = sections["t2i_base"]
-    costs = generator_costs(own)
+    params = sections["t2i_base"]
+    costs = generator_costs(params)
     parameters = costs.unet_parameters + costs.other_parameters
-    if own.kind != "train":
-        return NetworkWork(0, parameters, 0, taken_for_granted=told(costs))
-    seen = own.steps // own.validate_every_steps * own.validation_images
-    return NetworkWork(parameters, 0, seen * costs.step_flops, own.steps * own.batch_images * costs.step_flops)
+    if params.kind != "train":
+        return NetworkWork(0, parameters, 0, taken_for_granted=costs.assumptions)
+    seen = params.steps // params.validate_every_steps * params.validation_images
+    return NetworkWork(parameters, 0, seen * costs.step_flops, params.steps * params.batch_images * costs.step_flops)
 
 
 ABOUT = About(

@@ -137,7 +137,7 @@ def _is_usable(line: dict[str, Any], params: FilePrompts, funnel: Funnel) -> boo
         funnel.drop(line, "not_text", f"the prompt is {type(prompt).__name__}", line["row_id"])
     elif not prompt.strip():
         funnel.drop(line, "empty_prompt", "", line["row_id"])
-    elif not _is_unicode(prompt):
+    elif prompt.encode("utf-8", "replace").decode() != prompt:  # JSON can hold half a character, Parquet cannot
         line["prompt"] = repr(prompt)
         funnel.drop(line, "not_unicode", "half of a surrogate pair", line["row_id"])
     elif len(prompt) > params.max_prompt_characters:
@@ -147,15 +147,8 @@ def _is_usable(line: dict[str, Any], params: FilePrompts, funnel: Funnel) -> boo
     return False
 
 
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 MAX_LINE_BYTES = 1 << 20
+"""A line without an end must not fill the memory."""
 
 
 def read_prompts(name: str, source: PromptFile) -> Iterator[dict[str, Any]]:
@@ -169,8 +162,8 @@ def read_prompts(name: str, source: PromptFile) -> Iterator[dict[str, Any]]:
         with opened(path, "rb") as file:
             lines = iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")
             for number, line in enumerate(islice(lines, source.max_prompts)):
-                told = {"row_id": f"{name}/{number}", "source": name, "split": source.split}
-                yield {**told, **_prompt_of(line, source.prompt_field)}
+                common = {"row_id": f"{name}/{number}", "source": name, "split": source.split}
+                yield {**common, **_prompt_of(line, source.prompt_field)}
     except FileNotFoundError:
         raise UserError(f"t2i_prompts.sources.{name}: {path} does not exist: correct `path`") from None
     except (OSError, EOFError, zlib.error) as error:

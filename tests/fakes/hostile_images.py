@@ -7,6 +7,17 @@ import zlib
 import numpy
 from PIL import Image
 
+LIMITS = {
+    "max_pixels": 65_536,
+    "max_file_mib": 1.0,
+    "min_side": 8,
+    "timeout_seconds": 5.0,
+    "memory_mib": 512,
+    "workers": 1,
+    "images_per_shard": 3,
+}
+"""Section `images`."""
+
 GRADIENT = numpy.stack(
     [numpy.add.outer(numpy.arange(40), numpy.arange(32)) * step % 256 for step in (1, 3, 7)], axis=2
 ).astype(numpy.uint8)

@@ -1,17 +1,46 @@
-"""Pictures of 8x8 pixels of which people prefer the brighter one, as a pool and preferences on disk."""
+"""A scorer with a few hundred weights; and pictures of 8x8 pixels, of which people prefer the brighter one, on disk."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy
 import yaml
 
-from stages.engines.image_scorers.scorer import save_scorer
+from stages.engines.image_scorers.config import ScorerConfig
+from stages.engines.image_scorers.scorer import ImageScorer, caption_tokenizer, new_scorer, save_scorer
 from stages.engines.images.shards import image_row, write_shards
 from stages.foundations.tables import PAIR, RANKING, RATING, write_table
-from tests.fakes.tiny_scorer import PROMPTS, tiny_scorer
+
+PROMPTS = ["a red circle", "two blue squares", "a circle", "a red square above a blue circle"]
+ENCODER = {"hidden_size": 8, "layers": 2, "heads": 2, "feed_forward_size": 16}
+
+
+def tiny_scorer(seed: int = 0, prompts: Sequence[str] = PROMPTS, **changed: object) -> ImageScorer:
+    """Every head is there; the same weights for the same seed, words and changes of its config."""
+    tokenizer = caption_tokenizer(prompts)
+    config = {
+        "vision": ENCODER,
+        "text": ENCODER,
+        "image_size": 8,
+        "patch_size": 4,
+        "pixel_mean": (0.5, 0.4, 0.3),
+        "pixel_std": (0.2, 0.3, 0.4),
+        "vocabulary": tokenizer.get_vocab_size(),
+        "max_text_tokens": 12,
+        "text_positions": 12,
+        "text_dropout": 0.1,
+        "projection_size": 4,
+        "has_matching_head": True,
+        "matching_token_id": None,
+        "reward_head": {"widths": [6, 3], "dropouts": [0.1]},
+        "reward_mean": 0.0,
+        "reward_std": 1.0,
+    }
+    return new_scorer(ScorerConfig.model_validate(config | changed), tokenizer, 0.3, 0.3, seed)
+
 
 SPLITS = ["train"] * 8 + ["validation"] * 3 + ["test"] * 3
 GENERATORS = ("dark", "middle", "bright")

@@ -11,14 +11,14 @@ from pipelines.graph.schema import check_params, check_values
 from pipelines.planning.plan import Question, make_picture_plan
 from stages.foundations.errors import UserError
 from tests.fakes.graph_in_process import run_graph
-from tests.fakes.imagereward_recipe import RECIPE, write_downloads
+from tests.fakes.picture_recipes import IMAGEREWARD, write_downloads
 
 PROJECT = Path(__file__).resolve().parents[2]
 
 
 def test_the_settings_are_the_papers():
     """arXiv 2304.05977, sections 3.1, 4 and appendix; deviations stand in the recipe's comments."""
-    params = check_params(RECIPE)
+    params = check_params(IMAGEREWARD)
     model, feedback = params["reward_model"], params["refl"]
     assert (model.frozen_fraction, model.optimizer.learning_rate, model.epochs) == (0.7, 1e-5, 10)
     assert model.final_learning_rate_fraction == 0 and model.head.widths == [1024, 128, 64, 16]
@@ -30,7 +30,7 @@ def test_the_settings_are_the_papers():
 
 def test_the_plan_knows_the_published_sizes():
     """Stable Diffusion 1.4 has 860M parameters in its U-Net; ImageReward 445.3M, of which its head has 0.9M."""
-    params = yaml.safe_load(RECIPE.read_text())
+    params = yaml.safe_load(IMAGEREWARD.read_text())
     made = make_picture_plan(PROJECT, "imagereward-blip-large", params, Question(gpu="H100"))
     stages = {stage.name: stage for stage in made.stages}
     assert stages["refl@refl_1"].work.trained == pytest.approx(859.5e6, rel=1e-3)

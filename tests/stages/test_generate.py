@@ -14,7 +14,7 @@ from stages.engines.generators.params import GeneratorSizes
 from stages.engines.images.shards import pixels_of, read_image_rows, read_shards
 from stages.foundations.errors import UserError
 from stages.foundations.tables import PROMPT, read_table, write_table
-from tests.fakes.shape_recipe import mini_shapes, shape_prompts
+from tests.fakes.picture_recipes import mini_shapes, shape_prompts
 
 
 @pytest.fixture(scope="module")

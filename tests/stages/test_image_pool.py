@@ -11,17 +11,8 @@ from stages.__main__ import main
 from stages.engines.images.shards import image_id, image_row, pixels_of, read_shards, write_shards
 from stages.foundations.errors import UserError
 from stages.foundations.tables import DROPPED, PROMPT, prompt_id, read_table, write_table
-from tests.fakes.hostile_images import GRADIENT, REFUSED, TAKEN, png
+from tests.fakes.hostile_images import GRADIENT, LIMITS, REFUSED, TAKEN, png
 
-LIMITS = {
-    "max_pixels": 65_536,
-    "max_file_mib": 1.0,
-    "min_side": 8,
-    "timeout_seconds": 5.0,
-    "memory_mib": 512,
-    "workers": 1,
-    "images_per_shard": 3,
-}
 FIRST, SECOND = (GRADIENT + numpy.uint8(9)), (GRADIENT + numpy.uint8(20))
 
 
@@ -49,11 +40,7 @@ def run(tmp_path, rows=(), listed=None, files=None, line=json.dumps):
         PROMPT,
     )
     round_1 = {"foreign": foreign, "annotations": None, "also": "round_1"}
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"images": LIMITS, "ranking_rounds": {"round_1": round_1}}))
-    outputs = {name: tmp_path / f"{name}.out" for name in ("pool", "dropped", "metrics", "headline")}
-    paths = {"params": tmp_path / "params.yaml", "generated": shards, "prompts": tmp_path / "prompts.parquet"}
-    flags = [text for name, path in (paths | outputs).items() for text in (f"--{name}", str(path))]
-    main(["image_pool@round_1", *flags])
+    run_again(tmp_path, {"images": LIMITS, "ranking_rounds": {"round_1": round_1}})
     rows = [row for frame in read_shards(tmp_path / "pool.out") for row in frame.to_dict("records")]
     dropped = read_table(tmp_path / "dropped.out", DROPPED)
     return rows, dropped, json.loads((tmp_path / "metrics.out").read_text())

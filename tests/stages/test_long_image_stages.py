@@ -19,7 +19,7 @@ from stages.engines.images.shards import pixels_of, read_shards
 from stages.foundations.files import dvc_md5
 from stages.foundations.tables import PAIR, PROMPT, RATING, read_table, write_table
 from tests.fakes.forks import changes_of, killed_at, on_ranks
-from tests.fakes.shape_recipe import mini_shapes, shape_prompts
+from tests.fakes.picture_recipes import mini_shapes, shape_prompts
 from tests.fakes.stable_diffusion import write_stable_diffusion
 
 PROMPTS = {"prompts": "prompts.parquet"}
@@ -80,12 +80,12 @@ def miniature(tmp_path_factory):
 
 
 def write_params(path, **changes):
-    """The miniature's parameters; of a section that is named, these keys."""
+    """The miniature's parameters; of a section that is named, these keys; `trainer` is whole, because kinds differ."""
     params = mini_shapes()
     params["generators"]["main"]["images_per_prompt"] = 2
     params["reward_model"]["head"]["dropouts"] = []  # drawn for each micro-batch, which ranks cut differently
     for section, own in changes.items():
-        params[section] |= own
+        params[section] = own if section == "trainer" else params[section] | own
     path.write_text(yaml.safe_dump(params))
     return path
 
@@ -138,7 +138,7 @@ def deepspeed(dtype):
 @pytest.mark.parametrize("stage", ["reward_model", "refl"])
 def test_deepspeed_learns_what_the_torch_trainer_does(stage, ranks, miniature, tmp_path):
     pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
-    params = write_whole(tmp_path / "params.yaml", trainer=deepspeed("float32"))
+    params = write_params(tmp_path / "params.yaml", trainer=deepspeed("float32"))
     on_ranks(work(stage, miniature[0], tmp_path, params), ranks)
     curve, expected = curve_of(tmp_path), curve_of(miniature[0] / stage)
     assert len(curve) == len(expected)
@@ -154,7 +154,7 @@ def test_deepspeed_learns_what_the_torch_trainer_does(stage, ranks, miniature, t
 def test_mixed_precision_learns_and_what_is_saved_is_float32(stage, miniature, tmp_path):
     """Told by the first losses, which differ by rounding from those in float32, and differ."""
     trainer = mini_shapes()["trainer"] | {"dtype": "mixed"}
-    work(stage, miniature[0], tmp_path, write_whole(tmp_path / "params.yaml", trainer=trainer))()
+    work(stage, miniature[0], tmp_path, write_params(tmp_path / "params.yaml", trainer=trainer))()
     name = "loss/total" if stage == "refl" else "loss/train"
     first, expected = (
         next(row[name] for row in curve_of(folder) if name in row) for folder in (tmp_path, miniature[0] / stage)
@@ -174,7 +174,7 @@ def test_the_average_follows_steps_that_bfloat16_does_not_feel(kind, miniature, 
         "refl_rounds": {"refl_1": mini["refl_rounds"]["refl_1"] | {"selection": "last"}},
     }
     trainer = deepspeed("mixed") if kind == "deepspeed" else mini["trainer"] | {"dtype": "mixed"}
-    params = write_whole(tmp_path / "params.yaml", trainer=trainer, **changes)
+    params = write_params(tmp_path / "params.yaml", trainer=trainer, **changes)
     on_ranks(work("refl", miniature[0], tmp_path, params), 1)
     before, after = (
         load_file(folder / "model/unet/diffusion_pytorch_model.safetensors")["conv_in.weight"]
@@ -182,13 +182,6 @@ def test_the_average_follows_steps_that_bfloat16_does_not_feel(kind, miniature, 
     )
     assert 0 < (after - before).abs().max() < 1e-5
     assert (after != after.bfloat16().float()).any()
-
-
-def write_whole(path, trainer, **changes):
-    """As `write_params` with another section `trainer`."""
-    params = yaml.safe_load(write_params(path, **changes).read_text()) | {"trainer": trainer}
-    path.write_text(yaml.safe_dump(params))
-    return path
 
 
 def test_a_folder_of_stable_diffusion_is_drawn_as_diffusers_draws_it_and_learns(miniature, tmp_path):

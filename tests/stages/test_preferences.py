@@ -1,8 +1,6 @@
 """preferences: annotators are judged by what they did, and rankings become pairs of one split."""
 
-import gzip
 import json
-from pathlib import Path
 
 import pandas
 import pytest
@@ -11,10 +9,8 @@ import yaml
 from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.tables import ANNOTATOR, DROPPED, PAIR, PROMPT, RANKING, RATING, read_table, write_table
-from stages.preferences.run import count_ties, drawn_down, pairs_of, splits_of, vote_measures
+from stages.preferences.run import drawn_down, pairs_of, splits_of, vote_measures
 
-REAL = Path(__file__).parents[2].parent / "shared" / "data" / "image_prefs"
-needs_real_rows = pytest.mark.skipif(not REAL.is_dir(), reason=f"needs the files of {REAL}")
 PARAMS = {
     "annotator_rules": {
         "min_pairs": 3,
@@ -173,16 +169,3 @@ def test_votes_have_a_ceiling_and_circles():
     }
     circle = [ranking(t, "", [1, 2], images=list(t), prompt="p") for t in ("ab", "bc", "ca")]
     assert vote_measures(circle)["circular_triads"] == 1
-
-
-@needs_real_rows
-def test_the_real_rankings_give_the_papers_pairs():
-    with gzip.open(REAL / "imagereward_test_rankings.jsonl.gz", "rt") as lines:
-        found = [json.loads(line) for line in lines]
-    rows = [
-        ranking(str(i), "expert", row["ranking"], images=row["generations"], prompt=row["id"])
-        for i, row in enumerate(found)
-    ]
-    assert len(rows) == 466
-    assert len(pairs_of(rows, {row["prompt_id"]: "test" for row in rows})) == 6_399
-    assert count_ties(rows) == 831

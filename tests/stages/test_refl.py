@@ -13,49 +13,33 @@ from stages.__main__ import main
 from stages.algorithms.shape_world import render, scene_of
 from stages.engines.generators.generator import load_generator, new_generator, save_generator
 from stages.engines.generators.params import GeneratorSizes
-from stages.engines.image_scorers.config import EncoderSizes, RewardHeadSizes, ScorerConfig
-from stages.engines.image_scorers.scorer import caption_tokenizer, new_scorer, save_scorer
+from stages.engines.image_scorers.scorer import save_scorer
 from stages.engines.images.shards import image_row, pixels_of, write_shards
 from stages.foundations.errors import UserError
 from stages.foundations.tables import FEEDBACK_IMAGE, PAIR, PROMPT, prompt_id, read_table, write_table
-from stages.refl.climbing import chosen_update
 from stages.refl.measurement import diversity, gains, saturation, shown_for, without
 from stages.refl.params import ReflParams, ReflRound
 from stages.refl.stage import ABOUT
+from stages.refl.training import chosen_update
 from stages.refl_control.stage import ABOUT as CONTROL_ABOUT
+from tests.fakes.picture_recipes import mini_shapes
+from tests.fakes.ranked_pictures import tiny_scorer
 
 PROMPTS = {
     "train": ["a red circle", "a blue square", "two green triangles", "a yellow circle"],
     "validation": ["a green circle", "a red square"],
     "test": ["a blue circle", "a yellow square", "a red triangle"],
 }
-REFL = {
-    "feedback": {"kind": "refl", "window": [1, 3], "bound": 50.0},
-    "sampling_steps": 4,
+MINI = mini_shapes()
+REFL = MINI["refl"] | {
     "batch_images": 6,
     "micro_batch_images": 4,
-    "pretraining": {
-        "weight": 1.0,
-        "batch_images": 6,
-        "weight_cap": 5.0,
-        "empty_prompt_fraction": 0.1,
-        "images": {"kind": "shape_world"},
-    },
+    "pretraining": MINI["refl"]["pretraining"] | {"weight": 1.0, "batch_images": 6},
     "optimizer": {"kind": "adamw", "learning_rate": 0.002, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0},
-    "max_gradient_norm": 1.0,
     "warmup_updates": 1,
-    "final_learning_rate_fraction": 0.1,
     "ema_decay": 0.5,
-    "evaluate_every_updates": 2,
     "checkpoint_every_updates": 2,
-    "measurement": {
-        "validation_images": 4,
-        "test_images": 6,
-        "images_per_prompt": 2,
-        "guidance": 1.0,
-        "draw_images": 4,
-        "shown_images": 3,
-    },
+    "measurement": MINI["refl"]["measurement"] | {"guidance": 1.0, "draw_images": 4},
 }
 ROUND = {
     "start_from": "base",
@@ -67,57 +51,20 @@ ROUND = {
 }
 LAST = {**ROUND, "selection": "last"}
 CONTROL = {**LAST, "reward_weight": 0}
-TRAINER = {
-    "kind": "torch",
-    "device": "cpu",
-    "dtype": "float32",
-    "threads": 1,
-    "micro_batch_tokens": 1,
-    "gradient_checkpointing": False,
-}
-SIZES = GeneratorSizes(
-    image_side=24,
-    patch_side=4,
-    channels=(16, 16),
-    layers_per_block=1,
-    attention_heads=2,
-    text_width=16,
-    text_layers=1,
-    text_heads=2,
-    max_prompt_tokens=6,
-    prediction_type="sample",
-)
-ENCODER = EncoderSizes(hidden_size=16, layers=1, heads=2, feed_forward_size=16)
 
 
 def a_scorer(seed):
-    tokenizer = caption_tokenizer(prompt for prompts in PROMPTS.values() for prompt in prompts)
-    config = ScorerConfig(
-        vision=ENCODER,
-        text=ENCODER,
-        image_size=24,
-        patch_size=8,
-        pixel_mean=(0.5, 0.5, 0.5),
-        pixel_std=(0.25, 0.25, 0.25),
-        vocabulary=tokenizer.get_vocab_size(),
-        max_text_tokens=8,
-        text_positions=8,
-        text_dropout=0.0,
-        projection_size=8,
-        has_matching_head=True,
-        matching_token_id=None,
-        reward_head=RewardHeadSizes(widths=[8], dropouts=[]),
-        reward_mean=0.0,
-        reward_std=0.05,
-    )
-    return new_scorer(config, tokenizer, initializer_range=0.2, position_range=0.2, seed=seed)
+    head = {"reward_head": {"widths": [8], "dropouts": []}, "reward_std": 0.05, "text_dropout": 0.0}
+    words = [prompt for prompts in PROMPTS.values() for prompt in prompts]
+    return tiny_scorer(seed, words, image_size=24, patch_size=8, **head)
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     """A generator that has learnt nothing, two scorers, prompts, and pairs of renders that show the wrong thing."""
     folder = tmp_path_factory.mktemp("refl")
-    save_generator(new_generator(SIZES, PROMPTS["train"], seed=0), folder / "generator")
+    sizes = GeneratorSizes.model_validate(MINI["t2i_base"]["sizes"])
+    save_generator(new_generator(sizes, PROMPTS["train"], seed=0), folder / "generator")
     save_scorer(a_scorer(1), folder / "round_1")
     save_scorer(a_scorer(2), folder / "held_out")
     rows = [
@@ -159,7 +106,7 @@ def project(tmp_path_factory):
 
 def write_params(path, changes=None, **rounds):
     refl = {**REFL, **(changes or {})}
-    sections = {"seed": 3, "trainer": TRAINER, "refl": refl}
+    sections = {"seed": 3, "trainer": MINI["trainer"], "refl": refl}
     sections["refl_rounds"] = {"refl_1": ROUND, "control_1": CONTROL, **rounds}
     path.write_text(yaml.safe_dump(sections))
     return path

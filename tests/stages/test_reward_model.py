@@ -2,6 +2,7 @@
 
 import csv
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,22 +10,22 @@ from safetensors.torch import load_file
 
 from stages.__main__ import main
 from stages.engines.image_scorers.scorer import load_pictures, load_scorer
-from stages.engines.image_scorers.training import (
+from stages.foundations.errors import UserError
+from stages.foundations.tables import PAIR, RATING, read_table, write_table
+from stages.reward_model.learning import (
     RewardBatch,
     RewardOutputs,
     add_reward_head,
     freeze,
+    groups_of,
+    micro_batches,
+    reward_batch,
     reward_loss,
     reward_outputs,
+    standardised,
 )
-from stages.engines.image_scorers.training import reward_model as reward_learner
-from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
-from stages.engines.trainers.torch_trainer import TorchTrainer
-from stages.foundations.errors import UserError
-from stages.foundations.tables import PAIR, RATING, read_table, write_table
-from stages.reward_model.learning import groups_of, micro_batches, reward_batch, standardised
-from tests.fakes.ranked_pictures import PARAMS, reward_model_flags, write_params, write_ranked_pictures
-from tests.fakes.tiny_scorer import PROMPTS, tiny_scorer
+from stages.reward_model.learning import reward_model as reward_learner
+from tests.fakes.ranked_pictures import PROMPTS, reward_model_flags, tiny_scorer, write_params, write_ranked_pictures
 
 
 @pytest.fixture(scope="module")
@@ -86,24 +87,6 @@ def test_the_frozen_half_and_the_other_heads_stay_as_they_were(ranked, trained):
         assert (name in changed) == (not is_frozen), name
 
 
-def test_one_step_raises_the_preferred_above_the_other(ranked):
-    groups, pictures = groups_and_pictures(ranked)
-    scorer = tiny_scorer()
-    add_reward_head(scorer, scorer.config.reward_head, "fan_in", seed=1)
-    batch = reward_batch(groups[:1], pictures, scorer, seed=0)
-    trainer = TorchTrainer(
-        TorchTrainerParams.model_validate(PARAMS["trainer"]),
-        AdamwParams(kind="adamw", learning_rate=0.001, beta1=0.9, beta2=0.99, weight_decay=0.0),
-        1.0,
-        reward_learner(scorer, 0),
-    )
-    gap = [float((out := trainer.evaluate(batch).rewards)[batch.better].mean() - out[batch.worse].mean())]
-    trainer.update([batch], reward_loss(6.0, 0, 0.0), 1.0)
-    out = trainer.evaluate(batch).rewards
-    gap.append(float(out[batch.better].mean() - out[batch.worse].mean()))
-    assert gap[1] > gap[0]
-
-
 def test_the_loss_by_hand_with_weights_and_ratings():
     none = torch.zeros(3, 0)
     ratings = torch.tensor([[1.0, torch.nan, 0.0], [0.0, 0.0, torch.nan], [torch.nan] * 3])
@@ -125,7 +108,10 @@ def test_micro_batches_and_ranks_add_up_to_the_whole_batch(ranked):
     whole = reward_batch(groups[:3], pictures, scorer, 0)
     expected = loss(reward_outputs(learner, whole), whole)[0].item()
     for ranks in (1, 2):
-        mine = [micro_batches(groups[:3], pictures, scorer, 6, rank, ranks, 0) for rank in range(ranks)]
+        mine = [
+            micro_batches(groups[:3], pictures, scorer, 6, SimpleNamespace(rank=rank, world_size=ranks), 0)
+            for rank in range(ranks)
+        ]
         assert len({len(batches) for batches in mine}) == 1
         batches = [batch for of_rank in mine for batch in of_rank if not batch.is_empty]
         assert sum(len(batch.images) for batch in batches) == 9  # each picture once

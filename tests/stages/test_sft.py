@@ -10,10 +10,8 @@ from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
 from stages.foundations.tables import DEMONSTRATION, DROPPED, read_table, write_table
-from stages.sft.params import SftParams
-from stages.sft.run import schedule_of
 from tests.fakes.forks import changes_of, killed_at
-from tests.fakes.taught_policy import PARAMS, sft_flags, write_params
+from tests.fakes.taught_policy import sft_flags, write_params
 
 
 def test_the_validation_loss_falls_to_what_random_digits_allow(taught):
@@ -43,14 +41,6 @@ def test_nothing_that_fits_is_an_error_with_the_remedy(taught, tmp_path):
     params = write_params(tmp_path / "params.yaml", {"sft.max_sequence_tokens": 8})
     with pytest.raises(UserError, match=r"sft\.max_sequence_tokens 8: raise it"):
         main(sft_flags(taught, params, tmp_path))
-
-
-def test_the_schedule_warms_up_and_ends_at_its_fraction():
-    params = SftParams.model_validate(PARAMS["sft"])
-    scales = [schedule_of(params).learning_rate_scale(step) for step in range(params.steps)]
-    assert scales[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
-    assert scales[5:] == sorted(scales[5:], reverse=True)
-    assert scales[-1] == pytest.approx(0.1)
 
 
 def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(taught, tmp_path, capfd):

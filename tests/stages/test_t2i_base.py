@@ -10,8 +10,8 @@ import yaml
 from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
-from stages.t2i_base import training
-from tests.fakes.shape_recipe import mini_shapes, shape_prompts
+from stages.t2i_base.run import _parts
+from tests.fakes.picture_recipes import mini_shapes, shape_prompts
 
 
 def run(folder, prompts, **changes):
@@ -62,7 +62,7 @@ def test_prompts_of_another_world_and_wrong_sizes_are_told(tmp_path, prompts):
 @pytest.mark.parametrize(("ranks", "micro"), [(1, 3), (1, 32), (2, 3), (3, 1), (4, 4), (8, 1)])
 def test_ranks_share_a_batch_evenly(ranks, micro):
     examples = [("a red circle", number) for number in range(8)]
-    shares = [training._parts(examples, micro, SimpleNamespace(rank=rank, world_size=ranks)) for rank in range(ranks)]
+    shares = [_parts(examples, micro, SimpleNamespace(rank=rank, world_size=ranks)) for rank in range(ranks)]
     assert len({len(share) for share in shares}) == 1
     parts = [part for share in shares for part in share]
     assert sorted(one for part in parts for one in part) == examples and all(parts)

@@ -49,6 +49,13 @@ class GeneratorCosts:
     is_assumed: bool
     """The folder is not there."""
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a plan takes for granted of it."""
+        if not self.is_assumed:
+            return ()
+        return ("generator: its folder is not there; taken for Stable Diffusion 1.4 (sizes of its published configs)",)
+
     def draw_flops(self, steps: int, guidance: float) -> float:
         """A picture drawn in `steps`: guidance other than 1 needs a pass with the prompt and one without."""
         return steps * self.step_flops * (1 if guidance == 1 else 2) + self.decode_flops
@@ -59,13 +66,6 @@ def generator_costs(base: Any) -> GeneratorCosts:
     if base.kind == "train":
         return _sized_costs(base.sizes.model_dump_json())
     return _folder_costs(Path(base.path))
-
-
-def told(costs: GeneratorCosts) -> tuple[str, ...]:
-    """What a plan takes for granted of it."""
-    if not costs.is_assumed:
-        return ()
-    return ("generator: its folder is not there; taken for Stable Diffusion 1.4 (sizes of its published configs)",)
 
 
 @cache
@@ -91,7 +91,7 @@ def _folder_costs(folder: Path) -> GeneratorCosts:
     encode = decode = 0
     if vae is not None:
         side = unet.config.sample_size
-        scale = 2 ** (len(vae.config.block_out_channels) - 1)
+        scale = 2 ** (len(vae.config.block_out_channels) - 1)  # every block but the last halves the side
         encode = _flops(vae.encode, torch.empty(1, 3, side * scale, side * scale, device="meta"))
         decode = _flops(vae.decode, torch.empty(1, vae.config.latent_channels, side, side, device="meta"))
     others = TEXT_PARAMETERS + (_parameters(vae) if vae is not None else 0)
@@ -103,7 +103,7 @@ def _folder_costs(folder: Path) -> GeneratorCosts:
 def _bare(kind: Any, folder: Path, is_there: bool) -> Any:
     """The network without weights."""
     config = kind.load_config(folder, local_files_only=True) if is_there else STABLE_DIFFUSION[folder.name]
-    with torch.device("meta"):
+    with torch.device("meta"):  # shapes without memory: Stable Diffusion's weights would take gigabytes to be counted
         return kind.from_config(config)
 
 

@@ -7,8 +7,7 @@ arXiv 2006.11239, equation 14), the velocity (Salimans & Ho, arXiv 2202.00512) o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -32,13 +31,10 @@ class DenoisingBatch:
 
     @property
     def is_empty(self) -> bool:
-        """True when it has no image."""
         return len(self.latents) == 0
 
     def to(self, device: torch.device) -> DenoisingBatch:
-        """The same batch on `device`."""
-        moved = {name: value.to(device) for name, value in vars(self).items()}
-        return replace(self, **moved)
+        return DenoisingBatch(**{name: value.to(device) for name, value in vars(self).items()})
 
 
 @torch.no_grad()
@@ -50,6 +46,7 @@ def denoising_batch(
     Where the generator shall be drawn with guidance, a share of the prompts (usually 0.1) must be empty.
     """
     count = generator.scheduler.config.num_train_timesteps
+    # A stream for each image: its noise then does not depend on which images share its batch or rank.
     streams = [torch.Generator().manual_seed(seed) for seed in seeds]
     timesteps = torch.cat([torch.randint(count, (1,), generator=stream) for stream in streams])
     latents = generator.to_latents(images.to(generator.device))
@@ -63,14 +60,11 @@ def trained_denoiser(generator: Generator) -> TrainedModel[DenoisingBatch, Tenso
     def forward(module: nn.Module, batch: DenoisingBatch) -> Tensor:
         return predict(generator, batch, generator.encode_tokens(batch.token_ids))
 
-    def save(weights: dict[str, Tensor], folder: Path) -> None:
-        save_generator(generator, folder, weights)
-
     side = generator.image_side
     return TrainedModel(
         module=nn.ModuleDict({part: getattr(generator, part) for part in NETWORKS}),
         forward=forward,
-        save=save,
+        save=lambda weights, folder: save_generator(generator, folder, weights),
         filler=denoising_batch(generator, torch.zeros(1, 3, side, side), [""], [0]),
         ends=(generator.text_encoder.get_input_embeddings().weight,),
     )

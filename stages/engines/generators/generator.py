@@ -62,11 +62,9 @@ class Generator:
 
     @property
     def device(self) -> torch.device:
-        """Where the U-Net lies."""
         return self.unet.device
 
     def to(self, device: torch.device) -> Generator:
-        """The same generator, moved to `device` in place."""
         self.unet.to(device)
         self.move_others(device)
         return self
@@ -108,7 +106,6 @@ class Generator:
         return self.text_encoder(token_ids.to(self.text_encoder.device)).last_hidden_state
 
     def encode_prompts(self, prompts: Sequence[str]) -> Tensor:
-        """`encode_tokens` of the prompts' tokens."""
         return self.encode_tokens(self.tokenize(prompts))
 
     def to_latents(self, images: Tensor) -> Tensor:
@@ -132,6 +129,7 @@ class Generator:
     def noise(self, seeds: Sequence[int]) -> Tensor:
         """Latents of pure noise, each from its own seed, whatever it is drawn together with."""
         shape = (self.unet.config.in_channels, self.unet.config.sample_size, self.unet.config.sample_size)
+        # On the CPU, whatever the device: equal seeds then give equal pictures on a GPU, up to float sums.
         drawn = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
         return torch.stack(drawn).to(self.device) * self.scheduler.init_noise_sigma
 
@@ -195,7 +193,9 @@ def load_generator(folder: Path, device: torch.device) -> Generator:
     transformers_logging.disable_progress_bar()
     diffusers_logging.disable_progress_bar()
     try:
-        scheduler = _scheduler(folder)
+        config = DDIMScheduler.load_config(folder / "scheduler", local_files_only=True)
+        # Stable Diffusion's old configs leave it out, and DDIM's default would clip latents, which are no pixels.
+        scheduler = DDIMScheduler.from_config({"clip_sample": False, **config})
         unet = _network(UNet2DConditionModel, folder / "unet")
         text_encoder = _network(CLIPTextModel, folder / "text_encoder")
         vae = _network(AutoencoderKL, folder / "vae") if (folder / "vae").is_dir() else None
@@ -212,15 +212,9 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
-def _scheduler(folder: Path) -> DDIMScheduler:
-    config = DDIMScheduler.load_config(folder / "scheduler", local_files_only=True)
-    # Stable Diffusion's old configs leave it out, and DDIM's default would clip latents, which are no pixels.
-    return DDIMScheduler.from_config({"clip_sample": False, **config})
-
-
 def _network(kind: Any, folder: Path) -> Any:
     """The network in `folder`, every weight of which was found and used; ValueError otherwise."""
-    network, told = kind.from_pretrained(
+    network, report = kind.from_pretrained(
         folder,
         local_files_only=True,
         use_safetensors=True,
@@ -228,7 +222,7 @@ def _network(kind: Any, folder: Path) -> Any:
         output_loading_info=True,
         low_cpu_mem_usage=False,  # what diffusers does without accelerate, which it otherwise says in each run
     )
-    wrong = {name: sorted(map(str, told[name])) for name in ("missing_keys", "unexpected_keys", "mismatched_keys")}
+    wrong = {name: sorted(map(str, report[name])) for name in ("missing_keys", "unexpected_keys", "mismatched_keys")}
     # Old text encoders carry the numbers 0, 1, 2, ... of their positions as a weight.
     wrong["unexpected_keys"] = [name for name in wrong["unexpected_keys"] if not name.endswith("position_ids")]
     if any(wrong.values()):
@@ -248,7 +242,7 @@ def new_generator(sizes: GeneratorSizes, prompts: Sequence[str], seed: int) -> G
         model_max_length=sizes.max_prompt_tokens,
     )
     levels = len(sizes.channels)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng():  # the networks draw their weights from the global stream, which is not ours to move
         torch.manual_seed(seed)
         unet = UNet2DConditionModel(
             sample_size=sizes.image_side // sizes.patch_side,
@@ -282,6 +276,7 @@ def new_generator(sizes: GeneratorSizes, prompts: Sequence[str], seed: int) -> G
         beta_schedule="scaled_linear",
         prediction_type=sizes.prediction_type,
         clip_sample=False,
+        # "leading", the default, starts a draw below the last timestep, where latents are not yet pure noise.
         timestep_spacing="trailing",
     )
     with tempfile.TemporaryDirectory() as place:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from stages.foundations.params import StrictParams
 
 CHANNEL_GROUPS = 8
-"""Groups of the group normalisation, which must divide every number of channels."""
+"""Groups of the group normalisation, which must divide every number of channels: diffusers' 32 are too many here."""
 
 
 class GeneratorSizes(StrictParams):

@@ -92,17 +92,14 @@ def scorer_costs(
     wide, narrow = vision.hidden_size, text.hidden_size
     patches = 3 * patch_size**2 * wide
     vision_layer = 4 * wide**2 + 2 * wide * vision.feed_forward_size
-    own, keys = 6 * narrow**2 + 2 * narrow * text.feed_forward_size, 2 * wide * narrow
+    # Of a text layer: four matrices of self-attention, two of cross-attention (query and output), and the feed-forward
+    # ones see the words; the keys and values of cross-attention see the patches.
+    words, keys = 6 * narrow**2 + 2 * narrow * text.feed_forward_size, 2 * wide * narrow
     picture = 2 * places * patches + vision.layers * (2 * places * vision_layer + 4 * places**2 * wide)
     attention = 4 * tokens * (tokens + places) * narrow
-    prompt = text.layers * (2 * tokens * own + 2 * places * keys + attention)
-    parameters = patches + places * wide + vision.layers * vision_layer + text.layers * (own + keys)
+    prompt = text.layers * (2 * tokens * words + 2 * places * keys + attention)
+    parameters = patches + places * wide + vision.layers * vision_layer + text.layers * (words + keys)
     return ScorerCosts(parameters + vocabulary * narrow, picture, prompt)
-
-
-def blip_large_costs() -> ScorerCosts:
-    """BLIP-large as it was released: 224 pixels, patches of 16, 35 tokens."""
-    return scorer_costs(BLIP_LARGE_VISION, BERT_BASE, 224, 16, 35, BERT_VOCABULARY)
 
 
 def base_scorer_costs(base: Any) -> ScorerCosts:
@@ -112,8 +109,10 @@ def base_scorer_costs(base: Any) -> ScorerCosts:
     """
     if base.kind == "train":
         return scorer_costs(base.vision, base.text, base.image_size, base.patch_size, base.max_text_tokens, 0)
-    config = Path(base.path) / "scorer.json"
-    if base.kind == "released" or not config.is_file():
-        return blip_large_costs()
-    own = ScorerConfig.model_validate(json.loads(config.read_text(encoding="utf-8")))
-    return scorer_costs(own.vision, own.text, own.image_size, own.patch_size, own.max_text_tokens, own.vocabulary)
+    file = Path(base.path) / "scorer.json"
+    if base.kind == "released" or not file.is_file():
+        return scorer_costs(BLIP_LARGE_VISION, BERT_BASE, 224, 16, 35, BERT_VOCABULARY)  # pixels, patch, tokens
+    config = ScorerConfig.model_validate(json.loads(file.read_text(encoding="utf-8")))
+    return scorer_costs(
+        config.vision, config.text, config.image_size, config.patch_size, config.max_text_tokens, config.vocabulary
+    )

@@ -8,7 +8,7 @@ Deviations from ImageReward's code:
 1. Training, evaluation and feedback to a generator call the same function; there, training read the last token.
 2. A picture is encoded once, however many pairs it is in.
 3. Resizing is torch's antialiased bicubic and differentiable; it differs from PIL's by rounding to bytes
-   (tests/engines/image_scorers).
+   (tests/engines/test_image_scorers.py).
 
 On disk a scorer is a folder: weights in safetensors, `scorer.json`, `tokenizer.json`; no pickle, and no hub is asked.
 `Pictures` are what it scores: those of a pool, at its size.
@@ -37,6 +37,7 @@ from stages.engines.images.shards import pixels_of, read_shards
 from stages.engines.new_tokenizers import UNKNOWN, word_tokenizer
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json, write_text_atomically
+from stages.observe.progress import progress
 
 FIRST_TEMPERATURE = 0.07
 """Of the contrastive score, as in BLIP's code."""
@@ -60,8 +61,37 @@ class ImageScorer(nn.Module):
         self.config, self.tokenizer = config, Tokenizer.from_str(tokenizer.to_str())
         self.tokenizer.enable_truncation(config.max_text_tokens)
         self.tokenizer.enable_padding(pad_id=tokenizer.token_to_id(PAD), pad_token=PAD)
-        self.vision = BlipVisionModel(_vision_config(config, initializer_range))
-        self.text = BlipTextModel(_text_config(config, initializer_range), add_pooling_layer=False)
+        self.vision = BlipVisionModel(
+            BlipVisionConfig(
+                hidden_size=config.vision.hidden_size,
+                intermediate_size=config.vision.feed_forward_size,
+                num_hidden_layers=config.vision.layers,
+                num_attention_heads=config.vision.heads,
+                image_size=config.image_size,
+                patch_size=config.patch_size,
+                layer_norm_eps=1e-6,  # as in BLIP; the class's default is 1e-5
+                initializer_range=initializer_range,
+            )
+        )
+        self.text = BlipTextModel(
+            BlipTextConfig(
+                vocab_size=config.vocabulary,
+                hidden_size=config.text.hidden_size,
+                encoder_hidden_size=config.vision.hidden_size,
+                intermediate_size=config.text.feed_forward_size,
+                num_hidden_layers=config.text.layers,
+                num_attention_heads=config.text.heads,
+                max_position_embeddings=config.text_positions,
+                layer_norm_eps=1e-12,
+                hidden_dropout_prob=config.text_dropout,
+                attention_probs_dropout_prob=config.text_dropout,
+                initializer_range=initializer_range,
+                bos_token_id=None,  # of captions that BLIP writes; the default is outside of a small vocabulary
+                sep_token_id=None,
+                is_decoder=True,  # gives the layers their cross-attention; the call decides whether attention is causal
+            ),
+            add_pooling_layer=False,
+        )
         width = config.text.hidden_size
         if config.projection_size is not None:
             self.vision_projection = nn.Linear(config.vision.hidden_size, config.projection_size)
@@ -90,8 +120,8 @@ class ImageScorer(nn.Module):
 
     def encode_prompts(self, prompts: Sequence[str]) -> Tokens:
         """Token ids, cut at `max_text_tokens` and padded to the longest."""
-        found = self.tokenizer.encode_batch(list(prompts))
-        ids, mask = ([getattr(one, name) for one in found] for name in ("ids", "attention_mask"))
+        encoded = self.tokenizer.encode_batch(list(prompts))
+        ids, mask = ([getattr(one, name) for one in encoded] for name in ("ids", "attention_mask"))
         return Tokens(torch.tensor(ids, device=self.device), torch.tensor(mask, device=self.device))
 
     def encode_images(self, images: Tensor) -> Tensor:
@@ -112,7 +142,10 @@ class ImageScorer(nn.Module):
                 logits = self.matching_logits(hidden, tokens)
                 return logits[:, 1] - logits[:, 0]
             case "reward":
-                return (self.raw_reward(hidden, tokens) - self.config.reward_mean) / self.config.reward_std
+                if self.config.reward_head is None:
+                    raise UserError("this scorer has no reward head: `dvc repro reward_model` trains one")
+                raw = self.reward_head(self.fused(hidden, tokens))[:, 0]
+                return (raw - self.config.reward_mean) / self.config.reward_std
 
     def contrastive_features(self, hidden: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Unit vectors [images, projection] and [prompts, projection]; their product is the `clip` score."""
@@ -134,12 +167,6 @@ class ImageScorer(nn.Module):
             tokens = tokens._replace(ids=ids)
         return self.matching_head(self.fused(hidden, tokens))
 
-    def raw_reward(self, hidden: Tensor, tokens: Tokens) -> Tensor:
-        """[N]: the reward head's output before normalisation."""
-        if self.config.reward_head is None:
-            raise UserError("this scorer has no reward head: `dvc repro reward_model` trains one")
-        return self.reward_head(self.fused(hidden, tokens))[:, 0]
-
     def fused(self, hidden: Tensor, tokens: Tokens) -> Tensor:
         """[N, text width]: the first token after it has looked at the image in every layer."""
         # Without `is_decoder`, which would make the attention causal.
@@ -155,6 +182,7 @@ def fit_to_square(images: Tensor, side: int) -> Tensor:
     if (height, width) == (side, side):
         return images
     shorter = min(height, width)
+    # Rounded as torchvision's Resize and CenterCrop do, with which ImageReward prepares its pictures.
     size = [max(side, int(side * length / shorter)) for length in (height, width)]
     images = nn.functional.interpolate(images, size=size, mode="bicubic", antialias=True, align_corners=False)
     top, left = (round((length - side) / 2) for length in size)
@@ -170,38 +198,6 @@ def reward_head(width: int, sizes: RewardHeadSizes) -> nn.Sequential:
             layers.append(nn.Dropout(sizes.dropouts[number]))
         width = outputs
     return nn.Sequential(*layers)
-
-
-def _vision_config(config: ScorerConfig, initializer_range: float) -> BlipVisionConfig:
-    return BlipVisionConfig(
-        hidden_size=config.vision.hidden_size,
-        intermediate_size=config.vision.feed_forward_size,
-        num_hidden_layers=config.vision.layers,
-        num_attention_heads=config.vision.heads,
-        image_size=config.image_size,
-        patch_size=config.patch_size,
-        layer_norm_eps=1e-6,  # as in BLIP; the class's default is 1e-5
-        initializer_range=initializer_range,
-    )
-
-
-def _text_config(config: ScorerConfig, initializer_range: float) -> BlipTextConfig:
-    return BlipTextConfig(
-        vocab_size=config.vocabulary,
-        hidden_size=config.text.hidden_size,
-        encoder_hidden_size=config.vision.hidden_size,
-        intermediate_size=config.text.feed_forward_size,
-        num_hidden_layers=config.text.layers,
-        num_attention_heads=config.text.heads,
-        max_position_embeddings=config.text_positions,
-        layer_norm_eps=1e-12,
-        hidden_dropout_prob=config.text_dropout,
-        attention_probs_dropout_prob=config.text_dropout,
-        initializer_range=initializer_range,
-        bos_token_id=None,  # of captions that BLIP writes; the default is outside of a small vocabulary
-        sep_token_id=None,
-        is_decoder=True,  # gives the layers their cross-attention; the call decides whether attention is causal
-    )
 
 
 CLS, SEP = "[CLS]", "[SEP]"
@@ -220,7 +216,7 @@ def new_scorer(
     config: ScorerConfig, tokenizer: Tokenizer, initializer_range: float, position_range: float, seed: int
 ) -> ImageScorer:
     """A scorer with random weights, of `position_range` for the patches' positions; equal arguments, equal weights."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):  # the caller's stream stays where it is
         torch.manual_seed(seed)
         scorer = ImageScorer(config, tokenizer, initializer_range)
         torch.nn.init.normal_(scorer.vision.embeddings.position_embedding, std=position_range)
@@ -256,20 +252,20 @@ def load_trainable_scorer(folder: Path) -> ImageScorer:
 
 def fill(scorer: ImageScorer, weights: Mapping[str, Tensor]) -> None:
     """Copies the weights into the scorer; ValueError names every one that is missing, left over or of another shape."""
-    own = dict(scorer.named_parameters())
+    parameters = dict(scorer.named_parameters())
     problems = [
-        *(f"{name} is missing" for name in own.keys() - weights.keys()),
-        *(f"{name} is left over" for name in weights.keys() - own.keys()),
+        *(f"{name} is missing" for name in parameters.keys() - weights.keys()),
+        *(f"{name} is left over" for name in weights.keys() - parameters.keys()),
         *(
-            f"{name} has shape {list(weights[name].shape)}, not {list(own[name].shape)}"
-            for name in own.keys() & weights.keys()
-            if own[name].shape != weights[name].shape
+            f"{name} has shape {list(weights[name].shape)}, not {list(parameters[name].shape)}"
+            for name in parameters.keys() & weights.keys()
+            if parameters[name].shape != weights[name].shape
         ),
     ]
     if problems:
         raise ValueError("; ".join(sorted(problems)[:5]) + (f" and {len(problems) - 5} more" * (len(problems) > 5)))
     with torch.no_grad():
-        for name, weight in own.items():
+        for name, weight in parameters.items():
             weight.copy_(weights[name])
 
 
@@ -280,8 +276,8 @@ def save_scorer(scorer: ImageScorer, folder: Path, weights: Mapping[str, Tensor]
     scorer has no parameter for are left out.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    own = dict(scorer.named_parameters())
-    chosen = own if weights is None else {name: weights[name] for name in own}
+    parameters = dict(scorer.named_parameters())
+    chosen = parameters if weights is None else {name: weights[name] for name in parameters}
     save_file(
         {name: weight.detach().float().cpu().contiguous() for name, weight in chosen.items()},
         folder / WEIGHTS,
@@ -297,7 +293,7 @@ class Pictures:
     def __init__(self, rows: pandas.DataFrame, pixels: dict[str, Tensor]) -> None:
         self.rows = rows
         """The pool's rows of these pictures without the column `png`; the index is the image id."""
-        self._pixels = pixels
+        self._pixels = pixels  # bytes: a quarter of the memory of floats
 
     def images(self, image_ids: Collection[str]) -> Tensor:
         """float[N, 3, side, side] in 0..1, in this order."""
@@ -314,7 +310,8 @@ def load_pictures(pools: Sequence[Path], image_ids: Collection[str], side: int) 
     for frame in chain.from_iterable(map(read_shards, pools)):
         frame = frame[frame["image_id"].isin(wanted)]
         for name, png in zip(frame["image_id"], frame["png"], strict=True):
-            pixels[name] = _fitted(pixels_of(png), side)
+            image = torch.from_numpy(numpy.array(pixels_of(png))).permute(2, 0, 1)  # a copy: Pillow's is read-only
+            pixels[name] = fit_to_square(image[None].float(), side)[0].round().clamp(0, 255).to(torch.uint8)
         kept.append(frame.drop(columns="png"))
     missing = sorted(wanted - pixels.keys())
     if missing:
@@ -326,8 +323,16 @@ def load_pictures(pools: Sequence[Path], image_ids: Collection[str], side: int) 
     return Pictures(rows, pixels)
 
 
-def _fitted(pixels: numpy.ndarray, side: int) -> Tensor:
-    image = torch.from_numpy(numpy.array(pixels)).permute(2, 0, 1)
-    if image.shape[-2:] == (side, side):
-        return image.contiguous()
-    return fit_to_square(image[None].float(), side)[0].round().clamp(0, 255).to(torch.uint8)
+@torch.no_grad()
+def score_pictures(
+    scorer: ImageScorer, variants: Sequence[Variant], pictures: Pictures, image_ids: Sequence[str], at_once: int
+) -> dict[Variant, numpy.ndarray]:
+    """Variant -> score of each image id, float64; each picture is encoded once."""
+    scores: dict[Variant, list[Tensor]] = {variant: [] for variant in variants}
+    for start in progress(range(0, len(image_ids), at_once), label=f"score: {', '.join(variants)}", unit="batches"):
+        part = image_ids[start : start + at_once]
+        hidden = scorer.encode_images(pictures.images(part).to(scorer.device))
+        tokens = scorer.encode_prompts(pictures.prompts(part))
+        for variant in variants:
+            scores[variant].append(scorer.score_encoded(hidden, tokens, variant).double().cpu())
+    return {variant: torch.cat(parts).numpy() for variant, parts in scores.items()}

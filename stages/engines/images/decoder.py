@@ -29,7 +29,7 @@ class DecodedImage:
 
 
 class ImageDecoder:
-    """A context manager; `close` ends the workers, which start with the first image."""
+    """A context manager, whose end ends the workers; they start with the first image."""
 
     def __init__(self, params: ImageParams) -> None:
         self._params = params
@@ -39,7 +39,12 @@ class ImageDecoder:
     def decode(self, files: Sequence[bytes]) -> list[DecodedImage]:
         """One result for each file's bytes, in order. RuntimeError when no worker can be started."""
         most = int(self._params.max_file_mib * 2**20)
-        asked = [self._ask(content) if len(content) <= most else None for content in files]
+        # As base64, because the workers read JSON: no pickle crosses the border to what decodes a hostile file.
+        limits = {"max_pixels": self._params.max_pixels, "min_side": self._params.min_side}
+        asked = [
+            self._pool.submit(content=base64.b64encode(content).decode(), **limits) if len(content) <= most else None
+            for content in files
+        ]
         return [
             DecodedImage(None, reason="image_too_large", detail=f"{len(content)} bytes, at most {most}")
             if answer is None
@@ -47,22 +52,11 @@ class ImageDecoder:
             for content, answer in zip(files, asked, strict=True)
         ]
 
-    def close(self) -> None:
-        """Ends the workers."""
-        self._pool.close()
-
     def __enter__(self) -> ImageDecoder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _ask(self, content: bytes) -> Future[Answer]:
-        return self._pool.submit(
-            content=base64.b64encode(content).decode(),
-            max_pixels=self._params.max_pixels,
-            min_side=self._params.min_side,
-        )
+        self._pool.close()
 
     def _result(self, asked: Future[Answer]) -> DecodedImage:
         try:
@@ -73,8 +67,8 @@ class ImageDecoder:
                 f"(images.memory_mib is {self._params.memory_mib})"
             ) from error
         if answer.failure:
-            told = f"decoding {answer.failure} {answer.ending}".strip()
-            return DecodedImage(None, reason="image_broken", detail=told)
+            detail = f"decoding {answer.failure} {answer.ending}".strip()
+            return DecodedImage(None, reason="image_broken", detail=detail)
         found = answer.value
         if "reason" in found:
             return DecodedImage(None, reason=found["reason"], detail=found["detail"])

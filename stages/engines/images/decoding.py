@@ -1,6 +1,6 @@
 """Hostile image files to plain RGB pixels; runs in a confined worker (`decoder.py` asks it).
 
-What an image is, is told by its first bytes and never by its name. Its size is looked at before any pixel is decoded,
+An image is what its first bytes say, never what its name says. Its size is read before any pixel is decoded,
 because a file of some kilobytes can ask for gigabytes. Colour profiles are not applied.
 
 It imports little, so that a worker is small: no numpy, no pydantic.

@@ -26,13 +26,14 @@ MOST_PIXELS = 1 << 26
 def image_id(pixels: numpy.ndarray) -> str:
     """SHA-256 of the size and the RGB values of uint8[height, width, 3]: equal in any file format."""
     height, width, _ = pixels.shape
+    # The size first: pictures of 7x5 and of 5x7 pixels may hold the same bytes.
     return hashlib.sha256(b"%dx%d\n" % (width, height) + numpy.ascontiguousarray(pixels).tobytes()).hexdigest()
 
 
 def png_of(pixels: numpy.ndarray) -> bytes:
     """uint8[height, width, 3] as PNG without metadata; equal pixels give equal bytes with one version of Pillow."""
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG", compress_level=6)
+    Image.fromarray(pixels).save(file, "PNG", compress_level=6)  # written down: a new default would change the bytes
     return file.getvalue()
 
 

@@ -1,8 +1,8 @@
-"""Parameters of section `trainer`, and of the optimizers that training stages choose."""
+"""Section `trainer`, and what every stage that trains says of its optimizer and its schedule."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -34,6 +34,33 @@ class MuonParams(StrictParams):
 
 
 OptimizerParams = Annotated[AdamwParams | MuonParams, Field(discriminator="kind")]
+
+
+class OptimizationParams(StrictParams):
+    """What a stage that learns says of its optimizer, whatever it counts its updates in."""
+
+    optimizer: OptimizerParams
+    max_gradient_norm: float = Field(gt=0)
+    """Gradients are clipped to this norm."""
+    final_learning_rate_fraction: float = Field(ge=0, le=1)
+    """Share of the peak learning rate that the cosine schedule ends at; 1 is a constant rate."""
+
+
+class TrainingParams(OptimizationParams):
+    """Of a stage that trains for a number of steps, an optimizer update each."""
+
+    steps: int = Field(ge=1)
+    warmup_steps: int = Field(ge=0)
+    """Linear warm-up from 0."""
+    validate_every_steps: int = Field(ge=1)
+    checkpoint_every_steps: int = Field(ge=1)
+    """A killed run resumes from the last checkpoint."""
+
+    @model_validator(mode="after")
+    def _warmup_fits(self) -> Self:
+        if self.warmup_steps >= self.steps:
+            raise ValueError(f"warmup_steps {self.warmup_steps} must be less than steps {self.steps}")
+        return self
 
 
 def _refuse_bfloat16(dtype: object) -> object:

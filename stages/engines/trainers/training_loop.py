@@ -11,11 +11,12 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Protocol
 
 from stages.engines.trainers.checkpoints import Checkpoints
+from stages.engines.trainers.params import TrainingParams
 from stages.engines.trainers.protocol import Trainer, replace_folder_together
 from stages.foundations.files import write_json
 from stages.observe.progress import progress, say
@@ -37,6 +38,11 @@ class Schedule:
     """Share of the peak learning rate that the cosine ends at."""
     validate_every_steps: int
     checkpoint_every_steps: int
+
+    @classmethod
+    def of(cls, params: TrainingParams) -> Schedule:
+        """That of a section that counts in steps."""
+        return cls(**{field.name: getattr(params, field.name) for field in fields(cls)})
 
     def learning_rate_scale(self, step: int) -> float:
         """Share of the peak learning rate at `step` (from 0)."""

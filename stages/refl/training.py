@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -25,9 +25,9 @@ from stages.engines.trainers.protocol import Ranks, Trainer
 from stages.engines.trainers.training_loop import Curve, Schedule, train
 from stages.foundations.errors import UserError
 from stages.foundations.params import chosen
-from stages.foundations.seeds import derive_seed, endless_order
+from stages.foundations.seeds import derive_seed
 from stages.observe.tracking import Run
-from stages.refl.feedback import Feedback, FeedbackBatch
+from stages.refl.feedback import Feedback, FeedbackBatch, in_turn
 from stages.refl.measurement import Validation
 from stages.refl.params import PretrainingParams, ReflParams, ReflRound, ShapeWorldImages, ShardImages
 
@@ -37,30 +37,9 @@ NOTHING = FeedbackBatch((), torch.zeros(0), {})
 HELD_OUT = "validation/held_out"
 
 
-class Pretraining:
-    """The batches of the pre-training loss, each a function of the seed and the update."""
-
-    def __init__(
-        self, params: PretrainingParams, generator: Generator, source: ImageSource, seed: int, stream: str
-    ) -> None:
-        self.params, self.generator, self.source = params, generator, source
-        self.seed, self.stream = seed, stream
-
-    def batch(self, update: int, positions: Sequence[int]) -> DenoisingBatch:
-        """The images of these positions of update `update` (from 0), some without their prompt."""
-        images, prompts, seeds = [], [], []
-        for position in positions:
-            image, prompt = self.source.at(update * self.params.batch_images + position)
-            stream = random.Random(derive_seed(self.seed, self.stream, "empty", update, position))
-            images.append(image)
-            prompts.append("" if stream.random() < self.params.empty_prompt_fraction else prompt)
-            seeds.append(derive_seed(self.seed, self.stream, "pretraining", update, position))
-        return denoising_batch(self.generator, torch.cat(images), prompts, seeds)
-
-
 @dataclass
 class Learner:
-    """Who learns, from what, and how it is seen."""
+    """The generator that learns, what it learns from, and how it is measured."""
 
     generator: Generator
     """Its U-Net is the trainer's."""
@@ -72,36 +51,12 @@ class Learner:
     validation: Validation
 
 
-class KeptWeights:
-    """See `stages.engines.trainers.training_loop.Kept`: the moving average, and the weights that the curve chooses.
-
-    The latter lie in CPU memory, because an average that was measured is gone with the next update.
-    """
-
-    def __init__(self, learner: Learner, selection: str) -> None:
-        self.learner, self.selection = learner, selection
-        self.best = _weights_of(learner.average)
-
-    def save(self, folder: Path, curve: Curve, before: Path | None) -> None:
-        """See `Kept`."""
-        if chosen_update(curve, self.selection) == curve[-1]["step"]:
-            self.best = _weights_of(self.learner.average)
-        if self.learner.trainer.rank == 0:
-            save_file(_weights_of(self.learner.average), folder / "average.safetensors")
-            save_file(self.best, folder / "best.safetensors")
-
-    def load(self, folder: Path) -> None:
-        """See `Kept`."""
-        use_weights(self.learner.average, load_file(folder / "average.safetensors"))
-        self.best = load_file(folder / "best.safetensors")
-
-
-def climb(
+def train_with_feedback(
     params: ReflParams, this_round: ReflRound, learner: Learner, checkpoints: Checkpoints, run: Run
 ) -> tuple[Curve, int, Weights]:
-    """Learns for the round's updates; returns the curve, and the chosen update with its weights of the U-Net.
+    """Trains for the round's updates; returns the curve, the chosen update and its weights of the U-Net.
 
-    The curve has a row for each update, and one for update 0, the start. Goes on from the last checkpoint if any.
+    The curve has a row for each update, and one for update 0, the start. Resumes from the last checkpoint, if any.
     """
     kept = KeptWeights(learner, this_round.selection)
     norms = GradientNorms(learner.generator.unet)
@@ -110,6 +65,11 @@ def climb(
         row = _update(params, this_round, learner, norms, number, scale)
         _follow(learner, params.ema_decay)
         return row
+
+    def validate() -> dict[str, float]:
+        """A point of the curve, drawn and scored on rank 0."""
+        trainer = learner.trainer
+        return trainer.broadcast(learner.validation.row(learner.average) if trainer.rank == 0 else None)
 
     schedule = Schedule(
         steps=this_round.updates,
@@ -125,9 +85,9 @@ def climb(
         checkpoints,
         run,
         update,
-        validate=lambda: _measured(learner),
-        kept=kept,
-        first_rows=lambda: [{"step": 0, **_measured(learner)}],
+        validate,
+        kept,
+        first_rows=lambda: [{"step": 0, **validate()}],
     )
     return curve, chosen_update(curve, this_round.selection), kept.best
 
@@ -177,14 +137,31 @@ def _parts(source: Feedback | Pretraining, count: int, params: ReflParams, train
     """This rank's micro-batches of the `count` images of an update; as many on every rank, some may be empty."""
     ranks = trainer.world_size
     parts = -(-count // (params.micro_batch_images * ranks)) * ranks  # as many passes on every rank
+    # Dealt in turn, so that parts differ by one image at most.
     places = [list(range(count))[number::parts] for number in range(trainer.rank, parts, ranks)]
     return [source.batch(update, mine) if mine else NOTHING for mine in places]
 
 
-def _measured(learner: Learner) -> dict[str, float]:
-    """A point of the curve, drawn and scored on rank 0."""
-    trainer = learner.trainer
-    return trainer.broadcast(learner.validation.row(learner.average) if trainer.rank == 0 else None)
+class KeptWeights:
+    """What checkpoints hold besides: the moving average, and the weights that the curve chooses.
+
+    The latter lie in CPU memory, because an average that was measured is gone with the next update.
+    """
+
+    def __init__(self, learner: Learner, selection: str) -> None:
+        self.learner, self.selection = learner, selection
+        self.best = _weights_of(learner.average)
+
+    def save(self, folder: Path, curve: Curve, before: Path | None) -> None:
+        if chosen_update(curve, self.selection) == curve[-1]["step"]:
+            self.best = _weights_of(self.learner.average)
+        if self.learner.trainer.rank == 0:
+            save_file(_weights_of(self.learner.average), folder / "average.safetensors")
+            save_file(self.best, folder / "best.safetensors")
+
+    def load(self, folder: Path) -> None:
+        use_weights(self.learner.average, load_file(folder / "average.safetensors"))
+        self.best = load_file(folder / "best.safetensors")
 
 
 @torch.no_grad()
@@ -192,8 +169,8 @@ def _follow(learner: Learner, decay: float) -> None:
     average = dict(learner.average.unet.named_parameters())
     # Those that are learned: of the network's own bfloat16 a small step would be rounded away before it is averaged.
     for name, weight in learner.trainer.learned_weights():
-        own = average[name.removeprefix("unet.")]
-        own.lerp_(weight.to(own.device, torch.float32), 1 - decay)
+        followed = average[name.removeprefix("unet.")]
+        followed.lerp_(weight.to(followed.device, torch.float32), 1 - decay)
 
 
 def _weights_of(generator: Generator) -> Weights:
@@ -206,68 +183,6 @@ def use_weights(generator: Generator, weights: Mapping[str, Tensor]) -> Generato
         for name, weight in generator.unet.named_parameters():
             weight.copy_(weights[name])
     return generator
-
-
-class ImageSource(Protocol):
-    """Images with prompts, without end."""
-
-    def at(self, place: int) -> tuple[Tensor, str]:
-        """The image of a place, float[1, 3, side, side] in 0..1, and its prompt."""
-
-
-def image_source(params: PretrainingParams, prompts: Sequence[str], side: int, seed: int, stream: str) -> ImageSource:
-    """The source that `params.images` describes; UserError when it has no image."""
-    match chosen("refl.pretraining.images", params.images):
-        case ShapeWorldImages():
-            return RenderedScenes(prompts, seed, stream)
-        case ShardImages(path=path):
-            return StoredImages(Path(path), side, seed, stream)
-
-
-class RenderedScenes:
-    """Renders of the training prompts, another picture each time a prompt comes round."""
-
-    def __init__(self, prompts: Sequence[str], seed: int, stream: str) -> None:
-        from stages.algorithms.shape_world import scene_of
-
-        self.scenes = {prompt: scene_of(prompt) for prompt in prompts}
-        foreign = [prompt for prompt, scene in self.scenes.items() if scene is None]
-        if foreign:
-            raise UserError(
-                f"refl.pretraining.images.kind is shape_world, but that world has no prompt {foreign[0]!r}: set "
-                "kind shards and a folder of images"
-            )
-        self.prompts, self.seed, self.stream = list(prompts), seed, stream
-
-    def at(self, place: int) -> tuple[Tensor, str]:
-        """See `ImageSource`."""
-        from stages.algorithms.shape_world import render
-
-        (chosen_place,) = endless_order(place, place + 1, len(self.prompts), self.seed, self.stream, "rendered")
-        prompt = self.prompts[chosen_place]
-        pixels = render(self.scenes[prompt], derive_seed(self.seed, self.stream, "render", place))
-        return images_of(pixels[None]), prompt
-
-
-class StoredImages:
-    """The images of a folder of shards, brought to the generator's size."""
-
-    def __init__(self, folder: Path, side: int, seed: int, stream: str) -> None:
-        from stages.engines.images.shards import read_shards
-
-        self.rows = [(row.prompt, row.png) for shard in read_shards(folder) for row in shard.itertuples()]
-        if not self.rows:
-            raise UserError(f"refl.pretraining.images.path {folder} has no images: give a folder that has some")
-        self.side, self.seed, self.stream = side, seed, stream
-
-    def at(self, place: int) -> tuple[Tensor, str]:
-        """See `ImageSource`."""
-        from stages.engines.image_scorers.scorer import fit_to_square
-        from stages.engines.images.shards import pixels_of
-
-        (chosen_place,) = endless_order(place, place + 1, len(self.rows), self.seed, self.stream, "stored")
-        prompt, png = self.rows[chosen_place]
-        return fit_to_square(images_of(pixels_of(png)[None]), self.side), prompt
 
 
 class GradientNorms:
@@ -295,7 +210,7 @@ class GradientNorms:
     def take(self, ranks: Ranks) -> dict[str, float]:
         """`optim/gradient_norm_<part>` of all ranks' batch since the last call, before clipping; collective."""
         # A rank with an image less has heard zeros for another part or for none: it still has to be in every sum.
-        parts = sorted({part for own in ranks.gather([*self._sums]) for part in own if part})
+        parts = sorted({part for heard in ranks.gather([*self._sums]) for part in heard if part})
         norms = {f"optim/gradient_norm_{part}": self._norm(part, ranks) for part in parts}
         self._sums = {}
         return norms
@@ -303,11 +218,79 @@ class GradientNorms:
     def _norm(self, part: str, ranks: Ranks) -> float:
         squares = []
         for name in self._names:
-            heard = [own[name] for own in self._sums.values() if name in own]
+            heard = [sums[name] for sums in self._sums.values() if name in sums]
             if not heard:
                 continue  # no part has a gradient for it, on any rank
-            own = self._sums.get(part, {}).get(name, torch.zeros_like(heard[0]))
+            mine = self._sums.get(part, {}).get(name, torch.zeros_like(heard[0]))
             # What each of many ranks goes back through is its share of the loss times their number.
-            whole = ranks.sum_over_ranks(own.float() / ranks.world_size)
+            whole = ranks.sum_over_ranks(mine.float() / ranks.world_size)
             squares.append(whole.square().sum())
         return float(torch.stack(squares).sum().sqrt())
+
+
+class Pretraining:
+    """The batches of the pre-training loss, each a function of the stream and the update."""
+
+    def __init__(
+        self, params: PretrainingParams, generator: Generator, prompts: Sequence[str], *stream: int | str
+    ) -> None:
+        self.params, self.generator, self.stream = params, generator, stream
+        self.image_at = image_source(params, prompts, generator.image_side, *stream)
+
+    def batch(self, update: int, positions: Sequence[int]) -> DenoisingBatch:
+        """The images of these positions of update `update` (from 0), some without their prompt."""
+        images, prompts, seeds = [], [], []
+        for position in positions:
+            image, prompt = self.image_at(update * self.params.batch_images + position)
+            drawn = random.Random(derive_seed(*self.stream, "empty", update, position)).random()
+            images.append(image)
+            prompts.append("" if drawn < self.params.empty_prompt_fraction else prompt)
+            seeds.append(derive_seed(*self.stream, "pretraining", update, position))
+        return denoising_batch(self.generator, torch.cat(images), prompts, seeds)
+
+
+ImageAt = Callable[[int], tuple[Tensor, str]]
+"""Of each place of an endless sequence, the image, float[1, 3, side, side] in 0..1, and its prompt."""
+
+
+def image_source(params: PretrainingParams, prompts: Sequence[str], side: int, *stream: int | str) -> ImageAt:
+    """The source that `params.images` describes; UserError when it has no image."""
+    match chosen("refl.pretraining.images", params.images):
+        case ShapeWorldImages():
+            return _rendered_scenes(prompts, *stream)
+        case ShardImages(path=path):
+            return _stored_images(Path(path), side, *stream)
+
+
+def _rendered_scenes(prompts: Sequence[str], *stream: int | str) -> ImageAt:
+    """Renders of the training prompts, another picture each time a prompt comes round."""
+    from stages.algorithms.shape_world import render, scene_of
+
+    scenes = {prompt: scene_of(prompt) for prompt in prompts}
+    if foreign := [prompt for prompt, scene in scenes.items() if scene is None]:
+        raise UserError(
+            f"refl.pretraining.images.kind is shape_world, but that world has no prompt {foreign[0]!r}: set "
+            "kind shards and a folder of images"
+        )
+
+    def image_at(place: int) -> tuple[Tensor, str]:
+        prompt = in_turn(prompts, place, *stream, "rendered")
+        return images_of(render(scenes[prompt], derive_seed(*stream, "render", place))[None]), prompt
+
+    return image_at
+
+
+def _stored_images(folder: Path, side: int, *stream: int | str) -> ImageAt:
+    """The images of a folder of shards, brought to the generator's size."""
+    from stages.engines.image_scorers.scorer import fit_to_square
+    from stages.engines.images.shards import pixels_of, read_shards
+
+    rows = [(row.prompt, row.png) for shard in read_shards(folder) for row in shard.itertuples()]
+    if not rows:
+        raise UserError(f"refl.pretraining.images.path {folder} has no images: give a folder that has some")
+
+    def image_at(place: int) -> tuple[Tensor, str]:
+        prompt, png = in_turn(rows, place, *stream, "stored")
+        return fit_to_square(images_of(pixels_of(png)[None]), side), prompt
+
+    return image_at

@@ -1,7 +1,12 @@
-"""Shards of pictures: what is written is read back, whatever the number of rows."""
+"""Hostile image files are decoded elsewhere, to RGB; shards of pictures are read back as they were written.
+
+Which files are refused, and why: tests/stages/test_image_pool.py.
+"""
 
 import hashlib
 import io
+import os
+import re
 
 import numpy
 import pyarrow
@@ -9,6 +14,8 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from stages.engines.images.decoder import ImageDecoder
+from stages.engines.images.params import ImageParams
 from stages.engines.images.shards import (
     image_id,
     image_row,
@@ -22,6 +29,34 @@ from stages.engines.images.shards import (
 from stages.foundations.errors import UserError
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import prompt_id
+from tests.fakes.hostile_images import GRADIENT, LIMITS, TAKEN, png, saved
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    with ImageDecoder(ImageParams.model_validate(LIMITS)) as pool:
+        yield pool
+
+
+def test_what_they_become(decoder):
+    alpha, deep, turned = decoder.decode([TAKEN[name] for name in ("alpha", "sixteen_bits", "turned")])
+    assert (alpha.pixels[:20] == GRADIENT[:20]).all() and (alpha.pixels[20:] == 255).all()
+    assert (deep.pixels == GRADIENT[:, :, :1]).all()
+    assert turned.pixels.shape == (32, 40, 3)
+    assert abs(turned.pixels.astype(int) - numpy.rot90(GRADIENT, -1)).mean() < 12  # JPEG loses a little
+
+
+def test_a_worker_that_dies_costs_one_image(monkeypatch):
+    monkeypatch.setattr("stages.engines.images.decoder.decode", os._exit)
+    with ImageDecoder(ImageParams.model_validate(LIMITS)) as pool:
+        pool._pool.submit = lambda **_: type(pool._pool).submit(pool._pool, status=3)
+        (found,) = pool.decode([png()])
+    assert found.reason == "image_broken" and re.search("crashed exit code 3", found.detail)
+
+
+def test_the_same_pixels_in_another_format_are_the_same_image(decoder):
+    first, second = decoder.decode([png(), saved(Image.fromarray(GRADIENT), "WEBP", lossless=True)])
+    assert (first.pixels == second.pixels).all() and (first.form, second.form) == ("png", "webp")
 
 
 def picture(number):

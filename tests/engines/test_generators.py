@@ -7,7 +7,7 @@ import pytest
 import torch
 from diffusers import AutoencoderKL, DDIMScheduler
 
-from stages.engines.generators.denoising import denoising_batch, denoising_errors, denoising_loss, trained_denoiser
+from stages.engines.generators.denoising import denoising_batch, denoising_errors
 from stages.engines.generators.generator import (
     Generator,
     images_of,
@@ -17,8 +17,6 @@ from stages.engines.generators.generator import (
     save_generator,
 )
 from stages.engines.generators.params import GeneratorSizes
-from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
-from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
 
 CPU = torch.device("cpu")
@@ -170,21 +168,3 @@ def test_errors_weigh_the_clean_image_alike_whatever_is_predicted(kind):
     snr = kept / (1 - kept)
     errors = denoising_errors(generator, predicted, batch, weight_cap=5.0)
     torch.testing.assert_close(errors, 0.01 * (1 + snr).clamp(max=5.0), rtol=1e-3, atol=1e-6)
-
-
-def test_the_denoiser_learns_in_the_trainer_and_is_saved(generator, tmp_path):
-    learner = new_generator(SIZES, PROMPTS, seed=2)
-    params = TorchTrainerParams(
-        kind="torch", device="cpu", dtype="float32", threads=1, micro_batch_tokens=1, gradient_checkpointing=False
-    )
-    adamw = AdamwParams(kind="adamw", learning_rate=3e-3, beta1=0.9, beta2=0.99, weight_decay=0.0)
-    trainer = TorchTrainer(params, adamw, 1.0, trained_denoiser(learner))
-    images = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    batch = denoising_batch(learner, images, PROMPTS, [1, 2, 3])
-    loss = denoising_loss(learner, 3, 5.0)
-    losses = [trainer.update([batch], loss, 1.0).loss for _ in range(15)]
-    assert losses[-1] < 0.7 * losses[0]
-    trainer.save_model(tmp_path)
-    assert (
-        load_generator(tmp_path, CPU).draw(PROMPTS, [1, 2, 3], 2, 1.0) == learner.draw(PROMPTS, [1, 2, 3], 2, 1.0)
-    ).all()
