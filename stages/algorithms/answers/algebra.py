@@ -81,6 +81,14 @@ def canonical_form(node: Node) -> Form:
     raise UnreadableError(f"no algebra of {head}")
 
 
+def known_form(node: Node) -> Form | None:
+    """`canonical_form`, or None where there is none."""
+    try:
+        return canonical_form(node)
+    except UnreadableError:
+        return None
+
+
 def are_equal(first: Form, second: Form) -> bool | None:
     """True or False where that is proven; None where an opaque atom leaves it open."""
     difference = _combine(_times(first.top, second.bottom), _times(second.top, first.bottom), -1)
@@ -350,18 +358,18 @@ _LARGEST_DIVISOR = 1_000
 
 def prime_factors(value: int) -> dict[int, int]:
     """How often each prime divides `value`; UnreadableError where two factors above 1,000 may be left."""
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     divisor = 2
     while divisor * divisor <= value and divisor < _LARGEST_DIVISOR:
         while value % divisor == 0:
-            found[divisor] = found.get(divisor, 0) + 1
+            counts[divisor] = counts.get(divisor, 0) + 1
             value //= divisor
         divisor += 1 if divisor == 2 else 2
     if value >= _LARGEST_DIVISOR**2:
         raise UnreadableError("a root of a large number")
     if value > 1:
-        found[value] = found.get(value, 0) + 1
-    return found
+        counts[value] = counts.get(value, 0) + 1
+    return counts
 
 
 _MAX_ENTRIES = 36
@@ -373,7 +381,7 @@ Rows = tuple[tuple[Node, ...], ...]
 
 def holds_matrix(node: Node) -> bool:
     """True where a matrix stands in it."""
-    return node.head == "matrix" or any(holds_matrix(part) for part in node.parts if isinstance(part, Node))
+    return node.head == "matrix" or any(map(holds_matrix, node.children))
 
 
 def computed(node: Node) -> Node:
@@ -383,7 +391,7 @@ def computed(node: Node) -> Node:
     """
     if node.head == "matrix" or not holds_matrix(node):
         return node
-    parts = [computed(part) for part in node.parts if isinstance(part, Node)]
+    parts = list(map(computed, node.children))
     if node.head not in ("add", "multiply"):
         raise UnreadableError("a matrix in an expression")
     join = _matrix_sum if node.head == "add" else _matrix_product
@@ -449,5 +457,5 @@ def _bounded_entries(node: Node) -> Node:
         count += 1
         if count > _MAX_PARTS:
             raise UnreadableError("large entries")
-        waiting += [part for part in waiting.pop().parts if isinstance(part, Node)]
+        waiting += waiting.pop().children
     return node

@@ -323,12 +323,12 @@ def _calls_log(node: Node) -> bool:
     """True where a logarithm without its base is in it, which may be the natural or the decimal one."""
     if node.head == "call" and node.first == "log":
         return True
-    return any(_calls_log(part) for part in node.parts if isinstance(part, Node))
+    return any(map(_calls_log, node.children))
 
 
 def _with_decimal_logs(node: Node) -> Node:
-    parts = tuple(_with_decimal_logs(part) if isinstance(part, Node) else part for part in node.parts)
-    return Node("call", ("lg", *parts[1:])) if node.head == "call" and node.first == "log" else Node(node.head, parts)
+    node = node.map_children(_with_decimal_logs)
+    return Node("call", ("lg", *node.parts[1:])) if node.head == "call" and node.first == "log" else node
 
 
 def _agree_texts(gold: str, prediction: str, allowed: Leniency) -> bool:
@@ -388,7 +388,7 @@ _SAME = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class NotatedNumber:
     """A number as the precision rule sees it."""
 
     value: Fraction | float
@@ -397,7 +397,7 @@ class Written:
     is_integer: bool
 
 
-def agree_as_written(gold: Written, prediction: Written, allowed: Leniency) -> bool:
+def agree_by_precision(gold: NotatedNumber, prediction: NotatedNumber, allowed: Leniency) -> bool:
     """The precision rule for two numbers of which one is a decimal."""
     difference = abs(gold.value - prediction.value)
     largest = max(abs(gold.value), abs(prediction.value))
@@ -412,7 +412,7 @@ def agree_as_written(gold: Written, prediction: Written, allowed: Leniency) -> b
     return _is_rounding(gold, prediction) or _is_rounding(prediction, gold)
 
 
-def _is_rounding(decimal: Written, exact: Written) -> bool:
+def _is_rounding(decimal: NotatedNumber, exact: NotatedNumber) -> bool:
     if decimal.places is None or exact.places is not None or exact.is_integer:
         return False
     digits = str(abs(decimal.value.numerator * 10**decimal.places // decimal.value.denominator))
@@ -424,7 +424,7 @@ def _is_rounding(decimal: Written, exact: Written) -> bool:
 
 def same_value(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bool | None:
     """True and False where it is certain (False: or the values at random points differ); None where it is not."""
-    forms = [_form_of(node) for node in (gold, prediction)]
+    forms = [algebra.known_form(node) for node in (gold, prediction)]
     is_same = None
     if forms[0] is not None and forms[1] is not None:
         try:
@@ -438,43 +438,36 @@ def same_value(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bool
         return _same_constant(gold, prediction, forms, is_same, allowed)
     if is_same is False:
         return False
-    found = same_function(gold, prediction)
-    return is_same if found is None else found
-
-
-def _form_of(node: Node) -> algebra.Form | None:
-    try:
-        return algebra.canonical_form(node)
-    except UnreadableError:
-        return None
+    is_same_function = same_function(gold, prediction)
+    return is_same if is_same_function is None else is_same_function
 
 
 def _same_constant(gold, prediction, forms, is_same: bool | None, allowed: Leniency) -> bool | None:
     if is_same is None and not (is_explosive(gold) or is_explosive(prediction)):
         values = exact_rational(gold), exact_rational(prediction)
         is_same = None if None in values else values[0] == values[1]
-    sides = [_written(node, form) for node, form in zip((gold, prediction), forms, strict=True)]
+    sides = [_notated(node, form) for node, form in zip((gold, prediction), forms, strict=True)]
     if sides[0] is None or sides[1] is None:
         return is_same if is_same is not None else same_function(gold, prediction)
     is_rounded = allowed.tolerance is not None or any(side.places is not None for side in sides)
-    if is_rounded and agree_as_written(sides[0], sides[1], allowed):
+    if is_rounded and agree_by_precision(sides[0], sides[1], allowed):
         return True
     return is_same if is_same is not None else same_function(gold, prediction)
 
 
-def _written(node: Node, form: algebra.Form | None) -> Written | None:
+def _notated(node: Node, form: algebra.Form | None) -> NotatedNumber | None:
     """A real constant with its notation; None for others."""
     if node.head == "percent" and node.first.head == "number" and node.first.parts[1] >= 0:
         value, places = node.first.parts
-        return Written(value / 100, places + 2, False)
+        return NotatedNumber(value / 100, places + 2, False)
     rational = algebra.rational_value(form) if form is not None else None
     if rational is not None:
         places = node.parts[1] if node.head == "number" and node.parts[1] >= 0 else None
-        return Written(rational, places, rational.denominator == 1 and places is None)
+        return NotatedNumber(rational, places, rational.denominator == 1 and places is None)
     value = constant_value(node)
     if value is None or abs(value.imag) > _SAME * abs(value) or abs(value) > 1e15:
         return None
-    return Written(Fraction(value.real), None, False)
+    return NotatedNumber(Fraction(value.real), None, False)
 
 
 # ----------------------------------------------------------------------------------------- parts of one answer

@@ -39,7 +39,7 @@ from stages.algorithms.answers.sentences import (
 )
 from stages.algorithms.answers.shapes import Several, shape_of, with_letters_of, without_quantity
 from stages.algorithms.answers.verdicts import STRICT, Leniency, Verdict
-from stages.algorithms.answers.worked_out import leaves_unsolved, leaves_work
+from stages.algorithms.answers.worked_out import is_unevaluated, leaves_unsolved
 
 _WORDS = frozenset(["text", "based"])
 _MOST_BITS_ASKED = 250
@@ -69,36 +69,36 @@ class Outcome:
     reason: str
 
 
-def decide(gold: str, found: Extraction, require_marker: bool, allowed: Leniency = STRICT) -> Outcome | Question:
+def decide(gold: str, answer: Extraction, require_marker: bool, allowed: Leniency = STRICT) -> Outcome | Question:
     """The outcome where the rules settle it, or the question for math-verify. Never raises.
 
-    `found` is the answer in the response; `require_marker` and `allowed` as in `Verifier.judge`.
+    `answer` is what `extract_answer` took from the response; `require_marker` and `allowed` as in `Verifier.judge`.
     """
-    if found.text is None:
-        return Outcome(Verdict.UNPARSED, None, "extraction", found.rule)
-    gold_found, found = _gold(gold), _bare(found)
-    if gold_found.text is None:
-        return Outcome(Verdict.UNPARSED, found.text, "extraction", f"gold_{gold_found.rule}")
-    decision = exact_verdict(gold_found.text, found.text, allowed)
+    if answer.text is None:
+        return Outcome(Verdict.UNPARSED, None, "extraction", answer.rule)
+    gold_answer, answer = _gold(gold), _bare(answer)
+    if gold_answer.text is None:
+        return Outcome(Verdict.UNPARSED, answer.text, "extraction", f"gold_{gold_answer.rule}")
+    decision = exact_verdict(gold_answer.text, answer.text, allowed)
     if decision is not None and (decision[0] is Verdict.CORRECT or allowed.tolerance is None):
-        return Outcome(decision[0], found.text, "exact", decision[1])
-    letter = _letter_in(found) if is_choice(gold_found.text) else None
-    decision = exact_verdict(gold_found.text, letter, allowed) if letter else None
+        return Outcome(decision[0], answer.text, "exact", decision[1])
+    letter = _letter_in(answer) if is_choice(gold_answer.text) else None
+    decision = exact_verdict(gold_answer.text, letter, allowed) if letter else None
     if decision is not None:
         return Outcome(decision[0], letter, "exact", decision[1])
-    if require_marker and not found.is_marked:
+    if require_marker and not answer.is_marked:
         return Outcome(Verdict.UNPARSED, None, "extraction", "no_answer_marker")
-    if is_debris(found.text) and not is_sentence(found):
-        return Outcome(Verdict.UNPARSED, found.text, "extraction", "no_mathematics")
-    if is_denied(found.text) and not is_sentence(found) and not is_denied(gold_found.text):
-        return Outcome(Verdict.UNPARSED, found.text, "extraction", "denied_answer")
-    answers = [_answer_in(gold_found, gold_found), _answer_in(found, gold_found)]
-    if "" in answers:
-        return Outcome(Verdict.UNPARSED, found.text, "extraction", "no_answer_in_sentence")
-    decision = _compare(gold_found.text, found.text, answers, allowed, is_sentence(found))
+    if is_debris(answer.text) and not is_sentence(answer):
+        return Outcome(Verdict.UNPARSED, answer.text, "extraction", "no_mathematics")
+    if is_denied(answer.text) and not is_sentence(answer) and not is_denied(gold_answer.text):
+        return Outcome(Verdict.UNPARSED, answer.text, "extraction", "denied_answer")
+    texts = [_answer_in(gold_answer, gold_answer), _answer_in(answer, gold_answer)]
+    if "" in texts:
+        return Outcome(Verdict.UNPARSED, answer.text, "extraction", "no_answer_in_sentence")
+    decision = _compare(gold_answer.text, answer.text, texts, allowed, is_sentence(answer))
     if decision is not None:
-        return Outcome(decision[0], found.text, "exact", decision[1])
-    return _question(answers, found.text)
+        return Outcome(decision[0], answer.text, "exact", decision[1])
+    return _question(texts, answer.text)
 
 
 @lru_cache(maxsize=4096)
@@ -138,13 +138,13 @@ def _question(answers: list[str], text: str) -> Outcome | Question:
     return Question(*math_verify_texts(*answers))
 
 
-def _letter_in(found: Extraction) -> str | None:
+def _letter_in(answer: Extraction) -> str | None:
     """The choice that a marked or short text names; behind a marker a small letter is one too."""
-    if not found.names_itself or found.text is None:
+    if not answer.names_itself or answer.text is None:
         return None
-    if found.rule == "marker" and _LOWER_CHOICE.fullmatch(found.text):
-        return found.text.strip("().").upper()
-    return pick_choice(found.text)
+    if answer.rule == "marker" and _LOWER_CHOICE.fullmatch(answer.text):
+        return answer.text.strip("().").upper()
+    return pick_choice(answer.text)
 
 
 def _compare(gold: str, text: str, answers: list[str], allowed: Leniency, is_prose_first: bool) -> Decision | None:
@@ -179,8 +179,7 @@ def _holds_words(node: Node) -> bool:
         return True
     if node.head == "multiply" and any(part.head == "sequence" for part in node.parts):
         return True  # P(5, 2) is a function of two numbers, no product with a tuple
-    parts = [part for entry in node.parts for part in (entry if isinstance(entry, tuple) else (entry,))]
-    return any(_holds_words(part) for part in parts if isinstance(part, Node) and node.head != "operator")
+    return node.head != "operator" and any(map(_holds_words, node.all_children))
 
 
 # -------------------------------------------------------------------------------------- reading as mathematics
@@ -264,7 +263,7 @@ def algebraic_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) ->
     except (UnreadableError, RecursionError):
         return None
     asks_for_work = is_same is not False and not allowed.expressions
-    if asks_for_work and (leaves_work(shapes[1], shapes[0]) or leaves_unsolved(trees[1], trees[0])):
+    if asks_for_work and (is_unevaluated(shapes[1], shapes[0]) or leaves_unsolved(trees[1], trees[0])):
         return Verdict.WRONG, "not_worked_out"
     if is_same is not False and may_not_commute(gold, prediction):
         return Verdict.UNPARSED, "may_not_commute"
@@ -289,11 +288,11 @@ def _prepared(answer: str) -> str:
     if "all " in answer or "R" in answer or "real" in answer:
         answer = _ALL_NUMBERS.sub(r"\\mathbb{R}", _without_words(answer))
     text = _PERCENT.sub(r"\\%", one_spelling(answer))
-    text = _TEMPERATURE.sub(lambda found: r"\text{ celsius}" if found[1] else r"\text{ fahrenheit}", text)
+    text = _TEMPERATURE.sub(lambda match: r"\text{ celsius}" if match[1] else r"\text{ fahrenheit}", text)
     text = _INCHES.sub(r"\\text{ in}", text)
-    text = _CURRENCY.sub(lambda found: found[1], _DEGREES.sub(r"^\\circ", text))
+    text = _CURRENCY.sub(lambda match: match[1], _DEGREES.sub(r"^\\circ", text))
     text = text.replace(r"\lbrace", r"\{").replace(r"\rbrace", r"\}")
-    text = _CASES.sub(lambda found: ", ".join(found[1].split(r"\\")), text)
+    text = _CASES.sub(lambda match: ", ".join(match[1].split(r"\\")), text)
     text = _OPEN_INTERVAL.sub(r"(\1)", text) if text.startswith("]") else text
     builder = _SET_BUILDER.fullmatch(text)
     return text if builder is None else builder[2]

@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stages.algorithms.answers.comparison import Written, agree_as_written
+from stages.algorithms.answers.comparison import NotatedNumber, agree_by_precision
 from stages.algorithms.answers.normalisation import WrittenNumber, clean, compact, read_number
 from stages.algorithms.answers.verdicts import STRICT, Leniency, Verdict
 
@@ -112,15 +112,15 @@ def _compare_values(gold: WrittenNumber, number: WrittenNumber, allowed: Lenienc
         return Verdict.CORRECT, "number"
     if gold.is_percent != number.is_percent:
         return _compare_face_values(gold, number)
-    sides = [_as_written(side) for side in (gold, number)]
-    if (gold.is_decimal or number.is_decimal) and agree_as_written(*sides, allowed):
+    sides = [_notated(side) for side in (gold, number)]
+    if (gold.is_decimal or number.is_decimal) and agree_by_precision(*sides, allowed):
         return Verdict.CORRECT, "rounding"
     return Verdict.WRONG, "number"
 
 
-def _as_written(number: WrittenNumber) -> Written:
+def _notated(number: WrittenNumber) -> NotatedNumber:
     value = number.value or Fraction(0)
-    return Written(value, number.places if number.is_decimal else None, value.denominator == 1)
+    return NotatedNumber(value, number.places if number.is_decimal else None, value.denominator == 1)
 
 
 def _compare_face_values(gold: WrittenNumber, number: WrittenNumber) -> Decision | None:
@@ -157,7 +157,7 @@ def is_choice(gold: str) -> bool:
 
 def _compare_choices(gold: str, prediction: str, allowed: Leniency) -> Decision | None:
     gold, prediction = (
-        _LOWER_CHOICE.sub(lambda found: f"({found[1].upper()})", _CHOICE_WORD.sub("", side))
+        _LOWER_CHOICE.sub(lambda match: f"({match[1].upper()})", _CHOICE_WORD.sub("", side))
         for side in (gold, prediction)
     )
     if gold.lstrip("(")[:1] in _LETTERS and (
@@ -272,10 +272,10 @@ def compare_times(gold: str, prediction: str) -> Decision | None:
 
 def _read_time(answer: str) -> _Time | None:
     text = clean(answer).lower()
-    found = _TIME.fullmatch(_NAMED_TIMES.get(text, text))
-    if found is None:
+    match = _TIME.fullmatch(_NAMED_TIMES.get(text, text))
+    if match is None:
         return None
-    hour, minute, second, letter, is_late, is_early = found.groups()
+    hour, minute, second, letter, is_late, is_early = match.groups()
     half = letter or ("p" if is_late else "a" if is_early else "")
     if minute is None and not half and "o'clock" not in text:
         return None

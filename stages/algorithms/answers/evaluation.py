@@ -27,7 +27,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from stages.algorithms.answers.latex import Node, number
+from stages.algorithms.answers.latex import Node, number, substituted
 
 _MOST_EXACT_BITS = 50_000
 _MOST_BITS_OF_WORK = 1_500_000
@@ -118,12 +118,12 @@ def exact_rational(node: Node) -> Fraction | None:
 
     def value(part: Node) -> Fraction:
         nonlocal work
-        found = _exact_rational(part, value)
-        bits = found.numerator.bit_length() + found.denominator.bit_length()
+        result = _exact_rational(part, value)
+        bits = result.numerator.bit_length() + result.denominator.bit_length()
         work += bits
         if bits > _MOST_EXACT_BITS or work > _MOST_BITS_OF_WORK:
             raise OverflowError
-        return found
+        return result
 
     try:
         return value(node)
@@ -161,14 +161,14 @@ def symbols_of(node: Node) -> set[str]:
     """Names of the variables; e and i are numbers."""
     if node.head == "symbol":
         return set() if node.first in _CONSTANTS else {node.first}
-    return {name for part in node.parts if isinstance(part, Node) for name in symbols_of(part)}
+    return {name for part in node.children for name in symbols_of(part)}
 
 
 def is_written_with_i(node: Node) -> bool:
     """True where the imaginary unit stands in it; without it, values that are not real are none in school."""
     if node.head == "symbol":
         return node.first == "i"
-    return any(is_written_with_i(part) for part in node.parts if isinstance(part, Node))
+    return any(map(is_written_with_i, node.children))
 
 
 def _value(node: Node, point: Mapping[str, Any], arithmetic: Arithmetic) -> Any:
@@ -326,7 +326,7 @@ def is_partial(node: Node) -> bool:
         exponent = rational(node.parts[1])
         if exponent is None or exponent.denominator % 2 == 0:
             return True
-    return any(is_partial(part) for part in node.parts if isinstance(part, Node))
+    return any(map(is_partial, node.children))
 
 
 def _value_or_undefined(node: Node, point: Mapping[str, float], arithmetic: Arithmetic):
@@ -380,9 +380,8 @@ def _points(
 
 def _turning_parts(node: Node) -> Iterator[Node]:
     """What stands under roots, absolute values, logarithms and in denominators, and what poles and ends come of."""
-    for part in node.parts:
-        if isinstance(part, Node):
-            yield from _turning_parts(part)
+    for part in node.children:
+        yield from _turning_parts(part)
     if node.head == "power":
         exponent = rational(node.parts[1])
         if exponent is None or exponent.denominator > 1 or exponent < 0:
@@ -410,7 +409,7 @@ def _turns(part: Node, name: str, base: Mapping[str, float], arithmetic: Arithme
     least = [
         at for at in range(1, len(_GRID) - 1) if sizes[at] <= min(sizes[at - 1], sizes[at + 1]) and sizes[at] < math.inf
     ]
-    found = []
+    turns = []
     for at in sorted(least, key=lambda at: abs(_GRID[at]))[:_TURNS]:
         low, high = _GRID[at - 1], _GRID[at + 1]
         for _ in range(_STEPS):
@@ -419,8 +418,8 @@ def _turns(part: Node, name: str, base: Mapping[str, float], arithmetic: Arithme
                 high -= third
             else:
                 low += third
-        found.append((low + high) / 2)
-    return found
+        turns.append((low + high) / 2)
+    return turns
 
 
 # ------------------------------------------------------------------------------------------------------- sizes
@@ -450,7 +449,7 @@ def _size(node: Node) -> tuple[float, float]:
         return float(node.first.numerator.bit_length() + node.first.denominator.bit_length() - 1), 0.0
     if head == "symbol":
         return 2.0, 0.0
-    sizes = [_size(part) for part in _parts(node)]
+    sizes = [_size(part) for part in node.all_children]
     if not sizes:
         return 2.0, 0.0
     if head == "power":
@@ -464,7 +463,7 @@ def _size(node: Node) -> tuple[float, float]:
         terms = _largest_of(max(sizes[0][0], sizes[1][0]))
         if terms > _MAX_TERMS:
             return _BEYOND, 0.0
-        bits, factors = _size(_with_value(node.parts[3], node.first[len("sum over ") :], node.parts[2]))
+        bits, factors = _size(substituted(node.parts[3], node.first[len("sum over ") :], node.parts[2]))
         return _times_size(bits, terms), _times_size(factors, terms)
     if head == "multiply":
         return sum(bits for bits, _ in sizes), sum(factors for _, factors in sizes)
@@ -472,15 +471,6 @@ def _size(node: Node) -> tuple[float, float]:
     if head == "add" and symbols_of(node):
         factors = max(factors, 1.0)
     return max(bits for bits, _ in sizes) + len(sizes), factors
-
-
-def _with_value(node: Node, name: str, value: Node) -> Node:
-    """The tree with `value`, the last of a series, for its index."""
-    if node.head == "symbol":
-        return value if node.first == name else node
-    return Node(
-        node.head, tuple(_with_value(part, name, value) if isinstance(part, Node) else part for part in node.parts)
-    )
 
 
 def _power_size(base: tuple[float, float], exponent: Node, size: tuple[float, float]) -> tuple[float, float]:
@@ -502,8 +492,3 @@ def _largest_of(bits: float) -> float:
 
 def _times_size(first: float, second: float) -> float:
     return first * second if first and second else 0.0
-
-
-def _parts(node: Node) -> list[Node]:
-    flat = [part for entry in node.parts for part in (entry if isinstance(entry, tuple) else (entry,))]
-    return [part for part in flat if isinstance(part, Node)]

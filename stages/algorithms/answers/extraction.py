@@ -21,6 +21,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from stages.algorithms.answers.normalisation import closing_brace
+
 MAX_ANSWER_CHARACTERS = 20_000
 """Longer answers are unparsed. Room for an integer of 20,000 digits, a bound for everything that is linear."""
 _TAIL_CHARACTERS = 20_000
@@ -324,19 +326,10 @@ def _box_content(text: str, start: int) -> tuple[str | None, int]:
     if text[position] != "{":
         word = re.compile(r"[^\s$]{1,100}").match(text, position)
         return (word.group().rstrip(".,"), word.end()) if word else (None, position)
-    depth, cursor = 0, position
     limit = min(len(text), position + MAX_ANSWER_CHARACTERS + 2)
-    while cursor < limit:
-        character = text[cursor]
-        if character == "\\":
-            cursor += 1
-        elif character == "{":
-            depth += 1
-        elif character == "}":
-            depth -= 1
-            if depth == 0:
-                return text[position + 1 : cursor], cursor + 1
-        cursor += 1
+    closing = closing_brace(text, position, limit)
+    if closing >= 0:
+        return text[position + 1 : closing], closing + 1
     if limit < len(text):
         return text[position + 1 : limit], limit
     return None, limit

@@ -6,10 +6,11 @@ Splitting is linear in the length of the text; nothing is executed or expanded. 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stages.algorithms.answers.normalisation import one_spelling
+from stages.algorithms.answers.normalisation import TEXT_COMMANDS, one_spelling
 
 MAX_TOKENS = 800
 """Longer answers are no expressions that a rule could read; a bound for everything that follows."""
@@ -55,7 +56,7 @@ _ENDLESS = re.compile(r"([0-9]{0,30})\.([0-9]{1,60})…")
 _ROMAN = re.compile(r"\\(?:mathrm|text|mathbf|operatorname|textbf|textit|mathit)\s?\{\s*([A-Za-z]{1,6})\s*\}")
 _TOKEN = re.compile(
     r"(?P<space>\s+)"
-    r"|\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf|operatorname)\s?\{(?P<text>[^{}]*)\}"
+    rf"|\\(?:{TEXT_COMMANDS}|operatorname)\s?\{{(?P<text>[^{{}}]*)\}}"
     r"|\\begin\s?\{(?P<begin>[a-z]+)\*?\}(?:\{[lcr|]*\})?"
     r"|\\end\s?\{(?P<end>[a-z]+)\*?\}"
     r"|(?P<newline>\\\\)"
@@ -266,8 +267,23 @@ class Node:
 
     @property
     def first(self):
-        """The first part."""
+        """What the head is about: the value of a number, the base of a power, the name of a call."""
         return self.parts[0]
+
+    @property
+    def children(self) -> list[Node]:
+        """The parts that are nodes; not those inside a tuple."""
+        return [part for part in self.parts if isinstance(part, Node)]
+
+    @property
+    def all_children(self) -> list[Node]:
+        """The children and the nodes inside tuples: items of relations and sequences, entries of matrices."""
+        parts = [part for entry in self.parts for part in (entry if isinstance(entry, tuple) else (entry,))]
+        return [part for part in parts if isinstance(part, Node)]
+
+    def map_children(self, change: Callable[[Node], Node]) -> Node:
+        """The node with each of its children changed."""
+        return Node(self.head, tuple(change(part) if isinstance(part, Node) else part for part in self.parts))
 
 
 def number(value: Fraction | int, places: int = -1) -> Node:
@@ -278,6 +294,18 @@ def number(value: Fraction | int, places: int = -1) -> Node:
 def reciprocal(node: Node) -> Node:
     """One over `node`."""
     return Node("power", (node, number(-1)))
+
+
+def is_reciprocal(node: Node) -> bool:
+    """True for what `reciprocal` makes: a denominator."""
+    return node.head == "power" and node.parts[1] == number(-1)
+
+
+def substituted(node: Node, name: str, value: Node) -> Node:
+    """The tree with `value` for each symbol `name`."""
+    if node.head == "symbol":
+        return value if node.first == name else node
+    return node.map_children(lambda part: substituted(part, name, value))
 
 
 def signed(sign: str, node: Node) -> Node:

@@ -104,9 +104,8 @@ _STEPS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
 )
 """What a text must hold for the pattern to be looked for, the pattern, and what stands instead."""
 _DOLLARS = re.compile(r"\AUS(?:D ?\\?\$?|\\?\$) ?(?=[0-9])")
-_TEXT_COMMAND = re.compile(
-    r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf|operatorname|bold)\s?\{([^{}]*)\}"
-)
+TEXT_COMMANDS = "text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf"
+_TEXT_COMMAND = re.compile(rf"\\(?:{TEXT_COMMANDS}|operatorname|bold)\s?\{{([^{{}}]*)\}}")
 _EXTRA_BRACES = re.compile(r"\{\{([^{}]*)\}\}")
 _LAYOUT_SPACE = re.compile(r"(?<![0-9A-Za-z]) | (?![0-9A-Za-z])")
 _DELIMITERS = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$"), ("**", "**"), ("`", "`"), ('"', '"'))
@@ -162,7 +161,7 @@ def without_style(answer: str) -> str:
         text = _TICK.sub("", text).rstrip()
         style = _STYLES.match(text)
         rest = text[style.end() :] if style is not None else text
-        if rest.startswith("{") and _closing_brace(rest) == len(rest) - 1:
+        if rest.startswith("{") and closing_brace(rest, 0, len(rest)) == len(rest) - 1:
             text = rest[1:-1].strip()
         elif style is not None and not rest.startswith("{") and not _is_of_one_sign(style[0]):
             text = rest.strip()
@@ -176,14 +175,17 @@ def _is_of_one_sign(style: str) -> bool:
     return style.strip("\\ ").startswith(("math", "bold", "bm", "under", "boxed", "fbox", "frame", "hbox", "textcolor"))
 
 
-def _closing_brace(text: str) -> int:
-    """Where the brace that begins `text` closes; -1 where it does not."""
-    depth, at = 0, 0
-    while at < len(text):
-        if text[at] == "\\":
-            at += 1
-        elif text[at] in "{}":
-            depth += 1 if text[at] == "{" else -1
+def closing_brace(text: str, at: int, end: int) -> int:
+    """Where the brace at `at` closes, looking no farther than `end`; -1 where it does not."""
+    depth = 0
+    while at < end:
+        character = text[at]
+        if character == "\\":
+            at += 1  # an escaped brace opens and closes nothing
+        elif character == "{":
+            depth += 1
+        elif character == "}":
+            depth -= 1
             if not depth:
                 return at
         at += 1

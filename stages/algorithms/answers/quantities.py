@@ -12,6 +12,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from stages.algorithms.answers.normalisation import TEXT_COMMANDS
+
 _UNITS: dict[str, tuple[str, Fraction]] = {}
 STERLING = "british pounds"
 THINGS = "things"
@@ -98,10 +100,10 @@ _NOT_COUNTED = ("ss", "us", "is", "units")
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "squared": 2, "cubed": 3}
 _JOINED = re.compile(rf"\\({'|'.join(_LONG_PREFIXES)}) ?\\(?=[a-z])")
 """A prefix and a unit as the commands of siunitx."""
-_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf)\s?\{([^{}]*)\}")
+_TEXT = re.compile(rf"\\(?:{TEXT_COMMANDS})\s?\{{([^{{}}]*)\}}")
 _TAIL = re.compile(
     r"(?P<body>.*[0-9)}\]!a-zA-Z]|.*\\pi)\s*"
-    r"(?P<unit>\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf)\s?\{[^{}]*\}"
+    rf"(?P<unit>\\(?:{TEXT_COMMANDS})\s?\{{[^{{}}]*\}}"
     r"(?:\s?/\s?\\(?:text|mathrm)\s?\{[^{}]*\})?)\s*(?:\^\{?\s?(?P<power>[23])\s?\}?)?"
 )
 _FIRST_UNIT = re.compile(r"(?:\\frac ?\{ ?|\\mu ?)?\\(?:text|textrm|mathrm|mbox)(?![a-zA-Z])|(?<=[0-9} ])\\Omega ?\Z")
@@ -199,9 +201,9 @@ def _read(text: str, allows_letters: bool) -> Quantity:
     if tail is not None:
         words = _TEXT.sub(r" \1 ", _JOINED.sub(r" \1", tail["unit"])).replace("\\", " ")
         return _from_words(text, tail["body"], words, tail["power"])
-    found = _WORDS.fullmatch(text)
-    if found is not None and _is_unit_phrase(found["unit"], allows_letters):
-        return _from_words(text, found["body"], found["unit"], found["power"])
+    phrase = _WORDS.fullmatch(text)
+    if phrase is not None and _is_unit_phrase(phrase["unit"], allows_letters):
+        return _from_words(text, phrase["body"], phrase["unit"], phrase["power"])
     sign = next((sign for sign in _SIGNS if text.endswith(sign)), "")
     return Quantity(text, sign, _SIGNS.get(sign, ""), Fraction(1), 1)
 
@@ -252,10 +254,10 @@ def _from_words(text: str, body: str, phrase: str, power: str | None) -> Quantit
         or any(word in ("and", "&") or word.isdigit() for word in words)
     ):
         return Quantity(text, "", "", Fraction(1), 1)
-    found = _with_unit(body, " ".join(names), f"^{exponent}" if exponent > 1 else "", count)
+    quantity = _with_unit(body, " ".join(names), f"^{exponent}" if exponent > 1 else "", count)
     last = words[-1].lower()
-    is_counted = not found.dimension and len(last) > 3 and last.endswith("s") and not last.endswith(_NOT_COUNTED)
-    return replace(found, dimension=THINGS) if is_counted else found
+    is_counted = not quantity.dimension and len(last) > 3 and last.endswith("s") and not last.endswith(_NOT_COUNTED)
+    return replace(quantity, dimension=THINGS) if is_counted else quantity
 
 
 def _with_unit(body: str, name: str, power: str, count: int) -> Quantity:
@@ -268,17 +270,17 @@ def _measure(words: str) -> tuple[str, Fraction] | None:
     """Dimension and factor of `km`, `m s^-2`, `J/(mol kg)`; None where something in it is no unit."""
     exponents: Counter[str] = Counter()
     factor, sign, is_group, end = Fraction(1), 1, False, 0
-    for found in _FACTOR.finditer(words):
-        if words[end : found.start()].strip():
+    for match in _FACTOR.finditer(words):
+        if words[end : match.start()].strip():
             return None
-        end = found.end()
-        if found["mark"]:
-            sign, is_group = (1, False) if found["mark"] == ")" else (-1, "(" in found["mark"])
+        end = match.end()
+        if match["mark"]:
+            sign, is_group = (1, False) if match["mark"] == ")" else (-1, "(" in match["mark"])
             continue
-        unit = _UNITS.get(_singular(found["name"]))
+        unit = _UNITS.get(_singular(match["name"]))
         if unit is None:
             return None
-        exponent = sign * int(found["power"] or 1)
+        exponent = sign * int(match["power"] or 1)
         exponents[unit[0]] += exponent
         factor *= unit[1] ** exponent
         sign = sign if is_group else 1

@@ -15,7 +15,7 @@ from functools import reduce
 
 from stages.algorithms.answers import algebra
 from stages.algorithms.answers.evaluation import constant_value, symbols_of
-from stages.algorithms.answers.latex import Node, UnreadableError, number, signed
+from stages.algorithms.answers.latex import Node, UnreadableError, is_reciprocal, number, signed, substituted
 
 _INEQUALITIES = frozenset(["lt", "le", "gt", "ge", "ne"])
 _MAX_SIGNS = 3
@@ -90,8 +90,8 @@ def as_numbers(shape) -> Numbers | None:
     if isinstance(shape, Several) and shape.kind == "sequence":
         if len(shape.items) != 2 or not all(isinstance(item, Node) for item in shape.items):
             return None
-        found = interval(shape.brackets[0], shape.brackets[1], *shape.items)
-        return None if found is None else Numbers((found,), None)
+        piece = interval(shape.brackets[0], shape.brackets[1], *shape.items)
+        return None if piece is None else Numbers((piece,), None)
     if isinstance(shape, Several):
         points = [interval_of_point(item) for item in shape.items]
         return None if None in points else Numbers(united(points), None)  # type: ignore[arg-type]
@@ -199,10 +199,8 @@ def is_one_number(items: tuple[Node, ...]) -> bool:
 
 def name_of(node: Node) -> str | None:
     r"""The name that a left side is: `x`, `f(x)`, `AB`, `|AB|`, `A:B`, `\frac{NO}{BO}`, `(x, y)`; else None."""
-    if node.head == "symbol":
-        return node.first
-    if node.head == "call" and node.first.startswith("unknown"):
-        return node.first
+    if (name := unknown_name(node)) is not None:
+        return name
     if node.head == "call" and node.first == "abs":
         inner = name_of(node.parts[1])
         # An unknown whose absolute value is 42 is 42 or -42.
@@ -260,7 +258,7 @@ def _is_quantity(node: Node) -> bool:
         return all(part.head == "symbol" for part in node.parts)
     if node.head != "multiply" or len(node.parts) != 2:
         return False
-    function = node.first.first if node.first.head == "power" and node.first.parts[1] == number(-1) else node.first
+    function = node.first.first if is_reciprocal(node.first) else node.first
     is_function = function.head == "symbol" and function.first.rstrip("'") in ("f", "g", "h", "F", "G", "H")
     return is_function and (function is not node.first or function.first.endswith("'"))
 
@@ -268,7 +266,7 @@ def _is_quantity(node: Node) -> bool:
 def _names(node: Node) -> str:
     if node.head == "symbol":
         return node.first
-    return " ".join(_names(part) for part in node.parts if isinstance(part, Node))
+    return " ".join(map(_names, node.children))
 
 
 def _without_plus_minus(node: Node) -> tuple[Node, ...] | None:
@@ -280,7 +278,7 @@ def _without_plus_minus(node: Node) -> tuple[Node, ...] | None:
 
 
 def _count_signs(node: Node) -> int:
-    return (node.head == "plusminus") + sum(_count_signs(part) for part in node.parts if isinstance(part, Node))
+    return (node.head == "plusminus") + sum(map(_count_signs, node.children))
 
 
 def _with_sign(node: Node, sign: str) -> Node:
@@ -288,8 +286,7 @@ def _with_sign(node: Node, sign: str) -> Node:
         kind, inner = node.parts
         flipped = {"+": "-", "-": "+"}[sign] if kind == "mp" else sign
         return signed(flipped, _with_sign(inner, sign))
-    parts = tuple(_with_sign(part, sign) if isinstance(part, Node) else part for part in node.parts)
-    return Node(node.head, parts)
+    return node.map_children(lambda part: _with_sign(part, sign))
 
 
 def with_letters_of(gold: Node, prediction: Node) -> tuple[Node, Node]:
@@ -300,14 +297,14 @@ def with_letters_of(gold: Node, prediction: Node) -> tuple[Node, Node]:
     ours, theirs = names[0] - names[1], names[1] - names[0]
     if len(ours) != 1 or len(theirs) != 1:
         return (trees[0], trees[1]) if not ours and not theirs else (gold, prediction)
-    [own], [other] = ours, theirs
-    is_whole_number = len(names[0]) == 1 and {own, other} & {*domains} and len(own) == len(other) == 1
+    [letter], [other] = ours, theirs
+    is_whole_number = len(names[0]) == 1 and {letter, other} & {*domains} and len(letter) == len(other) == 1
     is_constant = all(
         tree.head == "add" and Node("symbol", (name,)) in tree.parts and name in ("C", "c", "K", "k")
-        for tree, name in zip(trees, (own, other), strict=True)
+        for tree, name in zip(trees, (letter, other), strict=True)
     )
     if is_whole_number or is_constant:
-        return trees[0], _renamed(trees[1], other, own)
+        return trees[0], substituted(trees[1], other, Node("symbol", (letter,)))
     return gold, prediction
 
 
@@ -319,13 +316,6 @@ def _without_whole_domain(node: Node) -> tuple[Node, str]:
     if signs != ("in",) or items[0].head != "symbol" or items[1] != Node("number_set", ("Z",)):
         return node, ""
     return node.first, items[0].first
-
-
-def _renamed(node: Node, name: str, new: str) -> Node:
-    if node.head == "symbol":
-        return Node("symbol", (new,)) if node.first == name else node
-    parts = tuple(_renamed(part, name, new) if isinstance(part, Node) else part for part in node.parts)
-    return Node(node.head, parts)
 
 
 # ---------------------------------------------------------------------------------------- sets of real numbers
@@ -408,24 +398,22 @@ def solve(items: Sequence[Node], signs: Sequence[str]) -> tuple[str, tuple[Inter
         elif directions != {"l"}:
             return None
         low, middle, high = items
-        found = interval("[" if signs[0] == "le" else "(", "]" if signs[1] == "le" else ")", low, high)
-        if found is None:
-            return None
-        return _with_mirror(middle, found)
+        piece = interval("[" if signs[0] == "le" else "(", "]" if signs[1] == "le" else ")", low, high)
+        return None if piece is None else _with_mirror(middle, piece)
     if len(items) != 2 or signs[0] not in _FLIPPED:
         return None
     return _solve_one(items[0], signs[0], items[1])
 
 
-def _with_mirror(middle: Node, found: Interval) -> tuple[str, tuple[Interval, ...]] | None:
+def _with_mirror(middle: Node, piece: Interval) -> tuple[str, tuple[Interval, ...]] | None:
     if middle.head == "call" and middle.first == "abs" and middle.parts[1].head == "symbol":
-        if endpoint_value(found.low) < 0:  # type: ignore[operator]
+        if endpoint_value(piece.low) < 0:  # type: ignore[operator]
             return None
-        ends = signed("-", found.high), signed("-", found.low)
-        mirrored = Interval(*ends, found.is_high_closed, found.is_low_closed)
-        return middle.parts[1].first, united([mirrored, found])
+        ends = signed("-", piece.high), signed("-", piece.low)
+        mirrored = Interval(*ends, piece.is_high_closed, piece.is_low_closed)
+        return middle.parts[1].first, united([mirrored, piece])
     name = unknown_name(middle)
-    return None if name is None else (name, (found,))
+    return None if name is None else (name, (piece,))
 
 
 def unknown_name(node: Node) -> str | None:

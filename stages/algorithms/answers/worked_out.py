@@ -21,7 +21,7 @@ from functools import partial
 from stages.algorithms.answers import algebra
 from stages.algorithms.answers.algebra import holds_matrix
 from stages.algorithms.answers.evaluation import is_written_with_i, rational, symbols_of
-from stages.algorithms.answers.latex import Node, UnreadableError, number
+from stages.algorithms.answers.latex import Node, is_reciprocal, number
 from stages.algorithms.answers.shapes import Named, Numbers, Relation, Several, name_of
 
 _OPERATIONS = frozenset(["floor", "ceil", "mod", "max", "min", "gcd", "lcm"])
@@ -31,7 +31,7 @@ _NOTATIONS = _COUNTS | _LOGARITHMS | {"exp"}
 """Functions that are notation for a number."""
 
 
-def leaves_work(prediction, gold) -> bool:
+def is_unevaluated(prediction, gold) -> bool:
     """True for a shape (see `shapes.shape_of`) with operations, or beside a number with arithmetic, still to be done.
 
     A gold answer that leaves work itself asks for none.
@@ -59,7 +59,7 @@ def leaves_work(prediction, gold) -> bool:
 def _cells(node: Node) -> Iterator[Node]:
     """What stands alone: the entries of a matrix, the parts of a ratio, the answer itself."""
     if node.head in ("matrix", "ratio"):
-        for part in _parts(node):
+        for part in node.all_children:
             yield from _cells(part)
     else:
         yield node
@@ -69,11 +69,11 @@ def _joins_matrices(node: Node) -> bool:
     """True for a sum or a product of matrices."""
     if node.head in ("add", "multiply") and sum(map(holds_matrix, node.parts)) > (node.head == "multiply"):
         return True
-    return any(map(_joins_matrices, _parts(node)))
+    return any(map(_joins_matrices, node.all_children))
 
 
 def _holds_letters(node: Node) -> bool:
-    return bool(symbols_of(node)) or node.head == "text" or any(map(_holds_letters, _parts(node)))
+    return bool(symbols_of(node)) or node.head == "text" or any(map(_holds_letters, node.all_children))
 
 
 def leaves_unsolved(prediction: Node, gold: Node) -> bool:
@@ -98,7 +98,7 @@ def _stands_alone(side: Node) -> bool:
 def _unknowns(node: Node) -> set[str]:
     """Variables of a tree, without the name that a relation gives its values; `x = y` gives x one that holds y."""
     if node.head != "relation":
-        return symbols_of(node).union(*map(_unknowns, _parts(node)))
+        return symbols_of(node).union(*map(_unknowns, node.all_children))
     named = next((item for item in node.first if name_of(item) is not None), None)
     return set().union(*(symbols_of(item) for item in node.first if item is not named))
 
@@ -116,16 +116,11 @@ def _nodes(shape) -> Iterator[Node]:
         yield shape
 
 
-def _parts(node: Node) -> list[Node]:
-    flat = [part for entry in node.parts for part in (entry if isinstance(entry, tuple) else (entry,))]
-    return [part for part in flat if isinstance(part, Node)]
-
-
 # ---------------------------------------------------------------------------------------------- operations
 def _has_operation(node: Node) -> bool:
     if node.head == "operator" or (node.head == "call" and _is_operation(node)):
         return True
-    return any(map(_has_operation, _parts(node)))
+    return any(map(_has_operation, node.all_children))
 
 
 def _is_operation(node: Node) -> bool:
@@ -154,7 +149,7 @@ def _is_no_written_number(node: Node) -> bool:
     if node.head in ("text", "based", "set", "number_set", "infinity"):
         return False
     if holds_matrix(node):  # a multiple of one
-        return any(map(_is_no_written_number, [cell for part in _parts(node) for cell in _cells(part)]))
+        return any(map(_is_no_written_number, [cell for part in node.all_children for cell in _cells(part)]))
     if symbols_of(node) or is_written_with_i(node):
         return True
     node = _without_sign(node)
@@ -175,10 +170,8 @@ def _is_no_written_number(node: Node) -> bool:
 
 
 def _rational_value(node: Node) -> Fraction | None:
-    try:
-        return algebra.rational_value(algebra.canonical_form(node))
-    except UnreadableError:
-        return None
+    form = algebra.known_form(node)
+    return None if form is None else algebra.rational_value(form)
 
 
 def _without_sign(node: Node) -> Node:
@@ -194,19 +187,15 @@ def _factors(node: Node) -> tuple[list[Node], list[Node]]:
     tops: list[Node] = []
     bottoms: list[Node] = []
     for part in node.parts:
-        if _is_reciprocal(part):
+        if is_reciprocal(part):
             below = part.first
             bottoms += below.parts if below.head == "multiply" else [below]
-        elif part.head == "multiply" and part is node.first and not any(map(_is_reciprocal, part.parts)):
+        elif part.head == "multiply" and part is node.first and not any(map(is_reciprocal, part.parts)):
             tops += part.parts
         else:
             tops.append(part)
     tops = [part for part in tops if part != number(-1)]
     return tops or [number(1)], bottoms
-
-
-def _is_reciprocal(node: Node) -> bool:
-    return node.head == "power" and node.parts[1] == number(-1)
 
 
 def _is_digits(node: Node) -> bool:
@@ -260,7 +249,7 @@ def _digits(node: Node) -> int:
         value = abs(node.first)
         below = 0 if value.denominator == 1 else _length(value.denominator)
         return _length(value.numerator) + below
-    return sum(map(_digits, _parts(node)))
+    return sum(map(_digits, node.all_children))
 
 
 def _length(value: int) -> int:
@@ -292,13 +281,13 @@ def _is_no_written_part(node: Node, is_polar: bool) -> bool:
     if node.head == "power":
         if is_written_with_i(node.first) or (is_written_with_i(node.parts[1]) and not is_polar):
             return True
-        if _is_reciprocal(node) and _holds(node.first, lambda part: _is_reciprocal(part) and _has_sum(part)):
+        if is_reciprocal(node) and _holds(node.first, lambda part: is_reciprocal(part) and _has_sum(part)):
             return True
-    return any(_is_no_written_part(part, is_polar) for part in _parts(node))
+    return any(_is_no_written_part(part, is_polar) for part in node.all_children)
 
 
 def _holds(node: Node, is_wanted: Callable[[Node], bool]) -> bool:
-    return is_wanted(node) or any(_holds(part, is_wanted) for part in _parts(node))
+    return is_wanted(node) or any(_holds(part, is_wanted) for part in node.all_children)
 
 
 def _has_sum(node: Node) -> bool:
@@ -311,17 +300,16 @@ def _has_imaginary_exponent(node: Node) -> bool:
 
 def _count_functions(node: Node) -> int:
     """How many functions are called that are no notation for a number."""
-    own = node.head == "call" and node.first not in _NOTATIONS
-    return own + sum(map(_count_functions, _parts(node)))
+    is_function = node.head == "call" and node.first not in _NOTATIONS
+    return is_function + sum(map(_count_functions, node.all_children))
 
 
 def _has_like_terms(node: Node) -> bool:
     r"""True for a sum of which terms can be put together: `\sqrt{8} + \sqrt{2}`. Roots of sums are such terms."""
-    try:
-        terms = [algebra.canonical_form(part) for part in node.parts]
-        total = algebra.canonical_form(node)
-    except UnreadableError:
+    forms = [algebra.known_form(part) for part in (node, *node.parts)]
+    if None in forms:
         return False
+    total, *terms = forms
     if sum(_holds(part, lambda inner: _is_root(inner) and _has_sum(inner)) for part in node.parts) > 1:
         return True
     return len(total.top) < sum(len(term.top) for term in terms) and len(total.bottom) == 1
@@ -335,7 +323,7 @@ def _has_like_factors(node: Node) -> bool:
     kinds = [
         sum(map(_is_rational, tops)),
         sum(map(_is_root, tops)),
-        sum(part.head == "multiply" and any(map(_is_reciprocal, part.parts)) for part in tops),
+        sum(part.head == "multiply" and any(map(is_reciprocal, part.parts)) for part in tops),
         sum(part.head == "add" for part in tops),
         sum(map(is_written_with_i, tops)),
     ]
