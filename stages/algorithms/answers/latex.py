@@ -1,6 +1,6 @@
-"""What an answer, LaTeX or plain, is read into: first tokens, then the nodes of a tree.
+"""Splits an answer, LaTeX or plain, into tokens, and defines the nodes of the tree that `latex_parser` makes of them.
 
-Splitting is linear in the length of the text; nothing is executed or expanded. `latex_parser` makes the tree.
+Splitting is linear in the length of the text. Nothing is executed or expanded. Read `tokenise`, then `Node`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ MAX_TOKENS = 800
 """Longer answers are no expressions that a rule could read; a bound for everything that follows."""
 _FUNCTION_NAMES = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp"
 FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
+# Words that plain text uses for a command: `sqrt(2)`, `2*pi`.
 _WORD_COMMANDS = frozenset(["sqrt", "pi", "infty", "alpha", "beta", "theta", "lambda", "bmod"])
 _WORD_SPELLINGS = {"inf": "infty", "infinity": "infty", "mod": "bmod"}
 _MAX_VARIABLE_LETTERS = 3
@@ -41,18 +42,23 @@ class Token:
 _SIGNS = str.maketrans(
     {"½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "±": r"\pm ", "∠": r"\angle ", "△": r"\triangle "}
 )
+# JSON that was escaped twice: `\\frac`. Not where a matrix has real line breaks.
 _ESCAPED_TWICE = re.compile(r"\\\\(?=[a-zA-Z({\[\])}])")
+# `and` and `or`, in text commands, bare, or as logical signs. Bare ones need no letter before them, so that `for` stays
+# whole.
 _CONJUNCTION = re.compile(
     r"\\(?:text|mbox|textrm|mathrm)\s?\{[\s,]{0,9}(and|or)[\s,]{0,9}\}|(?<![A-Za-z\\])(and|or)(?=[^a-z])"
     r"|\\(?:land|wedge|(lor|vee))(?![a-zA-Z])"
 )
 _QUAD = re.compile(r"\\q?quad")
 """No other command starts so; what follows without a space is a letter of the next formula."""
+# 0.1\overline{6}, 0.(39), 0.\dot3\dot9; lengths are bounded, since they become integers.
 _REPEATING = re.compile(
     r"([0-9]{0,30})\.([0-9]{0,30})(?:\\(?:overline|bar|dot)\s?\{([0-9]{1,30})\}|\(([0-9]{1,30})\)"
     r"|((?:\\dot ?[0-9]){1,9}))"
 )
 _ENDLESS = re.compile(r"([0-9]{0,30})\.([0-9]{1,60})…")
+# Up to six letters in an upright command: `\mathrm{d}` is d, `\mathrm{arcsin}` the function.
 _ROMAN = re.compile(r"\\(?:mathrm|text|mathbf|operatorname|textbf|textit|mathit)\s?\{\s*([A-Za-z]{1,6})\s*\}")
 _TOKEN = re.compile(
     r"(?P<space>\s+)"
@@ -61,8 +67,10 @@ _TOKEN = re.compile(
     r"|\\end\s?\{(?P<end>[a-z]+)\*?\}"
     r"|(?P<newline>\\\\)"
     r"|\\(?P<command>[a-zA-Z]+|[{}%$|&#_])"
+    # A comma joins groups of three only: 1,000 is a number, in `1,2` the comma separates.
     r"|(?P<number>(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
     r"|(?P<word>[A-Za-z]+)"
+    # Longer signs first; then any character, so that every text can be split.
     r"|(?P<symbol><=|>=|!=|\*\*|[^\s])"
 )
 _SYMBOL_COMMANDS = {"<=": "le", ">=": "ge", "!=": "ne", "<": "lt", ">": "gt", "≈": "approx", "∈": "in"}
@@ -70,6 +78,8 @@ _SYMBOL_COMMANDS = {"<=": "le", ">=": "ge", "!=": "ne", "<": "lt", ">": "gt", "�
 
 def tokenise(answer: str) -> list[Token]:
     """The tokens of `answer`; UnreadableError when there are too many or a control character is among them."""
+    # The steps depend on each other: dots before `one_spelling` rewrites them, \quad before spaces collapse, fractions
+    # before digits become tokens.
     text = _endless_as_fractions(answer).translate(_SIGNS)
     if "\\begin" not in text:
         text = _ESCAPED_TWICE.sub(lambda _: "\\", text)
@@ -77,6 +87,7 @@ def tokenise(answer: str) -> list[Token]:
     text = _REPEATING.sub(_as_fraction, text)
     text = _CONJUNCTION.sub(_as_separator, text)
     text = _ROMAN.sub(_unwrap_roman, text)
+    # After the spelling, which removes zero-width characters that people paste.
     if not text.isprintable():
         raise UnreadableError("control characters")
     tokens: list[Token] = []
@@ -110,8 +121,10 @@ def _split_word(word: str, follows_space: bool) -> list[Token]:
         return [Token("command", word, follows_space)]
     if word in _WORD_SPELLINGS:
         return [Token("command", _WORD_SPELLINGS[word], follows_space)]
+    # `width` is a word and `abc` a product; `LC` and `ABCD` are products under a root and names alone (`_with_names`).
     if len(word) > _MAX_VARIABLE_LETTERS and not word.isupper():
         return [Token("text", word, follows_space)]
+    # Only the first letter follows the space before the word: `ab` is one run, `a b` two.
     letters = [Token("letter", letter, False) for letter in word]
     return [Token("letter", word[0], follows_space), *letters[1:]]
 
@@ -119,6 +132,7 @@ def _split_word(word: str, follows_space: bool) -> list[Token]:
 def _with_names(tokens: list[Token]) -> list[Token]:
     """Letters that stand alone are text, in which order counts: a whole answer, capitals that are one of several
     answers or a value, and what a figure is called. Among numbers and signs they are factors."""
+    # The whole answer is letters: `ABCD` is a name, `x y` a product, `ray AB` words.
     if len(tokens) > 1 and all(token.kind == "letter" for token in tokens):
         words = _letter_runs(tokens)
         if len(words) == len(tokens):
@@ -131,10 +145,13 @@ def _with_names(tokens: list[Token]) -> list[Token]:
     at = 0
     while at < len(tokens):
         end = at
+        # A run of capitals ends at a space: `AB CD` are two names.
         while end < len(tokens) and tokens[end].kind == "letter" and tokens[end].value.isupper():
             end += 1
             if end < len(tokens) and tokens[end].follows_space:
                 break
+        # A name stands between borders (`AB = 5`, `AB, CD`) or behind a sign of a figure (`\angle ABC`); in `2LC` it
+        # does not.
         before, after = named[-1:], tokens[end : end + 1]
         is_called = bool(before) and before[0].kind == "command" and before[0].value in NAME_SIGNS
         if end - at > 1 and (is_called or (_is_border(before) and _is_border(after))):
@@ -171,6 +188,7 @@ def _endless_as_fractions(text: str) -> str:
 
 def _endless_as_fraction(match: re.Match[str]) -> str:
     whole, digits = match.groups()
+    # The shortest period that occurs twice at the end: 0.1666 is 0.1 and 6 repeated. 0.12… repeats nothing.
     for length in range(1, len(digits) // 2 + 1):
         period = digits[-length:]
         start = len(digits) - length
@@ -188,6 +206,7 @@ def _as_fraction(match: re.Match[str]) -> str:
 
 
 def _fraction_text(whole: str, first: str, period: str) -> str:
+    # 0.1666... is (16 - 1)/90: all digits up to the first period, less those before it, over nines and zeros.
     top = int(whole + first + period or 0) - int(whole + first or 0)
     return rf"\frac{{{top}}}{{{'9' * len(period) + '0' * len(first)}}}"
 
@@ -201,6 +220,7 @@ def _unwrap_roman(match: re.Match[str]) -> str:
     word = match.group(1)
     if len(word) == 1:
         return f" {word} "
+    # `\mathrm{kg}` stays text, which may be a unit or a name.
     return rf"\{word} " if word in FUNCTIONS else match.group()
 
 
@@ -228,6 +248,7 @@ class TokenStream:
 
     def put_back(self, token: Token) -> None:
         """`token` comes next: what is left of one that was taken in part."""
+        # The text of \frac12 is one number: its 1 is taken, and the 2 put back.
         self._position -= 1
         self._tokens[self._position] = token
 
@@ -313,8 +334,10 @@ def signed(sign: str, node: Node) -> Node:
     if sign == "+":
         return node
     if sign == "-":
+        # A number takes the sign itself, so that -1 and the product of -1 and 1 are one tree.
         if node.head == "number":
             return Node("number", (-node.first, node.parts[1]))
+        # The digits of a numeral are text.
         if node.head == "based":
             return Node("based", (f"-{node.first}", node.parts[1]))
         return Node("multiply", (number(-1), node))

@@ -22,6 +22,7 @@ class Verdict(StrEnum):
     """No answer was found, or one of the two sides cannot be understood: a fact about the texts."""
     EXHAUSTED = "exhausted"
     """The comparison used up its limit of computing time or memory: a fact about the response, which asked for it."""
+    # No code gives this verdict any more; tables that have it must still be readable.
     TIMED_OUT = "timed_out"
     """Of tables that earlier versions wrote: the process stood still. Now that is tried again and then an error."""
     CRASHED = "crashed"
@@ -42,6 +43,7 @@ class Verdict(StrEnum):
 class Leniency:
     """Allowances of one row; none of them is for rewards."""
 
+    # A row of `retrace grade` may state these. Rewards, demonstrations and the stage `grade` allow nothing.
     tolerance: Fraction | None = None
     """How far apart two numbers may be and agree, absolutely; None for the precision rule of `comparison`."""
     decimals: bool = False
