@@ -38,6 +38,7 @@ from typing import Literal, NamedTuple
 import numpy
 from numpy.typing import ArrayLike, NDArray
 
+# 32 MB of counts in float64.
 _CELLS_AT_ONCE = 4_000_000
 """Bound on draws times problems held in memory; the result does not depend on it."""
 
@@ -61,6 +62,7 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> float | NDArray[numpy.float
     if k < 1 or (samples < k).any() or (correct < 0).any() or (correct > samples).any():
         raise ValueError(f"pass_at_k needs 1 <= k <= n and 0 <= c <= n: n={n}, c={c}, k={k}")
     steps = numpy.arange(k)
+    # Fewer than k wrong samples: a factor of 0 makes the product 0, and pass@k is 1.
     wrong_left = numpy.clip((samples - correct)[..., None] - steps, 0, None)
     all_wrong = numpy.prod(wrong_left / (samples[..., None] - steps), axis=-1)
     return float(1 - all_wrong) if all_wrong.ndim == 0 else 1 - all_wrong
@@ -79,10 +81,12 @@ def majority_at_k(answers: Sequence[Hashable | None], gold: Hashable, k: int) ->
     votes = Counter(answer for answer in answers if answer is not None)
     for_gold = votes.pop(gold, 0)
     abstentions = sum(answer is None for answer in answers)
+    # Gold wins with `gold_votes` when no rival has more; with m rivals level it has 1/(m + 1) of the point.
     share = 0.0
     for gold_votes in range(1, min(for_gold, k) + 1):
         ways = _ways_of_the_rest(list(votes.values()), abstentions, gold_votes, k - gold_votes)
         share += comb(for_gold, gold_votes) * sum(count / (ties + 1) for ties, count in ways.items())
+    # Sums of shares may exceed 1 by rounding.
     return min(1.0, share / comb(total, k))
 
 
@@ -95,6 +99,7 @@ def _ways_of_the_rest(rivals: list[int], abstentions: int, limit: int, seats: in
     for count in rivals:
         following: dict[tuple[int, int], int] = {}
         for (taken, ties), ways in states.items():
+            # A rival with more than `limit` votes would win: such ways are left out.
             for votes in range(min(count, limit, seats - taken) + 1):
                 state = (taken + votes, ties + (votes == limit))
                 following[state] = following.get(state, 0) + ways * comb(count, votes)
@@ -123,6 +128,7 @@ def clustered_bootstrap(
     evenly = numpy.full(len(sums), 1 / len(sums))
     for start in range(0, draws, rows):
         size = min(rows, draws - start)
+        # How often each problem is drawn, in place of the list of drawn problems: one matrix product gives all means.
         drawn = generator.multinomial(len(sums), evenly, size=size)  # (draws, problems)
         means[start : start + size] = (drawn @ sums) / (drawn @ counts)
     tail = (1 - confidence) / 2
@@ -160,6 +166,7 @@ def with_width(interval: Interval, problems: int, minimum: float, maximum: float
     if interval.low < interval.high:
         return interval
     score, _, _ = interval
+    # (1 - q)^n is the chance of seeing no other score in n problems; at this q it is one tail.
     others = 1 - ((1 - confidence) / 2) ** (1 / problems)
     return Interval(score, score - others * (score - minimum), score + others * (maximum - score))
 
@@ -234,15 +241,19 @@ def compare_paired(first: ArrayLike, second: ArrayLike) -> PairedDifference:
     if not all(((side >= 0) & (side <= 1)).all() for side in scores):
         raise ValueError("a paired comparison needs scores from 0 to 1")
     differences = scores[1] - scores[0]
+    # Means of 3 and of 4 samples can differ by rounding where the shares are equal.
     differences[abs(differences) < 1e-12] = 0.0
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     squares = float((differences**2).sum())
+    # Deviation 2: the mean square of the differences that are not 0, with eight of size 1 counted in.
     added = 2 * ADDED * (squares + WHOLE_ONES) / (wins + losses + WHOLE_ONES)  # their squares; their sum is 0
     total = len(differences) + 2 * ADDED
+    # The added pairs cancel in the sum and pull the mean towards 0 only by their number.
     middle = float(differences.sum()) / total
     error = sqrt(((squares + added) / total - middle**2) / (total - 1))
     reach = _student_quantile(total - 1) * error
     return PairedDifference(
+        # The estimate is the plain mean; the interval is around the shrunken one.
         Interval(float(differences.mean()), max(middle - reach, -1.0), min(middle + reach, 1.0)),
         2 * float(stdtr(total - 1, -abs(middle) / error)),
         wins,
@@ -259,6 +270,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """
     adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        # Never below the p-value before: the order of the tests must not turn.
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = largest
     return adjusted
@@ -271,9 +283,9 @@ def seed_interval(values: Sequence[float]) -> Interval | None:
     """
     if len(values) < 2:
         return None
-    found = numpy.asarray(values, dtype=float)
-    middle = float(found.mean())
-    reach = _student_quantile(len(found) - 1) * float(found.std(ddof=1)) / sqrt(len(found))
+    sample = numpy.asarray(values, dtype=float)
+    middle = float(sample.mean())
+    reach = _student_quantile(len(sample) - 1) * float(sample.std(ddof=1)) / sqrt(len(sample))
     return Interval(middle, middle - reach, middle + reach)
 
 
@@ -290,6 +302,7 @@ def welch_interval(first: Sequence[float], second: Sequence[float]) -> Interval:
     if not sum(squares):
         return Interval(middle, middle, middle)
     parts = sum(square**2 / (len(values) - 1) for square, values in zip(squares, groups, strict=True))
+    # Welch and Satterthwaite's degrees of freedom.
     reach = _student_quantile(sum(squares) ** 2 / parts) * sqrt(sum(squares))
     return Interval(middle, middle - reach, middle + reach)
 

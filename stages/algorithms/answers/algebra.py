@@ -275,7 +275,7 @@ def _power(base: Form, exponent_node: Node) -> Form:
 def _integer_power(base: Form, exponent: int) -> Form:
     if exponent < 0:
         base, exponent = _form(base.bottom, base.top, base, base), -exponent
-    # One term is raised in one step, so that 2^{2004} and x^{2020} cost nothing.
+    # One term is raised in one step, so that 2^{1000} and x^{2020} cost nothing.
     if len(base.top) == 1 and base.bottom is _ONE:
         [(monomial, value)] = base.top.items()
         merged, factor = _reduce({atom: power * exponent for atom, power in monomial})

@@ -337,19 +337,19 @@ def _without_words(answer: str) -> str:
     r"""`all real numbers except 0` as `\mathbb{R} \setminus \{0\}`, and its like."""
     text = " ".join(_TEXTS.sub(r" \1 ", one_spelling(answer)).split())
     for pattern, replacement in _SETS_IN_WORDS:
-        found = pattern.fullmatch(text)
-        if found is not None:
-            return found.expand(replacement)
+        match = pattern.fullmatch(text)
+        if match is not None:
+            return match.expand(replacement)
     return answer
 
 
 def _without_choosing(prediction: str, gold: str) -> str:
     """`C(11,2)`, `C_{11}^2` and `C^2_{11}` as a binomial, where the gold answer has no letter C."""
-    found = _CHOSEN.fullmatch(prediction.strip(" $")) if "C" in prediction and "C" not in gold else None
-    if found is None:
+    chosen = _CHOSEN.fullmatch(prediction.strip(" $")) if "C" in prediction and "C" not in gold else None
+    if chosen is None:
         return prediction
     # Whichever place the numbers have: of C_{11}^2 and C_2^{11} only one is not 0.
-    few, many = sorted(map(int, filter(None, found.groups())))
+    few, many = sorted(map(int, filter(None, chosen.groups())))
     return rf"\binom{{{many}}}{{{few}}}"
 
 

@@ -1,19 +1,19 @@
-r"""The value of an expression at a point; whether two are the same function; how large their numbers may grow.
+r"""Evaluates expressions at points, tells whether two are the same function, and estimates how large numbers may grow.
 
 Values are floats, which tell expressions apart, or have 50 digits and more, which settle doubts. A number without
-roots and functions has an exact value. Variables are real, and so is every value on the way, unless the imaginary unit
-stands in one of the two expressions: a root of a negative number has no value. Odd roots of negative numbers are real,
-as in school and in `algebra`.
+roots and functions has an exact value. Variables and all intermediate values are real, unless the imaginary unit
+stands in one of the two expressions: the square root of a negative number has no value. Odd roots of negative numbers
+are real, as in school and in `algebra`.
 
 Functions are compared at points of both signs, small and large, in every orthant; at whole numbers; and on both sides
 of each point where something under a root, an absolute value, a logarithm or a denominator is zero or turns. There the
-values must be equal. Where floats leave a doubt, they are taken to 50 digits more than the numbers in the texts have.
-Where one expression is undefined so must the other be. Single points at which one of them is undefined do not count:
-none of the points is one, but by chance. The points follow from the texts, so that equal questions get equal answers,
-and no text can aim at them.
+values must be equal. Where floats leave a doubt, values get 50 digits more than the numbers in the texts have. Where
+one expression is undefined, the other must be undefined too. Single points at which one of them is undefined do not
+count: the points hit one only by chance. The points follow from the texts. So equal questions get equal answers, and no
+text can aim at them.
 
-How much a computer algebra system would have to write out (`9^{9^9}`, `(999999!)!`, `\sum_{k=1}^{10^9} k`) is told from
-the tree, bottom up, with floats at most. So towers and giant sums cost microseconds, and no worker its life.
+The third part estimates how much a computer algebra system would have to write out (`9^{9^9}`, `(999999!)!`,
+`\sum_{k=1}^{10^9} k`). It needs only the tree and floats: towers and giant sums cost microseconds and kill no worker.
 """
 
 from __future__ import annotations

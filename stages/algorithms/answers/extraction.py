@@ -221,11 +221,11 @@ def extract_answer(response: str, max_bare_characters: int = _MAX_BARE_CHARACTER
 def extract_gold(gold: str) -> Extraction:
     """The final answer of a gold answer or worked solution: trusted, so of any length, and a box may lack its end."""
     # A gold answer of any length is an answer; prose around it is read by `sentences`.
-    found = extract_answer(gold, max_bare_characters=MAX_ANSWER_CHARACTERS)
-    if found.rule != "unclosed_box":
-        return found
+    extracted = extract_answer(gold, max_bare_characters=MAX_ANSWER_CHARACTERS)
+    if extracted.rule != "unclosed_box":
+        return extracted
     rest = gold[_last_box(gold) :].partition("{")[2].strip()
-    return Extraction(rest, "box") if 0 < len(rest) <= MAX_ANSWER_CHARACTERS else found
+    return Extraction(rest, "box") if 0 < len(rest) <= MAX_ANSWER_CHARACTERS else extracted
 
 
 def is_prose(text: str) -> bool:
@@ -393,10 +393,10 @@ def _extract_marked(tail: str, pattern: re.Pattern[str]) -> Extraction | None:
     if last < 0:
         return None
     # The last stem may be no marker (`choices are many`): then the whole tail is searched.
-    found = _last_match(tail, pattern, max(0, last - _LONGEST_MARKER)) or _last_match(tail, pattern, 0)
-    if found is None:
+    marker = _last_match(tail, pattern, max(0, last - _LONGEST_MARKER)) or _last_match(tail, pattern, 0)
+    if marker is None:
         return None
-    rest = _without_afterthought(tail[found.end() :]).strip(" \t\n*:")
+    rest = _without_afterthought(tail[marker.end() :]).strip(" \t\n*:")
     # A display goes over several lines; every other answer ends with its line or sentence.
     closing = {"\\[": "\\]", "$$": "$$"}.get(rest[:2])
     if closing and closing in rest[2:]:
@@ -411,7 +411,7 @@ def _extract_marked(tail: str, pattern: re.Pattern[str]) -> Extraction | None:
         answer = answer[:-2].rstrip(" .")
     if not answer:
         return Extraction(None, "empty")
-    is_english = any(stem in found[0].lower() for stem in _ENGLISH_STEMS)
+    is_english = any(stem in marker[0].lower() for stem in _ENGLISH_STEMS)
     # `sentences` knows English words that change a value; of other languages only the commonest.
     if not is_english and _WORDS_BEHIND.search(answer):
         return Extraction(None, "sentence")
@@ -419,12 +419,12 @@ def _extract_marked(tail: str, pattern: re.Pattern[str]) -> Extraction | None:
 
 
 def _last_match(tail: str, pattern: re.Pattern[str], start: int) -> re.Match[str] | None:
-    found = None
+    last = None
     for match in pattern.finditer(tail, start):
         # Thirty characters back: room for `approximate ` and blanks.
         if not _ANOTHER_ANSWER.search(tail, max(0, match.start() - 30), match.start()):
-            found = match
-    return found
+            last = match
+    return last
 
 
 def _any_marker(text: str) -> re.Pattern[str]:

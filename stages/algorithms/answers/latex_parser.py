@@ -88,12 +88,12 @@ def _listing(reader: ExpressionReader, depth: int, is_inside: bool) -> Node:
 
 
 def _separator(tokens: TokenStream) -> str:
-    found = ""
+    separator = ""
     while tokens.at("symbol", ",", ";") or (tokens.at("text") and tokens.peek().value in _SEPARATORS):
         # `1, and 2`, `x<0, or x>1`: several separators in a row are one, and `or` decides which.
         value = tokens.next().value
-        found = value if value == "or" else found or value
-    return found
+        separator = value if value == "or" else separator or value
+    return separator
 
 
 def _is_inequality(node: Node) -> bool:
@@ -170,20 +170,20 @@ class ExpressionReader:
 
     def _sign(self) -> str | None:
         """The sign before a term, several multiplied; None where there is none."""
-        found = None
+        sign = None
         while self.tokens.at("symbol", "+", "-") or self.tokens.at("command", "pm", "mp"):
             value = self.tokens.next().value
             # `+\pm 3` and `\pm 3` are read, `-\pm 3` and `\pm\mp 3` are not.
-            if "pm" in (found, value) or "mp" in (found, value):
-                if found not in (None, "+"):
+            if "pm" in (sign, value) or "mp" in (sign, value):
+                if sign not in (None, "+"):
                     raise UnreadableError("signs")
-                found = value
+                sign = value
             # --42 is 42 for some and a typing error for others.
-            elif found == value == "-":
+            elif sign == value == "-":
                 raise UnreadableError("two minus signs")
             else:
-                found = "-" if "-" in (found, value) else "+"
-        return found
+                sign = "-" if "-" in (sign, value) else "+"
+        return sign
 
     def product(self, depth: int) -> Node:
         factors = [self.factor(depth)]

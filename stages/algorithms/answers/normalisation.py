@@ -144,8 +144,8 @@ def one_spelling(answer: str) -> str:
     r"""As `clean`, but with its text commands: `2\text{ m}` differs from `2m`, where m is a variable."""
     if not answer.isascii():
         # Before the other characters: `1²` must not pass as 12.
-        answer = _RAISED.sub(lambda found: f"^{{{found[0].translate(_DIGITS)}}}", answer)
-        answer = _LOWERED.sub(lambda found: f"_{{{found[0].translate(_DIGITS)}}}", answer)
+        answer = _RAISED.sub(lambda match: f"^{{{match[0].translate(_DIGITS)}}}", answer)
+        answer = _LOWERED.sub(lambda match: f"_{{{match[0].translate(_DIGITS)}}}", answer)
         answer = answer.translate(_CHARACTERS)
     text = _without_delimiters(" ".join(answer.replace("~", " ").split()))
     text = _DOLLARS.sub(r"\\$", text) if text[:2] == "US" else text

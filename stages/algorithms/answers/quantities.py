@@ -54,15 +54,9 @@ _define("hour of the morning", am="1")
 _define("hour of the afternoon", pm="1")
 _define("calendar", month="1", year__yr="12", decade="120", century="1200", centurie="1200")
 _define("volume", l__L__liter__litre="1")
+# A cup and a litre are two dimensions here: nothing converts one into the other.
 _define(
-    # A cup and a litre are two dimensions here: nothing converts one into the other.
-    "kitchen volume",
-    cup="1",
-    pint="2",
-    quart__qt="4",
-    gallon__gal="16",
-    tablespoon__tbsp="1/16",
-    teaspoon__tsp="1/48",
+    "kitchen volume", cup="1", pint="2", quart__qt="4", gallon__gal="16", tablespoon__tbsp="1/16", teaspoon__tsp="1/48"
 )
 _define("dollars", dollar__usd="1", cent="1/100")
 _define("euros", euro__eur="1")
@@ -92,7 +86,7 @@ _define("frequency", Hz__hertz="1")
 _PREFIXES = {"n": -9, "µ": -6, "m": -3, "c": -2, "d": -1, "k": 3, "M": 6, "G": 9}
 _LONG_PREFIXES = {"nano": -9, "micro": -6, "milli": -3, "centi": -2, "deci": -1, "kilo": 3, "mega": 6, "giga": 9}
 _LONG_NAMES = "meter metre gram second liter litre newton joule pascal volt ampere ohm coulomb mole watt hertz"
-# Prefixes go only before units that take them: m before s, not before ft. `mmin` would be no word.
+# Prefixes go only before units that take them: m before s, not before ft.
 for _names, _powers in (("m g s l L N J Pa V mol W Hz", _PREFIXES), (_LONG_NAMES + " byte bit", _LONG_PREFIXES)):
     for _name in _names.split():
         for _prefix, _exponent in _powers.items():

@@ -105,20 +105,20 @@ _SHORT_LABEL = re.compile(r"[A-Za-z]{3,20}(?: [a-z]{2,20}){0,2} ?[:=]")
 
 def without_wording(answer: str) -> str:
     r"""A delimited answer without the words that lead to it: 5 of `\text{The answer is }5` and `\text{Total: }5`."""
-    found = _WORDING.match(answer)
-    if found is None:
+    wording = _WORDING.match(answer)
+    if wording is None:
         return answer
-    words = " ".join(found[1].split())
+    words = " ".join(wording[1].split())
     is_label = _SHORT_LABEL.fullmatch(words) is not None and not _operates(words.lower())
     is_lead = _LEADING.fullmatch(words.lower()) is not None
-    return answer[found.end() :] if len(words) > 2 and (is_label or is_lead) else answer
+    return answer[wording.end() :] if len(words) > 2 and (is_label or is_lead) else answer
 
 
-def is_sentence(found: Extraction) -> bool:
+def is_sentence(answer: Extraction) -> bool:
     """True for text around formulas. A lone `$` delimits nothing: a number would be picked out of the debris."""
-    text = found.text or ""
+    text = answer.text or ""
     # In a box nothing is picked out: what is there is the answer or is none.
-    if found.is_delimited:
+    if answer.is_delimited:
         return False
     has_formula = _FORMULA.search(text) is not None and _FORMULA.fullmatch(text) is None
     return has_formula or (is_prose(text) and text.count("$") % 2 == 0)
@@ -199,7 +199,7 @@ def value_after_marker(sentence: str) -> str | None:
 def pick_choice(sentence: str) -> str | None:
     """The letter that a sentence without a second one names: `I think it's (D)`; None where it takes it back."""
     text = sentence.strip()
-    letters = {"".join(filter(None, found.groups())) for found in _CHOICE.finditer(text)}
+    letters = {"".join(filter(None, match.groups())) for match in _CHOICE.finditer(text)}
     words = text.split()
     # More words than a choice needs may be about another letter: `A` begins sentences.
     if len(letters) != 1 or len(words) > _MOST_WORDS_OF_A_CHOICE or _operates(text.lower()):
@@ -253,8 +253,8 @@ def _content(match: re.Match[str]) -> str:
 
 def _unit_after(rest: str, match: re.Match[str]) -> str:
     """A known unit that stands behind a number in prose, so that 5 hours are not taken for 5 minutes."""
-    found = _UNIT_WORD.match(rest) if match.lastgroup == "number" and not match["unit"] else None
-    return rf"\text{{ {found[0].strip()}}}" if found is not None and is_unit(found[1]) else ""
+    unit = _UNIT_WORD.match(rest) if match.lastgroup == "number" and not match["unit"] else None
+    return rf"\text{{ {unit[0].strip()}}}" if unit is not None and is_unit(unit[1]) else ""
 
 
 def _is_denied(text: str, match: re.Match[str]) -> bool:
