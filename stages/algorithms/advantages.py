@@ -1,6 +1,7 @@
 """Advantages from the rewards of a group: of whole responses (GRPO, Dr. GRPO, RLOO, OPO), or of tokens.
 
-Those of tokens have a baseline for each token that minimises the variance of the gradient, from the forward pass alone.
+Advantages of tokens use a baseline for each token that minimises the variance of the gradient. It needs the forward
+pass alone.
 
 Sources: DeepSeekMath (arXiv 2402.03300, section 4.1.2) for `group_normalized`; Dr. GRPO (arXiv 2503.20783) for
 the same without the division; RLOO (arXiv 2402.14740, equation 8); OPO (arXiv 2505.23585, equation 9); Optimal Token

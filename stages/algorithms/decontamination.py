@@ -1,24 +1,25 @@
-"""Says whether a problem is, in other words or the same, one of a benchmark; and finds near-duplicates in one set.
+"""Finds problems that a benchmark holds, word for word or reworded, and near-duplicates within one set.
 
 Four rules, each of which a recipe can leave out (None or false):
 - exact: equal after `normalise_problem`;
-  (the other three do not see how the letters of formulas are named)
 - ngrams: shared word n-grams (GPT-3, arXiv 2005.14165, appendix C: 13 words; s1, arXiv 2501.19393: 8 words);
 - near_duplicates: Jaccard similarity of word shingles, candidates by MinHash (Broder 1997, datasketch);
-- templates: numbers and names abstracted, wording compared: a problem behind changed numbers, names and wording, which
-  n-grams miss.
+- templates: compares the wording without numbers and names. It finds changed numbers, names and wording, which n-grams
+  miss.
+The last three do not see how the letters of formulas are named. Read `Contamination.find_all` first; each rule has a
+class or a section below it.
 Deviations:
-1. One shared n-gram does not count, a share of all n-grams does: phrases such as "how many more apples does she
-   have than" stand in problems that have nothing else in common.
-2. What MinHash proposes is decided on the exact Jaccard similarity, so that the result is not an estimate.
+1. One shared n-gram does not count, a share of all n-grams does. Phrases such as "how many more apples does she have
+   than" occur in problems that have nothing else in common.
+2. MinHash only proposes pairs. The exact Jaccard similarity decides, so the result is not an estimate.
 3. `same_numbers`: two texts of one template with other numbers, signs or decisive words are two problems, if the
    recipe says so.
 4. An n-gram that stands in more than 200 different benchmark problems is not looked up. It still counts as not shared.
 Equal benchmark problems are compared once: a benchmark that repeats itself costs no more than one that does not.
 
-The template of a problem: numbers, number words, names and function words are taken out. The stems of the words that
-are left are weighed by how rare they are among the benchmarks' problems (inverse document frequency, Sparck Jones
-1972). Three ways to be hit, in the order of certainty:
+A template is a problem without numbers, number words, names and function words. The stems of its words are weighed by
+how rare they are among the benchmarks' problems (inverse document frequency, Sparck Jones 1972). A problem can be hit
+in three ways, in the order of certainty:
 - `template`, similarity 1: the templates are word for word the same (re-numbered, other names);
 - `template`: the weighted Jaccard similarity of the stems reaches `similarity` (re-numbered, lightly reworded);
 - `reworded`: it reaches only `reworded_similarity`, but the two texts hold the same quantities and share what is rare:

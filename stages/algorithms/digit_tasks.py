@@ -7,9 +7,9 @@
     4,7:8+35=43 yes
     The answer is \\boxed{47}.
 
-Each problem has one solution. A trial is a look-up of two products, a sum and a comparison, so that a policy of 0.7M
-parameters can learn it; with n digits there are n(n-1) pairs to try, so that thinking longer pays and responses differ
-in length by tens of trials. `low` and `high` teach the comparison, which `no` does not (measured on a prototype).
+Each problem has one solution. A trial is a look-up of two products, a sum and a comparison, so a policy of 0.7M
+parameters can learn it. With n digits there are n(n-1) pairs to try. So thinking longer pays, and responses differ in
+length by tens of trials. `low` and `high` teach the comparison, which `no` does not (measured on a prototype).
 Pure functions of their arguments and a `random.Random`; equal seeds give equal problems.
 """
 
@@ -84,7 +84,7 @@ class DigitProblem:
 
     @property
     def problem(self) -> str:
-        """The question."""
+        """`Digits 8 6 7 4: 2A+5B=43. What is AB?`"""
         digits = " ".join(map(str, self.digits))
         return f"Digits {digits}: {self.first}A+{self.second}B={self.target}. What is AB?"
 

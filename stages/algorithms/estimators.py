@@ -1,26 +1,24 @@
-"""Estimates from repeated samples, each with the interval that says how far to trust it; and whether one policy is
-better than another, by the one paired comparison that everything here uses.
+"""Estimates from repeated samples with their intervals, and the paired comparison that says which policy is better.
 
 Sources: pass@k, Chen et al. (arXiv 2107.03374, equation 1); majority voting, Wang et al. (arXiv 2203.11171); the
 clustered bootstrap, Cameron, Gelbach and Miller (2008), as evaluations need it: samples of one problem are not
 independent, so problems are drawn, and all their samples with them.
 
 Deviations of the estimates:
-1. `majority_at_k` with fewer votes than samples is the mean over all subsets, as pass@k is, and not the vote of the
-   first k: the order of samples means nothing, and the subsets together use every one of them.
+1. `majority_at_k` with fewer votes than samples is the mean over all subsets, as pass@k is, not the vote of the first
+   k. The order of samples means nothing, and the subsets together use every sample.
 2. Tied answers share the point instead of going to the one seen first.
 
-Two policies are compared on the same problems, and not by a bootstrap. A problem's score, from 0 to 1, is what all its
-responses together say (their mean, pass@k, a vote; how many there are may differ from problem to problem). So a problem
-counts once and the correlation among its responses needs no model. What is left is the mean of independent differences
-between -1 and 1. Source: Agresti and Min (Statistics in Medicine 24, 2005, 729-740) for right or wrong: to the pairs
-that were seen, add half a pair that is won and half a pair that is lost, and one that is even. Student's t is from
-scipy.
+Two policies are compared on the same problems, and not by a bootstrap. A problem's score, from 0 to 1, sums up all its
+responses (their mean, pass@k, a vote); problems may have different numbers of responses. So a problem counts once, and
+the correlation among its responses needs no model. What is left is the mean of independent differences between -1 and
+1. Source: Agresti and Min (Statistics in Medicine 24, 2005, 729-740) for right or wrong. They add to the observed pairs
+half a pair that is won, half a pair that is lost, and one that is even. Student's t is from scipy.
 
 Deviations of the comparison:
-1. 1.25 pairs are added on either side, and none that is even. It is the fewest, in quarters, that keeps 94% coverage
-   for right or wrong with 30 to 2,000 problems and every difference, even where no problem can be lost; half a pair
-   keeps 87% there (benchmarks/interval_coverage.py).
+1. 1.25 pairs are added on either side, and none that is even. It is the smallest multiple of a quarter that keeps 94%
+   coverage for right or wrong, with 30 to 2,000 problems and every difference. That holds even where no problem can be
+   lost; half a pair keeps 87% there (benchmarks/interval_coverage.py).
 2. For scores that are shares (avg@k) the added pairs have the size of an unequal problem: the root mean square of the
    differences seen that are not 0, with eight whole ones counted in. Few differing problems show too little spread: of
    100 problems, those on which the policies differ wholly may not have been drawn. For right or wrong the size is 1.

@@ -1,4 +1,4 @@
-r"""LaTeX macros that a text defines, put into the formulas that use them: `\R` becomes `\mathbb{R}`.
+r"""Expands the LaTeX macros that a text defines in the formulas that use them: `\R` becomes `\mathbb{R}`.
 
 Nothing is executed: `\newcommand`, `\providecommand`, `\def` and `\DeclareMathOperator` with braces, no conditionals.
 """

@@ -24,7 +24,7 @@ Deviations:
 2. `dual_clip` also bounds GSPO when it is given; CISPO and REINFORCE have no use for it and ignore it.
 3. `aggregate` divides by what the caller says. Without a divisor, the sequence modes count every row of the batch,
    also the rows that a mask has emptied: masking responses out must not give the others more weight.
-4. With vocabulary pruning on both sides the policy's set is joined with the sampler's before the exact KL is taken: the
+4. With vocabulary pruning on both sides the policy's set is joined with the sampler's before the exact KL is taken. The
    sets differ at their border, where one token more would otherwise make the KL infinite.
 """
 

@@ -1,4 +1,4 @@
-"""How far annotators agree with each other, with themselves and beyond chance; and scores with people's preferences.
+"""Measures how far annotators agree with each other, with themselves and beyond chance, and scores with preferences.
 
 Sources: Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), sections C and D; Kendall and
 Babington Smith, "On the method of paired comparisons" (1940), for circular triads. ImageReward (arXiv 2304.05977)

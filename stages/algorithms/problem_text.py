@@ -1,12 +1,12 @@
-"""A problem as words that do not depend on how it was typeset, and as quantities that do not depend on how they are
-written: equal words for equal problems.
+"""Reads a problem as words, whatever its typesetting, and as quantities, whatever their notation.
 
-`renamed_words` does not depend on the names of letters in formulas either: `$x+y$` and `$a+b$` are one.
+Equal problems have equal `problem_words`. `renamed_words` does not depend on the names of letters in formulas either:
+`$x+y$` and `$a+b$` are equal.
 
 `half an hour`, `30 minutes` and `0.5 hours` are one quantity. A rewording that keeps the problem keeps its quantities,
-and with them what they count or measure. Read are digits, number words, fractions in words and signs, dozens and the
-like, `twice`, percents, and a few units that are written in two ways (cents and dollars, hours and minutes, feet and
-inches). Deviation from arithmetic: a 1 is left out, because `a`, `one` and nothing at all are used alike.
+and with them what they count or measure. `quantities` reads digits, number words, fractions in words and signs, dozens
+and the like, `twice`, percents, and a few units that are written in two ways (cents and dollars, hours and minutes,
+feet and inches). Deviation from arithmetic: a 1 is left out, because `a`, `one` and nothing at all are used alike.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pictures of coloured shapes with a prompt, a renderer, and a detector that says how true a picture is.
+"""A world of coloured shapes: prompts, a renderer, and a detector that measures how true a picture is to its prompt.
 
 The small world of the laptop's text-to-image recipe: what people would judge by eye is known here, so that scorers,
 annotators and generators are measured against the truth.
@@ -7,9 +7,9 @@ Prompts: seven kinds, from easy to hard. `object`, `place`, `count`, `list`, `co
 checked object by object; `relation` cannot, which is what small scorers do not learn. No two prompts of `all_prompts`
 ask for the same scene, so that a split of prompts is a split of scenes.
 
-Truth: how true a picture is to a prompt and how clean it is, read from its pixels alone, whoever made it. Objects are
-found by colour, told apart by outline, and compared with what the prompt asks for. This is the laptop's stand-in for
-what people agree on; the weights are a choice, and every figure that a recipe reports as `truth` depends on it.
+Truth: how true a picture is to a prompt and how clean it is, computed from its pixels alone. Objects are located by
+colour, classified by outline, and compared with what the prompt asks for. This is the laptop's stand-in for what people
+agree on. The weights are a choice, and every figure that a recipe reports as `truth` depends on them.
 """
 
 from __future__ import annotations
@@ -361,9 +361,7 @@ def _patches(colours: numpy.ndarray) -> numpy.ndarray:
             return first
 
 
-@cache
-def _outline(shape: str, height: int, width: int) -> numpy.ndarray:
-    return shape_mask(shape, height, width)
+_outline = cache(shape_mask)
 
 
 def _overlap(mask: numpy.ndarray, shape: str) -> float:

@@ -1,8 +1,8 @@
 """Log-probability, entropy and sum of squared probabilities of sampled tokens, straight from hidden states.
 
 The tensor [batch, tokens, vocab] never exists. The forward pass holds the logits of `chunk_tokens` tokens at a time
-and keeps a few numbers a token; the backward pass recomputes the logits in tiles and turns each tile into its share
-of both gradients while it is still in the cache.
+and keeps a few numbers a token. The backward pass recomputes the logits in tiles, and turns each tile into its share of
+both gradients while it is still in the cache.
 
 Sources: chunked recomputation as in Liger-Kernel (arXiv 2410.10989) and Cut Cross-Entropy (arXiv 2411.09009);
 sum of squared probabilities for the optimal token baseline (arXiv 2602.07078; verl `calculate_sum_pi_squared`);
@@ -20,8 +20,8 @@ Deviations:
    and may drop the token or the response.
 2. Positions whose incoming gradients are all zero (padding, clipped tokens, groups without signal) are left out of
    the backward pass. The result is the same to the last bit of rounding, sooner.
-3. In the backward pass S is cut a few roundings lower (BORDER_ROUNDINGS), so that a token on the border, such as the
-   likeliest one at a threshold of 0, is not lost to the rounding of the recomputed logits.
+3. In the backward pass S is cut a few roundings lower (BORDER_ROUNDINGS). Otherwise the rounding of the recomputed
+   logits could lose a token on the border, such as the likeliest one at a threshold of 0.
 4. The threshold of the paper could not be read; e^-13 is a recollection. It has no default here.
 """
 
@@ -230,7 +230,7 @@ def _backward(ctx, grad_logprobs, grad_entropy, grad_sum_squared) -> tuple[Tenso
         None if grad is None else grad / ctx.temperature for grad in (grad_logprobs, grad_entropy, grad_sum_squared)
     ]
     rows = _Rows(hidden, token_ids, entropy, sum_squared_probs, log_total, border, *slopes)
-    # Deviation 2: in an RL batch most positions are padding or have no advantage.
+    # Deviation 2: in an RL batch many positions are padding or have no advantage.
     is_active = torch.stack([slope != 0 for slope in slopes if slope is not None]).any(0)
     active = is_active.nonzero()[:, 0]  # the one place where the host waits for a GPU: how many there are
     # No copy of the rows where all of them count.

@@ -102,7 +102,7 @@ def _agree_named(gold, prediction, allowed) -> bool | None:
         )
         return False if are_constants and agree(gold.answer, prediction.answer, allowed) is False else None
     relation, named = (gold, prediction) if isinstance(gold, Relation) else (prediction, gold)
-    # Names that are no variables, such as an angle or a quotient of segments, cannot be put into an equation.
+    # Names that are no variables, such as f(x), (x, y) or a quotient of segments, cannot be put into an equation.
     if not isinstance(named.answer, Node) or named.name.startswith(("unknown", "sequence", "multiply", "ratio", "|")):
         return None
     return agree_relations(relation, Relation((Node("symbol", (named.name,)), named.answer), ("eq",)))

@@ -5,12 +5,12 @@ roots and functions has an exact value. Variables and all intermediate values ar
 stands in one of the two expressions: the square root of a negative number has no value. Odd roots of negative numbers
 are real, as in school and in `algebra`.
 
-Functions are compared at points of both signs, small and large, in every orthant; at whole numbers; and on both sides
-of each point where something under a root, an absolute value, a logarithm or a denominator is zero or turns. There the
-values must be equal. Where floats leave a doubt, values get 50 digits more than the numbers in the texts have. Where
-one expression is undefined, the other must be undefined too. Single points at which one of them is undefined do not
-count: the points hit one only by chance. The points follow from the texts. So equal questions get equal answers, and no
-text can aim at them.
+Functions are compared at points of both signs, small and large, in every orthant, and at whole numbers. They are also
+compared on both sides of each zero or turn of what stands under a root, an absolute value, a logarithm or a
+denominator. The values must be equal at all these points. Where floats leave a doubt, values get 50 digits more than
+the numbers in the texts have. Where one expression is undefined, the other must be undefined too. Single points at
+which one of them is undefined do not count: the points hit one only by chance. The points follow from the texts. So
+equal questions get equal answers, and no text can aim at them.
 
 The third part estimates how much a computer algebra system would have to write out (`9^{9^9}`, `(999999!)!`,
 `\sum_{k=1}^{10^9} k`). It needs only the tree and floats: towers and giant sums cost microseconds and kill no worker.

@@ -1,8 +1,10 @@
 r"""Finds the final answer in a response: the last `\boxed{}`, a marker such as `####` or `Answer:`, or the text itself.
 
-The order of trust: the last box (an unclosed last box means that the response was cut off, so there is no answer);
-then the last marker; then, where there is neither, a short text itself, as a bare answer, or the last sentence of a
-long one. Callers that must not reward a guess check `Extraction.is_marked`.
+The order of trust:
+1. The last box. If it is unclosed, the response was cut off and there is no answer.
+2. The last marker.
+3. Where there is neither: a short text itself, as a bare answer, or the last sentence of a long one.
+Callers that must not reward a guess check `Extraction.is_marked`.
 
 Deviations from what graders commonly do:
 1. A box does not count when a later box is unclosed: the model was about to say something else.

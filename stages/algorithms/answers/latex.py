@@ -80,7 +80,8 @@ def tokenise(answer: str) -> list[Token]:
     """The tokens of `answer`; UnreadableError when there are too many or a control character is among them."""
     # The steps depend on each other: dots before `one_spelling` rewrites them, \quad before spaces collapse, fractions
     # before digits become tokens.
-    text = _endless_as_fractions(answer).translate(_SIGNS)
+    text = _ENDLESS.sub(_endless_as_fraction, answer) if "…" in answer else answer
+    text = text.translate(_SIGNS)
     if "\\begin" not in text:
         text = _ESCAPED_TWICE.sub(lambda _: "\\", text)
     text = one_spelling(_QUAD.sub(" ", text)).replace("$", " ")
@@ -181,12 +182,8 @@ def _is_border(beside: list[Token]) -> bool:
     return beside[0].kind == "text" or (beside[0].kind == "symbol" and beside[0].value in (",", ";", "="))
 
 
-def _endless_as_fractions(text: str) -> str:
-    """`0.333…` as 1/3: the shortest period that the last digits repeat; UnreadableError where they repeat nothing."""
-    return _ENDLESS.sub(_endless_as_fraction, text) if "…" in text else text
-
-
 def _endless_as_fraction(match: re.Match[str]) -> str:
+    """`0.333…` as 1/3: the shortest period that the last digits repeat; UnreadableError where they repeat nothing."""
     whole, digits = match.groups()
     # The shortest period that occurs twice at the end: 0.1666 is 0.1 and 6 repeated. 0.12… repeats nothing.
     for length in range(1, len(digits) // 2 + 1):

@@ -263,7 +263,7 @@ class ExpressionReader:
                 name = f"{node.first.first}_{self.subscript()}"
                 node = Node("power", (Node("symbol", (name,)), node.parts[1]))
             elif is_whole(node) and self.tokens.take("symbol", "_"):
-                # 204_5, also behind a sign or in braces: a numeral in base 5.
+                # {204}_5: a numeral in braces. `_number` reads 204_5 itself.
                 node = Node("based", (str(node.first), self.subscript()))
             elif self.tokens.take("symbol", "!"):
                 node = Node("call", ("factorial", node))

@@ -80,7 +80,7 @@ def shape_of(node: Node):
         return Numbers((EVERYTHING,), None) if node.first == "R" else node
     if node.head in ("union", "intersection", "minus"):
         return _set_operation(node)
-    # `A(1, 2)` names a point; P(5, 2) too, so that math-verify is not asked about it (`decisions._holds_words`).
+    # `A(1, 2)` names a point.
     if node.head == "multiply" and len(node.parts) == 2 and node.parts[1].head == "sequence" and _is_point(node.first):
         return Named(node.first.first, shape_of(node.parts[1]))
     values = _without_plus_minus(node)
@@ -278,7 +278,7 @@ def _is_quantity(node: Node) -> bool:
         return bool(symbols_of(node.parts[-1]))
     if node.head == "call":
         return node.first.startswith(("sum over", "prod over"))
-    # m+n, but not 2m+n: the problem named the sum of the letters, not an equation.
+    # m+n, but not 2m+n: `2m+n = 5` may be an equation that is still to be solved.
     if node.head == "add":
         return all(part.head == "symbol" for part in node.parts)
     if node.head != "multiply" or len(node.parts) != 2:
