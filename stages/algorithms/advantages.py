@@ -1,6 +1,7 @@
 """Advantages from the rewards of a group: of whole responses (GRPO, Dr. GRPO, RLOO, OPO), or of tokens.
 
-Those of tokens have a baseline for each token that minimises the variance of the gradient, from the forward pass alone.
+Advantages of tokens use a baseline for each token that minimises the variance of the gradient. It needs the forward
+pass alone.
 
 Sources: DeepSeekMath (arXiv 2402.03300, section 4.1.2) for `group_normalized`; Dr. GRPO (arXiv 2503.20783) for
 the same without the division; RLOO (arXiv 2402.14740, equation 8); OPO (arXiv 2505.23585, equation 9); Optimal Token
@@ -25,6 +26,7 @@ import torch
 from jaxtyping import Float, Int, Real, Shaped
 from torch import Tensor
 
+# verl's; it also keeps the quotient finite for groups whose rewards differ by rounding.
 STD_EPSILON = 1e-6
 
 
@@ -39,10 +41,14 @@ def group_normalized(
     groups, size = _groups(group_ids)
     values = rewards.double()
     mean = _group_sum(values, groups, size) / size
+    # Before the division: see deviation 1.
     centred = _without_rounding(values - mean[groups], values, groups, size)
+    # A group of one has no other response to compare with, so that the reward itself is the advantage.
     lone = size == 1
     centred = torch.where(lone[groups], values, centred)
     if divide_by_std:
+        # Sample variance (N - 1), as torch.std has it; `clamp_min` is for groups of one, which the next line
+        # overwrites.
         variance = _group_sum(centred.square(), groups, size) / (size - 1).clamp_min(1)
         std = torch.where(lone, torch.ones_like(variance), variance.sqrt())
         centred = centred / (std + STD_EPSILON)[groups]
@@ -56,6 +62,7 @@ def leave_one_out(rewards: Real[Tensor, " batch"], group_ids: Int[Tensor, " batc
     """
     groups, size = _groups(group_ids)
     values = rewards.double()
+    # The mean of the others without a loop: the sum less one's reward, over N - 1.
     others = (_group_sum(values, groups, size)[groups] - values) / (size - 1).clamp_min(1)[groups]
     advantages = _without_rounding(values - others, values, groups, size)
     return torch.where((size == 1)[groups], values, advantages).to(_result_type(rewards))
@@ -75,6 +82,7 @@ def length_weighted(
     groups, size = _groups(group_ids)
     values = rewards.double()
     weights = lengths.double()
+    # Lengths that are all 0 would divide by 0.
     is_empty = _group_sum(weights, groups, size) == 0
     weights = torch.where(is_empty[groups], torch.ones_like(weights), weights)
     baseline = _group_sum(weights * values, groups, size) / _group_sum(weights, groups, size)
@@ -94,6 +102,7 @@ def _group_sum(values: Tensor, groups: Tensor, size: Tensor) -> Tensor:
 
 def _without_rounding(advantages: Tensor, values: Tensor, groups: Tensor, size: Tensor) -> Tensor:
     """Advantages with exact zeros for the groups whose rewards are all equal."""
+    # Rewards are compared themselves, not their differences from the mean, which rounding has touched.
     lowest = torch.full(size.shape, torch.inf, dtype=values.dtype, device=values.device)
     lowest = lowest.scatter_reduce(0, groups, values, "amin")
     highest = (-torch.full_like(lowest, torch.inf)).scatter_reduce(0, groups, values, "amax")
@@ -106,6 +115,7 @@ def _result_type(rewards: Tensor) -> torch.dtype:
 
 # ---------------------------------------------------------------------------------- the optimal token baseline
 PerToken = Float[Tensor, "batch tokens"]
+# Of the formula above: a baseline without any weight is then 0.
 WEIGHT_EPSILON = 1e-8
 
 
@@ -139,11 +149,14 @@ def optimal_token_baseline(
     mask = response_mask.bool()
     energy = proxy.detach().double()
     if importance_weights is not None:
+        # The weight enters the gradient linearly, so its square enters the variance.
         energy = energy * importance_weights.detach().double().square()
+    # The inner `where` keeps padding out of the sum, the outer one keeps the sum out of padding.
     weight = torch.where(mask, torch.where(mask, energy, 0.0).cumsum(-1), 0.0)  # (batch, tokens)
     value = torch.where(mask, returns.detach().double(), 0.0)
     _, groups = torch.unique(group_ids, return_inverse=True)
     baseline = _sum_of_responses(weight * value, groups) / (_sum_of_responses(weight, groups) + WEIGHT_EPSILON)
+    # Longer than all others of its group: from here on it is compared with itself alone.
     is_lone = _sum_of_responses(mask.double(), groups) == 1
     baseline = torch.where(is_lone, value if lone_tail == "zero" else torch.zeros_like(value), baseline)
     return torch.where(mask, baseline, 0.0).to(returns.dtype)

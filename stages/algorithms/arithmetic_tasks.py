@@ -18,8 +18,11 @@ ITEMS = ("apples", "books", "coins", "cards", "pens", "shells")
 GAINS = ("buys {} more", "finds {} more")
 LOSSES = ("loses {}", "gives away {}")
 STEP = re.compile(r"(\d+)([+-])(\d+)=(\d+)")
+# How often a rambling solution works the steps again.
 REPEATS_OF_RAMBLING = (1, 2, 4)
+# The default of `value_max`: a slip looks like any other value of a problem.
 LARGEST_SLIP = 20
+# So many draws in a row without a new problem mean that there are hardly more.
 LONGEST_RUN_OF_DUPLICATES = 20_000
 LAPTOP_WEIGHTS = {"chain": 2.0, "word": 1.0, "comparison": 1.0}
 
@@ -72,15 +75,15 @@ def generate_problems(
     space of different problems is used up, or a kind is unknown.
     """
     kinds = [Kind(kind) for kind in weights]
-    rng, found, duplicates = random.Random(seed), {}, 0
-    while len(found) < rows:
+    rng, problems, duplicates = random.Random(seed), {}, 0
+    while len(problems) < rows:
         kind = rng.choices(kinds, list(weights.values()))[0]
         drawn = _draw(kind, rng, operand_max, value_max, steps)
-        duplicates = duplicates + 1 if drawn.problem in found else 0
-        found.setdefault(drawn.problem, drawn)
+        duplicates = duplicates + 1 if drawn.problem in problems else 0
+        problems.setdefault(drawn.problem, drawn)
         if duplicates > LONGEST_RUN_OF_DUPLICATES:
-            raise ValueError(f"there are hardly more than {len(found)} different problems, {rows} were asked for")
-    return list(found.values())
+            raise ValueError(f"there are hardly more than {len(problems)} different problems, {rows} were asked for")
+    return list(problems.values())
 
 
 def worked_steps(
@@ -94,6 +97,7 @@ def worked_steps(
     lines, results = [], []
     for text in problem.steps:
         first, sign, second = _parts(text)
+        # The sums of a comparison are independent; in a chain a mistake is carried on.
         if results and problem.kind != Kind.comparison:
             first = results[-1]
         result = first + second if sign == "+" else first - second

@@ -1,24 +1,25 @@
-"""Says whether a problem is, in other words or the same, one of a benchmark; and finds near-duplicates in one set.
+"""Finds problems that a benchmark holds, word for word or reworded, and near-duplicates within one set.
 
 Four rules, each of which a recipe can leave out (None or false):
 - exact: equal after `normalise_problem`;
-  (the other three do not see how the letters of formulas are named)
 - ngrams: shared word n-grams (GPT-3, arXiv 2005.14165, appendix C: 13 words; s1, arXiv 2501.19393: 8 words);
 - near_duplicates: Jaccard similarity of word shingles, candidates by MinHash (Broder 1997, datasketch);
-- templates: numbers and names abstracted, wording compared: a problem behind changed numbers, names and wording, which
-  n-grams miss.
+- templates: compares the wording without numbers and names. It finds changed numbers, names and wording, which n-grams
+  miss.
+The last three do not see how the letters of formulas are named. Read `Contamination.find_all` first; each rule has a
+class or a section below it.
 Deviations:
-1. One shared n-gram does not count, a share of all n-grams does: phrases such as "how many more apples does she
-   have than" stand in problems that have nothing else in common.
-2. What MinHash proposes is decided on the exact Jaccard similarity, so that the result is not an estimate.
+1. One shared n-gram does not count, a share of all n-grams does. Phrases such as "how many more apples does she have
+   than" occur in problems that have nothing else in common.
+2. MinHash only proposes pairs. The exact Jaccard similarity decides, so the result is not an estimate.
 3. `same_numbers`: two texts of one template with other numbers, signs or decisive words are two problems, if the
    recipe says so.
 4. An n-gram that stands in more than 200 different benchmark problems is not looked up. It still counts as not shared.
 Equal benchmark problems are compared once: a benchmark that repeats itself costs no more than one that does not.
 
-The template of a problem: numbers, number words, names and function words are taken out. The stems of the words that
-are left are weighed by how rare they are among the benchmarks' problems (inverse document frequency, Sparck Jones
-1972). Three ways to be hit, in the order of certainty:
+A template is a problem without numbers, number words, names and function words. The stems of its words are weighed by
+how rare they are among the benchmarks' problems (inverse document frequency, Sparck Jones 1972). A problem can be hit
+in three ways, in the order of certainty:
 - `template`, similarity 1: the templates are word for word the same (re-numbered, other names);
 - `template`: the weighted Jaccard similarity of the stems reaches `similarity` (re-numbered, lightly reworded);
 - `reworded`: it reaches only `reworded_similarity`, but the two texts hold the same quantities and share what is rare:
@@ -62,6 +63,7 @@ MOST_COMMON_NGRAM = 200
 """An n-gram of more benchmark problems is boilerplate: it proposes none of them, which bounds the time of a search."""
 MOST_CANDIDATES = 2_000
 """Texts that MinHash may propose for one text: a bound for sets in which all are alike and none alike enough."""
+# The inner lookahead keeps an unclosed [asy] from swallowing the text up to another drawing's end.
 _DRAWING = re.compile(
     r"\[asy\](?:(?!\[asy\]).)*?\[/asy\]|\\begin\{tikzpicture\}(?:(?!\\begin\{tikz).)*?\\end\{tikzpicture\}", re.DOTALL
 )
@@ -175,6 +177,7 @@ class Contamination:
         self._problems: list[list[BenchmarkProblem]] = []  # of each different text
         self._exact: dict[str, int] = {}
         for benchmark in benchmarks:
+            # One entry for each different text, however many benchmarks hold it.
             text = normalise_problem(benchmark.problem)
             if text not in self._exact:
                 self._exact[text] = len(self._problems)
@@ -193,29 +196,31 @@ class Contamination:
 
     def find_all(self, problem: str) -> list[Hit]:
         """Every benchmark problem that is hit, each by its first rule; worst first, then in the benchmarks' order."""
-        found: dict[int, tuple[str, float]] = {}
+        hits: dict[int, tuple[str, float]] = {}
         words = problem_words(problem)
         if self._rules.exact and words and (same := self._exact.get(" ".join(words))) is not None:
-            found[same] = ("exact", 1.0)
+            # The rules run from the surest to the least sure, and `setdefault` keeps the first that applies.
+            hits[same] = ("exact", 1.0)
         if self._rules.ngrams:
             for index, shared in self._shared_ngrams(problem, self._rules.ngrams):
-                found.setdefault(index, ("ngrams", shared))
+                hits.setdefault(index, ("ngrams", shared))
         if self._near:
             for index, similarity in self._near.find(problem):
-                found.setdefault(index, ("near_duplicates", similarity))
+                hits.setdefault(index, ("near_duplicates", similarity))
         if self._templates:
             for index, rule, similarity in self._templates.find(problem):
-                found.setdefault(index, (rule, similarity))
-        ranked = sorted(found.items(), key=lambda hit: (RULES.index(hit[1][0]), -hit[1][1], hit[0]))
+                hits.setdefault(index, (rule, similarity))
+        ranked = sorted(hits.items(), key=lambda hit: (RULES.index(hit[1][0]), -hit[1][1], hit[0]))
         return [
-            Hit(own.benchmark, own.problem_id, own.problem, rule, overlap, own.revision)
+            Hit(original.benchmark, original.problem_id, original.problem, rule, overlap, original.revision)
             for index, (rule, overlap) in ranked
-            for own in self._problems[index]
+            for original in self._problems[index]
         ]
 
     def _shared_ngrams(self, problem: str, rule: NgramRule) -> list[tuple[int, float]]:
         ngrams = _ngrams(problem, rule.words)
         shared = Counter(index for ngram in ngrams for index in self._ngrams.get(ngram, ()))
+        # Of the shorter text: a benchmark problem inside a long page is found, too.
         shares = ((index, n / min(len(ngrams), self._ngram_counts[index])) for index, n in shared.items())
         return [(index, share) for index, share in shares if share >= rule.shared_fraction]
 
@@ -245,11 +250,12 @@ def _ngram_index(texts: Sequence[str], rule: NgramRule | None) -> tuple[dict[str
     index: dict[str, list[int]] = defaultdict(list)
     counts = []
     for number, text in enumerate(texts):
+        # Counted before boilerplate is dropped, so that it still counts as not shared.
         ngrams = _ngrams(text, rule.words) if rule else set()
         counts.append(len(ngrams))
         for ngram in ngrams:
             index[ngram].append(number)
-    return {ngram: own for ngram, own in index.items() if len(own) <= MOST_COMMON_NGRAM}, counts
+    return {ngram: holders for ngram, holders in index.items() if len(holders) <= MOST_COMMON_NGRAM}, counts
 
 
 def _ngrams(text: str, length: int) -> set[str]:
@@ -280,8 +286,10 @@ class NearDuplicates:
         """Keys of the similar texts with their Jaccard similarity, most similar first, then by key."""
         shingles, numbers = self._read(text)
         similar = []
+        # Sorted, as sets of the index have no order that two runs share.
         for key in sorted(self._index.query(self._min_hash(shingles, numbers)))[:MOST_CANDIDATES]:
             other, other_numbers = self._shingles[key]
+            # MinHash only proposes: the exact similarity decides.
             similarity = len(shingles & other) / max(1, len(shingles | other))
             if similarity >= self._rule.similarity and (not self._rule.same_numbers or numbers == other_numbers):
                 similar.append((key, similarity))
@@ -289,6 +297,7 @@ class NearDuplicates:
 
     def _read(self, text: str) -> tuple[frozenset[str], Counter[str]]:
         words = renamed_words(text)
+        # A text shorter than a shingle is one shingle.
         shingles = word_runs(words, min(self._rule.shingle_words, max(1, len(words))))
         if not self._rule.same_numbers:
             return frozenset(shingles), Counter()
@@ -297,6 +306,7 @@ class NearDuplicates:
     def _min_hash(self, shingles: frozenset[str], numbers: Counter[str]) -> Any:
         from datasketch import MinHash
 
+        # A fixed seed: the same texts meet in each run.
         sketch = MinHash(num_perm=self._rule.permutations, seed=1)
         if shingles:
             sketch.update_batch([shingle.encode() for shingle in shingles])
@@ -319,6 +329,7 @@ def _require(is_met: bool, message: str) -> None:
 
 
 # --------------------------------------------------------------------------------------------------- templates
+# The thresholds below were set on 44 rewordings. Others, written apart, measured them (docs/curation.md).
 FEWEST_TEMPLATE_WORDS = 8
 """Words, numbers and names not counted, that a text needs to be compared word for word."""
 FEWEST_STEMS = 5
@@ -390,9 +401,11 @@ class Template:
 def read_template(text: str) -> Template:
     """The template of a problem. A capitalised word counts as a name when it also stands so inside a sentence."""
     text = fold_lookalikes(text)
+    # Inside a sentence a capital marks a name; a word that also occurs in small letters is none.
     names = {name.casefold() for name in _INSIDE_SENTENCE.findall(text)} - set(_LOWER.findall(text))
     names &= {name.casefold() for name in _NAME.findall(text)}
     words = [_abstract(word, names) for word in renamed_words(text)]
+    # Numbers and names are one character after `_abstract`, as are single letters: none of them has a stem.
     kept = (word.removesuffix("'s") for word in problem_words(text) if len(_abstract(word, names)) > 1)
     stems = {_stem(word) for word in kept if len(word) > 1 and word not in _FUNCTION_WORDS}
     is_long = sum(len(word) > 1 for word in words) >= FEWEST_TEMPLATE_WORDS
@@ -421,6 +434,7 @@ def _stem(word: str) -> str:
     """Crude on purpose: `buys`, `buying` and `buy` meet, and nothing but the comparison sees the result."""
     ending = next((e for e in _ENDINGS if word.endswith(e) and len(word) - len(e) >= 3), "")
     stem = word.removesuffix(ending) + ("y" if ending == "ies" else "")
+    # `stopped` and `stop`; but `ball` and `glass` keep their double letter.
     if len(stem) > 3 and stem[-1] == stem[-2] and stem[-1] not in "sl":
         stem = stem[:-1]
     return stem[:-1] if stem.endswith("e") and len(stem) > 4 else stem
@@ -442,33 +456,36 @@ class TemplateIndex:
 
     def find(self, text: str) -> list[tuple[int, str, float]]:
         """(index, rule, similarity) of the texts that are hit; `template` first, most similar first, then by index."""
-        own = read_template(text)
-        found = {index: ("template", 1.0) for index in self._by_words.get(own.words, ())} if own.words else {}
-        for index in sorted({*self._stems.holders(own.stems), *self._measures.holders(own.measures)}):
+        template = read_template(text)
+        # Word for word the same template, before any weights.
+        hits = {index: ("template", 1.0) for index in self._by_words.get(template.words, ())} if template.words else {}
+        # Candidates share at least one rare stem or measure: others cannot reach the thresholds.
+        for index in sorted({*self._stems.holders(template.stems), *self._measures.holders(template.measures)}):
             other = self._templates[index]
-            similarity = self._stems.similarity(own.stems, other.stems)
-            if similarity >= self._rule.similarity and self._is_template(own, other):
-                found.setdefault(index, ("template", similarity))
-            elif similarity >= self._rule.reworded_similarity and self._is_reworded(own, other):
-                found.setdefault(index, ("reworded", similarity))
-        ranked = sorted(found.items(), key=lambda hit: (hit[1][0] != "template", -hit[1][1], hit[0]))
+            similarity = self._stems.similarity(template.stems, other.stems)
+            if similarity >= self._rule.similarity and self._is_template(template, other):
+                hits.setdefault(index, ("template", similarity))
+            elif similarity >= self._rule.reworded_similarity and self._is_reworded(template, other):
+                hits.setdefault(index, ("reworded", similarity))
+        ranked = sorted(hits.items(), key=lambda hit: (hit[1][0] != "template", -hit[1][1], hit[0]))
         return [(index, rule, similarity) for index, (rule, similarity) in ranked]
 
-    def _is_template(self, own: Template, other: Template) -> bool:
+    def _is_template(self, template: Template, other: Template) -> bool:
         """Enough stems, and enough in common that is rare."""
-        if min(len(own.stems), len(other.stems)) < FEWEST_STEMS:
+        if min(len(template.stems), len(other.stems)) < FEWEST_STEMS:
             return False
-        return self._stems.weight(own.stems & other.stems) >= LEAST_STEM_EVIDENCE
+        return self._stems.weight(template.stems & other.stems) >= LEAST_STEM_EVIDENCE
 
-    def _is_reworded(self, own: Template, other: Template) -> bool:
+    def _is_reworded(self, template: Template, other: Template) -> bool:
         """The same quantities, and enough in common that is rare."""
-        stems, numbers = own.stems & other.stems, own.numbers & other.numbers
-        if min(len(own.numbers), len(other.numbers)) < FEWEST_NUMBERS or not stems:
+        stems, numbers = template.stems & other.stems, template.numbers & other.numbers
+        if min(len(template.numbers), len(other.numbers)) < FEWEST_NUMBERS or not stems:
             return False
         evidence = self._stems.weight(stems) + self._numbers.weight(numbers)
-        evidence += MEASURE_SHARE * self._measures.weight(own.measures & other.measures)
+        evidence += MEASURE_SHARE * self._measures.weight(template.measures & other.measures)
+        # Two numbers in common happen by chance more easily than three.
         needed = LEAST_EVIDENCE + (EVIDENCE_FOR_TWO if len(numbers) <= FEWEST_NUMBERS else 0)
-        return evidence >= needed and self._numbers.similarity(own.numbers, other.numbers) >= NUMBERS_AGREE
+        return evidence >= needed and self._numbers.similarity(template.numbers, other.numbers) >= NUMBERS_AGREE
 
 
 class _Weights:
@@ -481,6 +498,7 @@ class _Weights:
             for feature in features:
                 self._holders[feature].append(count - 1)
         self._weights = {feature: math.log((count + 1) / len(own)) for feature, own in self._holders.items()}
+        # A feature that no benchmark problem has is rarer than any that one has.
         self._unknown = math.log(count + 2)
 
     def weight(self, features: frozenset) -> float:
@@ -494,12 +512,12 @@ class _Weights:
 
     def holders(self, features: frozenset) -> list[int]:
         """Sets that share a feature that is not too common, in order."""
-        found: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
         for feature in features:
-            own = self._holders.get(feature, ())
-            if len(own) <= MOST_COMMON:
-                found.update(own)
-        return sorted(found)
+            sets = self._holders.get(feature, ())
+            if len(sets) <= MOST_COMMON:
+                counts.update(sets)
+        return sorted(counts)
 
 
 # ---------------------------------------------------------------------------------------------- decisive words
@@ -536,26 +554,28 @@ def decisive(words: Sequence[str]) -> Counter[str]:
 
     A formula is a run of numbers, letters and signs that holds a number or a letter.
     """
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     run: list[str] = []
+    # An empty word at the end closes the last run.
     for word in [*words, ""]:
+        # Part of a formula: the run goes on.
         if word[:1].isdigit() or word in _IN_FORMULAS or (word and is_letter(word)):
             run.append(word)
             continue
-        _count_run(run, found)
+        _count_run(run, counts)
         run = []
         if word in CARDINALS:
-            found[f"{CARDINALS[word]:g}"] += 1
+            counts[f"{CARDINALS[word]:g}"] += 1
         elif base := next((form for form in _bases(word) if form in _DECISIVE), ""):
-            found[base] = 1
-    return found
+            counts[base] = 1
+    return counts
 
 
-def _count_run(run: list[str], found: Counter[str]) -> None:
+def _count_run(run: list[str], counts: Counter[str]) -> None:
     while run and run[-1] in _OPEN:  # a hyphen of `6-inch`, a bracket of a remark
         run.pop()
     if any(word[0].isdigit() or is_letter(word) for word in run):
-        found[" ".join(run)] += 1
+        counts[" ".join(run)] += 1
 
 
 def _bases(word: str) -> list[str]:

@@ -7,9 +7,9 @@
     4,7:8+35=43 yes
     The answer is \\boxed{47}.
 
-Each problem has one solution. A trial is a look-up of two products, a sum and a comparison, so that a policy of 0.7M
-parameters can learn it; with n digits there are n(n-1) pairs to try, so that thinking longer pays and responses differ
-in length by tens of trials. `low` and `high` teach the comparison, which `no` does not (measured on a prototype).
+Each problem has one solution. A trial is a look-up of two products, a sum and a comparison, so a policy of 0.7M
+parameters can learn it. With n digits there are n(n-1) pairs to try. So thinking longer pays, and responses differ in
+length by tens of trials. `low` and `high` teach the comparison, which `no` does not (measured on a prototype).
 Pure functions of their arguments and a `random.Random`; equal seeds give equal problems.
 """
 
@@ -84,7 +84,7 @@ class DigitProblem:
 
     @property
     def problem(self) -> str:
-        """The question."""
+        """`Digits 8 6 7 4: 2A+5B=43. What is AB?`"""
         digits = " ".join(map(str, self.digits))
         return f"Digits {digits}: {self.first}A+{self.second}B={self.target}. What is AB?"
 
@@ -124,20 +124,22 @@ def generate_problems(
     wrong = sorted(size for size in sizes if not 2 <= size <= 9)
     if wrong:
         raise ValueError(f"{wrong} digits: a problem has 2 to 9 different ones")
-    rng, found, in_vain = random.Random(seed), {}, 0
+    rng, problems, in_vain = random.Random(seed), {}, 0
     size = None
-    while len(found) < rows:
+    while len(problems) < rows:
+        # Kept until a usable problem of this size is drawn: rarer sizes would else fall behind their share.
         size = size or rng.choices(list(sizes), list(sizes.values()))[0]
         drawn = _draw(rng, size, coefficients)
         is_usable = drawn is not None and drawn.is_held_out == is_held_out
+        # Training problems may repeat another one in another order of digits; held-out ones are each measured once.
         name = (drawn.key if is_held_out else drawn.problem) if is_usable else None
-        in_vain = in_vain + 1 if name is None or name in found else 0
+        in_vain = in_vain + 1 if name is None or name in problems else 0
         if is_usable:
-            found.setdefault(name, drawn)
+            problems.setdefault(name, drawn)
             size = None  # kept until there is a problem of it, so that it has its share
         if in_vain > LONGEST_RUN_IN_VAIN:
-            raise ValueError(f"there are hardly more than {len(found)} different problems, {rows} were asked for")
-    return list(found.values())
+            raise ValueError(f"there are hardly more than {len(problems)} different problems, {rows} were asked for")
+    return list(problems.values())
 
 
 def read_problem(text: str) -> DigitProblem | None:
@@ -158,23 +160,24 @@ def write_solution(
     `near_misses` that a search begins with pairs whose value lies closest to the target. A slip may hide the solution,
     then the search starts over, or make a wrong pair fit, which is then the answer.
     """
-    own = SolutionStyle(style)
-    if own is SolutionStyle.answer_only:
+    chosen = SolutionStyle(style)
+    if chosen is SolutionStyle.answer_only:
         return answer_line(problem.answer), problem.answer
-    if own is SolutionStyle.jump:
+    if chosen is SolutionStyle.jump:
         others = [pair for pair in problem.pairs() if pair != problem.solution]
         tried = rng.sample(others, min(len(others), rng.choice(FALSE_STARTS)))
         lines = [line for pair in tried for line in _trial(problem, pair, rng, 0.0, retry)[0]]
         return "\n".join((*lines, JUMP, answer_line(problem.answer))), problem.answer
-    lines, found = _search(problem, rng, slip, retry, near_misses)
-    if own is SolutionStyle.unfinished:
+    lines, claimed = _search(problem, rng, slip, retry, near_misses)
+    if chosen is SolutionStyle.unfinished:
+        # At least the beginning of a line, so that the solution is not empty.
         kept = lines[: rng.randrange(len(lines))] or [lines[0].partition("=")[0]]
         return "\n".join(kept), None
-    if own is SolutionStyle.rambling:
+    if chosen is SolutionStyle.rambling:
         for _ in range(rng.choice(CHECKS)):
             again = rng.choices(problem.pairs(), k=rng.choice(MORE_TRIALS))
             lines += [CHECK, *(line for pair in again for line in _trial(problem, pair, rng, slip, retry)[0])]
-    answer = "{}{}".format(*found)
+    answer = "{}{}".format(*claimed)
     return "\n".join((*lines, answer_line(answer))), answer
 
 
@@ -195,6 +198,7 @@ class Trials:
 
 def read_trials(problem: DigitProblem, response: str) -> Trials:
     """Counts the trials of a response; all 0 where it has none."""
+    # A pair counts as tried whatever its line computed.
     seen: set[tuple[int, int]] = set()
     trials = repeated = wrong = claims = false_claims = 0
     for match in _TRIAL.finditer(response):
@@ -203,6 +207,8 @@ def read_trials(problem: DigitProblem, response: str) -> Trials:
         repeated += pair in seen
         seen.add(pair)
         left, right, total = int(match[3]), int(match[4]), int(match[5])
+        # Products, sum and comparison are checked one after the other; a wrong product makes the trial wrong even if
+        # the sum fits it.
         is_right = (left, right) == (problem.first * pair[0], problem.second * pair[1])
         wrong += not (is_right and left + right == total and match[6] == _verdict(total, problem.target))
         claims += match[6] == "yes"
@@ -233,6 +239,7 @@ def _trial(
     """The lines of a trial, and whether its last line says `yes`."""
     left, right = problem.first * pair[0], problem.second * pair[1]
     total = left + right
+    # The slip is in the sum, so that the comparison that follows may hide the solution or claim a wrong pair.
     if rng.random() < slip:
         total = max(0, total + rng.choice((-2, -1, 1, 2)))
     verdict = _verdict(total, problem.target)
@@ -248,6 +255,7 @@ def _search(
     lines: list[str] = []
     for number in range(MOST_PASSES):
         for pair in _order(problem, rng, near_misses):
+            # The last pass makes no slip, so that the search ends.
             written, fits = _trial(problem, pair, rng, slip if number < MOST_PASSES - 1 else 0.0, retry)
             lines += written
             if fits:
@@ -263,6 +271,7 @@ def _order(problem: DigitProblem, rng: random.Random, near_misses: float) -> lis
     if order is not Order.listed:
         rng.shuffle(pairs)
     if order is Order.forgetful:
+        # From the end, so that an inserted pair shifts only what is done already.
         for place in range(len(pairs) - 1, 0, -1):
             if rng.random() < 0.25:
                 pairs.insert(rng.randint(place, len(pairs)), pairs[rng.randrange(place)])

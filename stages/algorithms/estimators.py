@@ -1,26 +1,24 @@
-"""Estimates from repeated samples, each with the interval that says how far to trust it; and whether one policy is
-better than another, by the one paired comparison that everything here uses.
+"""Estimates from repeated samples with their intervals, and the paired comparison that says which policy is better.
 
 Sources: pass@k, Chen et al. (arXiv 2107.03374, equation 1); majority voting, Wang et al. (arXiv 2203.11171); the
 clustered bootstrap, Cameron, Gelbach and Miller (2008), as evaluations need it: samples of one problem are not
 independent, so problems are drawn, and all their samples with them.
 
 Deviations of the estimates:
-1. `majority_at_k` with fewer votes than samples is the mean over all subsets, as pass@k is, and not the vote of the
-   first k: the order of samples means nothing, and the subsets together use every one of them.
+1. `majority_at_k` with fewer votes than samples is the mean over all subsets, as pass@k is, not the vote of the first
+   k. The order of samples means nothing, and the subsets together use every sample.
 2. Tied answers share the point instead of going to the one seen first.
 
-Two policies are compared on the same problems, and not by a bootstrap. A problem's score, from 0 to 1, is what all its
-responses together say (their mean, pass@k, a vote; how many there are may differ from problem to problem). So a problem
-counts once and the correlation among its responses needs no model. What is left is the mean of independent differences
-between -1 and 1. Source: Agresti and Min (Statistics in Medicine 24, 2005, 729-740) for right or wrong: to the pairs
-that were seen, add half a pair that is won and half a pair that is lost, and one that is even. Student's t is from
-scipy.
+Two policies are compared on the same problems, and not by a bootstrap. A problem's score, from 0 to 1, sums up all its
+responses (their mean, pass@k, a vote); problems may have different numbers of responses. So a problem counts once, and
+the correlation among its responses needs no model. What is left is the mean of independent differences between -1 and
+1. Source: Agresti and Min (Statistics in Medicine 24, 2005, 729-740) for right or wrong. They add to the observed pairs
+half a pair that is won, half a pair that is lost, and one that is even. Student's t is from scipy.
 
 Deviations of the comparison:
-1. 1.25 pairs are added on either side, and none that is even. It is the fewest, in quarters, that keeps 94% coverage
-   for right or wrong with 30 to 2,000 problems and every difference, even where no problem can be lost; half a pair
-   keeps 87% there (benchmarks/interval_coverage.py).
+1. 1.25 pairs are added on either side, and none that is even. It is the smallest multiple of a quarter that keeps 94%
+   coverage for right or wrong, with 30 to 2,000 problems and every difference. That holds even where no problem can be
+   lost; half a pair keeps 87% there (benchmarks/interval_coverage.py).
 2. For scores that are shares (avg@k) the added pairs have the size of an unequal problem: the root mean square of the
    differences seen that are not 0, with eight whole ones counted in. Few differing problems show too little spread: of
    100 problems, those on which the policies differ wholly may not have been drawn. For right or wrong the size is 1.
@@ -38,6 +36,7 @@ from typing import Literal, NamedTuple
 import numpy
 from numpy.typing import ArrayLike, NDArray
 
+# 32 MB of counts in float64.
 _CELLS_AT_ONCE = 4_000_000
 """Bound on draws times problems held in memory; the result does not depend on it."""
 
@@ -70,6 +69,7 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> float | NDArray[numpy.float
     if k < 1 or (samples < k).any() or (correct < 0).any() or (correct > samples).any():
         raise ValueError(f"pass_at_k needs 1 <= k <= n and 0 <= c <= n: n={n}, c={c}, k={k}")
     steps = numpy.arange(k)
+    # Fewer than k wrong samples: a factor of 0 makes the product 0, and pass@k is 1.
     wrong_left = numpy.clip((samples - correct)[..., None] - steps, 0, None)
     all_wrong = numpy.prod(wrong_left / (samples[..., None] - steps), axis=-1)
     return float(1 - all_wrong) if all_wrong.ndim == 0 else 1 - all_wrong
@@ -88,10 +88,12 @@ def majority_at_k(answers: Sequence[Hashable | None], gold: Hashable, k: int) ->
     votes = Counter(answer for answer in answers if answer is not None)
     for_gold = votes.pop(gold, 0)
     abstentions = sum(answer is None for answer in answers)
+    # Gold wins with `gold_votes` when no rival has more; with m rivals level it has 1/(m + 1) of the point.
     share = 0.0
     for gold_votes in range(1, min(for_gold, k) + 1):
         ways = _ways_of_the_rest(list(votes.values()), abstentions, gold_votes, k - gold_votes)
         share += comb(for_gold, gold_votes) * sum(count / (ties + 1) for ties, count in ways.items())
+    # Sums of shares may exceed 1 by rounding.
     return min(1.0, share / comb(total, k))
 
 
@@ -104,6 +106,7 @@ def _ways_of_the_rest(rivals: list[int], abstentions: int, limit: int, seats: in
     for count in rivals:
         following: dict[tuple[int, int], int] = {}
         for (taken, ties), ways in states.items():
+            # A rival with more than `limit` votes would win: such ways are left out.
             for votes in range(min(count, limit, seats - taken) + 1):
                 state = (taken + votes, ties + (votes == limit))
                 following[state] = following.get(state, 0) + ways * comb(count, votes)
@@ -132,6 +135,7 @@ def clustered_bootstrap(
     evenly = numpy.full(len(sums), 1 / len(sums))
     for start in range(0, draws, rows):
         size = min(rows, draws - start)
+        # How often each problem is drawn, in place of the list of drawn problems: one matrix product gives all means.
         drawn = generator.multinomial(len(sums), evenly, size=size)  # (draws, problems)
         means[start : start + size] = (drawn @ sums) / (drawn @ counts)
     tail = (1 - confidence) / 2
@@ -169,6 +173,7 @@ def with_width(interval: Interval, problems: int, minimum: float, maximum: float
     if interval.low < interval.high:
         return interval
     score, _, _ = interval
+    # (1 - q)^n is the chance of seeing no other score in n problems; at this q it is one tail.
     others = 1 - ((1 - confidence) / 2) ** (1 / problems)
     return Interval(score, score - others * (score - minimum), score + others * (maximum - score))
 
@@ -242,15 +247,19 @@ def compare_paired(first: ArrayLike, second: ArrayLike) -> PairedDifference:
     if not all(((side >= 0) & (side <= 1)).all() for side in scores):
         raise ValueError("a paired comparison needs scores from 0 to 1")
     differences = scores[1] - scores[0]
+    # Means of 3 and of 4 samples can differ by rounding where the shares are equal.
     differences[abs(differences) < 1e-12] = 0.0
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     squares = float((differences**2).sum())
+    # Deviation 2: the mean square of the differences that are not 0, with eight of size 1 counted in.
     added = 2 * ADDED * (squares + WHOLE_ONES) / (wins + losses + WHOLE_ONES)  # their squares; their sum is 0
     total = len(differences) + 2 * ADDED
+    # The added pairs cancel in the sum and pull the mean towards 0 only by their number.
     middle = float(differences.sum()) / total
     error = sqrt(((squares + added) / total - middle**2) / (total - 1))
     reach = _student_quantile(total - 1) * error
     return PairedDifference(
+        # The estimate is the plain mean; the interval is around the shrunken one.
         Interval(float(differences.mean()), max(middle - reach, -1.0), min(middle + reach, 1.0)),
         2 * float(stdtr(total - 1, -abs(middle) / error)),
         wins,
@@ -267,6 +276,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """
     adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        # Never below the p-value before: the order of the tests must not turn.
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = largest
     return adjusted
@@ -279,9 +289,9 @@ def seed_interval(values: Sequence[float]) -> Interval | None:
     """
     if len(values) < 2:
         return None
-    found = numpy.asarray(values, dtype=float)
-    middle = float(found.mean())
-    reach = _student_quantile(len(found) - 1) * float(found.std(ddof=1)) / sqrt(len(found))
+    sample = numpy.asarray(values, dtype=float)
+    middle = float(sample.mean())
+    reach = _student_quantile(len(sample) - 1) * float(sample.std(ddof=1)) / sqrt(len(sample))
     return Interval(middle, middle - reach, middle + reach)
 
 
@@ -298,6 +308,7 @@ def welch_interval(first: Sequence[float], second: Sequence[float]) -> Interval:
     if not sum(squares):
         return Interval(middle, middle, middle)
     parts = sum(square**2 / (len(values) - 1) for square, values in zip(squares, groups, strict=True))
+    # Welch and Satterthwaite's degrees of freedom.
     reach = _student_quantile(sum(squares) ** 2 / parts) * sqrt(sum(squares))
     return Interval(middle, middle - reach, middle + reach)
 

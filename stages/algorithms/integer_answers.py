@@ -27,17 +27,21 @@ _LONGEST_INTEGER = 12
 """Digits; longer numbers would be sums nobody can check by eye, and factoring them is slow."""
 _LARGEST_ROOT = 10**8
 """Largest radicand that is searched for squares."""
+# As many letters as any form may need.
 _MOST_IN_TUPLE = 4
 _LETTERS = "mnpqrsuvwabcghjkMNPQRSUVW"
 """Letters that a request may use, in order, without those that a problem is likely to mean something by."""
 _LETTER = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
 _DIGITS = rf"[0-9]{{1,{_LONGEST_INTEGER}}}"
+# m + n\sqrt{p}, with the rational part before or behind, and pi in place of the root.
 _SUM = re.compile(
     rf"(?:(?P<a>-?{_DIGITS})(?P<between>[+-]))?"
     rf"(?P<sign>-?)(?P<b>{_DIGITS})?(?:\\sqrt\{{(?P<c>{_DIGITS})\}}|(?P<pi>\\pi))(?:(?P<after>[+-]{_DIGITS}))?"
 )
 _OVER = re.compile(rf"(?P<sign>-?)\\frac\{{(?P<top>[^{{}}]*(?:\{{[^{{}}]*\}}[^{{}}]*)?)\}}\{{(?P<divisor>{_DIGITS})\}}")
+# (1+\sqrt{2})/3 in plain text.
 _SLASH = re.compile(rf"(?P<sign>-?)\(?(?P<top>[^()/]*)\)?/(?P<divisor>{_DIGITS})")
+# \frac{2}{3}\sqrt{5} is \frac{2\sqrt{5}}{3}.
 _FACTOR = re.compile(
     rf"(?P<sign>-?)\\frac\{{(?P<top>{_DIGITS})\}}\{{(?P<divisor>{_DIGITS})\}}(?P<rest>\\sqrt\{{{_DIGITS}\}}|\\pi)"
 )
@@ -86,7 +90,7 @@ class IntegerQuestion:
     @property
     def original(self) -> str:
         """The inverse of the rewriting: the form with its integers, equal to the old answer."""
-        return _LETTER.sub(lambda found: str(self.parts[found[0]]), self.form)
+        return _LETTER.sub(lambda match: str(self.parts[match[0]]), self.form)
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,7 @@ def ask_for_integer(answer: str, problem: str) -> IntegerQuestion | Inexact | No
     The letters are ones that `problem` does not use. Never raises.
     """
     text = compact(clean(answer))
+    # An integer needs no rewriting; 28\% is none, and a very long integer has no value but is one.
     number = read_number(text)
     if number is not None and (number.value is None or number.value.denominator == 1) and not number.is_percent:
         return None
@@ -127,6 +132,7 @@ def ask_for_integer(answer: str, problem: str) -> IntegerQuestion | Inexact | No
 
 def _ask_for_fraction(value: Fraction, letters: Sequence[str]) -> IntegerQuestion | Inexact:
     sign, (m, n) = ("-" if value < 0 else ""), letters[:2]
+    # `_LONGEST_INTEGER` for fractions too, whose digits the pattern does not bound.
     if max(abs(value.numerator), value.denominator) >= 10**_LONGEST_INTEGER:
         return Inexact.no_form
     form = f"{sign}\\frac{{{m}}}{{{n}}}"
@@ -153,13 +159,16 @@ def _ask_for_surd(surd: _Surd, letters: Sequence[str]) -> IntegerQuestion:
         parts[letter] = value
         return letter
 
+    # Letters stand for positive integers, so a sign in front goes before the whole form.
     is_negative = surd.a < 0 or (surd.a == 0 and surd.b < 0)
     a, b = (-surd.a, -surd.b) if is_negative else (surd.a, surd.b)
     top = f"{name(a)} {'+' if b > 0 else '-'} " if a else ""
     top += name(abs(b)) + ("\\pi" if surd.root is None else f"\\sqrt{{{name(surd.root)}}}")
     conditions = []
     if surd.root is not None:
+        # Without it 2\sqrt{8} and 4\sqrt{2} would both fit, with different sums.
         conditions.append(f", ${list(parts)[-1]}$ free of squares")
+    # Not the radicand: (2 + 4\sqrt{3})/6 is reduced by 2, whatever stands under the root.
     coefficients = [letter for letter in parts if surd.root is None or letter != list(parts)[-1]]
     form = top
     if surd.divisor != 1:
@@ -192,6 +201,7 @@ def _read_surd(text: str) -> _Surd | None:
     else:
         sign, top, divisor = "", text, 1
     parts = _SUM.fullmatch(top)
+    # `1 + 2\sqrt3 + 4` has two rational parts, and a sign before the root beside `between` is none of the forms.
     if parts is None or divisor == 0 or (parts["a"] and (parts["sign"] or parts["after"])):
         return None
     b = int(parts["b"] or 1) * (-1 if "-" in (parts["between"], parts["sign"]) else 1)
@@ -205,6 +215,7 @@ def _reduced(a: int, b: int, root: int | None, divisor: int) -> _Surd | None:
     if root is not None:
         if not 2 <= root <= _LARGEST_ROOT:
             return None
+        # \sqrt{8} is 2\sqrt{2}.
         square, root = _without_squares(root)
         b *= square
         if root == 1:
@@ -218,6 +229,7 @@ def _reduced(a: int, b: int, root: int | None, divisor: int) -> _Surd | None:
 def _without_squares(number: int) -> tuple[int, int]:
     """(s, r) with number = s*s*r and r free of squares."""
     square, divisor = 1, 2
+    # At most 10^4 steps for the largest radicand.
     while divisor * divisor <= number:
         while number % (divisor * divisor) == 0:
             number //= divisor * divisor

@@ -1,4 +1,4 @@
-r"""LaTeX macros that a text defines, put into the formulas that use them: `\R` becomes `\mathbb{R}`.
+r"""Expands the LaTeX macros that a text defines in the formulas that use them: `\R` becomes `\mathbb{R}`.
 
 Nothing is executed: `\newcommand`, `\providecommand`, `\def` and `\DeclareMathOperator` with braces, no conditionals.
 """
@@ -20,6 +20,7 @@ _PLACE = re.compile(r"#([1-9])")
 _TOKEN = re.compile(r"\s*(\\[A-Za-z]+|\\?.)", re.DOTALL)
 _OPTION = re.compile(r"\s*\[([^\[\]]{0,200})\]")
 _SPACE = re.compile(r"\s*")
+# Commands without a meaning inside a formula.
 _NO_MATHS = re.compile(r"\\(?:ensuremath|xspace|protect)\b\s*")
 _BEFORE_PLACE = re.compile(r"(\\[A-Za-z]+)#")
 """`\\bf#1` must not become `\\bfx`."""
@@ -42,41 +43,45 @@ class Macro(NamedTuple):
 
 def definitions(text: str) -> dict[str, Macro]:
     """Name -> macro, the last definition of each; at most `MAX_MACROS`."""
-    found: dict[str, Macro] = {}
-    for one in _DEFINES.finditer(text):
-        body = _in_braces(text, one.end())
-        if body is None or len(found) >= MAX_MACROS:
+    macros: dict[str, Macro] = {}
+    for match in _DEFINES.finditer(text):
+        body = _in_braces(text, match.end())
+        # Without a closing brace, or one macro too many: passed over, as hostile sources may have thousands.
+        if body is None or len(macros) >= MAX_MACROS:
             continue
-        if one["operator"]:
-            starred = f"\\operatorname{one['star']}{{{body}}}"
-            found[one["operator"]] = Macro(0, None, starred)
+        if match["operator"]:
+            starred = f"\\operatorname{match['star']}{{{body}}}"
+            macros[match["operator"]] = Macro(0, None, starred)
         else:
-            count = int(one["count"] or 0) or len(one["places"] or "") // 2
-            name = one["braced"] or one["bare"] or one["plain"]
+            # `\def\a#1#2{...}`: two characters for each place.
+            count = int(match["count"] or 0) or len(match["places"] or "") // 2
+            name = match["braced"] or match["bare"] or match["plain"]
             body = _BEFORE_PLACE.sub(r"\1 #", _NO_MATHS.sub("", body))
-            found[name] = Macro(count, one["default"], body)
-    return found
+            macros[name] = Macro(count, match["default"], body)
+    return macros
 
 
 def agreed(texts: Iterable[str]) -> dict[str, Macro]:
     """The macros of several texts, without those that two of them define differently."""
-    found: dict[str, Macro] = {}
+    macros: dict[str, Macro] = {}
     disputed: set[str] = set()
     for text in texts:
         for name, macro in definitions(text).items():
-            if found.setdefault(name, macro) != macro:
+            # Chapters of one book may define a name differently: then nobody can tell which is meant.
+            if macros.setdefault(name, macro) != macro:
                 disputed.add(name)
-    return {name: macro for name, macro in found.items() if name not in disputed}
+    return {name: macro for name, macro in macros.items() if name not in disputed}
 
 
 def used(text: str, macros: Mapping[str, Macro]) -> str:
     """Definitions of the macros that `text` uses and does not define, those that they use included."""
     wanted: dict[str, Macro] = {}
-    own = definitions(text)
+    defined = definitions(text)
     left = [text]
     while left:
         for name in re.findall(r"\\([A-Za-z]+)", left.pop()):
-            if name in macros and name not in wanted and name not in own:
+            # The text's own definition wins; a definition that was added is searched for others.
+            if name in macros and name not in wanted and name not in defined:
                 wanted[name] = macros[name]
                 left.append(macros[name].body)
     return "".join(
@@ -91,10 +96,12 @@ def expander(macros: Mapping[str, Macro]) -> Callable[[str], str]:
     """A function that writes a formula without these macros; one that grows beyond measure is left as it is."""
     if not macros:
         return lambda formula: formula
+    # Longest first, so that \Rn is not read as \R.
     names = "|".join(map(re.escape, sorted(macros, key=len, reverse=True)))
     call = re.compile(rf"\\({names})(?![A-Za-z])")
 
     def expanded(formula: str) -> str:
+        # A macro that doubles its argument grows the text exponentially: beyond this the formula stays as written.
         limit = 20 * len(formula) + 1_000
         text = formula
         for _ in range(MAX_ROUNDS if len(formula) <= MAX_FORMULA else 0):
@@ -111,13 +118,14 @@ def expander(macros: Mapping[str, Macro]) -> Callable[[str], str]:
 def _once(text: str, call: re.Pattern[str], macros: Mapping[str, Macro]) -> str:
     pieces: list[str] = []
     last = 0
-    for found in call.finditer(text):
-        if found.start() < last:
+    for match in call.finditer(text):
+        if match.start() < last:
             continue  # within the arguments of the one before: the next round's
-        macro = macros[found[1]]
-        arguments, end = _arguments(text, found.end(), macro)
+        macro = macros[match[1]]
+        arguments, end = _arguments(text, match.end(), macro)
         body = _PLACE.sub(lambda place: arguments.get(int(place[1]), ""), macro.body)  # noqa: B023
-        before = text[last : found.start()]
+        before = text[last : match.start()]
+        # x_\R must become x_{\mathbb{R}}: an index takes one token.
         is_index = before.rstrip()[-1:] in ("_", "^")
         pieces += [before, f"{{{body}}}" if is_index else body]
         if body[-1:].isalpha() and text[end : end + 1].isalpha():
@@ -128,11 +136,12 @@ def _once(text: str, call: re.Pattern[str], macros: Mapping[str, Macro]) -> str:
 
 def _arguments(text: str, start: int, macro: Macro) -> tuple[dict[int, str], int]:
     """Number -> argument, and where they end; an empty one for each that is missing."""
-    found: dict[int, str] = {}
+    arguments: dict[int, str] = {}
     for number in range(1, macro.arguments + 1):
+        # The optional argument stands in square brackets, and only the first may be one.
         if number == 1 and macro.default is not None:
             option = _OPTION.match(text, start)
-            found[1] = option[1] if option else macro.default
+            arguments[1] = option[1] if option else macro.default
             start = option.end() if option else start
             continue
         space = _SPACE.match(text, start)
@@ -140,12 +149,13 @@ def _arguments(text: str, start: int, macro: Macro) -> tuple[dict[int, str], int
         body = _in_braces(text, place)
         token = _TOKEN.match(text, start)
         if body is not None:
-            found[number], start = body, place + len(body) + 2
+            arguments[number], start = body, place + len(body) + 2
         elif token and token[1] != "}":
-            found[number], start = token[1], token.end()
+            arguments[number], start = token[1], token.end()
+    # `\R{}` ends a macro before a letter; the braces go with it.
     if not macro.arguments and text[start : start + 2] == "{}":
         start += 2
-    return found, start
+    return arguments, start
 
 
 def _in_braces(text: str, start: int) -> str | None:
@@ -153,6 +163,7 @@ def _in_braces(text: str, start: int) -> str | None:
     if text[start : start + 1] != "{":
         return None
     depth = 0
+    # Bounded: an open brace must not scan the whole book.
     for place in _BRACE.finditer(text, start, start + MAX_BODY):
         depth += {"{": 1, "}": -1}.get(place[0], 0)
         if depth == 0:

@@ -33,6 +33,7 @@ def soft_overlong_punishment(tokens: int, max_tokens: int, buffer_tokens: int) -
         raise ValueError(f"buffer_tokens must lie in 0..max_tokens, not {buffer_tokens} with max_tokens {max_tokens}")
     if tokens > max_tokens:
         return -1.0
+    # Tokens inside the buffer, negative before it.
     over = tokens - (max_tokens - buffer_tokens)
     return -over / buffer_tokens if over > 0 else 0.0
 
@@ -56,6 +57,8 @@ def cosine_length_reward(
         raise ValueError(f"tokens must be >= 0 and max_tokens > 0, not {tokens} and {max_tokens}")
     if tokens >= max_tokens:
         return float(exceeded)
+    # A correct answer should be short, a wrong one should have thought longer: so the defaults fall from 2 to 1 and
+    # rise from -10 to 0.
     at_zero, at_limit = (r0_correct, rL_correct) if is_correct else (r0_wrong, rL_wrong)
     return at_limit + 0.5 * (at_zero - at_limit) * (1 + math.cos(math.pi * tokens / max_tokens))
 
@@ -80,6 +83,7 @@ def ngram_repetition_penalty(
     for start in range(len(ids) - n + 1):
         ngram = text[start * width : (start + n) * width]
         if ngram in seen:
+            # Set, not added: a token in forty repeated n-grams is still penalised once.
             rewards[start : start + n] = penalty
         seen.add(ngram)
     return rewards
@@ -99,7 +103,9 @@ def discounted_to_go(
     if not 0 <= gamma <= 1:
         raise ValueError(f"gamma must lie in [0, 1], not {gamma}")
     mask = response_mask.bool()
+    # float64: with gamma near 1 thousands of terms are added.
     total = torch.where(mask, rewards.double(), 0.0)
+    # 1 outside the mask, so that padding and tool output pass a return on unchanged.
     discount = torch.ones_like(total).masked_fill_(mask, gamma)
     reach = 1
     # Doubling: after each turn `total[t]` covers `2 * reach` positions, and `discount[t]` what lies past them.

@@ -24,7 +24,7 @@ Deviations:
 2. `dual_clip` also bounds GSPO when it is given; CISPO and REINFORCE have no use for it and ignore it.
 3. `aggregate` divides by what the caller says. Without a divisor, the sequence modes count every row of the batch,
    also the rows that a mask has emptied: masking responses out must not give the others more weight.
-4. With vocabulary pruning on both sides the policy's set is joined with the sampler's before the exact KL is taken: the
+4. With vocabulary pruning on both sides the policy's set is joined with the sampler's before the exact KL is taken. The
    sets differ at their border, where one token more would otherwise make the KL infinite.
 """
 
@@ -43,6 +43,7 @@ PerResponse = Bool[Tensor, " batch"]
 Advantages = Float[Tensor, "batch tokens"] | Float[Tensor, " batch"]
 Diagnostics = dict[str, Tensor]
 LOG_RATIO_LIMIT = 20.0  # exp(20) is about 5e8: far from float32's end, far past any clip
+# verl's limit for GSPO (deviation 1).
 GSPO_LOG_RATIO_LIMIT = 10.0
 
 
@@ -81,8 +82,10 @@ def gspo(
     """
     mask = response_mask.bool()
     log_ratio = _log_ratio(policy_logprobs, proximal_logprobs, mask)
+    # The geometric mean of the tokens' ratios; `clamp_min` is for responses without tokens.
     mean_log_ratio = log_ratio.detach().sum(-1) / mask.sum(-1).clamp_min(1)
     policy = torch.where(mask, policy_logprobs, 0.0)
+    # Value: the mean. Gradient: that of the token's own log-probability, since policy - policy.detach() is 0.
     sequence_log_ratio = policy - policy.detach() + mean_log_ratio[:, None]
     ratio = sequence_log_ratio.clamp(max=GSPO_LOG_RATIO_LIMIT).exp()
     return _clipped(ratio, _per_token(advantages, mask), mask, clip_low, clip_high, dual_clip)
@@ -103,7 +106,9 @@ def cispo(
     """
     mask = response_mask.bool()
     ratio = _log_ratio(policy_logprobs, proximal_logprobs, mask).detach().exp()
+    # Detached above: the clip only weighs a token's gradient and never removes it, as PPO's does.
     weight = ratio.clamp(1 - clip_low, 1 + clip_high)
+    # A product of a NaN in padding and 0 would be NaN, so the log-probability is replaced first.
     loss = -weight * _per_token(advantages, mask) * torch.where(mask, policy_logprobs, 0.0)
     diagnostics = {
         "clip_fraction/low": _masked_mean(ratio < 1 - clip_low, mask),
@@ -145,10 +150,12 @@ def aggregate(
     if divisor is not None and not divisor > 0:
         raise ValueError(f"divisor must be positive, not {divisor}: give the count of tokens or responses")
     mask = response_mask.bool()
+    # `where`, not a product with the mask: 0 times NaN is NaN.
     kept = torch.where(mask, loss, 0.0)
     if how == "token_mean":
         return kept.sum() / (mask.sum().clamp_min(1) if divisor is None else divisor)
     if how == "sequence_mean_token_mean":
+        # Each response weighs the same, whatever its length.
         sequences = kept.sum(-1) / mask.sum(-1).clamp_min(1)
         return sequences.sum() / (max(len(loss), 1) if divisor is None else divisor)
     if how == "sequence_mean_token_sum":
@@ -179,16 +186,21 @@ def _clipped(
 ) -> tuple[Tensor, Diagnostics]:
     if dual_clip is not None and not dual_clip > 1:
         raise ValueError(f"dual_clip must be greater than 1, not {dual_clip}: it caps the ratio of bad tokens")
+    # -min(rA, clip(r)A) is the maximum of the two negated.
     free = -advantages * ratio
     held = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
     loss = torch.maximum(free, held)
+    # Only there the clip decides, and the gradient is 0.
     is_held = held > free
     diagnostics = {
+        # A bad token is held when its ratio has fallen below 1 - clip_low, a good one when it has risen above 1 +
+        # clip_high.
         "clip_fraction/low": _masked_mean(is_held & (advantages < 0), mask),
         "clip_fraction/high": _masked_mean(is_held & (advantages > 0), mask),
         **_ratio_diagnostics(ratio.detach(), mask),
     }
     if dual_clip is not None:
+        # For a bad token the ratio, and so the loss, has no upper bound: this is one.
         cap = -advantages * dual_clip
         is_capped = (advantages < 0) & (loss > cap)
         loss = torch.where(is_capped, cap, loss)
@@ -226,6 +238,7 @@ def importance_weights(
     mask = response_mask.bool()
     log_ratio = torch.where(mask, policy_logprobs.detach() - rollout_logprobs.detach(), 0.0)
     if level == "sequence":
+        # A product of thousands of ratios: in logarithms, and clamped before the exponential.
         log_ratio = log_ratio.sum(-1, keepdim=True).expand_as(log_ratio)
     elif level != "token":
         raise ValueError(f"level must be 'token' or 'sequence', not {level!r}")
@@ -258,6 +271,7 @@ def sampled_divergences(
     mask = response_mask.bool()
     log_ratio = torch.where(mask, policy_logprobs.detach().double() - rollout_logprobs.detach().double(), 0.0)
     log_ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    # expm1(x) - x keeps the digits that exp(x) - 1 - x loses for small x.
     return 0.5 * log_ratio.square(), log_ratio.expm1() - log_ratio
 
 
@@ -276,7 +290,9 @@ def exact_divergences(
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, not {temperature}")
     rollout = rollout_logprobs.detach().double()
+    # Samplers return rounded log-probabilities, whose probabilities do not add up to 1 exactly.
     rollout = rollout - rollout.logsumexp(-1, keepdim=True)
+    # 0 log 0 is 0: a token that the sampler cannot draw adds nothing.
     is_drawable = rollout != -torch.inf
     logits = policy_logits.detach().double() / temperature
     if log_threshold is not None:
@@ -314,16 +330,18 @@ def error_bounds(
     """
     if horizon < 1:
         raise ValueError(f"horizon must be at least 1 token, not {horizon}")
-    given = [delta, max_token_tv, sequence_kl, sequence_tv, *(mean_token_tv or [])]
-    if any(value is not None and not value >= 0 for value in given):
-        raise ValueError(f"divergences cannot be negative: {given[:4]}")
+    divergences = [delta, max_token_tv, sequence_kl, sequence_tv, *(mean_token_tv or [])]
+    if any(value is not None and not value >= 0 for value in divergences):
+        raise ValueError(f"divergences cannot be negative: {divergences[:4]}")
     if mean_token_tv is not None and len(mean_token_tv) != horizon:
         raise ValueError(f"mean_token_tv needs one value for each of {horizon} tokens, not {len(mean_token_tv)}")
+    # Pinsker: total variation is at most the root of half the KL.
     pinsker = math.sqrt(delta / 2)
     eps = min(value for value in (max_token_tv, pinsker, 1.0) if value is not None)
     sequence_kl = min(horizon * delta, math.inf if sequence_kl is None else sequence_kl)
     sequence_tv = min(1.0, math.sqrt(sequence_kl / 2), math.inf if sequence_tv is None else sequence_tv)
     means = [eps] * horizon if mean_token_tv is None else mean_token_tv
+    # After t tokens the KL of the prefix is at most t times delta, and its total variation at most 1.
     marginal = math.fsum(min(1.0, math.sqrt(past * delta / 2)) for past in range(horizon))
     bounds = {
         "classical": 2 * horizon * (horizon - 1) * eps**2,
@@ -348,9 +366,11 @@ def _accept(
         if threshold is not None and not threshold >= 0:
             raise ValueError(f"a trust region threshold cannot be negative: {threshold}")
     accepted = torch.ones(len(mask), dtype=torch.bool, device=mask.device)
+    # amax of no tokens is an error.
     if mask.shape[1] == 0:
         return accepted
     if max_threshold is not None:
+        # NaN is not <= anything, so that a response with NaN is not accepted.
         accepted &= for_max.amax(-1) <= max_threshold
     if mean_threshold is not None:
         accepted &= for_mean.sum(-1) / mask.sum(-1).clamp_min(1) <= mean_threshold

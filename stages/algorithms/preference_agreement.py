@@ -1,4 +1,4 @@
-"""How far annotators agree with each other, with themselves and beyond chance; and scores with people's preferences.
+"""Measures how far annotators agree with each other, with themselves and beyond chance, and scores with preferences.
 
 Sources: Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), sections C and D; Kendall and
 Babington Smith, "On the method of paired comparisons" (1940), for circular triads. ImageReward (arXiv 2304.05977)
@@ -47,6 +47,7 @@ def pair_agreement(first: Ranks, second: Ranks) -> Share:
     points, pairs = 0.0, 0
     for one, other in combinations(sorted(set(first) & set(second)), 2):
         product = numpy.sign(first[one] - first[other]) * numpy.sign(second[one] - second[other])
+        # 1 alike, 0 opposite, 0.5 where one of them ties.
         points += (1 + float(product)) / 2
         pairs += 1
     return Share(points, pairs)
@@ -57,16 +58,17 @@ def agreement_with_others(tasks: Iterable[Mapping[str, Ranks]]) -> dict[str, Sha
 
     tasks: for each the rankings by annotator. An annotator who never shared a task has no pairs.
     """
-    found: dict[str, Share] = defaultdict(lambda: Share(0.0, 0))
+    shares: dict[str, Share] = defaultdict(lambda: Share(0.0, 0))
     for rankings in tasks:
-        for annotator, own in rankings.items():
+        for annotator, ranking in rankings.items():
             others = [ranks for name, ranks in rankings.items() if name != annotator]
-            shared = set(own).intersection(*others) if others else set()
+            # Only items that all have ranked: else the mean would be over different people from item to item.
+            shared = set(ranking).intersection(*others) if others else set()
             consensus = {item: sum(ranks[item] for ranks in others) / len(others) for item in shared}
-            task = pair_agreement(own, consensus)
-            before = found[annotator]
-            found[annotator] = Share(before.points + task.points, before.pairs + task.pairs)
-    return dict(found)
+            task = pair_agreement(ranking, consensus)
+            before = shares[annotator]
+            shares[annotator] = Share(before.points + task.points, before.pairs + task.pairs)
+    return dict(shares)
 
 
 def rank_consistency(ranks: Ranks, ratings: Mapping[str, float]) -> Share:
@@ -139,10 +141,12 @@ def hit_chance(scores: Sequence[float], is_wanted: Sequence[bool], k: int) -> fl
         raise ValueError(f"hit_chance needs k >= 1 and an image that is wanted: k={k}, {wanted.sum()} wanted")
     if k >= len(values):
         return 1.0
+    # The k-th highest score: those above it are in, those equal to it share the places that are left.
     edge = numpy.sort(values)[::-1][k - 1]
     if (wanted & (values > edge)).any():
         return 1.0
     tied, places = values == edge, k - int((values > edge).sum())
+    # All places go to unwanted ones in this share of the orders.
     return 1 - comb(int((tied & ~wanted).sum()), places) / comb(int(tied.sum()), places)
 
 
@@ -167,12 +171,12 @@ def rank_correlation(
     count = len(scores)
     weights = numpy.vstack([numpy.ones(count), generator.multinomial(count, numpy.full(count, 1 / count), size=draws)])
     ranked = [_ranked_means(weights, values) for values in (scores, wins)]
-    found = _correlations(*ranked)
-    drawn = found[1:][numpy.isfinite(found[1:])]
-    if not numpy.isfinite(found[0]) or not len(drawn):
+    correlations = _correlations(*ranked)
+    drawn = correlations[1:][numpy.isfinite(correlations[1:])]
+    if not numpy.isfinite(correlations[0]) or not len(drawn):
         return None
     low, high = numpy.quantile(drawn, [0.025, 0.975])
-    return Interval(float(found[0]), float(low), float(high))
+    return Interval(float(correlations[0]), float(low), float(high))
 
 
 def _ranked_means(weights: NDArray, values: NDArray) -> NDArray:

@@ -1,12 +1,12 @@
-"""A problem as words that do not depend on how it was typeset, and as quantities that do not depend on how they are
-written: equal words for equal problems.
+"""Reads a problem as words, whatever its typesetting, and as quantities, whatever their notation.
 
-`renamed_words` does not depend on the names of letters in formulas either: `$x+y$` and `$a+b$` are one.
+Equal problems have equal `problem_words`. `renamed_words` does not depend on the names of letters in formulas either:
+`$x+y$` and `$a+b$` are equal.
 
 `half an hour`, `30 minutes` and `0.5 hours` are one quantity. A rewording that keeps the problem keeps its quantities,
-and with them what they count or measure. Read are digits, number words, fractions in words and signs, dozens and the
-like, `twice`, percents, and a few units that are written in two ways (cents and dollars, hours and minutes, feet and
-inches). Deviation from arithmetic: a 1 is left out, because `a`, `one` and nothing at all are used alike.
+and with them what they count or measure. `quantities` reads digits, number words, fractions in words and signs, dozens
+and the like, `twice`, percents, and a few units that are written in two ways (cents and dollars, hours and minutes,
+feet and inches). Deviation from arithmetic: a 1 is left out, because `a`, `one` and nothing at all are used alike.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ _GREEK_NAMES = (
     "varphi chi psi omega"
 )
 _GREEK = frozenset(_GREEK_NAMES.split())
+# Ordinary text holds none of these, and the word pattern below keeps each as a word.
 _FIRST_LETTER = 0xE000
 """Of Unicode's private use area: what a renamed letter is written as."""
 MOST_LETTERS = 256
@@ -142,6 +143,7 @@ def fold_lookalikes(text: str) -> str:
 @lru_cache(maxsize=4096)
 def _folded(character: str) -> str:
     category = unicodedata.category(character)
+    # Zero-width and formatting characters, variation selectors and the grapheme joiner: a copy may hide behind them.
     if category == "Cf" or "\ufe00" <= character <= "\ufe0f" or character == "\u034f":
         return ""
     if category == "Nd":
@@ -149,6 +151,7 @@ def _folded(character: str) -> str:
     if category == "Pd":
         return "-"
     name = unicodedata.name(character, "")
+    # Small capitals have no entry in the table of confusables.
     if name.startswith("LATIN LETTER SMALL CAPITAL ") and len(letter := name.rpartition(" ")[2]) == 1:
         return letter.lower()
     return character.translate(_LOOKALIKES)
@@ -225,6 +228,8 @@ _PARTS = {
 }
 _GROUPS = {"hundred": 100, "thousand": 1000, "million": 10**6, "dozen": 12, "dozens": 12, "decade": 10, "decades": 10}
 _MULTIPLES = {"twice": 2, "double": 2, "doubled": 2, "thrice": 3, "triple": 3}
+# Factor into the smaller unit, for pairs that problems use side by side. Minutes, inches, metres and grams are 1 and
+# not listed; cents become dollars, because amounts are written in dollars.
 _UNITS = {
     **dict.fromkeys(("%", "percent", "cent", "cents"), 0.01),
     **dict.fromkeys(("hour", "hours"), 60),
@@ -233,6 +238,7 @@ _UNITS = {
     **dict.fromkeys(("km", "kilometer", "kilometers", "kg", "kilogram", "kilograms"), 1000),
 }
 _ORDINAL_ENDING = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b", re.IGNORECASE)
+# `half of an hour`, `3-inch`: passed over between a number and its unit.
 _INSIDE_QUANTITY = frozenset(["-", "a", "an", "of", "the"])
 WORDS_TO_NOUN = 4
 """Words after a quantity among which the one is looked for that says what it counts."""
@@ -255,7 +261,7 @@ def without_ordinal_endings(text: str) -> str:
 
 def quantities(words: Sequence[str]) -> list[Quantity]:
     """The quantities of a normalised text in order; 1 is left out."""
-    found: list[Quantity] = []
+    result: list[Quantity] = []
     place = 0
     while place < len(words):
         value, after = _value(words, place)
@@ -267,11 +273,14 @@ def quantities(words: Sequence[str]) -> list[Quantity]:
             unit += 1
         if unit < len(words):
             value *= _UNITS.get(words[unit], 1)
+        # 1/3 as a fraction and as 0.3333 are one quantity.
         value = round(value, 4)
+        # See the deviation above: `a`, `one` and nothing at all are used alike.
         if value != 1:
-            found.append(Quantity(value, tuple(_up_to_number(words[unit : unit + WORDS_TO_NOUN]))))
+            result.append(Quantity(value, tuple(_up_to_number(words[unit : unit + WORDS_TO_NOUN]))))
+        # After the number: the words behind it are read again.
         place = after
-    return found
+    return result
 
 
 def _up_to_number(words: Sequence[str]) -> list[str]:
@@ -292,6 +301,7 @@ def _value(words: Sequence[str], place: int) -> tuple[float | None, int]:
     if number is not None:
         return _counted(words, number, after)
     following = words[after] if after < len(words) else ""
+    # `a third of`; without the article `third` is an ordinal.
     if word in ("a", "an") and following in _PARTS:
         return 1 / _PARTS[following], after + 1
     if word == "half":
@@ -310,10 +320,12 @@ def _counted(words: Sequence[str], number: float, after: int) -> tuple[float, in
     divisor = _cardinal(following[1]) if following[0] == "/" and following[1] else None
     if divisor:
         number, after = number / divisor, after + 2
+    # `two thirds`, `one half`; but `3 third graders` are three.
     elif following[0] in _PARTS and (following[0].endswith("s") or following[0] == "half" or number == 1):
         number, after = number / _PARTS[following[0]], after + 1
     elif following[:2] == ["and", "a"] and following[2] in _PARTS:
         number, after = number + 1 / _PARTS[following[2]], after + 3
+    # `two hundred thousand` multiplies twice.
     while after < len(words) and words[after] in _GROUPS:
         number, after = number * _GROUPS[words[after]], after + 1
     return number, after

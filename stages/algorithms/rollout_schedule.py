@@ -1,21 +1,23 @@
-"""When rollouts begin and which of them a step trains on; and which replica hands its last trajectories to which.
+"""Admission control and repacking: which groups may begin, which of them the next step trains on, and which replica
+hands its last trajectories to which.
 
-Window: no group is trained on more than a window too late. A group that the weights of version `v` draw has the
-deadline `v + window`: the last step (from 0) that may train on it. One rule serves both decisions. With `steps_done`
-steps trained, the groups outstanding (begun, neither trained on nor left out) are feasible when for every step `d` at
-most `(d - steps_done + 1) * groups_per_step` of them have a deadline of `d` or before: then batches that take the
-earliest deadlines first meet them all. A group may be begun when all stay feasible with it, and a batch may be taken
-when all that it leaves behind stays feasible. So staleness is bounded by when work starts, and no finished group is
-ever thrown away for its age.
+Admission control bounds staleness to `window` steps. A group that the weights of version `v` generate has the deadline
+`v + window`: the last step (from 0) that may train on it. Outstanding groups have begun, and are neither trained on nor
+left out. With `steps_done` steps trained they are feasible when, for every step `d`, at most
+`(d - steps_done + 1) * groups_per_step` of them have a deadline of `d` or before. Batches that take the earliest
+deadlines first then meet them all. A group may begin when all stay feasible with it. A batch may be taken when all
+that it leaves behind stays feasible. So staleness is bounded by when work starts, and no finished group is discarded
+for its age.
 
-Batches take ready groups in the order in which they were begun. A younger one overtakes an older one that is not ready
+Batches take ready groups in the order in which they began. A younger group overtakes an older one that is not ready
 only as far as the rule allows: short responses are not learned first for more than the window.
 
-Source: pacing by issue as in AReaL (arXiv 2505.24298, section 5.1), order and window ours. The last step of the round
-is a deadline for all: nothing is begun that no step could train on, but for what takes the place of groups left out.
+Source: pacing by issue as in AReaL (arXiv 2505.24298, section 5.1); order and window are ours. The last step of the
+round is a deadline for all groups. So nothing begins that no step could train on, except replacements of groups that
+were left out.
 
-Repack: whole replicas come free for newer weights. Source: Laminar (arXiv 2510.12633), dynamic repack; no code of the
-authors is public.
+Repacking frees whole replicas for newer weights. Source: Laminar (arXiv 2510.12633), dynamic repack. The authors have
+published no code.
 Deviations:
 1. A replica that already is a destination is never emptied in the same plan. Moved on, the trajectories it was promised
    would have to move twice, and the load planned for them would be counted where they no longer are.
@@ -65,6 +67,7 @@ class ExperienceWindow:
 
     def deadline(self, version: int) -> float:
         """The last step that may train on what `version` draws."""
+        # Whatever the window, nothing is trained on after the round.
         last = self.steps - 1
         return last if self.window is None else min(version + self.window, last)
 
@@ -99,9 +102,11 @@ class ExperienceWindow:
 
     def next_batch(self) -> list[Hashable] | None:
         """The groups that the next step should train on, oldest first; None while the window has to wait for others."""
+        # The cheap test first; `_can_step` asks whether any batch at all would do.
         if self._ready < self.groups_per_step or not self._can_step():
             return None
         chosen: list[Hashable] = []
+        # The oldest ready groups, as issued; taken if what they leave behind can still be met.
         left = self._by_deadline.copy()
         for group, outstanding in self._outstanding.items():
             if outstanding.is_ready:
@@ -141,17 +146,21 @@ class ExperienceWindow:
             due += self._by_deadline[deadline]
             ready += self._ready_by_deadline[deadline]
             taken = min(ready, self.groups_per_step)
+            # What is due up to this deadline, less what the next batch can take of it, must fit in the steps that
+            # remain after it.
             if due - taken > max(0, deadline - self.steps_done) * self.groups_per_step:
                 return False
         return True
 
     def _earliest_deadlines(self) -> list[Hashable]:
+        # Chosen by deadline, returned in the order of issue, as `next_batch` promises.
         order = {group: place for place, group in enumerate(self._outstanding)}
         urgent = sorted(self.ready_groups(), key=lambda group: self._outstanding[group].deadline)
         return sorted(urgent[: self.groups_per_step], key=order.__getitem__)
 
     def _room(self, deadline: float) -> int:
         """Groups that may still be added with this deadline or before."""
+        # Groups with an earlier deadline need places before this one too.
         due = sum(count for step, count in self._by_deadline.items() if step <= deadline)
         return math.floor((deadline - self.steps_done + 1) * self.groups_per_step) - due
 
@@ -168,6 +177,7 @@ class ExperienceWindow:
         self._ready -= outstanding.is_ready
         self._ready_by_deadline[outstanding.deadline] -= outstanding.is_ready
         self._by_deadline[outstanding.deadline] -= 1
+        # Empty deadlines go, or the loops over deadlines would grow with the round.
         if not self._by_deadline[outstanding.deadline]:
             del self._by_deadline[outstanding.deadline], self._ready_by_deadline[outstanding.deadline]
 
@@ -211,11 +221,13 @@ def repack(replicas: Sequence[Replica], kv_capacity: float, batch_bound: int) ->
             for replica in replicas
             if replica.policy_version == version and _is_idle(replica, kv_capacity, batch_bound)
         ]
+        # Only within a version: a trajectory goes on with the weights that began it.
         moves += _best_fit(idle, kv_capacity, batch_bound)
     return moves
 
 
 def _is_idle(replica: Replica, kv_capacity: float, batch_bound: int) -> bool:
+    # A cache that still grows, or is full, belongs to a replica with work ahead.
     is_draining = replica.kv_used < min(kv_capacity, replica.previous_kv_used)
     return is_draining and 0 < replica.trajectories < batch_bound
 
@@ -236,9 +248,11 @@ def _best_fit(idle: Sequence[Replica], kv_capacity: float, batch_bound: int) -> 
             and trajectories[name] + source.trajectories <= batch_bound
         ]
         if fitting:
+            # The fullest that still fits leaves the emptier ones to be emptied themselves.
             destination = max(fitting, key=kv_used.__getitem__)
             kv_used[destination] += source.kv_used
             trajectories[destination] += source.trajectories
+            # Both sets together keep a replica from being source and destination (deviation 1).
             emptied.add(source.replica_id)
             filled.add(destination)
             moves.append(Move(source.replica_id, destination))

@@ -1,4 +1,4 @@
-"""Pictures of coloured shapes with a prompt, a renderer, and a detector that says how true a picture is.
+"""A world of coloured shapes: prompts, a renderer, and a detector that measures how true a picture is to its prompt.
 
 The small world of the laptop's text-to-image recipe: what people would judge by eye is known here, so that scorers,
 annotators and generators are measured against the truth.
@@ -7,9 +7,9 @@ Prompts: seven kinds, from easy to hard. `object`, `place`, `count`, `list`, `co
 checked object by object; `relation` cannot, which is what small scorers do not learn. No two prompts of `all_prompts`
 ask for the same scene, so that a split of prompts is a split of scenes.
 
-Truth: how true a picture is to a prompt and how clean it is, read from its pixels alone, whoever made it. Objects are
-found by colour, told apart by outline, and compared with what the prompt asks for. This is the laptop's stand-in for
-what people agree on; the weights are a choice, and every figure that a recipe reports as `truth` depends on it.
+Truth: how true a picture is to a prompt and how clean it is, computed from its pixels alone. Objects are located by
+colour, classified by outline, and compared with what the prompt asks for. This is the laptop's stand-in for what people
+agree on. The weights are a choice, and every figure that a recipe reports as `truth` depends on them.
 """
 
 from __future__ import annotations
@@ -136,6 +136,7 @@ def _is_first_wording(scene: Scene) -> bool:
     if scene.kind not in ("list", "relation"):
         return True
     first, second = (_number(item) for item in scene.items)
+    # Parity decides which wording is kept, so that each colour and shape comes first as often as second.
     return (first < second) == ((first + second) % 2 == 0)
 
 
@@ -157,10 +158,12 @@ def render(scene: Scene, seed: int) -> numpy.ndarray:
 
     UserError for a scene that does not fit: more than four objects, or places that leave no room.
     """
+    # The order of the draws below is part of what a seed means: boxes, ground, then a shade for each object.
     generator = numpy.random.default_rng(seed)
     wanted = [item for item in scene.items for _ in range(item.count)]
     boxes = _boxes(scene, wanted, generator)
     picture = numpy.empty((SIDE, SIDE, 3))
+    # The ground's brightness differs from picture to picture.
     picture[:] = numpy.add(BACKGROUND, generator.integers(-SHADE, SHADE + 1))
     for item, (left, top, side) in zip(wanted, boxes, strict=True):
         shade = generator.integers(-SHADE, SHADE + 1, size=3)
@@ -176,6 +179,7 @@ def shape_mask(shape: str, height: int, width: int) -> numpy.ndarray:
     if shape == "square":
         return numpy.ones((height, width), dtype=bool)
     if shape == "circle":
+        # Pixel centres within half the width of the middle.
         return (down - 0.5) ** 2 + (across - 0.5) ** 2 <= 0.25
     if shape == "triangle":
         # half a pixel wider than the lines through the corners, or small ones have no tip
@@ -201,10 +205,12 @@ def _boxes(scene: Scene, wanted: list[Item], generator: numpy.random.Generator) 
 
 def _start(third: float | None, side: int, generator: numpy.random.Generator) -> int:
     """First pixel of an object of that side along one axis: within a third of the picture, or anywhere."""
+    # One pixel of ground stays on every side.
     last = SIDE - side - 1
     if third is None:
         return int(generator.integers(1, last + 1))
     middle = 1 + third * (last - 1)
+    # Two pixels around the third's middle, less for large objects, which have less room.
     slack = min(2.0, (last - 1) / 4)
     low, high = max(1, round(middle - slack)), min(last, round(middle + slack))
     return int(generator.integers(low, high + 1))
@@ -213,6 +219,7 @@ def _start(third: float | None, side: int, generator: numpy.random.Generator) ->
 def _do_touch(boxes: list[tuple[int, int, int]]) -> bool:
     for number, (left, top, side) in enumerate(boxes):
         for other_left, other_top, other_side in boxes[:number]:
+            # At least one pixel between them: touching objects of one colour would be one patch.
             is_apart_across = left > other_left + other_side or other_left > left + side
             is_apart_down = top > other_top + other_side or other_top > top + side
             if not (is_apart_across or is_apart_down):
@@ -225,6 +232,7 @@ def _do_relate(scene: Scene, boxes: list[tuple[int, int, int]]) -> bool:
     if scene.relation is None:
         return True
     across, down = RELATIONS[scene.relation]
+    # `below` is `above` with the objects turned round.
     first, second = boxes if across + down > 0 else boxes[::-1]
     axis = 0 if across else 1
     return first[axis] + first[2] < second[axis]
@@ -287,9 +295,9 @@ def true_score(pixels: numpy.ndarray, prompt: str) -> TrueScore:
     scene = scene_of(prompt)
     if scene is None:
         raise ValueError(f"the shape world has no prompt {prompt!r}")
-    found, cleanness = found_objects(pixels)
-    alignment = _alignment(scene, found)
-    fidelity = float(numpy.sqrt(_wholeness(found) * cleanness))
+    seen, cleanness = found_objects(pixels)
+    alignment = _alignment(scene, seen)
+    fidelity = float(numpy.sqrt(_wholeness(seen) * cleanness))
     overall = ALIGNMENT_WEIGHT * alignment + (1 - ALIGNMENT_WEIGHT) * fidelity
     return TrueScore(overall, alignment, fidelity)
 
@@ -303,14 +311,17 @@ def found_objects(pixels: numpy.ndarray) -> tuple[list[FoundObject], float]:
     if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != numpy.uint8:
         raise ValueError(f"a picture is uint8[height, width, 3], not {pixels.dtype}{list(pixels.shape)}")
     height, width, _ = pixels.shape
+    # Row 0 is the ground, so that `nearest > 0` means an object.
     palette = numpy.array([BACKGROUND, *COLOURS.values()], dtype=numpy.float32)
     away = numpy.linalg.norm(pixels[:, :, None].astype(numpy.float32) - palette, axis=3)
     nearest = away.argmin(axis=2)
     clean = numpy.clip((DIRTY - away.min(axis=2)) / (DIRTY - CLEAN), 0, 1)
+    # The constant is for 24 x 24 pixels: larger pictures have larger specks.
     smallest = SMALLEST_OBJECT * height * width / SIDE**2
     patches = _patches(nearest)
     areas = numpy.bincount(patches.ravel(), minlength=height * width)
     is_object = (areas[patches] >= smallest) & (nearest > 0)
+    # Specks are dirt, however pure their colour.
     clean[~is_object & (nearest > 0)] = 0.0
     objects = []
     for patch in numpy.flatnonzero(areas >= smallest):
@@ -323,6 +334,7 @@ def found_objects(pixels: numpy.ndarray) -> tuple[list[FoundObject], float]:
         across, down = float(left + right) / 2 / width, float(top + bottom) / 2 / height
         objects.append(FoundObject(list(COLOURS)[colour - 1], overlaps, across, down, len(rows)))
     objects.sort(key=lambda one: -one.pixels)
+    # Ground is left out when it is clean, and counts as dirt when it is not.
     seen, dirt = float(clean[is_object].sum()), float((1 - clean).sum())
     return objects[:MOST_OBJECTS], seen / (seen + dirt) if objects else 0.0
 
@@ -333,6 +345,7 @@ def _patches(colours: numpy.ndarray) -> numpy.ndarray:
     Pixels that share a side hang together. Numpy alone: the stages that import this hide scipy, which loads slowly.
     """
     first = numpy.arange(colours.size).reshape(colours.shape)
+    # Pairs of neighbours, across and down, as two views of one array.
     edges = (
         ((slice(None), slice(1, None)), (slice(None), slice(None, -1))),
         ((slice(1, None), slice(None)), (slice(None, -1), slice(None))),
@@ -348,9 +361,7 @@ def _patches(colours: numpy.ndarray) -> numpy.ndarray:
             return first
 
 
-@cache
-def _outline(shape: str, height: int, width: int) -> numpy.ndarray:
-    return shape_mask(shape, height, width)
+_outline = cache(shape_mask)
 
 
 def _overlap(mask: numpy.ndarray, shape: str) -> float:
@@ -358,22 +369,21 @@ def _overlap(mask: numpy.ndarray, shape: str) -> float:
     return float((mask & outline).sum() / (mask | outline).sum())
 
 
-def _wholeness(found: list[FoundObject]) -> float:
+def _wholeness(seen: list[FoundObject]) -> float:
     """Mean over the objects, by their pixels, of how well they fill an outline; 0 for an empty picture."""
-    if not found:
+    if not seen:
         return 0.0
-    whole = [
-        min(1.0, max(0.0, (max(one.shape_overlaps.values()) - UNLIKE) / (SQUARE_ENOUGH - UNLIKE))) for one in found
-    ]
-    return float(numpy.average(whole, weights=[one.pixels for one in found]))
+    whole = [min(1.0, max(0.0, (max(one.shape_overlaps.values()) - UNLIKE) / (SQUARE_ENOUGH - UNLIKE))) for one in seen]
+    return float(numpy.average(whole, weights=[one.pixels for one in seen]))
 
 
-def _alignment(scene: Scene, found: list[FoundObject]) -> float:
+def _alignment(scene: Scene, seen: list[FoundObject]) -> float:
     """Share of what was asked for that is there, less what was not, and how well its places or relation hold."""
     wanted = [item for item in scene.items for _ in range(item.count)]
-    matches = _matches(wanted, found)
+    matches = _matches(wanted, seen)
     likeness = [0.0 if match is None else _likeness(item, match) for item, match in zip(wanted, matches, strict=True)]
-    objects = sum(likeness) / max(len(wanted), len(found))
+    # Too many objects cost as much as too few.
+    objects = sum(likeness) / max(len(wanted), len(seen))
     arrangement = _arrangement(scene, wanted, matches)
     if arrangement is None:
         return objects
@@ -401,13 +411,15 @@ def _closeness(item: Item, one: FoundObject) -> float:
     return sum(held) / len(held)
 
 
-def _matches(wanted: list[Item], found: list[FoundObject]) -> list[FoundObject | None]:
+def _matches(wanted: list[Item], seen: list[FoundObject]) -> list[FoundObject | None]:
     """An object of the picture for each one asked for, the likest first; None where none is left or like it."""
     pairs = sorted(
         (
+            # The likeness first; the place decides between equals. Then the order of the lists, so that the result is
+            # unique.
             (-_likeness(item, one) - 0.1 * _closeness(item, one), place, number)
             for place, item in enumerate(wanted)
-            for number, one in enumerate(found)
+            for number, one in enumerate(seen)
             if _likeness(item, one) > 0
         )
     )
@@ -415,7 +427,7 @@ def _matches(wanted: list[Item], found: list[FoundObject]) -> list[FoundObject |
     for _, place, number in pairs:
         if place not in matches and number not in matches.values():
             matches[place] = number
-    return [found[matches[place]] if place in matches else None for place in range(len(wanted))]
+    return [seen[matches[place]] if place in matches else None for place in range(len(wanted))]
 
 
 def _arrangement(scene: Scene, wanted: list[Item], matches: list[FoundObject | None]) -> float | None:
@@ -426,7 +438,9 @@ def _arrangement(scene: Scene, wanted: list[Item], matches: list[FoundObject | N
         first, second = matches
         across, down = RELATIONS[scene.relation]
         ahead = across * (second.across - first.across) + down * (second.down - first.down)
+        # A relation between the wrong objects is worth as much as the worse of them.
         sure = min(_likeness(item, match) for item, match in zip(wanted, matches, strict=True))
+        # Full marks from a quarter of the picture on, 0 for level or reversed.
         return sure * float(numpy.clip(ahead / 0.25, 0.0, 1.0))
     placed = [(item, match) for item, match in zip(wanted, matches, strict=True) if item.place]
     if not placed:
@@ -458,6 +472,7 @@ def changed_scenes(scene: Scene) -> list[Scene]:
     if places in OPPOSITE_PLACES:
         first, second = scene.items
         turned.append(replace(scene, items=(replace(second, place=first.place), replace(first, place=second.place))))
+    # A change may be worded otherwise in `all_prompts`, or not be there at all.
     known = {_meaning(one): one for one in all_prompts().values()}
     return [known[_meaning(one)] for one in [*items, *relations, *turned] if _meaning(one) in known]
 

@@ -35,8 +35,9 @@ def contrastive_loss(
     log(texts) and log(images), halved and summed, where all vectors are equal.
     """
     similarity = images @ texts.T / temperature
-    own = torch.arange(len(images), device=images.device)
-    return (cross_entropy(similarity, own) + cross_entropy(similarity[:, : len(images)].T, own)) / 2
+    # Image i belongs to text i; texts beyond the number of images are negatives for all of them.
+    partner = torch.arange(len(images), device=images.device)
+    return (cross_entropy(similarity, partner) + cross_entropy(similarity[:, : len(images)].T, partner)) / 2
 
 
 def matching_loss(logits: Float[Tensor, "images captions 2"]) -> Float[Tensor, ""]:
@@ -45,6 +46,7 @@ def matching_loss(logits: Float[Tensor, "images captions 2"]) -> Float[Tensor, "
     The own caption weighs as much as all the others together. log 2 where the logits are equal.
     """
     logprobs = logits.log_softmax(-1)
+    # Two means, so that the one match weighs as much as all the mismatches.
     return -(logprobs[:, 0, 1].mean() + logprobs[:, 1:, 0].mean()) / 2
 
 
@@ -57,10 +59,12 @@ def pairwise_ranking_loss(
     weights: of the pairs in that mean; None is 1 for each. log 2 for equal scores; 0 with a zero gradient without
     pairs. Finite for any finite difference.
     """
+    # softplus(-d) is -log sigmoid(d), finite for any difference.
     losses = torch.nn.functional.softplus(worse - better)
     if weights is None:
         return losses.sum() / max(len(better), 1)
     total = float(weights.sum())
+    # Weights that are all 0 give a loss of 0, not 0/0.
     return (losses * weights).sum() / (total or 1.0)
 
 
@@ -100,6 +104,7 @@ def drawn_with_gradient(latents: Tensor, timesteps: Sequence[int], gradient_step
     """
     if not 1 <= gradient_steps <= len(timesteps):
         raise ValueError(f"gradient_steps {gradient_steps} must lie in 1..{len(timesteps)}")
+    # Only the last steps keep their activations: memory grows with the steps that have a gradient.
     free = len(timesteps) - gradient_steps
     with torch.no_grad():
         for timestep in timesteps[:free]:
@@ -121,5 +126,6 @@ def diffusion_preference_loss(
     Errors are mean squares over an image, both images of a pair noised alike. `beta` is the released code's, which
     holds the number of timesteps and the weight of each (2,000 to 5,000 for Stable Diffusion).
     """
+    # Negative where the policy denoises the preferred image better, relative to its reference, than the other one.
     gained = (better_errors - reference_better_errors) - (worse_errors - reference_worse_errors)
     return -logsigmoid(-0.5 * beta * gained)

@@ -1,8 +1,8 @@
 """Log-probability, entropy and sum of squared probabilities of sampled tokens, straight from hidden states.
 
 The tensor [batch, tokens, vocab] never exists. The forward pass holds the logits of `chunk_tokens` tokens at a time
-and keeps a few numbers a token; the backward pass recomputes the logits in tiles and turns each tile into its share
-of both gradients while it is still in the cache.
+and keeps a few numbers a token. The backward pass recomputes the logits in tiles, and turns each tile into its share of
+both gradients while it is still in the cache.
 
 Sources: chunked recomputation as in Liger-Kernel (arXiv 2410.10989) and Cut Cross-Entropy (arXiv 2411.09009);
 sum of squared probabilities for the optimal token baseline (arXiv 2602.07078; verl `calculate_sum_pi_squared`);
@@ -20,8 +20,8 @@ Deviations:
    and may drop the token or the response.
 2. Positions whose incoming gradients are all zero (padding, clipped tokens, groups without signal) are left out of
    the backward pass. The result is the same to the last bit of rounding, sooner.
-3. In the backward pass S is cut a few roundings lower (BORDER_ROUNDINGS), so that a token on the border, such as the
-   likeliest one at a threshold of 0, is not lost to the rounding of the recomputed logits.
+3. In the backward pass S is cut a few roundings lower (BORDER_ROUNDINGS). Otherwise the rounding of the recomputed
+   logits could lose a token on the border, such as the likeliest one at a threshold of 0.
 4. The threshold of the paper could not be read; e^-13 is a recollection. It has no default here.
 """
 
@@ -36,7 +36,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 PerToken = Float[Tensor, "batch tokens"]
+# Roundings between the logits of the forward pass and those that the backward pass recomputes (deviation 3).
 BORDER_ROUNDINGS = 4
+# Columns of the head in one product on a CPU (`_product`).
 PRODUCT_COLUMNS = 1024
 # exp(x) is taken as exp2(x log2 e): a third of the time of torch.exp on a CPU, and as quick where the result is
 # denormal, where torch.exp takes 36 times as long (most of the vocabulary of a confident policy).
@@ -83,6 +85,7 @@ def token_statistics(
         raise ValueError(f"log_threshold must be at most 0, not {log_threshold}: it is log(p / p_max)")
     if chunk_tokens is not None and chunk_tokens < 1:
         raise ValueError(f"chunk_tokens must be at least 1, not {chunk_tokens}")
+    # Under autocast the hidden states may be wider than the head.
     flat = hidden.reshape(-1, hidden.shape[-1]).to(head_weight.dtype)
     chunk_tokens = chunk_tokens or _usual_chunk_tokens(flat, len(head_weight))
     *statistics, outside = _TokenStatistics.apply(
@@ -96,8 +99,10 @@ def token_statistics(
 class _TokenStatistics(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, head_weight, token_ids, temperature, log_threshold, chunk_tokens):
+        # A statistic that the loss does not use then has no gradient at all, and its part of the work is left out.
         ctx.set_materialize_grads(False)
         ctx.temperature, ctx.is_pruned, ctx.chunk_tokens = (temperature, log_threshold is not None, chunk_tokens)
+        # Autocast would cast the results back and forth: types are chosen here.
         with torch.autocast(hidden.device.type, enabled=False):
             results = _forward(hidden, head_weight, token_ids, temperature, log_threshold, chunk_tokens)
         logprobs, entropy, sum_squared_probs, log_total, border, outside = results
@@ -125,14 +130,17 @@ def _forward(
     tokens, vocab = len(hidden), len(head_weight)
     precision = _precision(hidden)
     chunk = max(1, min(chunk_tokens, tokens))
+    # Rows of one block; a chunk may be smaller.
     block = max(1, min(_block_elements(hidden) // vocab, chunk))
     logits = hidden.new_empty(chunk, vocab)
     kernels = _kernels(hidden)
+    # Allocated once and used for every block.
     scratch = torch.empty(0 if kernels else block, vocab, dtype=precision, device=hidden.device)
     results = [torch.empty(tokens, dtype=precision, device=hidden.device) for _ in range(5)]
     results.append(torch.zeros(tokens, dtype=torch.bool, device=hidden.device))
     for start in range(0, tokens, chunk):
         stop = min(start + chunk, tokens)
+        # The only place where logits are held: a chunk of them, overwritten by the next.
         _product(hidden[start:stop], head_weight, logits[: stop - start])
         if kernels is not None:
             kernels.row_statistics(
@@ -168,22 +176,27 @@ def _row_statistics(
 ) -> tuple[Tensor, ...]:
     """The six results of `_forward` for a block of rows, each (rows, 1). Overwrites `logits` and `weights`."""
     top = logits.amax(-1, keepdim=True)
+    # Before the temperature divides, as the kernel does: see there.
     logits.sub_(top)
     if temperature != 1:
         logits.div_(temperature)
         top = top / temperature
+    # Before exp2 overwrites them.
     chosen = logits.gather(-1, token_ids)
     is_unsafe = None if log_threshold is None else logits < log_threshold
     torch.exp2(logits.mul_(LOG2_E), out=weights)
     if is_unsafe is None:
         border, outside = torch.full_like(top, -torch.inf), torch.zeros_like(chosen, dtype=torch.bool)
     else:
+        # Relative to the logit: its rounding grows with its size.
         slack = BORDER_ROUNDINGS * torch.finfo(top.dtype).eps * top.abs().clamp_min(1.0)
         border, outside = top + log_threshold - slack, chosen < log_threshold
+        # The sampled token stays, wherever it lies (deviation 1).
         weights.masked_fill_(is_unsafe, 0.0).scatter_(-1, token_ids, chosen.exp())
     total = weights.sum(-1, keepdim=True)
     log_total = total.log()
     sum_squared_probs = (torch.linalg.vector_norm(weights, dim=-1, keepdim=True) / total).square()
+    # H = log Z - sum(p z), with z in units of log 2 here.
     entropy = log_total - logits.mul_(weights).sum(-1, keepdim=True) / (LOG2_E * total)
     return chosen - log_total, entropy, sum_squared_probs, top + log_total, border, outside
 
@@ -210,14 +223,17 @@ class _Rows(NamedTuple):
 
 def _backward(ctx, grad_logprobs, grad_entropy, grad_sum_squared) -> tuple[Tensor | None, Tensor | None]:
     hidden, head_weight, token_ids, entropy, sum_squared_probs, log_total, border = ctx.saved_tensors
+    # Only the other statistics are used: a zero keeps one path below.
     if grad_logprobs is None:
         grad_logprobs = torch.zeros_like(entropy)
     slopes = [
         None if grad is None else grad / ctx.temperature for grad in (grad_logprobs, grad_entropy, grad_sum_squared)
     ]
     rows = _Rows(hidden, token_ids, entropy, sum_squared_probs, log_total, border, *slopes)
+    # Deviation 2: in an RL batch many positions are padding or have no advantage.
     is_active = torch.stack([slope != 0 for slope in slopes if slope is not None]).any(0)
     active = is_active.nonzero()[:, 0]  # the one place where the host waits for a GPU: how many there are
+    # No copy of the rows where all of them count.
     if len(active) == len(is_active):
         active = None
     else:
@@ -240,12 +256,14 @@ def _accumulate(rows: _Rows, head_weight: Tensor, ctx, grad_hidden: Tensor | Non
     The vocabulary is the outer loop: each tile of the head and of its gradient then passes through memory once.
     """
     tokens, (vocab, width) = len(rows.hidden), head_weight.shape
+    # Never more than the forward pass may hold.
     elements = min(_tile_elements(head_weight), ctx.chunk_tokens * vocab)
     tile_tokens = max(1, min(tokens, _tile_tokens(head_weight), elements))
     tile_vocab = max(1, min(vocab, elements // tile_tokens))
     precision = _precision(head_weight)
     is_exact, kernels = precision == head_weight.dtype, _kernels(head_weight)
     logits = head_weight.new_empty(tile_tokens * tile_vocab)
+    # A bfloat16 head: its gradient is summed in float32 and rounded once.
     scratch = torch.empty(tile_vocab, width, dtype=precision, device=head_weight.device) if not is_exact else None
     for low in range(0, vocab, tile_vocab):
         high = min(low + tile_vocab, vocab)
@@ -284,12 +302,14 @@ def _logit_gradient(logits: Tensor, rows: _Rows, low: int, temperature: float, i
     """Gradient with respect to hidden @ head.T for the tile whose first vocabulary id is `low`, in place."""
     if temperature != 1:
         logits.div_(temperature)
+    # The sampled token's column in this tile, if it is here.
     column = rows.token_ids - low
     is_here = (column >= 0) & (column < logits.shape[1])
     column = column.clamp(0, logits.shape[1] - 1)[:, None]
     is_unsafe = None
     if is_pruned:
         is_unsafe = logits < rows.border[:, None]
+        # The sampled token is a member at its own position; elsewhere `column` is clamped and must change nothing.
         is_unsafe.scatter_(-1, column, is_unsafe.gather(-1, column) & ~is_here[:, None])
     logits.sub_(rows.log_total[:, None])  # log-probabilities
     factor = _factor(logits, rows)
@@ -306,6 +326,7 @@ def _factor(logprobs: Tensor, rows: _Rows) -> Tensor:
     if rows.slope_entropy is not None:
         factor = factor - rows.slope_entropy[:, None] * (logprobs + rows.entropy[:, None])
     if rows.slope_sum_squared is not None:
+        # p - Q; the caller takes p again afterwards, in place.
         excess = (logprobs * LOG2_E).exp2() - rows.sum_squared_probs[:, None]
         factor = factor + 2 * rows.slope_sum_squared[:, None] * excess
     return factor
@@ -334,6 +355,7 @@ def _kernels(tensor: Tensor) -> ModuleType | None:
 
 def _usual_chunk_tokens(hidden: Tensor, vocab: int) -> int:
     """Enough tokens that reading the head once a chunk costs little beside the product, but never most of them."""
+    # In float32: 1 GiB on a GPU, 128 MiB on a CPU.
     elements = 1 << 28 if hidden.is_cuda else 1 << 25
     return max(1, min(elements // vocab, max(64, len(hidden) // 8)))
 
@@ -375,5 +397,6 @@ def pruned_logprobs(
     chosen = token_ids[..., None]
     is_safe = safe_vocabulary(logits.detach(), log_threshold)
     outside = ~is_safe.gather(-1, chosen)[..., 0]
+    # Gradients reach the logits of members only.
     kept = torch.where(is_safe.scatter(-1, chosen, True), logits, -torch.inf)
     return logits.gather(-1, chosen)[..., 0] - kept.logsumexp(-1), outside

@@ -34,6 +34,7 @@ def row_statistics(
     max(1, |largest logit|) is how much lower than the safe vocabulary's edge the border lies.
     """
     rows, vocab = logits.shape
+    # One program for each row: a row is read in blocks, and nothing of it is written back.
     _row_statistics_kernel[(rows,)](
         logits,
         token_ids,
@@ -72,6 +73,7 @@ def logit_gradient_(
         log_total,
         entropy,
         sum_squared_probs,
+        # Triton wants a pointer for each argument. Those that the flags switch off are never read.
         log_total if border is None else border,
         slope_logprob,
         slope_logprob if slope_entropy is None else slope_entropy,
@@ -107,12 +109,14 @@ def _row_statistics_kernel(
     IS_PRUNED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    # 64 bits: rows times vocabulary exceeds 2^31.
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * stride
     token = tl.load(token_ids + row)
     chosen = tl.load(start + token).to(tl.float32)
     columns = tl.arange(0, BLOCK)
     top = LOWEST
+    # The border depends on the maximum, so a first pass finds it.
     if IS_PRUNED:
         for first in range(0, vocab, BLOCK):
             inside = first + columns < vocab
@@ -127,10 +131,12 @@ def _row_statistics_kernel(
         inside = first + columns < vocab
         z = tl.load(start + first + columns, mask=inside, other=-float("inf"))
         z = z.to(tl.float32)
+        # Online softmax: when the maximum rises, what was summed so far is scaled down by the drop.
         if not IS_PRUNED:
             higher = tl.maximum(top, tl.max(z, 0))
             drop = (top - higher) * inverse_temperature
             scale = tl.exp(drop)
+            # Each of the summed logits falls by `drop`, so their weighted sum falls by total times drop.
             weighted = (weighted + total * drop) * scale
             total *= scale
             squared *= scale * scale
@@ -140,6 +146,7 @@ def _row_statistics_kernel(
         if IS_PRUNED:
             weight = tl.where((below < log_threshold) & (first + columns != token), 0.0, weight)
         total += tl.sum(weight, 0)
+        # 0 times minus infinity would be NaN.
         weighted += tl.sum(tl.where(weight == 0.0, 0.0, weight * below), 0)
         squared += tl.sum(weight * weight, 0)
     log_total = tl.log(total)

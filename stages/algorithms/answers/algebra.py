@@ -5,8 +5,12 @@ primes, and what has no rule here (`sin` of a form, a root of a sum), which is o
 are equal. Two forms without opaque atoms that differ are different expressions: roots of primes are linearly
 independent over the rationals (Besicovitch 1940), and variables are free; of pi and e it is assumed.
 
-Everything is bounded: terms, exponents, and bits of a coefficient; beyond, UnreadableError. Roots are taken only
-where no sign is in doubt: of positive numbers, of a single variable (x^{1/2}), never sqrt(x^2) = x.
+Terms, exponents and bits of a coefficient are bounded: beyond a bound there is an UnreadableError, and `evaluation`
+compares values instead. Roots are taken only where no sign is in doubt: of positive numbers, of a single variable
+(x^{1/2}), never sqrt(x^2) = x.
+
+Read `canonical_form` and `are_equal` first. Below them: arithmetic of forms (`_add`, `_multiply`, `_power`), its
+bounds (`_bounded*`), prime factors, matrices.
 """
 
 from __future__ import annotations
@@ -18,12 +22,19 @@ from math import ceil, comb, factorial, floor, gcd, lcm
 
 from stages.algorithms.answers.latex import Node, UnreadableError, signed
 
+# The bounds below are chosen, not derived. With them a hostile formula is given up within a second: test_algebraic.py
+# tries sixteen.
 MAX_BITS = 4_000
+# (x+y+z)^15 has 136 terms and is worked out, (x+y+z)^16 is not; the square of a sum of 60 letters would have 1,830.
 _MAX_TERMS = 150
 _MAX_COST = 5_000
 """Products of two terms that building one form may take: some 0.2 s with coefficients of the longest kind."""
+# Of a sum, which is multiplied out. A single term may have its square as exponent: x^{2020} stays one term.
 _MAX_EXPONENT = 60
+# 500! has 3,768 bits, so it still fits `MAX_BITS`.
 _MAX_FACTORIAL = 500
+# The name of an opaque atom holds the form inside it, so that nested roots make it longer at each level. A longer name
+# is replaced by its hash.
 _MAX_KEY_CHARACTERS = 200
 Monomial = tuple[tuple[str, Fraction], ...]
 Polynomial = dict[Monomial, Fraction]
@@ -53,6 +64,8 @@ class Form:
 
 def canonical_form(node: Node) -> Form:
     """The form of an expression; UnreadableError where it has none or would be too large."""
+    # The heads that are missing here (`text`, `based`, `sequence`, `operator` ...) are no numbers: a word times two has
+    # no form.
     head = node.head
     if head == "number":
         return _constant(node.first)
@@ -77,15 +90,26 @@ def canonical_form(node: Node) -> Form:
     if head == "percent":
         return _multiply(canonical_form(node.first), _constant(Fraction(1, 100)))
     if head == "degree":
+        # An angle in degrees is a number of radians, so that 90^\circ equals \frac{\pi}{2}.
         return _multiply(canonical_form(node.first), _multiply(_atom("pi"), _constant(Fraction(1, 180))))
     raise UnreadableError(f"no algebra of {head}")
 
 
+def known_form(node: Node) -> Form | None:
+    """`canonical_form`, or None where there is none."""
+    try:
+        return canonical_form(node)
+    except UnreadableError:
+        return None
+
+
 def are_equal(first: Form, second: Form) -> bool | None:
     """True or False where that is proven; None where an opaque atom leaves it open."""
+    # a/b = c/d is checked as ad - cb = 0: forms are not reduced, so that (x^2-1)/(x-1) and x+1 differ as written.
     difference = _combine(_times(first.top, second.bottom), _times(second.top, first.bottom), -1)
     if not difference:
         return True
+    # sin(2x) and 2 sin x cos x differ as forms though they are equal: an opaque atom may hide an identity.
     return False if first.is_transparent and second.is_transparent else None
 
 
@@ -102,6 +126,7 @@ def are_proportional(first: Form, second: Form) -> Fraction | None:
 
 def rational_value(form: Form) -> Fraction | None:
     """The number that a form is, None when it is not rational."""
+    # A denominator of several terms is not divided out, although (1+\sqrt2)/(1+\sqrt2) is 1.
     if form.bottom != _ONE or any(monomial for monomial in form.top):
         return None
     return form.top.get((), Fraction(0))
@@ -131,6 +156,7 @@ def _atom(name: str, exponent: Fraction = Fraction(1), is_transparent: bool = Tr
 
 def _opaque(*parts: str) -> Form:
     name = " ".join(("opaque", *parts))
+    # Equal names must mean equal atoms: a cryptographic hash keeps that, a cut name would not.
     if len(name) > _MAX_KEY_CHARACTERS:
         name = "opaque " + hashlib.blake2b(name.encode()).hexdigest()
     return _atom(name, is_transparent=False)
@@ -163,6 +189,7 @@ def _form(top: Polynomial, bottom: Polynomial, first: Form, second: Form) -> For
     cost = first.cost + second.cost + terms
     if cost > _MAX_COST:
         raise UnreadableError("too much work")
+    # 1/(2x) becomes x^{-1}/2: then most forms have the denominator 1 and compare term by term.
     if len(bottom) == 1 and bottom is not _ONE:
         [(monomial, value)] = bottom.items()
         inverse = {tuple((atom, -power) for atom, power in monomial): 1 / value}
@@ -184,6 +211,7 @@ def _combine(first: Polynomial, second: Polynomial, sign: int) -> Polynomial:
 def _times(first: Polynomial, second: Polynomial) -> Polynomial:
     if first is _ONE or second is _ONE:
         return second if first is _ONE else first
+    # Checked before the product is made: `_form` would see the cost only afterwards.
     if len(first) * len(second) > _MAX_COST:
         raise UnreadableError("large product")
     product: Polynomial = {}
@@ -212,10 +240,13 @@ def _reduce(powers: dict[str, Fraction]) -> tuple[Monomial, Fraction]:
     factor = Fraction(1)
     for atom, power in list(powers.items()):
         if atom.startswith("prime "):
+            # Powers of a prime stay in [0, 1): 8^{1/2} is 2 times 2^{1/2}, and 2^{-1/2} is 2^{1/2} / 2, the form in
+            # which \frac{1}{\sqrt2} equals \frac{\sqrt2}{2}.
             whole = power.numerator // power.denominator
             factor *= _bounded_power(Fraction(int(atom[6:])), whole)
             powers[atom] = power - whole
         elif atom == "i" and power.denominator == 1:
+            # i^0, i^1, i^2, i^3; an odd power leaves one i.
             factor *= (1, 1, -1, -1)[power.numerator % 4]
             powers[atom] = Fraction(power.numerator % 2)
         elif abs(power) > _MAX_EXPONENT * _MAX_EXPONENT:
@@ -229,11 +260,13 @@ def _power(base: Form, exponent_node: Node) -> Form:
     if exponent is None:
         return _opaque("power", _key(base), _key(exponent_form))
     if not base.top:
+        # 0^0 too is left undefined.
         if exponent <= 0:
             raise UnreadableError("a power of zero")
         return base
     if exponent.denominator == 1:
         return _integer_power(base, exponent.numerator)
+    # A root of a quotient with several terms below would need its sign.
     if base.bottom != _ONE:
         return _opaque("power", _key(base), str(exponent))
     return _root_power(base, exponent)
@@ -242,6 +275,7 @@ def _power(base: Form, exponent_node: Node) -> Form:
 def _integer_power(base: Form, exponent: int) -> Form:
     if exponent < 0:
         base, exponent = _form(base.bottom, base.top, base, base), -exponent
+    # One term is raised in one step, so that 2^{1000} and x^{2020} cost nothing.
     if len(base.top) == 1 and base.bottom is _ONE:
         [(monomial, value)] = base.top.items()
         merged, factor = _reduce({atom: power * exponent for atom, power in monomial})
@@ -257,6 +291,7 @@ def _integer_power(base: Form, exponent: int) -> Form:
 
 def _root_power(base: Form, exponent: Fraction) -> Form:
     """`base` to a fraction: roots of the number in front, times a root of the rest."""
+    # \sqrt{8+4\sqrt3} is 2\sqrt{2+\sqrt3}: the common factor comes out first, so that both have one opaque root.
     content = _content(base.top)
     if len(base.top) == 1:
         [(monomial, value)] = base.top.items()
@@ -269,6 +304,7 @@ def _root_power(base: Form, exponent: Fraction) -> Form:
         return outside
     if len(rest) == 1:
         [monomial] = rest
+        # \sqrt{x} keeps its atom as x^{1/2}. \sqrt{x^2} does not become x, which is false for negative x.
         is_simple = len(monomial) == 1 and (monomial[0][1] == 1 or _is_number(monomial[0][0]))
         if all(_is_number(atom) and atom != "i" for atom, _ in monomial) or (is_simple and monomial[0][0] != "i"):
             merged, factor = _reduce({atom: power * exponent for atom, power in monomial})
@@ -278,6 +314,7 @@ def _root_power(base: Form, exponent: Fraction) -> Form:
 
 def _negative_root(base: Form, exponent: Fraction) -> Form:
     """The square root of a negative number is imaginary, an odd root real (school, not the principal value)."""
+    # \sqrt[4]{-1} has several values, none of them the school's. Whether \sqrt{-x} is real depends on x.
     if variables(base.top) or (exponent.denominator % 2 == 0 and exponent.denominator != 2):
         raise UnreadableError("a root of a negative term")
     positive = _root_power(_multiply(base, _constant(Fraction(-1))), exponent)
@@ -306,6 +343,7 @@ def _number_root(value: Fraction, exponent: Fraction) -> Form:
 
 def _call(node: Node) -> Form:
     name, *arguments = node.parts
+    # Nothing is known of f, not even where it is defined: f(x) beside f(x) is left to the comparison of texts.
     if name.startswith("unknown"):
         raise UnreadableError("a function that nothing is known about")
     forms = [canonical_form(argument) for argument in arguments]
@@ -320,6 +358,7 @@ def _call(node: Node) -> Form:
         return _constant(Fraction(_OF_RATIONALS[name](*values)))  # type: ignore[arg-type]
     if name in ("factorial", "binom") and all(value is not None and value.denominator == 1 for value in values):
         integers = [value.numerator for value in values if value is not None]
+        # 500!! is a factorial of a factorial: the inner one is beyond this bound.
         if not all(0 <= integer <= _MAX_FACTORIAL for integer in integers):
             raise UnreadableError("large factorial")
         return _constant(Fraction(factorial(*integers) if name == "factorial" else comb(*integers)))
@@ -327,6 +366,7 @@ def _call(node: Node) -> Form:
 
 
 def _bounded_power(value: Fraction, exponent: int) -> Fraction:
+    # Checked before the power is taken: 9^{99999} must not be computed to be found too long.
     bits = max(value.numerator.bit_length(), value.denominator.bit_length())
     if value not in (1, -1) and bits * abs(exponent) > MAX_BITS:
         raise UnreadableError("large power")
@@ -345,26 +385,30 @@ def _bounded_terms(polynomial: Polynomial) -> Polynomial:
     return polynomial
 
 
+# Trial division by at most 500 numbers: what is left below 1,000^2 is then a prime. \sqrt{1000003} is therefore opaque
+# to the algebra and compared by its value.
 _LARGEST_DIVISOR = 1_000
 
 
 def prime_factors(value: int) -> dict[int, int]:
     """How often each prime divides `value`; UnreadableError where two factors above 1,000 may be left."""
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     divisor = 2
     while divisor * divisor <= value and divisor < _LARGEST_DIVISOR:
         while value % divisor == 0:
-            found[divisor] = found.get(divisor, 0) + 1
+            counts[divisor] = counts.get(divisor, 0) + 1
             value //= divisor
         divisor += 1 if divisor == 2 else 2
     if value >= _LARGEST_DIVISOR**2:
         raise UnreadableError("a root of a large number")
     if value > 1:
-        found[value] = found.get(value, 0) + 1
-    return found
+        counts[value] = counts.get(value, 0) + 1
+    return counts
 
 
+# Products of two entries in one matrix product: 3 x 3 by 3 x 4 is allowed.
 _MAX_ENTRIES = 36
+# A determinant of four rows has 24 products of four entries.
 _LARGEST_DETERMINANT = 3
 _MAX_PARTS = 400
 """Parts of one entry: products of products, and determinants of determinants, would double it each time."""
@@ -373,7 +417,7 @@ Rows = tuple[tuple[Node, ...], ...]
 
 def holds_matrix(node: Node) -> bool:
     """True where a matrix stands in it."""
-    return node.head == "matrix" or any(holds_matrix(part) for part in node.parts if isinstance(part, Node))
+    return node.head == "matrix" or any(map(holds_matrix, node.children))
 
 
 def computed(node: Node) -> Node:
@@ -383,7 +427,7 @@ def computed(node: Node) -> Node:
     """
     if node.head == "matrix" or not holds_matrix(node):
         return node
-    parts = [computed(part) for part in node.parts if isinstance(part, Node)]
+    parts = list(map(computed, node.children))
     if node.head not in ("add", "multiply"):
         raise UnreadableError("a matrix in an expression")
     join = _matrix_sum if node.head == "add" else _matrix_product
@@ -431,6 +475,7 @@ def _matrix_product(left: Node, right: Node) -> Node:
     if left.head != "matrix" and right.head != "matrix":
         return Node("multiply", (left, right))
     if left.head != "matrix" or right.head != "matrix":
+        # A matrix may stand on either side of its factor: \frac15 A and A \cdot 5 are both read.
         scalar, matrix = (right, left) if left.head == "matrix" else (left, right)
         return Node("matrix", tuple(tuple(Node("multiply", (scalar, entry)) for entry in row) for row in matrix.parts))
     columns = tuple(zip(*right.parts, strict=True))
@@ -444,10 +489,11 @@ def _dot(row: tuple[Node, ...], column: tuple[Node, ...]) -> Node:
 
 
 def _bounded_entries(node: Node) -> Node:
+    # A loop with its own stack: recursion would be as deep as the hostile product.
     waiting, count = [node], 0
     while waiting:
         count += 1
         if count > _MAX_PARTS:
             raise UnreadableError("large entries")
-        waiting += [part for part in waiting.pop().parts if isinstance(part, Node)]
+        waiting += waiting.pop().children
     return node

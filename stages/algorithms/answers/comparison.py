@@ -1,9 +1,9 @@
-"""Whether two answers of any kind agree. True and False are certain or, for False, rest on values that differ; None
-means that the rules here cannot tell.
+"""Compares two answers of any kind. True and False are certain, or for False rest on values that differ. None means
+that the rules here cannot tell. Read `agree` first: it sends each kind of answer to its section below.
 
 Conventions, where readings differ:
 - Order counts in brackets, `(1, 2)`; it does not in a list without them, nor in braces. A list agrees with a set.
-- One value does not agree with several: who enumerates candidates has not answered.
+- One value does not agree with several: a list of candidates is no answer.
 - `(1, 2)` is an interval beside an interval or an inequality, and a tuple beside a tuple; it is no set.
 - `x = 5` agrees with 5; `a = 1, b = 2` agrees with `b = 2, a = 1`, with (1, 2), and in this order with the list 1, 2.
 - `2:3` agrees with 4:6 and with 2/3.
@@ -16,8 +16,8 @@ numbers of which at least one is a decimal:
 3. a gold decimal agrees with an exact value (a fraction, root, power, multiple of pi ...; not an integer) of which it
    is the rounding, half up or half even, to its own places, if it shows at least four significant digits;
 4. else they differ.
-An exact gold answer is not met by a decimal, however near: 1.000 is no 99999/100000. Who asks may allow it: then 2. and
-3. hold there too (`Leniency.decimals`), or numbers agree that are no farther apart than a stated tolerance.
+An exact gold answer is not met by a decimal, however near: 1.000 is no 99999/100000. A row may allow it: then 2. and 3.
+hold there too (`Leniency.decimals`), or numbers agree that are no farther apart than a stated tolerance.
 """
 
 from __future__ import annotations
@@ -51,11 +51,14 @@ from stages.algorithms.answers.shapes import (
 )
 from stages.algorithms.answers.verdicts import STRICT, Leniency
 
+# Lists without order are compared each with each: 1,600 comparisons at most.
 _MAX_ITEMS = 40
 
 
 def agree(gold, prediction, allowed: Leniency = STRICT) -> bool | None:
     """Whether two shapes (see `shapes.shape_of`) agree."""
+    # The order of the cases matters: a name around the whole answer goes first; a record is a list, so it comes before
+    # lists; sets of numbers before sequences, since `(1, 2)` may be either.
     gold, prediction = _without_names(gold, prediction)
     records = _records(gold), _records(prediction)
     if records[0] or records[1]:
@@ -68,6 +71,7 @@ def agree(gold, prediction, allowed: Leniency = STRICT) -> bool | None:
         return _agree_several(gold, prediction, allowed)
     if isinstance(gold, Relation) and isinstance(prediction, Relation):
         return agree_relations(gold, prediction)
+    # An unsolved equation beside a value. `leaves_unsolved` then gives the reason.
     if isinstance(gold, Relation) or isinstance(prediction, Relation):
         return False
     return agree_values(gold, prediction, allowed)
@@ -92,11 +96,13 @@ def _agree_named(gold, prediction, allowed) -> bool | None:
     Two names are left open where they may have one value: `y = x+1` is `x = y-1`.
     """
     if isinstance(gold, Named) and isinstance(prediction, Named):
+        # `x = 5` beside `y = 6` is wrong; `x = 5` beside `y = 5` may be a slip of the name, and is left open.
         are_constants = all(
             isinstance(side.answer, Node) and not symbols_of(side.answer) for side in (gold, prediction)
         )
         return False if are_constants and agree(gold.answer, prediction.answer, allowed) is False else None
     relation, named = (gold, prediction) if isinstance(gold, Relation) else (prediction, gold)
+    # Names that are no variables, such as f(x), (x, y) or a quotient of segments, cannot be put into an equation.
     if not isinstance(named.answer, Node) or named.name.startswith(("unknown", "sequence", "multiply", "ratio", "|")):
         return None
     return agree_relations(relation, Relation((Node("symbol", (named.name,)), named.answer), ("eq",)))
@@ -107,6 +113,7 @@ def _records(shape) -> dict | None:
     if not isinstance(shape, Several) or not all(isinstance(item, Named) for item in shape.items):
         return None
     by_name = {item.name: item.answer for item in shape.items}
+    # `x = 1, x = 2` names one unknown twice: two solutions, no record.
     return by_name if len(by_name) == len(shape.items) > 1 else None
 
 
@@ -114,6 +121,8 @@ def _agree_records(gold, prediction, records, allowed) -> bool | None:
     if records[0] and records[1]:
         if records[0].keys() == records[1].keys():
             return all_agree(agree(value, records[1][name], allowed) for name, value in records[0].items())
+        # Other names than the gold answer's: `x_1 = 1, x_2 = 2` beside `x_a = 2, x_b = 1` lists the solutions of one
+        # unknown.
         is_one_unknown = all(len({name.partition("_")[0] for name in record}) == 1 for record in records)
         if is_one_unknown:
             return _agree_unordered(list(records[0].values()), list(records[1].values()), allowed)
@@ -122,6 +131,7 @@ def _agree_records(gold, prediction, records, allowed) -> bool | None:
     values = list(record.values())
     if not isinstance(other, Several):
         return False
+    # A repeated name on the other side lists solutions of one unknown, and the record has several.
     names = [item.name for item in other.items if isinstance(item, Named)]
     if len(set(names)) < len(names) and len({name.partition("_")[0] for name in record}) > 1:
         return False
@@ -145,10 +155,12 @@ def _agree_several(gold, prediction, allowed) -> bool | None:
     kinds = {gold.kind, prediction.kind}
     if kinds == {"sequence"}:
         return _agree_sequences(gold, prediction, allowed)
+    # A list and a set agree: braces are often left out.
     if "sequence" not in kinds:
         return _agree_unordered(_plain(gold.items), _plain(prediction.items), allowed)
     if not allowed.ordered and "set" not in kinds:
         return _agree_unordered(gold.items, prediction.items, allowed)
+    # A tuple is no set. A bare list beside a tuple may lack its brackets: then order counts.
     if "set" in kinds or len(gold.items) != len(prediction.items):
         return False
     return _agree_ordered(gold.items, prediction.items, allowed)
@@ -179,6 +191,8 @@ def _plain(items: Sequence) -> list:
 def _agree_sequences(gold: Several, prediction: Several, allowed) -> bool | None:
     if len(gold.items) != len(prediction.items):
         return False
+    # With two items `(1, 2]` and `[1, 2]` may be intervals whose ends are no constants; brackets around three say
+    # nothing.
     if len(gold.items) == 2 and gold.brackets != prediction.brackets:
         return False
     if not allowed.ordered:
@@ -192,6 +206,7 @@ def _agree_ordered(gold: Sequence, prediction: Sequence, allowed) -> bool | None
 
 def _agree_unordered(gold: Sequence, prediction: Sequence, allowed) -> bool | None:
     """Each of one side has a partner on the other; repetitions do not count."""
+    # Each needs a partner, in both directions; so {1, 1, 2} agrees with {1, 2}.
     table = [[agree(one, other, allowed) for other in prediction] for one in gold]
     partners = [_any(row) for row in table] + [_any(column) for column in zip(*table, strict=True)]
     return all_agree(partners) if gold and prediction else not gold and not prediction
@@ -208,6 +223,7 @@ def _agree_numbers(gold, prediction, allowed) -> bool | None:
     sides = as_numbers(gold), as_numbers(prediction)
     if sides[0] is None or sides[1] is None:
         other = prediction if sides[1] is None else gold
+        # Two items in brackets may be an interval with letters for ends: no opinion.
         is_else = isinstance(other, Several) and len(other.items) != 2
         return False if is_else or (isinstance(other, Node) and other.head in (*EXPRESSIONS, "number_set")) else None
     if len(sides[0].pieces) != len(sides[1].pieces):
@@ -224,6 +240,7 @@ def _agree_intervals(gold: Interval, prediction: Interval, allowed) -> bool | No
 
 def _agree_ends(gold: Node, prediction: Node, allowed) -> bool | None:
     values = endpoint_value(gold), endpoint_value(prediction)
+    # Infinite ends are compared as floats: the algebra has no infinity.
     if any(value in (float("inf"), float("-inf")) for value in values):
         return values[0] == values[1]
     return same_value(gold, prediction, allowed)
@@ -232,11 +249,13 @@ def _agree_ends(gold: Node, prediction: Node, allowed) -> bool | None:
 # --------------------------------------------------------------------------------------------------- relations
 def agree_relations(gold: Relation, prediction: Relation) -> bool | None:
     """Equations agree when they are multiples of each other; inequalities too, turned the same way."""
+    # 3 > x is x < 3, so that signs can be compared.
     sides = [_rising(relation) for relation in (gold, prediction)]
     if sides[0].signs == sides[1].signs and len(sides[0].items) == len(sides[1].items):
         pairs = zip(sides[0].items, sides[1].items, strict=True)
         if all_agree(agree_values(one, other) for one, other in pairs):
             return True
+    # A chain `a < b < c` has no difference of sides.
     if len(gold.items) != 2 or len(prediction.items) != 2:
         return None
     try:
@@ -246,12 +265,16 @@ def agree_relations(gold: Relation, prediction: Relation) -> bool | None:
         ]
     except UnreadableError:
         return None
+    # y = 2x+1 is y - 2x - 1 = 0, and 2x - y + 1 = 0 is -1 times that.
     factor = algebra.are_proportional(*forms)
+    # With a denominator or a function in it, an equation may have the same solutions without being a multiple.
     is_certain = all(form.is_transparent and len(form.bottom) == 1 for form in forms)
     if sides[0].signs != sides[1].signs:
         return False if is_certain else None
     if factor is not None:
+        # An inequality may be multiplied by a positive number only.
         return True if sides[0].signs in (("eq",), ("ne",)) else factor > 0
+    # x^2 = 1 and x^4 = 1 have the same real solutions: other degrees prove nothing.
     is_same_degree = algebra.degree(forms[0].top) == algebra.degree(forms[1].top)
     return False if is_certain and is_same_degree else None
 
@@ -266,6 +289,7 @@ def _rising(relation: Relation) -> Relation:
 
 
 # ----------------------------------------------------------------------------------------------- single values
+# `204_{\text{five}}` is 204_5; ten is the base of a numeral without one.
 _BASES = {"ten": "", "10": ""} | {name: value for value, name in enumerate(UNTIL_TWENTY) if value != 10}
 EXPRESSIONS = frozenset(["number", "symbol", "pi", "add", "multiply", "power", "call", "percent", "degree", "infinity"])
 
@@ -284,6 +308,7 @@ def all_agree(decisions: Iterable[bool | None]) -> bool | None:
 def agree_values(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bool | None:
     """Whether two single answers agree: expressions, words, numerals, matrices, ratios."""
     heads = gold.head, prediction.head
+    # A call does not equal itself by its text alone: nothing is known of the f of f(x), so there is no opinion.
     if gold == prediction and "call" not in heads:
         return True
     if holds_matrix(gold) or holds_matrix(prediction):
@@ -292,6 +317,7 @@ def agree_values(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bo
         return _agree_ratios(gold, prediction, allowed)
     if heads == ("text", "text"):
         return _agree_texts(gold.first, prediction.first, allowed)
+    # A word beside an expression: `ab` may be a product (`b \cdot a`).
     if "text" in heads:
         gold, prediction = _as_product(gold), _as_product(prediction)
         heads = gold.head, prediction.head
@@ -299,14 +325,18 @@ def agree_values(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bo
         return _agree_numerals(gold, prediction)
     if not (heads[0] in EXPRESSIONS and heads[1] in EXPRESSIONS):
         return False if heads == ("number_set", "number_set") else None
+    # Before values: no arithmetic here knows infinity.
     infinities = [endpoint_value(node) if _is_infinite(node) else None for node in (gold, prediction)]
     if infinities != [None, None]:
         return infinities[0] == infinities[1]
+    # One side has a sign that the other leaves out: 12.5\% agrees with 12.5, 40^\circ with 40.
     if ("percent" in heads or "degree" in heads) and heads[0] != heads[1] and not _is_share(gold, prediction):
         faces = [node.first if node.head in ("percent", "degree") else node for node in (gold, prediction)]
         if same_value(*faces, allowed):
             return True
     is_same = same_value(gold, prediction, allowed)
+    # \log is the natural logarithm for some and the decimal one for others; either may be meant, but on both sides the
+    # same.
     if not is_same and (_calls_log(gold) or _calls_log(prediction)):
         return same_value(_with_decimal_logs(gold), _with_decimal_logs(prediction), allowed) or is_same
     return is_same
@@ -323,18 +353,19 @@ def _calls_log(node: Node) -> bool:
     """True where a logarithm without its base is in it, which may be the natural or the decimal one."""
     if node.head == "call" and node.first == "log":
         return True
-    return any(_calls_log(part) for part in node.parts if isinstance(part, Node))
+    return any(map(_calls_log, node.children))
 
 
 def _with_decimal_logs(node: Node) -> Node:
-    parts = tuple(_with_decimal_logs(part) if isinstance(part, Node) else part for part in node.parts)
-    return Node("call", ("lg", *parts[1:])) if node.head == "call" and node.first == "log" else Node(node.head, parts)
+    node = node.map_children(_with_decimal_logs)
+    return Node("call", ("lg", *node.parts[1:])) if node.head == "call" and node.first == "log" else node
 
 
 def _agree_texts(gold: str, prediction: str, allowed: Leniency) -> bool:
     """Words in either case; names of one to three letters as they are: a segment AB is no product ab."""
     if not allowed.ordered:
         gold, prediction = "".join(sorted(gold)), "".join(sorted(prediction))
+    # `East` and `east`; AB and ab are a segment and a product.
     return gold == prediction or (len(gold) > 3 and gold.lower() == prediction.lower())
 
 
@@ -352,6 +383,7 @@ def _agree_numerals(gold: Node, prediction: Node) -> bool | None:
     sides = [node.parts if node.head == "based" else (str(node.first), "") for node in (gold, prediction)]
     digits, bases = zip(*sides, strict=True)
     bases = [str(_BASES.get(base, base)) for base in (base.strip("() ") for base in bases)]
+    # Digits, not values: 13_4 and 7 are one number, but the problem asks for a numeral.
     return digits[0].lstrip("0") == digits[1].lstrip("0") and bases[0] == bases[1]
 
 
@@ -374,21 +406,25 @@ def _agree_matrices(gold: Node, prediction: Node, allowed) -> bool | None:
 
 def _agree_ratios(gold: Node, prediction: Node, allowed) -> bool | None:
     sides = [node.parts if node.head == "ratio" else (node, number(1)) for node in (gold, prediction)]
+    # 2:3:5 is no quotient, so that it has nothing in common with 2:3.
     if len(sides[0]) != len(sides[1]):
         return False if gold.head == prediction.head else None
+    # 2:3 agrees with 4:6: each part over the last one.
     quotients = [[Node("multiply", (part, reciprocal(side[-1]))) for part in side[:-1]] for side in sides]
     return all_agree(same_value(one, other, allowed) for one, other in zip(*quotients, strict=True))
 
 
 # ------------------------------------------------------------------------------------------------- expressions
+# The precision rule's second line (docs/verifier.md); exact, as the numbers are.
 NOISE = Fraction(1, 10**6)
+# Its third line: 2.6667 is the rounding of 8/3; 0.333 could be of many numbers.
 LEAST_SIGNIFICANT_DIGITS = 4
 _SAME = 1e-9
 """Imaginary part of a float, as a share of its size, below which it is rounding."""
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class NotatedNumber:
     """A number as the precision rule sees it."""
 
     value: Fraction | float
@@ -397,14 +433,16 @@ class Written:
     is_integer: bool
 
 
-def agree_as_written(gold: Written, prediction: Written, allowed: Leniency) -> bool:
+def agree_by_precision(gold: NotatedNumber, prediction: NotatedNumber, allowed: Leniency) -> bool:
     """The precision rule for two numbers of which one is a decimal."""
     difference = abs(gold.value - prediction.value)
     largest = max(abs(gold.value), abs(prediction.value))
     if not difference:
         return True
+    # A little more than stated, since the value of a root or of pi comes from a float.
     if allowed.tolerance is not None and difference <= allowed.tolerance * (1 + NOISE):
         return True
+    # An exact gold answer is not met by a decimal, however near: 1.000 is not 99999/100000.
     if gold.places is None and not allowed.decimals:
         return False
     if difference <= NOISE and difference <= NOISE * largest:
@@ -412,19 +450,22 @@ def agree_as_written(gold: Written, prediction: Written, allowed: Leniency) -> b
     return _is_rounding(gold, prediction) or _is_rounding(prediction, gold)
 
 
-def _is_rounding(decimal: Written, exact: Written) -> bool:
+def _is_rounding(decimal: NotatedNumber, exact: NotatedNumber) -> bool:
+    # An exact integer does not count: 3.0004 is no rounding of 3.
     if decimal.places is None or exact.places is not None or exact.is_integer:
         return False
+    # Without leading zeros: 0.0033 shows two significant digits.
     digits = str(abs(decimal.value.numerator * 10**decimal.places // decimal.value.denominator))
     if len(digits.lstrip("0")) < LEAST_SIGNIFICANT_DIGITS:
         return False
+    # `<=` lets both ways to round a half pass.
     half = Fraction(1, 2 * 10**decimal.places)
     return abs(decimal.value - exact.value) <= half
 
 
 def same_value(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bool | None:
     """True and False where it is certain (False: or the values at random points differ); None where it is not."""
-    forms = [_form_of(node) for node in (gold, prediction)]
+    forms = [algebra.known_form(node) for node in (gold, prediction)]
     is_same = None
     if forms[0] is not None and forms[1] is not None:
         try:
@@ -432,49 +473,47 @@ def same_value(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bool
         except UnreadableError:
             is_same = None
     names = symbols_of(gold) | symbols_of(prediction)
+    # Equal forms may differ where they are defined: \ln x^2 and 2\ln x. With variables and a partial function the
+    # points decide.
     if is_same and not (names and (is_partial(gold) or is_partial(prediction))):
         return True
     if not names:
         return _same_constant(gold, prediction, forms, is_same, allowed)
     if is_same is False:
         return False
-    found = same_function(gold, prediction)
-    return is_same if found is None else found
-
-
-def _form_of(node: Node) -> algebra.Form | None:
-    try:
-        return algebra.canonical_form(node)
-    except UnreadableError:
-        return None
+    is_same_function = same_function(gold, prediction)
+    return is_same if is_same_function is None else is_same_function
 
 
 def _same_constant(gold, prediction, forms, is_same: bool | None, allowed: Leniency) -> bool | None:
+    # 2^{2004} and 4^{1002} are beyond the algebra, but plain integers.
     if is_same is None and not (is_explosive(gold) or is_explosive(prediction)):
         values = exact_rational(gold), exact_rational(prediction)
         is_same = None if None in values else values[0] == values[1]
-    sides = [_written(node, form) for node, form in zip((gold, prediction), forms, strict=True)]
+    sides = [_notated(node, form) for node, form in zip((gold, prediction), forms, strict=True)]
     if sides[0] is None or sides[1] is None:
         return is_same if is_same is not None else same_function(gold, prediction)
     is_rounded = allowed.tolerance is not None or any(side.places is not None for side in sides)
-    if is_rounded and agree_as_written(sides[0], sides[1], allowed):
+    if is_rounded and agree_by_precision(sides[0], sides[1], allowed):
         return True
     return is_same if is_same is not None else same_function(gold, prediction)
 
 
-def _written(node: Node, form: algebra.Form | None) -> Written | None:
+def _notated(node: Node, form: algebra.Form | None) -> NotatedNumber | None:
     """A real constant with its notation; None for others."""
     if node.head == "percent" and node.first.head == "number" and node.first.parts[1] >= 0:
+        # 33.33% has the decimals of 0.3333.
         value, places = node.first.parts
-        return Written(value / 100, places + 2, False)
+        return NotatedNumber(value / 100, places + 2, False)
     rational = algebra.rational_value(form) if form is not None else None
     if rational is not None:
         places = node.parts[1] if node.head == "number" and node.parts[1] >= 0 else None
-        return Written(rational, places, rational.denominator == 1 and places is None)
+        return NotatedNumber(rational, places, rational.denominator == 1 and places is None)
     value = constant_value(node)
+    # Above 1e15 a float holds no decimals, so no rounding can be seen.
     if value is None or abs(value.imag) > _SAME * abs(value) or abs(value) > 1e15:
         return None
-    return Written(Fraction(value.real), None, False)
+    return NotatedNumber(Fraction(value.real), None, False)
 
 
 # ----------------------------------------------------------------------------------------- parts of one answer
@@ -490,6 +529,7 @@ def holds(node: Node) -> bool:
     items, signs = node.parts
     if any(sign not in ("eq", "approx") for sign in signs):
         return True
+    # `m + n = x = 5`: names at the head of a chain are given their value by what follows.
     named = 0
     while named < len(signs) and name_of(items[named]) is not None:
         named += 1

@@ -1,14 +1,19 @@
-r"""What the rules decide about a response, or the question that is left for math-verify.
+r"""Decides about a response by rules, or returns the question that is left for math-verify.
 
-The order: exact rules on the texts (`equivalence`); the same after a reading as mathematics (`algebraic_verdict`), of a
-sentence's own answer where it is one. Only what the grammar reads from end to end, without a word left over, and what
-cannot explode may be asked of math-verify, which drops what it does not understand.
+Start here: `decide` is the verifier's exact path. The order of the other files is the order of its steps:
+1. `extraction` finds the answer in the response; `normalisation` gives it one spelling.
+2. `equivalence` compares the two texts.
+3. `algebraic_verdict` reads both as mathematics: `quantities` takes units off, `latex` and `latex_parser` make a tree,
+   `shapes` says what kind of answer it is, `comparison` compares (with `algebra` and `evaluation`), `worked_out` looks
+   for work that is left. Where the answer is a sentence, `sentences` picks it out first.
+4. Only what the grammar reads from end to end, without a word left over, and what cannot explode, is asked of
+   math-verify, which drops what it does not understand.
 
-The reading as mathematics is exact and takes less than a millisecond. What it cannot read, or cannot decide, is None.
-It executes nothing, and its time and memory are bounded whatever the texts.
+The reading as mathematics is exact and takes less than a millisecond. What it cannot read or decide is None. It
+executes nothing, and its time and memory are bounded for any text.
 
-The algebra takes letters for numbers, whose products have one sign and no order. No text says whether its letters are
-numbers, vectors, matrices or statements. So where two answers differ in just that, no rule decides: `u \cdot v` and
+The algebra takes letters for numbers, so products have no order and one sign. No text says whether its letters are
+numbers, vectors, matrices or statements. So no rule decides where two answers differ in just that: `u \cdot v` and
 `u \times v`, `A^T A` and `A A^T`.
 """
 
@@ -39,13 +44,16 @@ from stages.algorithms.answers.sentences import (
 )
 from stages.algorithms.answers.shapes import Several, shape_of, with_letters_of, without_quantity
 from stages.algorithms.answers.verdicts import STRICT, Leniency, Verdict
-from stages.algorithms.answers.worked_out import leaves_unsolved, leaves_work
+from stages.algorithms.answers.worked_out import is_unevaluated, leaves_unsolved
 
 _WORDS = frozenset(["text", "based"])
 _MOST_BITS_ASKED = 250
 """Of the numbers in both answers: math-verify compares to 150 digits and takes what is smaller for nothing."""
+# `9=====...`: sixteen equal signs of the same kind are a drawn line.
 _RUN = re.compile(r"([^\w\s.-])\1{15}")
+# The only answers without a letter or a digit.
 _EMPTY_SET = re.compile(r"[\s$]{0,9}(?:∅|\\\{\s{0,9}\\\})[\s$.]{0,9}")
+# Brackets that LaTeX escapes, or leaves invisible (`\right.`), need no partner.
 _ESCAPE = re.compile(r"\\[{}()\[\]]|\\(?:left|right) ?\.")
 _LOWER_CHOICE = re.compile(r"\(?[a-j]\)?\.?")
 
@@ -69,36 +77,40 @@ class Outcome:
     reason: str
 
 
-def decide(gold: str, found: Extraction, require_marker: bool, allowed: Leniency = STRICT) -> Outcome | Question:
+def decide(gold: str, answer: Extraction, require_marker: bool, allowed: Leniency = STRICT) -> Outcome | Question:
     """The outcome where the rules settle it, or the question for math-verify. Never raises.
 
-    `found` is the answer in the response; `require_marker` and `allowed` as in `Verifier.judge`.
+    `answer` is what `extract_answer` took from the response; `require_marker` and `allowed` as in `Verifier.judge`.
     """
-    if found.text is None:
-        return Outcome(Verdict.UNPARSED, None, "extraction", found.rule)
-    gold_found, found = _gold(gold), _bare(found)
-    if gold_found.text is None:
-        return Outcome(Verdict.UNPARSED, found.text, "extraction", f"gold_{gold_found.rule}")
-    decision = exact_verdict(gold_found.text, found.text, allowed)
+    if answer.text is None:
+        return Outcome(Verdict.UNPARSED, None, "extraction", answer.rule)
+    gold_answer, answer = _gold(gold), _bare(answer)
+    if gold_answer.text is None:
+        return Outcome(Verdict.UNPARSED, answer.text, "extraction", f"gold_{gold_answer.rule}")
+    decision = exact_verdict(gold_answer.text, answer.text, allowed)
+    # With a tolerance, two numbers that differ as texts may still agree, which `comparison` decides.
     if decision is not None and (decision[0] is Verdict.CORRECT or allowed.tolerance is None):
-        return Outcome(decision[0], found.text, "exact", decision[1])
-    letter = _letter_in(found) if is_choice(gold_found.text) else None
-    decision = exact_verdict(gold_found.text, letter, allowed) if letter else None
+        return Outcome(decision[0], answer.text, "exact", decision[1])
+    # A gold answer that is a choice: the sentence `I think it's (D)` names one.
+    letter = _letter_in(answer) if is_choice(gold_answer.text) else None
+    decision = exact_verdict(gold_answer.text, letter, allowed) if letter else None
     if decision is not None:
         return Outcome(decision[0], letter, "exact", decision[1])
-    if require_marker and not found.is_marked:
+    # After the exact rules: the gold answer's very text is paid as a short bare answer too.
+    if require_marker and not answer.is_marked:
         return Outcome(Verdict.UNPARSED, None, "extraction", "no_answer_marker")
-    if is_debris(found.text) and not is_sentence(found):
-        return Outcome(Verdict.UNPARSED, found.text, "extraction", "no_mathematics")
-    if is_denied(found.text) and not is_sentence(found) and not is_denied(gold_found.text):
-        return Outcome(Verdict.UNPARSED, found.text, "extraction", "denied_answer")
-    answers = [_answer_in(gold_found, gold_found), _answer_in(found, gold_found)]
-    if "" in answers:
-        return Outcome(Verdict.UNPARSED, found.text, "extraction", "no_answer_in_sentence")
-    decision = _compare(gold_found.text, found.text, answers, allowed, is_sentence(found))
+    if is_debris(answer.text) and not is_sentence(answer):
+        return Outcome(Verdict.UNPARSED, answer.text, "extraction", "no_mathematics")
+    # A sentence's denials are for `sentences`; a gold answer may itself say `not`.
+    if is_denied(answer.text) and not is_sentence(answer) and not is_denied(gold_answer.text):
+        return Outcome(Verdict.UNPARSED, answer.text, "extraction", "denied_answer")
+    texts = [_answer_in(gold_answer, gold_answer), _answer_in(answer, gold_answer)]
+    if "" in texts:
+        return Outcome(Verdict.UNPARSED, answer.text, "extraction", "no_answer_in_sentence")
+    decision = _compare(gold_answer.text, answer.text, texts, allowed, is_sentence(answer))
     if decision is not None:
-        return Outcome(decision[0], found.text, "exact", decision[1])
-    return _question(answers, found.text)
+        return Outcome(decision[0], answer.text, "exact", decision[1])
+    return _question(texts, answer.text)
 
 
 @lru_cache(maxsize=4096)
@@ -131,6 +143,7 @@ def _question(answers: list[str], text: str) -> Outcome | Question:
     trees = [read(answer) for answer in answers]
     if any(tree is None or _holds_words(tree) for tree in trees):
         return Outcome(Verdict.UNPARSED, text, "extraction", "not_read")
+    # math-verify compares to 150 digits: numbers that could differ by less are not shown to it.
     if sum(map(bits_of, filter(None, trees))) > _MOST_BITS_ASKED:
         return Outcome(Verdict.UNPARSED, text, "exact", "too_large_to_compute")
     if may_not_commute(*answers):
@@ -138,18 +151,19 @@ def _question(answers: list[str], text: str) -> Outcome | Question:
     return Question(*math_verify_texts(*answers))
 
 
-def _letter_in(found: Extraction) -> str | None:
+def _letter_in(answer: Extraction) -> str | None:
     """The choice that a marked or short text names; behind a marker a small letter is one too."""
-    if not found.names_itself or found.text is None:
+    if not answer.names_itself or answer.text is None:
         return None
-    if found.rule == "marker" and _LOWER_CHOICE.fullmatch(found.text):
-        return found.text.strip("().").upper()
-    return pick_choice(found.text)
+    if answer.rule == "marker" and _LOWER_CHOICE.fullmatch(answer.text):
+        return answer.text.strip("().").upper()
+    return pick_choice(answer.text)
 
 
 def _compare(gold: str, text: str, answers: list[str], allowed: Leniency, is_prose_first: bool) -> Decision | None:
     """The text as a whole, and the answer picked out of it; the latter first where the former is a sentence."""
     picked = answers != [gold, text]
+    # A sentence as a whole would be read as one product of words.
     if picked and is_prose_first:
         return exact_verdict(*answers, allowed) or algebraic_verdict(*answers, allowed)
     decision = algebraic_verdict(gold, text, allowed)
@@ -163,7 +177,9 @@ def _answer_in(side: Extraction, gold: Extraction) -> str:
     text = side.text or ""
     if not is_sentence(side) and (side.is_delimited or not (is_labelled(text) or is_about_money(text))):
         return text
+    # A reward may rest on a marker: the strict reader. The gold answer and unmarked text get the lenient one.
     if side.rule == "marker" and side is not gold:
+        # Where the gold answer is a phrase, the answer is one too, and `_compare_words` takes it whole.
         return text if _are_words(gold) else value_after_marker(text) or ""
     picked = pick_answer(text)
     return text if picked is None else picked
@@ -179,26 +195,32 @@ def _holds_words(node: Node) -> bool:
         return True
     if node.head == "multiply" and any(part.head == "sequence" for part in node.parts):
         return True  # P(5, 2) is a function of two numbers, no product with a tuple
-    parts = [part for entry in node.parts for part in (entry if isinstance(entry, tuple) else (entry,))]
-    return any(_holds_words(part) for part in parts if isinstance(part, Node) and node.head != "operator")
+    # Not inside an integral or a limit, whose bounds are texts by construction (`from 0`).
+    return node.head != "operator" and any(map(_holds_words, node.all_children))
 
 
 # -------------------------------------------------------------------------------------- reading as mathematics
+# Longer answers are no expressions that a rule could decide; the parser also bounds tokens and depth.
 MAX_CHARACTERS = 1_500
+# Only behind a digit, a brace or a dollar sign: `percent` in prose is a word.
 _PERCENT = re.compile(r"(?<=[0-9}$]) ?(?:\\?%|percent(?:age)?(?![a-z])|pct(?![a-z]))|\\text ?\{ ?percent ?\}")
 _DEGREES = re.compile(r"(?<=[0-9}]) ?(?:degrees?(?![a-z])|\\text ?\{ ?degrees? ?\})")
+# `20^\circ C`, `20 degrees Fahrenheit`, with or without \text, at the end of the answer.
 _TEMPERATURE = re.compile(
     r"(?:\\(?:text|mathrm) ?\{ ?)?(?:\^\\circ|(?<=[0-9 }])degrees?) ?(?:\\(?:text|mathrm) ?\{ ?)?"
     r"(?:(C(?:elsius)?)|F(?:ahrenheit)?) ?\}?\Z"
 )
+# `7''` and `7"` are seven inches; at the end only, since f'' is a derivative.
 _INCHES = re.compile(r"(?<=[0-9]) ?(?:''|\")\Z")
 _CURRENCY = re.compile(r"\\text ?\{ ?(\\\$|[€£¥₹]) ?\}")
+# `\{x : x > 2\}`: the condition must hold the same letter (`\1`), and stands for the set.
 _SET_BUILDER = re.compile(
     r"\\\{ ?([a-zA-Z])(?: ?\\in ?\\mathbb ?\{? ?R ?\}?)? ?(?::|\||\\mid(?![a-z])|\\vert(?![a-z])) ?([^{}:|]*\1.*)\\\}"
 )
 _ALL_NUMBERS = re.compile(r"(?:\\text ?\{ ?)?all real(?:s| numbers)(?: ?\})?", re.IGNORECASE)
 _TEXTS = re.compile(r"\\text ?\{((?:[^{}]|\{[^{}]*\})*)\}")
 _REALS = r"(?:\\mathbb ?\{ ?R ?\}|\\mathbb R)"
+# Whole answers in words, from the special to the general: "all real numbers except 0" must not end as all real numbers.
 _SETS_IN_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), replacement)
     for pattern, replacement in (
@@ -224,9 +246,12 @@ _SETS_IN_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"all real (?:numbers|values) (?:less|smaller) than (.+)", r"x < \1"),
     )
 )
+# `\begin{cases} x=2 \\ y=3 \end{cases}` without conditions (`&`) is a list.
 _CASES = re.compile(r"\\begin ?\{cases\}([^&{}]{1,300})\\end ?\{cases\}")
+# French notation, ]0,6[ for (0,6).
 _OPEN_INTERVAL = re.compile(r"\] ?([^\[\]()]{1,100},[^\[\]()]{1,100})\[")
 _UPPER, _LOWER = (rf"{mark}(?:\{{([0-9]{{1,4}})\}}|([0-9]))" for mark in (r"\^", "_"))
+# C(11,5), C_{11}^5 and C^5_{11}; the larger number is the one chosen from.
 _CHOSEN = re.compile(rf"C(?:\( ?([0-9]{{1,4}}) ?, ?([0-9]{{1,4}}) ?\)|{_LOWER}{_UPPER}|{_UPPER}{_LOWER})")
 _ONLY_WORDS = re.compile(r"[A-Za-z][A-Za-z ,.'-]*!?")
 _WORD = re.compile(r"[A-Za-z']+")
@@ -240,10 +265,12 @@ def algebraic_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) ->
     """
     if max(len(gold), len(prediction)) > MAX_CHARACTERS:
         return None
+    # Before the grammar, which would read 4:30 as a ratio and words as factors.
     decision = compare_times(gold, prediction) or _compare_words(gold, prediction)
     if decision is not None:
         return decision
     quantities = read_quantities(_prepared(gold), _prepared(_without_choosing(prediction, gold)))
+    # Units that contradict each other decide at once, whatever the values.
     factor = conversion(*quantities)
     if factor is None:
         return Verdict.WRONG, "units"
@@ -251,21 +278,26 @@ def algebraic_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) ->
         trees = [parse_answer(side.body) for side in quantities]
         if "radian" in (quantities[0].unit, quantities[1].unit):
             trees = list(map(_in_radians, trees))
+        # The gold answer is a value without letters: of `m+n = 5` the response means 5.
         if trees[0].head != "relation" and not symbols_of(trees[0]):
             trees[1] = without_quantity(trees[1])
         else:
             trees = list(with_letters_of(*trees))
+        # Before anything is computed. Two equal trees need no computation: 9^{9^9} is 9^{9^9}.
         if trees[0] != trees[1] and any(map(is_explosive, trees)):
             return Verdict.UNPARSED, "too_large_to_compute"
+        # `x = 41 = 42`: whoever writes both numbers would be paid for either.
         if not holds(trees[1]):
             return Verdict.WRONG, "parts_that_differ"
         shapes = list(map(shape_of, trees))
         is_same = agree(shapes[0], _in_unit(shapes[1], factor), allowed)
     except (UnreadableError, RecursionError):
         return None
+    # Only where the answers agree or may agree: a wrong value is wrong for a simpler reason.
     asks_for_work = is_same is not False and not allowed.expressions
-    if asks_for_work and (leaves_work(shapes[1], shapes[0]) or leaves_unsolved(trees[1], trees[0])):
+    if asks_for_work and (is_unevaluated(shapes[1], shapes[0]) or leaves_unsolved(trees[1], trees[0])):
         return Verdict.WRONG, "not_worked_out"
+    # Last, because only equal answers can differ in the order of factors alone.
     if is_same is not False and may_not_commute(gold, prediction):
         return Verdict.UNPARSED, "may_not_commute"
     if is_same is None:
@@ -284,16 +316,18 @@ def read(answer: str) -> Node | None:
 
 
 def _prepared(answer: str) -> str:
+    # Pairs of dollar signs delimit formulas; an odd one, or an escaped one, is money.
     if answer.count("$") % 2 == 0 and "\\$" not in answer:
         answer = answer.replace("$", " ")
+    # These words are in few answers, and the nine patterns are slow.
     if "all " in answer or "R" in answer or "real" in answer:
         answer = _ALL_NUMBERS.sub(r"\\mathbb{R}", _without_words(answer))
     text = _PERCENT.sub(r"\\%", one_spelling(answer))
-    text = _TEMPERATURE.sub(lambda found: r"\text{ celsius}" if found[1] else r"\text{ fahrenheit}", text)
+    text = _TEMPERATURE.sub(lambda match: r"\text{ celsius}" if match[1] else r"\text{ fahrenheit}", text)
     text = _INCHES.sub(r"\\text{ in}", text)
-    text = _CURRENCY.sub(lambda found: found[1], _DEGREES.sub(r"^\\circ", text))
+    text = _CURRENCY.sub(lambda match: match[1], _DEGREES.sub(r"^\\circ", text))
     text = text.replace(r"\lbrace", r"\{").replace(r"\rbrace", r"\}")
-    text = _CASES.sub(lambda found: ", ".join(found[1].split(r"\\")), text)
+    text = _CASES.sub(lambda match: ", ".join(match[1].split(r"\\")), text)
     text = _OPEN_INTERVAL.sub(r"(\1)", text) if text.startswith("]") else text
     builder = _SET_BUILDER.fullmatch(text)
     return text if builder is None else builder[2]
@@ -303,18 +337,19 @@ def _without_words(answer: str) -> str:
     r"""`all real numbers except 0` as `\mathbb{R} \setminus \{0\}`, and its like."""
     text = " ".join(_TEXTS.sub(r" \1 ", one_spelling(answer)).split())
     for pattern, replacement in _SETS_IN_WORDS:
-        found = pattern.fullmatch(text)
-        if found is not None:
-            return found.expand(replacement)
+        match = pattern.fullmatch(text)
+        if match is not None:
+            return match.expand(replacement)
     return answer
 
 
 def _without_choosing(prediction: str, gold: str) -> str:
     """`C(11,2)`, `C_{11}^2` and `C^2_{11}` as a binomial, where the gold answer has no letter C."""
-    found = _CHOSEN.fullmatch(prediction.strip(" $")) if "C" in prediction and "C" not in gold else None
-    if found is None:
+    chosen = _CHOSEN.fullmatch(prediction.strip(" $")) if "C" in prediction and "C" not in gold else None
+    if chosen is None:
         return prediction
-    few, many = sorted(map(int, filter(None, found.groups())))
+    # Whichever place the numbers have: of C_{11}^2 and C_2^{11} only one is not 0.
+    few, many = sorted(map(int, filter(None, chosen.groups())))
     return rf"\binom{{{many}}}{{{few}}}"
 
 
@@ -327,6 +362,7 @@ def _in_radians(node: Node) -> Node:
 
 def _in_unit(shape, factor: Fraction):
     """The value in the other unit; lists item by item."""
+    # Most answers have no unit, or the same one.
     if factor == 1:
         return shape
     if isinstance(shape, Several):
@@ -334,6 +370,7 @@ def _in_unit(shape, factor: Fraction):
     if not isinstance(shape, Node):
         raise UnreadableError("a unit of no number")
     if shape.head == "number":
+        # The decimals are those that were written: 1.5 km keeps its one place as 1500 m.
         return Node("number", (shape.first * factor, shape.parts[1]))
     return Node("multiply", (number(factor), shape))
 
@@ -342,6 +379,7 @@ def _compare_words(gold: str, prediction: str) -> Decision | None:
     """Two phrases, or a phrase beside an answer without a letter."""
     sides = [_without_brackets(clean(side)) for side in (gold, prediction)]
     are_words = [_ONLY_WORDS.fullmatch(side) is not None for side in sides]
+    # Letters that are no words (`ab`, `AB`) are for the algebra.
     if not any(is_words and _is_language(side) for is_words, side in zip(are_words, sides, strict=True)):
         return None
     if all(are_words):
@@ -349,6 +387,7 @@ def _compare_words(gold: str, prediction: str) -> Decision | None:
             [word.removesuffix("s") for word in _WORD.findall(side.lower()) if word not in _ARTICLES] for side in sides
         ]
         return (Verdict.CORRECT if words[0] == words[1] else Verdict.WRONG), "words"
+    # A phrase beside something with words in it: no opinion.
     if any(_WORD.search(side) for side, is_words in zip(sides, are_words, strict=True) if not is_words):
         return None
     return (Verdict.WRONG, "words") if are_words[0] else (Verdict.UNPARSED, "words_for_mathematics")
@@ -376,6 +415,7 @@ def math_verify_texts(gold: str, prediction: str) -> tuple[str, str]:
     texts = [gold, prediction]
     cleaned = clean(gold), clean(prediction)
     values = without_name(*cleaned)
+    # The name goes only where both have it or one side lacks it; else math-verify sees the text as it was.
     texts = [value if value != whole else text for value, whole, text in zip(values, cleaned, texts, strict=True)]
     formulas = ["$" + " ".join(text.replace("$", " ").split()) + "$" for text in texts]
     return _BARE_PERCENT.sub(r"\\%", formulas[0]), _BARE_PERCENT.sub(r"\\%", formulas[1])
@@ -384,12 +424,15 @@ def math_verify_texts(gold: str, prediction: str) -> tuple[str, str]:
 # --------------------------------------------------------------------------------------- signs between letters
 _STYLED = r"\\(?:mathbf|mathrm|vec|bm|boldsymbol|hat|overrightarrow)\s?\{?\s?[A-Za-z]\s?\}?"
 _LETTER = rf"(?:{_STYLED}|\\nabla|(?<![A-Za-z\\])[A-Za-z])"
+# Two letters with a product or a logical sign between; the second only looked at, so that `a \times b \times c` has two
+# joins. Not before a relation sign: of `x \land y > 0` the y belongs to the inequality.
 _JOINED = re.compile(
     rf"({_LETTER})\s?(?:\\(times|cdot|land|lor|wedge|vee)(?![a-zA-Z])|([×·∧∨]))\s?"
     rf"(?=({_LETTER})(?![A-Za-z])(?!\s?(?:[<>=]|\\[lgn]e)))"
 )
 _JOINING_SIGNS = {"×": "times", "·": "cdot", "∧": "land", "∨": "lor", "wedge": "land", "vee": "lor"}
 _MARK = r"\^\s?\{?\s?(?:T|H|-1|\\top|\\intercal|\\dagger|\*)\s?\}?"
+# Capitals in a row, as `A^T A`; `_MATRIX` needs an exponent on one of them, or `AB` would be two matrices.
 _MATRIX_ROWS = re.compile(rf"(?<![A-Za-z\\])(?:[A-Z](?:{_MARK})?\s?){{2,12}}(?![A-Za-z])")
 _MATRIX = re.compile(rf"([A-Z])({_MARK})?")
 
@@ -419,8 +462,10 @@ def _letter_of(operand: str) -> str:
 
 def _is_contradicted(one: set[tuple[str, str, str]], other: set[tuple[str, str, str]]) -> bool:
     for left, sign, right in one:
+        # `p \land q` beside `p \lor q` or `p, q`: with another sign, or none, it is another statement.
         if sign in ("land", "lor") and all(join[1] != sign for join in other):
             return True
+        # `A \times B` beside `B \times A`, or beside a dot product in either order.
         others = {(right, "times", left), (left, "cdot", right), (right, "cdot", left)}
         if sign == "times" and (left, sign, right) not in other and others & other:
             return True

@@ -1,7 +1,7 @@
-r"""Decides whether two final answers agree from their texts, exactly and in microseconds, or says that it cannot tell.
+r"""Compares two final answers by their texts, exactly and in microseconds, or gives no opinion.
 
-It gives an opinion only where there is no doubt: the same text, two numbers, two choices, two tuples of numbers, two
-times of day. Everything else is None, which means: ask a verifier that knows algebra.
+It decides only where there is no doubt: the same text, two numbers, two choices, two tuples of numbers, two times of
+day. For everything else `exact_verdict` returns None, and `decisions` reads the answers as mathematics.
 
 Rules, where readings differ:
 - Decimals: the precision rule of `comparison`.
@@ -18,22 +18,29 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stages.algorithms.answers.comparison import Written, agree_as_written
+from stages.algorithms.answers.comparison import NotatedNumber, agree_by_precision
 from stages.algorithms.answers.normalisation import WrittenNumber, clean, compact, read_number
 from stages.algorithms.answers.verdicts import STRICT, Leniency, Verdict
 
+# A bound for hostile lists; longer ones are left to the algebra, which has one of its own.
 _MAX_ELEMENTS = 50
+# A name, with a subscript or an argument, before one equals sign: `x =`, `a_{n} =`, `f(x) =`.
 _ASSIGNMENT = re.compile(
     r"(\\?[a-zA-Z]+(?: ?_ ?(?:\{[^{}]{1,20}\}|[0-9a-zA-Z]))?(?: ?\([^()=]{1,20}\))?) ?= ?([^=<>]+)"
 )
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|lt|gt|approx|in)(?![a-zA-Z])")
+# `B`, `(B)`, `B.`, `B: its text`; ten letters, A to J.
 _CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:](?= )|$)\.? ?(.*)", re.DOTALL)
 _CHOICE_WORD = re.compile(r"\A(?:option|choice|answer) (?=\(?[A-J](?![A-Za-z]))", re.IGNORECASE)
+# A second letter in the text behind the first. `A` before a small letter is the article: `(B) A dog`.
 _OTHER_CHOICE = re.compile(r"\b[B-J]\b|\bA\b(?! [a-z])|\bor\b|\band\b")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
+# Two letters or more: a single one may be a variable.
 _PLAIN_WORDS = re.compile(r"[A-Za-z][A-Za-z ,.']*[A-Za-z]")
+# `A, C`, `A and C`, `(A), (B)`; up to ten letters.
 _SEVERAL_CHOICES = re.compile(r"\(?[A-J]\)?(?:(?:, ?|/|,? or |,? and )\(?[A-J]\)?){1,9}")
 _LETTERS = frozenset("ABCDEFGHIJ")
+# `(b)` and `b)`. A bare b may be a variable.
 _LOWER_CHOICE = re.compile(r"\A\(?([a-j])\)(?= |\Z)")
 _GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+")
 _GROUPED_IN_INDIA = re.compile(r"[1-9][0-9]?(?:,[0-9]{2})+,[0-9]{3}")
@@ -54,8 +61,10 @@ def exact_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) -> Dec
     gold_text, prediction_text = clean(gold), clean(prediction)
     if not gold_text or not prediction_text:
         return Verdict.UNPARSED, "empty"
+    # First, whatever the notation: also what no rule can read may be equal.
     if compact(gold_text) == compact(prediction_text) and not _is_split(gold_text, prediction_text):
         return Verdict.CORRECT, "same_text"
+    # A gold answer that ends in a digit is a number or an expression, and skips two patterns.
     if not gold_text[-1].isdigit() and _NO_SOLUTION.fullmatch(gold_text) and _NO_SOLUTION.fullmatch(prediction_text):
         return Verdict.CORRECT, "no_solution"
     return (
@@ -72,6 +81,7 @@ def _is_split(gold: str, prediction: str) -> bool:
 
 
 def _compare_numbers(gold: str, prediction: str, allowed: Leniency) -> Decision | None:
+    # Before the numbers are read, so that `x = 5` and 5 are two numbers here.
     gold_value, value = without_name(gold, prediction)
     gold_number = read_number(gold_value)
     if gold_number is None:
@@ -81,6 +91,7 @@ def _compare_numbers(gold: str, prediction: str, allowed: Leniency) -> Decision 
         return _compare_values(gold_number, number, allowed)
     if _GROUPED_IN_INDIA.fullmatch(value) and gold_number.value == int(value.replace(",", "")):
         return Verdict.CORRECT, "number"  # else it may be a list
+    # `infinitely many` beside 11: words that no rule reads. It may be right (`eleven pieces`), so it is not wrong.
     if _PLAIN_WORDS.fullmatch(value):
         return Verdict.UNPARSED, "words_for_a_number"
     if _SIDE_BY_SIDE.search(value):
@@ -104,35 +115,40 @@ def without_name(gold: str, prediction: str) -> tuple[str, str]:
 def _compare_values(gold: WrittenNumber, number: WrittenNumber, allowed: Leniency) -> Decision | None:
     if gold.unit != number.unit and gold.unit and number.unit:
         return Verdict.WRONG, "units"
+    # Integers of more than 4,000 digits have no value but their digits.
     if gold.value is None or number.value is None:
         if gold.is_decimal or number.is_decimal or gold.is_percent or number.is_percent:
             return None
         return _opinion(gold.value is number.value and gold.digits == number.digits, "long_integer")
     if gold.value == number.value:
         return Verdict.CORRECT, "number"
+    # After equal values, so that 0.28 and 28% have agreed already.
     if gold.is_percent != number.is_percent:
         return _compare_face_values(gold, number)
-    sides = [_as_written(side) for side in (gold, number)]
-    if (gold.is_decimal or number.is_decimal) and agree_as_written(*sides, allowed):
+    sides = [_notated(side) for side in (gold, number)]
+    if (gold.is_decimal or number.is_decimal) and agree_by_precision(*sides, allowed):
         return Verdict.CORRECT, "rounding"
     return Verdict.WRONG, "number"
 
 
-def _as_written(number: WrittenNumber) -> Written:
+def _notated(number: WrittenNumber) -> NotatedNumber:
     value = number.value or Fraction(0)
-    return Written(value, number.places if number.is_decimal else None, value.denominator == 1)
+    return NotatedNumber(value, number.places if number.is_decimal else None, value.denominator == 1)
 
 
 def _compare_face_values(gold: WrittenNumber, number: WrittenNumber) -> Decision | None:
     """One side has a percent sign, and the values differ when it is taken at its word."""
     gold_face, face = (side.value * 100 if side.is_percent else side.value for side in (gold, number))
     if gold_face == face:
+        # A whole percentage may leave its sign out: MATH's gold answer is 28 where the response says 28%. 0.5 and 0.5%
+        # may be either, so the algebra looks at their size.
         return (Verdict.CORRECT, "percent") if face.denominator == 1 else None
     return None if gold.is_decimal or number.is_decimal else (Verdict.WRONG, "percent")
 
 
 def _compare_decimal_comma(maybe_comma: str, other: str) -> Decision | None:
     """`2,74` is taken for 2.74 only where the other side is that number; otherwise it may be a list."""
+    # `1,22` beside 1.22; beside 122 or a list it stays open.
     if _DECIMAL_COMMA.fullmatch(maybe_comma):
         number, other_number = read_number(maybe_comma.replace(",", ".")), read_number(other)
         if other_number is not None and other_number.is_decimal and number == other_number:
@@ -144,6 +160,7 @@ def _compare_words(gold: str, prediction: str) -> Decision | None:
     gold_truth, truth = _TRUTH.get(gold.lower()), _TRUTH.get(prediction.lower())
     if gold_truth is not None and truth is not None:
         return _opinion(gold_truth == truth, "truth_value")
+    # Three letters or more, not all capitals: `ab` may be a product and `ABC` a triangle.
     is_word = gold.isalpha() and len(gold) > 2 and not gold.isupper()
     if is_word and gold.lower() == prediction.lower():
         return Verdict.CORRECT, "same_word"
@@ -157,27 +174,32 @@ def is_choice(gold: str) -> bool:
 
 def _compare_choices(gold: str, prediction: str, allowed: Leniency) -> Decision | None:
     gold, prediction = (
-        _LOWER_CHOICE.sub(lambda found: f"({found[1].upper()})", _CHOICE_WORD.sub("", side))
+        _LOWER_CHOICE.sub(lambda match: f"({match[1].upper()})", _CHOICE_WORD.sub("", side))
         for side in (gold, prediction)
     )
+    # Sets of choices first: `A, C` would pass as the choice A with a text.
     if gold.lstrip("(")[:1] in _LETTERS and (
         _SEVERAL_CHOICES.fullmatch(gold) or _SEVERAL_CHOICES.fullmatch(prediction)
     ):
         sides = _letters_of(gold), _letters_of(prediction)
+        # `A or C` may list candidates: no opinion here.
         if sides[0] and sides[1] and min(map(len, sides)) > 1 and " or " not in prediction:
             return _opinion(sides[0] == sides[1], "choices")
     gold_choice = _CHOICE.fullmatch(gold)
     if gold_choice is None:
         return _compare_text_of_choice(gold, prediction, allowed)
     gold_letter, gold_text = gold_choice.groups()
+    # One choice is asked for: naming several is wrong even where the right one is among them.
     if not gold_text and _SEVERAL_CHOICES.fullmatch(prediction):
         return Verdict.WRONG, "several_choices"
     choice = _CHOICE.fullmatch(prediction)
     if choice is None:
         return exact_verdict(gold_text, prediction, allowed) if gold_text and not _CHOICE.fullmatch(gold_text) else None
     letter, text = choice.groups()
+    # `B or (C)`: nobody can tell which one is meant.
     if _OTHER_CHOICE.search(text) or _OTHER_CHOICE.search(gold_text):
         return None
+    # `(B) 5` is not `(B) 6`. `(B) 14` beside `(C) 14` may be the same choice in another order.
     same_text = not (text and gold_text) or compact(text) == compact(gold_text)
     if letter == gold_letter:
         return (Verdict.CORRECT, "choice") if same_text else exact_verdict(gold_text, text, allowed)
@@ -205,12 +227,14 @@ def _compare_lists(gold: str, prediction: str, allowed: Leniency) -> Decision | 
         return None
     gold_values, values = gold_list[1], listed[1]
     if gold_list[0] == r"\{":
+        # A rounded element may agree with two of a set: sets with decimals go to the algebra.
         if any(number.is_decimal for number in (*gold_values, *values)):
             return None
         same = {number.value for number in gold_values} == {number.value for number in values}
         return _opinion(same, "number_set")
     if len(gold_values) != len(values):
         return Verdict.WRONG, "tuple_length"
+    # WRONG for one element is enough; no opinion on one is none on the tuple.
     decisions = [_compare_values(first, second, allowed) for first, second in zip(gold_values, values, strict=True)]
     if any(decision is not None and decision[0] is Verdict.WRONG for decision in decisions):
         return Verdict.WRONG, "number_tuple"
@@ -228,6 +252,7 @@ def _read_list(text: str) -> tuple[str, list[WrittenNumber]] | None:
         return None
     inner = text[len(opening) : -len(closing)]
     parts = inner.split(",")
+    # `(1,000)` is read as a number between brackets, not as 1 and 000.
     if not 2 <= len(parts) <= _MAX_ELEMENTS or read_number(inner.strip()) is not None:
         return None
     numbers = [read_number(part.strip()) for part in parts]
@@ -242,6 +267,8 @@ def _opinion(is_equal: bool, reason: str) -> Decision:
 
 
 # ------------------------------------------------------------------------------------------------ times of day
+# `4:30`, `4:30:15`, `10.25 PM` (a full stop only before the half of the day), `4 o'clock`; then the half of the day as
+# letters or words.
 _TIME = re.compile(
     r"([01]?[0-9]|2[0-4])(?:(?::|\.(?=[0-9]{2} ?[ap]))([0-5][0-9])(?::([0-5][0-9]))?| o'clock)?"
     r" ?(?:([AaPp])(?:\.?\s?[Mm]\.{0,2})?|(noon|in the afternoon|in the evening)|(midnight|in the morning))?"
@@ -264,6 +291,7 @@ def compare_times(gold: str, prediction: str) -> Decision | None:
         return None
     if sides[0].of_day == sides[1].of_day:
         return Verdict.CORRECT, "time"
+    # 4:30 and 2:15 may be ratios, and as such they agree. 4:00 is none, as nobody writes a ratio to 0.
     may_be_ratios = not sides[0].is_half_known and not sides[1].is_half_known
     if may_be_ratios and gold.count(":") == 1 and ":00" not in gold + prediction:
         return None
@@ -272,12 +300,14 @@ def compare_times(gold: str, prediction: str) -> Decision | None:
 
 def _read_time(answer: str) -> _Time | None:
     text = clean(answer).lower()
-    found = _TIME.fullmatch(_NAMED_TIMES.get(text, text))
-    if found is None:
+    match = _TIME.fullmatch(_NAMED_TIMES.get(text, text))
+    if match is None:
         return None
-    hour, minute, second, letter, is_late, is_early = found.groups()
+    hour, minute, second, letter, is_late, is_early = match.groups()
     half = letter or ("p" if is_late else "a" if is_early else "")
+    # A bare number is no time.
     if minute is None and not half and "o'clock" not in text:
         return None
+    # 12 AM is 0 and 12 PM is 12; 24:00 is 0.
     of_day = int(hour) % 12 + 12 * (half == "p") if half else int(hour) % 24
     return _Time((of_day, int(minute or 0), int(second or 0)), bool(half))

@@ -1,19 +1,19 @@
-r"""The value of an expression at a point; whether two are the same function; how large their numbers may grow.
+r"""Evaluates expressions at points, tells whether two are the same function, and estimates how large numbers may grow.
 
 Values are floats, which tell expressions apart, or have 50 digits and more, which settle doubts. A number without
-roots and functions has an exact value. Variables are real, and so is every value on the way, unless the imaginary unit
-stands in one of the two expressions: a root of a negative number has no value. Odd roots of negative numbers are real,
-as in school and in `algebra`.
+roots and functions has an exact value. Variables and all intermediate values are real, unless the imaginary unit
+stands in one of the two expressions: the square root of a negative number has no value. Odd roots of negative numbers
+are real, as in school and in `algebra`.
 
-Functions are compared at points of both signs, small and large, in every orthant; at whole numbers; and on both sides
-of each point where something under a root, an absolute value, a logarithm or a denominator is zero or turns. There the
-values must be equal. Where floats leave a doubt, they are taken to 50 digits more than the numbers in the texts have.
-Where one expression is undefined so must the other be. Single points at which one of them is undefined do not count:
-none of the points is one, but by chance. The points follow from the texts, so that equal questions get equal answers,
-and no text can aim at them.
+Functions are compared at points of both signs, small and large, in every orthant, and at whole numbers. They are also
+compared on both sides of each zero or turn of what stands under a root, an absolute value, a logarithm or a
+denominator. The values must be equal at all these points. Where floats leave a doubt, values get 50 digits more than
+the numbers in the texts have. Where one expression is undefined, the other must be undefined too. Single points at
+which one of them is undefined do not count: the points hit one only by chance. The points follow from the texts. So
+equal questions get equal answers, and no text can aim at them.
 
-How much a computer algebra system would have to write out (`9^{9^9}`, `(999999!)!`, `\sum_{k=1}^{10^9} k`) is told from
-the tree, bottom up, with floats at most. So towers and giant sums cost microseconds, and no worker its life.
+The third part estimates how much a computer algebra system would have to write out (`9^{9^9}`, `(999999!)!`,
+`\sum_{k=1}^{10^9} k`). It needs only the tree and floats: towers and giant sums cost microseconds and kill no worker.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from stages.algorithms.answers.latex import Node, number
+from stages.algorithms.answers.latex import Node, number, substituted
 
+# 5,000! has 54,233 bits: factorials and other exact values end at about the same size.
 _MOST_EXACT_BITS = 50_000
 _MOST_BITS_OF_WORK = 1_500_000
 """Of all the numbers on the way to an exact value: some 0.1 s."""
@@ -90,7 +91,9 @@ def value_at(node: Node, point: Mapping[str, Any], arithmetic: Arithmetic = COMP
     UndefinedError where it has none: in a pole, or where a value on the way is not real.
     """
     try:
+        # The order of the handlers matters: OverflowError is an ArithmeticError, and means too large, not undefined.
         value = _value(node, point, arithmetic)
+        # 1e308 * 10 is no exception in floats but infinity.
         return value if cmath.isfinite(complex(value)) else None
     except UndefinedError:
         raise
@@ -118,12 +121,13 @@ def exact_rational(node: Node) -> Fraction | None:
 
     def value(part: Node) -> Fraction:
         nonlocal work
-        found = _exact_rational(part, value)
-        bits = found.numerator.bit_length() + found.denominator.bit_length()
+        result = _exact_rational(part, value)
+        bits = result.numerator.bit_length() + result.denominator.bit_length()
         work += bits
+        # `bits` stops one giant number, `work` a sum of forty large ones.
         if bits > _MOST_EXACT_BITS or work > _MOST_BITS_OF_WORK:
             raise OverflowError
-        return found
+        return result
 
     try:
         return value(node)
@@ -161,14 +165,14 @@ def symbols_of(node: Node) -> set[str]:
     """Names of the variables; e and i are numbers."""
     if node.head == "symbol":
         return set() if node.first in _CONSTANTS else {node.first}
-    return {name for part in node.parts if isinstance(part, Node) for name in symbols_of(part)}
+    return {name for part in node.children for name in symbols_of(part)}
 
 
 def is_written_with_i(node: Node) -> bool:
     """True where the imaginary unit stands in it; without it, values that are not real are none in school."""
     if node.head == "symbol":
         return node.first == "i"
-    return any(is_written_with_i(part) for part in node.parts if isinstance(part, Node))
+    return any(map(is_written_with_i, node.children))
 
 
 def _value(node: Node, point: Mapping[str, Any], arithmetic: Arithmetic) -> Any:
@@ -177,6 +181,7 @@ def _value(node: Node, point: Mapping[str, Any], arithmetic: Arithmetic) -> Any:
         return arithmetic.number(parts[0])
     if head == "symbol":
         if parts[0] in _CONSTANTS:
+            # `+` makes a number of mpmath's constant, which is else evaluated anew at each use.
             return 1j if parts[0] == "i" else +arithmetic.library.e
         return point[parts[0]]
     if head == "pi":
@@ -201,17 +206,23 @@ def _value(node: Node, point: Mapping[str, Any], arithmetic: Arithmetic) -> Any:
 
 
 def _power(base_node: Node, exponent_node: Node, point: Mapping[str, Any], arithmetic: Arithmetic) -> Any:
+    # An exponent that is written as a fraction is taken exactly: as a float, 1/3 is no third, and (-8)^{1/3} would be
+    # complex.
     base, fraction = _value(base_node, point, arithmetic), rational(exponent_node)
     if fraction is not None and fraction.denominator == 1:
+        # A whole exponent stays an integer, so that (-2)^3 is real.
         return base**fraction.numerator if abs(fraction) < 2**53 else base ** arithmetic.number(fraction)
     exponent = _value(exponent_node, point, arithmetic) if fraction is None else arithmetic.number(fraction)
     if _is_complex(base) or _is_complex(exponent) or base >= 0:
         return _in_the_field(base**exponent, arithmetic)
+    # Odd roots as in school: \sqrt[3]{-8} is -2, where Python gives a complex number.
     if fraction is not None and fraction.denominator % 2:
         size = (-base) ** exponent
         return -size if fraction.numerator % 2 else size
+    # (-2)^n at the whole points, where n is a float such as 3.0.
     if fraction is None and exponent == int(exponent):
         return base ** int(exponent) if abs(exponent) < 2**53 else None
+    # A negative base to any other exponent: complex, or undefined where all values must be real.
     return _in_the_field(complex(base) ** exponent if arithmetic.library is cmath else base**exponent, arithmetic)
 
 
@@ -244,44 +255,61 @@ def _call(name: str, values: list[Any], arithmetic: Arithmetic) -> Any:
         return getattr(library, _FUNCTION_NAMES[name])(values[0])
     if name == "abs":
         return abs(values[0])
+    # math and cmath have none of these.
     if name in ("cot", "sec", "csc"):
         return 1 / getattr(library, {"cot": "tan", "sec": "cos", "csc": "sin"}[name])(values[0])
     if name == "lg":
         return library.log(values[0]) / library.log(10)
     if name in ("factorial", "binom"):
+        # n! for n as a variable: gamma(n + 1), so that \frac{n!}{(n-1)!} equals n at every point that is drawn.
         upper, *lower = (value.real if _is_complex(value) and not value.imag else value for value in values)
         gamma = arithmetic.gamma
         if not lower:
             return gamma(upper + 1)
         return gamma(upper + 1) / (gamma(lower[0] + 1) * gamma(upper - lower[0] + 1))
     if name in ("floor", "ceil") and not _is_complex(values[0]):
+        # cmath has no floor; the value is real here.
         return getattr(math if library is cmath else library, name)(values[0])
     if name in ("mod", "max", "min") and not any(map(_is_complex, values)):
         return values[0] % values[1] if name == "mod" else {"max": max, "min": min}[name](values)
+    # gcd, lcm, unknown functions and series: `value_at` makes None of it, no opinion.
     raise KeyError(name)
 
 
 # ------------------------------------------------------------------------------------------- the same function
+# A float has 16 digits; a chain of operations with cancellation loses some. The other doubts go to more digits.
 _SAME = 1e-9
 """Relative distance below which two floats are taken for the same value, until 50 digits are asked."""
 _SPARE_DIGITS = 50
 """More than the numbers in both expressions have together: then no term of a sum is too small to be seen."""
 _LOST_DIGITS = 20
 """How many of them the computation may cost."""
+# docs/verifier.md: beyond 4,000 bits an answer is unparsed.
 _MOST_BITS = 4_000
 _MOST_DIGITS_IN_DOUBT = 40_000
 """Of all the values that floats leave in doubt: a bound for texts that are made to leave every point in doubt."""
+# With fewer points that have values, equality could be chance: \ln(-x) has none at positive x.
 _FEWEST_POINTS = 3
+# Half of them of size 0.4 to 2.7, half of any magnitude from 0.01 to 1,000, with signs that go through the orthants:
+# |x-3| and x-3 differ only below 3, |x|+|y| and |x+y| only where the signs differ.
 _GENERIC_POINTS = 16
+# For (-1)^n, which is real only there: numbers up to 4, 5, 6 and 7.
 _WHOLE_POINTS = 4
+# A bound for texts with a hundred roots.
 _TURNING_PARTS = 10
+# \tan x has a pole in every period: of those, the six next to 0.
 _TURNS = 6
 """Zeros that are looked at of each part and variable, those next to 0 first."""
+# From 0.01 to 10^6, six to a factor of ten, both signs and 0: where the search for a turn starts.
 _MAGNITUDES = [10 ** (step / 6) for step in range(-12, 37)]
 _GRID = [-size for size in reversed(_MAGNITUDES)] + [0.0] + _MAGNITUDES
+# Each step keeps two thirds of the interval: what is left is 3e-11 of it, far below the offsets that follow.
 _STEPS = 60
+# Two sizes on either side. A kink shows at any distance; a step of a tenth may jump over a second turn close by, a
+# thousandth does not.
 _OFFSETS = (-0.1, -0.001, 0.001, 0.1)
 """Of a turn, as a share of its size (of 1 for those below 1)."""
+# Tangents and quotients are undefined at single points only, and those do not count.
 _PARTIAL = frozenset(["ln", "log", "lg", "arcsin", "arccos"])
 _UNDEFINED = "undefined"
 
@@ -295,16 +323,20 @@ def same_function(gold: Node, prediction: Node) -> bool | None:
     names = sorted(symbols_of(gold) | symbols_of(prediction))
     is_real = not (is_written_with_i(gold) or is_written_with_i(prediction))
     arithmetic = REAL if is_real else COMPLEX
+    # Seeded by the trees: equal questions get equal verdicts, and a text that wants to aim at the points changes them.
     draw = random.Random(repr((gold, prediction)))
     compared: list[Mapping[str, float]] = []
     doubts = 0
     for point, is_whole in _points(gold, prediction, names, arithmetic, draw):
         values = (_value_or_undefined(gold, point, arithmetic), _value_or_undefined(prediction, point, arithmetic))
+        # A whole point may be a pole, a single point at which being undefined does not count.
         if None in values or (is_whole and _UNDEFINED in values):
             continue
         if _UNDEFINED not in values and _are_close(*values):
             compared.append(point)
         elif values != (_UNDEFINED, _UNDEFINED):
+            # Floats that differ may differ by rounding alone, and one side undefined may be a root of -1e-17. More
+            # digits tell.
             doubts += 1
             if doubts * digits > _MOST_DIGITS_IN_DOUBT:
                 return None
@@ -314,6 +346,7 @@ def same_function(gold: Node, prediction: Node) -> bool | None:
             compared += [point] * (is_same is True)
     if len(compared) < (_FEWEST_POINTS if names else 1):
         return None
+    # Floats that agree prove nothing about \sin x + 10^{-60}: two of the points are computed to all digits.
     settled = [_same_exactly(gold, prediction, point, is_real, digits) for point in compared[:2]]
     return False if False in settled else True if True in settled else None
 
@@ -326,7 +359,7 @@ def is_partial(node: Node) -> bool:
         exponent = rational(node.parts[1])
         if exponent is None or exponent.denominator % 2 == 0:
             return True
-    return any(is_partial(part) for part in node.parts if isinstance(part, Node))
+    return any(map(is_partial, node.children))
 
 
 def _value_or_undefined(node: Node, point: Mapping[str, float], arithmetic: Arithmetic):
@@ -342,11 +375,13 @@ def _are_close(first, second) -> bool:
 
 def _same_exactly(gold: Node, prediction: Node, point: Mapping[str, float], is_real: bool, digits: int) -> bool | None:
     arithmetic = exact(is_real, digits)
+    # The float is taken at its exact value, so that both sides see the same point.
     place = {name: arithmetic.number(value) for name, value in point.items()}
     values = _value_or_undefined(gold, place, arithmetic), _value_or_undefined(prediction, place, arithmetic)
     if None in values:
         return None
     if _UNDEFINED in values:
+        # Both undefined agree; one alone is another domain.
         return values[0] is values[1]
     difference, largest = abs(values[0] - values[1]), max(map(abs, values))
     noise = arithmetic.number(Fraction(1, 10 ** (digits - _LOST_DIGITS)))
@@ -360,6 +395,8 @@ def _points(
     if not names:
         yield {}, False
         return
+    # Counting up from random signs flips one variable after the other: all orthants of three variables in eight pairs
+    # of points.
     signs = draw.getrandbits(len(names))
     generic = []
     for index in range(_GENERIC_POINTS):
@@ -371,6 +408,7 @@ def _points(
         yield {name: float(draw.randint(1, 4 + index)) for name in names}, True
     parts = list(dict.fromkeys([*_turning_parts(gold), *_turning_parts(prediction)]))[:_TURNING_PARTS]
     for part in parts:
+        # The other variables stay at two points of ordinary size; with one variable, one base is enough.
         for base in (generic[1], generic[3])[: len(names)]:
             for name in sorted(symbols_of(part)):
                 for turn in _turns(part, name, base, arithmetic):
@@ -380,9 +418,8 @@ def _points(
 
 def _turning_parts(node: Node) -> Iterator[Node]:
     """What stands under roots, absolute values, logarithms and in denominators, and what poles and ends come of."""
-    for part in node.parts:
-        if isinstance(part, Node):
-            yield from _turning_parts(part)
+    for part in node.children:
+        yield from _turning_parts(part)
     if node.head == "power":
         exponent = rational(node.parts[1])
         if exponent is None or exponent.denominator > 1 or exponent < 0:
@@ -406,11 +443,13 @@ def _turns(part: Node, name: str, base: Mapping[str, float], arithmetic: Arithme
         value = _value_or_undefined(part, point, arithmetic)
         return math.inf if value is None or value == _UNDEFINED else abs(value)
 
+    # A grid first, then a search by thirds: |x| and x^2 touch zero without a change of sign, so bisection would not see
+    # it.
     sizes = [size(place) for place in _GRID]
     least = [
         at for at in range(1, len(_GRID) - 1) if sizes[at] <= min(sizes[at - 1], sizes[at + 1]) and sizes[at] < math.inf
     ]
-    found = []
+    turns = []
     for at in sorted(least, key=lambda at: abs(_GRID[at]))[:_TURNS]:
         low, high = _GRID[at - 1], _GRID[at + 1]
         for _ in range(_STEPS):
@@ -419,12 +458,14 @@ def _turns(part: Node, name: str, base: Mapping[str, float], arithmetic: Arithme
                 high -= third
             else:
                 low += third
-        found.append((low + high) / 2)
-    return found
+        turns.append((low + high) / 2)
+    return turns
 
 
 # ------------------------------------------------------------------------------------------------------- sizes
+# 2^{99999999} counts 200 million bits. An integer of 6,000 digits is still worked out.
 _MAX_BITS = 20_000
+# (x+1)^{60} counts 60; (((x+1)^{60}+y)^{60}+z)^{60} counts 216,000.
 _MAX_FACTORS = 300
 _MAX_TERMS = 10_000
 """Of a sum or product with bounds."""
@@ -447,11 +488,13 @@ def _size(node: Node) -> tuple[float, float]:
     """Bits that the numbers in it may have, and how many sums with variables are multiplied; infinite beyond reach."""
     head = node.head
     if head == "number":
+        # Less one, since a whole number has the denominator 1, which has one bit.
         return float(node.first.numerator.bit_length() + node.first.denominator.bit_length() - 1), 0.0
     if head == "symbol":
         return 2.0, 0.0
-    sizes = [_size(part) for part in _parts(node)]
+    sizes = [_size(part) for part in node.all_children]
     if not sizes:
+        # pi, infinity, an empty set: nothing grows in them.
         return 2.0, 0.0
     if head == "power":
         return _power_size(sizes[0], node.parts[1], sizes[1])
@@ -464,28 +507,22 @@ def _size(node: Node) -> tuple[float, float]:
         terms = _largest_of(max(sizes[0][0], sizes[1][0]))
         if terms > _MAX_TERMS:
             return _BEYOND, 0.0
-        bits, factors = _size(_with_value(node.parts[3], node.first[len("sum over ") :], node.parts[2]))
+        # The last term of a series is the largest, or near it: \sum_{k=1}^{999} k^{k^k} is measured at k = 999.
+        bits, factors = _size(substituted(node.parts[3], node.first[len("sum over ") :], node.parts[2]))
         return _times_size(bits, terms), _times_size(factors, terms)
     if head == "multiply":
         return sum(bits for bits, _ in sizes), sum(factors for _, factors in sizes)
     factors = max(factors for _, factors in sizes)
+    # A sum with letters is one factor that may have to be multiplied out; a sum of numbers is a number.
     if head == "add" and symbols_of(node):
         factors = max(factors, 1.0)
     return max(bits for bits, _ in sizes) + len(sizes), factors
 
 
-def _with_value(node: Node, name: str, value: Node) -> Node:
-    """The tree with `value`, the last of a series, for its index."""
-    if node.head == "symbol":
-        return value if node.first == name else node
-    return Node(
-        node.head, tuple(_with_value(part, name, value) if isinstance(part, Node) else part for part in node.parts)
-    )
-
-
 def _power_size(base: tuple[float, float], exponent: Node, size: tuple[float, float]) -> tuple[float, float]:
     value = rational(exponent)
     if value is not None:
+        # A float holds no exponent of 400 digits; beyond 10^30 everything is too large anyway.
         factor = float(min(abs(value.numerator), 10**30))
         return _times_size(base[0], factor), _times_size(base[1], factor / value.denominator)
     if symbols_of(exponent):
@@ -502,8 +539,3 @@ def _largest_of(bits: float) -> float:
 
 def _times_size(first: float, second: float) -> float:
     return first * second if first and second else 0.0
-
-
-def _parts(node: Node) -> list[Node]:
-    flat = [part for entry in node.parts for part in (entry if isinstance(entry, tuple) else (entry,))]
-    return [part for part in flat if isinstance(part, Node)]

@@ -1,25 +1,32 @@
 r"""Finds the final answer in a response: the last `\boxed{}`, a marker such as `####` or `Answer:`, or the text itself.
 
-The order of trust: the last box (an unclosed last box means that the response was cut off, so there is no answer);
-then the last marker; then, where there is neither, a short text itself, as a bare answer, or the last sentence of a
-long one. Callers that must not reward a guess at what was meant ask `Extraction.is_marked`.
+The order of trust:
+1. The last box. If it is unclosed, the response was cut off and there is no answer.
+2. The last marker.
+3. Where there is neither: a short text itself, as a bare answer, or the last sentence of a long one.
+Callers that must not reward a guess check `Extraction.is_marked`.
 
 Deviations from what graders commonly do:
-1. A box in mid-response does not survive a later unclosed one: the model was about to say something else.
-2. Boxes that stand side by side ("\boxed{2} and \boxed{3}") are one answer, a list; boxes with prose between are not.
+1. A box does not count when a later box is unclosed: the model was about to say something else.
+2. Boxes side by side ("\boxed{2} and \boxed{3}") are one answer, a list. Boxes with prose between them are not.
 3. "Final answer: X" after the last box wins over it when X reads as mathematics.
 4. What no reader sees counts for nothing: a thought, closed or not, HTML comments, lines that `%` makes comments. A
    box in fenced code counts where there is no other. A closed thought that nothing follows is the whole response.
 5. A box that its sentence denies ("it cannot be") or that the next words take back is no answer.
 
-Responses are hostile input: lengths are cut before any pattern is applied, and every repetition in a pattern that
-sees raw text is bounded or cannot overlap with its neighbours.
+Responses are hostile input. Lengths are cut before any pattern is applied. Every repetition in a pattern that sees
+raw text is bounded or cannot overlap with its neighbours.
+
+Read `extract_answer` first, then `_extract_boxed` and `_extract_marked`. The patterns above them are explained where
+they stand.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+
+from stages.algorithms.answers.normalisation import closing_brace
 
 MAX_ANSWER_CHARACTERS = 20_000
 """Longer answers are unparsed. Room for an integer of 20,000 digits, a bound for everything that is linear."""
@@ -34,17 +41,23 @@ _MAX_GAP_CHARACTERS = 60
 """Boxes further apart than this are separate statements."""
 
 _MARKERS = (
+    # GSM8K's `####`; `answer:`, `answer =`, `the answer is:`; `Ans. :`.
     r"####|\banswer(?:\*\*)?\s{0,2}(?::|=|\bis\b)\s{0,2}:?|\bans\.?\s?[:=]"
+    # `The correct option is C`.
     r"|\b(?:correct|right|final)\s(?:choice|option)\s{0,2}(?::|\bis\b)"
+    # A heading on a line of its own: `### Answer`, `**Final Answer**`; the answer follows below.
     r"|^[#*_ ]{0,8}(?:(?:the|my)\s)?(?:(?:final|correct)\s)?answer[*_ ]{0,4}$"
+    # The same in languages of Latin script, whose verb may follow: `La réponse finale est 42`.
     r"|\b(?:réponse|respuesta|antwort|resposta|risposta|antwoord|svar(?:et)?|odpowiedź|cevap|jawaban|đáp án|ответ)"
     r"(?:\s(?:finale?|correcte?a?|akhir))?\s{0,2}(?:[:=—]|\b(?:est|es|ist|lautet|is|adalah|to|é|è|är|là)\b)\s{0,2}:?"
 )
 _OTHER_MARKERS = (
     r"|答案\s?(?:[:：]|就?[是为為](?:[:：])?)|答え\s?(?:は|[:：])|(?:정답|답)\s?(?:은|는|[:：])"
+    # Hindi puts the verb last, so that the word for answer alone is a marker: `उत्तर 42 है`.
     r"|उत्तर\s{0,2}(?:[:：]|है(?=\s))?"
     r"|(?:الجواب|الإجابة)(?:\s(?:النهائي|النهائية|الصحيح|الصحيحة))?\s{0,2}(?:[:：=]|هو|هي)\s{0,2}:?"
 )
+# Two patterns, because the one with other scripts is slower and most responses are ASCII.
 _MARKER = re.compile(_MARKERS, re.IGNORECASE | re.MULTILINE)
 _ANY_MARKER = re.compile(_MARKERS + _OTHER_MARKERS, re.IGNORECASE | re.MULTILINE)
 """Of the languages that reasoning models answer in; the second also in scripts that no ASCII text has."""
@@ -52,6 +65,7 @@ _ENGLISH_STEMS = ("####", "answer", "ans.", "ans:", "ans=", "ans ", "choice", "o
 _STEMS = (*_ENGLISH_STEMS, "antwo", "sposta", "respuesta", "svar", "cevap", "jawaban")
 _ALL_STEMS = (*_STEMS, "réponse", "odpowiedź", "đáp án", "ответ", "答", "답", "उत्तर", "الجواب", "الإجابة")
 """Every marker holds one: finding the last one is cheap, the pattern is not."""
+# The last stem is found first; the marker that holds it begins at most so many characters before.
 _LONGEST_MARKER = 60
 _WORDS_BEHIND = re.compile(r"[0-9$})\]]\s{1,3}[^\W\d_]{2,20}\s{1,3}[^\W\d_]{2,20}")
 """After a marker of another language two words behind a number may say anything: `18 divisé par deux`."""
@@ -67,9 +81,13 @@ _STRONG_MARKER = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 """After a box: a conclusion that is said to be one, or a choice on a line of its own."""
+# Minerva's few-shot prompt ends answers so (`I hope it is correct.`); special tokens of chat templates follow others.
 _AFTERTHOUGHT = re.compile(r"I hope it is correct.*|<\|.*|</s>.*", re.DOTALL)
+# `**72**.` and `**72.**`: the markers of bold text end with the answer.
 _EMPHASIS_END = re.compile(r"\*{1,3}[.,;!]?\Z")
+# A full stop counts before a blank only: 12.5 holds none. Chinese and Hindi have signs of their own, without blanks.
 _SENTENCE_END = re.compile(r"\.(?=\s)|[。।]")
+# Verbs that end a sentence in Hindi, Japanese and Korean: `192です`, `42 है`.
 _CLOSING_COPULA = re.compile(r"(?:\s(?:है|हैं)|です|である|입니다|이다)\Z")
 _ALTOGETHER = re.compile(
     r"(?<=[0-9$})\]]),? (?:in total|in all|altogether|overall|obviously|clearly|of course|as required)(?=,|\Z)"
@@ -77,7 +95,9 @@ _ALTOGETHER = re.compile(
 """Behind a value: words that say nothing about it."""
 _ENDLESS = re.compile(r"(\.[0-9]{1,60}) ?(?:\.\.\.|\\l?dots(?![a-z])|\\cdots(?![a-z]))")
 """The dots of 0.333... are no full stops."""
+# What may stand between two boxes of one list apart from commas: spaces, brackets, text commands.
 _SPACING = re.compile(r"\\(?:quad|qquad|text|textbf|mbox|[,;:! \[\]()])|[\s$.{}()]")
+# `\boxed{35} ++++ \boxed{4}`: a line drawn with signs; one `+` joins the boxes to a sum, which is no list.
 _DRAWN_RULE = re.compile(r"([-+*_=~.#])\1{2,}")
 _LIST_GAP = re.compile(r"[,;&]|\b(?:and|or)\b")
 _NEW_STATEMENT = re.compile(
@@ -88,7 +108,10 @@ _NEW_STATEMENT = re.compile(
 )
 """What makes the next box a correction or a conclusion, not one more of a list."""
 _THOUGHT_TAGS = ("<think>", "</think>")
+# A line that LaTeX would not print. Bounded by `^ ?`: a percent sign inside a line is one.
 _COMMENT_LINE = re.compile(r"^ ?%.*$", re.MULTILINE)
+# `It cannot be \boxed{42}`, `we rule out \boxed{5}`, `x \ne \boxed{5}`. Only filler stands between, so that `not 41 but
+# \boxed{42}` denies nothing.
 _DENIED_BEFORE = re.compile(
     r"(?:\b(?:not|never|cannot|can't|isn't|wasn't|aren't)(?: (?:be|equal|to|the|answer|is|just|really)){0,4}"
     r"|\b(?:rul(?:e|es|ed|ing) out|(?:exclude|reject|discard|eliminate)s?d?)(?: (?:the|answer|value|option)){0,3}"
@@ -99,6 +122,8 @@ _WRONG = (
     r"(?:wrong|incorrect|false|invalid|impossible|a mistake|an error"
     r"|(?:not|n't) (?:right|correct|possible|valid|true))"
 )
+# `\boxed{42} is not the answer`; but `\boxed{42} is not divisible by 5` denies nothing, so the predicate is spelled
+# out.
 _DENIED_AFTER = re.compile(
     r"[\s$\\)\].*]{0,9}(?:(?:is|was|are|can(?:no|')t be) (?:"
     + _WRONG
@@ -119,18 +144,22 @@ _TAKEN_BACK = re.compile(
     r"|\bactually,? no\b|\bscratch that\b|\bI was wrong\b|\bI made (?:a mistake|an error)\b",
     re.IGNORECASE,
 )
+# Every denial holds one of these parts: `in` is cheap and rules most responses out before a pattern runs.
 _STEMS_OF_DENIAL = ("not", "Not", "NOT", "n't", "ever", "ul", "ject", "clud", "card", "iminat", "\\ne", "≠")
 _STEMS_OF_CORRECTION = (
     *("rong", "RONG", "correct", "false", "alid", "ossible", "error", "mistake", "not", "n't", "cratch", "ctually"),
     *("can't be", "cannot be", "should"),
 )
-_FEWEST_WORDS = 8
+# Characters: nothing shorter takes an answer back.
+_SHORTEST_DENIAL = 8
 _NEXT_WORDS = 160
 """Characters after a box in which it may be taken back."""
 _TEXT_GROUP = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|operatorname)\s?\{[^{}]*\}")
+# Three letters or more between blanks: shorter runs may be variables.
 _WORD = re.compile(r"(?<!\S)[a-zA-Z]{3,}(?=[\s.,;:!?)]|\Z)")
 OTHER_SCRIPT = re.compile("[\u0400-\u04ff\u0620-\u064a\u0904-\u0939]{2}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 """Cyrillic, Arabic and Devanagari words; one character of Chinese, Japanese or Korean is a word."""
+# Markdown's `~~5~~`; a space inside, or a tilde of LaTeX before it, is no such mark.
 _STRUCK_OUT = re.compile(r"(?<![\w\\~])~~(?=[^\s~])[^~\n]{1,200}(?<!\s)~~(?![\w~])")
 
 
@@ -163,15 +192,19 @@ class Extraction:
 def extract_answer(response: str, max_bare_characters: int = _MAX_BARE_CHARACTERS) -> Extraction:
     """The final answer of `response`, which may be a whole response or a bare answer. Linear in its length."""
     visible = _visible(response)
+    # Only thoughts and comments: an open thought says that the response was cut off.
     if visible is not response and not visible.strip() and response.strip():
         return Extraction(None, "unfinished_thought" if "<think>" in response else "empty")
+    # 0.333... gets one sign for its dots, or the sentence would end inside the number.
     conclusion = _ENDLESS.sub("\\1…", visible) if "..." in visible or "dots" in visible else visible
+    # A box outside fenced code first: code that prints `\boxed{91}` is no answer where there is another.
     delimited = _extract_delimited(_outside_fences(conclusion)) if "```" in conclusion else None
     delimited = delimited or _extract_delimited(conclusion)
     if delimited is not None:
         return delimited
     tail = conclusion[-_TAIL_CHARACTERS:].rstrip()
     last_line = tail[tail.rfind("\n") + 1 :]
+    # GSM8K-like prompts end in `A: 4`. A lone A elsewhere is a choice, so that it is no marker of `_MARKERS`.
     if last_line.startswith("A:"):
         tail = f"Answer:{last_line[2:]}"
     marked = _extract_marked(tail, _any_marker(tail))
@@ -180,6 +213,7 @@ def extract_answer(response: str, max_bare_characters: int = _MAX_BARE_CHARACTER
     rest = _without_afterthought(tail).strip()
     if not rest:
         return Extraction(None, "empty")
+    # An integer of 5,000 digits is a bare answer; 5,000 characters of prose are not.
     is_one_word = len(rest.split(maxsplit=1)) == 1 and len(conclusion) <= MAX_ANSWER_CHARACTERS
     if len(conclusion) <= max_bare_characters or is_one_word:
         return Extraction(rest, "bare")
@@ -188,11 +222,12 @@ def extract_answer(response: str, max_bare_characters: int = _MAX_BARE_CHARACTER
 
 def extract_gold(gold: str) -> Extraction:
     """The final answer of a gold answer or worked solution: trusted, so of any length, and a box may lack its end."""
-    found = extract_answer(gold, max_bare_characters=MAX_ANSWER_CHARACTERS)
-    if found.rule != "unclosed_box":
-        return found
+    # A gold answer of any length is an answer; prose around it is read by `sentences`.
+    extracted = extract_answer(gold, max_bare_characters=MAX_ANSWER_CHARACTERS)
+    if extracted.rule != "unclosed_box":
+        return extracted
     rest = gold[_last_box(gold) :].partition("{")[2].strip()
-    return Extraction(rest, "box") if 0 < len(rest) <= MAX_ANSWER_CHARACTERS else found
+    return Extraction(rest, "box") if 0 < len(rest) <= MAX_ANSWER_CHARACTERS else extracted
 
 
 def is_prose(text: str) -> bool:
@@ -211,9 +246,13 @@ def _visible(response: str) -> str:
     text = _STRUCK_OUT.sub("", response) if "~~" in response else response
     if "think>" in text:
         opening, closing = _THOUGHT_TAGS
+        # Models begin a response inside a thought, with the opening tag in the prompt: up to the last closing tag all
+        # is thought.
         before, _, after = text.rpartition(closing)
+        # Where an opening tag is there, text before it is visible; an answer may stand there.
         kept = _without_spans(before, opening, closing) if opening in before else ""
         text = _without_spans(kept + after, opening, closing)
+        # The whole response is one closed thought: then its answer is what there is.
         if not text.strip() and not after.strip() and before:
             text = response
     if "<!--" in text:
@@ -224,6 +263,7 @@ def _visible(response: str) -> str:
 def _without_spans(text: str, opening: str, closing: str) -> str:
     """`text` without what stands between `opening` and the next `closing`, or the end."""
     kept, at = [], 0
+    # No regular expression: its time on a million open tags would grow with the square.
     while (start := text.find(opening, at)) >= 0:
         kept.append(text[at:start])
         end = text.find(closing, start)
@@ -233,6 +273,7 @@ def _without_spans(text: str, opening: str, closing: str) -> str:
 
 def _outside_fences(text: str) -> str:
     """`text` without fenced code; all of it where a fence is not closed."""
+    # An odd number of pieces means that each fence is closed; every second piece is code.
     pieces = text.split("```")
     return "\n".join(pieces[::2]) if len(pieces) % 2 else text
 
@@ -241,6 +282,7 @@ def _extract_tagged(text: str) -> Extraction | None:
     """What stands in the last `<answer>` that is closed; a box in it counts before the rest."""
     end = text.rfind("</answer>")
     start = text.rfind("<answer>", 0, max(end, 0))
+    # Tags far apart hold a response, not an answer.
     if start < 0 or end - start > _TAIL_CHARACTERS:
         return None
     content = text[start + len("<answer>") : end].strip()
@@ -257,10 +299,12 @@ def _extract_boxed(text: str) -> Extraction | None:
     begin, end, content = boxes[-1]
     if len(content) > MAX_ANSWER_CHARACTERS:
         return Extraction(None, "answer_too_long")
+    # `\boxed{255} is the interest. Final Answer: $10,455$`: a later conclusion counts, but not a sentence of words.
     final = _extract_marked(text[end : end + _TAIL_CHARACTERS], _STRONG_MARKER)
     if final is not None and final.text and any(map(str.isalnum, final.text)) and not is_prose(final.text):
         return final
     run = [content]
+    # From the last box backwards while the gap makes a list: `\boxed{2}$, $\boxed{3}$ or $\boxed{5}`.
     for earlier_begin, earlier_end, earlier in reversed(boxes[:-1]):
         if not _is_list_gap(text[earlier_end:begin]):
             break
@@ -268,6 +312,7 @@ def _extract_boxed(text: str) -> Extraction | None:
         begin = earlier_begin
     if _is_denied(text, begin) or _is_taken_back(text, end):
         return Extraction(None, "denied_answer")
+    # `\boxed{840}. Let me check. \boxed{840}` is one answer.
     distinct = list(dict.fromkeys(part.strip() for part in run))
     answer = ", ".join(distinct)
     if not answer:
@@ -282,7 +327,7 @@ def _is_denied(text: str, begin: int) -> bool:
 
 def _is_taken_back(text: str, end: int) -> bool:
     following = text[end : end + _NEXT_WORDS]
-    if len(following) < _FEWEST_WORDS or not any(stem in following for stem in _STEMS_OF_CORRECTION):
+    if len(following) < _SHORTEST_DENIAL or not any(stem in following for stem in _STEMS_OF_CORRECTION):
         return False
     return _DENIED_AFTER.match(following) is not None or _TAKEN_BACK.search(following) is not None
 
@@ -304,11 +349,13 @@ def _last_boxes(text: str) -> list[tuple[int, int, str]]:
         end = position
     boxes: list[tuple[int, int, str]] = []
     for start in starts:
+        # Inside the box before: `\boxed{x = \boxed{3}}` is one box.
         if boxes and start < boxes[-1][1]:
             continue
         content, end = _box_content(text, start)
         if content is not None:
             boxes.append((start, end, content))
+        # The last box is unclosed, so that the earlier ones do not count either.
         elif start == starts[-1]:
             return []
     return boxes
@@ -324,19 +371,11 @@ def _box_content(text: str, start: int) -> tuple[str | None, int]:
     if text[position] != "{":
         word = re.compile(r"[^\s$]{1,100}").match(text, position)
         return (word.group().rstrip(".,"), word.end()) if word else (None, position)
-    depth, cursor = 0, position
     limit = min(len(text), position + MAX_ANSWER_CHARACTERS + 2)
-    while cursor < limit:
-        character = text[cursor]
-        if character == "\\":
-            cursor += 1
-        elif character == "{":
-            depth += 1
-        elif character == "}":
-            depth -= 1
-            if depth == 0:
-                return text[position + 1 : cursor], cursor + 1
-        cursor += 1
+    closing = closing_brace(text, position, limit)
+    if closing >= 0:
+        return text[position + 1 : closing], closing + 1
+    # Longer than any answer; the caller says `answer_too_long`.
     if limit < len(text):
         return text[position + 1 : limit], limit
     return None, limit
@@ -351,13 +390,16 @@ def _is_list_gap(gap: str) -> bool:
 
 def _extract_marked(tail: str, pattern: re.Pattern[str]) -> Extraction | None:
     lower = tail.lower()
+    # Finding the last stem costs one pass; the pattern then runs on the end of the text alone.
     last = max(map(lower.rfind, _STEMS if lower.isascii() else _ALL_STEMS))
     if last < 0:
         return None
-    found = _last_match(tail, pattern, max(0, last - _LONGEST_MARKER)) or _last_match(tail, pattern, 0)
-    if found is None:
+    # The last stem may be no marker (`choices are many`): then the whole tail is searched.
+    marker = _last_match(tail, pattern, max(0, last - _LONGEST_MARKER)) or _last_match(tail, pattern, 0)
+    if marker is None:
         return None
-    rest = _without_afterthought(tail[found.end() :]).strip(" \t\n*:")
+    rest = _without_afterthought(tail[marker.end() :]).strip(" \t\n*:")
+    # A display goes over several lines; every other answer ends with its line or sentence.
     closing = {"\\[": "\\]", "$$": "$$"}.get(rest[:2])
     if closing and closing in rest[2:]:
         answer = rest[2 : rest.index(closing, 2)]
@@ -371,18 +413,20 @@ def _extract_marked(tail: str, pattern: re.Pattern[str]) -> Extraction | None:
         answer = answer[:-2].rstrip(" .")
     if not answer:
         return Extraction(None, "empty")
-    is_english = any(stem in found[0].lower() for stem in _ENGLISH_STEMS)
+    is_english = any(stem in marker[0].lower() for stem in _ENGLISH_STEMS)
+    # `sentences` knows English words that change a value; of other languages only the commonest.
     if not is_english and _WORDS_BEHIND.search(answer):
         return Extraction(None, "sentence")
     return Extraction(answer, "marker")
 
 
 def _last_match(tail: str, pattern: re.Pattern[str], start: int) -> re.Match[str] | None:
-    found = None
+    last = None
     for match in pattern.finditer(tail, start):
+        # Thirty characters back: room for `approximate ` and blanks.
         if not _ANOTHER_ANSWER.search(tail, max(0, match.start() - 30), match.start()):
-            found = match
-    return found
+            last = match
+    return last
 
 
 def _any_marker(text: str) -> re.Pattern[str]:

@@ -1,20 +1,22 @@
-"""What an answer, LaTeX or plain, is read into: first tokens, then the nodes of a tree.
+"""Splits an answer, LaTeX or plain, into tokens, and defines the nodes of the tree that `latex_parser` makes of them.
 
-Splitting is linear in the length of the text; nothing is executed or expanded. `latex_parser` makes the tree.
+Splitting is linear in the length of the text. Nothing is executed or expanded. Read `tokenise`, then `Node`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stages.algorithms.answers.normalisation import one_spelling
+from stages.algorithms.answers.normalisation import TEXT_COMMANDS, one_spelling
 
 MAX_TOKENS = 800
 """Longer answers are no expressions that a rule could read; a bound for everything that follows."""
 _FUNCTION_NAMES = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp"
 FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
+# Words that plain text uses for a command: `sqrt(2)`, `2*pi`.
 _WORD_COMMANDS = frozenset(["sqrt", "pi", "infty", "alpha", "beta", "theta", "lambda", "bmod"])
 _WORD_SPELLINGS = {"inf": "infty", "infinity": "infty", "mod": "bmod"}
 _MAX_VARIABLE_LETTERS = 3
@@ -40,28 +42,35 @@ class Token:
 _SIGNS = str.maketrans(
     {"½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "±": r"\pm ", "∠": r"\angle ", "△": r"\triangle "}
 )
+# JSON that was escaped twice: `\\frac`. Not where a matrix has real line breaks.
 _ESCAPED_TWICE = re.compile(r"\\\\(?=[a-zA-Z({\[\])}])")
+# `and` and `or`, in text commands, bare, or as logical signs. Bare ones need no letter before them, so that `for` stays
+# whole.
 _CONJUNCTION = re.compile(
     r"\\(?:text|mbox|textrm|mathrm)\s?\{[\s,]{0,9}(and|or)[\s,]{0,9}\}|(?<![A-Za-z\\])(and|or)(?=[^a-z])"
     r"|\\(?:land|wedge|(lor|vee))(?![a-zA-Z])"
 )
 _QUAD = re.compile(r"\\q?quad")
 """No other command starts so; what follows without a space is a letter of the next formula."""
+# 0.1\overline{6}, 0.(39), 0.\dot3\dot9; lengths are bounded, since they become integers.
 _REPEATING = re.compile(
     r"([0-9]{0,30})\.([0-9]{0,30})(?:\\(?:overline|bar|dot)\s?\{([0-9]{1,30})\}|\(([0-9]{1,30})\)"
     r"|((?:\\dot ?[0-9]){1,9}))"
 )
 _ENDLESS = re.compile(r"([0-9]{0,30})\.([0-9]{1,60})…")
+# Up to six letters in an upright command: `\mathrm{d}` is d, `\mathrm{arcsin}` the function.
 _ROMAN = re.compile(r"\\(?:mathrm|text|mathbf|operatorname|textbf|textit|mathit)\s?\{\s*([A-Za-z]{1,6})\s*\}")
 _TOKEN = re.compile(
     r"(?P<space>\s+)"
-    r"|\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf|operatorname)\s?\{(?P<text>[^{}]*)\}"
+    rf"|\\(?:{TEXT_COMMANDS}|operatorname)\s?\{{(?P<text>[^{{}}]*)\}}"
     r"|\\begin\s?\{(?P<begin>[a-z]+)\*?\}(?:\{[lcr|]*\})?"
     r"|\\end\s?\{(?P<end>[a-z]+)\*?\}"
     r"|(?P<newline>\\\\)"
     r"|\\(?P<command>[a-zA-Z]+|[{}%$|&#_])"
+    # A comma joins groups of three only: 1,000 is a number, in `1,2` the comma separates.
     r"|(?P<number>(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
     r"|(?P<word>[A-Za-z]+)"
+    # Longer signs first; then any character, so that every text can be split.
     r"|(?P<symbol><=|>=|!=|\*\*|[^\s])"
 )
 _SYMBOL_COMMANDS = {"<=": "le", ">=": "ge", "!=": "ne", "<": "lt", ">": "gt", "≈": "approx", "∈": "in"}
@@ -69,13 +78,17 @@ _SYMBOL_COMMANDS = {"<=": "le", ">=": "ge", "!=": "ne", "<": "lt", ">": "gt", "�
 
 def tokenise(answer: str) -> list[Token]:
     """The tokens of `answer`; UnreadableError when there are too many or a control character is among them."""
-    text = _endless_as_fractions(answer).translate(_SIGNS)
+    # The steps depend on each other: dots before `one_spelling` rewrites them, \quad before spaces collapse, fractions
+    # before digits become tokens.
+    text = _ENDLESS.sub(_endless_as_fraction, answer) if "…" in answer else answer
+    text = text.translate(_SIGNS)
     if "\\begin" not in text:
         text = _ESCAPED_TWICE.sub(lambda _: "\\", text)
     text = one_spelling(_QUAD.sub(" ", text)).replace("$", " ")
     text = _REPEATING.sub(_as_fraction, text)
     text = _CONJUNCTION.sub(_as_separator, text)
     text = _ROMAN.sub(_unwrap_roman, text)
+    # After the spelling, which removes zero-width characters that people paste.
     if not text.isprintable():
         raise UnreadableError("control characters")
     tokens: list[Token] = []
@@ -109,8 +122,10 @@ def _split_word(word: str, follows_space: bool) -> list[Token]:
         return [Token("command", word, follows_space)]
     if word in _WORD_SPELLINGS:
         return [Token("command", _WORD_SPELLINGS[word], follows_space)]
+    # `width` is a word and `abc` a product; `LC` and `ABCD` are products under a root and names alone (`_with_names`).
     if len(word) > _MAX_VARIABLE_LETTERS and not word.isupper():
         return [Token("text", word, follows_space)]
+    # Only the first letter follows the space before the word: `ab` is one run, `a b` two.
     letters = [Token("letter", letter, False) for letter in word]
     return [Token("letter", word[0], follows_space), *letters[1:]]
 
@@ -118,6 +133,7 @@ def _split_word(word: str, follows_space: bool) -> list[Token]:
 def _with_names(tokens: list[Token]) -> list[Token]:
     """Letters that stand alone are text, in which order counts: a whole answer, capitals that are one of several
     answers or a value, and what a figure is called. Among numbers and signs they are factors."""
+    # The whole answer is letters: `ABCD` is a name, `x y` a product, `ray AB` words.
     if len(tokens) > 1 and all(token.kind == "letter" for token in tokens):
         words = _letter_runs(tokens)
         if len(words) == len(tokens):
@@ -130,10 +146,13 @@ def _with_names(tokens: list[Token]) -> list[Token]:
     at = 0
     while at < len(tokens):
         end = at
+        # A run of capitals ends at a space: `AB CD` are two names.
         while end < len(tokens) and tokens[end].kind == "letter" and tokens[end].value.isupper():
             end += 1
             if end < len(tokens) and tokens[end].follows_space:
                 break
+        # A name stands between borders (`AB = 5`, `AB, CD`) or behind a sign of a figure (`\angle ABC`); in `2LC` it
+        # does not.
         before, after = named[-1:], tokens[end : end + 1]
         is_called = bool(before) and before[0].kind == "command" and before[0].value in NAME_SIGNS
         if end - at > 1 and (is_called or (_is_border(before) and _is_border(after))):
@@ -163,13 +182,10 @@ def _is_border(beside: list[Token]) -> bool:
     return beside[0].kind == "text" or (beside[0].kind == "symbol" and beside[0].value in (",", ";", "="))
 
 
-def _endless_as_fractions(text: str) -> str:
-    """`0.333…` as 1/3: the shortest period that the last digits repeat; UnreadableError where they repeat nothing."""
-    return _ENDLESS.sub(_endless_as_fraction, text) if "…" in text else text
-
-
 def _endless_as_fraction(match: re.Match[str]) -> str:
+    """`0.333…` as 1/3: the shortest period that the last digits repeat; UnreadableError where they repeat nothing."""
     whole, digits = match.groups()
+    # The shortest period that occurs twice at the end: 0.1666 is 0.1 and 6 repeated. 0.12… repeats nothing.
     for length in range(1, len(digits) // 2 + 1):
         period = digits[-length:]
         start = len(digits) - length
@@ -187,6 +203,7 @@ def _as_fraction(match: re.Match[str]) -> str:
 
 
 def _fraction_text(whole: str, first: str, period: str) -> str:
+    # 0.1666... is (16 - 1)/90: all digits up to the first period, less those before it, over nines and zeros.
     top = int(whole + first + period or 0) - int(whole + first or 0)
     return rf"\frac{{{top}}}{{{'9' * len(period) + '0' * len(first)}}}"
 
@@ -200,6 +217,7 @@ def _unwrap_roman(match: re.Match[str]) -> str:
     word = match.group(1)
     if len(word) == 1:
         return f" {word} "
+    # `\mathrm{kg}` stays text, which may be a unit or a name.
     return rf"\{word} " if word in FUNCTIONS else match.group()
 
 
@@ -227,6 +245,7 @@ class TokenStream:
 
     def put_back(self, token: Token) -> None:
         """`token` comes next: what is left of one that was taken in part."""
+        # The text of \frac12 is one number: its 1 is taken, and the 2 put back.
         self._position -= 1
         self._tokens[self._position] = token
 
@@ -266,8 +285,23 @@ class Node:
 
     @property
     def first(self):
-        """The first part."""
+        """What the head is about: the value of a number, the base of a power, the name of a call."""
         return self.parts[0]
+
+    @property
+    def children(self) -> list[Node]:
+        """The parts that are nodes; not those inside a tuple."""
+        return [part for part in self.parts if isinstance(part, Node)]
+
+    @property
+    def all_children(self) -> list[Node]:
+        """The children and the nodes inside tuples: items of relations and sequences, entries of matrices."""
+        parts = [part for entry in self.parts for part in (entry if isinstance(entry, tuple) else (entry,))]
+        return [part for part in parts if isinstance(part, Node)]
+
+    def map_children(self, change: Callable[[Node], Node]) -> Node:
+        """The node with each of its children changed."""
+        return Node(self.head, tuple(change(part) if isinstance(part, Node) else part for part in self.parts))
 
 
 def number(value: Fraction | int, places: int = -1) -> Node:
@@ -280,13 +314,27 @@ def reciprocal(node: Node) -> Node:
     return Node("power", (node, number(-1)))
 
 
+def is_reciprocal(node: Node) -> bool:
+    """True for what `reciprocal` makes: a denominator."""
+    return node.head == "power" and node.parts[1] == number(-1)
+
+
+def substituted(node: Node, name: str, value: Node) -> Node:
+    """The tree with `value` for each symbol `name`."""
+    if node.head == "symbol":
+        return value if node.first == name else node
+    return node.map_children(lambda part: substituted(part, name, value))
+
+
 def signed(sign: str, node: Node) -> Node:
     """`node` after one of the signs `+`, `-`, `pm`, `mp`."""
     if sign == "+":
         return node
     if sign == "-":
+        # A number takes the sign itself, so that -1 and the product of -1 and 1 are one tree.
         if node.head == "number":
             return Node("number", (-node.first, node.parts[1]))
+        # The digits of a numeral are text.
         if node.head == "based":
             return Node("based", (f"-{node.first}", node.parts[1]))
         return Node("multiply", (number(-1), node))

@@ -1,7 +1,9 @@
 r"""Reads a whole answer into a tree: lists, relations, unions and ratios; then expressions; then commands.
 
-Time and memory are bounded whatever the text: every call takes a token, there are at most `MAX_TOKENS` of them, and
-levels are counted. What is not in the subset known here is an UnreadableError, never a guess.
+The grammar is a recursive descent, from the loosest binding to the tightest: `_listing`, `_relation`,
+`_set_expression`, `ExpressionReader.sum`, `product`, `factor`, `base`, `read_command`. Time and memory are bounded for
+any text: every call takes a token, there are at most `MAX_TOKENS`, and levels are counted. Notation that is not known
+here is an UnreadableError, never a guess.
 
 Readings, where notation is ambiguous:
 - `(a, b)` stays a sequence with its brackets: what it is compared with decides whether it is a tuple or an interval.
@@ -33,6 +35,7 @@ from stages.algorithms.answers.latex import (
     tokenise,
 )
 
+# \equiv may be an identity; a congruence is refused below, where its modulus is seen.
 _RELATIONS = {
     "=": "eq",
     "le": "le",
@@ -54,6 +57,7 @@ def parse_answer(answer: str) -> Node:
     """The tree of a whole answer; UnreadableError when it is not in the notation known here."""
     tokens = TokenStream(tokenise(answer))
     node = _listing(ExpressionReader(tokens, _listing), 0, False)
+    # What is left over makes the whole answer unreadable: `5 \text{ if } x > 0` is not 5.
     tokens.expect_end()
     return node
 
@@ -67,9 +71,11 @@ def _listing(reader: ExpressionReader, depth: int, is_inside: bool) -> Node:
         raise UnreadableError("too deep")
     groups: list[list[Node]] = [[_relation(reader, depth)]]
     while separator := _separator(reader.tokens):
+        # Inside brackets a semicolon is a comma: `(1; 2)` is a point where commas are decimal.
         if separator == ";" and not is_inside:
             groups.append([])
         node = _relation(reader, depth)
+        # `x < 1 or x > 2` is a union; `x = 1 or x = 2` lists two values.
         if separator == "or" and groups[-1] and _is_inequality(groups[-1][-1]) and _is_inequality(node):
             groups[-1][-1] = Node("union", (groups[-1][-1], node))
         else:
@@ -82,11 +88,12 @@ def _listing(reader: ExpressionReader, depth: int, is_inside: bool) -> Node:
 
 
 def _separator(tokens: TokenStream) -> str:
-    found = ""
+    separator = ""
     while tokens.at("symbol", ",", ";") or (tokens.at("text") and tokens.peek().value in _SEPARATORS):
+        # `1, and 2`, `x<0, or x>1`: several separators in a row are one, and `or` decides which.
         value = tokens.next().value
-        found = value if value == "or" else found or value
-    return found
+        separator = value if value == "or" else separator or value
+    return separator
 
 
 def _is_inequality(node: Node) -> bool:
@@ -106,6 +113,7 @@ def _relation(reader: ExpressionReader, depth: int) -> Node:
         items.append(_set_expression(reader, depth))
         if token.value == "equiv" and items[-1].head == "call" and items[-1].first == "mod":
             raise UnreadableError("a congruence")  # 3 modulo 7 is not 3 modulo 5
+    # `{x : x > 2}` without its backslashes, or a ratio in an inequality: nobody knows which.
     if any(sign not in ("eq", "approx") for sign in signs) and any(item.head == "ratio" for item in items):
         raise UnreadableError("a colon in an inequality")
     return items[0] if not signs else Node("relation", (tuple(items), tuple(signs)))
@@ -116,6 +124,7 @@ def _set_expression(reader: ExpressionReader, depth: int) -> Node:
     node = reader.sum(depth)
     if tokens.take("command", "bmod", "mod"):
         node = Node("call", ("mod", node, reader.sum(depth)))
+    # From left to right, as for signs of one rank.
     while tokens.at("command", *_SET_OPERATIONS):
         node = Node(_SET_OPERATIONS[tokens.next().value], (node, reader.sum(depth)))
     if not tokens.at("symbol", ":"):
@@ -123,14 +132,18 @@ def _set_expression(reader: ExpressionReader, depth: int) -> Node:
     items = [node]
     while tokens.take("symbol", ":"):
         items.append(reader.sum(depth))
+    # `Total : 5`: the colon belongs to the word.
     if any(item.head == "text" for item in items):
         raise UnreadableError("a colon after words")
     return Node("ratio", tuple(items))
 
 
+# A nested fraction or bracket takes two or three levels. Python's stack ends far later, at 1,000 calls.
 MAX_DEPTH = 24
+# The exact rules on texts have compared longer integers already (`equivalence`).
 _MAX_NUMBER_CHARACTERS = 400
 _MATRICES = frozenset(["pmatrix", "bmatrix", "matrix", "array", "smallmatrix", "vmatrix"])
+# The letters that problems name functions by; x(y+1) stays a product.
 _CALLED = frozenset("fghFGH")
 _TRANSPOSED = frozenset(["T", "top", "intercal"])
 
@@ -141,6 +154,7 @@ class ExpressionReader:
     def __init__(self, tokens: TokenStream, read_listing: Callable[[ExpressionReader, int, bool], Node]) -> None:
         self.tokens = tokens
         self._read_listing = read_listing
+        # A bar inside bars closes them: |x|y| would else open a second one.
         self._open_bars = 0
 
     def sum(self, depth: int) -> Node:
@@ -156,18 +170,20 @@ class ExpressionReader:
 
     def _sign(self) -> str | None:
         """The sign before a term, several multiplied; None where there is none."""
-        found = None
+        sign = None
         while self.tokens.at("symbol", "+", "-") or self.tokens.at("command", "pm", "mp"):
             value = self.tokens.next().value
-            if "pm" in (found, value) or "mp" in (found, value):
-                if found not in (None, "+"):
+            # `+\pm 3` and `\pm 3` are read, `-\pm 3` and `\pm\mp 3` are not.
+            if "pm" in (sign, value) or "mp" in (sign, value):
+                if sign not in (None, "+"):
                     raise UnreadableError("signs")
-                found = value
-            elif found == value == "-":
+                sign = value
+            # --42 is 42 for some and a typing error for others.
+            elif sign == value == "-":
                 raise UnreadableError("two minus signs")
             else:
-                found = "-" if "-" in (found, value) else "+"
-        return found
+                sign = "-" if "-" in (sign, value) else "+"
+        return sign
 
     def product(self, depth: int) -> Node:
         factors = [self.factor(depth)]
@@ -175,6 +191,7 @@ class ExpressionReader:
             if self.tokens.take("symbol", "*") or self.tokens.take("command", "cdot", "times", "ast"):
                 factors.append(self.signed_factor(depth))
             elif self.tokens.take("symbol", "/") or self.tokens.take("command", "div"):
+                # 1/2x is (1/2)x: the sign of division takes one factor, as calculators do.
                 factors.append(reciprocal(self.signed_factor(depth)))
             elif self.starts_factor():
                 self._adjoin(factors, depth)
@@ -187,18 +204,22 @@ class ExpressionReader:
 
     def _adjoin(self, factors: list[Node], depth: int) -> None:
         """The next factor where no sign stands between: a product, or the fraction of a mixed number."""
+        # 2\frac12 is 5/2, x\frac12 and 2 \cdot 3\frac12 are products.
         may_be_mixed = len(factors) == 1 and is_whole(factors[0])
+        # `2^6 3^2` and `5!4!`: a number behind a power is a factor only if it is one too.
         if self.tokens.at("number") and _is_count(factors[-1]) and self.tokens.peek(1).value in ("^", "!"):
             factors.append(self.factor(depth))
             return
         if self.tokens.at("number"):
             if not may_be_mixed or not self._is_plain_fraction():
+                # `9 9` may be 99, 81 or a list.
                 raise UnreadableError("numbers side by side")
             top, _, bottom = self.tokens.next(), self.tokens.next(), self.tokens.next()
             factors[0] = mixed(factors[0], Fraction(int(top.value), int(bottom.value)))
             return
         is_fraction = self.tokens.at("command", "frac")
         factor = self.factor(depth)
+        # 12\frac12\%: the sign was read with the fraction and belongs to the mixed number.
         inner = factor.first if factor.head in ("percent", "degree") else factor
         fraction = proper_fraction(inner) if is_fraction and may_be_mixed else None
         if fraction is not None:
@@ -212,6 +233,7 @@ class ExpressionReader:
         top, slash, bottom = self.tokens.peek(), self.tokens.peek(1), self.tokens.peek(2)
         if not (top.follows_space and slash.value == "/" and bottom.kind == "number"):
             return False
+        # `2 3/2` is no mixed number: its fraction is above 1.
         return all(side.value.isdigit() and len(side.value) < 10 for side in (top, bottom)) and (
             int(top.value) < int(bottom.value)
         )
@@ -219,6 +241,7 @@ class ExpressionReader:
     def starts_factor(self) -> bool:
         token = self.tokens.peek()
         if token.kind == "symbol":
+            # Inside bars another bar closes, so it begins no factor.
             return token.value in ("(", "{", "[") or (token.value == "|" and not self._open_bars)
         if token.kind == "command":
             return token.value in OPENING_COMMANDS
@@ -227,16 +250,20 @@ class ExpressionReader:
     def factor(self, depth: int) -> Node:
         node = self.base(depth + 1)
         while True:
+            # First: the T of (1,2)^T is no exponent.
             if node.head in ("sequence", "matrix") and self._takes_transposition():
                 node = transposed(node)
             elif self.tokens.take("symbol", "^"):
                 node = self._raised(node, depth + 1)
+                # x^2^3 has two readings, and LaTeX itself refuses it.
                 if node.head == "power" and self.tokens.at("symbol", "^"):
                     raise UnreadableError("a power of a power without brackets")
             elif node.head == "power" and node.first.head == "symbol" and self.tokens.take("symbol", "_"):
+                # v^2_0: the subscript names the base, though it comes behind the exponent.
                 name = f"{node.first.first}_{self.subscript()}"
                 node = Node("power", (Node("symbol", (name,)), node.parts[1]))
             elif is_whole(node) and self.tokens.take("symbol", "_"):
+                # {204}_5: a numeral in braces. `_number` reads 204_5 itself.
                 node = Node("based", (str(node.first), self.subscript()))
             elif self.tokens.take("symbol", "!"):
                 node = Node("call", ("factorial", node))
@@ -256,6 +283,7 @@ class ExpressionReader:
         return True
 
     def _raised(self, node: Node, depth: int) -> Node:
+        # 90^\circ; with braces below.
         if self.tokens.take("command", "circ"):
             return Node("degree", (node,))
         if not self.tokens.take("symbol", "{"):
@@ -293,11 +321,13 @@ class ExpressionReader:
             return self._matrix(token.value, depth)
         if token.kind == "symbol":
             node = self.bracket(token.value, depth)
+            # {g}_{k} is g_k: braces around a name do not end it.
             return self.symbol(node.first) if node.head == "symbol" and token.value == "{" else node
         raise UnreadableError(f"unexpected {token.value[:40]!r}")
 
     def _number(self, token: Token) -> Node:
         text = token.value.replace(",", "")
+        # Before Fraction() converts it.
         if len(text) > _MAX_NUMBER_CHARACTERS:
             raise UnreadableError("long number")
         if self.tokens.take("symbol", "_"):
@@ -327,6 +357,7 @@ class ExpressionReader:
 
     def _prime_length(self) -> int:
         following = [self.tokens.peek(ahead).value for ahead in (1, 2, 3)]
+        # f^\prime and f^{\prime}.
         return 2 if following[0] == "prime" else 4 if following == ["{", "prime", "}"] else 0
 
     def subscript(self) -> str:
@@ -337,6 +368,7 @@ class ExpressionReader:
             token = self.tokens.next()
             if token.kind == "end_of_text":
                 raise UnreadableError("unclosed subscript")
+            # A subscript is a name; what is in it is not read as mathematics.
             level += {"{": 1, "}": -1}.get(token.value, 0)
             name.append(token.value)
         return "".join(value for value in name if value not in "{}")
@@ -348,6 +380,7 @@ class ExpressionReader:
             self.tokens.close("}")
             return node
         token = self.tokens.peek()
+        # \frac13 and \sqrt23: LaTeX takes one digit as an argument.
         if token.kind == "number" and len(token.value) > 1 and token.value.isdigit():
             self.tokens.skip(1)
             self.tokens.put_back(Token("number", token.value[1:], False))
@@ -363,6 +396,7 @@ class ExpressionReader:
             self.tokens.close("|")
             return Node("call", ("abs", inner))
         if opening in (r"\{", r"\langle"):
+            # `\}` is the command `}` in tokens.
             closing = {r"\{": "}", r"\langle": "rangle"}[opening]
             if opening == r"\{" and self.tokens.take("command", "}"):
                 return Node("set", ())
@@ -372,15 +406,18 @@ class ExpressionReader:
             return Node("set", items) if opening == r"\{" else Node("sequence", ("(", ")", items))
         if opening not in ("(", "[", "{"):
             raise UnreadableError(f"unexpected {opening[:40]!r}")
+        # (20,100): the tokeniser saw one number in groups of three; in brackets it is a point.
         if opening != "{" and self.tokens.peek(1).value in (")", "]") and _are_groups(self.tokens.peek()):
             items = tuple(number(int(group)) for group in self.tokens.next().value.split(","))
             return Node("sequence", (opening, self.tokens.next().value, items))
+        # Inside brackets bars begin anew: |(|x|)|.
         bars, self._open_bars = self._open_bars, 0
         inner = self._read_listing(self, depth + 1, True)
         self._open_bars = bars
         closing = self.tokens.close("}") if opening == "{" else self.tokens.close(")", "]")
         if inner.head == "list" and opening != "{":
             return Node("sequence", (opening, closing, inner.parts))
+        # A half-open interval may mix its brackets, one value may not.
         if {"(": ")", "[": "]", "{": "}"}[opening] != closing:
             raise UnreadableError("brackets")
         return inner
@@ -393,10 +430,12 @@ class ExpressionReader:
                 rows.append([])
             elif not self.tokens.take("symbol", "&") and not self.tokens.at("end", environment):
                 raise UnreadableError("matrix")
+        # A line break behind the last row begins none.
         rows = [row for row in rows if row]
         if not rows or len({len(row) for row in rows}) != 1:
             raise UnreadableError("matrix")
         entries = tuple(tuple(row) for row in rows)
+        # A vmatrix is its value; bars are read where they are written.
         return determinant(entries) if environment == "vmatrix" else Node("matrix", entries)
 
 
@@ -433,6 +472,7 @@ def read_command(reader, name: str, depth: int) -> Node:
         return Node(_CONSTANTS[name], ())
     if name in FUNCTIONS:
         return _function(reader, name, depth)
+    # \angle alone is a symbol, before letters the sign of a figure.
     if name in NAME_SIGNS and (_starts_name(reader) or name not in _SYMBOLS):
         return _figure(reader, name)
     if name in _SYMBOLS:
@@ -469,6 +509,7 @@ def _structure(reader, name: str, depth: int) -> Node:
 
 
 def _root(reader, depth: int) -> Node:
+    # \sqrt[3]{x} is x^{1/3}, so that roots and powers meet in one form.
     degree = number(2)
     if reader.tokens.take("symbol", "["):
         degree = reader.sum(depth + 1)
@@ -479,6 +520,7 @@ def _root(reader, depth: int) -> Node:
 def _series(reader, name: str, depth: int) -> Node:
     r"""`\sum_{k=0}^{n} ...`: a function of its bounds and terms of which only its own notation is known."""
     tokens = reader.tokens
+    # A sum without an index in braces, such as \sum x_i, has no notation that can be compared.
     if not (tokens.take("symbol", "_") and tokens.take("symbol", "{") and tokens.at("letter")):
         raise UnreadableError("a series without bounds")
     index = tokens.next().value
@@ -508,6 +550,7 @@ def _figure(reader, sign: str) -> Node:
             name += reader.tokens.next().value
         reader.tokens.close("}")
     sign = _SAME_SIGNS.get(sign, sign)
+    # \angle CBA is \angle ABC: the alphabetically first of the two readings stands for both.
     if len(name) == _FROM_BOTH_ENDS.get(sign) and name.isalpha():
         name = min(name, name[::-1])
     return Node("text", (f"{sign} {name}",))
@@ -538,10 +581,12 @@ def _function(reader, name: str, depth: int) -> Node:
             exponent = reader.argument(depth)
         elif reader.tokens.take("symbol", "_"):
             base = reader.argument(depth)
+    # \sin^{-1} x is arcsin; \sin^2 x the square of sin x.
     if exponent == number(-1) and name in ("sin", "cos", "tan"):
         name, exponent = "arc" + name, None
     if base is not None and name != "log":
         raise UnreadableError(f"a subscript of {name}")
+    # \log_2 8 is \ln 8 / \ln 2: one kind of logarithm for the algebra.
     node = Node("call", (name if base is None else "ln", _function_argument(reader, depth)))
     if base is not None:
         node = Node("multiply", (node, reciprocal(Node("call", ("ln", base)))))
@@ -552,6 +597,7 @@ def _function_argument(reader, depth: int) -> Node:
     if reader.tokens.at("symbol", "(", "{", "|"):
         return reader.base(depth + 1)
     factors = [reader.signed_factor(depth + 1)]
+    # \sin 2x \cos y ends before \cos; \sin x(y+1) before the bracket; \sin 2\pi x goes on.
     while reader.starts_factor() and not (
         reader.tokens.at("symbol") or reader.tokens.at("number") or reader.tokens.at("command", *FUNCTIONS)
     ):

@@ -1,7 +1,8 @@
-r"""The text of an answer: one spelling for what means the same, and the number that it may be.
+r"""Rewrites the text of an answer in one spelling, and reads the number that it may be.
 
 Every step keeps the meaning, so that two answers with the same canonical form are the same answer. In particular
 Unicode is not folded (NFKC would turn `5²` into `52`), and a space between two word characters stays.
+`one_spelling` keeps text commands, `clean` drops them, `compact` also drops spaces. Numbers are the second half.
 
 Source of the list of steps: the normaliser of Hendrycks et al., MATH (arXiv 2103.03874, math_equivalence.py), without
 its lossy ones (dropping units, `0.5` into a fraction, a leading `k =`).
@@ -57,22 +58,29 @@ _CHARACTERS = str.maketrans(
     | {chr(first + digit): str(digit) for first in (0xFF10, 0x0660, 0x06F0, 0x0966) for digit in range(10)}
 )
 """With the digits of Arabic, Persian, Hindi and of full width."""
+# Raised digits become an exponent: 10¹³ is 10^{13}, not 1013.
 _RAISED = re.compile("[⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 _LOWERED = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
 _DIGITS = str.maketrans("⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉", "+-01234567890123456789")
 _STEPS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
     (key, re.compile(pattern), replacement)
     for key, pattern, replacement in (
+        # 11,\! 111: the space belongs to the digits. First, because `\!` alone goes below.
         (r"\!", r",\\!\s?", ","),
+        # 10{,}000 is how LaTeX writes a comma without space.
         (",", r" ?\{ ?, ?\}", ","),
+        # Before the brackets are looked at: \left( and \bigl( are plain brackets.
         ("\\", r"\\(?:left|right|displaystyle|bigl?|bigr|Bigl?|Bigr|limits)(?![a-zA-Z])", ""),
         (r"quad", r"\\q?quad(?![a-zA-Z])", " "),
+        # A thin space, unless the backslash is the second one of a line break.
         ("\\", r"(?<!\\)\\[,;: ]", " "),
         (r"\!", r"(?<!\\)\\!", ""),
         (r"\math", r"\\(math(?:rm|bf|it|sf)) ([a-zA-Z])(?![a-zA-Z])", r"\\\1{\2}"),
+        # Sizes of fractions and binomials first: the steps for \frac and \binom below then see one name.
         ("frac", r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         ("binom", r"\\[dt]binom(?![a-zA-Z])", r"\\binom"),
         (
+            # {}_{11}C_2 and ^{11}C_5, but not the C of `x^2C_1`: no letter or digit may stand before it.
             "C_",
             r"(?<![0-9A-Za-z)\]}])(?:\{ ?\})?[_^]\{? ?([0-9a-z]{1,9}) ?\}? ?C_\{? ?([0-9a-z]{1,9}) ?\}?",
             r"\\binom{\1}{\2}",
@@ -83,20 +91,28 @@ _STEPS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
         ("dots", r"\\(?:[lc]?dots|dots[bc])(?![a-zA-Z])", r"\\ldots"),
         (r"\colon", r"\\colon(?![a-zA-Z])", ":"),
         (r"\circ", r"\^\{?\\circ(?![a-zA-Z])\}?", r"^\\circ"),
+        # After \circ: both end as ^\circ.
         (r"\degree", r"(?:\^\{)?\\degree(?![a-zA-Z])\}?", r"^\\circ"),
+        # {1 \over 2}; at most 200 characters on each side, as this runs on raw text.
         (r"\over", r"\{([^{}]{1,200}?)\\over(?![a-zA-Z])([^{}]{1,200})\}", r"\\frac{\1}{\2}"),
+        # \frac12 and \frac1{2} get both braces; nested braces are left to the parser.
         (r"\frac", r"\\frac\s?(?:([0-9])|\{([^{}]*)\})\s?(?:([0-9])|\{([^{}]*)\})", r"\\frac{\1\2}{\3\4}"),
         ("binom", r"\\binom\s?(?:([0-9])|\{([^{}]*)\})\s?(?:([0-9])|\{([^{}]*)\})", r"\\binom{\1\2}{\3\4}"),
+        # \sqrt3 and \sqrt x; two digits need a space before them, because \sqrt12 is \sqrt{1}2 in LaTeX and is left
+        # alone.
         (r"\sqrt", r"\\sqrt(\[[34]\])?\s?([0-9a-zA-Z])(?![0-9])", r"\\sqrt\1{\2}"),
         (r"\sqrt", r"\\sqrt(\[[34]\])? ([0-9]{2,40})", r"\\sqrt\1{\2}"),
+        # 1 \text{ to } 11 is the ratio 1:11; without \text it may be a range.
         (" to", r"([0-9]) ?\\text ?\{ ?to ?\} ?([0-9])", r"\1:\2"),
         ("{base", r"_\{\\text ?\{ ?base ?(?:\} ?([0-9]{1,2})|([0-9]{1,2}) ?\}) ?\}", r"_{\1\2}"),
         ("(base", r"(?<=[0-9A-Z]) ?(?:\\text ?\{ ?)?\(base ([0-9]{1,2})\)(?: ?\})?", r"_{\1}"),
         (
+            # \mod{7}, \bmod 7 and \pmod 7 in a congruence: compared as texts only (`latex_parser` reads none).
             r"\equiv",
             r" ?(?:\\p?mod(?![a-z]) ?(?:\{ ?([^{}]{1,40}) ?\}|([0-9]{1,9}|[a-z]))|\( ?\\b?mod ([^()]{1,40})\))",
             r" \\pmod{\1\2\3}",
         ),
+        # Unit vectors: \hat{i} and \mathbf{i} are the same.
         ("\\hat", r"\\hat ?\{? ?\\?([ijk])(?:math)?(?![a-z]) ?\}?", r"\\mathbf{\1}"),
         (r"\SI{", r"\\SI\{([^{}]{1,60})\} ?\{([^{}]{1,60})\}", r"\1\\text{ \2}"),
         (r"\qty{", r"\\qty\{([^{}]{1,60})\} ?\{([^{}]{1,60})\}", r"\1\\text{ \2}"),
@@ -104,9 +120,8 @@ _STEPS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
 )
 """What a text must hold for the pattern to be looked for, the pattern, and what stands instead."""
 _DOLLARS = re.compile(r"\AUS(?:D ?\\?\$?|\\?\$) ?(?=[0-9])")
-_TEXT_COMMAND = re.compile(
-    r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf|operatorname|bold)\s?\{([^{}]*)\}"
-)
+TEXT_COMMANDS = "text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf"
+_TEXT_COMMAND = re.compile(rf"\\(?:{TEXT_COMMANDS}|operatorname|bold)\s?\{{([^{{}}]*)\}}")
 _EXTRA_BRACES = re.compile(r"\{\{([^{}]*)\}\}")
 _LAYOUT_SPACE = re.compile(r"(?<![0-9A-Za-z]) | (?![0-9A-Za-z])")
 _DELIMITERS = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$"), ("**", "**"), ("`", "`"), ('"', '"'))
@@ -117,6 +132,7 @@ def clean(answer: str) -> str:
     """The answer without delimiters and layout commands, in one spelling, spaces collapsed to one."""
     text = one_spelling(answer)
     if "\\" in text or "{" in text:
+        # Twice, for `\text{\textbf{B}}`.
         for _ in range(2):
             text = _EXTRA_BRACES.sub(r"{\1}", _TEXT_COMMAND.sub(r"\1", text))
         text = _without_delimiters(" ".join(text.split()))
@@ -127,13 +143,15 @@ def clean(answer: str) -> str:
 def one_spelling(answer: str) -> str:
     r"""As `clean`, but with its text commands: `2\text{ m}` differs from `2m`, where m is a variable."""
     if not answer.isascii():
-        answer = _RAISED.sub(lambda found: f"^{{{found[0].translate(_DIGITS)}}}", answer)
-        answer = _LOWERED.sub(lambda found: f"_{{{found[0].translate(_DIGITS)}}}", answer)
+        # Before the other characters: `1²` must not pass as 12.
+        answer = _RAISED.sub(lambda match: f"^{{{match[0].translate(_DIGITS)}}}", answer)
+        answer = _LOWERED.sub(lambda match: f"_{{{match[0].translate(_DIGITS)}}}", answer)
         answer = answer.translate(_CHARACTERS)
     text = _without_delimiters(" ".join(answer.replace("~", " ").split()))
     text = _DOLLARS.sub(r"\\$", text) if text[:2] == "US" else text
     if "\\" in text or "{" in text:
         for key, pattern, replacement in _STEPS:
+            # Most answers hold none of the keys, and `in` is many times faster than a pattern.
             if key in text:
                 text = pattern.sub(replacement, text)
     return text
@@ -148,7 +166,9 @@ _STYLES = re.compile(
     r"\\(?:(?:textcolor|color|colorbox) ?\{[^{}]{1,30}\}|mathbf|mathit|mathsf|boldsymbol|bm|underline|boxed|fbox"
     r"|framebox|hbox|bf|rm|it|bfseries|normalsize|[lL]arge|LARGE|[hH]uge|displaystyle)(?![a-zA-Z]) ?"
 )
+# {a \over b} needs its braces: they are no decoration.
 _HELD_BY_BRACES = re.compile(r"\\(?:over|choose|atop)(?![a-zA-Z])")
+# A line break or a tick at the end of an answer, as in `5\checkmark`.
 _TICK = re.compile(r"(?:\\\\|\\checkmark|[✓✔])\Z")
 
 
@@ -157,13 +177,15 @@ def without_style(answer: str) -> str:
     text = answer.strip()
     if _HELD_BY_BRACES.search(text):
         return answer
+    # \boxed{\mathbf{{5}}} loses one layer a turn; six turns bound the work.
     for _ in range(6):
         before = text
         text = _TICK.sub("", text).rstrip()
         style = _STYLES.match(text)
         rest = text[style.end() :] if style is not None else text
-        if rest.startswith("{") and _closing_brace(rest) == len(rest) - 1:
+        if rest.startswith("{") and closing_brace(rest, 0, len(rest)) == len(rest) - 1:
             text = rest[1:-1].strip()
+        # \bf 5 and \color{red} 5 hold for all that follows; \mathbf{5}x only for the 5, so that it stays.
         elif style is not None and not rest.startswith("{") and not _is_of_one_sign(style[0]):
             text = rest.strip()
         if text == before:
@@ -176,14 +198,17 @@ def _is_of_one_sign(style: str) -> bool:
     return style.strip("\\ ").startswith(("math", "bold", "bm", "under", "boxed", "fbox", "frame", "hbox", "textcolor"))
 
 
-def _closing_brace(text: str) -> int:
-    """Where the brace that begins `text` closes; -1 where it does not."""
-    depth, at = 0, 0
-    while at < len(text):
-        if text[at] == "\\":
-            at += 1
-        elif text[at] in "{}":
-            depth += 1 if text[at] == "{" else -1
+def closing_brace(text: str, at: int, end: int) -> int:
+    """Where the brace at `at` closes, looking no farther than `end`; -1 where it does not."""
+    depth = 0
+    while at < end:
+        character = text[at]
+        if character == "\\":
+            at += 1  # an escaped brace opens and closes nothing
+        elif character == "{":
+            depth += 1
+        elif character == "}":
+            depth -= 1
             if not depth:
                 return at
         at += 1
@@ -192,6 +217,7 @@ def _closing_brace(text: str) -> int:
 
 def _without_delimiters(text: str) -> str:
     """Strips surrounding math delimiters, emphasis and final punctuation, also where they are nested."""
+    # `**$5$.**` has three layers; four turns bound a text of nothing but delimiters.
     for _ in range(4):
         before = text
         text = text.strip()
@@ -199,6 +225,7 @@ def _without_delimiters(text: str) -> str:
             text = text[:-1]
         for opening, closing in _DELIMITERS:
             inner = text[len(opening) : -len(closing)]
+            # `$5$ or $6$` begins and ends with a dollar sign and has others within: two formulas, no delimiters.
             is_delimited = text.startswith(opening) and text.endswith(closing) and opening not in inner
             if is_delimited and inner and not inner.endswith("\\"):
                 text = inner
@@ -210,9 +237,14 @@ def _without_delimiters(text: str) -> str:
 # ----------------------------------------------------------------------------------------------------- numbers
 _MAX_DIGITS = 4_000
 """Longest integer that is converted; longer ones are compared as digits. Python refuses above 4,300 by default."""
+# Digits in groups of three with one and the same separator; with full stops only from two groups on, since 1.234 is a
+# decimal number.
 _INTEGER = r"(?:[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+|(?:'[0-9]{3})+|(?:\.[0-9]{3}){2,}(?![.0-9]))|[0-9]+)"
+# Deletes every separator that `_INTEGER` allows.
 _GROUPING = str.maketrans("", "", ", .'")
 _CURRENCY = r"(?:\\\$|[$€£¥₹] ?)"
+# Sign, currency, sign, digits, point, decimals, currency, percent, degrees. A sign may stand on either side of the
+# currency: -\$5, \$-5.
 _PLAIN = re.compile(
     rf"([+-]?) ?({_CURRENCY})?(-?)({_INTEGER})?(?:\.([0-9]*))?(\\\$|[$€£¥₹])?"
     r"( ?(?:\\?%|percent(?:age)?|pct))?( ?\^\\circ| degrees)?"
@@ -220,6 +252,7 @@ _PLAIN = re.compile(
 _FRACTION = re.compile(
     rf"([+-]?) ?(?:\\frac\{{ ?(-?{_INTEGER}) ?\}}\{{ ?({_INTEGER}) ?\}}|({_INTEGER}) ?/ ?({_INTEGER}))"
 )
+# Exponents up to 999: 1e9999999 is no number here, as the power would be computed.
 _SCIENTIFIC = re.compile(
     r"([+-]?[0-9]+)(?:\.([0-9]+))? ?"
     r"(?:(?:\\times|\\cdot|\*) ?10 ?\^ ?\{? ?([+-]?[0-9]{1,3}) ?\}?|[eE]([+-]?[0-9]{1,3}))"
@@ -258,8 +291,10 @@ class WrittenNumber:
 
 def read_number(text: str) -> WrittenNumber | None:
     """The number that `text` (as `clean` leaves it) denotes, or None when it is not just a number."""
+    # The common case, at a fraction of the cost of the pattern.
     if text.isdigit() and text.isascii() and len(text) <= _MAX_DIGITS:
         return WrittenNumber(Fraction(int(text)))
+    # Number words up to ninety-nine; any other word is no number, whatever follows.
     if text[:1].isalpha():
         return WrittenNumber(Fraction(_NUMBER_WORDS[text.lower()])) if text.lower() in _NUMBER_WORDS else None
     plain = _PLAIN.fullmatch(text)
@@ -281,6 +316,7 @@ def read_number(text: str) -> WrittenNumber | None:
 
 def _plain_number(match: re.Match[str]) -> WrittenNumber | None:
     sign, before, inner_sign, integer, decimals, after, percent, degrees = match.groups()
+    # A lone point or sign is no number, and --5 none either.
     if (integer is None and not decimals) or (sign and inner_sign):
         return None
     whole = (integer or "0").translate(_GROUPING)
@@ -288,9 +324,11 @@ def _plain_number(match: re.Match[str]) -> WrittenNumber | None:
     fractional = (decimals or "").rstrip("0")
     if len(whole) + len(fractional) > _MAX_DIGITS:
         whole = whole.lstrip("0")
+        # Too long for int(), but as digits two such integers can still be equal.
         return None if fractional or percent else WrittenNumber(None, digits=sign + whole)
     numerator = int(sign + whole + fractional)
     scale = 10 ** len(fractional) * (100 if percent else 1)
+    # 28.5% is 0.285: two places more.
     places = len(decimals or "") + 2 * bool(percent)
     is_decimal = decimals is not None
     unit = "%" if percent else "°" if degrees else (before or after or "").strip("\\ ")

@@ -1,8 +1,11 @@
-r"""Units, currencies and counting words around a value: told apart from it, compared, converted.
+r"""Separates a value from the unit, currency or counting word around it, and converts one unit into another.
 
 A unit that only one side has does not count when it is written out (`5 miles`, `5\text{ N}`): the problem says what
 is measured. A letter in the formula itself, the N of `0.64N`, is a variable like any other. Two units of different
-dimensions contradict each other, things that are counted (`5 apples`) among them; `units` may be of any length.
+dimensions contradict each other. Things that are counted (`5 apples`) are a dimension; the word `units` is none.
+
+The table of units comes first, then the patterns. Read `read_quantities` and `conversion`; `_read` tries the writings
+in order.
 """
 
 from __future__ import annotations
@@ -12,6 +15,10 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from stages.algorithms.answers.normalisation import TEXT_COMMANDS
+
+# Name -> dimension, and how many of the dimension's first unit it is. Exact fractions, so that 254/10000 m is exactly
+# an inch.
 _UNITS: dict[str, tuple[str, Fraction]] = {}
 STERLING = "british pounds"
 THINGS = "things"
@@ -20,6 +27,7 @@ _SIGNS = {r"\%": "percent", r"^\circ": "angle"}
 
 def _define(dimension: str, **units: str) -> None:
     for factor_text, names in ((factor, names) for names, factor in units.items()):
+        # Keyword arguments cannot repeat a factor or hold a blank: names of one size are joined by two underscores.
         for name in names.split("__"):
             _UNITS[name] = (dimension, Fraction(factor_text))
 
@@ -40,23 +48,28 @@ _define(
     ton="907184740/1000",
     tonne="1000000",
 )
+# Months and years are a dimension of their own below: no number of days is a month.
 _define("time", s__sec__second="1", min__minute="60", h__hr__hour="3600", day="86400", week="604800")
 _define("hour of the morning", am="1")
 _define("hour of the afternoon", pm="1")
 _define("calendar", month="1", year__yr="12", decade="120", century="1200", centurie="1200")
 _define("volume", l__L__liter__litre="1")
+# A cup and a litre are two dimensions here: nothing converts one into the other.
 _define(
     "kitchen volume", cup="1", pint="2", quart__qt="4", gallon__gal="16", tablespoon__tbsp="1/16", teaspoon__tsp="1/48"
 )
 _define("dollars", dollar__usd="1", cent="1/100")
 _define("euros", euro__eur="1")
+# The name of this dimension is in a constant because `conversion` lets pounds of money meet pounds of weight.
 _define(STERLING, gbp="1")
 _define("yen", yen__jpy="1")
 _define("rupees", rupee__inr="1")
 _define("yuan", yuan__rmb__cny="1")
+# Temperatures are three dimensions: a factor alone does not turn one scale into another.
 _define("degrees Celsius", celsius="1")
 _define("degrees Fahrenheit", fahrenheit="1")
 _define("kelvin", K__kelvin="1")
+# kB is thousand bytes and kb thousand bits: case is kept for names in the table (`_singular`).
 _define("information", byte="1", bit="1/8", kB="1000", MB="1000000", kb="125", Mb="125000")
 _define("force", N__newton="1")
 _define("energy", J__joule="1")
@@ -73,10 +86,12 @@ _define("frequency", Hz__hertz="1")
 _PREFIXES = {"n": -9, "µ": -6, "m": -3, "c": -2, "d": -1, "k": 3, "M": 6, "G": 9}
 _LONG_PREFIXES = {"nano": -9, "micro": -6, "milli": -3, "centi": -2, "deci": -1, "kilo": 3, "mega": 6, "giga": 9}
 _LONG_NAMES = "meter metre gram second liter litre newton joule pascal volt ampere ohm coulomb mole watt hertz"
+# Prefixes go only before units that take them: m before s, not before ft.
 for _names, _powers in (("m g s l L N J Pa V mol W Hz", _PREFIXES), (_LONG_NAMES + " byte bit", _LONG_PREFIXES)):
     for _name in _names.split():
         for _prefix, _exponent in _powers.items():
             _UNITS[_prefix + _name] = (_UNITS[_name][0], _UNITS[_name][1] * Fraction(10) ** _exponent)
+# What stands for several words, or has a full stop inside.
 _ALIASES = {
     "a.m": "am",
     "p.m": "pm",
@@ -87,31 +102,43 @@ _ALIASES = {
 }
 _CURRENCIES = {"$": "dollar", r"\$": "dollar", "€": "euro", "£": "gbp", "¥": "yen", "₹": "rupee"}
 _COUNTS = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+# `5 hundreds` is 500 like `5 hundred`.
 _COUNTS |= {f"{name}s": value for name, value in _COUNTS.items()}
 _MAGNITUDES = frozenset(["M", "k", "K", "bn", "mn", "ten", "score", "gros"])
 """Letters and words (as `_singular` leaves them) that may multiply a value: beside a gold answer without a unit they
 make another one of it."""
+# Words beside a unit that neither count nor measure: `5 meters long`, `30 cents each`. Without them `meter long` would
+# be one unknown unit.
 _LOOSE = frozenset(
     ["of", "the", "a", "an", "long", "wide", "tall", "high", "deep", "away", "apart", "old", "total", "each"]
 )
+# Singular words that end in s: `5 glass`, `5 radius`, `5 axis` are units nobody knows, not things. `12 units` agrees
+# with `12 meters`, as any unknown unit does.
 _NOT_COUNTED = ("ss", "us", "is", "units")
+# Before or behind a unit: `3 square meters`, `3 meters squared`.
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "squared": 2, "cubed": 3}
 _JOINED = re.compile(rf"\\({'|'.join(_LONG_PREFIXES)}) ?\\(?=[a-z])")
 """A prefix and a unit as the commands of siunitx."""
-_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf)\s?\{([^{}]*)\}")
+_TEXT = re.compile(rf"\\(?:{TEXT_COMMANDS})\s?\{{([^{{}}]*)\}}")
+# `5\text{ m/s}^2`, `\frac{1}{2}\,\mathrm{km}/\mathrm{h}`: a value, a unit in a text command, a power behind it.
 _TAIL = re.compile(
     r"(?P<body>.*[0-9)}\]!a-zA-Z]|.*\\pi)\s*"
-    r"(?P<unit>\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf)\s?\{[^{}]*\}"
+    rf"(?P<unit>\\(?:{TEXT_COMMANDS})\s?\{{[^{{}}]*\}}"
     r"(?:\s?/\s?\\(?:text|mathrm)\s?\{[^{}]*\})?)\s*(?:\^\{?\s?(?P<power>[23])\s?\}?)?"
 )
+# Where the units begin in `5\,\mathrm{km\,h^{-1}}` or `5\frac{\text{m}}{\text{s}^2}`: all behind it must then be units.
+# A lone \Omega counts at the end only, since it may be a variable.
 _FIRST_UNIT = re.compile(r"(?:\\frac ?\{ ?|\\mu ?)?\\(?:text|textrm|mathrm|mbox)(?![a-zA-Z])|(?<=[0-9} ])\\Omega ?\Z")
 _FRACTION = re.compile(r"\\frac ?\{(.*)\}\{(.*)\}")
 _LAYOUT = re.compile(r"\\(?:text|textrm|mathrm|mbox)(?![a-zA-Z])|[{}~]|\\cdot(?![a-zA-Z])|·")
+# One factor of `J/(mol K)` or `m s^-2`; `/` and `per` turn the sign of the exponent, a bracket keeps it turned.
 _FACTOR = re.compile(r"(?P<mark>/ ?\(?|per |\))|(?P<name>[A-Za-zµ]+) ?(?:\^ ?(?P<power>-?[0-9]))?")
+# A value and up to seven words; quantifiers are bounded because this runs on raw prose.
 _WORDS = re.compile(
     r"(?P<body>.*?(?:[0-9)}\]%]|\\pi))(?P<gap>\s*)(?P<unit>[A-Za-z][A-Za-z]*\.?(?:(?:\s|/|-)[A-Za-z]+\.?){0,6})\s?"
     r"(?:\^\{?\s?(?P<power>[23])\s?\}?)?"
 )
+# `1 hour 30 minutes`, `5 ft 3 in`: two numbers with a word behind each.
 _COMPOUND = re.compile(
     r"\s*([0-9]{1,9}) ?([A-Za-z]{1,12})\.?,?\s+(?:and\s+)?([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([A-Za-z]{1,12})\.?\s*"
 )
@@ -163,6 +190,8 @@ def read_quantities(gold: str, prediction: str) -> tuple[Quantity, Quantity]:
 
     A single letter is read as a unit only beside an answer that has one: `3 m` beside `3 meters`, not beside `3`.
     """
+    # Read without letters first: only where one side then has a unit and the other none may a letter of the other be
+    # one.
     sides = _read(gold, False), _read(prediction, False)
     measured = [side.dimension not in ("", THINGS) for side in sides]
     if measured[0] and not sides[1].unit:
@@ -176,6 +205,7 @@ def _read(text: str, allows_letters: bool) -> Quantity:
     text = text.strip()
     prefix = _PREFIX.fullmatch(text)
     if prefix is not None:
+        # `\$1.5 million`: the counting word behind the amount is read in its own turn.
         inner = _read(prefix["sign"] + prefix["body"], False)
         return _with_unit(inner.body, _CURRENCIES[prefix["symbol"]], "", inner.count)
     suffix = _SUFFIX.fullmatch(text)
@@ -186,8 +216,10 @@ def _read(text: str, allows_letters: bool) -> Quantity:
         total = _total(*compound.groups())
         if total is not None:
             return total
+    # Before `_TAIL`, which would take only the last text command: of `5\text{ kg}\cdot\text{m}^2` the m^2.
     start = _FIRST_UNIT.search(text) if "\\" in text else None
     rest = text[start.start() :] if start is not None and start.start() else ""
+    # An unclosed brace means that the unit stands inside something else: `\frac{5 \text{ m}}{2}`.
     if start is not None and rest and rest.count("{") == rest.count("}"):
         words = " ".join(_LAYOUT.sub(" ", _FRACTION.sub(r"\1/(\2)", rest)).split())
         words = words.replace(r"\mu", "µ").replace("µ ", "µ").replace(r"\Omega", "ohm")
@@ -199,9 +231,10 @@ def _read(text: str, allows_letters: bool) -> Quantity:
     if tail is not None:
         words = _TEXT.sub(r" \1 ", _JOINED.sub(r" \1", tail["unit"])).replace("\\", " ")
         return _from_words(text, tail["body"], words, tail["power"])
-    found = _WORDS.fullmatch(text)
-    if found is not None and _is_unit_phrase(found["unit"], allows_letters):
-        return _from_words(text, found["body"], found["unit"], found["power"])
+    phrase = _WORDS.fullmatch(text)
+    if phrase is not None and _is_unit_phrase(phrase["unit"], allows_letters):
+        return _from_words(text, phrase["body"], phrase["unit"], phrase["power"])
+    # The sign stays in the body: the tree has nodes for percent and degree, and `comparison` weighs them.
     sign = next((sign for sign in _SIGNS if text.endswith(sign)), "")
     return Quantity(text, sign, _SIGNS.get(sign, ""), Fraction(1), 1)
 
@@ -209,6 +242,7 @@ def _read(text: str, allows_letters: bool) -> Quantity:
 def _total(value: str, name: str, other: str, other_name: str) -> Quantity | None:
     """`1 hour 30 minutes` in the unit of its dimension; None where the units do not go together."""
     units = _UNITS.get(_singular(name)), _UNITS.get(_singular(other_name))
+    # The larger unit comes first: `30 minutes 1 hour` is not one quantity.
     if units[0] is None or units[1] is None or units[0][0] != units[1][0] or units[0][1] <= units[1][1]:
         return None
     amount = int(value) * units[0][1] + Fraction(other) * units[1][1]
@@ -224,14 +258,18 @@ def _is_unit_phrase(phrase: str, allows_letters: bool) -> bool:
     """True for words: a run of letters that is no known unit must have four letters to be one."""
     words = [word.strip(".") for word in phrase.replace("/", " ").replace("-", " ").split()]
     first = words[0]
+    # `5 less`, `5 squared minus one`: such a word makes another value of it.
     if OPERATIVE_WORD.search(phrase):
         return False
+    # `in` is an inch only where the other side has a unit; else it may be `x in R`.
     if any(word.lower() in _MATHEMATICS for word in words) and not (allows_letters and words == ["in"]):
         return False
     is_known = _singular(first) in _UNITS or first in _ALIASES or first.lower() in (*_COUNTS, *_POWERS)
+    # `5 m` beside `5` may be a product with a variable, `5 m/s` hardly.
     if len(first) == 1:
         is_rate = "/" in phrase and all(_singular(word) in _UNITS for word in words)
         return is_known and (allows_letters or is_rate)
+    # `5 apples` and `20 students`; three letters or capitals are more likely variables: 5ab, 5 ABC.
     return is_known or (len(first) > 3 and not first.isupper())
 
 
@@ -252,10 +290,10 @@ def _from_words(text: str, body: str, phrase: str, power: str | None) -> Quantit
         or any(word in ("and", "&") or word.isdigit() for word in words)
     ):
         return Quantity(text, "", "", Fraction(1), 1)
-    found = _with_unit(body, " ".join(names), f"^{exponent}" if exponent > 1 else "", count)
+    quantity = _with_unit(body, " ".join(names), f"^{exponent}" if exponent > 1 else "", count)
     last = words[-1].lower()
-    is_counted = not found.dimension and len(last) > 3 and last.endswith("s") and not last.endswith(_NOT_COUNTED)
-    return replace(found, dimension=THINGS) if is_counted else found
+    is_counted = not quantity.dimension and len(last) > 3 and last.endswith("s") and not last.endswith(_NOT_COUNTED)
+    return replace(quantity, dimension=THINGS) if is_counted else quantity
 
 
 def _with_unit(body: str, name: str, power: str, count: int) -> Quantity:
@@ -268,17 +306,17 @@ def _measure(words: str) -> tuple[str, Fraction] | None:
     """Dimension and factor of `km`, `m s^-2`, `J/(mol kg)`; None where something in it is no unit."""
     exponents: Counter[str] = Counter()
     factor, sign, is_group, end = Fraction(1), 1, False, 0
-    for found in _FACTOR.finditer(words):
-        if words[end : found.start()].strip():
+    for match in _FACTOR.finditer(words):
+        if words[end : match.start()].strip():
             return None
-        end = found.end()
-        if found["mark"]:
-            sign, is_group = (1, False) if found["mark"] == ")" else (-1, "(" in found["mark"])
+        end = match.end()
+        if match["mark"]:
+            sign, is_group = (1, False) if match["mark"] == ")" else (-1, "(" in match["mark"])
             continue
-        unit = _UNITS.get(_singular(found["name"]))
+        unit = _UNITS.get(_singular(match["name"]))
         if unit is None:
             return None
-        exponent = sign * int(found["power"] or 1)
+        exponent = sign * int(match["power"] or 1)
         exponents[unit[0]] += exponent
         factor *= unit[1] ** exponent
         sign = sign if is_group else 1
@@ -289,8 +327,10 @@ def _measure(words: str) -> tuple[str, Fraction] | None:
 
 
 def _singular(word: str) -> str:
+    # The table first: `s` and `Pa` are units as they are written.
     if word in _UNITS:
         return word
+    # `Hours` is read as hour. Two letters keep their case: mW is not MW.
     lower = word.lower() if len(word) > 2 else word
     for ending in ("s", "es"):
         if lower.endswith(ending) and lower.removesuffix(ending) in _UNITS:
@@ -301,15 +341,20 @@ def _singular(word: str) -> str:
 def conversion(gold: Quantity, prediction: Quantity) -> Fraction | None:
     """What to multiply the prediction's value with before comparing it with gold's; None where units contradict."""
     counts = Fraction(prediction.count, gold.count)
+    # `5 M` and `5 gross` beside 5: the word may multiply the value, so it does not go as a unit left out.
     if not gold.unit and prediction.unit in _MAGNITUDES:
         return None
+    # `£5` beside `5 pounds`: the table knows the word as a weight.
     if {gold.dimension, prediction.dimension} == {STERLING, "mass"} and "pound" in (gold.unit, prediction.unit):
         return counts  # of money, as the other side shows
+    # `20^\circ` beside `20^\circ C`: the problem says that a temperature is meant.
     if {gold.dimension, prediction.dimension} in ({"angle", "degrees Celsius"}, {"angle", "degrees Fahrenheit"}):
         return counts
     for one, other in ((gold, prediction), (prediction, gold)):
+        # `30 units` are neither 30 percent nor 30 degrees.
         if one.unit == "unit" and other.dimension in _SIGNS.values():
             return None
+        # `12 square units` may be square centimetres, not centimetres.
         if one.unit.startswith("unit^") and other.dimension:
             return counts if other.dimension == "length" + one.unit[4:] else None
     if not (gold.dimension and prediction.dimension):

@@ -4,9 +4,11 @@ After a marker a sentence must say what the answer is, and nothing else (`value_
 than 42" and "see equation 42" give none. Of a text without a marker, which no reward is given for, the last formula or
 number counts (`pick_answer`).
 
-Candidates with only a comma, `and` or `or` between them are one answer, a list: `5 or 7` does not answer 5. One
-after `not` is none. A bare name (`the largest $n$ is`) counts only where there is nothing else. Inline formulas end
-with their line, as in Markdown.
+Candidates with only a comma, `and` or `or` between them are one answer, a list: `5 or 7` does not answer 5. A
+candidate after `not` is no answer. A bare name (`the largest $n$ is`) counts only where there is nothing else. Inline
+formulas end with their line, as in Markdown.
+
+Read `value_after_marker` first: a reward may rest on it. `_leads` and `_trails` judge the words before and behind.
 """
 
 from __future__ import annotations
@@ -18,15 +20,21 @@ from stages.algorithms.answers.latex import UnreadableError
 from stages.algorithms.answers.latex_parser import parse_answer
 from stages.algorithms.answers.quantities import OPERATIVE_WORD, is_unit
 
+# Bounds for hostile text: a sentence that names its answer is shorter.
 _MAX_CHARACTERS = 1_000
 _MAX_CANDIDATES = 40
 _CANDIDATE = re.compile(
+    # The order matters. Money first: in `she makes $18 every day, or $20` the signs would else delimit a formula.
     r"(?<!\\)\$(?P<money>[0-9]+(?:[.,][0-9]+)*)(?=[.,;]?\s+[a-zA-Z]{2}|[.,;]?\s*\Z)"
     r"|\$\$(?P<display>[^$]{1,500})\$\$"
     r"|\\\[(?P<bracket>(?:(?!\\\]).){1,500})\\\]"
     r"|(?<![\\$])\$(?P<inline>(?:[^$\n\\]|\\.){1,500})\$"
     r"|\\\((?P<paren>(?:(?!\\\))[^\n]){1,500})\\\)"
+    # A formula over several lines, after the readable kinds: it is known only so that nothing is picked out of its
+    # inside.
     r"|(?<![\\$])(?P<broken>\$[^$]{1,500}\$|\\\((?:(?!\\\)).){1,500}\\\))"
+    # A number in prose, with its currency, percent sign, half of the day or a unit that sticks to it. Not a part of a
+    # name, a power or a decimal.
     r"|(?<![A-Za-z0-9_.^\\{(/])(?P<number>[-−]?(?:\\?[$€£¥] ?)?[0-9]+(?:[,.:/][0-9]+)*(?: ?\\?%| ?[€£¥]"
     r"| ?[AaPp]\.?[Mm](?![A-Za-z])"
     r"|(?P<unit>(?:mm|cm|km|m|ft|in|kg|g)(?![A-Za-z]))(?P<power>²|³|\^[23])?)?)(?![0-9A-Za-z_^…])",
@@ -34,9 +42,11 @@ _CANDIDATE = re.compile(
 )
 _LABEL = re.compile(r"\s*[^\W\d_]{3,20} ?: ")
 _LIST_GAP = re.compile(r"\s*(?:,|,?\s*\b(?:and|or)\b)\s*")
+# `the number is 9; import os; os.fork()`: a number in code is no answer.
 _CODE = re.compile(r"__|[A-Za-z]\(\)|[a-z]\.[a-z]+\(|[a-z]{4,}\(['\"]")
 _AMOUNT_SIGN = re.compile(r"\$(?=[0-9])")
 _UNIT_WORD = re.compile(r" (?:(?:square|cubic) )?([A-Za-z]{2,12})(?![A-Za-z])")
+# Directly before a candidate, in the commonest languages.
 _NEGATION = re.compile(r"(?:\b(?:not?|nicht|pas|не)|n't|不是?|没有?|ليس)\s*\Z")
 _OPERATIVE_ABROAD = re.compile(
     r"[不没非约倍万亿百或余几]|至[少多]|[大小]于|超过|以[上下]|左右|分之|一半|千(?![克米卡瓦])|ない|아니|이[상하]|नहीं|ليس|أو|أكثر|أقل"
@@ -50,6 +60,7 @@ _MEASURE_ABROAD = re.compile(
 )
 """What is counted or measured behind a number in another script; whatever else stands there may change the number."""
 _DENIAL = re.compile(r"\b(?:not|isn't|wrong|incorrect|false|invalid|impossible|never)\b|\\(?:neg|lnot)(?![a-z])")
+# x, AB, \theta_1, f(x): what a sentence asks about, not what it answers.
 _BARE_NAME = re.compile(r"\s*(?:[A-Za-z]|[A-Z]{2,8}|\\?[a-z]+_?\{?[0-9A-Za-z]?\}?|[a-zA-Z]\([a-z]\))\s*")
 
 
@@ -63,14 +74,20 @@ _LEADING = re.compile(
     r"|[=:,*\"'])(?![a-z])\s*)*"
 )
 """Words that may stand between a marker and the answer, in any order."""
+# `So the largest $n$ is`: up to 200 characters without a comma, in which `_operates` looks for words that change a
+# value.
 _SUBJECT = re.compile(
     r"(?:(?:so|therefore|thus|hence|that|then),? )*(?:the|its|this) ([^,;:?!]{1,200}) (?:is|are|equals|=)\Z"
 )
+# `is equal to`, `is exactly`: taken off, so that the sentence ends in its verb.
 _COPULA = re.compile(r" (?:equal to|exactly|simply|then|therefore|thus)\Z")
+# What follows gives a reason or goes on to another sentence: `42, because there are two cases`.
 _REASON = re.compile(r"[,;]? ?(?:because|since|as|which|achieved|obtained|so|thus|hence)\b|[.] ")
+# `42 is the final answer`, `3 hours ago`, and the Hindi verb.
 _CLOSING_WORDS = frozenset(
     ["is", "are", "the", "our", "final", "answer", "solution", "result", "correct", "ago", "है", "हैं"]
 )
+# `cubic meters of water per hour`; more words are a statement of their own.
 _MOST_UNIT_WORDS = 5
 _CHOICE = re.compile(
     r"\(([A-J])\)"
@@ -81,25 +98,27 @@ _CHOICE = re.compile(
 """A letter in brackets, or one that ends its clause behind words that lead to it: not that of B12, B-tree, D major."""
 
 
+# A text command directly before a value.
 _WORDING = re.compile(r"\\(?:text|textbf|textrm|mathrm|mbox) ?\{([^{}]{1,60})\}[\s~]*(?=[-0-9\\(\[$a-zA-Z]|\.[0-9])")
 _SHORT_LABEL = re.compile(r"[A-Za-z]{3,20}(?: [a-z]{2,20}){0,2} ?[:=]")
 
 
 def without_wording(answer: str) -> str:
     r"""A delimited answer without the words that lead to it: 5 of `\text{The answer is }5` and `\text{Total: }5`."""
-    found = _WORDING.match(answer)
-    if found is None:
+    wording = _WORDING.match(answer)
+    if wording is None:
         return answer
-    words = " ".join(found[1].split())
+    words = " ".join(wording[1].split())
     is_label = _SHORT_LABEL.fullmatch(words) is not None and not _operates(words.lower())
     is_lead = _LEADING.fullmatch(words.lower()) is not None
-    return answer[found.end() :] if len(words) > 2 and (is_label or is_lead) else answer
+    return answer[wording.end() :] if len(words) > 2 and (is_label or is_lead) else answer
 
 
-def is_sentence(found: Extraction) -> bool:
+def is_sentence(answer: Extraction) -> bool:
     """True for text around formulas. A lone `$` delimits nothing: a number would be picked out of the debris."""
-    text = found.text or ""
-    if found.is_delimited:
+    text = answer.text or ""
+    # In a box nothing is picked out: what is there is the answer or is none.
+    if answer.is_delimited:
         return False
     has_formula = _FORMULA.search(text) is not None and _FORMULA.fullmatch(text) is None
     return has_formula or (is_prose(text) and text.count("$") % 2 == 0)
@@ -123,15 +142,19 @@ def is_about_money(text: str) -> bool:
 def pick_answer(sentence: str) -> str | None:
     """The answer as written in a sentence; None where none can be read, empty where none may be: the last formula
     goes over several lines, braces are left open, or the text is code."""
+    # The end, where a sentence without a marker says its answer.
     text = sentence[-_MAX_CHARACTERS:]
     if _is_unreadable(text):
         return ""
     matches = list(_CANDIDATE.finditer(text))[-_MAX_CANDIDATES:]
     if matches and matches[-1].lastgroup == "broken":
         return ""
+    # A formula that the grammar cannot read is passed over, or its debris would be compared.
     readable = [match for match in matches if _is_answer(text, match)]
     if not readable:
+        # `it is not 7` says that there is no answer; `nothing here` says nothing.
         return "" if matches and all(_is_denied(text, match) for match in matches) else None
+    # `The largest $n$ is 34`: n is a candidate too, but a bare name.
     values = [match for match in readable if not _BARE_NAME.fullmatch(_content(match))] or readable
     run = [values[-1]]
     for earlier in reversed(values[:-1]):
@@ -147,6 +170,7 @@ def value_after_marker(sentence: str) -> str | None:
     Either nothing but filling words stands before it, or the subject of which it is said (`The largest $n$ is`), or it
     is a measure in a sentence of its own (`Jane began 3 hours ago`). After it may stand what is counted, or a reason.
     """
+    # The beginning, as the marker stands before it.
     text = sentence[:_MAX_CHARACTERS].strip(" \"'*\\.!")
     if _is_unreadable(text):
         return None
@@ -156,12 +180,16 @@ def value_after_marker(sentence: str) -> str | None:
             return None
         if runs and _LIST_GAP.fullmatch(text[runs[-1][-1].end() : match.start()]):
             runs[-1].append(match)
+        # A name ends no run and begins none: `$n$ is 34` has one run, 34.
         elif not _BARE_NAME.fullmatch(_content(match)):
             runs.append([match])
+    # Only the first run counts: `42, not 43` must not be read as 43.
     if not runs or not all(_is_answer(text, match) for match in runs[0]):
         return None
     head, tail = text[: runs[0][0].start()].strip(), text[runs[0][-1].end() :]
     unit = _unit_after(tail, runs[0][-1])
+    # `Jane began 3 hours ago`: a sentence of its own, with a capital, one clause and a unit. Two capitals in a row are
+    # a name.
     is_measure = bool(unit or runs[0][-1]["unit"]) and head[:1].isupper() and not re.search(r"[,;:?]|[A-Z]{2}", head)
     if not _leads(head.lower()) and not (is_measure and not _operates(head.lower())):
         return None
@@ -171,21 +199,25 @@ def value_after_marker(sentence: str) -> str | None:
 def pick_choice(sentence: str) -> str | None:
     """The letter that a sentence without a second one names: `I think it's (D)`; None where it takes it back."""
     text = sentence.strip()
-    letters = {"".join(filter(None, found.groups())) for found in _CHOICE.finditer(text)}
+    letters = {"".join(filter(None, match.groups())) for match in _CHOICE.finditer(text)}
     words = text.split()
+    # More words than a choice needs may be about another letter: `A` begins sentences.
     if len(letters) != 1 or len(words) > _MOST_WORDS_OF_A_CHOICE or _operates(text.lower()):
         return None
     return letters.pop()
 
 
 def _leads(head: str) -> bool:
+    # Nothing but filler.
     if _LEADING.fullmatch(head):
         return True
+    # Else a subject without an operation and without digits, as in `the largest $n$ is`.
     subject = _SUBJECT.match(_COPULA.sub("", head))
     return subject is not None and not _operates(subject[1]) and not any(map(str.isdigit, subject[1]))
 
 
 def _trails(tail: str) -> bool:
+    # `42 or more`, `42 might be right`, and the Chinese words of `half of 42` and `more than 42`.
     if _operates(tail.lower()) or re.match(r"\s*(?:(?:might|could)\b|[的多])", tail):
         return False
     if _REASON.match(tail):
@@ -193,6 +225,7 @@ def _trails(tail: str) -> bool:
     rest = tail.strip(" .,!$。，")
     if not rest.isascii() and OTHER_SCRIPT.search(rest) is not None:
         return _MEASURE_ABROAD.fullmatch(rest) is not None
+    # Then nothing but closing words, or a few words of what is counted.
     words = tail.strip(" .!\"'").split()
     if all(word.lower() in _CLOSING_WORDS for word in words):
         return True
@@ -212,6 +245,7 @@ def _is_unreadable(text: str) -> bool:
 def _content(match: re.Match[str]) -> str:
     """A candidate as an answer; letters that stick to a number in prose are a unit, not variables."""
     if match["unit"]:
+        # 1,000.99m² is 1,000.99 square metres: as math, m would be a variable.
         number = match["number"][: match.start("unit") - match.start()]
         return rf"{number}\text{{{match['unit']}}}{match['power'] or ''}"
     return match.group(match.lastgroup or 0)
@@ -219,8 +253,8 @@ def _content(match: re.Match[str]) -> str:
 
 def _unit_after(rest: str, match: re.Match[str]) -> str:
     """A known unit that stands behind a number in prose, so that 5 hours are not taken for 5 minutes."""
-    found = _UNIT_WORD.match(rest) if match.lastgroup == "number" and not match["unit"] else None
-    return rf"\text{{ {found[0].strip()}}}" if found is not None and is_unit(found[1]) else ""
+    unit = _UNIT_WORD.match(rest) if match.lastgroup == "number" and not match["unit"] else None
+    return rf"\text{{ {unit[0].strip()}}}" if unit is not None and is_unit(unit[1]) else ""
 
 
 def _is_denied(text: str, match: re.Match[str]) -> bool:
@@ -235,6 +269,7 @@ def _is_answer(text: str, match: re.Match[str]) -> bool:
     if match.lastgroup == "broken":
         return False
     try:
+        # An escaped dollar sign inside a formula is money, which the tree has no node for.
         parse_answer(_content(match).replace(r"\$", " "))
     except (UnreadableError, RecursionError):
         return False

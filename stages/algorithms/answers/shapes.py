@@ -1,8 +1,9 @@
-r"""What kind of thing an answer is, told from its tree: one value, values with names, a list, a set of numbers.
+r"""Says what kind of answer a tree is: one value, values with names, a list, a set of numbers, an unsolved relation.
 
 Here the conventions of answers are applied: `x = 5` names a value; of `x = 2 + 3 = 5` the last link counts, of
 `x = 1/3 \approx 0.33` the last exact one; `1 \pm 2` is two values; an inequality in one unknown is a set of numbers.
 A set of real numbers is a union of intervals, from interval notation or from an inequality that is solved here.
+Read `shape_of` first; names are the middle of the file, intervals and inequalities its end.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from functools import reduce
 
 from stages.algorithms.answers import algebra
 from stages.algorithms.answers.evaluation import constant_value, symbols_of
-from stages.algorithms.answers.latex import Node, UnreadableError, number, signed
+from stages.algorithms.answers.latex import Node, UnreadableError, is_reciprocal, number, signed, substituted
 
 _INEQUALITIES = frozenset(["lt", "le", "gt", "ge", "ne"])
+# `\pm 1 \pm \sqrt2` has two; a text with a hundred of them is left as it is.
 _MAX_SIGNS = 3
 
 
@@ -66,6 +68,7 @@ class Relation:
 
 def shape_of(node: Node):
     """A Named, Numbers, Several or Relation, or the node itself: a value, matrix, ratio or text."""
+    # The order is free but for the last case: the heads exclude each other.
     if node.head == "relation":
         return _relation(*node.parts)
     if node.head in ("list", "set"):
@@ -77,6 +80,7 @@ def shape_of(node: Node):
         return Numbers((EVERYTHING,), None) if node.first == "R" else node
     if node.head in ("union", "intersection", "minus"):
         return _set_operation(node)
+    # `A(1, 2)` names a point.
     if node.head == "multiply" and len(node.parts) == 2 and node.parts[1].head == "sequence" and _is_point(node.first):
         return Named(node.first.first, shape_of(node.parts[1]))
     values = _without_plus_minus(node)
@@ -88,11 +92,13 @@ def as_numbers(shape) -> Numbers | None:
     if isinstance(shape, Numbers):
         return shape
     if isinstance(shape, Several) and shape.kind == "sequence":
+        # Three coordinates are no interval.
         if len(shape.items) != 2 or not all(isinstance(item, Node) for item in shape.items):
             return None
-        found = interval(shape.brackets[0], shape.brackets[1], *shape.items)
-        return None if found is None else Numbers((found,), None)
+        piece = interval(shape.brackets[0], shape.brackets[1], *shape.items)
+        return None if piece is None else Numbers((piece,), None)
     if isinstance(shape, Several):
+        # {1, 2} is the union of two points, so that it can be compared with, or taken from, an interval.
         points = [interval_of_point(item) for item in shape.items]
         return None if None in points else Numbers(united(points), None)  # type: ignore[arg-type]
     return None
@@ -112,9 +118,12 @@ def _is_point(node: Node) -> bool:
 def _several(kind: str, items: tuple[Node, ...]):
     pairs = [(item, shape_of(item)) for item in items]
     if kind == "list":
+        # Both before the list is read as one set: `x > 1, x \in \mathbb{R}` is the ray, `x \ne 1, 2` excludes both
+        # numbers.
         pairs = _without_domains(pairs)
         pairs = _with_exceptions(pairs)
     shapes = [shape for _, shape in pairs]
+    # Conditions side by side are one set: `x > 0, x < 6` is (0, 6).
     if kind == "list" and all(isinstance(shape, Numbers) and shape.name for shape in shapes):
         return _all_of(shapes)
     flat: list = []
@@ -141,6 +150,7 @@ def _with_exceptions(pairs: list) -> list:
     first, shape = pairs[0]
     if first.head != "relation" or first.parts[1] != ("ne",) or not isinstance(shape, Numbers):
         return pairs
+    # `x \ne 1, y = 2` is a list of two statements.
     if any(endpoint_value(item) is None for item, _ in pairs[1:]):
         return pairs
     relations = [Node("relation", ((first.first[0], item), ("ne",))) for item, _ in pairs[1:]]
@@ -152,6 +162,8 @@ def _all_of(shapes: list[Numbers]):
     if len({shape.name for shape in shapes}) != 1:
         return Several("list", tuple(shapes))
     pieces = [piece for shape in shapes for piece in shape.pieces]
+    # As many pieces as before: they exclude each other, and no number satisfies both (`x < 0, x > 6`), so that `or` is
+    # meant.
     together = united(pieces)
     if len(together) == len(pieces):
         return Numbers(together, shapes[0].name)
@@ -162,6 +174,7 @@ def _all_of(shapes: list[Numbers]):
 def _set_operation(node: Node):
     left, right = (as_numbers(shape_of(part)) for part in node.parts)
     if node.head == "union" and left is not None and right is not None:
+        # `x < 1 or y > 2` is no set of numbers.
         if left.name != right.name:
             return node
         return Numbers(united([*left.pieces, *right.pieces]), left.name)
@@ -172,6 +185,7 @@ def _set_operation(node: Node):
 
 
 def _relation(items: tuple[Node, ...], signs: tuple[str, ...]):
+    # `x \in [1, 2]` gives x the set as its value.
     if signs[0] == "in" and len(signs) == 1:
         name = name_of(items[0])
         return shape_of(items[1]) if name is None else Named(name, shape_of(items[1]))
@@ -181,12 +195,16 @@ def _relation(items: tuple[Node, ...], signs: tuple[str, ...]):
     if any(sign not in ("eq", "approx") for sign in signs):
         return Relation(items, signs)
     name = name_of(items[0])
+    # The value before the first \approx is the exact one; all behind it are roundings.
     exact = signs.index("approx") if "approx" in signs else len(signs)
     if name is not None:
+        # `x \approx 3.14` has no exact value: then its rounding.
         return Named(name, shape_of(items[exact or 1]))
+    # A chain without a name, `2 + 3 = 4 + 1 = 5`: its last exact link.
     if len(items) > 2 or exact == 0:
         return shape_of(items[exact])
     if is_one_number(items):
+        # Of `\frac{3}{16} = 0.1875` the fraction: the decimal may be a rounding.
         return items[0] if items[1].head == "number" and items[1].parts[1] >= 0 else items[1]
     return Relation(items, signs)
 
@@ -199,18 +217,18 @@ def is_one_number(items: tuple[Node, ...]) -> bool:
 
 def name_of(node: Node) -> str | None:
     r"""The name that a left side is: `x`, `f(x)`, `AB`, `|AB|`, `A:B`, `\frac{NO}{BO}`, `(x, y)`; else None."""
-    if node.head == "symbol":
-        return node.first
-    if node.head == "call" and node.first.startswith("unknown"):
-        return node.first
+    if (name := unknown_name(node)) is not None:
+        return name
     if node.head == "call" and node.first == "abs":
         inner = name_of(node.parts[1])
         # An unknown whose absolute value is 42 is 42 or -42.
         return None if inner in (None, "x", "y") else f"|{inner}|"
     if node.head == "text":
         return node.first
+    # W(n) is read as a product; before an equals sign it is a function.
     if node.head == "multiply" and _is_application(node.parts):
         return f"unknown {node.first.first}"
+    # `AB = 5`, `A:B = 2`, `\frac{NO}{BO} = 3`: lengths and ratios of figures.
     if node.head in ("multiply", "ratio") and all(_is_name_part(part) for part in node.parts):
         return f"{node.head} " + " ".join(str(_names(part)) for part in node.parts)
     if node.head == "sequence" and all(name_of(item) is not None for item in node.parts[2]):
@@ -228,6 +246,7 @@ def _is_application(parts: tuple[Node, ...]) -> bool:
 def _is_name_part(node: Node) -> bool:
     """True for names of figures and their parts, which have capital letters, and for what a named function takes."""
     if node.head == "power" and node.parts[1].head == "number":
+        # A denominator: the BO of \frac{NO}{BO}.
         return node.parts[1].first == -1 and _is_name_part(node.first)
     if node.head == "multiply":
         return all(map(_is_name_part, node.parts))
@@ -235,6 +254,7 @@ def _is_name_part(node: Node) -> bool:
         return name_of(node) is not None
     if node.head == "text":
         return node.first.startswith(("angle ", "overline ", "widehat "))
+    # Small letters are unknowns: `xy = 5` names no value. `theta` and m (a measure or a slope) may be part of a name.
     return node.head == "symbol" and (node.first[0].isupper() or len(node.first) > 3 or node.first == "m")
 
 
@@ -245,7 +265,9 @@ def without_quantity(node: Node) -> Node:
     """
     if node.head != "relation" or node.parts[1][0] != "eq" or not _is_quantity(node.first[0]):
         return node
+    # `m+n = 2+3 = 5` stays a chain, whose parts must agree (`comparison.holds`).
     items, signs = node.first[1:], node.parts[1][1:]
+    # `m+n = k` says nothing without k.
     if symbols_of(items[-1]):
         return node
     return items[0] if len(items) == 1 else Node("relation", (items, signs))
@@ -256,11 +278,13 @@ def _is_quantity(node: Node) -> bool:
         return bool(symbols_of(node.parts[-1]))
     if node.head == "call":
         return node.first.startswith(("sum over", "prod over"))
+    # m+n, but not 2m+n: `2m+n = 5` may be an equation that is still to be solved.
     if node.head == "add":
         return all(part.head == "symbol" for part in node.parts)
     if node.head != "multiply" or len(node.parts) != 2:
         return False
-    function = node.first.first if node.first.head == "power" and node.first.parts[1] == number(-1) else node.first
+    function = node.first.first if is_reciprocal(node.first) else node.first
+    # f'(2) and f^{-1}(2), which the grammar reads as products; f(2) is a call, and has a name.
     is_function = function.head == "symbol" and function.first.rstrip("'") in ("f", "g", "h", "F", "G", "H")
     return is_function and (function is not node.first or function.first.endswith("'"))
 
@@ -268,7 +292,7 @@ def _is_quantity(node: Node) -> bool:
 def _names(node: Node) -> str:
     if node.head == "symbol":
         return node.first
-    return " ".join(_names(part) for part in node.parts if isinstance(part, Node))
+    return " ".join(map(_names, node.children))
 
 
 def _without_plus_minus(node: Node) -> tuple[Node, ...] | None:
@@ -280,34 +304,37 @@ def _without_plus_minus(node: Node) -> tuple[Node, ...] | None:
 
 
 def _count_signs(node: Node) -> int:
-    return (node.head == "plusminus") + sum(_count_signs(part) for part in node.parts if isinstance(part, Node))
+    return (node.head == "plusminus") + sum(map(_count_signs, node.children))
 
 
 def _with_sign(node: Node, sign: str) -> Node:
     if node.head == "plusminus":
         kind, inner = node.parts
+        # In `a \pm b \mp c` both signs change together: a+b-c and a-b+c.
         flipped = {"+": "-", "-": "+"}[sign] if kind == "mp" else sign
         return signed(flipped, _with_sign(inner, sign))
-    parts = tuple(_with_sign(part, sign) if isinstance(part, Node) else part for part in node.parts)
-    return Node(node.head, parts)
+    return node.map_children(lambda part: _with_sign(part, sign))
 
 
 def with_letters_of(gold: Node, prediction: Node) -> tuple[Node, Node]:
     r"""Both with the gold answer's letter for any whole number (`k \in \mathbb{Z}`) and for a constant (`+ C`)."""
+    # `\frac\pi4+n\pi, n \in \mathbb{Z}` beside `\frac\pi4+k\pi`: without the domain both are one expression.
     sides = [_without_whole_domain(node) for node in (gold, prediction)]
     trees, domains = zip(*sides, strict=True)
     names = [symbols_of(tree) for tree in trees]
     ours, theirs = names[0] - names[1], names[1] - names[0]
     if len(ours) != 1 or len(theirs) != 1:
         return (trees[0], trees[1]) if not ours and not theirs else (gold, prediction)
-    [own], [other] = ours, theirs
-    is_whole_number = len(names[0]) == 1 and {own, other} & {*domains} and len(own) == len(other) == 1
+    [letter], [other] = ours, theirs
+    # One letter on each side, with its domain stated: without the statement, n and m are two variables.
+    is_whole_number = len(names[0]) == 1 and {letter, other} & {*domains} and len(letter) == len(other) == 1
+    # +C and +c are constants of integration; +a and +b are not known to be.
     is_constant = all(
         tree.head == "add" and Node("symbol", (name,)) in tree.parts and name in ("C", "c", "K", "k")
-        for tree, name in zip(trees, (own, other), strict=True)
+        for tree, name in zip(trees, (letter, other), strict=True)
     )
     if is_whole_number or is_constant:
-        return trees[0], _renamed(trees[1], other, own)
+        return trees[0], substituted(trees[1], other, Node("symbol", (letter,)))
     return gold, prediction
 
 
@@ -321,15 +348,9 @@ def _without_whole_domain(node: Node) -> tuple[Node, str]:
     return node.first, items[0].first
 
 
-def _renamed(node: Node, name: str, new: str) -> Node:
-    if node.head == "symbol":
-        return Node("symbol", (new,)) if node.first == name else node
-    parts = tuple(_renamed(part, name, new) if isinstance(part, Node) else part for part in node.parts)
-    return Node(node.head, parts)
-
-
 # ---------------------------------------------------------------------------------------- sets of real numbers
 _FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "ne": "ne"}
+# Imaginary part below which a value is real: \sqrt[3]{...} in complex floats leaves 1e-16.
 _NOISE = 1e-12
 INFINITY = Node("infinity", ())
 EVERYTHING = Interval(signed("-", INFINITY), INFINITY, False, False)
@@ -339,6 +360,7 @@ def endpoint_value(node: Node) -> float | None:
     """The number that an end of an interval is, infinities included; None when it is no real constant."""
     if node.head == "infinity":
         return math.inf
+    # -\infty is the product of -1 and infinity.
     if node.head == "multiply" and node.parts[-1].head == "infinity" and len(node.parts) == 2:
         return -math.inf if node.first == number(-1) else None
     value = None if symbols_of(node) else constant_value(node)
@@ -348,6 +370,7 @@ def endpoint_value(node: Node) -> float | None:
 def interval(opening: str, closing: str, low: Node, high: Node) -> Interval | None:
     """The interval of such brackets; None when its ends are no real constants in rising order."""
     values = endpoint_value(low), endpoint_value(high)
+    # (2, 1) is a point, and (a, b) may be.
     if values[0] is None or values[1] is None or values[0] >= values[1]:
         return None
     return Interval(low, high, opening == "[", closing == "]")
@@ -355,6 +378,7 @@ def interval(opening: str, closing: str, low: Node, high: Node) -> Interval | No
 
 def united(intervals: Sequence[Interval]) -> tuple[Interval, ...]:
     """The same set in the fewest pieces, in rising order."""
+    # At equal ends the closed one first, so that [1, 2) takes (1, 2) in.
     ordered = sorted(intervals, key=lambda piece: (endpoint_value(piece.low), not piece.is_low_closed))
     pieces: list[Interval] = []
     for piece in ordered:
@@ -373,6 +397,7 @@ def united(intervals: Sequence[Interval]) -> tuple[Interval, ...]:
 
 def _touch(left: Interval, right: Interval) -> bool:
     end, start = endpoint_value(left.high), endpoint_value(right.low)
+    # (0,1) and (1,2) leave 1 out and stay two pieces; [0,1] and (1,2) join.
     return start < end or (start == end and (left.is_high_closed or right.is_low_closed))  # type: ignore[operator]
 
 
@@ -383,6 +408,7 @@ def common(first: Sequence[Interval], second: Sequence[Interval]) -> tuple[Inter
         for other in second:
             low = max((one, other), key=lambda piece: (endpoint_value(piece.low), not piece.is_low_closed))
             high = min((one, other), key=lambda piece: (endpoint_value(piece.high), piece.is_high_closed))
+            # The larger low end and the smaller high end; one point is left where both are closed there.
             ends = endpoint_value(low.low), endpoint_value(high.high)
             if ends[0] < ends[1] or (ends[0] == ends[1] and low.is_low_closed and high.is_high_closed):  # type: ignore[operator]
                 shared.append(Interval(low.low, high.high, low.is_low_closed, high.is_high_closed))
@@ -403,29 +429,29 @@ def solve(items: Sequence[Node], signs: Sequence[str]) -> tuple[str, tuple[Inter
     r"""Name of the unknown and solutions of `2 < x \le 3`, `x \ge 1`, `-x > 2`, `1 < |x| < 2`, `x \ne 0`; else None."""
     if len(items) == 3:
         directions = {sign[0] for sign in signs}
+        # 3 > x > 1 is turned round; 1 < x > 2 is no interval.
         if directions == {"g"}:
             items, signs = items[::-1], [_FLIPPED[sign] for sign in reversed(signs)]
         elif directions != {"l"}:
             return None
         low, middle, high = items
-        found = interval("[" if signs[0] == "le" else "(", "]" if signs[1] == "le" else ")", low, high)
-        if found is None:
-            return None
-        return _with_mirror(middle, found)
+        piece = interval("[" if signs[0] == "le" else "(", "]" if signs[1] == "le" else ")", low, high)
+        return None if piece is None else _with_mirror(middle, piece)
     if len(items) != 2 or signs[0] not in _FLIPPED:
         return None
     return _solve_one(items[0], signs[0], items[1])
 
 
-def _with_mirror(middle: Node, found: Interval) -> tuple[str, tuple[Interval, ...]] | None:
+def _with_mirror(middle: Node, piece: Interval) -> tuple[str, tuple[Interval, ...]] | None:
     if middle.head == "call" and middle.first == "abs" and middle.parts[1].head == "symbol":
-        if endpoint_value(found.low) < 0:  # type: ignore[operator]
+        # -1 < |x| < 2 is not two mirrored intervals.
+        if endpoint_value(piece.low) < 0:  # type: ignore[operator]
             return None
-        ends = signed("-", found.high), signed("-", found.low)
-        mirrored = Interval(*ends, found.is_high_closed, found.is_low_closed)
-        return middle.parts[1].first, united([mirrored, found])
+        ends = signed("-", piece.high), signed("-", piece.low)
+        mirrored = Interval(*ends, piece.is_high_closed, piece.is_low_closed)
+        return middle.parts[1].first, united([mirrored, piece])
     name = unknown_name(middle)
-    return None if name is None else (name, (found,))
+    return None if name is None else (name, (piece,))
 
 
 def unknown_name(node: Node) -> str | None:
@@ -438,6 +464,7 @@ def unknown_name(node: Node) -> str | None:
 
 
 def _solve_one(left: Node, sign: str, right: Node) -> tuple[str, tuple[Interval, ...]] | None:
+    # 3 > x is turned to x < 3 first.
     is_left_constant = endpoint_value(left) is not None
     if is_left_constant and (unknown_name(right) is not None or _is_distance(right)):
         left, sign, right = right, _FLIPPED[sign], left
@@ -453,6 +480,7 @@ def _solve_one(left: Node, sign: str, right: Node) -> tuple[str, tuple[Interval,
             return None
         name, slope, bound = linear
         right = number(bound)
+        # -3x \le 9 is x \ge -3.
         sign = _FLIPPED[sign] if slope < 0 else sign
     return name, _ray(sign, right)
 
@@ -468,9 +496,11 @@ def _solve_distance(inner: Node, sign: str, bound: Node) -> tuple[str, tuple[Int
         radius = algebra.rational_value(algebra.canonical_form(bound))
     except UnreadableError:
         return None
+    # |x| < 0 has no solution and |x| > 0 all but one; they are not solved here.
     if linear is None or radius is None or radius <= 0:
         return None
     name, slope, centre = linear
+    # |2x - 6| < 4 is |x - 3| < 2: the radius is divided by the slope.
     low, high = (number(centre + side * radius / abs(slope)) for side in (-1, 1))
     if sign == "ne":
         return name, without_points([EVERYTHING], [low, high]) or ()
@@ -491,6 +521,7 @@ def _linear(left: Node, right: Node) -> tuple[str, Fraction, Fraction] | None:
     """Name, slope and root of a difference that is linear in one variable with rational coefficients."""
     difference = algebra.canonical_form(Node("add", (left, signed("-", right))))
     names = algebra.variables(difference.top)
+    # A variable below the line may change the direction of the inequality.
     if len(names) != 1 or algebra.variables(difference.bottom) or len(difference.top) > 2:
         return None
     [name] = names

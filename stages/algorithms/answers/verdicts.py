@@ -1,7 +1,7 @@
-"""What a verifier may say of an answer, and what a row may allow beyond the rules for everyone.
+"""The verdicts of a verifier, and the allowances that a row of problems may state.
 
-Only two of the verdicts are opinions; the rest say why there is none. An allowance is stated by who poses the problem,
-never guessed from an answer.
+Only two of the verdicts are opinions. The others say why there is none. Whoever poses a problem states its allowances;
+they are never guessed from an answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Verdict(StrEnum):
     EXHAUSTED = "exhausted"
     """The comparison used up its limit of computing time or memory: a fact about the response, which asked for it."""
     TIMED_OUT = "timed_out"
-    """Of tables that earlier versions wrote: the process stood still. Now that is tried again and then an error."""
+    """Only in tables of earlier versions: the process stood still. Today it is tried again, and then it is an error."""
     CRASHED = "crashed"
     """The process died in mid-comparison within its limits: a fact about the verifier."""
 
@@ -42,6 +42,7 @@ class Verdict(StrEnum):
 class Leniency:
     """Allowances of one row; none of them is for rewards."""
 
+    # A row of `retrace grade` may state these. Rewards, demonstrations and the stage `grade` allow nothing.
     tolerance: Fraction | None = None
     """How far apart two numbers may be and agree, absolutely; None for the precision rule of `comparison`."""
     decimals: bool = False

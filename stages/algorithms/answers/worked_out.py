@@ -1,4 +1,6 @@
-r"""Whether an answer leaves work to the reader: `2+2`, `\cos 60^\circ`, an integral. A problem restated is not solved.
+r"""Tells whether an answer leaves work to the reader: `2+2`, `\cos 60^\circ`, an integral.
+
+Without this a policy could copy the formula of the problem: 759 of 13,649 problems have one (docs/verifier.md).
 
 What counts as an answer depends on the gold answer:
 - Beside a rational number: digits, a fraction of two numbers, scientific notation, or one notation of such numbers: a
@@ -10,6 +12,8 @@ What counts as an answer depends on the gold answer:
 - Beside an expression with variables: anything but integrals, limits, sums, remainders and arithmetic among numbers
   that are written as `floor`, `max` and their like.
 An equation or an inequality that holds its unknown anywhere but alone is to be solved.
+
+Read `is_unevaluated` and `leaves_unsolved`; below them is one section for each kind of gold answer.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from functools import partial
 from stages.algorithms.answers import algebra
 from stages.algorithms.answers.algebra import holds_matrix
 from stages.algorithms.answers.evaluation import is_written_with_i, rational, symbols_of
-from stages.algorithms.answers.latex import Node, UnreadableError, number
+from stages.algorithms.answers.latex import Node, is_reciprocal, number
 from stages.algorithms.answers.shapes import Named, Numbers, Relation, Several, name_of
 
 _OPERATIONS = frozenset(["floor", "ceil", "mod", "max", "min", "gcd", "lcm"])
@@ -31,35 +35,40 @@ _NOTATIONS = _COUNTS | _LOGARITHMS | {"exp"}
 """Functions that are notation for a number."""
 
 
-def leaves_work(prediction, gold) -> bool:
+def is_unevaluated(prediction, gold) -> bool:
     """True for a shape (see `shapes.shape_of`) with operations, or beside a number with arithmetic, still to be done.
 
     A gold answer that leaves work itself asks for none.
     """
+    # The gold answer decides how strict to be: nobody can tell from x+x alone whether to collect terms.
     golds = [cell for node in _nodes(gold) for cell in _cells(node)]
     if any(map(_holds_letters, golds)):
         is_left = _has_operation
     elif all(_rational_value(node) is not None for node in golds):
         is_left = _is_no_written_number
+        # A decimal gold answer may round another constant: \pi may stand beside 3.1416.
         if any(node.head == "number" and node.parts[1] >= 0 for node in golds):
             is_left = _is_no_written_rounding
     else:
         is_left = partial(
             _is_no_written_constant,
+            # \cos 20^\circ lets \sin 70^\circ stand, but not a product of two cosines.
             functions=max(map(_count_functions, golds), default=0),
+            # A gold answer r e^{i\theta} allows exponents with i.
             is_polar=any(map(_has_imaginary_exponent, golds)),
         )
     answers = list(_nodes(prediction))
     if isinstance(prediction, Relation):  # in `3 = x` the name is no letter left over
         answers = [node for node in answers if name_of(node) is None]
     cells = [cell for node in answers for cell in _cells(node)]
+    # A gold answer that itself leaves work asks for none: it may be the problem's own text.
     return (any(map(_joins_matrices, answers)) or any(map(is_left, cells))) and not any(map(is_left, golds))
 
 
 def _cells(node: Node) -> Iterator[Node]:
     """What stands alone: the entries of a matrix, the parts of a ratio, the answer itself."""
     if node.head in ("matrix", "ratio"):
-        for part in _parts(node):
+        for part in node.all_children:
             yield from _cells(part)
     else:
         yield node
@@ -67,13 +76,14 @@ def _cells(node: Node) -> Iterator[Node]:
 
 def _joins_matrices(node: Node) -> bool:
     """True for a sum or a product of matrices."""
+    # A product needs two matrices to be work: \frac15 A is a notation.
     if node.head in ("add", "multiply") and sum(map(holds_matrix, node.parts)) > (node.head == "multiply"):
         return True
-    return any(map(_joins_matrices, _parts(node)))
+    return any(map(_joins_matrices, node.all_children))
 
 
 def _holds_letters(node: Node) -> bool:
-    return bool(symbols_of(node)) or node.head == "text" or any(map(_holds_letters, _parts(node)))
+    return bool(symbols_of(node)) or node.head == "text" or any(map(_holds_letters, node.all_children))
 
 
 def leaves_unsolved(prediction: Node, gold: Node) -> bool:
@@ -85,6 +95,7 @@ def leaves_unsolved(prediction: Node, gold: Node) -> bool:
 
 
 def _is_unsolved(node: Node) -> bool:
+    # `x = 5` is solved, `2x = 10` and `x^2 = 4` are not.
     return node.head == "relation" and bool(_unknowns(node)) and not any(map(_stands_alone, node.first))
 
 
@@ -98,7 +109,8 @@ def _stands_alone(side: Node) -> bool:
 def _unknowns(node: Node) -> set[str]:
     """Variables of a tree, without the name that a relation gives its values; `x = y` gives x one that holds y."""
     if node.head != "relation":
-        return symbols_of(node).union(*map(_unknowns, _parts(node)))
+        return symbols_of(node).union(*map(_unknowns, node.all_children))
+    # Only one side is the name: in `x = y` the y is unknown.
     named = next((item for item in node.first if name_of(item) is not None), None)
     return set().union(*(symbols_of(item) for item in node.first if item is not named))
 
@@ -116,21 +128,17 @@ def _nodes(shape) -> Iterator[Node]:
         yield shape
 
 
-def _parts(node: Node) -> list[Node]:
-    flat = [part for entry in node.parts for part in (entry if isinstance(entry, tuple) else (entry,))]
-    return [part for part in flat if isinstance(part, Node)]
-
-
 # ---------------------------------------------------------------------------------------------- operations
 def _has_operation(node: Node) -> bool:
     if node.head == "operator" or (node.head == "call" and _is_operation(node)):
         return True
-    return any(map(_has_operation, _parts(node)))
+    return any(map(_has_operation, node.all_children))
 
 
 def _is_operation(node: Node) -> bool:
     name = node.first
     if name in _OPERATIONS or name == "abs":
+        # \max(2, 3) is work, \max(x, 3) a function.
         return all(map(_is_rational, node.parts[1:]))
     return name.startswith(("sum over", "prod over"))
 
@@ -151,34 +159,39 @@ def _is_rational(node: Node) -> bool:
 def _is_no_written_number(node: Node) -> bool:
     if node.head in ("percent", "degree"):
         return _is_no_written_number(node.first)
+    # Kinds that have no arithmetic.
     if node.head in ("text", "based", "set", "number_set", "infinity"):
         return False
     if holds_matrix(node):  # a multiple of one
-        return any(map(_is_no_written_number, [cell for part in _parts(node) for cell in _cells(part)]))
+        return any(map(_is_no_written_number, [cell for part in node.all_children for cell in _cells(part)]))
+    # \sin^2x + \cos^2x for 1, i^{16} for 1: letters and i must be gone.
     if symbols_of(node) or is_written_with_i(node):
         return True
     node = _without_sign(node)
     tops, bottoms = _factors(node)
     if any(part.head == "infinity" for part in tops):
         return False
+    # \log_2 64 and 3 \times 10^5 have two factors, and are one notation each.
     if _is_logarithm_in_a_base(tops, bottoms) or _is_scientific(tops, bottoms):
         return False
+    # One number or one notation: 2^{10}, \sqrt{9}, 5!.
     if len(tops) == 1 and not bottoms:
         return not (_is_digits(tops[0]) or _is_notation(tops[0]))
+    # \frac{1}{2^3}: the 1 above the line is no factor. A fraction of two numbers is an answer too.
     parts = [*(part for part in tops if part != number(1)), *bottoms]
     if len(parts) == 1 or (len(tops) == len(bottoms) == 1 and all(map(_is_digits, parts))):
         return not all(_is_digits(part) or _is_notation(part) for part in parts)
+    # Several factors must be powers, factorials and binomials, or have one among them: 3 \cdot 9 is work.
     if not all(_is_digits(part) or _is_count(part) for part in parts) or not any(map(_is_count, parts)):
         return True
     value = _rational_value(node)
+    # \frac{7!}{2!2!} has three digits and 1260 four: a notation. \frac{9!}{8!} has two and 9 one: work.
     return value is None or sum(map(_digits, parts)) > _digits(number(value))
 
 
 def _rational_value(node: Node) -> Fraction | None:
-    try:
-        return algebra.rational_value(algebra.canonical_form(node))
-    except UnreadableError:
-        return None
+    form = algebra.known_form(node)
+    return None if form is None else algebra.rational_value(form)
 
 
 def _without_sign(node: Node) -> Node:
@@ -194,19 +207,16 @@ def _factors(node: Node) -> tuple[list[Node], list[Node]]:
     tops: list[Node] = []
     bottoms: list[Node] = []
     for part in node.parts:
-        if _is_reciprocal(part):
+        if is_reciprocal(part):
             below = part.first
             bottoms += below.parts if below.head == "multiply" else [below]
-        elif part.head == "multiply" and part is node.first and not any(map(_is_reciprocal, part.parts)):
+        # -2 \cdot 3 is read as -1 times a product: its factors count as those of the whole.
+        elif part.head == "multiply" and part is node.first and not any(map(is_reciprocal, part.parts)):
             tops += part.parts
         else:
             tops.append(part)
     tops = [part for part in tops if part != number(-1)]
     return tops or [number(1)], bottoms
-
-
-def _is_reciprocal(node: Node) -> bool:
-    return node.head == "power" and node.parts[1] == number(-1)
 
 
 def _is_digits(node: Node) -> bool:
@@ -260,17 +270,19 @@ def _digits(node: Node) -> int:
         value = abs(node.first)
         below = 0 if value.denominator == 1 else _length(value.denominator)
         return _length(value.numerator) + below
-    return sum(map(_digits, _parts(node)))
+    return sum(map(_digits, node.all_children))
 
 
 def _length(value: int) -> int:
     """Decimal digits of a whole number, or one fewer; of a long one without writing it out."""
+    # 0.30103 is log10(2), digits for each bit; str() of 20,000 bits would be slow, and refused above 4,300 digits.
     return len(str(value)) if value.bit_length() < 1_000 else int(value.bit_length() * 0.30103)
 
 
 # ---------------------------------------------------------------------------------------------- other constants
 def _is_no_written_rounding(node: Node) -> bool:
     """As for a rational number where it is one; beside a decimal, which may round it, another constant may stand."""
+    # Beside 0.2 a formula with a rational value must be worked out, \pi beside 3.14 need not be.
     if _rational_value(node) is None:
         return _is_no_written_constant(node, 0, False)
     return _is_no_written_number(node)
@@ -285,20 +297,23 @@ def _is_no_written_constant(node: Node, functions: int, is_polar: bool) -> bool:
 def _is_no_written_part(node: Node, is_polar: bool) -> bool:
     if node.head == "operator":
         return True
+    # 1 + \sqrt2 + 2 has two numbers to add; `_has_like_terms` sees \sqrt8 + \sqrt2.
     if node.head == "add" and (sum(map(_is_rational, node.parts)) > 1 or _has_like_terms(node)):
         return True
     if node.head == "multiply" and _has_like_factors(node):
         return True
     if node.head == "power":
+        # (1+i)^8, \frac{1}{1+2i}: powers and quotients of complex numbers are work.
         if is_written_with_i(node.first) or (is_written_with_i(node.parts[1]) and not is_polar):
             return True
-        if _is_reciprocal(node) and _holds(node.first, lambda part: _is_reciprocal(part) and _has_sum(part)):
+        # \frac{1}{1+\frac{1}{1+\sqrt2}}: a fraction in a fraction.
+        if is_reciprocal(node) and _holds(node.first, lambda part: is_reciprocal(part) and _has_sum(part)):
             return True
-    return any(_is_no_written_part(part, is_polar) for part in _parts(node))
+    return any(_is_no_written_part(part, is_polar) for part in node.all_children)
 
 
 def _holds(node: Node, is_wanted: Callable[[Node], bool]) -> bool:
-    return is_wanted(node) or any(_holds(part, is_wanted) for part in _parts(node))
+    return is_wanted(node) or any(_holds(part, is_wanted) for part in node.all_children)
 
 
 def _has_sum(node: Node) -> bool:
@@ -311,19 +326,21 @@ def _has_imaginary_exponent(node: Node) -> bool:
 
 def _count_functions(node: Node) -> int:
     """How many functions are called that are no notation for a number."""
-    own = node.head == "call" and node.first not in _NOTATIONS
-    return own + sum(map(_count_functions, _parts(node)))
+    is_function = node.head == "call" and node.first not in _NOTATIONS
+    return is_function + sum(map(_count_functions, node.all_children))
 
 
 def _has_like_terms(node: Node) -> bool:
     r"""True for a sum of which terms can be put together: `\sqrt{8} + \sqrt{2}`. Roots of sums are such terms."""
-    try:
-        terms = [algebra.canonical_form(part) for part in node.parts]
-        total = algebra.canonical_form(node)
-    except UnreadableError:
+    forms = [algebra.known_form(part) for part in (node, *node.parts)]
+    if None in forms:
         return False
+    total, *terms = forms
+    # \sqrt{5+\sqrt{21}} + \sqrt{5-\sqrt{21}} is \sqrt{14}: the algebra does not see it, so two such roots count as like
+    # terms.
     if sum(_holds(part, lambda inner: _is_root(inner) and _has_sum(inner)) for part in node.parts) > 1:
         return True
+    # Fewer terms than the parts have together: some were put together.
     return len(total.top) < sum(len(term.top) for term in terms) and len(total.bottom) == 1
 
 
@@ -333,9 +350,11 @@ def _has_like_factors(node: Node) -> bool:
     if _is_scientific(tops, []):
         return False
     kinds = [
+        # Two of one kind can be multiplied out: 2 \cdot 3\pi, \sqrt2\sqrt3, \frac12\frac13, (1+\sqrt2)(1-\sqrt2), i
+        # \cdot i.
         sum(map(_is_rational, tops)),
         sum(map(_is_root, tops)),
-        sum(part.head == "multiply" and any(map(_is_reciprocal, part.parts)) for part in tops),
+        sum(part.head == "multiply" and any(map(is_reciprocal, part.parts)) for part in tops),
         sum(part.head == "add" for part in tops),
         sum(map(is_written_with_i, tops)),
     ]
