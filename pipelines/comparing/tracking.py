@@ -18,6 +18,7 @@ from pipelines.comparing.results import Findings
 from pipelines.comparing.sides import FindRun, policies_of
 from pipelines.records.places import Place, kept_places, places_in_git, working_place
 from pipelines.records.tracking_store import mlflow_faults, open_store
+from stages.foundations.dvc_lock import Entry
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_json
 from stages.observe.tracking import tracking_uri
