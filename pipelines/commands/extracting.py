@@ -21,7 +21,7 @@ import typer
 
 from stages.collect_web.params import WarcPages
 from stages.collect_web.sources import FORMATS, decode, read_warc, shared_macros, with_macros
-from stages.extract_web.extraction import MAX_CHARACTERS, READERS, Outcome, PageLimits, read_pages
+from stages.extract_web.extraction import MAX_CHARACTERS, READERS, Outcome, WorkerLimits, read_pages
 from stages.foundations.errors import UserError
 from stages.observe.progress import progress
 
@@ -45,7 +45,7 @@ HINTS = {
 }
 BATCH = 256
 """Pages that are held at once."""
-LIMITS = PageLimits(MAX_ANSWER_CHARACTERS, seconds=60.0, memory_mib=4096)
+LIMITS = WorkerLimits(memory_mib=4096, computing_seconds=60.0)
 FIELDS = ("problem", "solution", "answer", "instructions", "number", "evidence", "confidence")
 
 Found = tuple[str, str, str | None, str]
@@ -119,7 +119,7 @@ def _read(pages: Iterator[Found], wanted: Wanted) -> Iterator[tuple[Found, Outco
             for name, form, content, _ in told
             if content is not None
         ]
-        outcomes = read_pages(asked, LIMITS, wanted.jobs)
+        outcomes = read_pages(asked, MAX_ANSWER_CHARACTERS, LIMITS, wanted.jobs)
         if wanted.jobs > 1:
             outcomes = progress(outcomes, len(asked), "extracting", "pages")
         for found in told:

@@ -29,10 +29,11 @@ from typing import Any, Protocol
 
 from stages.engines.pieces import are_whole, seal
 from stages.engines.samplers.params import SamplerParams
+from stages.engines.workers.pool import WorkerLimits
 from stages.extract_web.blocks import Page
 from stages.extract_web.candidates import candidate_rows, confidence, judged
 from stages.extract_web.exercises import Exercise
-from stages.extract_web.extraction import PageLimits, in_readers
+from stages.extract_web.extraction import in_readers
 from stages.extract_web.params import AddressModel, ExtractWebParams, ModelMethod, PolicyModel
 from stages.extract_web.readers.html_reader import read_html
 from stages.extract_web.readers.text_reader import read_text
@@ -60,29 +61,28 @@ def read_again(
     params: ExtractWebParams,
     method: ModelMethod,
     sampler: SamplerParams | None,
-    scratch: Path,
+    pieces: Path,
 ) -> Extracted:
     """`first` with the model's rows behind the rules'. A page of which a row goes on is no drop any more.
 
     Pages are those on which the rules found nothing, or something that they doubt. Each piece of work is kept in
-    `scratch`, where a run that was killed finds it. UserError when the model cannot be asked.
+    `pieces`, where a run that was killed finds it. UserError when the model cannot be asked.
     """
     known: dict[str, list[str]] = {}
     for row in first.candidates:
         known.setdefault(row["page_id"], []).append(row["problem"])
-    limits = PageLimits(params.max_answer_characters, params.page_timeout_seconds, params.page_memory_mib)
     counts = Counter({f"model/{name}": 0 for name in ("pages", "windows", "rows", "low_confidence")})
     candidates, drops = list(first.candidates), Funnel("extract_web", 0)
     asked = _pages_to_ask(pages, first)
-    pieces = iter(lambda: list(islice(asked, method.pages_at_once)), [])
+    batches = iter(lambda: list(islice(asked, method.pages_at_once)), [])
     with ExitStack() as open_extractor:
         extractor: Extractor | None = None
-        for number, piece in enumerate(pieces):
-            place = scratch / f"model-{number:06d}.json"
+        for number, batch in enumerate(batches):
+            place = pieces / f"model-{number:06d}.json"
             if not are_whole(place):
                 if extractor is None:
                     extractor = open_extractor.enter_context(closing(_extractor(method, sampler)))
-                write_json(place, _ask(piece, known, method, extractor, limits, params.engine.processes))
+                write_json(place, _ask(batch, known, method, extractor, params))
                 seal(place)
             said = json.loads(place.read_text())
             counts.update(said["counts"])
@@ -130,17 +130,17 @@ def _ask(
     known: Mapping[str, list[str]],
     method: ModelMethod,
     extractor: Extractor,
-    limits: PageLimits,
-    processes: int,
+    params: ExtractWebParams,
 ) -> dict[str, Any]:
     """Rows, refusals and counts of one piece. Pages are hostile: their text, and what a model says of it, is read in
     processes that can be killed."""
     counts = Counter({"model/pages": len(pages)})
+    limits = WorkerLimits(params.page_memory_mib, params.page_timeout_seconds)
     refused: list[dict[str, str]] = []
 
     def read(function: Callable[..., Any], requests: dict[int, dict[str, Any]]) -> Iterator[tuple[int, Any]]:
         """What the function makes of each page, by its place; a page that its process failed on is refused."""
-        answers = in_readers(function, list(requests.values()), limits, processes)
+        answers = in_readers(function, list(requests.values()), limits, params.engine.processes)
         for place, (value, reason, detail) in zip(requests, answers, strict=True):
             if reason:
                 refused.append({"page_id": pages[place]["page_id"], "reason": reason, "said": detail})
@@ -169,7 +169,7 @@ def _ask(
                 "windows": [],
                 "answers": [],
                 "known": known.get(pages[place]["page_id"], []),
-                "max_answer_characters": limits.max_answer_characters,
+                "max_answer_characters": params.max_answer_characters,
                 "precision": method.confidence,
             },
         )
