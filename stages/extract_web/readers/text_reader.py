@@ -21,7 +21,7 @@ from markdown_it.token import Token
 
 from stages.extract_web.blocks import Block, Page, tidy
 from stages.extract_web.exercises import Exercise, find_exercises
-from stages.extract_web.labels import is_aside_label, is_problem_title, is_solution_label, is_whole_label, prefix_label
+from stages.extract_web.labels import Part, is_problem_title, labelled_part, prefix_label
 from stages.extract_web.readers.html_reader import part_of_words, read_html, tokens
 
 _ITEM = re.compile(r"(?:[-*+]|\d{1,3}[.)])\s+(?=\S)")
@@ -144,7 +144,7 @@ def _prepared(content: str) -> Iterator[str]:
             yield line
             continue
         name = box[1] or box[2] or ""
-        title = box[3].strip() or (name if is_whole_label(name) else "")
+        title = box[3].strip() or (name if labelled_part(name) else "")
         sign = ":" if line.lstrip()[0] == ":" else ">"
         indents += [indent] if sign == ">" else []
         yield from ("", f"{_MARK}{sign}{title}", "")
@@ -197,7 +197,7 @@ def _text_block(text: str) -> Block:
     lead, light = _LEAD.match(text), _LIGHT_LEAD.match(text)
     if lead and len(lead[1]) <= 60:
         return Block(_plain(text), "paragraph", 0, _plain(lead[1]))
-    if light and not lead and text[0] != text[1:2] and is_whole_label(light[1]):
+    if light and not lead and text[0] != text[1:2] and labelled_part(light[1]):
         return Block(_plain(light[1] + text[light.end() :]), "paragraph", 0, _plain(light[1]))
     return Block(_plain(text), "paragraph")
 
@@ -206,7 +206,7 @@ def _begins_part(line: str, before: str) -> bool:
     """True for a line that begins with a label; in small letters within a sentence it is none ("see\\nexercise 2")."""
     if line[0].islower() and before.rstrip()[-1:] not in tuple(".:;!?"):
         return False
-    return is_whole_label(_plain(line)) or prefix_label(_plain(line)) is not None
+    return labelled_part(_plain(line)) is not None or prefix_label(_plain(line)) is not None
 
 
 def _with_dollars(found: re.Match[str]) -> str:
@@ -293,7 +293,7 @@ def read_marked_text(content: str) -> list[Exercise]:
             box.has_text |= bool(line.strip())
     boxes = list(_inner(page))
     for box in boxes:
-        if box.part in _SOLVES and is_aside_label(_heading(box)):
+        if box.part in _SOLVES and labelled_part(_heading(box)) is Part.ASIDE:
             box.part = "aside"
         elif not box.part and not box.is_code and box.sign:
             box.part = _part_of_title(_heading(box))
@@ -329,7 +329,7 @@ def _heading(box: _Box) -> str:
 
 def _part_of_title(title: str) -> str:
     """What a box that its class says nothing about is by its title: Quarto's callouts have them."""
-    if is_solution_label(title):
+    if labelled_part(title) in (Part.SOLUTION, Part.ANSWER):
         return "solution"
     return "problem" if is_problem_title(title) else ""
 
@@ -456,7 +456,7 @@ def _follows(solution: _Box, last: _Box) -> bool:
 
 def _text(box: _Box) -> str:
     blocks = read_text("\n".join(_lines(box))).blocks
-    if len(blocks) > 1 and blocks[0].kind == "heading" and is_whole_label(blocks[0].text):
+    if len(blocks) > 1 and blocks[0].kind == "heading" and labelled_part(blocks[0].text):
         blocks = blocks[1:]
     return "\n".join(f"- {block.text}" if block.kind == "item" else block.text for block in blocks if block.text)
 
