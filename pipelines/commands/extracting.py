@@ -7,7 +7,6 @@ of other formats are named, not guessed at. LaTeX and PreTeXt files share the ma
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections import Counter
@@ -20,16 +19,14 @@ from typing import Annotated, Any
 import typer
 
 from stages.collect_web.params import WarcPages
-from stages.collect_web.sources import FORMATS, decode, read_warc, shared_macros, with_macros
-from stages.extract_web.extraction import MAX_CHARACTERS, READERS, Outcome, PageLimits, read_pages
+from stages.collect_web.sources import FORMATS, decode, json_rows, read_warc, shared_macros, with_macros
+from stages.extract_web.extraction import MAX_CHARACTERS, READERS, Outcome, WorkerLimits, read_pages
 from stages.foundations.errors import UserError
 from stages.observe.progress import progress
 
 MAX_ANSWER_CHARACTERS = 60
 MAX_BYTES = 64 << 20
 """Of one page before decoding; longer ones are reported, not read."""
-LONGEST_LINE = 8 * MAX_CHARACTERS
-"""Bytes of a JSON line, in which a character may take several."""
 _CONTENT_FIELDS = ("html", "content", "text", "markdown", "body")
 _NAME_FIELDS = ("page", "page_id", "doc_id", "id", "url", "path")
 _HTML = re.compile(r"<\s*(?:!doctype\s+html|html|head|body|div|p|article|table|h[1-6]|dl|ol|ul)\b", re.IGNORECASE)
@@ -45,7 +42,7 @@ HINTS = {
 }
 BATCH = 256
 """Pages that are held at once."""
-LIMITS = PageLimits(MAX_ANSWER_CHARACTERS, seconds=60.0, memory_mib=4096)
+LIMITS = WorkerLimits(memory_mib=4096, computing_seconds=60.0)
 FIELDS = ("problem", "solution", "answer", "instructions", "number", "evidence", "confidence")
 
 Found = tuple[str, str, str | None, str]
@@ -119,7 +116,7 @@ def _read(pages: Iterator[Found], wanted: Wanted) -> Iterator[tuple[Found, Outco
             for name, form, content, _ in told
             if content is not None
         ]
-        outcomes = read_pages(asked, LIMITS, wanted.jobs)
+        outcomes = read_pages(asked, MAX_ANSWER_CHARACTERS, LIMITS, wanted.jobs)
         if wanted.jobs > 1:
             outcomes = progress(outcomes, len(asked), "extracting", "pages")
         for found in told:
@@ -133,7 +130,9 @@ def _pages(path: Path, macros: Mapping[str, Any], form: str) -> Iterator[Found]:
         for found in read_warc(source, MAX_BYTES):
             yield found.name, found.format, found.content, found.reason
     elif ".jsonl" in endings:
-        yield from _json_lines(path)
+        for number, row, reason, _ in json_rows(path, MAX_CHARACTERS):
+            name = f"{path}:{number}"
+            yield (name, "", None, reason) if reason else _from_row(name, row)
     elif path.stat().st_size > MAX_BYTES:
         yield str(path), "", None, "too_large"
     else:
@@ -145,29 +144,6 @@ def _pages(path: Path, macros: Mapping[str, Any], form: str) -> Iterator[Found]:
             yield str(path), "", None, "format_not_known"
         else:
             yield str(path), form or "markdown", with_macros(text, form, macros), ""
-
-
-def _json_lines(path: Path) -> Iterator[Found]:
-    with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as lines:
-        number = 0
-        while True:
-            number += 1
-            name = f"{path}:{number}"
-            try:
-                line = rest = lines.readline(LONGEST_LINE)
-                while len(rest) == LONGEST_LINE and not rest.endswith(b"\n"):
-                    rest = lines.readline(LONGEST_LINE)
-                    line = b"..."  # too long to be read; what follows it is the next line
-                row = json.loads(line) if line.strip() else None
-            except (EOFError, OSError, ValueError, RecursionError) as error:
-                yield name, "", None, "row_malformed" if isinstance(error, ValueError) else "archive_damaged"
-                if not isinstance(error, ValueError):
-                    return
-                continue
-            if not line:
-                return
-            if row is not None:
-                yield _from_row(name, row)
 
 
 def _from_row(name: str, row: Any) -> Found:

@@ -15,8 +15,9 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import unescape
+from itertools import count, islice
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import brotli
@@ -168,51 +169,40 @@ def read_listed(name: str, source: ListedPages, max_bytes: int) -> Iterator[Foun
 
 def read_jsonl(source: JsonlPages, max_bytes: int) -> Iterator[Found]:
     """The pages of a JSONL file in order; a damaged end of a .gz is one unusable page."""
-    path = _require_file(source.path)
-    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as lines:
-        for number, line in enumerate(_lines(lines, 8 * max_bytes), 1):
-            if source.max_pages is not None and number > source.max_pages:
-                return
-            yield _from_line(source, line, number, max_bytes)
-
-
-def _lines(file: IO[bytes], max_line_bytes: int) -> Iterator[bytes | Exception]:
-    """Lines without their ends; an over-long line comes as ValueError, a damaged archive as one last exception.
-
-    JSON may need up to six bytes for one of the page, hence the caller's factor.
-    """
-    while True:
-        try:
-            line = file.readline(max_line_bytes)
-            if not line:
-                return
-            if len(line) == max_line_bytes and not line.endswith(b"\n"):
-                while line and not line.endswith(b"\n"):
-                    line = file.readline(1 << 20)
-                yield ValueError("too_large")
-            elif line.strip():
-                yield line
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            yield error
-            return
-
-
-def _from_line(source: JsonlPages, line: bytes | Exception, number: int, max_bytes: int) -> Found:
-    name = f"line-{number}"
-    if isinstance(line, ValueError):
-        return Found(name, "", source.format, None, "too_large", f"line {number}")
-    if isinstance(line, Exception):
-        return Found(name, "", source.format, None, "archive_damaged", f"after line {number - 1}: {line}")
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return Found(name, "", source.format, None, "row_malformed", f"line {number}: {error}")
     fields = (source.id_field, source.url_field, source.content_field)
-    wrong = [field for field in fields if not isinstance(row, dict) or not isinstance(row.get(field), str)]
-    if wrong:
-        return Found(name, "", source.format, None, "row_malformed", f"line {number}: no text in {wrong}")
-    name, url, content = (row[field] for field in fields)
-    return _checked(name, url, source.format, content, "", max_bytes)
+    for number, row, reason, detail in islice(json_rows(_require_file(source.path), max_bytes), source.max_pages):
+        wrong = [field for field in fields if not isinstance(row, dict) or not isinstance(row.get(field), str)]
+        if reason or wrong:
+            detail = detail or f"line {number}: no text in {wrong}"
+            yield Found(f"line-{number}", "", source.format, None, reason or "row_malformed", detail)
+            continue
+        name, url, content = (row[field] for field in fields)
+        yield _checked(name, url, source.format, content, "", max_bytes)
+
+
+def json_rows(path: Path, max_bytes: int) -> Iterator[tuple[int, Any, str, str]]:
+    """(number, value, reason why there is none, detail) of each line that is not blank; a damaged archive is the last.
+
+    A page of that many bytes may take several times as many as JSON, six for one character.
+    """
+    longest = 8 * max_bytes
+    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as lines:
+        for number in count(1):
+            try:
+                line = lines.readline(longest)
+                if not line:
+                    return
+                if len(line) == longest and not line.endswith(b"\n"):
+                    while line and not line.endswith(b"\n"):
+                        line = lines.readline(1 << 20)
+                    yield number, None, "too_large", f"line {number}"
+                elif line.strip():
+                    yield number, json.loads(line), "", ""
+            except (ValueError, RecursionError) as error:
+                yield number, None, "row_malformed", f"line {number}: {error}"
+            except (EOFError, OSError, zlib.error) as error:
+                yield number, None, "archive_damaged", f"after line {number - 1}: {error}"
+                return
 
 
 def read_warc(source: WarcPages, max_bytes: int) -> Iterator[Found]:
@@ -220,21 +210,21 @@ def read_warc(source: WarcPages, max_bytes: int) -> Iterator[Found]:
     from fastwarc.warc import ArchiveIterator, WarcRecordType
 
     path = _require_file(source.path)
-    count = 0
+    number = 0
     with open(path, "rb") as stream:
         records = ArchiveIterator(stream, record_types=WarcRecordType.response, parse_http=True, auto_decode="transfer")
-        while source.max_pages is None or count < source.max_pages:
+        while source.max_pages is None or number < source.max_pages:
             try:
                 record = next(records, None)
                 if record is None:
                     break
-                count += 1
-                yield _from_record(record, count, max_bytes)
+                number += 1
+                yield _from_record(record, number, max_bytes)
             except OSError as error:
-                count += 1
-                yield Found(f"{count}:", "", "html", None, "archive_damaged", str(error))
+                number += 1
+                yield Found(f"{number}:", "", "html", None, "archive_damaged", str(error))
                 break
-    if count == 0:
+    if number == 0:
         raise UserError(f"collect_web: {path} holds no WARC response: is it a WARC file (.warc or .warc.gz)?")
 
 

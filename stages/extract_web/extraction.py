@@ -6,8 +6,6 @@ A page that hangs, crashes or fills its process costs only itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
@@ -61,61 +59,47 @@ def extract_page(page: Mapping[str, str], max_answer_characters: int) -> Outcome
     return candidates, "" if candidates else "no_exercise", ""
 
 
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_IO_THREADS")
-
-
-@dataclass(frozen=True, slots=True)
-class PageLimits:
-    """What holds for one page: see `ExtractWebParams`."""
-
-    max_answer_characters: int
-    seconds: float
-    """Of computing: the same pages are dropped on a busy machine as on an idle one."""
-    memory_mib: int
-
-
-def read_pages(pages: Sequence[Mapping[str, str]], limits: PageLimits, processes: int) -> Iterator[Outcome]:
+def read_pages(
+    pages: Sequence[Mapping[str, str]], max_answer_characters: int, limits: WorkerLimits, processes: int
+) -> Iterator[Outcome]:
     """The outcome of each page, in order, from that many processes at once.
 
     As `extract_page`, with the reasons `timed_out`, `crashed` and `out_of_memory` besides. UserError when no process
     can be started, or two in a row were killed from outside or stood still.
     """
-    requests = [{"page": dict(page), "max_answer_characters": limits.max_answer_characters} for page in pages]
+    requests = [{"page": dict(page), "max_answer_characters": max_answer_characters} for page in pages]
     for value, reason, detail in in_readers(extract_page, requests, limits, processes):
         yield ([], reason, detail) if reason else value
 
 
 def in_readers(
-    function: Callable[..., Any], requests: Sequence[Mapping[str, Any]], limits: PageLimits, processes: int
+    function: Callable[..., Any], requests: Sequence[Mapping[str, Any]], limits: WorkerLimits, processes: int
 ) -> Iterator[tuple[Any, str, str]]:
-    """For each request, in order, what the function returns as JSON has it; or None, the reason and a detail."""
-    confined = WorkerLimits(limits.memory_mib, limits.seconds)
-    with WorkerPool(function, min(processes, len(requests)), confined, environment()) as pool:
-        for answer in [pool.submit(**request) for request in requests]:
-            yield _outcome(answer, limits)
+    """For each request, in order, what the function returns as JSON has it; or None, the reason and a detail.
 
-
-def environment() -> dict[str, str]:
-    """For a worker of this package: libraries start no threads.
-
-    Every thread reserves address space, and there is a process for each core already.
+    The limit of time is one of computing: the same pages are dropped on a busy machine as on an idle one.
     """
-    return dict.fromkeys(_THREADS, "1")
+    with WorkerPool(function, min(processes, len(requests)), limits, ONE_THREAD) as pool:
+        for asked in [pool.submit(**request) for request in requests]:
+            try:
+                answer = asked.result()
+            except StartError as error:
+                raise UserError(
+                    f"extract_web: a process that reads pages could not start ({error}): "
+                    f"give it memory, extract_web.page_memory_mib is {limits.memory_mib}"
+                ) from error
+            yield answer.value, *failure_of(answer, limits)
 
 
-def _outcome(asked: Future[Answer], limits: PageLimits) -> tuple[Any, str, str]:
-    try:
-        answer = asked.result()
-    except StartError as error:
-        raise UserError(
-            f"extract_web: a process that reads pages could not start ({error}): "
-            f"give it memory, extract_web.page_memory_mib is {limits.memory_mib}"
-        ) from error
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_IO_THREADS"), "1")
+"""For workers: every thread reserves address space, and there is a process for each core already."""
+
+
+def failure_of(answer: Answer, limits: WorkerLimits) -> tuple[str, str]:
+    """Why a worker did not answer, as a drop has it, and a detail; the reason is empty where it did."""
     match answer.failure:
-        case "":
-            return answer.value, "", ""
         case "exhausted":
-            return None, "timed_out", f"computed for more than {limits.seconds:g} s"
+            return "timed_out", f"computed for more than {limits.computing_seconds:g} s"
         case "crashed":
-            return None, "crashed", f"its process ended with {answer.ending}"
-    return None, answer.failure, ""
+            return "crashed", f"its process ended with {answer.ending}"
+    return answer.failure, ""

@@ -243,33 +243,16 @@ def is_first_option(text: str, following: Sequence[str]) -> bool:
     return bool(_OPTIONS_IN_LINE.match(text)) or any(map(_SECOND_OPTION.match, following))
 
 
-def is_whole_label(text: str) -> bool:
-    """True for a text that is nothing but a label."""
-    return bool(text) and _whole_label(text) is not None
-
-
-def is_toggle_label(text: str) -> bool:
-    """True for the words of a link or button that opens a solution, an answer or a hint."""
-    label = _whole_label(text) if text else None
-    return label is not None and label.part is not Part.PROBLEM
-
-
-def is_aside_label(text: str) -> bool:
-    """True for a text that labels a hint or a discussion and nothing else."""
-    label = _whole_label(text) if text else None
-    return label is not None and label.part is Part.ASIDE
+def labelled_part(text: str) -> Part | None:
+    """What a text that is nothing but a label is the label of."""
+    label = _whole_label(text)
+    return label.part if label else None
 
 
 def is_problem_title(text: str) -> bool:
     """True for "Exercise 2", "Exercise 2: Sums" and the like."""
-    label = (_whole_label(text) or prefix_label(text)) if text else None
+    label = _whole_label(text) or prefix_label(text)
     return label is not None and label.part is Part.PROBLEM
-
-
-def is_solution_label(text: str) -> bool:
-    """True for a text that labels a solution or an answer and nothing else."""
-    label = _whole_label(text) if text else None
-    return label is not None and label.part in (Part.SOLUTION, Part.ANSWER)
 
 
 KEYS = (

@@ -16,7 +16,7 @@ class LocalEngine(StrictParams):
 
     kind: Literal["local"]
     processes: int = Field(ge=1)
-    """Processes that read pages; of a folder of shards, shards at once. The result is the same for any number."""
+    """Shards at once; a page table is cut into at least as many. The result is the same for any number."""
 
 
 class RayEngine(StrictParams):

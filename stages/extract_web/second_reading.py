@@ -6,7 +6,7 @@ is no refinement, which would add text that no page has; 2. rules read first; 3.
 
 A page is shown in windows. An answer is hostile: it is the output of a model that has read a hostile page. All that it
 can do is point at parts of that page. If one of them is not there, the whole exercise is refused, with a reason.
-`AddressExtractor` asks a server of OpenAI's chat completions; policy.py asks a policy through the sampler.
+`ask_server` asks a server of OpenAI's chat completions; policy.py asks a policy through the sampler.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from stages.engines.pieces import are_whole, seal
 from stages.engines.samplers.params import SamplerParams
+from stages.engines.workers.pool import WorkerLimits
 from stages.extract_web.blocks import Page
 from stages.extract_web.candidates import candidate_rows, confidence, judged
 from stages.extract_web.exercises import Exercise
-from stages.extract_web.extraction import PageLimits, in_readers
+from stages.extract_web.extraction import in_readers
 from stages.extract_web.params import AddressModel, ExtractWebParams, ModelMethod, PolicyModel
 from stages.extract_web.readers.html_reader import read_html
 from stages.extract_web.readers.text_reader import read_text
@@ -43,15 +45,8 @@ from stages.foundations.params import chosen
 from stages.foundations.tables import PAGE, Funnel, read_table
 from stages.observe.progress import progress, say
 
-
-class Extractor(Protocol):
-    """Who is asked: `PolicyExtractor` or `AddressExtractor`."""
-
-    def ask(self, requests: Sequence[str]) -> list[str | None]:
-        """The answer to each request, in order; None for one that is too long."""
-
-    def close(self) -> None:
-        """Ends what it has open."""
+Ask = Callable[[Sequence[str]], list[str | None]]
+"""Who is asked: the answer to each request, in order; None for one that is too long."""
 
 
 def read_again(
@@ -60,29 +55,27 @@ def read_again(
     params: ExtractWebParams,
     method: ModelMethod,
     sampler: SamplerParams | None,
-    scratch: Path,
+    pieces: Path,
 ) -> Extracted:
     """`first` with the model's rows behind the rules'. A page of which a row goes on is no drop any more.
 
     Pages are those on which the rules found nothing, or something that they doubt. Each piece of work is kept in
-    `scratch`, where a run that was killed finds it. UserError when the model cannot be asked.
+    `pieces`, where a run that was killed finds it. UserError when the model cannot be asked.
     """
     known: dict[str, list[str]] = {}
     for row in first.candidates:
         known.setdefault(row["page_id"], []).append(row["problem"])
-    limits = PageLimits(params.max_answer_characters, params.page_timeout_seconds, params.page_memory_mib)
     counts = Counter({f"model/{name}": 0 for name in ("pages", "windows", "rows", "low_confidence")})
     candidates, drops = list(first.candidates), Funnel("extract_web", 0)
     asked = _pages_to_ask(pages, first)
-    pieces = iter(lambda: list(islice(asked, method.pages_at_once)), [])
-    with ExitStack() as open_extractor:
-        extractor: Extractor | None = None
-        for number, piece in enumerate(pieces):
-            place = scratch / f"model-{number:06d}.json"
+    batches = iter(lambda: list(islice(asked, method.pages_at_once)), [])
+    with ExitStack() as model:
+        ask: Ask | None = None
+        for number, batch in enumerate(batches):
+            place = pieces / f"model-{number:06d}.json"
             if not are_whole(place):
-                if extractor is None:
-                    extractor = open_extractor.enter_context(closing(_extractor(method, sampler)))
-                write_json(place, _ask(piece, known, method, extractor, limits, params.engine.processes))
+                ask = ask or model.enter_context(_asking(method, sampler))  # a run that goes on may need none
+                write_json(place, _read_batch(batch, known, method, ask, params))
                 seal(place)
             said = json.loads(place.read_text())
             counts.update(said["counts"])
@@ -100,14 +93,14 @@ def read_again(
     return _joined(first, candidates, drops, counts)
 
 
-def _extractor(method: ModelMethod, sampler: SamplerParams | None) -> Extractor:
+def _asking(method: ModelMethod, sampler: SamplerParams | None) -> AbstractContextManager[Ask]:
     match chosen("extract_web.method.model", method.model):
         case PolicyModel() as model:
-            from stages.extract_web.policy import PolicyExtractor
+            from stages.extract_web.policy import asking_policy
 
-            return PolicyExtractor(model, sampler, method.max_response_tokens)
+            return asking_policy(model, sampler, method.max_response_tokens)
         case AddressModel() as model:
-            return AddressExtractor(model, method.max_response_tokens)
+            return nullcontext(partial(ask_server, model, method.max_response_tokens))
 
 
 def _pages_to_ask(pages: Path, first: Extracted) -> Iterator[dict[str, Any]]:
@@ -125,22 +118,22 @@ def _pages_to_ask(pages: Path, first: Extracted) -> Iterator[dict[str, Any]]:
                     yield page
 
 
-def _ask(
+def _read_batch(
     pages: Sequence[dict[str, Any]],
     known: Mapping[str, list[str]],
     method: ModelMethod,
-    extractor: Extractor,
-    limits: PageLimits,
-    processes: int,
+    ask: Ask,
+    params: ExtractWebParams,
 ) -> dict[str, Any]:
     """Rows, refusals and counts of one piece. Pages are hostile: their text, and what a model says of it, is read in
     processes that can be killed."""
     counts = Counter({"model/pages": len(pages)})
+    limits = WorkerLimits(params.page_memory_mib, params.page_timeout_seconds)
     refused: list[dict[str, str]] = []
 
     def read(function: Callable[..., Any], requests: dict[int, dict[str, Any]]) -> Iterator[tuple[int, Any]]:
         """What the function makes of each page, by its place; a page that its process failed on is refused."""
-        answers = in_readers(function, list(requests.values()), limits, processes)
+        answers = in_readers(function, list(requests.values()), limits, params.engine.processes)
         for place, (value, reason, detail) in zip(requests, answers, strict=True):
             if reason:
                 refused.append({"page_id": pages[place]["page_id"], "reason": reason, "said": detail})
@@ -157,7 +150,7 @@ def _ask(
         counts["model/windows_left_out"] += left_out
     counts["model/windows"] = len(windows)
     said: dict[int, dict[str, Any]] = {}
-    answers = extractor.ask([request(text) for _, text in windows])
+    answers = ask([request(text) for _, text in windows])
     for (place, text), answer in zip(windows, answers, strict=True):
         if answer is None:
             counts["model/windows_too_long"] += 1
@@ -169,7 +162,7 @@ def _ask(
                 "windows": [],
                 "answers": [],
                 "known": known.get(pages[place]["page_id"], []),
-                "max_answer_characters": limits.max_answer_characters,
+                "max_answer_characters": params.max_answer_characters,
                 "precision": method.confidence,
             },
         )
@@ -426,37 +419,28 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Refuses; the redirect is then an error."""
 
 
-class AddressExtractor:
-    """Answers requests greedily, as many at once as the parameters say."""
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
+"""Without proxies: what goes to loopback must not leave the machine."""
 
-    def __init__(self, params: AddressModel, max_response_tokens: int) -> None:
-        self._params = params
-        self._max_tokens = max_response_tokens
-        # Without proxies: what goes to loopback must not leave the machine.
-        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect()).open
 
-    def ask(self, requests: Sequence[str]) -> list[str | None]:
-        """The answer to each request, in order; None for one that the server calls too long or malformed.
+def ask_server(params: AddressModel, max_response_tokens: int, requests: Sequence[str]) -> list[str | None]:
+    """The greedy answer to each request, in order, as many at once as the parameters say; None for one that the server
+    calls too long or malformed.
 
-        UserError when the server cannot be reached, refuses the key or the model, or answers what is no completion.
-        """
-        with ThreadPoolExecutor(self._params.requests_at_once) as threads:
-            return list(progress(threads.map(self._answer, requests), len(requests), "asking", "requests"))
+    UserError when the server cannot be reached, refuses the key or the model, or answers what is no completion.
+    """
 
-    def close(self) -> None:
-        """Nothing is open between requests."""
-
-    def _answer(self, request: str) -> str | None:
+    def answer(request: str) -> str | None:
         body = {
-            "model": self._params.name,
+            "model": params.name,
             "messages": [{"role": "user", "content": request}],
             "temperature": 0,
-            "max_tokens": self._max_tokens,
+            "max_tokens": max_response_tokens,
         }
         waits = iter(WAITS_SECONDS)
         while True:
             try:
-                return self._completion(json.dumps(body).encode())
+                return _completion(params, json.dumps(body).encode())
             except urllib.error.HTTPError as error:
                 if error.code in _REFUSES:
                     return None
@@ -466,22 +450,25 @@ class AddressExtractor:
             wait = None if is_final else next(waits, None)
             if wait is None:
                 raise UserError(
-                    f"extract_web.method.model: {self._params.url} does not answer ({reason}): check the address, the "
-                    f"model's name {self._params.name!r} and {KEY}; what is done is kept, run the stage again"
+                    f"extract_web.method.model: {params.url} does not answer ({reason}): check the address, the "
+                    f"model's name {params.name!r} and {KEY}; what is done is kept, run the stage again"
                 )
             time.sleep(wait)
 
-    def _completion(self, body: bytes) -> str:
-        headers = {"Content-Type": "application/json"}
-        if os.environ.get(KEY):
-            headers["Authorization"] = f"Bearer {os.environ[KEY]}"
-        url = self._params.url.rstrip("/") + "/chat/completions"
-        asked = urllib.request.Request(url, body, headers)
-        with self._open(asked, timeout=self._params.timeout_seconds) as response:
-            content = response.read(MAX_BYTES + 1)
-        try:
-            return "" + (json.loads(content)["choices"][0]["message"]["content"] or "")
-        except (ValueError, LookupError, TypeError, RecursionError):
-            raise UserError(
-                f"extract_web.method.model: {url} answers something else than a chat completion: {content[:80]!r}"
-            ) from None
+    with ThreadPoolExecutor(params.requests_at_once) as threads:
+        return list(progress(threads.map(answer, requests), len(requests), "asking", "requests"))
+
+
+def _completion(params: AddressModel, body: bytes) -> str:
+    headers = {"Content-Type": "application/json"}
+    if os.environ.get(KEY):
+        headers["Authorization"] = f"Bearer {os.environ[KEY]}"
+    url = params.url.rstrip("/") + "/chat/completions"
+    with _OPENER.open(urllib.request.Request(url, body, headers), timeout=params.timeout_seconds) as response:
+        content = response.read(MAX_BYTES + 1)
+    try:
+        return "" + (json.loads(content)["choices"][0]["message"]["content"] or "")
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise UserError(
+            f"extract_web.method.model: {url} answers something else than a chat completion: {content[:80]!r}"
+        ) from None

@@ -39,12 +39,12 @@ def test_pages_of_many_formats(tmp_path):
 
 
 def test_a_line_that_is_too_long_is_one_bad_row(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.commands.extracting.LONGEST_LINE", 200)
+    monkeypatch.setattr("pipelines.commands.extracting.MAX_CHARACTERS", 25)
     lines = [json.dumps({"html": "x" * 900}), json.dumps({"page": "second", "html": HTML})]
     (tmp_path / "pages.jsonl").write_text("\n".join(lines))
     result = run(tmp_path / "pages.jsonl")
     assert [json.loads(line)["page"] for line in result.stdout.splitlines()] == ["second"]
-    assert "pages.jsonl:1: row_malformed" in result.stderr and "pages: 1 read, 1 row_malformed" in result.stderr
+    assert "pages.jsonl:1: too_large" in result.stderr and "pages: 1 read, 1 too_large" in result.stderr
 
 
 def test_a_missing_file_is_the_users_mistake(tmp_path):

@@ -1,8 +1,13 @@
-"""extract_web with a model behind the rules: real samplers and a tiny policy, and a server of chat completions."""
+"""extract_web with a model behind the rules: real samplers and a tiny policy, and a server of chat completions.
+
+Only parts of the page's own text come through, whatever the model writes.
+"""
 
 import importlib.util
 import json
+import random
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 
@@ -11,13 +16,12 @@ import yaml
 
 from stages.__main__ import main
 from stages.engines.policies.tokenizers import load_tokenizer
-from stages.extract_web import policy
-from stages.extract_web import second_reading as address
+from stages.extract_web import policy, second_reading
 from stages.extract_web.params import AddressModel, ExtractWebParams
+from stages.extract_web.second_reading import ask_server, model_candidates, page_windows, read_answer, request
 from stages.foundations.errors import UserError
 from stages.foundations.params import validate_section
 from stages.foundations.tables import CANDIDATE, DROPPED, PAGE, read_table, write_table
-from tests.engines.test_pieces import flip
 from tests.fakes.taught_extractor import COPIED, INVENTED, PROMPT, SAID, write_taught_extractor
 
 TORCH = {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 8}
@@ -51,7 +55,7 @@ def taught(tmp_path_factory):
     return write_taught_extractor(tmp_path_factory.mktemp("extractor") / "policy")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def state(tmp_path, monkeypatch):
     monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("RETRACE_TRACKING", "off")
@@ -83,17 +87,18 @@ def policy_section(folder, **changes):
     return section(asked, **changes)
 
 
-def run_stage(folder, extract_web, sampler=TORCH, pages=PAGES):
-    """Candidates, drops and metrics of the stage, and the bytes of the three files."""
+def page(name, content, form="html"):
+    return {"page_id": name, "url": "u", "format": form, "licence": "MIT", "content": content}
+
+
+def run_stage(folder, extract_web, sampler=TORCH):
+    """Candidates, drops and metrics of the stage over the folder's `pages`, and the bytes of the files."""
     (folder / "params.yaml").write_text(yaml.safe_dump({"extract_web": extract_web, "sampler": sampler}))
-    rows = [
-        {"page_id": name, "url": "u", "format": form, "licence": "MIT", "content": content}
-        for name, (form, content) in pages.items()
-    ]
-    write_table(rows, folder / "pages.parquet", PAGE)
-    names = {name: folder / file for name, file in FILES.items()}
+    if not (folder / "pages").exists():
+        write_table([page(name, content, form) for name, (form, content) in PAGES.items()], folder / "pages", PAGE)
+    names = {name: folder / name for name in ("candidates", "dropped", "metrics", "headline")}
     main(
-        ["extract_web", f"--params={folder / 'params.yaml'}", f"--pages={folder / 'pages.parquet'}"]
+        ["extract_web", f"--params={folder / 'params.yaml'}", f"--pages={folder / 'pages'}"]
         + [f"--{name}={path}" for name, path in names.items()]
     )
     return (
@@ -104,16 +109,8 @@ def run_stage(folder, extract_web, sampler=TORCH, pages=PAGES):
     )
 
 
-FILES = {
-    "candidates": "candidates.parquet",
-    "dropped": "dropped.parquet",
-    "metrics": "metrics.json",
-    "headline": "headline.json",
-}
-
-
 @pytest.mark.parametrize("sampler", [TORCH, VLLM], ids=["torch", "vllm"])
-def test_pages_that_no_rule_reads_are_read_by_a_policy_and_nothing_is_invented(taught, tmp_path, state, sampler):
+def test_pages_that_no_rule_reads_are_read_by_a_policy_and_nothing_is_invented(taught, tmp_path, sampler):
     if sampler is VLLM and importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed: `make test` installs it")
     candidates, drops, metrics, _ = run_stage(tmp_path, policy_section(taught), sampler)
@@ -143,55 +140,38 @@ def test_pages_that_no_rule_reads_are_read_by_a_policy_and_nothing_is_invented(t
     )
 
 
-def test_what_a_model_found_needs_the_confidence_that_is_asked_for(taught, tmp_path, state):
-    candidates, drops, metrics, _ = run_stage(tmp_path, policy_section(taught, min_confidence=0.8))
+def test_a_run_that_was_killed_goes_on_after_its_last_piece(taught, tmp_path, monkeypatch):
+    asked = []
+
+    def sample_prompts(sampler, prompts, *arguments, **options):
+        asked.append(len(prompts))
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return sample(sampler, prompts, *arguments, **options)
+
+    sample = policy.sample_prompts
+    monkeypatch.setattr(policy, "sample_prompts", sample_prompts)
+    with pytest.raises(KeyboardInterrupt):
+        run_stage(tmp_path, policy_section(taught))
+    assert len(list((tmp_path / "state").rglob("model-*.json"))) == 1
+    resumed = run_stage(tmp_path, policy_section(taught))
+    assert asked == [2, 2, 2, 0]
+    assert not list((tmp_path / "state").rglob("model-*"))
+    assert run_stage(tmp_path, policy_section(taught)) == resumed
+
+
+def test_shards_are_read_again_too_and_the_models_rows_need_the_confidence_that_is_asked_for(served, tmp_path):
+    for number, name in enumerate(("labelled", "copied", "doubtful")):
+        form, content = PAGES[name]
+        write_table([page(name, content, form)], tmp_path / "pages" / f"{number}.parquet", PAGE)
+    (tmp_path / "pages" / "3.parquet").write_bytes(b"no table")
+    candidates, drops, metrics, _ = run_stage(tmp_path, section(served, min_confidence=0.8))
     assert [row["page_id"] for row in candidates] == ["labelled"]
     doubted = [drop["row_id"] for drop in drops if drop["reason"] == "low_confidence"]
     assert doubted == ["doubtful#0", "copied#model-0"]
     assert metrics["model/low_confidence"] == 1 and metrics["candidates/low_confidence"] == 2
+    assert metrics["shards/failed"] == 1
     assert metrics["rows/kept"] == 2, "the labelled page, and the one whose rows are kept aside"
-
-
-@pytest.mark.parametrize("damage", [None, flip])
-def test_a_run_that_was_killed_goes_on_after_its_last_piece(damage, taught, tmp_path, state, monkeypatch):
-    whole = run_stage(tmp_path, policy_section(taught))
-    assert not list((tmp_path / "state").rglob("model-*.json"))
-    asked = []
-    ask = policy.PolicyExtractor.ask
-
-    def ask_once(self, requests):
-        asked.append(len(requests))
-        if len(asked) == 2:
-            raise KeyboardInterrupt
-        return ask(self, requests)
-
-    monkeypatch.setattr(policy.PolicyExtractor, "ask", ask_once)
-    with pytest.raises(KeyboardInterrupt):
-        run_stage(tmp_path, policy_section(taught))
-    [piece] = (tmp_path / "state").rglob("model-*.json")
-    if damage:
-        damage(piece)
-    assert run_stage(tmp_path, policy_section(taught)) == whole
-    assert asked == ([2, 2, 2, 2, 1] if damage else [2, 2, 2, 1])
-    assert not list((tmp_path / "state").rglob("model-*"))
-
-
-def test_shards_are_read_again_too(taught, tmp_path, state):
-    (tmp_path / "pages").mkdir()
-    for number, name in enumerate(("labelled", "copied", "invented")):
-        form, content = PAGES[name]
-        row = {"page_id": name, "url": "u", "format": form, "licence": "MIT", "content": content}
-        write_table([row], tmp_path / "pages" / f"{number}.parquet", PAGE)
-    (tmp_path / "pages" / "3.parquet").write_bytes(b"no table")
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"extract_web": policy_section(taught), "sampler": TORCH}))
-    names = {name: tmp_path / file for name, file in FILES.items()}
-    main(
-        ["extract_web", f"--params={tmp_path / 'params.yaml'}", f"--pages={tmp_path / 'pages'}"]
-        + [f"--{name}={path}" for name, path in names.items()]
-    )
-    assert read_table(names["candidates"], CANDIDATE)["page_id"].tolist() == ["labelled", "copied"]
-    metrics = json.loads(names["metrics"].read_text())
-    assert metrics["shards/failed"] == 1 and metrics["model/rows"] == 1 and metrics["rows/kept"] == 2
 
 
 def test_a_page_cannot_end_its_own_turn(taught):
@@ -216,7 +196,7 @@ def test_settings_that_cannot_work_are_refused(tmp_path, changes, told):
         validate_section(given, "extract_web", ExtractWebParams, tmp_path)
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path, state):
+def test_a_folder_that_is_not_there_is_told(tmp_path):
     with pytest.raises(UserError, match="nowhere is no folder"):
         run_stage(tmp_path, policy_section(tmp_path / "nowhere"))
 
@@ -250,9 +230,9 @@ class Server(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def served(monkeypatch):
-    monkeypatch.setattr(address, "WAITS_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(second_reading, "WAITS_SECONDS", (0.0, 0.0))
     monkeypatch.setenv("http_proxy", "http://192.0.2.1:9")
-    monkeypatch.setenv(address.KEY, "secret")
+    monkeypatch.setenv(second_reading.KEY, "secret")
     Server.replies, Server.seen = [], []
     server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -268,7 +248,7 @@ def served(monkeypatch):
     server.server_close()
 
 
-def test_a_server_is_asked_in_the_policys_place(served, tmp_path, state):
+def test_a_server_is_asked_in_the_policys_place(served, tmp_path):
     Server.replies = [503, 429, None, 400]
     candidates, _, metrics, _ = run_stage(tmp_path, section(served))
     assert [row["page_id"] for row in candidates] == ["labelled", "copied"]
@@ -294,7 +274,7 @@ def test_a_server_is_asked_in_the_policys_place(served, tmp_path, state):
 def test_a_server_that_is_none_stops_the_stage_with_what_to_do(served, replies, told):
     Server.replies = list(replies)
     with pytest.raises(UserError, match=told):
-        address.AddressExtractor(AddressModel(**served), 80).ask(["x"])
+        ask_server(AddressModel(**served), 80, ["x"])
 
 
 def test_pages_go_to_another_machine_only_where_one_says_so(served):
@@ -304,3 +284,138 @@ def test_pages_go_to_another_machine_only_where_one_says_so(served):
         AddressModel(**served | {"url": url, "is_elsewhere": True})
     for url in ("http://localhost:1/v1", "http://[::1]:1/v1", "http://127.0.0.9/v1"):
         AddressModel(**served | {"url": url})
+
+
+WINDOW = """Sums and roots
+What is the sum of the first
+ten whole numbers? It is known that there are ten.
+We add them in pairs: $1+10$, $2+9$ and so on, so the sum is $55$.
+Which number has the square 49, if it is negative?
+Both 7 and -7 have that square, so it is -7.
+Comments are closed."""
+SUM = """PROBLEM: What is the sum ... there are ten.
+SOLUTION: We add them in pairs: ... so the sum is $55$.
+ANSWER: $55$"""
+ROOT = """PROBLEM: Which number has the square 49, if it is negative?
+SOLUTION: Both 7 and -7 have that square, so it is -7.
+ANSWER: -7"""
+
+
+def reasons(answer, window=WINDOW):
+    return [one.reason for one in read_answer(answer, window)[1]]
+
+
+def test_spans_become_the_pages_own_text():
+    found, refused = read_answer(f"Here they are.\n\n**{SUM.replace(': ', ':** ', 1)}\n\n2. {ROOT}\nNONE", WINDOW)
+    assert [(one.problem, one.solution, one.answer) for one in found] == [
+        (
+            "What is the sum of the first\nten whole numbers? It is known that there are ten.",
+            "We add them in pairs: $1+10$, $2+9$ and so on, so the sum is $55$.",
+            "$55$",
+        ),
+        ("Which number has the square 49, if it is negative?", "Both 7 and -7 have that square, so it is -7.", "-7"),
+    ]
+    assert not refused
+
+
+def test_an_exercise_without_solution_stands_alone_and_lines_go_on():
+    found, _ = read_answer("PROBLEM: Which number has\nthe square 49,\n if it is negative?", WINDOW)
+    assert [(one.problem, one.solution) for one in found] == [
+        ("Which number has the square 49, if it is negative?", None)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (SUM.replace("in pairs", "in triples"), "span_not_in_page"),
+        (SUM.replace("ANSWER: $55$", "ANSWER: $56$"), "span_not_in_page"),
+        (SUM.replace("there are ten.", "there were ten."), "span_not_in_page"),
+        (SUM.replace("What is", "what is"), "span_not_in_page"),
+        ("PROBLEM: ... \nSOLUTION: ...", "span_not_in_page"),
+        ("PROBLEM: \nSOLUTION: ", "span_not_in_page"),
+        ("PROBLEM: ten\nSOLUTION: Both 7 ... it is -7.", "problem_too_short"),
+        ("SOLUTION: Both 7 ... it is -7.", "model_misspoke"),
+        ("PROBLEM: What is the sum ... so on\nSOLUTION: It is known ... $55$.", "spans_overlap"),
+        ("PROBLEM: What is the sum of\nSOLUTION: We add them ... it is -7.\n" + ROOT, "spans_overlap"),
+    ],
+)
+def test_what_the_page_does_not_have_refuses_the_exercise(answer, reason):
+    assert reason in reasons(answer)
+    assert all(one.problem.startswith("Which number") for one in read_answer(answer, WINDOW)[0])
+
+
+def test_an_answer_stands_in_its_solution():
+    assert reasons(SUM.replace("ANSWER: $55$", "ANSWER: -7")) == ["span_not_in_page"]
+
+
+def test_a_model_that_repeats_itself_says_it_once():
+    found, refused = read_answer("\n".join([SUM] * 50), WINDOW)
+    assert len(found) == 1 and not refused
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "NONE",
+        "\0" * 1000,
+        "PROBLEM:" * 20_000,
+        "PROBLEM: (a+)+$\nSOLUTION: .*\nANSWER: \\",
+        "PROBLEM: " + "... " * 20_000,
+        "PROBLEM: " + "a " * 20_000 + "b",
+        "\n".join(["PROBLEM: What is the ... ten", "SOLUTION: a ... $"] * 5_000),
+        "<script>alert(1)</script>",
+    ],
+    ids=lambda answer: answer[:20],
+)
+def test_hostile_answers_give_nothing_soon(answer):
+    started = time.process_time()
+    found, _ = read_answer(answer, WINDOW + "\n" + "a " * 10_000)
+    assert not [one for one in found if one.solution]
+    assert time.process_time() - started < 2
+
+
+def test_nothing_is_invented():
+    """500 answers of a model that shuffles, cuts and makes up: every text that comes through stands in the window."""
+    draw = random.Random(0)
+    words = [*WINDOW.split(), "...", "PROBLEM:", "SOLUTION:", "ANSWER:", "\nPROBLEM:", "\nSOLUTION:", "invented", "\n"]
+    taken = 0
+    for _ in range(500):
+        start = draw.randrange(len(words) - 8)
+        text = " ".join(["PROBLEM:", *words[start : start + 4], "...", *draw.choices(words, k=draw.randrange(1, 9))])
+        for one in read_answer(text, WINDOW)[0]:
+            taken += 1
+            assert all(part in WINDOW for part in (one.problem, one.solution or "", one.answer or ""))
+    assert taken > 20
+
+
+def test_windows_are_whole_blocks_with_formulas_as_latex():
+    text = "<p>Find <math><msup><mi>x</mi><mn>2</mn></msup></math> for x=3.</p>" + "<p>It is nine.</p>" * 5
+    windows, left_out = page_windows(page("p", text), 40, 3)
+    assert windows[0].startswith("Find $") and left_out == 0
+    assert all(len(window) <= 40 for window in windows)
+    assert page_windows(page("p", "<p>" + "x" * 100 + "</p>"), 40, 2) == [["x" * 40, "x" * 40], 1]
+    assert request("text").endswith("Page:\ntext")
+
+
+def test_rows_say_that_a_model_found_them_and_a_failed_check_costs():
+    hint = WINDOW.replace("It is known", "Hint: it is known").replace("? Hint", "?\nHint")
+    asked = [SUM, ROOT, SUM.replace("there are ten", "there are $55$")]
+    rows, refused = model_candidates(
+        page("p", ""), [WINDOW, WINDOW, WINDOW], asked, ["x " * 9 + "Which number"], 40, 0.5
+    )
+    assert [(row["candidate_id"], row["answer"], row["evidence"], row["confidence"]) for row in rows] == [
+        ("p#model-0", "55", "model", 0.5),
+        ("p#model-1", "-7", "model", 0.5),
+    ]
+    assert [one["reason"] for one in refused] == ["span_not_in_page"]
+    [doubted], _ = model_candidates(page("p", ""), [hint], [SUM], [], 40, 0.5)
+    assert doubted["evidence"] == "model; problem_holds_part" and doubted["confidence"] == 0.25
+
+
+def test_what_the_rules_are_sure_of_is_not_taken_twice():
+    known = ["Exercise: which number has the square 49,\nif it is negative?".replace("which", "Which")]
+    rows, refused = model_candidates(page("p", ""), [WINDOW], [f"{SUM}\n{ROOT}"], known, 40, 0.5)
+    assert [row["answer"] for row in rows] == ["55"]
+    assert [one["reason"] for one in refused] == ["known_to_rules"]

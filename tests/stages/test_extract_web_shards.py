@@ -1,13 +1,22 @@
-"""extract_web over shards: as one table, resumed after a stop, an unreadable shard reported and not fatal."""
+"""extract_web's engine: pages in confined processes, tables in shards, resumed after a stop, on this machine or Ray's.
+
+A page that hangs or fills memory is a drop, and an unreadable shard is reported; what says nothing about either stops
+the stage. How worker processes are killed and replaced is in tests/engines/test_workers.py.
+"""
 
 import contextlib
+import dataclasses
 import json
 import mmap
 import os
+import shutil
+import signal
+import sys
 import threading
 import time
 from pathlib import Path
 
+import pandas
 import psutil
 import pyarrow
 import pyarrow.parquet
@@ -15,127 +24,183 @@ import pytest
 import yaml
 
 from stages.__main__ import main
-from stages.extract_web.params import ExtractWebParams, LocalEngine
-from stages.extract_web.shards import ShardLimits, extract_shards, find_shards, rows_of
+from stages.engines.workers.pool import WorkerLimits
+from stages.extract_web.extraction import extract_page, read_pages
+from stages.extract_web.params import ExtractWebParams
+from stages.extract_web.shards import LIMITS, extract_shards, extract_table, find_shards, rows_of
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_text_atomically
 from stages.foundations.tables import CANDIDATE, DROPPED, PAGE, read_table, write_table
 from tests.engines.test_pieces import cut, flip, lose
-from tests.fakes.processes import PATIENCE_SECONDS
+from tests.fakes.processes import PATIENCE_SECONDS, assert_all_end, descendants, those_with
 
-PARAMS = ExtractWebParams(
-    method={"kind": "rules"},
-    max_answer_characters=40,
-    shared_instructions="prepended",
-    min_confidence=0.0,
-    page_timeout_seconds=60,
-    page_memory_mib=1024,
-    engine={"kind": "local", "processes": 2},
-)
-LIMITS = ShardLimits(seconds=300, memory_mib=2_048)
-
+SECTION = {
+    "method": {"kind": "rules"},
+    "max_answer_characters": 40,
+    "shared_instructions": "prepended",
+    "min_confidence": 0.0,
+    "page_timeout_seconds": 60.0,
+    "page_memory_mib": 1024,
+    "engine": {"kind": "local", "processes": 2},
+}
+PARAMS = ExtractWebParams.model_validate(SECTION)
+ONE_AT_ONCE = ExtractWebParams.model_validate(SECTION | {"engine": {"kind": "local", "processes": 1}})
+RAY = {"kind": "ray", "processes": 2, "pages_per_shard": 4}
+OF_PAGES = WorkerLimits(memory_mib=1024, computing_seconds=60)
+TAKES_SECONDS = "<p>Exercise 1. Compute.</p><p>Solution: 3</p>" * 100_000
+TAKES_HALF_A_GIGABYTE = "\N{GRINNING FACE}" * 15_000_000
 RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
 """Address space that costs no memory: MAP_NORESERVE of Linux, which Python 3.11 does not name."""
 SAMPLER = {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 8}
+OUTPUTS = ("candidates", "dropped", "metrics", "headline")
 
 
-def pages(first, count):
-    return [
-        {
-            "page_id": f"site/{n}",
-            "url": "u",
-            "format": "html",
-            "licence": "MIT",
-            "content": f"<h3>Exercise {n}</h3><p>Compute {n}+1.</p><h4>Solution</h4><p>{n + 1}</p>",
-        }
-        for n in range(first, first + count)
+def page(number, content=None, form="html"):
+    good = f"<h3>Exercise {number}</h3><p>Compute {number}+1.</p><h4>Solution</h4><p>{number + 1}</p>"
+    content = good if content is None else content
+    return {"page_id": f"site/{number}", "url": "u", "format": form, "licence": "MIT", "content": content}
+
+
+GOOD = [page(number) for number in range(6)]
+
+
+def as_lists(outcomes):
+    return [list(one) for one in outcomes]
+
+
+def test_outcomes_are_those_of_the_page_alone_in_order():
+    assert as_lists(read_pages(GOOD, 40, OF_PAGES, 3)) == as_lists(extract_page(one, 40) for one in GOOD)
+    assert list(read_pages([], 40, OF_PAGES, 3)) == []
+    outcomes = read_pages(GOOD * 10, 40, OF_PAGES, 2)
+    next(outcomes)
+    outcomes.close()
+    assert descendants("extract_page") == []
+
+
+def test_a_page_that_takes_too_long_or_too_much_memory_is_a_drop():
+    pages = [GOOD[0], page(1, TAKES_SECONDS), GOOD[2], page(3, TAKES_HALF_A_GIGABYTE, "text")]
+    limits = WorkerLimits(memory_mib=400, computing_seconds=1)
+    outcomes = as_lists(read_pages([*pages, GOOD[4]], 40, limits, 1))
+    assert outcomes[1] == [[], "timed_out", "computed for more than 1 s"]
+    assert outcomes[3] == [[], "out_of_memory", ""]
+    assert outcomes[::2] == as_lists(extract_page(one, 40) for one in GOOD[::2])
+
+
+def kill_processes(said, times, seconds=0.0):
+    """Kills the first processes of ours with these words as they come, once they have computed so long."""
+    killed = set()
+    until = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < until and len(killed) < times:
+        for child in set(descendants(said)) - killed:
+            with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+                if child.cpu_times().user >= seconds:
+                    child.kill()
+                    killed.add(child)
+        time.sleep(0.005)
+
+
+def test_a_page_whose_process_is_killed_twice_stops_the_stage():
+    """A poorer table would be cached as the right one."""
+    killer = threading.Thread(target=kill_processes, args=("extract_page", 2, 0.8))
+    killer.start()
+    with pytest.raises(UserError, match="killed from outside"):
+        list(read_pages([page(1, TAKES_SECONDS)], 40, OF_PAGES, 1))
+    killer.join()
+
+
+def test_too_little_memory_to_start_is_told():
+    with pytest.raises(UserError, match="page_memory_mib is 8"):
+        next(read_pages(GOOD, 40, WorkerLimits(memory_mib=8, computing_seconds=60), 1))
+
+
+def test_rows_without_text_and_those_of_little_confidence_are_drops_and_the_others_keep_their_place():
+    toggle = "<p>Compute 1+1.</p><details><summary>Solution</summary><p>2</p></details>"
+    rows = [
+        page(0) | {"content": None},
+        page(1),
+        page(2) | {"page_id": None},
+        page(3) | {"format": None},
+        page(4) | {"url": None, "licence": None},
+        page(5, form="pdf"),
+        page(6, toggle),
     ]
+    params = PARAMS.model_copy(update={"min_confidence": 0.8})
+    candidates, funnel, metrics = extract_table(pandas.DataFrame(rows), params)
+    assert [(row["page_id"], row["number"], row["url"]) for row in candidates] == [
+        ("site/1", "1", "u"),
+        ("site/4", "4", None),
+    ]
+    assert candidates[0]["evidence"] == "words+words: Exercise 1 | Solution"
+    dropped = funnel.dropped_frame()
+    assert dropped["reason"].tolist() == ["row_malformed"] * 3 + ["format_not_read", "low_confidence"]
+    assert "none+words" in dropped["detail"].iloc[-1]
+    assert (metrics["rows/in"], metrics["rows/kept"], metrics["candidates/low_confidence"]) == (7, 3, 1)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder of three shards, `work` with their results, and these."""
+    place = tmp_path_factory.mktemp("finished")
+    for number in range(3):
+        pages = [page(10 * number + n) for n in range(4)]
+        write_table(pages, place / "pages" / f"{number}.parquet", PAGE)
+    return place, extract_shards(find_shards(place / "pages"), place / "work", PARAMS)
 
 
 @pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "pages").mkdir()
-    for number in range(3):
-        write_table(pages(10 * number, 4), tmp_path / "pages" / f"{number}.parquet", PAGE)
+def folder(finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
     return tmp_path / "pages"
 
 
-def test_shards_give_the_rows_in_order_and_are_reused(folder, tmp_path):
-    first = extract_shards(find_shards(folder), tmp_path / "work", PARAMS)
+def reused(shards):
+    return [shard.is_reused for shard in shards]
+
+
+def test_shards_give_the_rows_in_order_and_those_that_are_whole_are_reused(finished, folder, tmp_path):
+    work, first = tmp_path / "work", finished[1]
     assert [row["page_id"] for row in rows_of(first, CANDIDATE)] == [
         f"site/{10 * shard + n}" for shard in range(3) for n in range(4)
     ]
-    assert not any(result.is_reused or result.failure for result in first)
-    (tmp_path / "work" / first[1].candidates.name).unlink()
-    again = extract_shards(find_shards(folder), tmp_path / "work", PARAMS)
-    assert [result.is_reused for result in again] == [True, False, True]
-    assert list(rows_of(again, CANDIDATE)) == list(rows_of(first, CANDIDATE))
-    write_table(pages(50, 1), folder / "0.parquet", PAGE)
-    changed = extract_shards(find_shards(folder), tmp_path / "work", PARAMS)
-    assert [result.is_reused for result in changed] == [False, True, True]
-
-
-@pytest.mark.parametrize("damage", [lose, flip, cut])
-@pytest.mark.parametrize("name", ["candidates", "dropped", "metrics"])
-def test_a_damaged_file_of_a_shard_is_made_again(damage, name, folder, tmp_path):
-    work = tmp_path / "work"
-    whole = extract_shards(find_shards(folder), work, PARAMS)
+    assert not any(shard.is_reused or shard.failure for shard in first)
     kept = {file.name: file.read_bytes() for file in work.iterdir()}
-    [file] = work.glob("1-*.json") if name == "metrics" else work.glob(f"1-*.{name}.parquet")
-    damage(file)
-    again = extract_shards(find_shards(folder), work, PARAMS)
-    assert [result.is_reused for result in again] == [True, False, True]
-    assert [result.metrics for result in again] == [result.metrics for result in whole]
-    assert {file.name: file.read_bytes() for file in work.iterdir()} == kept
+    for damage, pattern in ((lose, "0-*.candidates.parquet"), (flip, "1-*.dropped.parquet"), (cut, "2-*.json")):
+        [file] = work.glob(pattern)
+        damage(file)
+        again = extract_shards(find_shards(folder), work, PARAMS)
+        assert reused(again) == [shard.pages.stem != pattern[0] for shard in again]
+        assert {file.name: file.read_bytes() for file in work.iterdir()} == kept
+    write_table([page(50)], folder / "0.parquet", PAGE)
+    assert reused(extract_shards(find_shards(folder), work, PARAMS)) == [False, True, True]
 
 
 def test_other_code_reads_every_shard_again(folder, tmp_path, monkeypatch):
     """Also code outside this package, as a table's schema: the stage's fingerprint has it."""
     monkeypatch.chdir(tmp_path)
-    for text in ("{}", '{"stages/foundations/tables.py": "other"}'):
-        write_text_atomically(Path("data/code/extract_web.json"), text)
-        results = extract_shards(find_shards(folder), tmp_path / "work", PARAMS)
-        assert not any(result.is_reused for result in results)
-    assert all(result.is_reused for result in extract_shards(find_shards(folder), tmp_path / "work", PARAMS))
+    write_text_atomically(Path("data/code/extract_web.json"), '{"stages/foundations/tables.py": "other"}')
+    assert reused(extract_shards(find_shards(folder)[:1], tmp_path / "work", PARAMS)) == [False]
 
 
 def test_what_this_process_reserves_does_not_count_against_a_shard(folder, tmp_path):
     """A process that ran torch or vLLM has reserved tens of gigabytes, and holds threads and locks."""
     with mmap.mmap(-1, 9 << 30, RESERVED, mmap.PROT_READ):
-        results = extract_shards(find_shards(folder)[:1], tmp_path / "work", PARAMS, LIMITS)
-    assert [result.failure for result in results] == [""]
+        [shard] = extract_shards(find_shards(folder)[:1], tmp_path / "new", PARAMS)
+    assert not shard.failure
 
 
-def kill_processes_of_shards(times):
-    """Kills the first processes of shards as they come, so many."""
-    killed = set()
-    until = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < until and len(killed) < times:
-        for child in psutil.Process().children():
-            with contextlib.suppress(psutil.Error):  # it has ended meanwhile
-                if child.pid not in killed and "extract_shard" in str(child.cmdline()):
-                    child.kill()
-                    killed.add(child.pid)
-        time.sleep(0.005)
-
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_shard_whose_process_is_killed_is_tried_again_and_then_an_error(folder, tmp_path, times):
-    killer = threading.Thread(target=kill_processes_of_shards, args=(times,))
+def test_a_shard_whose_process_is_killed_twice_is_an_error_and_then_tried_again(folder, tmp_path):
+    killer = threading.Thread(target=kill_processes, args=("extract_shard", 2))
     killer.start()
-    one_at_once = PARAMS.model_copy(update={"engine": LocalEngine(kind="local", processes=1)})
-    shards = find_shards(folder)
-    if times == 2:
-        with pytest.raises(UserError, match="killed from outside"):
-            extract_shards(shards, tmp_path / "work", one_at_once, LIMITS)
-    results = extract_shards(shards, tmp_path / "work", one_at_once, LIMITS)
+    shards = find_shards(folder)[:2]
+    with pytest.raises(UserError, match=r"1 of 2 shards could not be finished.*killed from outside"):
+        extract_shards(shards, tmp_path / "new", ONE_AT_ONCE)
     killer.join()
-    assert [result.failure for result in results] == ["", "", ""]
+    assert reused(extract_shards(shards, tmp_path / "new", ONE_AT_ONCE)) == [False, True]
 
 
-def write_bomb(path, megabytes):
-    """A page table of a few kilobytes whose column `content` is that large when it is read."""
-    names = pyarrow.array([f"site/{n}" for n in range(megabytes // 10)])
+def write_bomb(path):
+    """A page table of a few kilobytes whose column `content` is 2 GB when it is read."""
+    names = pyarrow.array([f"site/{n}" for n in range(200)])
     content = pyarrow.DictionaryArray.from_arrays([0] * len(names), ["<p>" + "x" * 10**7])
     table = pyarrow.table({name: content if name == "content" else names for name in PAGE.names})
     pyarrow.parquet.write_table(table, path, compression="zstd", store_schema=False)
@@ -146,28 +211,23 @@ def test_unreadable_shards_are_reported_and_tried_again(folder, tmp_path):
     """One that is no table, and a pipe."""
     (folder / "2.parquet").write_bytes(b"PAR1 no table")
     os.mkfifo(folder / "3.parquet")
-    results = extract_shards(find_shards(folder), tmp_path / "work", PARAMS)
-    assert [bool(result.failure) for result in results] == [False, False, True, True]
-    assert "Parquet" in results[2].failure
-    assert results[3].failure == "it is no file"
-    again = extract_shards(find_shards(folder)[:3], tmp_path / "work", PARAMS)
-    assert [(bool(result.failure), result.is_reused) for result in again] == [
-        (False, True),
-        (False, True),
-        (True, False),
-    ]
+    for _ in range(2):
+        shards = extract_shards(find_shards(folder), tmp_path / "work", PARAMS)
+        assert [bool(shard.failure) for shard in shards] == [False, False, True, True]
+        assert "Parquet" in shards[2].failure and shards[3].failure == "it is no file"
+    assert reused(shards) == [True, True, False, False]
 
 
 def write_many_pages(path):
     """A table that no process reads in a millisecond."""
-    write_table([page | {"content": page["content"] * 500} for page in pages(50, 100)], path, PAGE)
+    write_table([page(n, page(n)["content"] * 500) for n in range(50, 150)], path, PAGE)
 
 
 @pytest.mark.parametrize(
     ("write", "limits", "told"),
     [
-        (lambda path: write_bomb(path, megabytes=2_000), LIMITS, "MemoryError|alloc"),
-        (write_many_pages, ShardLimits(seconds=0.001, memory_mib=2_048), "computed for more than 0.001 s"),
+        (write_bomb, {"memory_mib": 2_048}, "MemoryError|alloc"),
+        (write_many_pages, {"computing_seconds": 0.001}, "computed for more than 0.001 s"),
     ],
 )
 def test_a_shard_over_its_limits_is_an_error_when_the_others_are_finished(
@@ -175,35 +235,94 @@ def test_a_shard_over_its_limits_is_an_error_when_the_others_are_finished(
 ):
     """A table without it would be cached as the whole one."""
     monkeypatch.setattr("stages.engines.workers.pool.PATIENCE", 60_000.0)  # of a millisecond, on a loaded machine
-    work, before = tmp_path / "work", psutil.Process().children()
-    extract_shards(find_shards(folder)[:1], work, PARAMS)
+    before = psutil.Process().children()
     write(folder / "1.parquet")
-    one_at_once = PARAMS.model_copy(update={"engine": LocalEngine(kind="local", processes=1)})
     with pytest.raises(UserError, match=f"(?s)1.parquet: .*({told}).*cut that shard into smaller ones"):
-        extract_shards(find_shards(folder)[:2], work, one_at_once, limits)
+        extract_shards(find_shards(folder), tmp_path / "work", ONE_AT_ONCE, dataclasses.replace(LIMITS, **limits))
     assert psutil.Process().children() == before
-    write_table(pages(10, 4), folder / "1.parquet", PAGE)
-    again = extract_shards(find_shards(folder), work, PARAMS)
-    assert [(result.is_reused, result.failure) for result in again] == [(True, ""), (False, ""), (False, "")]
 
 
-def test_the_stage_reads_a_folder_of_shards(folder, tmp_path, monkeypatch, capfd):
+def flags(folder, pages, name, engine):
+    params = folder / f"{name}.yaml"
+    params.write_text(yaml.safe_dump({"extract_web": SECTION | {"engine": engine}, "sampler": SAMPLER}))
+    outputs = (f"--{out}={folder / f'{name}.{out}'}" for out in OUTPUTS)
+    return ["extract_web", f"--params={params}", f"--pages={pages}", *outputs]
+
+
+def test_the_stage_reads_a_folder_of_shards_and_says_which_it_could_not_read(folder, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "state"))
     (folder / "2.parquet").write_bytes(b"PAR1 no table")
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"extract_web": PARAMS.model_dump(), "sampler": SAMPLER}))
-    out = {name: tmp_path / name for name in ("candidates", "dropped", "metrics", "headline")}
-    main(
-        [
-            "extract_web",
-            f"--params={tmp_path / 'params.yaml'}",
-            f"--pages={folder}",
-            *(f"--{n}={p}" for n, p in out.items()),
-        ]
-    )
-    metrics = json.loads(out["metrics"].read_text())
+    main(flags(tmp_path, folder, "local", PARAMS.model_dump()["engine"]))
+    metrics = json.loads((tmp_path / "local.metrics").read_text())
     assert (metrics["shards/all"], metrics["shards/failed"], metrics["candidates/all"]) == (3, 1, 8)
-    assert read_table(out["dropped"], DROPPED)["reason"].tolist() == ["shard_failed"]
+    assert read_table(tmp_path / "local.dropped", DROPPED)["reason"].tolist() == ["shard_failed"]
     assert "WARNING: extract_web leaves out 1 of 3 shards" in capfd.readouterr().err
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"no \*\.parquet"):
         find_shards(tmp_path / "empty")
+
+
+def start_with_ray(folder, pages):
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    return psutil.Popen(
+        [sys.executable, "-m", "stages", *flags(folder, pages, "ray", RAY)],
+        stderr=open(folder / "log", "wb"),
+        env=environment | {"RETRACE_STATE": str(folder / "state"), "HOME": str(folder / "home")},
+    )
+
+
+def watch(process, until=lambda family: False):
+    """All processes that it ever had, and the addresses they listened on."""
+    family, addresses = set(), set()
+    while process.poll() is None and not until(family):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family |= set(process.children(recursive=True))
+        for one in family:
+            with contextlib.suppress(psutil.Error):
+                found = one.net_connections(kind="inet")
+                addresses |= {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN}
+        time.sleep(2.0)
+    return family, addresses
+
+
+@pytest.mark.slow
+def test_the_rows_of_ray_are_those_of_the_local_engine_and_shards_are_shared(folder, tmp_path, monkeypatch):
+    write_table([page(10 + n, "" if n else None) for n in range(4)], folder / "1.parquet", PAGE)
+    (folder / "2.parquet").write_bytes(b"PAR1 no table")
+    process = start_with_ray(tmp_path, folder)
+    family, addresses = watch(process)
+    assert process.wait() == 0, (tmp_path / "log").read_text()
+    assert len(family) > 5  # Ray's own
+    assert_all_end(family)
+    assert addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    assert not list((tmp_path / "home").glob("*")) and not list((tmp_path / "state").glob("ray/*"))
+
+    monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "other"))
+    main(flags(tmp_path, folder, "local", PARAMS.model_dump()["engine"]))
+    for output in OUTPUTS:
+        assert (tmp_path / f"ray.{output}").read_bytes() == (tmp_path / f"local.{output}").read_bytes()
+    dropped = read_table(tmp_path / "ray.dropped", DROPPED)
+    assert dropped["reason"].value_counts().to_dict() == {"not_html": 3, "shard_failed": 1}
+    again = extract_shards(find_shards(folder), tmp_path / "state/scratch/extract_web-shards", PARAMS)
+    assert reused(again) == [True, True, False] and again[2].failure
+
+
+@pytest.mark.slow
+def test_nothing_outlives_a_stage_with_ray_that_is_killed_and_its_finished_shards_are_kept(tmp_path):
+    slow = page(20, TAKES_SECONDS)
+    write_table([*GOOD[:4], slow], tmp_path / "pages.parquet", PAGE)
+    process = start_with_ray(tmp_path, tmp_path / "pages.parquet")
+    work = tmp_path / "state/scratch"
+
+    def is_at_the_slow_page(family):
+        def is_at_work(one):
+            return "extract_page" in " ".join(one.cmdline()) and one.cpu_times().user > 1
+
+        return bool(list(work.rglob("000000-*.json"))) and bool(those_with(is_at_work, family))
+
+    family, _ = watch(process, is_at_the_slow_page)
+    assert process.poll() is None, (tmp_path / "log").read_text()
+    process.send_signal(signal.SIGKILL)
+    assert_all_end(family)
+    [result] = work.rglob("00000*.json")
+    assert json.loads(result.read_text())["rows/in"] == 4

@@ -299,6 +299,14 @@ def test_an_admonition_ends_where_the_indentation_does():
     ]
 
 
+def test_code_in_a_list_begins_at_the_margin_and_a_formula_may_hold_what_markdown_reads():
+    listed = "- First:\n\n  ```\n  if x:\n      y\n  ```\n- Then stop."
+    formula = "$$\na\n=\nb\n\n- c\n$$"
+    page = f"### Problem 1\nGo.\n\n### Solution\n{listed}\n\n> {formula.replace(chr(10), chr(10) + '> ')}"
+    solution = f"- First:\n```\nif x:\n    y\n```\n- Then stop.\n{formula}".replace("\n\n", "\n")
+    assert pairs(page, "markdown") == [("Go.", solution)]
+
+
 def test_a_line_within_a_sentence_may_begin_like_a_label():
     asked = "Add 1 to the value obtained in\nexercise 7, and show all\nsteps. Check it."
     assert pairs(f"### Problem 1\n{asked}\n\n### Solution\n5", "markdown") == [(asked, "5")]

@@ -21,7 +21,7 @@ from lxml.etree import _Element
 
 from stages.extract_web.blocks import Block, Mark, Page, decoded, tidy
 from stages.extract_web.exercises import Exercise
-from stages.extract_web.labels import HIDES, Label, Part, is_toggle_label
+from stages.extract_web.labels import HIDES, Label, Part, labelled_part
 from stages.extract_web.page_labels import section_text
 from stages.extract_web.readers.mathml import mathml_to_latex, name_of, names
 
@@ -164,7 +164,7 @@ class _Walk:
         if not is_toggle(element, name):
             return False
         text = tidy("".join(element.itertext())) if len(element) < 10 else ""
-        is_label = len(text) <= MAX_LEAD_CHARACTERS and is_toggle_label(text)
+        is_label = len(text) <= MAX_LEAD_CHARACTERS and labelled_part(text) not in (None, Part.PROBLEM)
         if not is_label and name != "button":
             return False
         self.flush()

@@ -1,6 +1,6 @@
-"""Markdown and plain text: to blocks by their lines' marks, and to exercises where the author marked something.
+"""Markdown and plain text: to blocks, and to exercises where the author marked something.
 
-1. `read_text`: headings, lists, quotations, tables, code and boxes.
+1. `read_text`: markdown-it-py finds headings, lists, quotations, tables and code; boxes and formulas are found here.
 2. `read_markdown`: boxes of HTML (`<div class="problem">`, kramdown's `<div data-type="problem" markdown="1">`) are
    read as the page that they make. Python-Markdown renders it, and the reader of HTML reads the result.
 3. `read_marked_text`: fences that mark exercises, MyST's directives and Quarto's boxes. What a fence calls itself
@@ -12,20 +12,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import markdown
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 from stages.extract_web.blocks import Block, Page, tidy
 from stages.extract_web.exercises import Exercise, find_exercises
-from stages.extract_web.labels import is_aside_label, is_problem_title, is_solution_label, is_whole_label, prefix_label
+from stages.extract_web.labels import Part, is_problem_title, labelled_part, prefix_label
 from stages.extract_web.readers.html_reader import part_of_words, read_html, tokens
 
-_HEADING = re.compile(r"(#{1,6})\s+(.*?)\s*#*$")
 _ITEM = re.compile(r"(?:[-*+]|\d{1,3}[.)])\s+(?=\S)")
-_RULE = re.compile(r"(?:[-*_]\s*){3,}")
-_UNDERLINE = re.compile(r"={3,}|-{3,}")
 _LEAD = re.compile(r"(?:\*\*|__)(.+?)(?:\*\*|__)")
 _LIGHT_LEAD = re.compile(r"[*_](?![*_\s])([^*_\n]{1,60})[*_](?![*_])")
 _DELIMITERS = re.compile(r"\\\(((?:[^\n]|\n(?!\s*\n)){1,4000}?)\\\)|\\\[((?:[^\n]|\n(?!\s*\n)){1,4000}?)\\\]")
@@ -34,7 +33,8 @@ _DISPLAY = re.compile(r"(?<!\$)\$\$(?!\$)")
 """Begins or ends a formula on lines of its own; `$$$` is a price."""
 _COMMENT = re.compile(r"<!--.*?(?:-->|$)", re.DOTALL)
 _FRONT = re.compile(r"\A---\n(?:[^\n]*\n){0,60}?---\n")
-_QUOTE = re.compile(r"\s{0,3}>!?\s?")
+_SPOILER = re.compile(r"^(\s{0,3}>)!", re.MULTILINE)
+_QUOTE = re.compile(r"\A\s{0,3}>\s?")
 _FENCE = re.compile(r"\s*(?:```|~~~)")
 _BOX = re.compile(r"\s*(?:\?\?\?\+?|!!!|:{3,})\s*(?:\{\.?([\w-]*)[^{}]*\}|([\w-]*))\s*[\"“]?([^\"”{}]*)[\"”]?\s*")
 _SUMMARY = re.compile(r"<summary[^<>]{0,200}>(.{0,2000}?)</summary>", re.IGNORECASE | re.DOTALL)
@@ -43,154 +43,170 @@ _END_OF_DETAILS = re.compile(r"</details\s*>", re.IGNORECASE)
 _TAG = re.compile(r"</?(?:details|div|section|p|span|b|strong|em|i|summary|center|br)\b[^<>]*>", re.IGNORECASE)
 _LINK = re.compile(r"(?<!!)\[([^\[\]]*)\](?:\([^()\s]*\)|\{[.#][^{}]*\})")
 """A link, or a span with classes, which is read for its text."""
-_CELL_RULE = re.compile(r"\|?[\s:|-]+\|[\s:|-]*")
+_PARSER = MarkdownIt("commonmark", {"html": False, "maxNesting": 100}).enable("table").disable(["code", "reference"])
+"""HTML is text here. Indented lines are none of code: many a plain text indents its paragraphs."""
+_PARSER.core.ruler.disable("inline")  # labels and formulas are read from the text as it stands
+_MARK, _LINE = "\1", "\2"
+"""Begins a line that opens or closes a box; stands for a line end where Markdown must see one line."""
 
 
 def read_text(content: str) -> Page:
-    """Blocks of a Markdown or plain text page; a flat page but for `details`, since such text shows no other boxes."""
-    reader = _Lines()
-    content = _COMMENT.sub("", _FRONT.sub("", content.replace("\r\n", "\n")))
-    content = _END_OF_DETAILS.sub("\n\n\0\n\n", content) if "<summary" in content.lower() else content
-    content = _SUMMARY.sub(_one_line, content)
-    for line in [*_DELIMITERS.sub(_with_dollars, content).splitlines(), ""]:
-        reader.line(line)
-    reader.end()
+    """Blocks of a Markdown or plain text page; a flat page but for `details` and admonitions."""
+    reader = _Reader()
+    for token in _PARSER.parse("\n".join(_prepared(content))):
+        if token.type == "inline":
+            reader.text(token.content)
+        else:
+            reader.structure(token)
     return reader.page.finish()
 
 
-def _one_line(summary: re.Match[str]) -> str:
-    text = _TAG.sub("", _CODE.sub("`", summary[1]))
-    return "\n\n\0" + "\1".join(line.strip() for line in text.splitlines() if line.strip()) + "\n\n"
-
-
-class _Lines:
-    """Gathers the lines of a block; `is_verbatim` within code and displayed formulas."""
+class _Reader:
+    """Makes blocks of the parser's tokens."""
 
     def __init__(self) -> None:
         self.page = Page()
-        self.lines: list[str] = []
-        self.is_quoted = False
-        self.is_code = self.is_formula = False
-        self.open: list[tuple[int, int | None]] = []
-        """First blocks of the `details` and admonitions that are open, with the latter's indentation."""
+        self.opened: list[int] = []
+        """First blocks of the boxes that are open."""
+        self.rows: list[list[str]] = []
+        self.quotes = self.level = 0
+        self.mark = ""
+        """Of the list item whose text comes next."""
 
-    def line(self, line: str) -> None:
-        """One line of the page."""
-        quote = _QUOTE.match(line) if not self.is_code or self.is_quoted else None
-        if bool(quote) != self.is_quoted and (quote or not self.lines or not line.strip() or self.is_code):
-            self.end()
-            self.is_quoted = bool(quote)
-        line = line[quote.end() :] if quote else line
-        if _FENCE.match(line) and not self.is_formula:
-            self.fence(line)
-            return
-        self.end_admonitions(line)
-        if not self.is_code and len(_DISPLAY.findall(line)) % 2:
-            self.is_formula = not self.is_formula
-        elif not self.is_code and not self.is_formula:
-            self.plain_line(line)
-            return
-        if line.strip() or self.lines:
-            self.lines.append(line)
+    def structure(self, token: Token) -> None:
+        """What stands around texts, and code."""
+        match token.type:
+            case "blockquote_open" | "blockquote_close":
+                self.quotes += token.nesting
+            case "heading_open":
+                self.level = int(token.tag[1])
+            case "heading_close":
+                self.level = 0
+            case "list_item_open":
+                self.mark = f"{token.info}{token.markup} "
+            case "list_item_close":
+                self.mark = ""
+            case "hr":
+                self.page.blocks.append(Block("", "rule"))
+            case "fence":
+                lines = [token.markup + token.info, *token.content.splitlines(), token.markup]
+                self.add(Block("\n".join(map(str.rstrip, lines)), "code"))
+            case "tr_open":
+                self.rows.append([])
+            case "table_close":
+                self.add(Block("\n".join(map(" | ".join, self.rows)), "table"))
+                self.rows = []
 
-    def end_admonitions(self, line: str) -> None:
-        """`!!! note` holds what is indented further than it is."""
-        if self.is_code or self.is_formula or not line.strip():
-            return
-        indent = len(line) - len(line.lstrip())
-        while self.open and self.open[-1][1] is not None and indent <= self.open[-1][1]:
-            self.end()
-            self.page.close_container(self.open.pop()[0])
-
-    def fence(self, line: str) -> None:
-        """A line that begins a block of code or ends it."""
-        if self.is_code:
-            self.lines.append(line)
-            self.end()
+    def text(self, text: str) -> None:
+        """A heading, a cell, the beginning or end of a box, or a paragraph."""
+        if self.rows:
+            self.rows[-1].append(_plain(text))
+        elif self.level:
+            self.add(Block(_plain(text), "heading", self.level))
+        elif text == _MARK:
+            if self.opened:
+                self.page.close_container(self.opened.pop())
+        elif text[0] == _MARK:
+            if text[1] == ">":
+                self.opened.append(len(self.page.blocks))
+            title = _plain(text[2:].replace(_LINE, "\n"))
+            self.add(Block(title, "toggle", 0, title))
         else:
-            self.end()
-            self.lines, self.is_code = [line], True
-
-    def plain_line(self, line: str) -> None:
-        """A line outside code and displayed formulas."""
-        stripped = line.strip()
-        heading = _HEADING.fullmatch(stripped)
-        box = _BOX.fullmatch(line) if stripped[:3] in ("???", "!!!", ":::") else None
-        if _UNDERLINE.fullmatch(stripped) and len(self.lines) == 1:
-            text = tidy(self.lines.pop())
-            self.add(Block(_plain(text), "heading", 1 if stripped[0] == "=" else 2))
-        elif heading:
-            self.end()
-            self.add(Block(_plain(heading[2]), "heading", len(heading[1])))
-        elif _RULE.fullmatch(stripped):
-            self.end()
-            self.page.blocks.append(Block("", "rule"))
-        elif stripped == "\0":
-            self.end()
-            if self.open:
-                self.page.close_container(self.open.pop()[0])
-        elif box or stripped.startswith("\0"):
-            self.end()
-            if not stripped.startswith(":"):
-                indent = len(line) - len(line.lstrip()) if box else None
-                self.open.append((len(self.page.blocks), indent))
-            name = (box[1] or box[2] or "") if box else ""
-            title = (
-                box[3].strip() or (name if is_whole_label(name) else "") if box else stripped[1:].replace("\1", "\n")
-            )
-            if title:
-                self.add(Block(_plain(title), "toggle", 0, _plain(title)))
-        elif not stripped:
-            self.end()
-        else:
-            if self.lines and (_ITEM.match(stripped) or _begins_part(stripped, self.lines[-1])):
-                self.end()
-            self.lines.append(line)
+            for part in _parts(self.mark + text):
+                self.add(_text_block(part.replace(_LINE, "\n")))
+            self.mark = ""
 
     def add(self, block: Block) -> None:
         """Records a block, within the quotation when there is one."""
         if block.text:
-            if self.is_quoted:
+            if self.quotes:
                 self.page.quoted.add(len(self.page.blocks))
             self.page.blocks.append(block)
 
-    def end(self) -> None:
-        """Ends the block in progress."""
-        lines, self.lines = self.lines, []
-        is_code, self.is_code, self.is_formula = self.is_code, False, False
-        if not lines:
-            return
-        if is_code:
-            self.add(Block("\n".join(map(str.rstrip, lines)), "code"))
-            return
-        if len(lines) > 1 and lines[0].lstrip().startswith("|") and _CELL_RULE.fullmatch(lines[1].strip()):
-            rows = (_cells(line) for line in [lines[0], *lines[2:]])
-            self.add(Block("\n".join(" | ".join(map(_plain, row)) for row in rows), "table"))
-            return
-        text = tidy(_TAG.sub("", "\n".join(lines)))
-        if not text:
-            return
-        item = _ITEM.match(text)
-        if item and text[0] in "-*+":
-            self.add(Block(_plain(text[item.end() :]), "item"))
-            return
-        lead = _LEAD.match(text) or _LIGHT_LEAD.match(text)
-        is_lead = lead and (text[0] != text[1:2] or _LEAD.match(text)) and len(lead[1]) <= 60
-        if lead and is_lead and not _LEAD.match(text) and not is_whole_label(lead[1]):
-            is_lead = False
-        text = text if not is_lead or _LEAD.match(text) else lead[1] + text[lead.end() :]
-        self.add(Block(_plain(text), "paragraph", 0, _plain(lead[1]) if is_lead else ""))
+
+def _prepared(content: str) -> Iterator[str]:
+    """The page's lines with boxes as marks, and each displayed formula as one line: Markdown knows neither."""
+    content = _COMMENT.sub("", _FRONT.sub("", content.replace("\r\n", "\n")))
+    content = _END_OF_DETAILS.sub(f"\n\n{_MARK}\n\n", content) if "<summary" in content.lower() else content
+    content = _SPOILER.sub(r"\1", _DELIMITERS.sub(_with_dollars, _SUMMARY.sub(_one_line, content)))
+    indents: list[int] = []
+    """Of the admonitions that are open: `!!! note` holds what is indented further than it is."""
+    is_code = False
+    for line in _joined_formulas(content.splitlines()):
+        indent = len(line) - len(line.lstrip())
+        while indents and line.strip() and not is_code and indent <= indents[-1]:
+            indents.pop()
+            yield from ("", _MARK, "")
+        line = line[min(indent, indents[-1] + 4) :] if indents else line
+        is_code ^= bool(_FENCE.match(line))
+        box = _BOX.fullmatch(line) if not is_code and line.lstrip()[:3] in ("???", "!!!", ":::") else None
+        if not box:
+            yield line
+            continue
+        name = box[1] or box[2] or ""
+        title = box[3].strip() or (name if labelled_part(name) else "")
+        sign = ":" if line.lstrip()[0] == ":" else ">"
+        indents += [indent] if sign == ">" else []
+        yield from ("", f"{_MARK}{sign}{title}", "")
+    yield from ("", _MARK) * len(indents)
+
+
+def _joined_formulas(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, those of a displayed formula as one. One without an end, or that leaves its quotation, is none."""
+    formula: list[str] = []
+    is_code = False
+    for line in lines:
+        quote = _QUOTE.match(line)
+        if formula and bool(quote) != bool(_QUOTE.match(formula[0])):
+            yield from formula
+            formula = []
+        is_code ^= not formula and bool(_FENCE.match(line[quote.end() :] if quote else line))
+        is_edge = not is_code and len(_DISPLAY.findall(line)) % 2
+        if not formula and not is_edge:
+            yield line
+            continue
+        formula.append(line)
+        if is_edge and len(formula) > 1:
+            yield _LINE.join([formula[0], *(_QUOTE.sub("", one, count=1) for one in formula[1:])])
+            formula = []
+    yield from formula
+
+
+def _one_line(summary: re.Match[str]) -> str:
+    text = _TAG.sub("", _CODE.sub("`", summary[1]))
+    return f"\n\n{_MARK}>" + _LINE.join(line.strip() for line in text.splitlines() if line.strip()) + "\n\n"
+
+
+def _parts(text: str) -> Iterator[str]:
+    """The paragraph, parted before lines that begin an item or with a label."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        stripped = line.strip()
+        if lines and stripped and (_ITEM.match(stripped) or _begins_part(stripped, lines[-1])):
+            yield "\n".join(lines)
+            lines = []
+        lines += [line] if stripped else []
+    yield "\n".join(lines)
+
+
+def _text_block(text: str) -> Block:
+    text = tidy(_TAG.sub("", text))
+    item = _ITEM.match(text)
+    if item and text[0] in "-*+":
+        return Block(_plain(text[item.end() :]), "item")
+    lead, light = _LEAD.match(text), _LIGHT_LEAD.match(text)
+    if lead and len(lead[1]) <= 60:
+        return Block(_plain(text), "paragraph", 0, _plain(lead[1]))
+    if light and not lead and text[0] != text[1:2] and labelled_part(light[1]):
+        return Block(_plain(light[1] + text[light.end() :]), "paragraph", 0, _plain(light[1]))
+    return Block(_plain(text), "paragraph")
 
 
 def _begins_part(line: str, before: str) -> bool:
     """True for a line that begins with a label; in small letters within a sentence it is none ("see\\nexercise 2")."""
     if line[0].islower() and before.rstrip()[-1:] not in tuple(".:;!?"):
         return False
-    return is_whole_label(_plain(line)) or prefix_label(_plain(line)) is not None
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
+    return labelled_part(_plain(line)) is not None or prefix_label(_plain(line)) is not None
 
 
 def _with_dollars(found: re.Match[str]) -> str:
@@ -277,7 +293,7 @@ def read_marked_text(content: str) -> list[Exercise]:
             box.has_text |= bool(line.strip())
     boxes = list(_inner(page))
     for box in boxes:
-        if box.part in _SOLVES and is_aside_label(_heading(box)):
+        if box.part in _SOLVES and labelled_part(_heading(box)) is Part.ASIDE:
             box.part = "aside"
         elif not box.part and not box.is_code and box.sign:
             box.part = _part_of_title(_heading(box))
@@ -313,7 +329,7 @@ def _heading(box: _Box) -> str:
 
 def _part_of_title(title: str) -> str:
     """What a box that its class says nothing about is by its title: Quarto's callouts have them."""
-    if is_solution_label(title):
+    if labelled_part(title) in (Part.SOLUTION, Part.ANSWER):
         return "solution"
     return "problem" if is_problem_title(title) else ""
 
@@ -440,7 +456,7 @@ def _follows(solution: _Box, last: _Box) -> bool:
 
 def _text(box: _Box) -> str:
     blocks = read_text("\n".join(_lines(box))).blocks
-    if len(blocks) > 1 and blocks[0].kind == "heading" and is_whole_label(blocks[0].text):
+    if len(blocks) > 1 and blocks[0].kind == "heading" and labelled_part(blocks[0].text):
         blocks = blocks[1:]
     return "\n".join(f"- {block.text}" if block.kind == "item" else block.text for block in blocks if block.text)
 
