@@ -2,9 +2,16 @@ from math import comb
 
 import numpy
 import pytest
-import scipy.stats
 
 from stages.algorithms.estimators import compare_paired, holm, seed_interval, welch_interval
+
+
+@pytest.fixture
+def stats():
+    """An import of 1.5 s, which only these tests have to wait for."""
+    import scipy.stats
+
+    return scipy.stats
 
 
 def of_counts(wins, losses, ties):
@@ -12,32 +19,32 @@ def of_counts(wins, losses, ties):
     return [0] * wins + [1] * losses + [1] * ties, [1] * wins + [0] * losses + [1] * ties
 
 
-def test_right_or_wrong_by_hand():
+def test_right_or_wrong_by_hand(stats):
     # 12 problems, 3 won, 1 lost, and 1.25 added on both sides: 14.5 problems, mean 2 / 14.5 = 0.137931, mean square
     # 6.5 / 14.5 = 0.448276, variance of the mean (0.448276 - 0.019025) / 13.5 = 0.0317963, its root 0.178315
     found = compare_paired(*of_counts(3, 1, 8))
     assert (found.problems, found.wins, found.losses, found.ties) == (12, 3, 1, 8)
-    reach = scipy.stats.t(13.5).ppf(0.975) * 0.178315
+    reach = stats.t(13.5).ppf(0.975) * 0.178315
     wanted = (2 / 12, 0.137931 - reach, 0.137931 + reach)
     assert found.interval == pytest.approx(wanted, abs=1e-5)
-    assert found.p_value == pytest.approx(2 * scipy.stats.t(13.5).sf(0.137931 / 0.178315), abs=1e-5)
+    assert found.p_value == pytest.approx(2 * stats.t(13.5).sf(0.137931 / 0.178315), abs=1e-5)
 
 
-def test_shares_by_hand():
+def test_shares_by_hand(stats):
     # Differences 0.5, -0.25, 0, 0: squares 0.3125; with eight whole ones the added are 8.3125 / 10 = 0.83125 each, 2.5
     # of them 2.078125; over 6.5 problems mean 0.25 / 6.5 = 0.0384615, mean square 2.390625 / 6.5 = 0.367788
     found = compare_paired([0.25, 0.5, 0.75, 1.0], [0.75, 0.25, 0.75, 1.0])
     error = ((0.367788 - 0.0384615**2) / 5.5) ** 0.5
-    reach = scipy.stats.t(5.5).ppf(0.975) * error
+    reach = stats.t(5.5).ppf(0.975) * error
     wanted = (0.0625, 0.0384615 - reach, 0.0384615 + reach)
     assert found.interval == pytest.approx(wanted, abs=1e-5)
 
 
-def test_many_problems_have_the_ordinary_t_interval():
+def test_many_problems_have_the_ordinary_t_interval(stats):
     generator = numpy.random.default_rng(0)
     first = generator.binomial(8, 0.5, 20_000) / 8
     second = generator.binomial(8, 0.52, 20_000) / 8
-    wanted = scipy.stats.ttest_rel(second, first)
+    wanted = stats.ttest_rel(second, first)
     found = compare_paired(first, second)
     assert found.interval[1:] == pytest.approx(tuple(wanted.confidence_interval()), abs=2e-5)
     assert found.p_value == pytest.approx(wanted.pvalue, rel=0.02)
@@ -123,9 +130,9 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(score, gain, samples)
     assert held / 3000 >= 0.935
 
 
-def test_welch_is_that_of_scipy():
+def test_welch_is_that_of_scipy(stats):
     first, second = [1.0, 2.0, 3.0], [3.0, 5.0, 7.5, 4.0]
-    wanted = scipy.stats.ttest_ind(second, first, equal_var=False).confidence_interval()
+    wanted = stats.ttest_ind(second, first, equal_var=False).confidence_interval()
     found = welch_interval(first, second)
     assert found.estimate == pytest.approx(2.875) and found[1:] == pytest.approx(tuple(wanted))
     assert welch_interval([1, 1], [2, 2]) == (1.0, 1.0, 1.0)

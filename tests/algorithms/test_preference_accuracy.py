@@ -4,7 +4,6 @@ from itertools import pairwise, permutations
 
 import numpy
 import pytest
-from scipy.stats import spearmanr
 
 from stages.algorithms.preference_agreement import hit_chance, pair_points, rank_correlation, recall_and_filter
 
@@ -47,6 +46,8 @@ def test_nothing_wanted_is_refused():
 
 
 def test_the_correlation_is_spearmans_and_its_interval_holds_it():
+    from scipy.stats import spearmanr
+
     generator = numpy.random.default_rng(0)
     quality = numpy.array([0.0, 0.2, 0.4, 0.6, 0.8])
     scores = quality + 0.3 * generator.standard_normal((60, 5))

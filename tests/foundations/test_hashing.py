@@ -1,11 +1,11 @@
 """Hashes are DVC's own: checked against what real DVC computes."""
 
-from dvc.repo import Repo
-
 from stages.foundations.files import dvc_md5, stable_hash
 
 
 def test_hashes_equal_dvcs(tmp_path, monkeypatch):
+    from dvc.repo import Repo
+
     folder = tmp_path / "policy"
     (folder / "deep").mkdir(parents=True)
     for name, text in (("config.json", "{}"), ("deep/b", "b"), ("a", "a"), ("Z", "z")):
