@@ -272,9 +272,9 @@ def test_what_cannot_be_resolved_is_told_in_a_sentence(dvc_project, recipes, tol
 
 
 def test_a_recipe_of_an_earlier_commit_is_read_in_the_old_spelling(dvc_project):
+    """Retraining resolves the champion's recipe at its commit."""
     from pipelines.retraining.flow import _recipe
 
-    """Retraining resolves the champion's recipe at its commit."""
     top = dvc_project / "pipelines/recipes/top.yaml"
     git(dvc_project, "init", "-q")
     for key in ("base", "extends"):
