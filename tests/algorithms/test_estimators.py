@@ -1,3 +1,5 @@
+"""Scores with intervals, and comparisons of two policies: by hand and against SciPy."""
+
 import itertools
 from math import comb
 

@@ -1,4 +1,4 @@
-"""The state folder is closed to other accounts of the machine."""
+"""The state folder is closed to other accounts, and variables of a block are gone after it."""
 
 import os
 import subprocess
