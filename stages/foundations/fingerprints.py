@@ -10,7 +10,7 @@ dotted name of a module of the project (workers are started as `python -m stages
 counts whole: a module that is passed on (`getattr(module, name)`), and one whose top level does more than define.
 What does not count: what only observes (`OBSERVERS`), and of `match chosen("trainer", ...)` the cases whose `kind` is
 not the one that the parameter file has. Where it has no such section none of them counts: the stage refuses to run, or
-what is absent is off (tests/floors/test_fingerprints.py sees to it that no default has code of its own).
+what is absent is off (tests/architecture/test_fingerprints.py sees to it that no default has code of its own).
 Whatever else lies in the folder of a definition counts too (page templates, word lists). So does the version of each
 library in requirements.lock that these modules import. What a library needs itself does not count, nor the interpreter.
 """
@@ -40,7 +40,7 @@ ABOUT = ("stages.foundations.stage", "about")
 JOB = ("stages.foundations.job", "read_job")
 """What `python -m stages` makes of a stage's declaration."""
 OBSERVERS = "stages.observe"
-"""The room of what touches no value that reaches an output: tests/floors/test_observers.py holds it to that."""
+"""The room of what touches no value that reaches an output: tests/architecture/test_observers.py holds it to that."""
 ALL = "*"
 """In place of a name: every definition of the module."""
 GUARD = "__main__"

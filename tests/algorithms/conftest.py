@@ -1,24 +1,12 @@
 """The shapes declared on the formulas are checked at every call while the tests run."""
 
+from pathlib import Path
+
 from jaxtyping import install_import_hook
 
 import tests.fakes.shape_checks  # noqa: F401 - jaxtyping looks it up by name but does not import it
 
-install_import_hook(
-    [
-        f"stages.algorithms.{module}"
-        for module in (
-            "group_advantages",
-            "length_rewards",
-            "optimal_token_baseline",
-            "policy_losses",
-            "preference_ranking",
-            "reward_feedback",
-            "rollout_correction",
-            "token_statistics",
-            "trust_region_masking",
-            "vocabulary_pruning",
-        )
-    ],
-    "tests.fakes.shape_checks.checked",
-)
+FORMULAS = Path(__file__).parents[2] / "stages" / "algorithms"
+WITH_SHAPES = [path.stem for path in FORMULAS.glob("*.py") if "from jaxtyping" in path.read_text()]
+
+install_import_hook([f"stages.algorithms.{module}" for module in WITH_SHAPES], "tests.fakes.shape_checks.checked")

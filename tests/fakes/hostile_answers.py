@@ -8,23 +8,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+# fmt: off
 GOLDS = (
-    "41",
-    r"\frac{1}{2}",
-    "x+1",
-    r"\sqrt{2}",
-    "(1, 2)",
-    r"\{1, 2, 3\}",
-    "[0, 1)",
-    r"x^2+y^2=1",
-    "east",
-    "4:30",
-    "B",
-    r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}",
-    r"5\text{ cm}",
-    "25\\%",
-    r"2\pi",
+    "41", r"\frac{1}{2}", "x+1", r"\sqrt{2}", "(1, 2)", r"\{1, 2, 3\}", "[0, 1)", r"x^2+y^2=1", "east", "4:30", "B",
+    r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", r"5\text{ cm}", "25\\%", r"2\pi",
 )
+# fmt: on
 _FORMS = (
     r"\boxed{%s}",
     "%s",
@@ -53,54 +42,13 @@ _CODE = (
     r"\csname\endcsname",
     "().__class__.__bases__[0].__subclasses__()",
 )
+# fmt: off
 _REPEATED = (
-    "(",
-    "{",
-    "[",
-    r"\{",
-    r"\left(",
-    "\\",
-    "$",
-    "|",
-    ",",
-    " ",
-    "\n",
-    "9 ",
-    "1,",
-    "-",
-    "^",
-    "_",
-    "^{",
-    "_{",
-    "!",
-    "'",
-    r"\frac",
-    r"\frac1",
-    r"\sqrt",
-    r"\sqrt{",
-    r"\text{",
-    r"\boxed{",
-    r"\begin{pmatrix}",
-    "&",
-    r"\\",
-    "x",
-    "9",
-    r"\sin",
-    r"\pm",
-    r"\cup",
-    "=",
-    "<",
-    ":",
-    ";",
-    "and ",
-    "answer",
-    "A) ",
-    ".5",
-    "%",
-    r"\%",
-    "²",
-    "½",
+    "(", "{", "[", r"\{", r"\left(", "\\", "$", "|", ",", " ", "\n", "9 ", "1,", "-", "^", "_", "^{", "_{", "!", "'",
+    r"\frac", r"\frac1", r"\sqrt", r"\sqrt{", r"\text{", r"\boxed{", r"\begin{pmatrix}", "&", r"\\", "x", "9",
+    r"\sin", r"\pm", r"\cup", "=", "<", ":", ";", "and ", "answer", "A) ", ".5", "%", r"\%", "²", "½",
 )
+# fmt: on
 
 
 def _tower(draw: random.Random) -> str:

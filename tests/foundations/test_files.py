@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.foundations.files import replace_folder, sha256_of, write_json, write_text_atomically
+from stages.foundations.files import dvc_md5, replace_folder, sha256_of, stable_hash, write_json, write_text_atomically
 
 
 def test_a_failed_folder_leaves_the_old_one(tmp_path):
@@ -76,3 +76,22 @@ def test_a_read_only_file_is_replaced_not_written_through(tmp_path):
 def test_sha256_is_that_of_the_bytes(tmp_path):
     (tmp_path / "f").write_bytes(b"abc")
     assert sha256_of(tmp_path / "f") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_hashes_equal_dvcs(tmp_path, monkeypatch):
+    from dvc.repo import Repo
+
+    folder = tmp_path / "policy"
+    (folder / "deep").mkdir(parents=True)
+    for name, text in (("config.json", "{}"), ("deep/b", "b"), ("a", "a"), ("Z", "z")):
+        (folder / name).write_text(text)
+    (tmp_path / "table").write_text("rows")
+    monkeypatch.chdir(tmp_path)
+    with Repo.init(str(tmp_path), no_scm=True) as repo:
+        for name in ("policy", "table"):
+            (stage,) = repo.add(str(tmp_path / name))
+            assert dvc_md5(tmp_path / name) == stage.outs[0].hash_info.value
+
+
+def test_key_order_does_not_matter():
+    assert stable_hash({"a": 1, "b": [1, 2]}) == stable_hash({"b": [1, 2], "a": 1}) != stable_hash({"a": 1})

@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 
+from stages.foundations.yaml_text import load_yaml
+from tests.fakes.graph_in_process import run_graph
 from tests.fakes.miniature import LAPTOP, copy_project, dvc, environment, stages_run, use_miniature
-from tests.fakes.warm_stages import warm_stages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -171,20 +171,14 @@ def test_its_mistakes_are_told_by_its_own_package(project):
 
 
 def test_a_recipe_without_the_web_runs_all_the_rest(project, tmp_path):
+    """DVC resolves it; the stages run in this process, as test_graph.py runs all of them by DVC."""
     retrace(project, "use", "no-web")
-    with warm_stages(project, tmp_path) as front:
-        # `python` is looked for beside the interpreter that runs the graph.
-        code = f"import runpy, sys; sys.executable = '{front}/python'; sys.argv = ['repro', 'no-web', '--verbose']; "
-        code += "runpy.run_module('pipelines.commands.repro', run_name='__main__')"
-        printed = python(project, "-c", code)
-    assert stages_run(printed)[-1] == "report"
     chosen = names_in(project, "--force")
     assert {"base", "collect", "curate", "demonstrate", "sft", "rl_round", "respond", "grade", "report"} <= chosen
     assert not chosen & (WEB | {"toy", "twist"})
-    page = (project / "reports/index.html").read_text()
+    assert "in all" in retrace(project, "plan", "no-web", "--gpu", "H100")
+    params = load_yaml((project / "params.yaml").read_text())
+    assert "extends" not in params
+    assert run_graph(tmp_path, params)[-1] == "report"
+    page = (tmp_path / "reports/index.html").read_text()
     assert "Exercises found" not in page and "collect_web" not in page.partition("The parameters")[0]
-    assert not set(yaml.safe_load((project / "dvc.lock").read_text())["stages"]) & WEB
-    assert "rl_1" in retrace(project, "explain", "rl_1") and "in all" in retrace(
-        project, "plan", "no-web", "--gpu", "H100"
-    )
-    assert "extends: laptop" not in (project / "params.yaml").read_text()

@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from pipelines.ablating.definition import ablation_names
-from pipelines.flows.whole_graph import policy_names
 from pipelines.graph.graph import DvcStage, stages_in_order
 from pipelines.launching.params import stage_gpus, stage_hours
 from pipelines.runtime.machine import gpu_slots, lock_folder, visible_gpus
@@ -44,6 +43,8 @@ def test_every_parameter_of_a_form_has_a_title_a_type_and_help(entry):
 
 
 def test_choices_are_the_files_that_are_there(tmp_path):
+    from pipelines.flows.whole_graph import policy_names
+
     for name, text in {"a": "policies: [sft]\nrl_rounds: {rl_1: {}}", "b": "policies: [sft, base]"}.items():
         (tmp_path / "pipelines" / "recipes").mkdir(parents=True, exist_ok=True)
         (tmp_path / "pipelines" / "recipes" / f"{name}.yaml").write_text(text)

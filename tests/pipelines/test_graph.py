@@ -128,16 +128,16 @@ def test_a_full_disk_in_each_stage_leaves_every_output_whole(small_disk, warm):
         assert not list(small_disk.rglob("*.partial")), name
 
 
-def test_a_repro_on_a_full_disk_fails_clearly_and_the_next_one_completes(small_disk):
+def test_a_repro_on_a_full_disk_fails_clearly_and_the_next_one_completes(small_disk, warm):
     before = output_hashes(small_disk)
     (small_disk / "data" / "problems" / "train.parquet").unlink()
     fill(small_disk, 1 << 20)
     # Room for DVC's own table of paths in use: where that does not fit either, DVC calls it corrupted and no more.
     os.truncate(small_disk / "filler", (small_disk / "filler").stat().st_size - 8192)
-    printed = dvc(small_disk, "repro", "--force", "--single-item", "curate", check=False)
+    printed = dvc(small_disk, "repro", "--force", "--single-item", "curate", check=False, front=warm)
     (small_disk / "filler").unlink()
     assert "space left" in printed
-    dvc(small_disk, "repro")
+    dvc(small_disk, "repro", front=warm)
     assert output_hashes(small_disk) == before == output_hashes(small_disk)
 
 
@@ -152,7 +152,7 @@ def test_a_read_only_data_folder_is_told(small_disk):
     assert done.returncode == 1 and "read-only file system" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_corrupted_cache_object_is_made_again(small_disk):
+def test_a_corrupted_cache_object_is_made_again(small_disk, warm):
     before = output_hashes(small_disk)
     name = "data/problems/train.parquet"
     md5 = before[name]
@@ -161,20 +161,20 @@ def test_a_corrupted_cache_object_is_made_again(small_disk):
     (small_disk / name).unlink()
     os.chmod(cached, 0o644)
     cached.write_bytes(whole[:-100])
-    dvc(small_disk, "repro")
+    dvc(small_disk, "repro", front=warm)
     assert output_hashes(small_disk) == before
     assert (small_disk / name).read_bytes() == whole == cached.read_bytes()
 
 
-def test_a_half_written_table_is_made_again(small_disk):
+def test_a_half_written_table_is_made_again(small_disk, warm):
     before = output_hashes(small_disk)
     name = small_disk / "data" / "demonstrations" / "train.parquet"
     whole = name.read_bytes()
     name.unlink()
     name.write_bytes(whole[: len(whole) // 2])
-    done = run_stage(small_disk, commands(small_disk)["sft"])
+    done = run_stage(small_disk, commands(small_disk)["sft"], warm)
     assert done.returncode == 2 and "is not a readable Parquet file" in done.stderr and "dvc repro" in done.stderr
-    dvc(small_disk, "repro")
+    dvc(small_disk, "repro", front=warm)
     assert output_hashes(small_disk) == before and name.read_bytes() == whole
 
 

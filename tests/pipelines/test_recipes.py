@@ -19,7 +19,6 @@ from pipelines.graph.recipes import (
     recipe_text,
     use_recipe,
 )
-from pipelines.retraining.flow import _recipe
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
@@ -274,6 +273,8 @@ def test_what_cannot_be_resolved_is_told_in_a_sentence(dvc_project, recipes, tol
 
 def test_a_recipe_of_an_earlier_commit_is_read_in_the_old_spelling(dvc_project):
     """Retraining resolves the champion's recipe at its commit."""
+    from pipelines.retraining.flow import _recipe
+
     top = dvc_project / "pipelines/recipes/top.yaml"
     git(dvc_project, "init", "-q")
     for key in ("base", "extends"):

@@ -339,9 +339,12 @@ class TestServers:
         assert mlflow(ui, "experiments/get-by-name?experiment_name=by%20a%20client")
 
     @pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt-get install chromium")
-    def test_a_page_of_another_port_gets_nothing_of_mlflow_where_its_user_has_entered(self, ui, other_page):
+    def test_a_page_of_another_port_in_the_users_browser_gets_nothing(self, ui, other_page):
+        """The user has entered both servers in this browser."""
         api = pytest.importorskip("playwright.sync_api", reason="set-up installs playwright: make set-up")
-        ours = f"http://127.0.0.1:{ui.mlflow}"
+        of_mlflow = f"http://127.0.0.1:{ui.mlflow}"
+        before = set(flow_runs(ui, scheduled=True))
+        place = f"http://127.0.0.1:{ui.prefect}/api/deployments/{ui.deployments()['reproduce']['id']}/create_flow_run"
         with api.sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
             page = browser.new_context().new_page()
@@ -351,36 +354,26 @@ class TestServers:
             assert ui.login not in page.evaluate("location.href")
             assert page.evaluate("fetch('/version').then(answer => answer.status)") == 200
             page.goto(other_page)
-            found = page.evaluate(FROM_ANOTHER_PAGE_TO_MLFLOW, ours)
-            framed = page.frames[-1].url
-            page.goto(f"{ours}{ENTER}#retrace:guess")
+            mlflow_gave = page.evaluate(FROM_ANOTHER_PAGE_TO_MLFLOW, of_mlflow)
+            framed = [page.frames[-1].url]
+            page.goto(f"{of_mlflow}{ENTER}#retrace:guess")
             page.get_by_text("The login is not that of this server").wait_for()
-            browser.close()
-        assert found == {"read": "TypeError", "write": "opaque", "script": "error"}
-        assert framed.startswith("chrome-error:")
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            mlflow(ui, "experiments/get-by-name?experiment_name=made")
 
-    @pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt-get install chromium")
-    def test_a_page_of_another_port_in_the_users_browser_gets_nothing(self, ui, other_page):
-        api = pytest.importorskip("playwright.sync_api", reason="set-up installs playwright: make set-up")
-        before = set(flow_runs(ui, scheduled=True))
-        place = f"http://127.0.0.1:{ui.prefect}/api/deployments/{ui.deployments()['reproduce']['id']}/create_flow_run"
-        with api.sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-            page = browser.new_context().new_page()
-            page.set_default_timeout(240_000)
-            page.goto(ui.link)  # the user has entered in this browser
+            page.goto(ui.link)
             page.get_by_text("reproduce", exact=True).first.wait_for()
             page.goto(other_page)
-            found = page.evaluate(FROM_ANOTHER_PAGE, place)
-            framed = page.frames[-1].url
+            prefect_gave = page.evaluate(FROM_ANOTHER_PAGE, place)
+            framed.append(page.frames[-1].url)
             browser.close()
-        assert found["storage"] is None, "storage is kept by port"
-        assert found["json"] == found["read"] == "TypeError", "the browser gets no permission from the server"
-        assert found["text"] == "opaque", "was sent, and refused: nothing runs"
-        assert found["socket"] == "error" and framed.startswith("chrome-error:")
+        assert mlflow_gave == {"read": "TypeError", "write": "opaque", "script": "error"}
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            mlflow(ui, "experiments/get-by-name?experiment_name=made")
+        assert prefect_gave["storage"] is None, "storage is kept by port"
+        assert prefect_gave["json"] == prefect_gave["read"] == "TypeError", "the server permits the browser nothing"
+        assert prefect_gave["text"] == "opaque", "was sent, and refused: nothing runs"
+        assert prefect_gave["socket"] == "error"
         assert set(flow_runs(ui, scheduled=True)) == before
+        assert all(url.startswith("chrome-error:") for url in framed)
 
     @pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt-get install chromium")
     def test_the_form_in_the_browser_starts_a_flow_that_finishes(self, ui, dvc_project):
@@ -424,17 +417,8 @@ class TestServers:
         assert_all_end(family)  # left alone, they sleep for 300 s
         assert ui.wait_for(run)["type"] == "CANCELLED"
 
-    def test_a_run_that_is_deleted_ends_and_the_next_one_starts(self, ui, dvc_project):
-        working = (dvc_project / "first.py").read_text()
-        (dvc_project / "first.py").write_text(DAEMONS)
-        run = ui.run("reproduce", project=str(dvc_project))
-        wait_until((dvc_project / "pids").exists)
-        ui.ask(f"flow_runs/{run}", method="DELETE")
-        assert_all_end(map(int, (dvc_project / "pids").read_text().split()))
-        (dvc_project / "first.py").write_text(working)
-        assert ui.wait_for(ui.run("reproduce", project=str(dvc_project)))["type"] == "COMPLETED"
-
-    def test_a_flow_whose_file_is_gone_fails_alone_and_says_so(self, ui, dvc_project):
+    def test_a_flow_whose_file_is_gone_fails_alone_and_one_that_is_deleted_ends(self, ui, dvc_project):
+        """After each the worker starts the next run."""
         deployment = ui.deployments()["reproduce"]["id"]
         entry = {"entrypoint": "pipelines/flows/gone.py:reproduce"}
         kept = ui.ask(f"deployments/{deployment}", method="GET")["entrypoint"]
@@ -442,6 +426,14 @@ class TestServers:
         state = ui.wait_for(ui.run("reproduce", project=str(dvc_project)))
         ui.ask(f"deployments/{deployment}", {"entrypoint": kept}, "PATCH")
         assert state["type"] in ("CRASHED", "FAILED") and state["message"]
+
+        working = (dvc_project / "first.py").read_text()
+        (dvc_project / "first.py").write_text(DAEMONS)
+        run = ui.run("reproduce", project=str(dvc_project))
+        wait_until((dvc_project / "pids").exists)
+        ui.ask(f"flow_runs/{run}", method="DELETE")
+        assert_all_end(map(int, (dvc_project / "pids").read_text().split()))
+        (dvc_project / "first.py").write_text(working)
         assert ui.wait_for(ui.run("reproduce", project=str(dvc_project)))["type"] == "COMPLETED"
 
     def test_a_worker_that_dies_is_replaced_and_its_run_is_marked_as_crashed(self, ui, dvc_project):

@@ -15,7 +15,7 @@ from stages.engines.relays.published_weights import MEMORY, PREFIX
 from tests.fakes.processes import assert_becomes
 
 KEEPS_WEIGHTS = """
-import os, time, torch
+import os, time, torch{imported}
 from stages.engines.distributed.ray_session import ray_session, this_node
 from stages.engines.relays.published_weights import PublishedWeights, weights_folder
 with ray_session(1) as run:
@@ -87,7 +87,9 @@ def test_a_session_removes_what_killed_ones_left_and_nothing_else(tmp_path):
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_nothing_is_left_in_memory_whatever_ends_the_process(tmp_path, is_killed):
-    process = start(KEEPS_WEIGHTS.format(seconds=600 if is_killed else 0), tmp_path)
+    """A session also starts where Ray was imported before, as by vLLM: Ray has read its settings by then."""
+    program = KEEPS_WEIGHTS.format(imported="" if is_killed else ", ray", seconds=600 if is_killed else 0)
+    process = start(program, tmp_path)
     runs = process.stdout.readline().split()
     if is_killed:
         assert len(runs) == 2 and len(folders_of(runs)) == 2, process.stderr.read()
@@ -112,16 +114,6 @@ except UserError as error:
     said, _ = start(program, tmp_path).communicate()
     assert said.startswith("Ray does not start on this machine (") and said.count("\n") == 1
     assert "rl.loop: {kind: synchronous}" in said
-
-
-def test_it_starts_where_ray_was_imported_before(tmp_path):
-    """As by vLLM in the same process: Ray has read its settings by then."""
-    session = "from stages.engines.distributed.ray_session import ray_session\nwith ray_session(1): print('up')"
-    own = os.environ | {"RETRACE_STATE": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", f"import ray\n{session}"], env=own, capture_output=True, text=True, timeout=300
-    )
-    assert done.stdout == "up\n", done.stderr
 
 
 def test_packages_are_looked_for_without_importing_them():

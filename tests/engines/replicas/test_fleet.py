@@ -161,6 +161,8 @@ def build_refused():
 def test_one_that_dies_again_and_again_ends_in_its_reason(run, monkeypatch):
     monkeypatch.setattr("stages.engines.replicas.fleet.MOST_RESTARTS", 1)
     fleet = Fleet(ReplicaSpec(build_broken, None), 1, 5.0, 0.2)
+    with pytest.raises(ValueError, match="has not started"):
+        fleet.order(0, Orders())
     with pytest.raises(FleetError, match=r"1 times in a row.*no such number"):
         while True:
             fleet.poll(1.0)
@@ -172,13 +174,6 @@ def test_an_error_of_the_user_is_not_tried_again(run):
     with pytest.raises(UserError, match=r"^sampler.max_sequences is too large: lower it$"):
         while True:
             fleet.poll(1.0)
-    fleet.close()
-
-
-def test_there_is_nobody_to_order_before_the_start(run, policy):
-    fleet = Fleet(spec_of(policy), 1, 5.0, 0.2)
-    with pytest.raises(ValueError, match="has not started"):
-        fleet.order(0, Orders())
     fleet.close()
 
 

@@ -1,13 +1,17 @@
-"""The built-in sampler's decoding: trajectories that come late, leave and go on elsewhere draw the same tokens."""
+"""The built-in sampler's decoding: the same tokens for who comes late or moves, its cuts and its random numbers."""
 
+import math
 import random
 from dataclasses import replace
 
+import numpy
 import pytest
 import torch
 
+from stages.algorithms.token_statistics import pruned_logprobs
 from stages.engines.samplers import torch_decoding
-from stages.engines.samplers.protocol import Begun, Trajectory, sample_trajectories
+from stages.engines.samplers.protocol import Begun, SamplingSettings, Trajectory, sample_trajectories, uniform
+from stages.engines.samplers.torch_decoding import POSITIONS_AT_ONCE, RandomNumbers, distribution
 from stages.engines.samplers.torch_sampler import TorchSampler
 from tests.engines.samplers.test_torch_sampler import (
     END,
@@ -188,3 +192,164 @@ def test_distributions_are_kept_of_whoever_comes_late():
     for one in sample_trajectories(built, trajectories(6), settings):
         rows = one.distributions
         assert rows[torch.arange(len(rows)), one.token_ids].tolist() == one.logprobs
+
+
+CPU = torch.device("cpu")
+MASK = 2**64 - 1
+
+
+def splitmix64(seed):
+    """The reference code, in Python's integers."""
+    state = seed
+    while True:
+        state = (state + 0x9E3779B97F4A7C15) & MASK
+        bits = state
+        bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & MASK
+        yield bits ^ (bits >> 31)
+
+
+def test_the_reference_code_gives_the_published_numbers():
+    """For seed 1234567, as listed by the test suites of other implementations."""
+    stream = splitmix64(1234567)
+    assert [next(stream) for _ in range(3)] == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def begun(seeds, positions):
+    numbers = RandomNumbers(len(seeds), CPU)
+    numbers.begin(range(len(seeds)), seeds, positions)
+    return numbers
+
+
+def test_numbers_are_those_of_the_published_generator():
+    seeds = [1234567, 0, 2**63 - 1]
+    found = begun(seeds, [0, 0, 0])
+    streams = [splitmix64(seed) for seed in seeds]
+    for _ in range(POSITIONS_AT_ONCE + 2):
+        expected = [(next(stream) >> 11) * 2.0**-53 for stream in streams]
+        assert found.step(torch.arange(3))[:, 0].tolist() == expected
+
+
+@pytest.mark.parametrize("steps", [0, 5, POSITIONS_AT_ONCE - 1, POSITIONS_AT_ONCE, 3 * POSITIONS_AT_ONCE + 1])
+def test_places_may_be_begun_at_any_step_and_any_position(steps):
+    """A place that is given to another seed leaves its neighbours as they were."""
+    found = begun([5, 6, 7], [0, 0, 0])
+    for _ in range(steps):
+        found.step(torch.arange(3))
+    found.begin([1], [9], [70])
+    alone, late = begun([7], [steps]), begun([9], [70])
+    for _ in range(POSITIONS_AT_ONCE + 2):
+        numbers = found.step(torch.tensor([2, 1]))
+        assert numbers.shape == (2, 1) and numbers.dtype == torch.float64
+        first = torch.tensor([0])
+        assert numbers[0] == alone.step(first)[0] and numbers[1] == late.step(first)[0]
+
+
+def test_numbers_are_even_over_seeds_and_over_positions():
+    """Neighbouring seeds share nothing: 20 bins of 5,000 numbers each, within 5 standard errors."""
+    over_seeds = uniform(numpy.arange(100_000, dtype=numpy.uint64), numpy.array([3]))
+    over_positions = uniform(numpy.array([9], dtype=numpy.uint64), numpy.arange(100_000))
+    for numbers in (over_seeds, over_positions):
+        counts, _ = numpy.histogram(numbers, bins=20, range=(0, 1))
+        assert counts.sum() == 100_000 and abs(counts - 5000).max() < 5 * 69
+        assert abs(numpy.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 5 / 100_000**0.5
+
+
+ONE_TOKEN = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=1, log_threshold=None)
+
+
+def seeded():
+    return torch.Generator().manual_seed(0)
+
+
+def draw(logits, settings, generator=None):
+    """`torch_decoding.draw` with random numbers of a generator."""
+    numbers = torch.rand(len(logits), 1, generator=generator or seeded(), dtype=torch.float64)
+    return torch_decoding.draw(logits, settings, numbers)
+
+
+def test_tokens_are_drawn_with_their_probabilities():
+    logits = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05])).repeat(20_000, 1)
+    token, logprob = draw(logits, ONE_TOKEN, seeded())
+    shares = torch.bincount(token, minlength=4) / len(token)
+    assert shares.tolist() == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=0.012)  # 3 standard errors
+    assert logprob[token == 1][0].exp().item() == pytest.approx(0.3)
+
+
+def test_a_large_vocabulary_is_drawn_evenly():
+    generator, logits = seeded(), torch.zeros(100, 50_000)
+    token, logprob = map(torch.cat, zip(*(draw(logits, ONE_TOKEN, generator) for _ in range(20)), strict=True))
+    shares = torch.bincount(token // 5_000, minlength=10) / len(token)
+    assert shares.tolist() == pytest.approx([0.1] * 10, abs=0.023)  # 3.5 standard errors
+    assert logprob.tolist() == pytest.approx([-math.log(50_000)] * len(token), abs=1e-6)
+
+
+def test_temperature_comes_before_the_softmax():
+    logits = torch.tensor([[1.0, 3.0, 2.0]]).repeat(50, 1)
+    token, logprob = draw(logits, replace(ONE_TOKEN, temperature=0.5), seeded())
+    expected = (logits / 0.5).log_softmax(-1).gather(-1, token[:, None])[:, 0]
+    assert logprob.tolist() == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+def test_cuts_renormalise_over_what_is_kept():
+    logits = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05])).repeat(5_000, 1)
+    for cut in (replace(ONE_TOKEN, top_k=2), replace(ONE_TOKEN, top_p=0.75)):
+        token, logprob = draw(logits, cut, seeded())
+        assert set(token.tolist()) == {0, 1}
+        assert logprob[token == 0][0].exp().item() == pytest.approx(0.5 / 0.8)
+
+
+def test_pruning_keeps_the_safe_set_after_the_temperature():
+    # Temperature 2 halves the distances to the largest: 0, 1, 2.5. Those within 1.5 are drawn.
+    logits = torch.tensor([[4.0, 2.0, -1.0]]).repeat(5_000, 1)
+    pruned = replace(ONE_TOKEN, temperature=2.0, log_threshold=-1.5)
+    token, logprob = draw(logits, pruned, seeded())
+    assert set(token.tolist()) == {0, 1}
+    expected, outside = pruned_logprobs(logits[None] / 2.0, token[None], -1.5)
+    assert logprob.tolist() == pytest.approx(expected[0].tolist(), abs=1e-6)
+    assert not outside.any()
+    assert logprob[token == 1][0].exp().item() == pytest.approx(1 / (1 + math.e), abs=1e-6)
+    shares = torch.bincount(token, minlength=3) / len(token)
+    assert shares[1].item() == pytest.approx(1 / (1 + math.e), abs=0.019)  # 3 standard errors
+
+
+def test_pruning_comes_before_the_other_cuts():
+    logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])).repeat(2_000, 1)
+    # 0.05 is pruned; of the other three, with 0.53, 0.32, 0.16, the first two hold 0.84 of the mass.
+    token, _ = draw(logits, replace(ONE_TOKEN, log_threshold=math.log(0.2), top_p=0.83), seeded())
+    assert set(token.tolist()) == {0, 1}
+    token, _ = draw(logits, replace(ONE_TOKEN, log_threshold=-math.inf), seeded())
+    assert set(token.tolist()) == {0, 1, 2, 3}
+    with pytest.raises(ValueError, match="at most 0"):
+        draw(logits, replace(ONE_TOKEN, log_threshold=0.5), seeded())
+
+
+@pytest.mark.parametrize("number", [0.0, 1 - 2**-53])
+def test_no_random_number_draws_a_token_without_probability(number):
+    none = -torch.inf
+    logits = torch.tensor([[none, none, 0.0, none, 0.0, none], [0.0, none, none, none, none, none]])
+    numbers = torch.full((2, 1), number, dtype=torch.float64)
+    token, logprob = torch_decoding.draw(logits, ONE_TOKEN, numbers)
+    assert token.tolist() == ([2, 0] if number == 0 else [4, 0])
+    assert logprob.exp().tolist() == pytest.approx([0.5, 1.0])
+
+
+def test_greedy_takes_the_likeliest_and_reports_temperature_one():
+    logits = torch.tensor([[1.0, 3.0, 2.0]])
+    token, logprob = draw(logits, replace(ONE_TOKEN, temperature=0.0), seeded())
+    assert token.tolist() == [1]
+    assert logprob.item() == pytest.approx(logits.log_softmax(-1)[0, 1].item())
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"temperature": 0.7}, {"top_k": 3}, {"top_p": 0.6}, {"log_threshold": -1.0}, {"temperature": 0.0}]
+)
+def test_the_distribution_is_that_of_the_drawn_token_to_the_bit_and_sums_to_one(changes):
+    settings = replace(ONE_TOKEN, **changes)
+    logits = torch.randn(200, 12, generator=seeded())
+    token, logprob = draw(logits, settings, seeded())
+    whole = distribution(logits, settings)
+    assert torch.equal(whole.gather(-1, token[:, None])[:, 0], logprob)
+    assert torch.allclose(whole.exp().sum(-1), torch.ones(200), atol=1e-6)
+    is_cut = bool(changes) and "temperature" not in changes
+    assert bool((whole == -torch.inf).any()) == is_cut

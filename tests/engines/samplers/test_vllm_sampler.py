@@ -77,32 +77,28 @@ class Pair:
 
 
 def test_many_long_prompts_at_once_are_answered_and_the_process_is_left_as_it_was(tmp_path):
-    """More prompt tokens than one step takes: vLLM must not split a prompt, seeded requests break it on CPU."""
-    threads = torch.get_num_threads()
-    children = len(psutil.Process().children(recursive=True))
-    params = PARAMS.model_copy(update={"max_model_tokens": 400})
-    sampler = VllmSampler(params, write_tiny_policy(tmp_path / "policy"))
-    torch.set_num_threads(threads + 1)
-    assert torch.get_num_threads() == threads + 1, "vLLM must not keep trainers from setting their threads"
-    torch.set_num_threads(threads)
-    prompts = [[2 + (row + place) % 250 for place in range(300)] for row in range(32)]
-    answers = sample_numbered(sampler, prompts, 1, replace(SETTINGS, max_response_tokens=4), seed=0)
-    sampler.close()
-    assert [len(samples) for samples in answers] == [1] * 32
-    assert not torch.distributed.is_initialized()
-    assert len(psutil.Process().children(recursive=True)) == children
+    """More prompt tokens than one step takes: vLLM must not split a prompt, seeded requests break it on CPU.
 
-
-def test_a_deepspeed_trainer_in_the_same_process_outlives_the_sampler(tmp_path):
+    A DeepSpeed trainer of the same process outlives the sampler.
+    """
     pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
     from tests.engines.deepspeed_ranks import deepspeed_trainer, micro_batches, weighted_loss
 
     policy = write_tiny_policy(tmp_path / "policy")
     trainer = deepspeed_trainer(2, policy)
-    sampler = VllmSampler(PARAMS, policy)
+    threads = torch.get_num_threads()
+    children = len(psutil.Process().children(recursive=True))
+    sampler = VllmSampler(PARAMS.model_copy(update={"max_model_tokens": 400}), policy)
+    torch.set_num_threads(threads + 1)
+    assert torch.get_num_threads() == threads + 1, "vLLM must not keep trainers from setting their threads"
+    torch.set_num_threads(threads)
     trainer.update(micro_batches(0), weighted_loss, 1.0)
     sampler.load_weights(trainer.named_weights(), 1)
+    prompts = [[2 + (row + place) % 250 for place in range(300)] for row in range(32)]
+    answers = sample_numbered(sampler, prompts, 1, replace(SETTINGS, max_response_tokens=4), seed=0)
     sampler.close()
+    assert [len(samples) for samples in answers] == [1] * 32
+    assert len(psutil.Process().children(recursive=True)) == children
     trainer.update(micro_batches(1), weighted_loss, 1.0)
     trainer.close()
     assert not torch.distributed.is_initialized()

@@ -1,4 +1,4 @@
-"""The loop of training stages: the schedule, the best weights, and that a run that is cut off ends with the same."""
+"""The loop of training stages and its checkpoints: a run that is cut off ends with the weights of a whole one."""
 
 import itertools
 
@@ -7,6 +7,7 @@ from safetensors.torch import load_file
 
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.training_loop import Schedule, best_row, train_and_keep_best
+from stages.foundations.files import replace_folder
 from stages.observe.tracking import Run
 from tests.engines.trainers.test_other_models import assert_same, make_trainer, weights_of
 from tests.fakes.small_models import REWARD
@@ -72,3 +73,55 @@ def test_a_run_that_is_cut_off_goes_on_from_its_last_checkpoint(tmp_path, stop_a
 def test_of_equal_losses_the_first_is_the_best():
     rows = [{"step": step, "loss/validation": loss} for step, loss in zip(itertools.count(1), [0.4, 0.3, 0.3])]
     assert best_row([{"step": 0}, *rows])["step"] == 2
+
+
+def save(checkpoints, step):
+    with replace_folder(checkpoints.folder(step)) as folder:
+        (folder / "rank_0").mkdir()
+        (folder / "rank_0" / "weights").write_text("w" * 100)
+        (folder / "state").write_text(str(step))
+
+
+def test_the_last_whole_checkpoint_counts(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.latest() is None
+    for step in (9, 10):
+        save(checkpoints, step)
+        checkpoints.keep_last()
+    with pytest.raises(RuntimeError), replace_folder(checkpoints.folder(11)):
+        raise RuntimeError
+    assert checkpoints.latest() == (10, checkpoints.folder(10))
+    assert [folder.name for folder in tmp_path.iterdir()] == ["step-000000010"]
+    checkpoints.clear()
+    assert checkpoints.latest() is None
+
+
+def truncate(folder):
+    with open(folder / "rank_0" / "weights", "r+b") as file:
+        file.truncate(50)
+
+
+def flip(folder):
+    (folder / "rank_0" / "weights").write_text("w" * 99 + "v")
+
+
+def lose(folder):
+    (folder / "state").unlink()
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, lose])
+def test_a_damaged_checkpoint_is_told_about_and_passed_over(tmp_path, capfd, damage):
+    checkpoints = Checkpoints(tmp_path)
+    save(checkpoints, 1)
+    checkpoints.keep_last()
+    damage(checkpoints.folder(1))
+    assert checkpoints.latest() is None
+    assert "step-000000001 is not used" in "".join(capfd.readouterr())
+
+
+def test_a_run_killed_before_the_seal_goes_on_from_the_checkpoint_before(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    save(checkpoints, 1)
+    checkpoints.keep_last()
+    save(checkpoints, 2)
+    assert checkpoints.latest() == (1, checkpoints.folder(1))

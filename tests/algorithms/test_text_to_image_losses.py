@@ -1,4 +1,4 @@
-"""Feedback to a generator: worked by hand, which steps have a gradient, and which way one gradient step goes."""
+"""Losses of rewards on images: rankings, image-text scores and feedback through the sampler."""
 
 import math
 
@@ -7,11 +7,96 @@ import torch
 from diffusers import DDIMScheduler
 
 from stages.algorithms.text_to_image_losses import (
+    contrastive_loss,
     diffusion_preference_loss,
     drawn_with_gradient,
     feedback_loss,
     guess_at,
+    matching_loss,
+    pairs_from_ranking,
+    pairwise_ranking_loss,
 )
+
+
+def test_loss_by_hand():
+    # -log sigmoid(2 - 1) = log(1 + e^-1) = 0.313262; -log sigmoid(0 - 3) = log(1 + e^3) = 3.048587; mean 1.680924.
+    loss = pairwise_ranking_loss(torch.tensor([2.0, 0.0]), torch.tensor([1.0, 3.0]))
+    assert loss.item() == pytest.approx(1.680924, abs=1e-5)
+    assert pairwise_ranking_loss(torch.ones(4), torch.ones(4)).item() == pytest.approx(math.log(2))
+
+
+def test_loss_is_the_two_way_cross_entropy_and_ignores_a_shift():
+    generator = torch.Generator().manual_seed(0)
+    better, worse = torch.randn(2, 20, generator=generator, dtype=torch.float64)
+    loss = pairwise_ranking_loss(better, worse)
+    slow = sum(-math.log(math.exp(b) / (math.exp(b) + math.exp(w))) for b, w in zip(better, worse, strict=True)) / 20
+    assert loss.item() == pytest.approx(slow)
+    torch.testing.assert_close(pairwise_ranking_loss(better + 7.0, worse + 7.0), loss)
+    order = torch.randperm(20, generator=generator)
+    torch.testing.assert_close(pairwise_ranking_loss(better[order], worse[order]), loss)
+
+
+def test_a_step_raises_the_better_and_lowers_the_worse():
+    better, worse = torch.zeros(3, requires_grad=True), torch.zeros(3, requires_grad=True)
+    pairwise_ranking_loss(better, worse).backward()
+    torch.testing.assert_close(better.grad, torch.full((3,), -1 / 6))
+    torch.testing.assert_close(worse.grad, torch.full((3,), 1 / 6))
+
+
+def test_loss_edges():
+    nothing = torch.zeros(0, requires_grad=True)
+    loss = pairwise_ranking_loss(nothing, nothing)
+    loss.backward()
+    assert loss.item() == 0.0 and nothing.grad.shape == (0,)
+    assert pairwise_ranking_loss(torch.tensor([-1e4]), torch.tensor([1e4])).item() == pytest.approx(2e4)
+
+
+def test_pairs_by_hand():
+    # Item 1 is best, items 0 and 3 tie, item 2 is last.
+    assert pairs_from_ranking([2, 1, 3, 2]) == [(0, 2), (1, 0), (1, 2), (1, 3), (3, 2)]
+    assert pairs_from_ranking(torch.tensor([2, 1, 3, 2])) == pairs_from_ranking([2, 1, 3, 2])
+
+
+def test_pairs_edges():
+    assert pairs_from_ranking([]) == [] == pairs_from_ranking([1]) == pairs_from_ranking([4, 4, 4])
+    pairs = pairs_from_ranking([5, 3, 1, 4, 2])
+    assert len(pairs) == 10 and not {(worse, better) for better, worse in pairs} & set(pairs)
+
+
+def unit(*shape, seed=0):
+    vectors = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.functional.normalize(vectors, dim=-1)
+
+
+def test_the_contrast_of_equal_vectors_is_the_log_of_their_numbers():
+    same = torch.tensor([[1.0, 0.0]])
+    loss = contrastive_loss(same.repeat(2, 1), same.repeat(6, 1), torch.tensor(0.1))
+    assert float(loss) == pytest.approx((math.log(6) + math.log(2)) / 2)
+
+
+def test_the_contrast_agrees_with_loops():
+    images, texts = unit(3, 4), unit(7, 4, seed=1)
+    total = 0.0
+    for one in range(3):
+        to_texts = [math.exp(float(images[one] @ text) / 0.2) for text in texts]
+        to_images = [math.exp(float(image @ texts[one]) / 0.2) for image in images]
+        total += -math.log(to_texts[one] / sum(to_texts)) / 3 - math.log(to_images[one] / sum(to_images)) / 3
+    assert float(contrastive_loss(images, texts, torch.tensor(0.2))) == pytest.approx(total / 2, rel=1e-5)
+
+
+def test_matching_weighs_the_true_caption_as_much_as_the_others_together():
+    logits = torch.zeros(1, 4, 2)
+    assert float(matching_loss(logits)) == pytest.approx(math.log(2))
+    logits[0, 0, 1] = 2.0  # the true caption: -log sigmoid(2) = 0.126928
+    assert float(matching_loss(logits)) == pytest.approx((0.126928 + math.log(2)) / 2, rel=1e-5)
+
+
+def test_a_step_raises_the_true_caption_and_lowers_the_false_ones():
+    logits = torch.zeros(2, 3, 2, requires_grad=True)
+    matching_loss(logits).backward()
+    odds = -(logits.grad[..., 1] - logits.grad[..., 0])
+    assert (odds[:, 0] > 0).all() and (odds[:, 1:] < 0).all()
+
 
 TIMESTEPS = [30, 20, 10]
 

@@ -146,25 +146,6 @@ def choices():
     }
 
 
-def test_the_choices_there_are(choices):
-    assert {section for section, _ in choices} == {
-        "annotate",
-        "extract_web.engine",
-        "extract_web.method",
-        "extract_web.method.model",
-        "filter_web.agreement",
-        "refl.feedback",
-        "refl.pretraining.images",
-        "rl.loop",
-        "rl.verifier",
-        "sampler",
-        "sampler.replicas",
-        "scorer_base",
-        "t2i_base",
-        "trainer",
-    }
-
-
 def declared(section):
     """The model classes that the section may be, and its default where it may be absent."""
     name, *fields = section.split(".")

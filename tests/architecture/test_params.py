@@ -1,12 +1,8 @@
 """Parameter files: every recipe is whole and valid, the one in use is the laptop's, and Python holds no default."""
 
-import ast
 import functools
-import inspect
 import re
-from itertools import pairwise
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import yaml
@@ -57,11 +53,6 @@ def test_no_recipe_names_a_path_outside_the_project():
     assert not {name: found for name, all_of in named.items() if (found := [v for v in all_of if outside.match(v)])}
 
 
-def test_no_value_for_another_machine_is_a_comment():
-    """It is a recipe on top, with `extends:`."""
-    assert not [path.name for path in RECIPES if re.search(r"#.*\b(GPU|CPU): ", path.read_text())]
-
-
 def test_only_what_may_be_left_out_has_a_default_and_unknown_keys_are_refused():
     """What may be left out is off where it is: every such field is None."""
     assert len(own_models()) > 30
@@ -71,36 +62,6 @@ def test_only_what_may_be_left_out_has_a_default_and_unknown_keys_are_refused():
         optional = {"study", "replicas", "reward", "compile", "sources"}
         allowed = set(with_default) if model is StudyParams else optional
         assert set(with_default) <= allowed and not any(with_default.values()), f"{model.__name__}: {with_default}"
-
-
-@functools.cache
-def explained_fields(model):
-    """Fields with a docstring line under them, in the class's own body: Python itself keeps no trace of it."""
-    (definition,) = ast.parse(inspect.getsource(model)).body
-    return {
-        field.target.id
-        for field, below in pairwise(definition.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-    }
-
-
-def test_every_model_says_what_it_is_for():
-    silent = [model.__name__ for model in own_models() if not vars(model)["__doc__"]]  # inspect.getdoc inherits
-    assert not silent, f"no docstring of their own: {silent}"
-
-
-def test_every_number_is_bounded_or_explained():
-    """A bound, or a docstring line under the field, says which numbers may stand there."""
-    bare = []
-    for model in own_models():
-        parents = [parent for parent in model.__mro__ if issubclass(parent, StrictParams)]
-        explained = set().union(*map(explained_fields, parents))
-        for name, field in model.model_fields.items():
-            is_number = {int, float} & {field.annotation, *get_args(field.annotation)}
-            is_bounded = any(hasattr(rule, end) for rule in field.metadata for end in ("ge", "gt", "le", "lt"))
-            if is_number and not is_bounded and name not in explained:
-                bare.append(f"{model.__name__}.{name}")
-    assert not bare
 
 
 def test_every_section_is_read_by_a_stage():

@@ -1,5 +1,6 @@
 """dvc.yaml: one stage per package, each tied to the fingerprint of its own code."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from pipelines.graph.schema import updated_graph
 from pipelines.launching.params import LAUNCHER
 from stages.foundations.fingerprints import stage_names
 from stages.foundations.metrics import HEADLINE
+from stages.foundations.stage import declared_stage
 from stages.foundations.stage_graph import optional_sections, stages_of
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -37,6 +39,13 @@ def test_dvc_yaml_has_what_the_stages_declare():
 
 
 @pytest.mark.parametrize("name", sorted(set(STAGES) - {"code"}))
+def test_a_stage_reads_the_section_of_its_name(name):
+    """So a recipe without that section is one without the stage."""
+    stage = declared_stage(name)
+    assert stage.foreach or name in stage.sections
+
+
+@pytest.mark.parametrize("name", sorted(set(STAGES) - {"code"}))
 def test_each_stage_depends_on_its_own_fingerprint_and_on_no_source(name):
     deps = paths(STAGES[name]["deps"])
     assert f"data/code/{name}.json" in deps
@@ -59,12 +68,6 @@ def test_stages_that_know_ranks_are_started_by_section_launch_and_take_gpus():
         assert name == "grade" or bool(used) == ("runs_model=" in sources), name  # its judge runs by hand alone
 
 
-def test_dvc_can_resolve_the_graph(resolved):
-    params = yaml.safe_load((PROJECT / "params.yaml").read_text())
-    wanted = {stage.address for stage in stages_of(RAW, params)}
-    assert {stage.addressing for stage in resolved} == wanted
-
-
 def test_a_branch_that_a_recipe_lacks_leaves_no_stage_and_changes_no_file():
     """DVC merges `vars` with params.yaml: a section that is `{}` there may be absent here, or filled."""
     defaults = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["vars"]
@@ -83,6 +86,9 @@ def test_what_stages_make_is_ignored_by_git_or_is_small_text():
         for entry in stage.get("outs") or []:
             path = next(iter(entry)) if isinstance(entry, dict) else entry
             assert path.startswith(tuple(ignored)) or path.startswith("reports/"), path
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, text=True, check=True)
+    tracked = [PROJECT / name for name in listed.stdout.split("\0") if name]
+    assert not [path for path in tracked if path.is_file() and path.stat().st_size > 900 << 10]
 
 
 def test_dvc_keeps_every_stage_in_its_run_cache(resolved):

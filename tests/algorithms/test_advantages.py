@@ -1,0 +1,294 @@
+"""Advantages of groups and the optimal token baseline: by hand, against loops, and what must not change them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from stages.algorithms.advantages import (
+    group_normalized,
+    leave_one_out,
+    length_weighted,
+    logit_gradient_proxy,
+    optimal_token_baseline,
+)
+
+
+def slow_group_normalized(rewards, group_ids, divide_by_std=True):
+    advantages = np.empty(len(rewards))
+    for i, group in enumerate(group_ids):
+        peers = [r for r, g in zip(rewards, group_ids, strict=True) if g == group]
+        mean = np.mean(peers) if len(peers) > 1 else 0.0
+        std = np.std(peers, ddof=1) if len(peers) > 1 else 1.0
+        advantages[i] = (rewards[i] - mean) / (std + 1e-6 if divide_by_std else 1.0)
+    return advantages
+
+
+def slow_leave_one_out(rewards, group_ids):
+    advantages = np.empty(len(rewards))
+    for i, group in enumerate(group_ids):
+        others = [rewards[j] for j in range(len(rewards)) if group_ids[j] == group and j != i]
+        advantages[i] = rewards[i] - (np.mean(others) if others else 0.0)
+    return advantages
+
+
+def slow_length_weighted(rewards, lengths, group_ids):
+    advantages = np.empty(len(rewards))
+    for i, group in enumerate(group_ids):
+        members = [j for j in range(len(rewards)) if group_ids[j] == group]
+        total = sum(lengths[j] for j in members)
+        baseline = sum(lengths[j] * rewards[j] for j in members) / total if len(members) > 1 else 0.0
+        advantages[i] = rewards[i] - baseline
+    return advantages
+
+
+ESTIMATORS = {
+    "normalized": group_normalized,
+    "centred": lambda rewards, group_ids: group_normalized(rewards, group_ids, divide_by_std=False),
+    "leave_one_out": leave_one_out,
+    "length_weighted": lambda rewards, group_ids: length_weighted(
+        rewards, torch.arange(1, len(rewards) + 1), group_ids
+    ),
+}
+
+
+@pytest.fixture
+def batch():
+    generator = torch.Generator().manual_seed(0)
+    rewards = torch.randn(23, generator=generator, dtype=torch.float64)
+    lengths = torch.randint(1, 50, (23,), generator=generator)
+    group_ids = torch.randint(-2, 4, (23,), generator=generator) * 7  # neither contiguous nor sorted nor positive
+    group_ids[5] = 1000  # a group of one
+    return rewards, lengths, group_ids
+
+
+def test_by_hand():
+    rewards = torch.tensor([1.0, 0.0, 0.0, 1.0, -1.0])
+    group_ids = torch.tensor([4, 4, 4, 9, 9])
+    # Group 4: mean 1/3, deviations (2/3, -1/3, -1/3), sum of squares 6/9, sample std sqrt(1/3) = 0.577350.
+    # 0.666667 / 0.577351 = 1.154699; -0.333333 / 0.577351 = -0.577349. Group 9: mean 0, std sqrt(2) = 1.414214.
+    expected = torch.tensor([1.154699, -0.577349, -0.577349, 0.707106, -0.707106])
+    torch.testing.assert_close(group_normalized(rewards, group_ids), expected, atol=1e-6, rtol=0)
+    centred = group_normalized(rewards, group_ids, divide_by_std=False)
+    torch.testing.assert_close(centred, torch.tensor([2 / 3, -1 / 3, -1 / 3, 1.0, -1.0]))
+    # Others of group 4: mean of (0, 0) = 0, then mean of (1, 0) = 0.5 twice.
+    torch.testing.assert_close(leave_one_out(rewards, group_ids), torch.tensor([1.0, -0.5, -0.5, 2.0, -2.0]))
+    # Group 4: 10 * 1 / (10 + 20 + 10) = 0.25. Group 9: (30 - 10) / 40 = 0.5.
+    weighted = length_weighted(rewards, torch.tensor([10, 20, 10, 30, 10]), group_ids)
+    torch.testing.assert_close(weighted, torch.tensor([0.75, -0.25, -0.25, 0.5, -1.5]))
+
+
+def test_against_loops(batch):
+    rewards, lengths, group_ids = batch
+    values, sizes, groups = rewards.numpy(), lengths.numpy(), group_ids.numpy()
+    for divide in (True, False):
+        ours = group_normalized(rewards, group_ids, divide)
+        np.testing.assert_allclose(ours, slow_group_normalized(values, groups, divide), atol=1e-12)
+    np.testing.assert_allclose(leave_one_out(rewards, group_ids), slow_leave_one_out(values, groups), atol=1e-12)
+    ours = length_weighted(rewards, lengths, group_ids)
+    np.testing.assert_allclose(ours, slow_length_weighted(values, sizes, groups), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_group_without_signal_has_no_advantage(name):
+    # 0.1 and 0.7 have no exact float: a mean of them is off by a rounding error, which 1e-6 must not blow up.
+    for value in (0.0, 1.0, 0.1, 0.7, -1e6):
+        rewards = torch.full((7,), value)
+        advantages = ESTIMATORS[name](rewards, torch.zeros(7, dtype=torch.long))
+        assert (advantages == 0).all()
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_constant_added_to_the_rewards_changes_nothing(name, batch):
+    rewards, _, group_ids = batch
+    inside = group_ids != 1000
+    shifted = ESTIMATORS[name](rewards + 3.0, group_ids)
+    torch.testing.assert_close(shifted[inside], ESTIMATORS[name](rewards, group_ids)[inside])
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_scale(name, batch):
+    rewards, _, group_ids = batch
+    inside = group_ids != 1000
+    scaled = ESTIMATORS[name](rewards * 3.0, group_ids)[inside]
+    factor = 1.0 if name == "normalized" else 3.0
+    torch.testing.assert_close(scaled, factor * ESTIMATORS[name](rewards, group_ids)[inside], atol=1e-5, rtol=1e-5)
+
+
+def test_permutation_permutes(batch):
+    rewards, lengths, group_ids = batch
+    order = torch.randperm(len(rewards), generator=torch.Generator().manual_seed(1))
+    for divide in (True, False):
+        permuted = group_normalized(rewards[order], group_ids[order], divide)
+        torch.testing.assert_close(permuted, group_normalized(rewards, group_ids, divide)[order])
+    permuted = length_weighted(rewards[order], lengths[order], group_ids[order])
+    torch.testing.assert_close(permuted, length_weighted(rewards, lengths, group_ids)[order])
+
+
+def test_leave_one_out_is_the_centred_reward_stretched():
+    rewards = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.5])
+    group_ids = torch.zeros(5, dtype=torch.long)
+    centred = group_normalized(rewards, group_ids, divide_by_std=False)
+    torch.testing.assert_close(leave_one_out(rewards, group_ids), 5 / 4 * centred)
+
+
+def test_equal_lengths_give_the_plain_mean(batch):
+    rewards, _, group_ids = batch
+    centred = group_normalized(rewards, group_ids, divide_by_std=False)
+    for length in (17, 0):
+        weighted = length_weighted(rewards, torch.full((len(rewards),), length), group_ids)
+        torch.testing.assert_close(weighted, centred)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_group_of_one_keeps_its_reward(name):
+    advantages = ESTIMATORS[name](torch.tensor([0.5, 2.0, 1.0]), torch.tensor([0, 1, 0]))
+    assert advantages[1].item() == pytest.approx(2.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_integer_rewards_and_an_empty_batch(name):
+    advantages = ESTIMATORS[name](torch.tensor([1, 0]), torch.tensor([3, 3]))
+    assert advantages.dtype == torch.float32 and advantages[0] > 0 > advantages[1]
+    assert ESTIMATORS[name](torch.zeros(0), torch.zeros(0, dtype=torch.long)).shape == (0,)
+
+
+def test_negative_length_is_refused():
+    with pytest.raises(ValueError, match="-1"):
+        length_weighted(torch.ones(2), torch.tensor([3, -1]), torch.tensor([0, 0]))
+
+
+def slow_baseline(returns, mask, proxy, group_ids, weights, lone_tail):
+    baseline = np.zeros_like(returns)
+    size, tokens = returns.shape
+    for i in range(size):
+        for t in range(tokens):
+            if not mask[i, t]:
+                continue
+            alive = [j for j in range(size) if group_ids[j] == group_ids[i] and mask[j, t]]
+            if len(alive) == 1:
+                baseline[i, t] = returns[i, t] if lone_tail == "zero" else 0.0
+                continue
+            above, below = 0.0, 0.0
+            for j in alive:
+                energy = sum(mask[j, s] * proxy[j, s] * weights[j, s] ** 2 for s in range(t + 1))
+                above += energy * returns[j, t]
+                below += energy
+            baseline[i, t] = above / (below + 1e-8)
+    return baseline
+
+
+@pytest.fixture
+def responses():
+    rng = np.random.default_rng(0)
+    lengths = [6, 4, 5, 2, 6, 3, 0]
+    mask = np.arange(6)[None, :] < np.array(lengths)[:, None]
+    mask[0, 2] = False  # tool output in the middle of a response
+    group_ids = np.array([3, 3, 3, 8, 8, 5, 3])
+    return rng.normal(size=(7, 6)), mask, rng.random((7, 6)), group_ids, rng.random((7, 6)) * 2
+
+
+def test_the_optimal_baseline_by_hand():
+    returns = torch.tensor([[1.0, 1.0, 1.0], [-1.0, -1.0, 0.0]])
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
+    proxy = torch.tensor([[0.25, 0.5, 0.5], [0.75, 0.5, 9.0]])
+    group_ids = torch.tensor([0, 0])
+    # t=0: W = (0.25, 0.75): (0.25 - 0.75) / 1 = -0.5. t=1: W = (0.75, 1.25): (0.75 - 1.25) / 2 = -0.25.
+    # t=2: only the first is alive: its return 1 under "zero" (advantage 0), 0 under "return" (advantage 1).
+    zero = optimal_token_baseline(returns, mask, proxy, group_ids)
+    torch.testing.assert_close(zero, torch.tensor([[-0.5, -0.25, 1.0], [-0.5, -0.25, 0.0]]))
+    full = optimal_token_baseline(returns, mask, proxy, group_ids, lone_tail="return")
+    torch.testing.assert_close(full, torch.tensor([[-0.5, -0.25, 0.0], [-0.5, -0.25, 0.0]]))
+    # Weight 2 on the first response quadruples its energy at t=0: (1 - 0.75) / 1.75.
+    weights = torch.tensor([[2.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
+    weighted = optimal_token_baseline(returns, mask, proxy, group_ids, weights)
+    assert weighted[0, 0].item() == pytest.approx(0.25 / 1.75)
+
+
+@pytest.mark.parametrize("lone_tail", ["zero", "return"])
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_the_optimal_baseline_against_loops(lone_tail, is_weighted, responses):
+    returns, mask, proxy, group_ids, weights = responses
+    ours = optimal_token_baseline(
+        torch.tensor(returns),
+        torch.tensor(mask),
+        torch.tensor(proxy),
+        torch.tensor(group_ids),
+        torch.tensor(weights) if is_weighted else None,
+        lone_tail,
+    )
+    used = weights if is_weighted else np.ones_like(weights)
+    np.testing.assert_allclose(ours, slow_baseline(returns, mask, proxy, group_ids, used, lone_tail), atol=1e-12)
+
+
+def test_padding_and_order_change_nothing(responses):
+    returns, mask, proxy, group_ids, _ = (torch.tensor(array) for array in responses)
+    baseline = optimal_token_baseline(returns, mask, proxy, group_ids)
+    dirty = [torch.where(mask, tensor, math.nan) for tensor in (returns, proxy)]
+    torch.testing.assert_close(optimal_token_baseline(dirty[0], mask, dirty[1], group_ids), baseline)
+    order = torch.tensor([4, 2, 6, 0, 5, 3, 1])
+    permuted = optimal_token_baseline(returns[order], mask[order], proxy[order], group_ids[order])
+    torch.testing.assert_close(permuted, baseline[order])
+
+
+def test_a_constant_added_to_the_returns_moves_the_baseline_with_it(responses):
+    returns, mask, proxy, group_ids, _ = (torch.tensor(array) for array in responses)
+    baseline = optimal_token_baseline(returns, mask, proxy, group_ids)
+    shifted = optimal_token_baseline(returns + 5.0, mask, proxy, group_ids)
+    torch.testing.assert_close(shifted[mask], baseline[mask] + 5.0, atol=1e-5, rtol=0)
+    scaled = optimal_token_baseline(returns, mask, 4.0 * proxy, group_ids)
+    torch.testing.assert_close(scaled, baseline, atol=1e-6, rtol=1e-6)
+
+
+def test_a_group_without_signal_has_no_optimal_advantage():
+    returns = torch.full((4, 5), 0.7)
+    proxy = torch.rand(4, 5, generator=torch.Generator().manual_seed(0)) + 0.1
+    mask = torch.arange(5)[None] < torch.tensor([5, 4, 4, 2])[:, None]
+    baseline = optimal_token_baseline(returns, mask, proxy, torch.zeros(4, dtype=torch.long))
+    torch.testing.assert_close((returns - baseline)[mask], torch.zeros(15), atol=1e-6, rtol=0)
+
+
+def test_it_minimises_the_weighted_square_of_the_advantage(responses):
+    returns, _, proxy, _, _ = (torch.tensor(array) for array in responses)
+    mask, group_ids = torch.ones(7, 6), torch.zeros(7, dtype=torch.long)
+    baseline = optimal_token_baseline(returns, mask, proxy, group_ids)
+    energy = proxy.cumsum(-1)
+
+    def power(candidate):
+        return (energy * (returns - candidate).square()).sum(0)
+
+    for step in (-0.01, 0.01):
+        assert (power(baseline + step) > power(baseline)).all()
+
+
+def test_group_of_one_and_a_group_that_is_sure_of_itself():
+    returns, mask, one = torch.tensor([[2.0, 1.0]]), torch.ones(1, 2), torch.tensor([0])
+    assert torch.equal(optimal_token_baseline(returns, mask, torch.ones(1, 2), one), returns)
+    assert (optimal_token_baseline(returns, mask, torch.ones(1, 2), one, lone_tail="return") == 0).all()
+    pair = optimal_token_baseline(returns.repeat(2, 1), torch.ones(2, 2), torch.zeros(2, 2), torch.tensor([0, 0]))
+    assert (pair == 0).all()
+    with pytest.raises(ValueError, match="lone_tail"):
+        optimal_token_baseline(returns, mask, mask, one, lone_tail="none")
+
+
+def test_proxy_is_the_squared_norm_of_the_logit_gradient():
+    # Two tokens with p = 0.75 and 0.25, the first sampled: 1 - 1.5 + (0.5625 + 0.0625) = 0.125 = 0.25^2 + 0.25^2.
+    by_hand = logit_gradient_proxy(torch.tensor([[math.log(0.75)]]), torch.tensor([[0.625]]))
+    assert by_hand.item() == pytest.approx(0.125)
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 4, 11, generator=generator, dtype=torch.float64, requires_grad=True)
+    ids = torch.randint(11, (3, 4), generator=generator)
+    logprobs = logits.log_softmax(-1)
+    chosen = logprobs.gather(-1, ids[..., None])[..., 0]
+    (gradient,) = torch.autograd.grad(chosen.sum(), logits, retain_graph=True)
+    proxy = logit_gradient_proxy(chosen, logprobs.exp().square().sum(-1))
+    torch.testing.assert_close(proxy, gradient.square().sum(-1))
+    assert not proxy.requires_grad
+    every, squares = logprobs.reshape(12, 11), logprobs.exp().square().sum(-1, keepdim=True)
+    expected = (every.exp() * logit_gradient_proxy(every, squares.reshape(12, 1).expand(12, 11))).sum(-1)
+    torch.testing.assert_close(expected, 1 - squares.reshape(12))  # E_a[s2] = 1 - sum p^2
+
+
+def test_proxy_of_a_certain_token_is_not_negative():
+    assert logit_gradient_proxy(torch.zeros(1, 1), torch.tensor([[1 - 1e-7]])).item() == 0.0
