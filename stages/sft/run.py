@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stages.algorithms.token_statistics import TokenStatistics
 from stages.engines.policies.language_model import language_model
-from stages.engines.policies.packing import ResponseBatch, TokenSequence, groups_of_rank, pack
+from stages.engines.policies.packing import ResponseBatch, TokenSequence, groups_by_rank, pack
 from stages.engines.policies.tokenizers import encode_prompt, encode_response, load_tokenizer
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
@@ -150,7 +150,7 @@ def micro_batches(
     sequences: Sequence[TokenSequence], max_tokens: int, row_tokens: int, trainer: Trainer
 ) -> list[ResponseBatch]:
     """This rank's packed micro-batches of `sequences`."""
-    mine = groups_of_rank([sequence.tokens for sequence in sequences], max_tokens, trainer)
+    mine = groups_by_rank([sequence.tokens for sequence in sequences], max_tokens, trainer)[trainer.rank]
     nothing = TokenSequence(sequences[0].prompt, [])
     return [
         pack([sequences[index] for index in group] or [nothing], row_tokens=min(row_tokens, max_tokens))

@@ -17,7 +17,7 @@ from stages.rl_round.rollouts.group_drawing import verdict_reward
 from stages.rl_round.rollouts.records import Batch, Group, Rollout
 from stages.rl_round.task import RoundContext
 from stages.rl_round.update.policy_update import prepare_samples, summarise, update_policy
-from stages.rl_round.update.training_samples import TrainingSamples, own_groups
+from stages.rl_round.update.training_samples import TrainingSamples, scatter_batch
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,11 @@ def train_step(context: RoundContext, step: int, batch: Batch | None) -> Trained
     FloatingPointError, with what is needed to look into it, when the loss is not finite.
     """
     params, trainer, tokens = context.params, context.trainer, context.micro_batch_tokens
-    seed = context.seed, context.name, step
-    groups, newest_version = own_groups(batch, params, tokens, trainer, *seed)
+    groups, plan = scatter_batch(batch, params, tokens, trainer, context.seed, context.name, step)
     with _explain_nonfinite_loss(context, step, groups):
-        samples = prepare_samples(groups, params, newest_version, tokens, trainer, context.reference, seed)
+        samples = prepare_samples(groups, plan, params, trainer, context.reference)
         warm_up = min(1.0, (step + 1) / max(1, context.round.warmup_steps))
-        updates = update_policy(samples, params, tokens, warm_up, trainer, *seed)
+        updates = update_policy(samples, plan, params, warm_up, trainer)
     row = {"step": step + 1} | (summarise(updates) if updates else {})
     if batch is not None:
         row |= step_metrics(batch, samples, params)

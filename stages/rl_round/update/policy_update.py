@@ -15,63 +15,45 @@ import torch
 from torch import Tensor
 
 from stages.algorithms.policy_losses import error_bounds
-from stages.engines.policies.packing import ResponseBatch, pack, split_by_tokens
+from stages.engines.policies.packing import ResponseBatch, pack
 from stages.engines.trainers.protocol import Diagnostics, Trainer, Update, add_diagnostics
 from stages.rl_round.methods import OptimalTokenBaseline
 from stages.rl_round.params import RlParams
 from stages.rl_round.rollouts.records import Group
 from stages.rl_round.update.advantages import with_advantages
 from stages.rl_round.update.losses import OVER_TOKENS, effective_sample_fraction, policy_loss, rates_by_staleness
-from stages.rl_round.update.training_samples import (
-    TrainingSamples,
-    groups_by_rank,
-    make_micro_batches,
-    minibatch_orders,
-    training_samples,
-)
+from stages.rl_round.update.training_samples import StepPlan, TrainingSamples, make_micro_batches, training_samples
 
 
 def prepare_samples(
-    groups: Sequence[Group],
-    params: RlParams,
-    newest_version: int | None,
-    micro_batch_tokens: int,
-    trainer: Trainer,
-    reference: Reference | None = None,
-    seed_parts: Sequence[int | str] = (),
+    groups: Sequence[Group], plan: StepPlan, params: RlParams, trainer: Trainer, reference: Reference | None = None
 ) -> TrainingSamples:
     """The decided rollouts of `groups` with all that the loss needs; collective. `reference` for `reference_kl`.
 
-    Empty when no rollout is decided. On several ranks `seed_parts` are those of `update_policy`: a rank looks at the
-    samples that it will train on.
+    Empty when no rollout is decided.
     """
-    samples = training_samples(groups, params, newest_version)
+    samples = training_samples(groups, params, plan.newest_version)
     if not len(samples):
         return samples
     if params.proximal == "recompute":
-        samples = with_proximal_statistics(samples, params, micro_batch_tokens, trainer, *seed_parts)
+        samples = with_proximal_statistics(samples, plan, params, trainer)
     if reference is not None:
-        samples = with_reference_logprobs(samples, params, micro_batch_tokens, trainer, reference, *seed_parts)
+        samples = with_reference_logprobs(samples, plan, params, trainer, reference)
     return with_advantages(samples, params)
 
 
 def update_policy(
-    samples: TrainingSamples,
-    params: RlParams,
-    micro_batch_tokens: int,
-    learning_rate_scale: float,
-    trainer: Trainer,
-    *seed_parts: int | str,
+    samples: TrainingSamples, plan: StepPlan, params: RlParams, learning_rate_scale: float, trainer: Trainer
 ) -> list[Update]:
-    """One pass over `samples` in `params.minibatches` optimizer updates, in an order that the seed decides.
+    """One pass over `samples` in the plan's optimizer updates.
 
     No update where there is no sample. FloatingPointError when a loss or gradient is not finite; that update leaves
     weights and optimizer as they were.
     """
     updates = []
-    for order in minibatch_orders(len(samples), params.minibatches, *seed_parts):
-        minibatch = samples.select(order)
-        batches = make_micro_batches(minibatch, params, micro_batch_tokens, trainer)
+    for planned in plan.updates:
+        minibatch = samples.select(planned.samples)
+        batches = make_micro_batches(minibatch, planned.micro_batches[trainer.rank], params)
         update = trainer.update(batches, policy_loss(minibatch, params), learning_rate_scale)
         updates.append(_finished(update, len(minibatch), params.max_response_tokens))
     return updates
@@ -132,11 +114,11 @@ class Reference(Protocol):
 
 
 def with_proximal_statistics(
-    samples: TrainingSamples, params: RlParams, micro_batch_tokens: int, trainer: Trainer, *seed_parts: int | str
+    samples: TrainingSamples, plan: StepPlan, params: RlParams, trainer: Trainer
 ) -> TrainingSamples:
     """The samples with log-probs of the trainer's present weights; collective.
 
-    On several ranks those of the samples that this rank trains on, where `seed_parts` are those of `update_policy`.
+    On several ranks those of the samples that this rank trains on.
     Also with sums of squared probabilities where the estimator is the optimal token baseline.
     """
     needs_squares = isinstance(params.advantage, OptimalTokenBaseline)
@@ -145,49 +127,34 @@ def with_proximal_statistics(
         found = trainer.evaluate(batch)
         return [found.logprobs.cpu(), *([found.sum_squared_probs.cpu()] if needs_squares else [])]
 
-    logprobs, *squares = _of_all(
-        samples, params, params.log_threshold, micro_batch_tokens, trainer, statistics, *seed_parts
-    )
+    logprobs, *squares = _of_all(samples, plan, params, params.log_threshold, trainer, statistics)
     return replace(samples, proximal_logprobs=logprobs, sum_squared_probs=squares[0] if squares else None)
 
 
 def with_reference_logprobs(
-    samples: TrainingSamples,
-    params: RlParams,
-    micro_batch_tokens: int,
-    trainer: Trainer,
-    reference: Reference,
-    *seed_parts: int | str,
+    samples: TrainingSamples, plan: StepPlan, params: RlParams, trainer: Trainer, reference: Reference
 ) -> TrainingSamples:
     """The samples with the reference's log-probs; collective, and on several ranks as `with_proximal_statistics`.
 
     Over the whole vocabulary also when the policy's is pruned: what the reference would say must not depend on how
     sharp it is.
     """
-    (logprobs,) = _of_all(
-        samples, params, None, micro_batch_tokens, trainer, lambda batch: [reference.logprobs(batch)], *seed_parts
-    )
+    (logprobs,) = _of_all(samples, plan, params, None, trainer, lambda batch: [reference.logprobs(batch)])
     return replace(samples, reference_logprobs=logprobs)
 
 
 def _of_all(
     samples: TrainingSamples,
+    plan: StepPlan,
     params: RlParams,
     log_threshold: float | None,
-    micro_batch_tokens: int,
     trainer: Trainer,
     statistics: Callable[[ResponseBatch], list[Tensor]],
-    *seed_parts: int | str,
 ) -> list[Tensor]:
     """What `statistics` gives, [responses, tokens] each; of the other ranks' samples only where a baseline asks."""
     sequences = samples.sequences
-    lengths = [sequence.tokens for sequence in sequences]
-    if trainer.world_size == 1:
-        groups = split_by_tokens(lengths, micro_batch_tokens)
-    else:
-        groups = groups_by_rank(lengths, params.minibatches, micro_batch_tokens, trainer, *seed_parts)[trainer.rank]
     found: list[tuple[list[int], list[Tensor]]] = []
-    for indices in groups:
+    for indices in plan.forward_passes[trainer.rank]:
         # An empty share goes through the model too: ranks take part in the same collectives.
         batch = trainer.model.filler
         if indices:

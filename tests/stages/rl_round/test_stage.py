@@ -14,7 +14,7 @@ from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
 from stages.foundations.tables import PROBLEM, ROLLOUT, read_table, write_table
-from stages.rl_round.loop import training_step
+from stages.rl_round.loop import synchronous, training_step
 from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.rollouts import dynamic_sampling
 from tests.fakes.forks import killed_at_first_checkpoint
@@ -286,14 +286,14 @@ def swap_steps(pieces):
 
 
 def kill_after_three_steps(monkeypatch):
-    update = training_step.update_policy
+    train = synchronous.train_step
 
-    def killed(samples, params, tokens, scale, trainer, *seed_parts):
-        if seed_parts[-1] == 3:  # checkpoints lie behind steps 2 and 4
+    def killed(context, step, batch):
+        if step == 3:  # checkpoints lie behind steps 2 and 4
             raise KeyboardInterrupt
-        return update(samples, params, tokens, scale, trainer, *seed_parts)
+        return train(context, step, batch)
 
-    monkeypatch.setattr(training_step, "update_policy", killed)
+    monkeypatch.setattr(synchronous, "train_step", killed)
 
 
 def flip_bit(name, pieces):
@@ -355,9 +355,9 @@ def test_a_loss_that_is_not_finite_names_step_problems_and_checkpoint(taught, tm
     """The third step meets a reward of NaN; one checkpoint lies behind it."""
     prepare = training_step.prepare_samples
 
-    def poisoned(groups, params, version, *others):
-        samples = prepare(groups, params, version, *others)
-        if version == 2:
+    def poisoned(groups, plan, *others):
+        samples = prepare(groups, plan, *others)
+        if plan.newest_version == 2:
             samples.advantages[0] = float("nan")
         return samples
 
