@@ -22,14 +22,14 @@ from stages.engines.trainers.params import TrainerParams
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.params import PromptParams, load_section
+from stages.rl_round.drawing import ProblemDraw, draw_groups
 from stages.rl_round.loop.training_step import step_metrics
 from stages.rl_round.loop.weight_sync import WeightSyncCheck
 from stages.rl_round.methods import NoDynamicSampling
 from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts.group_drawing import ProblemDraw, draw_groups
-from stages.rl_round.rollouts.records import Batch, Problem
-from stages.rl_round.update.policy_update import prepare_samples, summarise, update_policy
-from stages.rl_round.update.training_samples import scatter_batch
+from stages.rl_round.records import Batch, Problem
+from stages.rl_round.samples import scatter_batch
+from stages.rl_round.update import prepare_samples, summarise, update_policy
 
 CPU = {"device": "cpu", "dtype": "float32"}
 

@@ -16,7 +16,6 @@ from stages.foundations.files import dvc_md5
 from stages.foundations.tables import PROBLEM, ROLLOUT, read_table, write_table
 from stages.rl_round.loop import synchronous, training_step
 from stages.rl_round.loop.round_log import RolloutLog
-from stages.rl_round.rollouts import dynamic_sampling
 from tests.fakes.forks import killed_at_first_checkpoint
 from tests.fakes.taught_policy import rl_flags, write_params
 from tests.stages.rl_round.params.test_rl import MODEL
@@ -251,7 +250,7 @@ def test_a_round_goes_on_from_its_checkpoint(choice, taught, tmp_path, monkeypat
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         kill_after_three_steps(patch)
         main(rl_flags(taught, params, tmp_path / "resumed"))
-    monkeypatch.setattr(dynamic_sampling, "_count", None)  # pass rates are not sampled again
+    monkeypatch.setattr("stages.rl_round.drawing._count", None)  # pass rates are not sampled again
     main(rl_flags(taught, params, tmp_path / "resumed"))
     for name in ("rl_1", "rl_1.parquet", "schedules/rl_1", "rl_1.csv", "rl_1.json"):
         assert dvc_md5(tmp_path / "undisturbed" / name) == dvc_md5(tmp_path / "resumed" / name), name

@@ -8,10 +8,10 @@ import torch
 from stages.engines.policies.language_model import language_model
 from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
+from stages.rl_round.losses import rates_by_staleness, shares_by_staleness
 from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts.records import Group
-from stages.rl_round.update.losses import rates_by_staleness, shares_by_staleness
-from stages.rl_round.update.policy_update import summarise, update_policy
+from stages.rl_round.records import Group
+from stages.rl_round.update import summarise, update_policy
 from tests.fakes.step_plans import prepare
 from tests.fakes.taught_policy import PARAMS
 from tests.fakes.tiny_policy import write_tiny_policy

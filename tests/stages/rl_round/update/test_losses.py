@@ -13,10 +13,10 @@ from stages.engines.policies.language_model import ReferencePolicy, language_mod
 from stages.engines.samplers.protocol import FullSample, Sample, StopReason
 from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
+from stages.rl_round.losses import logprob_gap, policy_loss
 from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts.records import Group, Rollout
-from stages.rl_round.update.losses import logprob_gap, policy_loss
-from stages.rl_round.update.policy_update import summarise, update_policy
+from stages.rl_round.records import Group, Rollout
+from stages.rl_round.update import summarise, update_policy
 from tests.fakes.step_plans import micro_batches, places_of, prepare
 from tests.fakes.taught_policy import PARAMS
 from tests.fakes.tiny_policy import write_tiny_policy

@@ -10,13 +10,12 @@ from stages.engines.policies.language_model import language_model
 from stages.engines.samplers.protocol import Sample, StopReason
 from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
+from stages.rl_round.drawing import make_rollout
+from stages.rl_round.losses import OVER_TOKENS, policy_loss
 from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts.group_drawing import make_rollout
-from stages.rl_round.rollouts.records import Group, Rollout
-from stages.rl_round.update.advantages import with_advantages
-from stages.rl_round.update.losses import OVER_TOKENS, policy_loss
-from stages.rl_round.update.policy_update import summarise, update_policy, with_proximal_statistics
-from stages.rl_round.update.training_samples import training_samples
+from stages.rl_round.records import Group, Rollout
+from stages.rl_round.samples import training_samples
+from stages.rl_round.update import summarise, update_policy, with_advantages, with_proximal_statistics
 from tests.fakes.host_waits import HostWaits
 from tests.fakes.step_plans import micro_batches, plan_of
 from tests.fakes.taught_policy import PARAMS

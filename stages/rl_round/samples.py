@@ -22,7 +22,7 @@ from stages.engines.trainers.protocol import Trainer
 from stages.foundations.seeds import permutation
 from stages.rl_round.methods import OptimalTokenBaseline, SynchronousLoop
 from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts.records import Batch, Group, Rollout, to_columns, to_groups
+from stages.rl_round.records import Batch, Group, Rollout, pack_groups, unpack_groups
 
 NO_RESPONSE = Sample([], [], StopReason.MAX_TOKENS, policy_version=0)
 NO_DISTRIBUTIONS = torch.zeros(0, 0)
@@ -120,6 +120,7 @@ def training_samples(groups: Sequence[Group], params: RlParams, newest_version: 
         rollouts=rollouts,
         group_ids=torch.tensor([number for _, _, number in chosen], dtype=torch.long),
         is_kept=~truncated if params.overlong_filtering else torch.ones_like(truncated),
+        # Equal, not merely recent: the gap between sampler and trainer is measured on what one version has drawn.
         is_fresh=torch.tensor(
             [rollout.sample.policy_version == newest_version for rollout in rollouts], dtype=torch.bool
         ),
@@ -226,8 +227,8 @@ def scatter_batch(
     Rank 0 has all of every group.
     """
     if batch is None:
-        columns, plan = trainer.scatter(None)
-        return to_groups(columns), plan
+        packed, plan = trainer.scatter(None)
+        return unpack_groups(packed), plan
     rollouts = [(group, rollout) for group in batch.groups for rollout in group.rollouts]
     decided = [place for place, (_, rollout) in enumerate(rollouts) if rollout.is_decided]
     lengths = [len(rollouts[place][0].prompt) + len(rollouts[place][1].sample.token_ids) for place in decided]
@@ -237,5 +238,5 @@ def scatter_batch(
         if isinstance(params.advantage, OptimalTokenBaseline):  # compares the tokens of a group with each other
             held = [set(range(len(rollouts)))] * trainer.world_size
         of_ranks = [[place in own for place in range(len(rollouts))] for own in held]
-        trainer.scatter([(to_columns(batch.groups, own, with_texts=False), plan) for own in of_ranks])
+        trainer.scatter([(pack_groups(batch.groups, own, with_texts=False), plan) for own in of_ranks])
     return batch.groups, plan
