@@ -24,9 +24,9 @@ from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
 from stages.foundations.params import PlainPrompt, PromptParams, format_problem, load_section
+from stages.rl_round.drawing import make_rollout
 from stages.rl_round.methods import GroupNormalized
 from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts.group_drawing import make_rollout
 
 COLOCATED = {
     "use_vllm": True,

@@ -14,6 +14,7 @@ from stages.foundations.params import chosen
 from stages.foundations.tables import PROBLEM, read_table, require_rows
 from stages.observe.quick_imports import quick_imports
 from stages.observe.tracking import track
+from stages.rl_round.drawing import slice_problems
 from stages.rl_round.methods import AsynchronousLoop, ReplayLoop, SynchronousLoop
 from stages.rl_round.params import (
     RlParams,
@@ -22,10 +23,9 @@ from stages.rl_round.params import (
     reward_contradictions,
     sampler_contradictions,
 )
-from stages.rl_round.rollouts.dynamic_sampling import slice_problems
-from stages.rl_round.rollouts.records import Problem
+from stages.rl_round.records import Problem
+from stages.rl_round.round import Round
 from stages.rl_round.schedule import find_rollouts, find_schedule
-from stages.rl_round.task import RoundTask
 
 BYTES_OF_A_LOGPROB = 4
 """Samplers keep whole distributions in float32."""
@@ -34,34 +34,48 @@ BYTES_OF_A_LOGPROB = 4
 def main(job: Job) -> None:
     """Reads the inputs, runs the round and writes the outputs, metrics last."""
     paths = job.paths
-    this_round: RoundParams = job.sections["rl_rounds"]
-    params = this_round.of(job.sections["rl"])
+    settings: RoundParams = job.sections["rl_rounds"]
+    params = settings.of(job.sections["rl"])
     sections = {name: job.sections[name] for name in ("trainer", "sampler", "verifier", "prompt")}
     _refuse_contradictions(paths, params, sections)
-    settings = {"rl": params.model_dump(), "round": this_round.model_dump()}
-    settings |= {name: section.model_dump() for name, section in sections.items()}
+    shown = {"rl": params, "round": settings, **sections}
     inputs = {"policy": paths.policy, "problems": paths.problems, **_recorded(job, params)}
     tokenizer = load_tokenizer(paths.policy)
-    problems = _problems_of_round(job, params, this_round, tokenizer)
+    problems = _problems_of_round(job, params, settings, tokenizer)
     _refuse_large_distributions(params, len(tokenizer))
-    attempt = job.attempt(settings, inputs, policy=job.item, round=job.item)
+    shown = {name: section.model_dump() for name, section in shown.items()}
+    attempt = job.attempt(shown, inputs, policy=job.item, round=job.item)
     with track(attempt) as run:
-        task = RoundTask(paths, params, this_round, job.item, job.seed, sections, problems, tokenizer, attempt, run)
+        this_round = Round(
+            name=job.item,
+            seed=job.seed,
+            params=params,
+            settings=settings,
+            trainer_params=sections["trainer"],
+            sampler_params=sections["sampler"],
+            verifier_params=sections["verifier"],
+            prompt=sections["prompt"],
+            paths=paths,
+            attempt=attempt,
+            problems=problems,
+            tokenizer=tokenizer,
+            run=run,
+        )
         match chosen("rl.loop", params.loop):
             case SynchronousLoop():
                 with quick_imports():
                     from stages.rl_round.loop.in_process import run_in_process
 
-                run_in_process(task)
+                run_in_process(this_round)
             case ReplayLoop():
                 with quick_imports():
                     from stages.rl_round.loop.in_process import run_in_process
 
-                run_in_process(task)
+                run_in_process(this_round)
             case AsynchronousLoop() as loop:
                 from stages.rl_round.asynchronous.round import run_asynchronous_round
 
-                run_asynchronous_round(task, loop)
+                run_asynchronous_round(this_round, loop)
 
 
 def _recorded(job: Job, params: RlParams) -> dict[str, Path]:
@@ -103,19 +117,19 @@ def _refuse_large_distributions(params: RlParams, vocabulary: int) -> None:
         )
 
 
-def _problems_of_round(job: Job, params: RlParams, this_round: RoundParams, tokenizer) -> list[Problem]:
+def _problems_of_round(job: Job, params: RlParams, settings: RoundParams, tokenizer) -> list[Problem]:
     """This round's slice of the problem table. UserError when it cannot fill a step."""
     path, prompt = job.paths.problems, job.sections["prompt"]
     frame = require_rows(read_table(path, PROBLEM), path, "loosen the rules of curate or filter_web")
-    if this_round.sources is not None:
-        frame = frame[frame["source"].isin(this_round.sources)]
+    if settings.sources is not None:
+        frame = frame[frame["source"].isin(settings.sources)]
     problems = [
         Problem(row["problem_id"], encode_prompt(tokenizer, prompt, row["problem"]), row["answer"])
         for row in frame.to_dict("records")
     ]
-    problems = slice_problems(problems, this_round.problem_slice, job.seed)
+    problems = slice_problems(problems, settings.problem_slice, job.seed)
     if len(problems) < params.problems_per_step:
-        named = "" if this_round.sources is None else f" of {', '.join(this_round.sources)}"
+        named = "" if settings.sources is None else f" of {', '.join(settings.sources)}"
         raise UserError(
             f"rl_rounds.{job.item}.problem_slice holds {len(problems)} problems{named}, fewer "
             f"than rl.problems_per_step {params.problems_per_step}: use fewer slices or collect more problems"

@@ -14,7 +14,7 @@ from typing import Any
 
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_text_atomically
-from stages.rl_round.rollouts.records import Batch, Group
+from stages.rl_round.records import Batch, Group
 
 FORMAT = 1
 FILE = "schedule.jsonl"

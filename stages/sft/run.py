@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stages.algorithms.token_statistics import TokenStatistics
 from stages.engines.policies.language_model import language_model
-from stages.engines.policies.packing import ResponseBatch, TokenSequence, groups_of_rank, pack
+from stages.engines.policies.packing import ResponseBatch, TokenSequence, groups_by_rank, pack
 from stages.engines.policies.tokenizers import encode_prompt, encode_response, load_tokenizer
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
@@ -139,7 +139,7 @@ def micro_batches(
     sequences: Sequence[TokenSequence], max_tokens: int, row_tokens: int, trainer: Trainer
 ) -> list[ResponseBatch]:
     """This rank's packed micro-batches of `sequences`."""
-    mine = groups_of_rank([sequence.tokens for sequence in sequences], max_tokens, trainer)
+    mine = groups_by_rank([sequence.tokens for sequence in sequences], max_tokens, trainer)[trainer.rank]
     # A rank without a share takes part in the pass with no response token.
     nothing = TokenSequence(sequences[0].prompt, [])
     return [

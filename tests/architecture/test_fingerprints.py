@@ -95,7 +95,7 @@ def test_what_a_stage_does_not_compute_with_leaves_its_fingerprint(project, memo
         "engines/trainers/deepspeed_trainer.py",
         "engines/samplers/vllm_sampler.py",
         "engines/verifier/model_judge.py",
-        "rl_round/rollouts/judging.py",
+        "rl_round/judging.py",
         "engines/distributed/ray_session.py",
     ):
         edit(project, memory, f"stages/{place}", ":\n    ", ":\n    1 + 1\n    ")

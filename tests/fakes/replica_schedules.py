@@ -15,7 +15,7 @@ from stages.engines.replicas.replica import Orders, Report
 from stages.engines.samplers.protocol import Begun, Load, Sample, StopReason, Trajectory
 from stages.rl_round.asynchronous.coordinator import Coordinator, StepBatch
 from stages.rl_round.asynchronous.journal import Record, record_from_json, record_to_json
-from stages.rl_round.rollouts.group_drawing import make_rollout
+from stages.rl_round.drawing import make_rollout
 
 
 def token(name: tuple[int, int], version: int, position: int) -> int:
@@ -121,7 +121,7 @@ class Schedule:
                     self.trained.append(training)
                     self.published = [*self.published, training.step + 1][-self.keep :]
                     training = None
-            self.coordinator.buffer.check_conservation()
+            self.coordinator.check_conservation()
 
     def _repeats(self) -> bool:
         """The trainer of a hub that was killed first repeats the steps behind its checkpoint."""

@@ -11,8 +11,9 @@ import pytest
 from stages.foundations.errors import UserError
 from stages.foundations.metrics import write_curves
 from stages.report.timelines import COLUMNS, MOST_ROWS, picture, read_timeline, shown_processes
-from stages.rl_round.asynchronous.staleness import Faults, Repacked, counted_metrics, staleness_metrics
+from stages.rl_round.asynchronous.hub import counted_metrics, staleness_metrics
 from stages.rl_round.asynchronous.timeline import BATCH_TAKEN, FAULT, PUBLISHED, Timeline
+from stages.rl_round.asynchronous.trajectory_pool import Faults, Repacked
 from tests.stages.test_report import Reader, make_page, run
 
 __all__ = ["run"]

@@ -20,7 +20,7 @@ from stages.filter_web.agreement import keep_agreeing
 from stages.filter_web.params import PolicyAgreement
 from stages.foundations.job import attempt_at
 from stages.foundations.tables import PROBLEM, ROLLOUT, Funnel, read_table
-from stages.rl_round.loop import training_step
+from stages.rl_round.loop import synchronous
 from tests.fakes.forks import on_ranks
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
 from tests.stages.rl_round.test_stage import EVERYTHING, curve
@@ -111,14 +111,14 @@ def rounds(taught, tmp_path_factory):
     def on_two() -> None:
         draw("several")
         run("everything", "several", {"trainer": ZERO})
-        update = training_step.update_policy
+        train = synchronous.train_step
 
-        def stopped(samples, params, tokens, scale, trainer, *seed_parts):
-            if seed_parts[-1] == 2:
+        def stopped(context, step, batch):
+            if step == 2:
                 raise KeyboardInterrupt
-            return update(samples, params, tokens, scale, trainer, *seed_parts)
+            return train(context, step, batch)
 
-        training_step.update_policy = stopped
+        synchronous.train_step = stopped
         with pytest.raises(KeyboardInterrupt):
             run("plain", "several", {"trainer": ZERO})
 

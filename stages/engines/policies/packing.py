@@ -182,15 +182,15 @@ ROUNDING = 1 + 1e-9
 """Float sums of equal costs differ in their last digits: a sequence that fills a share exactly must still fit."""
 
 
-def groups_of_rank(lengths: Sequence[int], max_tokens: int, trainer: Trainer) -> list[list[int]]:
-    """Indices of the sequences in each of this rank's micro-batches, some of which may be empty.
+def groups_by_rank(lengths: Sequence[int], max_tokens: int, trainer: Trainer) -> list[list[list[int]]]:
+    """Indices of the sequences in each rank's micro-batches, some of which may be empty.
 
     Every rank gets the same number of them, and none holds more than `max_tokens` unless it is one sequence.
     """
     if trainer.world_size == 1:
-        return split_by_tokens(lengths, max_tokens)
+        return [split_by_tokens(lengths, max_tokens)]
     passes = balanced_passes(lengths, max_tokens, trainer.world_size, trainer.model.pair_cost)
-    return [groups[trainer.rank] for groups in passes]
+    return [list(of_rank) for of_rank in zip(*passes, strict=True)]
 
 
 def balanced_passes(lengths: Sequence[int], max_tokens: int, ranks: int, pair_cost: float) -> list[list[list[int]]]:

@@ -112,8 +112,8 @@ class Replica:
         try:
             probe = Probe.from_metadata(metadata)
             gap = self._probe.gap(probe, self.sampler) if probe else None
-        except ProbeError as error:
-            return None, f"version {version} does not pass its probe: {error}", None
+        except SyncError as error:
+            return None, str(error), None
         self.version = version
         return version, None, gap
 
@@ -260,18 +260,20 @@ class Report:
 KEY = "probe"
 """In the manifest's metadata."""
 SMALLEST_CHANGE = 1e-6
-"""Change of the published log-probs below which a replica that did not change at all is not suspicious."""
+"""Change of the trainer's log-probs below which a sampler that did not change at all is not suspicious."""
 
 
 class AnswersLogprobs(Protocol):
     """The part of a sampler that the probe asks."""
 
+    policy_version: int
+
     def logprobs(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[list[float]]:
         """See `stages.engines.samplers.protocol.Sampler`."""
 
 
-class ProbeError(RuntimeError):
-    """The replica does not hold the weights that were published."""
+class SyncError(RuntimeError):
+    """Sampler and trainer hold different weights."""
 
 
 @dataclass(frozen=True)
@@ -296,14 +298,21 @@ class Probe:
 
 
 class ProbeCheck:
-    """Asks the sampler after each pull and remembers what both sides said last."""
+    """Asks a sampler after each sync and remembers what both sides said last.
+
+    A sampler with stale weights, or with one stale tensor (a tied head that was packed before), answers as fluently as
+    a fresh one: only this comparison sees it.
+    """
 
     def __init__(self) -> None:
         self._published: list[float] = []
         self._answered: list[float] = []
 
     def gap(self, probe: Probe, sampler: AnswersLogprobs) -> float:
-        """The largest gap of a token's log-prob; ProbeError when it is too large or the sampler stood still."""
+        """The largest gap of a token's log-prob; SyncError when it is too large or the sampler stood still.
+
+        Without a bound the gap is only measured: a sampler that differs on purpose may well stand still.
+        """
         answered = [value for row in sampler.logprobs(probe.prompts, probe.responses) for value in row]
         gap = largest_gap(answered, probe.logprobs)
         # To the last digit: weights that did not arrive give the very same numbers.
@@ -311,12 +320,18 @@ class ProbeCheck:
         moved = largest_gap(probe.logprobs, self._published) if self._published else 0.0
         if probe.max_logprob_gap is not None:
             if not gap <= probe.max_logprob_gap:  # NaN is no agreement
-                raise ProbeError(
-                    f"a token's log-prob differs by {gap:.2e} between replica and trainer (allowed: "
-                    f"rl.weight_sync_check.max_logprob_gap {probe.max_logprob_gap:.0e})"
+                raise SyncError(
+                    f"after the sync to version {sampler.policy_version} a token's log-prob differs by {gap:.2e} "
+                    f"between sampler and trainer (allowed: rl.weight_sync_check.max_logprob_gap "
+                    f"{probe.max_logprob_gap:.0e}). The sampler does not hold the trainer's weights, or runs at a "
+                    "precision that the bound is too tight for"
                 )
+            # A small learning rate moves log-probs by less than any bound: only standing still gives a lost sync away.
             if stood_still and moved > SMALLEST_CHANGE:
-                raise ProbeError(f"the trainer's log-probs moved by {moved:.2e} and the replica's not at all")
+                raise SyncError(
+                    f"the trainer's log-probs moved by {moved:.2e} and the sampler's not at all: the sync to version "
+                    f"{sampler.policy_version} did not reach the sampler"
+                )
         self._published, self._answered = probe.logprobs, answered
         return gap
 

@@ -11,31 +11,32 @@ from there. No Ray, no torch; the clock is the caller's.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 from stages.algorithms.rollout_schedule import ExperienceWindow
 from stages.engines.replicas.replica import Orders, Report
 from stages.engines.samplers.protocol import Sample, Trajectory
 from stages.rl_round.asynchronous.journal import Failed, Finished, Issued, LeftOut, Partial, Record, Trained
 from stages.rl_round.asynchronous.trajectory_pool import Flight, Name, ReplicaId, TrajectoryPool
-from stages.rl_round.methods import AsynchronousLoop, DynamicSampling
-from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts.dynamic_sampling import SMALLEST_SIGNAL_FRACTION, Batch, signal_fraction
-from stages.rl_round.rollouts.group_drawing import (
+from stages.rl_round.drawing import (
+    SMALLEST_SIGNAL_FRACTION,
     ProblemDraw,
     make_group,
     make_rollout,
+    problems_in_order,
     sampling_settings,
+    signal_fraction,
     stop_when_undecided,
     trajectories_of,
 )
-from stages.rl_round.rollouts.records import Group, Rollout
-
-DrawOf = Callable[[int], ProblemDraw]
-"""The draw of a group by its number: the round's problems in their endless order."""
+from stages.rl_round.methods import AsynchronousLoop, DynamicSampling
+from stages.rl_round.records import Batch, Group, Rollout
+from stages.rl_round.round import Round
 
 
 @dataclass(frozen=True)
@@ -60,29 +61,25 @@ class _SinceLastStep:
 class Coordinator:
     """The whole state of the hub's side of a round."""
 
-    def __init__(
-        self,
-        params: RlParams,
-        loop: AsynchronousLoop,
-        steps: int,
-        replicas: int,
-        kv_capacity: int,
-        seed_parts: Sequence[int | str],
-        abort_fraction: float,
-        draw_of: DrawOf,
-        write: Callable[[Record], None],
-    ) -> None:
-        """`write` puts a record into the journal. `abort_fraction` of responses may stay without a verdict."""
-        self.params, self.loop, self.steps, self._abort_fraction = params, loop, steps, abort_fraction
-        self._seed_parts, self._draw_of, self._write = tuple(seed_parts), draw_of, write
-        self.window = ExperienceWindow(params.problems_per_step, loop.window, steps)
-        needs_signal = isinstance(params.dynamic_sampling, DynamicSampling)
-        self.buffer = ExperienceBuffer(params.group_size, needs_signal)
-        share = -(-loop.replica_share * params.problems_per_step // replicas)
-        self.pool = TrajectoryPool(loop, max(1, int(share)), kv_capacity, sampling_settings(params))
+    def __init__(self, this_round: Round, loop: AsynchronousLoop, write: Callable[[Record], None]) -> None:
+        """`write` puts a record into the journal."""
+        params, sampler, replicas = this_round.params, this_round.sampler_params, this_round.sampler_params.replicas
+        self.params, self.loop, self.steps = params, loop, this_round.settings.steps
+        self._round, self._write, self._seed_parts = this_round, write, (this_round.seed, this_round.name)
+        self.window = ExperienceWindow(params.problems_per_step, loop.window, self.steps)
+        share = math.ceil(loop.replica_share * params.problems_per_step / replicas.count)
+        longest_prompt = max(len(problem.prompt) for problem in this_round.problems)
+        # What a replica's places could hold at most. vLLM's paged cache may hold less: repack then sees a replica
+        # emptier than it is, which costs waiting there and never a wrong result.
+        kv_capacity = sampler.max_sequences * (longest_prompt + params.max_response_tokens)
+        self.pool = TrajectoryPool(loop, max(1, share), kv_capacity, sampling_settings(params))
+        self.groups: dict[int, OutstandingGroup] = {}
+        """Neither trained on nor left out, in the order of issue."""
         self.next_number = 0
-        self._versions: dict[int, int] = {}
-        """The version that each outstanding group was begun with."""
+        self.trained = 0
+        self.left_out: Counter[Reason] = Counter()
+        self.complete_lengths, self.trained_lengths = Lengths(), Lengths()
+        """Of complete groups, whatever became of them, and of those that were trained on."""
         self._since = _SinceLastStep()
         self._judging: set[Name] = set()
 
@@ -102,10 +99,13 @@ class Coordinator:
             begun |= {(number, member): one for member, one in enumerate(self._trajectories(draw))}
         return begun
 
+    def _draw_of(self, number: int) -> ProblemDraw:
+        """The problem of a group by its number: the round's problems in their endless order."""
+        return problems_in_order(self._round.problems, number, 1, *self._seed_parts)[0]
+
     def _issue(self, number: int, draw: ProblemDraw, version: int) -> None:
         self.window.begin(number, version)
-        self.buffer.begin(number, draw)
-        self._versions[number] = version
+        self.groups[number] = OutstandingGroup(draw, self.params.group_size)
 
     def _trajectories(self, draw: ProblemDraw) -> list[Trajectory]:
         return trajectories_of(draw, self.params.group_size, *self._seed_parts)
@@ -113,27 +113,29 @@ class Coordinator:
     def receive(self, replica: ReplicaId, report: Report) -> dict[Name, Sample]:
         """Takes a report in; the samples that are to be judged now."""
         ended = self.pool.receive(replica, report)
-        wanted = {
-            name: sample for name, sample in ended.items() if self.buffer.is_open(*name) and name not in self._judging
-        }
-        self.buffer.duplicates += len(report.ended) - len(wanted)
+        wanted = {name: sample for name, sample in ended.items() if self._waits_for(name) and name not in self._judging}
+        self.pool.faults.duplicates += len(report.ended) - len(wanted)
         self._judging |= wanted.keys()
         return wanted
+
+    def _waits_for(self, name: Name) -> bool:
+        """True while a result for this member would count."""
+        return name[0] in self.groups and name[1] in self.groups[name[0]].open
 
     def lose(self, replica: ReplicaId, now: float) -> None:
         """The replica is gone."""
         self.pool.lose(replica)
         for number, member in self.pool.given_up:
             self._write(Failed(number, member, "replicas died with it"))
-            self.buffer.fail(number, member)
-            self._complete_if_so(number, now)
+            if self._waits_for((number, member)):
+                self._end_member(number, member, None, now)
         self.pool.given_up.clear()
 
     # What the verifier does.
 
     def answer_of(self, name: Name) -> str:
         """The gold answer that the member's response is judged by."""
-        return self.buffer.draw(name[0]).problem.answer
+        return self.groups[name[0]].draw.problem.answer
 
     def write_judged(self, judged: Mapping[Name, Rollout]) -> None:
         """Journals what the verifier said; `judged` may be counted once the journal is flushed."""
@@ -144,35 +146,49 @@ class Coordinator:
         """Counts what the verifier said."""
         for name, rollout in judged.items():
             self._judging.discard(name)
-            if self.buffer.add(*name, rollout):
-                self._complete_if_so(name[0], now)
+            if self._waits_for(name):
+                self._end_member(*name, rollout, now)
+            else:
+                self.pool.faults.duplicates += 1
 
-    def _complete_if_so(self, number: int, now: float) -> None:
-        if number in self.buffer and self.buffer.is_complete(number):
-            self._note_complete(number, now)
-            self._decide(number)
-
-    def _note_complete(self, number: int, now: float) -> None:
-        """A complete group is ready, unless it is to be left out: that is journalled before it counts."""
-        if self.buffer.is_complete(number):
-            self.buffer.complete(number, now)
-            if self.buffer.reason_to_leave_out(number) is None:
-                self.window.mark_ready(number)
-                self._since.completed.append(self.buffer.group(number))
-
-    def _decide(self, number: int) -> None:
-        reason = self.buffer.reason_to_leave_out(number)
+    def _end_member(self, number: int, member: int, rollout: Rollout | None, now: float) -> None:
+        """A member was judged, or with None will never be; decides about its group where it was the last."""
+        reason = self._settle(number, member, rollout, now)
         if reason is not None:
             self._write(LeftOut(number, reason.value))
             self._leave_out(number, reason)
 
+    def _settle(self, number: int, member: int, rollout: Rollout | None, now: float) -> Reason | None:
+        """Takes a member in. A complete group is ready, unless there is a reason to leave it out: see `_leave_out`."""
+        group = self.groups[number]
+        group.open.remove(member)
+        if rollout is not None:
+            group.rollouts[member] = rollout
+        if group.open:
+            return None
+        group.completed_at = now
+        self.complete_lengths.add(group.rollouts.values())
+        reason = self._reason_to_leave_out(group)
+        if reason is None:
+            self.window.mark_ready(number)
+            self._since.completed.append(group.whole)
+        return reason
+
+    def _reason_to_leave_out(self, group: OutstandingGroup) -> Reason | None:
+        """Why a complete group teaches nothing; None when it does."""
+        if sum(rollout.is_decided for rollout in group.rollouts.values()) < min(2, self.params.group_size):
+            return Reason.TOO_FEW_DECIDED
+        if isinstance(self.params.dynamic_sampling, DynamicSampling) and not group.whole.has_signal:
+            return Reason.NO_SIGNAL
+        return None
+
     def _leave_out(self, number: int, reason: Reason) -> None:
         self.window.leave_out(number)
-        del self._versions[number]
-        group = self.buffer.leave_out(number, reason)
-        if group is not None:
-            self._since.completed.append(group)
-            self._since.left_out.append(group)
+        group = self.groups.pop(number)
+        self.left_out[reason] += 1
+        if group.rollouts:  # else every member has failed, and there is nothing to keep
+            self._since.completed.append(group.whole)
+            self._since.left_out.append(group.whole)
 
     # What the trainer does.
 
@@ -184,10 +200,12 @@ class Coordinator:
         if numbers is None:
             return None
         # Before it is written: the next attempt, whose journal says the same, must stop here too.
-        stop_when_undecided(self._since.completed, self._abort_fraction, self.params.verifier)
+        stop_when_undecided(
+            self._since.completed, self._round.verifier_params.abort_undecided_fraction, self.params.verifier
+        )
         step = self.window.steps_done
         self._write(Trained(step + 1, step, tuple(numbers)))  # version `step` trains
-        ages = tuple(now - self.buffer.completed_at(number) for number in numbers)
+        ages = tuple(now - self.groups[number].completed_at for number in numbers)
         return self._take(step, numbers, ages)
 
     def _short_batch(self) -> list[int] | None:
@@ -200,19 +218,35 @@ class Coordinator:
 
     def _take(self, step: int, numbers: Sequence[int], ages: tuple[float, ...]) -> StepBatch:
         self.window.take(numbers)
-        groups = self.buffer.train(numbers)
-        for number in numbers:
-            del self._versions[number]
+        groups = [self.groups.pop(number).whole for number in numbers]
+        self.trained += len(groups)
+        for group in groups:
+            self.trained_lengths.add(group.rollouts)
         since, self._since = self._since, _SinceLastStep()
-        completed, left_out = since.completed, since.left_out
-        signal = signal_fraction(completed, 1.0)
-        batch = Batch(groups, completed, left_out, 1, 0, self.window.ready, signal, step)
+        batch = Batch(
+            groups,
+            since.completed,
+            since.left_out,
+            draws=1,
+            too_stale=0,  # the window lets nothing begin that would become so
+            carried=self.window.ready,
+            signal_fraction=signal_fraction(since.completed, 1.0),
+            newest_version=step,
+        )
         return StepBatch(step, batch, tuple(numbers), ages)
 
     def leftover(self) -> list[Group]:
         """Groups that were decided behind the last step, or that no step has taken."""
-        complete = [number for number in self.buffer.numbers() if self.buffer.is_complete(number)]
-        return [*self._since.left_out, *(self.buffer.group(number) for number in complete)]
+        return [*self._since.left_out, *(group.whole for group in self.groups.values() if not group.open)]
+
+    def check_conservation(self) -> None:
+        """RuntimeError unless issued = trained + left out + outstanding."""
+        accounted = self.trained + self.left_out.total() + len(self.groups)
+        if self.next_number != accounted:
+            raise RuntimeError(
+                f"{self.next_number} groups were issued and {accounted} are accounted for ({self.trained} trained, "
+                f"{dict(self.left_out)} left out, {len(self.groups)} outstanding): this is a fault of the loop"
+            )
 
     # What outlives the hub.
 
@@ -253,29 +287,26 @@ class Coordinator:
                 case Finished(number, member, _, sample, response, verdict):
                     unfinished.pop((number, member), None)
                     rollout = make_rollout(sample, response, verdict, self.params)
-                    if self.buffer.add(number, member, rollout):
-                        unwritten |= self._settle(number)
+                    unwritten |= self._restore_member(number, member, rollout)
                 case Failed(number, member):
                     unfinished.pop((number, member), None)
-                    self.buffer.fail(number, member)
-                    unwritten |= self._settle(number)
+                    unwritten |= self._restore_member(number, member, None)
                 case LeftOut(number, reason):
                     if unwritten.pop(number, None) is None:
                         self._leave_out(number, Reason(reason))
                 case Trained(step, _, numbers):
                     taken.append(self._take(step - 1, numbers, ()))
-        self.pool.waiting |= {name: flight for name, flight in unfinished.items() if self.buffer.is_open(*name)}
+        self.pool.waiting |= {name: flight for name, flight in unfinished.items() if self._waits_for(name)}
         # A kill may have come between a group's last member and the word that it was left out.
         for number, reason in unwritten.items():
             self._write(LeftOut(number, reason.value))
         return taken
 
-    def _settle(self, number: int) -> dict[int, Reason]:
-        """Counts a group of the journal that may be complete now; why it was left out, where it was."""
-        if number not in self.buffer or not self.buffer.is_complete(number):
+    def _restore_member(self, number: int, member: int, rollout: Rollout | None) -> dict[int, Reason]:
+        """Takes a member of the journal in; why its group was left out, where it was its last."""
+        if not self._waits_for((number, member)):
             return {}
-        self._note_complete(number, now=0.0)
-        reason = self.buffer.reason_to_leave_out(number)
+        reason = self._settle(number, member, rollout, now=0.0)
         if reason is None:
             return {}
         self._leave_out(number, reason)
@@ -290,126 +321,24 @@ class Coordinator:
             )
 
 
-class ExperienceBuffer:
-    """The outstanding groups of a round by number, and the fates of the others."""
-
-    def __init__(self, group_size: int, needs_signal: bool) -> None:
-        self.group_size, self.needs_signal = group_size, needs_signal
-        self._groups: dict[int, _Begun] = {}
-        self.issued = 0
-        self.trained = 0
-        self.left_out: Counter[Reason] = Counter()
-        self.duplicates = 0
-        """Results that came after the first for their member, or after their group was complete."""
-        self.issued_lengths, self.trained_lengths = Lengths(), Lengths()
-        """Of complete groups, whatever became of them, and of those that were trained on."""
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._groups
-
-    def numbers(self) -> Iterable[int]:
-        """Outstanding groups, in the order of issue."""
-        return self._groups.keys()
-
-    def begin(self, number: int, draw: ProblemDraw) -> None:
-        """A group is issued. ValueError when its number was used."""
-        if number in self._groups:
-            raise ValueError(f"group {number} was issued before")
-        self._groups[number] = _Begun(draw, self.group_size)
-        self.issued += 1
-
-    def draw(self, number: int) -> ProblemDraw:
-        """What the group was begun for."""
-        return self._groups[number].draw
-
-    def open_members(self, number: int) -> list[int]:
-        """Samples that the group still waits for."""
-        group = self._groups[number]
-        return [one for one in range(group.members) if one not in group.rollouts and one not in group.failed]
-
-    def is_open(self, number: int, member: int) -> bool:
-        """True while a result for this member would count."""
-        group = self._groups.get(number)
-        return group is not None and member not in group.rollouts and member not in group.failed
-
-    def add(self, number: int, member: int, rollout: Rollout) -> bool:
-        """A member was judged; False, and counted, when it was no longer waited for."""
-        if not self.is_open(number, member):
-            self.duplicates += 1
-            return False
-        self._groups[number].rollouts[member] = rollout
-        return True
-
-    def fail(self, number: int, member: int) -> None:
-        """A member will never end; nothing happens when it is not waited for."""
-        if self.is_open(number, member):
-            self._groups[number].failed.add(member)
-
-    def is_complete(self, number: int) -> bool:
-        """True when nothing of the group is waited for."""
-        group = self._groups[number]
-        return len(group.rollouts) + len(group.failed) == group.members
-
-    def group(self, number: int) -> Group:
-        """The rollouts of a complete group, in the order of their sample numbers."""
-        found = self._groups[number]
-        return make_group(found.draw, [found.rollouts[one] for one in sorted(found.rollouts)])
-
-    def reason_to_leave_out(self, number: int) -> Reason | None:
-        """Why a complete group teaches nothing; None when it does."""
-        rollouts = self._groups[number].rollouts.values()
-        if sum(rollout.is_decided for rollout in rollouts) < min(2, self.group_size):
-            return Reason.TOO_FEW_DECIDED
-        if self.needs_signal and not self.group(number).has_signal:
-            return Reason.NO_SIGNAL
-        return None
-
-    def complete(self, number: int, now: float) -> None:
-        """Notes when the group was complete, and counts its tokens."""
-        group = self._groups[number]
-        group.completed_at = now
-        self.issued_lengths.add(group.rollouts.values())
-
-    def completed_at(self, number: int) -> float:
-        """When `complete` was told."""
-        return self._groups[number].completed_at
-
-    def leave_out(self, number: int, reason: Reason) -> Group | None:
-        """Nothing is learned from the group; its rollouts, None where it has none."""
-        group = self.group(number) if self._groups[number].rollouts else None
-        del self._groups[number]
-        self.left_out[reason] += 1
-        return group
-
-    def train(self, numbers: Iterable[int]) -> list[Group]:
-        """A step trains on these groups."""
-        groups = [self.group(number) for number in numbers]
-        for number, group in zip(numbers, groups, strict=True):
-            del self._groups[number]
-            self.trained_lengths.add(group.rollouts)
-        self.trained += len(groups)
-        return groups
-
-    def check_conservation(self) -> None:
-        """RuntimeError unless issued = trained + left out + outstanding."""
-        accounted = self.trained + self.left_out.total() + len(self._groups)
-        if self.issued != accounted:
-            raise RuntimeError(
-                f"{self.issued} groups were issued and {accounted} are accounted for ({self.trained} trained, "
-                f"{dict(self.left_out)} left out, {len(self._groups)} outstanding): this is a fault of the loop"
-            )
-
-
 @dataclass
-class _Begun:
+class OutstandingGroup:
+    """A group that was issued, and what has come of it."""
+
     draw: ProblemDraw
-    members: int
+    size: InitVar[int]
+    open: set[int] = field(init=False)
+    """Members that it still waits for."""
     rollouts: dict[int, Rollout] = field(default_factory=dict)
-    failed: set[int] = field(default_factory=set)
     completed_at: float = 0.0
+
+    def __post_init__(self, size: int) -> None:
+        self.open = set(range(size))
+
+    @cached_property
+    def whole(self) -> Group:
+        """Its rollouts in the order of their sample numbers, once nothing of it is waited for."""
+        return make_group(self.draw, [self.rollouts[member] for member in sorted(self.rollouts)])
 
 
 class Reason(StrEnum):

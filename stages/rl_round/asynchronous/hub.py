@@ -4,15 +4,19 @@ What happens next is the coordinator's; who is alive is the fleet's and the trai
 journal's. A hub that was killed goes on from the journal and the trainer's last checkpoint.
 
 Below the hub: `Judge` asks the verifier in a thread, so that the verifier holds nobody up, and `NodeVersions` knows
-which versions of the weights replicas can load.
+which versions of the weights replicas can load. Then the numbers of a step, from plain data; their names are those of
+docs/asynchronous.md. A function leaves out what it cannot say (a mean of nothing), so that no curve shows a zero that
+nobody measured; counts of things that did not happen are 0.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -27,26 +31,15 @@ from stages.foundations.errors import UserError
 from stages.observe.progress import progress, say
 from stages.rl_round.asynchronous.coordinator import Coordinator, StepBatch
 from stages.rl_round.asynchronous.journal import Fault, Journal, Stepped, record_to_json
-from stages.rl_round.asynchronous.staleness import (
-    Faults,
-    Repacked,
-    buffer_metrics,
-    counted_metrics,
-    length_metrics,
-    relay_metrics,
-    replica_metrics,
-    staleness_metrics,
-    window_metrics,
-)
 from stages.rl_round.asynchronous.timeline import BATCH_TAKEN, FAULT, MOVED, PUBLISHED, Timeline
 from stages.rl_round.asynchronous.trainers import Trainers
-from stages.rl_round.asynchronous.trajectory_pool import Name
-from stages.rl_round.loop.round_log import RoundLog
+from stages.rl_round.asynchronous.trajectory_pool import Faults, Name, Repacked
+from stages.rl_round.drawing import RoundVerifier, score_samples
+from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.methods import BestFitRepack
 from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts.group_drawing import RoundVerifier, score_samples
-from stages.rl_round.rollouts.records import Rollout
-from stages.rl_round.task import Trained
+from stages.rl_round.records import Rollout
+from stages.rl_round.round import Round, Trained
 
 POLL_SECONDS = 0.05
 """A turn of the loop waits at most this long for replicas and trainer."""
@@ -61,83 +54,84 @@ MOST_FAILED_PROBES = 3
 
 
 @dataclass
-class HubParts:
-    """Everything that the hub stands between."""
+class Hub:
+    """Runs one round to its end. First everything that it stands between, then its own state."""
 
-    name: str
-    steps: int
-    checkpoint_every: int
+    this_round: Round
     coordinator: Coordinator
     fleet: Fleet
     versions: NodeVersions
     trainers: Trainers
     judge: Judge
     journal: Journal
-    log: RoundLog
+    log: RolloutLog
     timeline: Timeline
     timeline_path: Path
-    batches: dict[int, StepBatch] = field(default_factory=dict)
+    batches: dict[int, StepBatch]
     """Taken, and not yet in a checkpoint."""
-    curve: list[dict[str, float]] = field(default_factory=list)
+    curve: list[dict[str, float]]
+    """A row a step."""
 
+    _flushed_at: float = 0.0
+    _repacked_at: float = 0.0
+    _started_at: float = field(default_factory=time.time)
+    _trainer_free_since: float = field(default_factory=time.time)
+    _trainer_idle: str = "start"
+    """Why the trainer waits."""
+    _step_ended_at: float = field(default_factory=time.time)
+    _failed_probes: Counter[int] = field(default_factory=Counter)
+    """In a row, by replica."""
+    _is_training: int | None = None
+    _seen: set[int] = field(default_factory=set)
+    """Replicas that have started once."""
+    _probe_gaps: list[float] = field(default_factory=list)
+    """Since the last step."""
+    _arrived: list[Arrived] = field(default_factory=list)
+    """Since the last step."""
+    _clock: PatientClock = field(default_factory=PatientClock)
+    _standing: str = ""
+    _changed_at: float = 0.0
+    _said_at: float = 0.0
 
-class Hub:
-    """Runs one round to its end."""
+    @property
+    def name(self) -> str:
+        return self.this_round.name
 
-    def __init__(self, parts: HubParts) -> None:
-        self._parts = parts
-        self._coordinator, self._fleet, self._timeline = parts.coordinator, parts.fleet, parts.timeline
-        self._flushed_at, self._repacked_at, self._started_at = 0.0, 0.0, time.time()
-        self._trainer_free_since = self._step_ended_at = time.time()
-        self._failed_probes: dict[int, int] = {}
-        self._is_training: int | None = None
-        self._seen: set[int] = set()
-        self._trainer_idle = "start"
-        """Why the trainer waits."""
-        self._probe_gaps: list[float] = []
-        self._arrived: list[Arrived] = []
-        """Since the last step."""
-        self._clock = PatientClock()
-        self._standing, self._changed_at, self._said_at = "", 0.0, 0.0
-
-    def run(self) -> list[dict[str, float]]:
-        """The round's curve, a row a step."""
-        parts = self._parts
-        done = len(parts.curve)
-        for _ in progress(self._steps(), parts.steps, parts.name, "steps", done=done, curve=parts.curve):
-            self._coordinator.buffer.check_conservation()
+    def run(self) -> None:
+        """Fills the curve to the round's last step."""
+        done, last = len(self.curve), self.this_round.settings.steps
+        for _ in progress(self._steps(), last, self.name, "steps", done=done, curve=self.curve):
+            self.coordinator.check_conservation()
         self._wait_for_trainer()
-        return parts.curve
 
     def _wait_for_trainer(self) -> None:
         """Returns when the trainer has the last weights: an earlier attempt may have told of steps, and been killed,
         that the trainer has to repeat from its checkpoint."""
-        trainers = self._parts.trainers
-        while trainers.steps_done < self._parts.steps:
-            trainers.poll()
+        while self.trainers.steps_done < self.this_round.settings.steps:
+            self.trainers.poll()
             time.sleep(POLL_SECONDS)
 
     def _steps(self) -> Iterator[int]:
         """Each step as it is done."""
-        parts, done = self._parts, len(self._parts.curve)
-        while done < parts.steps:
+        done = len(self.curve)
+        while done < self.this_round.settings.steps:
             self._order_replicas()
-            for event in self._fleet.poll(POLL_SECONDS, parts.trainers.calls):
+            for event in self.fleet.poll(POLL_SECONDS, self.trainers.calls):
                 self._take_event(event)
             self._take_judged()
             self._train()
             self._keep_up()
-            while done < len(parts.curve):
+            while done < len(self.curve):
                 done += 1
                 yield done
 
     def _order_replicas(self) -> None:
-        for replica in self._fleet.started():
-            kept = self._parts.versions.of(self._fleet.node(replica))
+        for replica in self.fleet.started():
+            kept = self.versions.of(self.fleet.node(replica))
             if kept:
-                orders = self._coordinator.orders(replica, kept[-1], kept)
+                orders = self.coordinator.orders(replica, kept[-1], kept)
                 if orders is not None:
-                    self._fleet.order(replica, orders)
+                    self.fleet.order(replica, orders)
 
     def _take_event(self, event: Started | Reported | Died) -> None:
         now, process = time.time(), f"replica/{event.replica}"
@@ -145,28 +139,29 @@ class Hub:
             case Started():
                 if event.replica not in self._seen:  # else it was `dead` until now
                     self._seen.add(event.replica)
-                    self._timeline.span(process, "start", self._started_at, now)
-                self._coordinator.pool.join(event.replica)
+                    self.timeline.span(process, "start", self._started_at, now)
+                self.coordinator.pool.join(event.replica)
             case Reported(replica, report):
                 self._take_report(replica, report)
             case Died(replica, reason):
                 is_stalled = isinstance(event, Stalled)
-                self._timeline.instant(process, FAULT, now, reason=reason)
-                self._timeline.span(process, "dead", now, now)
+                self.timeline.instant(process, FAULT, now, reason=reason)
+                self.timeline.span(process, "dead", now, now)
                 self._note_fault("stalled" if is_stalled else "died", process, reason)
-                self._coordinator.pool.faults.stalled += is_stalled
-                self._coordinator.lose(replica, now)
+                self.coordinator.pool.faults.stalled += is_stalled
+                self.coordinator.lose(replica, now)
 
     def _take_report(self, replica: int, report: Report) -> None:
+        # A replica only knows that it was idle; why is known here. What it does for orders moves no round on.
         named = {
             {"idle": "no_prompts", "orders": "unnamed"}.get(name, name): seconds
             for name, seconds in report.seconds.items()
         }
-        self._timeline.report(f"replica/{replica}", report.ended_at, named)
-        samples = self._coordinator.receive(replica, report)
+        self.timeline.report(f"replica/{replica}", report.ended_at, named)
+        samples = self.coordinator.receive(replica, report)
         if samples:
-            answers = {name: self._coordinator.answer_of(name) for name in samples}
-            self._parts.judge.ask(answers, samples)
+            answers = {name: self.coordinator.answer_of(name) for name in samples}
+            self.judge.ask(answers, samples)
         self._check_pull(replica, report)  # last: it may end the replica
 
     def _check_pull(self, replica: int, report: Report) -> None:
@@ -176,79 +171,76 @@ class Hub:
             self._probe_gaps.append(report.probe_gap or 0.0)
         if not report.pull_failed or report.version is not None:
             return
-        if not self._parts.versions.of(self._fleet.node(replica)):
+        if not self.versions.of(self.fleet.node(replica)):
             return
-        failed = self._failed_probes[replica] = self._failed_probes.get(replica, 0) + 1
-        say(f"{self._parts.name}: replica {replica} could not take weights: {report.pull_failed}")
+        self._failed_probes[replica] += 1
+        failed = self._failed_probes[replica]
+        say(f"{self.name}: replica {replica} could not take weights: {report.pull_failed}")
         if failed == MOST_FAILED_PROBES:
-            self._take_event(self._fleet.end(replica, report.pull_failed))
-        elif failed > 2 * MOST_FAILED_PROBES:
-            raise UserError(
-                f"{self._parts.name}: no replica agrees with the trainer's weights ({report.pull_failed}). They run at "
-                "a precision that rl.weight_sync_check.max_logprob_gap is too tight for, or hold other weights"
-            )
+            self._take_event(self.fleet.end(replica, report.pull_failed))
+        elif failed > 2 * MOST_FAILED_PROBES:  # a fresh process has failed as often as the one before it
+            raise UserError(f"{self.name}: no replica agrees with the trainer's weights: {report.pull_failed}")
 
     def _take_judged(self) -> None:
-        judged = self._parts.judge.judged()
+        judged = self.judge.judged()
         if judged:
-            self._coordinator.write_judged(judged)
-            self._parts.journal.flush()  # before anything counts it
-            self._coordinator.judged(judged, time.time())
+            self.coordinator.write_judged(judged)
+            self.journal.flush()  # before anything counts it
+            self.coordinator.judged(judged, time.time())
 
     def _train(self) -> None:
-        parts, trainers = self._parts, self._parts.trainers
+        trainers = self.trainers
         restarts = trainers.restarts
         trained = trainers.poll()
         if trainers.restarts > restarts:
-            self._timeline.instant("trainer", FAULT, time.time(), reason="lost")
+            self.timeline.instant("trainer", FAULT, time.time(), reason="lost")
             self._trainer_free_since, self._trainer_idle = time.time(), "dead"
             self._note_fault("died", "trainer", "lost")
         if trained:
             self._note_trained(trained)
         if self._is_training is None and trainers.is_up:
-            taken = parts.batches.get(len(parts.curve)) or self._coordinator.next_batch(time.time())
+            taken = self.batches.get(len(self.curve)) or self.coordinator.next_batch(time.time())
             if taken:
-                parts.journal.flush()
-                parts.batches[taken.step] = taken
+                self.journal.flush()
+                self.batches[taken.step] = taken
                 self._is_training = taken.step
-                self._timeline.instant("hub", BATCH_TAKEN, time.time(), step=taken.step)
+                self.timeline.instant("hub", BATCH_TAKEN, time.time(), step=taken.step)
                 trainers.submit(taken.step)
 
     def _note_trained(self, trained: Trained) -> None:
-        parts, now = self._parts, time.time()
+        now = time.time()
         self._is_training = None
-        if trained.step != len(parts.curve) or trained.step not in parts.batches:
+        if trained.step != len(self.curve) or trained.step not in self.batches:
             raise UserError(
-                f"{parts.name}: the last checkpoint is of step {trained.step + 1}, and the journal "
-                f"{parts.journal.folder} ends after step {len(parts.curve)}: its end was lost. Put it back, or remove "
-                f"the folder {parts.journal.folder.parent} to start the round again"
+                f"{self.name}: the last checkpoint is of step {trained.step + 1}, and the journal "
+                f"{self.journal.folder} ends after step {len(self.curve)}: its end was lost. Put it back, or remove "
+                f"the folder {self.journal.folder.parent} to start the round again"
             )
-        taken = parts.batches[trained.step]
+        taken = self.batches[trained.step]
         busy = trained.train_seconds + trained.publish_seconds + trained.checkpoint_seconds
-        self._timeline.span("trainer", self._trainer_idle, self._trainer_free_since, trained.ended_at - busy)
+        self.timeline.span("trainer", self._trainer_idle, self._trainer_free_since, trained.ended_at - busy)
         self._trainer_idle = "no_groups"
         spent = {"train": trained.train_seconds, "publish": trained.publish_seconds}
-        self._timeline.report("trainer", trained.ended_at, spent | {"checkpoint": trained.checkpoint_seconds})
+        self.timeline.report("trainer", trained.ended_at, spent | {"checkpoint": trained.checkpoint_seconds})
         published = trained.ended_at - trained.checkpoint_seconds
-        self._timeline.instant("trainer", PUBLISHED, published, version=trained.step + 1)
+        self.timeline.instant("trainer", PUBLISHED, published, version=trained.step + 1)
         self._trainer_free_since = trained.ended_at
         row = {**trained.row, **self._step_numbers(trained, taken)}
-        parts.curve.append(row)
-        parts.log.add(trained.step + 1, taken.batch, row, max(1e-9, now - self._step_ended_at))
+        self.curve.append(row)
+        self.log.add(trained.step + 1, taken.batch, row, max(1e-9, now - self._step_ended_at))
         self._step_ended_at = now
         self._write(Stepped(trained.step + 1, row))
-        parts.journal.flush()
-        if (trained.step + 1) % parts.checkpoint_every == 0:
-            for step in [step for step in parts.batches if step <= trained.step]:
-                del parts.batches[step]
-            self._timeline.write(parts.timeline_path)
-            seal(parts.timeline_path)
+        self.journal.flush()
+        if (trained.step + 1) % self.this_round.params.checkpoint_every_steps == 0:
+            for step in [step for step in self.batches if step <= trained.step]:
+                del self.batches[step]
+            self.timeline.write(self.timeline_path)
+            seal(self.timeline_path)
 
     def _step_numbers(self, trained: Trained, taken: StepBatch) -> dict[str, float]:
-        core, now = self._coordinator, time.time()
-        pool, buffer = core.pool, core.buffer
+        core, now = self.coordinator, time.time()
+        pool = core.pool
         versions = [one.sample.policy_version for group in taken.batch.groups for one in group.rollouts]
-        pool.faults.duplicates, buffer.duplicates = buffer.duplicates, 0
         faults, repacked, pool.faults, pool.repacked = pool.faults, pool.repacked, Faults(), Repacked()
         arrived, self._arrived, gaps, self._probe_gaps = self._arrived, [], self._probe_gaps, []
         held = [version for version in pool.versions().values() if version is not None]
@@ -259,65 +251,65 @@ class Hub:
             **counted_metrics(repacked, faults),
             **replica_metrics(trained.step + 1, held, [pool.kv_fraction()]),
             **length_metrics(
-                (buffer.issued_lengths.tokens, buffer.issued_lengths.responses),
-                (buffer.trained_lengths.tokens, buffer.trained_lengths.responses),
+                (core.complete_lengths.tokens, core.complete_lengths.responses),
+                (core.trained_lengths.tokens, core.trained_lengths.responses),
             ),
             **({"sync/logprob_gap_max": max(gaps)} if gaps else {}),
-            **self._timeline.metrics(self._step_ended_at, now),
+            **self.timeline.metrics(self._step_ended_at, now),
             **relay_metrics([trained.publish_seconds], [one.fetched.seconds for one in arrived if one.fetched.bytes]),
         }
 
     def _keep_up(self) -> None:
         """What is due by the clock."""
-        now, core = time.time(), self._coordinator
-        nodes = {self._fleet.node(replica) for replica in self._fleet.started()}
-        self._arrived += [one for one in self._parts.versions.look(nodes) if one.fetched]
+        now, core = time.time(), self.coordinator
+        nodes = {self.fleet.node(replica) for replica in self.fleet.started()}
+        self._arrived += [one for one in self.versions.look(nodes) if one.fetched]
         if now - self._flushed_at > FLUSH_SECONDS:
             core.write_partials()
-            self._parts.journal.flush()
-            self._timeline.counter("hub", "ready groups", now, core.window.ready)
-            self._timeline.counter("hub", "outstanding groups", now, len(core.window))
-            self._timeline.counter("hub", "kv used", now, core.pool.kv_fraction())
+            self.journal.flush()
+            self.timeline.counter("hub", "ready groups", now, core.window.ready)
+            self.timeline.counter("hub", "outstanding groups", now, len(core.window))
+            self.timeline.counter("hub", "kv used", now, core.pool.kv_fraction())
             self._flushed_at = now
             self._clock.look()
             self._check_standing(self._clock.now)
         repack = core.loop.repack
         if isinstance(repack, BestFitRepack) and now - self._repacked_at > repack.every_seconds:
             self._repacked_at = now
-            newest = len(self._parts.curve)
+            newest = len(self.curve)
             if core.pool.plan_repack(newest, core.window.may_begin(newest)):
-                self._timeline.instant("hub", MOVED, now)
+                self.timeline.instant("hub", MOVED, now)
 
     def _check_standing(self, now: float) -> None:
         """Says where everything stands when nothing changes; RuntimeError when nothing can change any more."""
-        parts, pool, trainers = self._parts, self._coordinator.pool, self._parts.trainers
-        started, flights = self._fleet.started(), [flight for _, flight in pool.flights()]
+        pool, trainers = self.coordinator.pool, self.trainers
+        started, flights = self.fleet.started(), [flight for _, flight in pool.flights()]
         standing = (
             f"the trainer {'starts' if not trainers.is_up else 'works' if trainers.calls else 'waits'} behind step "
             f"{trainers.steps_done}, {len(started)} replicas hold weights {list(pool.versions().values())}, "
             f"{len(flights)} responses are under way with {sum(len(one.token_ids) for one in flights)} tokens, "
-            f"{self._coordinator.window.ready} groups are ready for step {len(parts.curve) + 1}"
+            f"{self.coordinator.window.ready} groups are ready for step {len(self.curve) + 1}"
         )
         if standing != self._standing:
             self._standing, self._changed_at, self._said_at = standing, now, now
         still = now - self._changed_at
         if now - self._said_at > STILL_SECONDS:
             self._said_at = now
-            say(f"{parts.name}: nothing has changed for {still:.0f} s: {standing}")
+            say(f"{self.name}: nothing has changed for {still:.0f} s: {standing}")
         is_idle = started and not trainers.calls and not any(map(pool.is_busy, started))
         if is_idle and still > MOST_STILL_SECONDS:
             raise RuntimeError(
-                f"{parts.name} stands still, and nobody has anything to do: {standing}. That is a fault of Retrace: "
-                f"please report it with {parts.journal.folder}. Remove {parts.journal.folder.parent} to start the "
+                f"{self.name} stands still, and nobody has anything to do: {standing}. That is a fault of Retrace: "
+                f"please report it with {self.journal.folder}. Remove {self.journal.folder.parent} to start the "
                 "round again"
             )
 
     def _note_fault(self, what: str, process: str, reason: str) -> None:
-        self._coordinator.pool.faults.restarts += 1
+        self.coordinator.pool.faults.restarts += 1
         self._write(Fault(what, {"process": process, "reason": reason}))
 
     def _write(self, record) -> None:
-        self._parts.journal.append(record_to_json(record))
+        self.journal.append(record_to_json(record))
 
 
 class Judge:
@@ -390,3 +382,95 @@ class NodeVersions:
             self._here = here
             self._chain.announce(here[-1])
         return self._chain.poll()
+
+
+TOP = 8
+"""Responses this stale and staler ones share the last bar of the histogram."""
+
+
+def staleness_metrics(version: int, versions: Iterable[int]) -> dict[str, float]:
+    """Of the rollouts that a step trains on: `version` is what it starts from, `versions` what drew each.
+
+    Mean, largest, 99th percentile, and how many there are of each staleness (`staleness/count_0`, ...).
+    """
+    ages = sorted(version - own for own in versions)
+    if not ages:
+        return {}
+    counts = Counter(min(max(age, 0), TOP) for age in ages)
+    return {
+        "staleness/mean": sum(ages) / len(ages),
+        "staleness/max": ages[-1],
+        "staleness/p99": ages[math.ceil(0.99 * len(ages)) - 1],
+        **{f"staleness/count_{age}": counts[age] for age in range(max(counts) + 1)},
+    }
+
+
+def buffer_metrics(now: float, ready_since: Sequence[float]) -> dict[str, float]:
+    """Groups that wait for a step, and for how long: `ready_since` by the same clock as `now`."""
+    ages = sorted(max(0.0, now - since) for since in ready_since)
+    if not ages:
+        return {"buffer/groups": 0}
+    return {
+        "buffer/groups": len(ages),
+        "buffer/age_seconds_p50": ages[(len(ages) - 1) // 2],
+        "buffer/age_seconds_max": ages[-1],
+    }
+
+
+def window_metrics(outstanding: int, groups_per_step: int, window: int | None) -> dict[str, float]:
+    """`window/used`: groups begun and not trained on, over the most that the window allows; none without a window."""
+    if window is None:
+        return {"window/outstanding": outstanding}
+    return {"window/outstanding": outstanding, "window/used": outstanding / ((window + 1) * groups_per_step)}
+
+
+def counted_metrics(repacked: Repacked, faults: Faults) -> dict[str, float]:
+    """`repack/...` and `fault/...`."""
+    named = {"repack": asdict(repacked), "fault": asdict(faults)}
+    return {f"{kind}/{name}": value for kind, values in named.items() for name, value in values.items()}
+
+
+def replica_metrics(version: int, versions: Sequence[int], kv_used: Sequence[float]) -> dict[str, float]:
+    """Of the replicas at work: how full their key-value caches are (fractions), how far behind `version` they are."""
+    metrics = {}
+    if kv_used:
+        metrics["kv/used_fraction"] = sum(kv_used) / len(kv_used)
+    if versions:
+        metrics["relay/lag_versions"] = version - sum(versions) / len(versions)
+    return metrics
+
+
+def relay_metrics(publish_seconds: Sequence[float], broadcast_seconds: Sequence[float]) -> dict[str, float]:
+    """Means since the last step: what a publication costs the trainer, and until the last node has it."""
+    seconds = {"publish": publish_seconds, "broadcast": broadcast_seconds}
+    return {f"relay/{name}_seconds": sum(own) / len(own) for name, own in seconds.items() if own}
+
+
+def length_metrics(issued: tuple[int, int], trained: tuple[int, int]) -> dict[str, float]:
+    """Mean response tokens of all that has ended so far and of all that was trained on: short ones must not be ahead.
+
+    Each is (tokens, responses), over the round and not the step: what is issued in a step and what it trains on are
+    different trajectories.
+    """
+    lengths = {"issued": issued, "trained": trained}
+    return {f"length/{name}_mean": tokens / count for name, (tokens, count) in lengths.items() if count}
+
+
+def round_totals(curve: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """What the round's metrics say of these: totals of what is counted, the mean and the largest staleness."""
+    totals: Counter[str] = Counter()
+    for row in curve:
+        for name, value in row.items():
+            if name.startswith(("repack/", "fault/", "staleness/count_")):
+                totals[name] += value
+    metrics = {name: totals[name] for name in sorted(totals)}
+    counts = {int(name.rpartition("_")[2]): value for name, value in totals.items() if "/count_" in name}
+    if counts:
+        weighed = sum(row["staleness/mean"] * _trained(row) for row in curve if "staleness/mean" in row)
+        metrics["staleness/mean"] = weighed / sum(counts.values())
+        metrics["staleness/max"] = max(row["staleness/max"] for row in curve if "staleness/max" in row)
+    return metrics
+
+
+def _trained(row: Mapping[str, float]) -> float:
+    return sum(value for name, value in row.items() if name.startswith("staleness/count_"))

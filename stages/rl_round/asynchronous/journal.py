@@ -1,13 +1,13 @@
 """The journal of an asynchronous round: what happened to each group, so that a hub which was killed can go on.
 
-A journal is append-only: a folder of segments, each a chain of frames. A frame is a marker of 4 bytes, the payload's
-length (4), a CRC32 of length and payload (4), and the payload, UTF-8 JSON. The marker starts with a byte that UTF-8
-never holds, so behind any damage the next whole frame can be found: that is how a torn end is told from a hole in the
-middle.
+A journal is an append-only file: a chain of frames. A frame is a marker of 4 bytes, the payload's length (4), a CRC32
+of length and payload (4), and the payload, UTF-8 JSON. The marker starts with a byte that UTF-8 never holds, so behind
+any damage the next whole frame can be found: that is how a torn end is told from a hole in the middle. SQLite's
+write-ahead log keeps the same promise after a kill, but a flipped bit in it drops all that follows without a word.
 
 Promised: what `flush` has written outlives a kill -9 of the process at any moment, because the kernel has it. It does
-not always outlive a power cut or a kernel that stops: only whole segments and a journal that was closed are on disk for
-sure. A checkpoint is; the journal holds what came after it.
+not always outlive a power cut or a kernel that stops: only what lies before the last sync is on disk for sure. A
+checkpoint is; the journal holds what came after it.
 
 Records name groups by the number of their issue in the round, and members of a group by their sample number.
 """
@@ -18,6 +18,7 @@ import base64
 import errno
 import fcntl
 import json
+import mmap
 import os
 import struct
 import sys
@@ -25,7 +26,6 @@ import zlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,12 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import sync_folder
 from stages.observe.progress import say
 
+FILE = "records"
 MARKER = b"\xffRJ1"
 HEAD = struct.Struct("<4sII")
 """Marker, bytes of the payload, CRC32 of the length's four bytes and the payload."""
-SEGMENT_BYTES = 16 * 2**20
-"""A segment that has reached this size is closed, and is on disk for sure."""
-FIRST = 1
-"""Number of the segment that a journal begins with."""
+SYNC_BYTES = 16 * 2**20
+"""After so many new ones the file is synced. A sync of every flush would make the hub wait for the disk each second."""
 
 
 class Journal:
@@ -51,22 +50,20 @@ class Journal:
     or where a record in the middle is damaged: nothing is skipped in silence.
     """
 
-    def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self._segment_bytes = folder, segment_bytes
+        self.folder, self._path = folder, folder / FILE
         self._lock = _locked(folder)
         self._waiting: list[bytes] = []
         """Frames that no flush has written yet."""
-        self._file: int | None = None
+        self._unsynced = 0
+        self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            _finish_clearing(folder)
-            _refuse_gaps(folder)
-            _cut_torn_end(folder)
+            self._cut_torn_end()
         except BaseException:
+            os.close(self._file)
             os.close(self._lock)
             raise
-        self._segment = max(_segments(folder), default=FIRST)
-        """Number of the segment that the next record goes to."""
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Takes a record down, to be written by the next `flush`.
@@ -74,7 +71,9 @@ class Journal:
         TypeError or ValueError where JSON cannot hold it. Floats keep every bit.
         """
         payload = json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
-        self._waiting.append(_frame(payload))
+        length = struct.pack("<I", len(payload))
+        checksum = zlib.crc32(payload, zlib.crc32(length))
+        self._waiting.append(HEAD.pack(MARKER, len(payload), checksum) + payload)
 
     def flush(self) -> None:
         """Writes what was appended: from then on a kill of this process does not lose it.
@@ -82,14 +81,13 @@ class Journal:
         UserError when the disk is full: all that was flushed before stays readable, and the records wait for another
         `flush`.
         """
-        if not self._waiting:
-            return
-        file = self._open()
-        before = os.fstat(file).st_size
+        before, content = os.fstat(self._file).st_size, memoryview(b"".join(self._waiting))
+        self._unsynced += len(content)
         try:
-            _write_all(file, b"".join(self._waiting))
+            while content:
+                content = content[os.write(self._file, content) :]
         except OSError as error:
-            os.ftruncate(file, before)  # half a record must not lie before the next one
+            os.ftruncate(self._file, before)  # half a record must not lie before the next one
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
             raise UserError(
@@ -97,38 +95,33 @@ class Journal:
                 "nothing that was written before is lost, and the round goes on from it"
             ) from error
         self._waiting.clear()
-        if os.fstat(file).st_size >= self._segment_bytes:
-            self._close_segment()
-            self._segment += 1
+        if self._unsynced >= SYNC_BYTES:
+            os.fsync(self._file)
+            self._unsynced = 0
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Every record in the order of `append`; flushes first."""
         self.flush()
-        for path in _segments(self.folder).values():
-            content = path.read_bytes()
-            payloads, end = _payloads(content)
-            if end < len(content):
-                raise _damaged(path, end)
-            yield from map(json.loads, payloads)
+        end = 0
+        for payload in self._payloads():
+            yield json.loads(payload)
+            end += HEAD.size + len(payload)
+        if end < os.fstat(self._file).st_size:
+            raise self._damaged(end)
 
     def clear(self) -> None:
-        """Removes every record: the outputs are written. A kill in the middle leaves none that counts."""
+        """Removes every record: the outputs are written. A kill leaves all of them or none."""
         self._waiting.clear()
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-        _remove_segments(self.folder)
+        os.ftruncate(self._file, 0)
 
     def close(self) -> None:
         """Flushes, makes it last through a power cut, and lets another process write."""
         try:
             self.flush()
-            if self._file is not None:
-                self._close_segment()
+            os.fsync(self._file)
+            sync_folder(self.folder)
         finally:
-            if self._file is not None:
-                os.close(self._file)
-                self._file = None
+            os.close(self._file)
             os.close(self._lock)
 
     def __enter__(self) -> Journal:
@@ -137,25 +130,38 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self) -> int:
-        if self._file is None:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            self._file = os.open(_path(self.folder, self._segment), flags, 0o644)
-        return self._file
+    def _payloads(self) -> Iterator[bytes]:
+        """Those of the whole frames at the beginning."""
+        if not os.fstat(self._file).st_size:  # nothing cannot be mapped
+            return
+        end = 0
+        with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as content:
+            while (payload := _payload_at(content, end)) is not None:
+                yield payload
+                end += HEAD.size + len(payload)
 
-    def _close_segment(self) -> None:
-        os.fsync(self._file)
-        os.close(self._file)
-        self._file = None
-        sync_folder(self.folder)
+    def _cut_torn_end(self) -> None:
+        """Shortens the file to its whole records. UserError where whole ones lie behind what would be cut."""
+        size, end = os.fstat(self._file).st_size, sum(HEAD.size + len(payload) for payload in self._payloads())
+        if end == size:
+            return
+        with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as content:
+            later = end
+            while (later := content.find(MARKER, later + 1)) >= 0:
+                if _payload_at(content, later) is not None:
+                    raise self._damaged(end)
+        say(f"WARNING: {self._path} ends in a torn record: its last {size - end} bytes are cut off")
+        os.ftruncate(self._file, end)
+
+    def _damaged(self, offset: int) -> UserError:
+        return UserError(
+            f"{self._path} has a damaged record at byte {offset}, and records after it: the disk or another program "
+            f"has changed it. Put the file back as it was, or remove the folder {self.folder}: the round then starts "
+            "again"
+        )
 
 
-def _frame(payload: bytes) -> bytes:
-    length = struct.pack("<I", len(payload))
-    return HEAD.pack(MARKER, len(payload), zlib.crc32(payload, zlib.crc32(length))) + payload
-
-
-def _payload_at(content: bytes, start: int) -> bytes | None:
+def _payload_at(content: mmap.mmap, start: int) -> bytes | None:
     """The payload of the whole frame that starts there; None where there is none."""
     if start + HEAD.size > len(content):
         return None
@@ -163,79 +169,6 @@ def _payload_at(content: bytes, start: int) -> bytes | None:
     payload = content[start + HEAD.size : start + HEAD.size + length]
     is_whole = marker == MARKER and len(payload) == length
     return payload if is_whole and checksum == zlib.crc32(payload, zlib.crc32(content[start + 4 : start + 8])) else None
-
-
-def _payloads(content: bytes) -> tuple[list[bytes], int]:
-    """The payloads of the whole frames at the beginning, and where the last of them ends."""
-    found, end = [], 0
-    while (payload := _payload_at(content, end)) is not None:
-        found.append(payload)
-        end += HEAD.size + len(payload)
-    return found, end
-
-
-def _cut_torn_end(folder: Path) -> None:
-    """Shortens the last segment to its whole records. UserError where whole ones lie behind what would be cut."""
-    segments = _segments(folder)
-    if not segments:
-        return
-    path = segments[max(segments)]
-    content = path.read_bytes()
-    _, end = _payloads(content)
-    if end == len(content):
-        return
-    later = end
-    while (later := content.find(MARKER, later + 1)) >= 0:
-        if _payload_at(content, later) is not None:
-            raise _damaged(path, end)
-    say(f"WARNING: {path} ends in a torn record: its last {len(content) - end} bytes are cut off")
-    with open(path, "r+b") as file:
-        file.truncate(end)
-
-
-def _damaged(path: Path, offset: int) -> UserError:
-    return UserError(
-        f"{path} has a damaged record at byte {offset}, and records after it: the disk or another program has changed "
-        f"it. Put the file back as it was, or remove the folder {path.parent}: the round then starts again"
-    )
-
-
-def _remove_segments(folder: Path) -> None:
-    for path in _segments(folder).values():  # the first one first: without it the others say nothing
-        path.unlink()
-
-
-def _finish_clearing(folder: Path) -> None:
-    """Removes what is left of a journal that has no beginning: a kill came while it was cleared."""
-    if _segments(folder) and FIRST not in _segments(folder):
-        say(f"{folder} has lost its beginning: its round had ended and was clearing up; the rest is removed")
-        _remove_segments(folder)
-
-
-def _refuse_gaps(folder: Path) -> None:
-    numbers = list(_segments(folder))
-    for one, following in pairwise(numbers):
-        if following != one + 1:
-            raise UserError(
-                f"{_path(folder, one + 1)} is missing, and a later part of the journal is there. Put the file back, "
-                f"or remove the folder {folder}: the round then starts again"
-            )
-
-
-def _segments(folder: Path) -> dict[int, Path]:
-    """The segments by number, oldest first."""
-    found = {int(path.stem): path for path in folder.glob("*.segment")}
-    return dict(sorted(found.items()))
-
-
-def _path(folder: Path, number: int) -> Path:
-    return folder / f"{number:09d}.segment"
-
-
-def _write_all(file: int, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[os.write(file, view) :]
 
 
 def _locked(folder: Path) -> int:
@@ -340,67 +273,46 @@ class Fault:
 Record = Issued | Partial | Finished | Failed | LeftOut | Trained | Stepped | Fault
 
 
+_KINDS = {
+    "issued": Issued,
+    "partial": Partial,
+    "finished": Finished,
+    "failed": Failed,
+    "left_out": LeftOut,
+    "trained": Trained,
+    "stepped": Stepped,
+    "fault": Fault,
+}
+_NAMES = {record: kind for kind, record in _KINDS.items()}
+
+
 def record_to_json(record: Record) -> dict[str, Any]:
     """The record as JSON can hold it; the word under `kind` says which it is. Log-probs keep every bit."""
+    stored = {"kind": _NAMES[type(record)]} | {name: getattr(record, name) for name in record.__slots__}
     match record:
-        case Issued():
-            return {"kind": "issued", **_fields(record)}
-        case Partial():
-            return {"kind": "partial", **_fields(record), "logprobs": pack_floats(record.logprobs)}
+        case Partial(logprobs=logprobs):
+            stored["logprobs"] = pack_floats(logprobs)
         case Finished(sample=sample):
-            return {
-                "kind": "finished",
-                "group": record.group,
-                "member": record.member,
-                "attempt": record.attempt,
-                "token_ids": sample.token_ids,
-                "logprobs": pack_floats(sample.logprobs),
-                "stop_reason": sample.stop_reason.value,
-                "version": sample.policy_version,
-                "response": record.response,
-                "verdict": record.verdict.value,
-            }
-        case Failed():
-            return {"kind": "failed", **_fields(record)}
-        case LeftOut():
-            return {"kind": "left_out", **_fields(record)}
-        case Trained():
-            return {"kind": "trained", **_fields(record), "groups": list(record.groups)}
-        case Stepped():
-            return {"kind": "stepped", **_fields(record)}
-        case Fault():
-            return {"kind": "fault", "what": record.what, "details": dict(record.details)}
+            stored["sample"] = {**vars(sample), "logprobs": pack_floats(sample.logprobs)}
+    return stored
 
 
 def record_from_json(stored: Mapping[str, Any]) -> Record:
     """The inverse of `record_to_json`. ValueError for a kind that is not known."""
     values = dict(stored)
-    match values.pop("kind", None):
-        case "issued":
-            return Issued(**values)
+    match kind := values.pop("kind", None):
         case "partial":
-            return Partial(**{**values, "logprobs": unpack_floats(values["logprobs"])})
+            values["logprobs"] = unpack_floats(values["logprobs"])
         case "finished":
-            sample = Sample(
-                values["token_ids"],
-                unpack_floats(values["logprobs"]),
-                StopReason(values["stop_reason"]),
-                values["version"],
-            )
-            named = values["group"], values["member"], values["attempt"]
-            return Finished(*named, sample, values["response"], Verdict(values["verdict"]))
-        case "failed":
-            return Failed(**values)
-        case "left_out":
-            return LeftOut(**values)
+            sample = values["sample"]
+            stop, logprobs = StopReason(sample["stop_reason"]), unpack_floats(sample["logprobs"])
+            values["sample"] = Sample(sample["token_ids"], logprobs, stop, sample["policy_version"])
+            values["verdict"] = Verdict(values["verdict"])
         case "trained":
-            return Trained(**{**values, "groups": tuple(values["groups"])})
-        case "stepped":
-            return Stepped(**values)
-        case "fault":
-            return Fault(**values)
-        case unknown:
-            raise ValueError(f"a journal has no records of kind {unknown!r}")
+            values["groups"] = tuple(values["groups"])
+    if kind not in _KINDS:
+        raise ValueError(f"a journal has no records of kind {kind!r}")
+    return _KINDS[kind](**values)
 
 
 def pack_floats(values: Sequence[float]) -> str | list[float]:
@@ -422,7 +334,3 @@ def unpack_floats(stored: str | Sequence[float]) -> list[float]:
     if sys.byteorder == "big":
         single.byteswap()
     return single.tolist()
-
-
-def _fields(record: Issued | Partial | Failed | LeftOut | Trained) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__slots__}

@@ -10,19 +10,16 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from stages.engines.policies.language_model import ReferencePolicy, language_model
-from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.relays.published_weights import PublishedWeights
 from stages.engines.replicas.replica import Probe
-from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.protocol import replace_folder_together
 from stages.foundations.files import write_json
-from stages.rl_round.loop.training_step import train_step
-from stages.rl_round.loop.weight_sync import PROBE_TOKENS
-from stages.rl_round.methods import AsynchronousLoop, NoReferenceKl
-from stages.rl_round.rollouts.records import Batch
-from stages.rl_round.task import RoundContext, Standing, Trained, TrainerTask
+from stages.rl_round.loop.training_step import train_step, with_trainer
+from stages.rl_round.loop.weight_sync import PROBE_TOKENS, trainer_logprobs
+from stages.rl_round.methods import AsynchronousLoop
+from stages.rl_round.records import Batch
+from stages.rl_round.round import Round, Standing, Trained
 
 ROUND_FILE = "round.json"
 """In a checkpoint's folder."""
@@ -33,31 +30,24 @@ PROBE_FILE = "probe.json"
 class RoundTrainer:
     """See the module. It begins where the round's last checkpoint stands, and publishes that version at once."""
 
-    def __init__(self, task: TrainerTask) -> None:
-        rl, self._task = task.rl, task
-        model = language_model(task.policy, task.trainer)
-        trainer = self._trainer = build_trainer(task.trainer, rl.optimizer, rl.max_gradient_norm, model)
-        reference = None
-        if not isinstance(rl.reference_kl, NoReferenceKl):
-            reference = ReferencePolicy.from_folder(task.policy, task.trainer.dtype, trainer.device)
-        tokens = task.trainer.micro_batch_tokens
-        self._context = RoundContext(
-            rl, task.round, task.name, task.seed, tokens, trainer, reference, task.scratch, None
-        )
-        assert isinstance(rl.loop, AsynchronousLoop)
-        self._keep = rl.loop.relay.keep
-        self._weights = PublishedWeights(task.weights, rl.loop.relay.chunk_mib << 20)
+    def __init__(self, this_round: Round, weights: Path) -> None:
+        """`weights`: folder in this node's memory where versions are published."""
+        self._round, loop = with_trainer(this_round), this_round.params.loop
+        trainer = self._trainer = self._round.trainer
+        assert isinstance(loop, AsynchronousLoop)
+        self._keep = loop.relay.keep
+        self._weights = PublishedWeights(weights, loop.relay.chunk_mib << 20)
         self._probe: list[list[list[int]]] = []
         """Prompt and response of each: the first that it trains on. What a policy would not say has log-probs so small
         that float sums in another order look like other weights. Version 0 has none: every replica has read it."""
-        self._checkpoints = Checkpoints(task.scratch)
-        self._standing, told = Standing(0, {}), list[str]()
-        found = self._checkpoints.latest(trainer, told)
+        self._checkpoints = Checkpoints(this_round.scratch)
+        self._standing, lines = Standing(0, {}), list[str]()
+        found = self._checkpoints.latest(trainer, lines)
         if found:
             trainer.load_checkpoint(found[1])
             self._standing = Standing(**json.loads((found[1] / ROUND_FILE).read_text(encoding="utf-8")))
             self._probe = json.loads((found[1] / PROBE_FILE).read_text(encoding="utf-8"))
-        self._standing = replace(self._standing, told=told)
+        self._standing = replace(self._standing, lines=lines)
         self._publish()
 
     def standing(self) -> Standing:
@@ -73,9 +63,9 @@ class RoundTrainer:
             raise RuntimeError(f"the trainer stands at {self._standing} and was told to do step {step}")
         started = time.perf_counter()
         if not self._probe:
-            chosen = batch.groups[: self._task.rl.weight_sync_check.sequences]
+            chosen = batch.groups[: self._round.params.weight_sync_check.sequences]
             self._probe = [[group.prompt, group.rollouts[0].sample.token_ids[:PROBE_TOKENS]] for group in chosen]
-        row = train_step(self._context, step, batch).row
+        row = train_step(self._round, step, batch).row
         self._standing = Standing(step + 1, row)
         trained = time.perf_counter()
         self._publish()
@@ -92,25 +82,19 @@ class RoundTrainer:
 
     def close(self) -> None:
         """Frees memory and leaves the process group."""
-        if self._context.reference is not None:
-            self._context.reference.close()
-        self._trainer.close()
+        self._round.close()
 
     def _publish(self) -> None:
         """Collective: every rank takes part in gathering, rank 0 writes. Nobody is waited for."""
-        trainer, logprobs = self._trainer, list[float]()
+        trainer, metadata = self._trainer, {}
         if self._probe:
-            batch = pack([TokenSequence(*pair) for pair in self._probe])
-            logprobs = trainer.evaluate(batch).logprobs.cpu()[batch.response_mask.bool()].tolist()
+            prompts, responses = map(list, zip(*self._probe, strict=True))
+            logprobs, check = trainer_logprobs(trainer, prompts, responses), self._round.params.weight_sync_check
+            metadata = Probe(prompts, responses, logprobs, check.max_logprob_gap).to_metadata()
         if trainer.rank != 0:
             for _ in trainer.named_weights():
                 continue
             return
-        metadata = {}
-        if self._probe:
-            prompts, responses = map(list, zip(*self._probe, strict=True))
-            bound = self._task.rl.weight_sync_check.max_logprob_gap
-            metadata = Probe(prompts, responses, logprobs, bound).to_metadata()
         self._weights.publish(self._standing.steps_done, trainer.named_weights(), metadata)
         self._weights.prune(self._keep)
 

@@ -10,15 +10,16 @@ import os
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from stages.engines.distributed.ranked_actors import RankedActors, RanksLost
 from stages.foundations.errors import UserError
 from stages.observe.progress import say
-from stages.rl_round.rollouts.records import Batch
-from stages.rl_round.task import Standing, Trained, TrainerTask
+from stages.rl_round.asynchronous.coordinator import StepBatch
+from stages.rl_round.records import Batch
+from stages.rl_round.round import Round, Standing, Trained
 
 START_SECONDS = 900.0
 """A trainer that is not up after so long hangs: loading and compiling a large policy takes minutes."""
@@ -26,14 +27,14 @@ LEAST_STALL_SECONDS = 120.0
 USUAL_STEPS = 20
 """A step that takes as many times the usual one hangs."""
 MOST_DEATHS = 5
-"""In a row, without a step in between."""
+"""In a row, without a step in between; as many as the fleet grants a replica."""
 
 
 class TrainerActor:
     """One rank, in a process of its own; the hub does not import torch."""
 
-    def __init__(self, task: TrainerTask) -> None:
-        self._task = task
+    def __init__(self, this_round: Round, weights: Path) -> None:
+        self._arguments = this_round, weights
 
     def start(self) -> Standing:
         """Loads the policy. Not in the constructor, whose errors have no class in Ray."""
@@ -42,7 +43,7 @@ class TrainerActor:
         with quick_imports():
             from stages.rl_round.asynchronous.trainer import RoundTrainer
 
-        self._trainer = RoundTrainer(self._task)
+        self._trainer = RoundTrainer(*self._arguments)
         return self._trainer.standing()
 
     def train(self, step: int, batch: Batch, saves: bool) -> Trained:
@@ -60,21 +61,26 @@ class Trainers:
 
     def __init__(
         self,
-        task: TrainerTask,
+        this_round: Round,
+        weights: Path,
         ranks: int,
         gpus: float,
+        batches: Mapping[int, StepBatch],
         steps_known: int,
-        batch_of: Callable[[int], Batch],
-        saves: Callable[[int], bool],
     ) -> None:
-        """`gpus`: of each rank. `steps_known`: steps that the hub has heard of in an earlier life. `batch_of` gives
-        the batch of a step that was submitted since the last checkpoint; `saves` says whether a checkpoint follows."""
-        self._name, self._batch_of, self._saves = task.name, batch_of, saves
-        self._actors = RankedActors(TrainerActor, (task,), ranks, task.trainer.threads, gpus)
+        """`weights`: folder where versions are published. `gpus`: of each rank.
+
+        `batches` will hold each step that was submitted since the last checkpoint. `steps_known`: steps that the hub
+        has heard of in an earlier life.
+        """
+        self._name, self._batches = this_round.name, batches
+        self._every, self._last = this_round.params.checkpoint_every_steps, this_round.settings.steps
+        arguments = this_round.for_trainer(), weights
+        self._actors = RankedActors(TrainerActor, arguments, ranks, this_round.trainer_params.threads, gpus)
         self.steps_done = 0
         """Steps that its weights have behind them."""
         # It repeats at once what is behind its checkpoint: nothing new can be drawn with weights that are older.
-        self._told, self._target = steps_known, steps_known - 1
+        self._steps_known, self._target = steps_known, steps_known - 1
         self._usual: deque[float] = deque(maxlen=USUAL_STEPS)
         self._deaths_in_a_row = 0
         self._is_starting = True
@@ -105,33 +111,34 @@ class Trainers:
             return None
         if result is None:
             return None
-        told = self._take_standing(result) if isinstance(result, Standing) else self._take_step(result, seconds)
+        trained = self._take_standing(result) if isinstance(result, Standing) else self._take_step(result, seconds)
         self._go_on()
-        return told
+        return trained
 
     def _take_standing(self, standing: Standing) -> Trained | None:
         self._is_starting, self.is_up = False, True
         self.steps_done = standing.steps_done
-        for line in standing.told:
+        for line in standing.lines:
             say(line)
-        if standing.steps_done <= self._told:
+        if standing.steps_done <= self._steps_known:
             return None
         # The hub, or this trainer, was killed between the checkpoint and the word of it.
-        self._told = standing.steps_done
+        self._steps_known = standing.steps_done
         return Trained(standing.steps_done - 1, standing.last_row, ended_at=time.time())
 
     def _take_step(self, trained: Trained, seconds: float) -> Trained | None:
         self._usual.append(seconds)
         self._deaths_in_a_row = 0
         self.steps_done = trained.step + 1
-        is_new = trained.step >= self._told
-        self._told = max(self._told, trained.step + 1)
+        is_new = trained.step >= self._steps_known
+        self._steps_known = max(self._steps_known, trained.step + 1)
         return trained if is_new else None
 
     def _go_on(self) -> None:
         if not self._actors.is_busy and not self._is_starting and self.steps_done <= self._target:
             step = self.steps_done
-            self._actors.call("train", step, self._batch_of(step), self._saves(step))
+            saves = (step + 1) % self._every == 0 and step + 1 < self._last
+            self._actors.call("train", step, self._batches[step].batch, saves)
 
     def _patience(self) -> float:
         if self._is_starting or not self._usual:

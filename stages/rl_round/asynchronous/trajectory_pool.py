@@ -18,14 +18,14 @@ from dataclasses import dataclass, field, replace
 from stages.algorithms.rollout_schedule import Replica, repack
 from stages.engines.replicas.replica import Orders, Report
 from stages.engines.samplers.protocol import Begun, Sample, SamplingSettings, Trajectory
-from stages.rl_round.asynchronous.staleness import Faults, Repacked
 from stages.rl_round.methods import AsynchronousLoop, NoRepack
 
 Name = tuple[int, int]
 """Group number and sample number."""
 ReplicaId = Hashable
 MOST_DEATHS = 3
-"""Replicas that may die with a trajectory before it is taken for the cause."""
+"""Replicas that may die with a trajectory before it is taken for the cause. Fewer than the restarts that the fleet
+grants a replica (5 in a row): a trajectory that kills is given up before the round is."""
 
 
 @dataclass
@@ -109,12 +109,6 @@ class TrajectoryPool:
                 self.given_up.append(name)
             else:
                 self.waiting[name] = flight
-
-    def forget(self, group: int) -> None:
-        """Nothing more is wanted of the group: what arrives of it later is passed over."""
-        for held in (self.waiting, *(replica.flights for replica in self._replicas.values())):
-            for name in [name for name in held if name[0] == group]:
-                del held[name]
 
     # What replicas say.
 
@@ -278,3 +272,33 @@ class TrajectoryPool:
             flight.version, flight.destination = version, None
             begun[name] = self.waiting.pop(name)
         return begun
+
+
+@dataclass(slots=True)
+class Repacked:
+    """Since the last step."""
+
+    moves: int = 0
+    """Trajectories that went on at another replica."""
+    tokens_recomputed: int = 0
+    """Prompt and response tokens that were read again there."""
+    freed_replicas: int = 0
+    seconds: float = 0.0
+    """From withdrawing to going on, added up."""
+
+
+@dataclass(slots=True)
+class Faults:
+    """Since the last step."""
+
+    restarts: int = 0
+    """Processes that died or hung and were started again."""
+    stalled: int = 0
+    """Those of them that had to be killed because they reported nothing."""
+    redirected: int = 0
+    """Trajectories that went on at another replica of their version."""
+    restarted_from_prompt: int = 0
+    """Trajectories whose version was gone."""
+    tokens_lost: int = 0
+    duplicates: int = 0
+    """Results that came a second time, or from a process that had been replaced."""

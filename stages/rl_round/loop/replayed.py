@@ -7,7 +7,7 @@ to float32; log-probs and tokens are in it as they were.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas
@@ -17,28 +17,22 @@ from stages.engines.samplers.protocol import Sample, StopReason
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of, write_json
 from stages.foundations.tables import ROLLOUT, read_table
-from stages.rl_round.rollouts.group_drawing import make_rollout
-from stages.rl_round.rollouts.records import Batch, Group, Problem, Rollout
-from stages.rl_round.schedule import (
-    PlacedGroup,
-    RoundIdentity,
-    Schedule,
-    ScheduledStep,
-    read_schedule,
-    refuse_other_round,
-)
-from stages.rl_round.task import RoundContext
+from stages.rl_round.drawing import make_rollout
+from stages.rl_round.loop.batch_source import BatchSource
+from stages.rl_round.loop.round_log import identity_of
+from stages.rl_round.params import RlParams
+from stages.rl_round.records import Batch, Group, Rollout
+from stages.rl_round.round import Round
+from stages.rl_round.schedule import PlacedGroup, Schedule, ScheduledStep, read_schedule, refuse_other_round
 
 
-class ReplayedBatches:
+class ReplayedBatches(BatchSource):
     """Rank 0's source: what the recorded round drew."""
 
-    def __init__(
-        self, context: RoundContext, schedule: Schedule, rollouts: pandas.DataFrame, problems: Sequence[Problem]
-    ) -> None:
+    def __init__(self, this_round: Round, schedule: Schedule, rollouts: pandas.DataFrame) -> None:
         """`rollouts` is the table that the schedule points into."""
-        self._context, self._schedule, self._rollouts = context, schedule, rollouts
-        self._prompts: Mapping[str, list[int]] = {problem.problem_id: problem.prompt for problem in problems}
+        self._params, self._schedule, self._rollouts = this_round.params, schedule, rollouts
+        self._prompts = {problem.problem_id: problem.prompt for problem in this_round.problems}
         used = [group for step in schedule.steps for group in (*step.groups, *step.left_out)]
         self._by_first_row = {group.first_row: group for group in (*used, *schedule.leftover)}
         self._steps = 0
@@ -47,7 +41,6 @@ class ReplayedBatches:
         """Groups drawn in these steps and not yet used, by first row, oldest first."""
 
     def next_batch(self) -> Batch:
-        """See the protocol."""
         step = self._schedule.steps[self._steps]
         too_stale = sum(placed.first_row in self._waiting for placed in step.left_out)
         self._go_past(step)
@@ -71,7 +64,6 @@ class ReplayedBatches:
         write_json(folder / "replay.json", {"steps": self._steps})
 
     def load(self, folder: Path) -> None:
-        """See the protocol."""
         steps = json.loads((folder / "replay.json").read_text(encoding="utf-8"))["steps"]
         for step in self._schedule.steps[:steps]:
             self._go_past(step)
@@ -91,45 +83,31 @@ class ReplayedBatches:
                 f"{placed.first_row + placed.rows} of the rollouts: schedule and table are not of one round, copy both "
                 "again"
             )
-        rollouts = tuple(_rollout(row, self._context) for row in rows)
+        rollouts = tuple(_rollout(row, self._params) for row in rows)
         return Group(placed.problem_id, self._prompts[placed.problem_id], rollouts, placed.draw)
 
 
-class NoWeightSync:
-    """Of a loop without a sampler."""
-
-    def push(self, policy_version: int) -> dict[str, float]:
-        """Nothing."""
-        return {}
-
-    def save(self, folder: Path) -> None:
-        """Nothing to keep."""
-
-    def load(self, folder: Path) -> None:
-        """Nothing was kept."""
-
-
-def _rollout(row: Mapping, context: RoundContext) -> Rollout:
+def _rollout(row: Mapping, params: RlParams) -> Rollout:
     stop = StopReason.MAX_TOKENS if row["is_truncated"] else StopReason.END_OF_SEQUENCE
     sample = Sample(row["token_ids"].tolist(), row["rollout_logprobs"].tolist(), stop, row["policy_version"])
-    return make_rollout(sample, row["response"], Verdict(row["verdict"]), context.params)
+    return make_rollout(sample, row["response"], Verdict(row["verdict"]), params)
 
 
-def open_replay(
-    context: RoundContext, path: Path, rollouts: Path, identity: RoundIdentity, problems: Sequence[Problem]
-) -> ReplayedBatches:
-    """The source for the schedule and the table at two paths.
+def open_replay(this_round: Round) -> ReplayedBatches:
+    """The source for the schedule and the table that `rl.loop.schedule` names.
 
-    UserError where the schedule is of another round than `identity` says, has fewer steps than the round, or is torn,
-    and where the table is not the one that was written with it.
+    UserError where the schedule is of another round, has fewer steps than this one, or is torn, and where the table is
+    not the one that was written with it.
     """
+    path, rollouts = this_round.attempt.inputs["schedule"], this_round.attempt.inputs["rollouts"]
     schedule = read_schedule(path)
-    refuse_other_round(path, schedule.identity, identity)
-    if len(schedule.steps) < context.round.steps:
+    refuse_other_round(path, schedule.identity, identity_of(this_round))
+    steps = this_round.settings.steps
+    if len(schedule.steps) < steps:
         raise UserError(
-            f"rl_rounds.{context.name}.steps is {context.round.steps}, and {path} has recorded {len(schedule.steps)}: "
+            f"rl_rounds.{this_round.name}.steps is {steps}, and {path} has recorded {len(schedule.steps)}: "
             "lower it, or name a longer schedule"
         )
     if sha256_of(rollouts) != schedule.rollouts_sha256:
         raise UserError(f"{rollouts} is not the table that was written with {path}: copy both again from one round")
-    return ReplayedBatches(context, schedule, read_table(rollouts, ROLLOUT), problems)
+    return ReplayedBatches(this_round, schedule, read_table(rollouts, ROLLOUT))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pandas
 
@@ -19,52 +19,11 @@ from stages.foundations.files import replace_folder, sha256_of, write_json
 from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.tables import ROLLOUT, read_table, write_table
 from stages.observe.progress import say, say_warnings
-from stages.observe.tracking import Run
-from stages.rl_round.rollouts.records import Batch, Group
+from stages.rl_round.records import Batch, Group
+from stages.rl_round.round import Round
 from stages.rl_round.schedule import FILE, RoundIdentity, leftover_fates, step_fates, write_schedule
-from stages.rl_round.task import RoundTask
 
 TABLE, FATES = ".parquet", ".json"
-
-
-class RoundLog(Protocol):
-    """Takes down each step."""
-
-    def resume(self, step: int) -> None:
-        """Forgets what was taken down after `step`: those steps are done again."""
-
-    def kept(self) -> Mapping[str, str]:
-        """Hashes of the files that a resumed run reads, by path in a checkpoint's folder: for its manifest."""
-
-    def add(self, step: int, batch: Batch, row: Mapping[str, float], seconds: float) -> None:
-        """A step has ended, after `seconds`, with the curve's `row`."""
-
-    def finish(self, step: int, leftover: Sequence[Group]) -> None:
-        """The round has ended after `step`; `leftover` are finished groups that no step has taken."""
-
-
-class SilentLog:
-    """Of every rank but 0."""
-
-    def resume(self, step: int) -> None:
-        """Nothing."""
-
-    def kept(self) -> Mapping[str, str]:
-        """None."""
-        return {}
-
-    def add(self, step: int, batch: Batch, row: Mapping[str, float], seconds: float) -> None:
-        """Nothing."""
-
-    def finish(self, step: int, leftover: Sequence[Group]) -> None:
-        """Nothing."""
-
-
-class LogContext(Protocol):
-    """What a log of rank 0 needs: a `RoundContext`, or what a process without torch has of one."""
-
-    scratch: Path
-    run: Run
 
 
 class RolloutLog:
@@ -75,15 +34,18 @@ class RolloutLog:
     them with the hashes in memory.
     """
 
-    def __init__(self, context: LogContext) -> None:
-        self.folder = context.scratch / "rollouts"
-        self._context = context
+    def __init__(self, this_round: Round) -> None:
+        self.folder = this_round.scratch / "rollouts"
+        self._round = this_round
         self._signal = SignalWatch()
         self._hashes: dict[str, str] = {}
         """Of each file, by name."""
 
     def resume(self, step: int) -> None:
-        """See the protocol. The files up to `step` must be those of the checkpoint's manifest, which are verified."""
+        """Forgets what was taken down after `step`: those steps are done again.
+
+        The files up to `step` must be those of the checkpoint's manifest, which are verified.
+        """
         for file in self.folder.glob("[0-9]*"):
             if int(file.stem) > step:
                 file.unlink()
@@ -97,19 +59,19 @@ class RolloutLog:
             self._keep(step, batch.groups, batch.left_out, step_fates(batch))
 
     def kept(self) -> Mapping[str, str]:
-        """See the protocol."""
+        """Hashes of the files that a resumed run reads, by path in a checkpoint's folder: for its manifest."""
         return {f"../{self.folder.name}/{name}": digest for name, digest in self._hashes.items()}
 
     def add(self, step: int, batch: Batch, row: Mapping[str, float], seconds: float) -> None:
-        """Keeps the rollouts whose fate the step decided, each once; `policy_version` says what sampled them."""
+        """A step has ended, after `seconds`, with the curve's `row`: keeps each rollout whose fate it decided, once."""
         self._keep(step, batch.groups, batch.left_out, step_fates(batch))
         rates = {"time/step_seconds": seconds, "tokens/per_second": row["tokens/sampled"] / seconds}
-        self._context.run.log({**rates, **row}, step=step)
+        self._round.run.log({**rates, **row}, step=step)
         if told := self._signal.see(batch.drawn):
             say(f"WARNING: step {step}: {told}")
 
     def finish(self, step: int, leftover: Sequence[Group]) -> None:
-        """See the protocol."""
+        """The round has ended after `step`; `leftover` are finished groups that no step has taken."""
         self._keep(step + 1, [], leftover, leftover_fates(leftover))
 
     def frame(self) -> pandas.DataFrame:
@@ -229,37 +191,40 @@ def _told(groups: Sequence[Group], steps: int) -> str:
 
 
 def write_outputs(
-    task: RoundTask, log: RolloutLog, curve: list[dict[str, float]], known: dict[str, float], *beside: Path
+    this_round: Round, log: RolloutLog, curve: list[dict[str, float]], known: dict[str, float], *beside: Path
 ) -> None:
     """Rollouts, schedule (with the files `beside` it), curve and metrics, metrics last; the policy is written already.
 
     `known` are further metrics of the round. Warns when no step trained.
     """
-    paths, frame = task.paths, log.frame()
+    paths, frame = this_round.paths, log.frame()
     metrics = round_metrics(curve) | known
     metrics |= {"rollouts/drawn": len(frame), "rollouts/trained": int(frame["is_trained"].sum())}
     write_table(frame, paths.rollouts, ROLLOUT)
     with replace_folder(paths.schedule) as folder:
-        write_schedule(folder / FILE, identity_of(task), sha256_of(paths.rollouts), log.fates())
+        write_schedule(folder / FILE, identity_of(this_round), sha256_of(paths.rollouts), log.fates())
         for file in beside:
             (folder / file.name).write_bytes(file.read_bytes())
     write_curves(paths.curves, curve)
-    task.run.summary(metrics)
+    this_round.run.summary(metrics)
     write_metrics(paths.metrics, metrics, {paths.headline: {"accuracy": "accuracy/mean_last"}})
-    say_warnings("rl_round", task.name, metrics)
+    say_warnings("rl_round", this_round.name, metrics)
 
 
-def identity_of(task: RoundTask) -> RoundIdentity:
+def identity_of(this_round: Round) -> RoundIdentity:
     """What decides the weights besides the rollouts. How often it was saved and checked does not, nor how long it was:
     a replay may end earlier."""
     settings = {
-        "seed": task.seed,
-        "prompt": task.sections["prompt"].model_dump(mode="json"),
-        "trainer": task.sections["trainer"].model_dump(mode="json"),
-        "rl": task.params.model_dump(mode="json", exclude={"loop", "checkpoint_every_steps", "weight_sync_check"}),
-        f"rl_rounds.{task.name}": task.round.model_dump(mode="json", exclude={"steps", "reward"}),
+        "seed": this_round.seed,
+        "prompt": this_round.prompt.model_dump(mode="json"),
+        "trainer": this_round.trainer_params.model_dump(mode="json"),
+        "rl": this_round.params.model_dump(
+            mode="json", exclude={"loop", "checkpoint_every_steps", "weight_sync_check"}
+        ),
+        f"rl_rounds.{this_round.name}": this_round.settings.model_dump(mode="json", exclude={"steps", "reward"}),
     }
-    return RoundIdentity(task.name, settings, task.attempt.digests["policy"], task.attempt.digests["problems"])
+    digests = this_round.attempt.digests
+    return RoundIdentity(this_round.name, settings, digests["policy"], digests["problems"])
 
 
 MEAN_DIAGNOSTICS = (

@@ -14,30 +14,33 @@ import time
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.observe.progress import progress
 from stages.rl_round.loop.batch_source import BatchSource
-from stages.rl_round.loop.round_log import RoundLog
+from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.loop.training_step import train_step
 from stages.rl_round.loop.weight_sync import RoundState, WeightSync, load_state, save_state
-from stages.rl_round.task import RoundContext
+from stages.rl_round.round import Round
 
 
-def run_synchronous_round(context: RoundContext, source: BatchSource, weights: WeightSync, log: RoundLog) -> RoundState:
+def run_synchronous_round(
+    this_round: Round, source: BatchSource, weights: WeightSync, log: RolloutLog | None
+) -> RoundState:
     """Runs the round's steps, going on from the last checkpoint if there is one, and returns what it reached.
 
-    The curve is rank 0's.
+    Curve and log are rank 0's.
     """
-    trainer, run = context.trainer, context.run
-    checkpoints = Checkpoints(context.scratch)
+    trainer, run, last = this_round.trainer, this_round.run, this_round.settings.steps
+    checkpoints = Checkpoints(this_round.scratch)
     state = load_state(checkpoints, trainer, source, weights)
-    log.resume(state.step)
+    if log:
+        log.resume(state.step)
     weights.push(state.policy_version)
-    steps = range(state.step, context.round.steps)
-    for step in progress(steps, steps.stop, context.name, "steps", done=state.step, curve=state.curve):
+    steps = range(state.step, last)
+    for step in progress(steps, last, this_round.name, "steps", done=state.step, curve=state.curve):
         started = time.perf_counter()
         with run.phase("sample"):
             batch = source.next_batch()
 
         with run.phase("train"):
-            trained = train_step(context, step, batch)
+            trained = train_step(this_round, step, batch)
 
         row = trained.row
         if trained.has_changed_weights:
@@ -46,11 +49,12 @@ def run_synchronous_round(context: RoundContext, source: BatchSource, weights: W
                 row |= weights.push(state.policy_version)
         state.step = step + 1
         state.curve.append(row)
-        if batch is not None:
+        if log:
             log.add(state.step, batch, row, time.perf_counter() - started)
 
-        if state.step % context.params.checkpoint_every_steps == 0 and state.step < context.round.steps:
+        if state.step % this_round.params.checkpoint_every_steps == 0 and state.step < last:
             with run.phase("checkpoint"):
                 save_state(checkpoints, state, trainer, source, weights, log)
-    log.finish(state.step, source.leftover())
+    if log:
+        log.finish(state.step, source.leftover())
     return state

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.policies.language_model import ReferencePolicy, language_model
+from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
-from stages.rl_round.methods import CosineReward, VerdictReward
+from stages.rl_round.drawing import verdict_reward
+from stages.rl_round.methods import CosineReward, NoReferenceKl, VerdictReward
 from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts.group_drawing import verdict_reward
-from stages.rl_round.rollouts.records import Batch, Group, Rollout
-from stages.rl_round.task import RoundContext
-from stages.rl_round.update.policy_update import prepare_samples, summarise, update_policy
-from stages.rl_round.update.training_samples import TrainingSamples, own_groups
+from stages.rl_round.records import Batch, Group, Rollout
+from stages.rl_round.round import Round
+from stages.rl_round.samples import TrainingSamples, scatter_batch
+from stages.rl_round.update import prepare_samples, summarise, update_policy
 
 
 @dataclass(frozen=True)
@@ -31,18 +33,27 @@ class TrainedStep:
     samples: TrainingSamples
 
 
-def train_step(context: RoundContext, step: int, batch: Batch | None) -> TrainedStep:
+def with_trainer(this_round: Round) -> Round:
+    """The round with this rank's trainer and reference, which `Round.close` ends."""
+    params, settings, policy = this_round.params, this_round.trainer_params, this_round.paths.policy
+    trainer = build_trainer(settings, params.optimizer, params.max_gradient_norm, language_model(policy, settings))
+    reference = None
+    if not isinstance(params.reference_kl, NoReferenceKl):
+        reference = ReferencePolicy.from_folder(policy, settings.dtype, trainer.device)
+    return replace(this_round, trainer=trainer, reference=reference)
+
+
+def train_step(this_round: Round, step: int, batch: Batch | None) -> TrainedStep:
     """Trains on `batch` as step `step` (from 0) of the round; collective. Only rank 0 needs to have the batch.
 
     FloatingPointError, with what is needed to look into it, when the loss is not finite.
     """
-    params, trainer, tokens = context.params, context.trainer, context.micro_batch_tokens
-    seed = context.seed, context.name, step
-    groups, newest_version = own_groups(batch, params, tokens, trainer, *seed)
-    with _explain_nonfinite_loss(context, step, groups):
-        samples = prepare_samples(groups, params, newest_version, tokens, trainer, context.reference, seed)
-        warm_up = min(1.0, (step + 1) / max(1, context.round.warmup_steps))
-        updates = update_policy(samples, params, tokens, warm_up, trainer, *seed)
+    params, trainer, tokens = this_round.params, this_round.trainer, this_round.trainer_params.micro_batch_tokens
+    groups, plan = scatter_batch(batch, params, tokens, trainer, this_round.seed, this_round.name, step)
+    with _explain_nonfinite_loss(this_round, step, groups):
+        samples = prepare_samples(groups, plan, params, trainer, this_round.reference)
+        warm_up = min(1.0, (step + 1) / max(1, this_round.settings.warmup_steps))
+        updates = update_policy(samples, plan, params, warm_up, trainer)
     row = {"step": step + 1} | (summarise(updates) if updates else {})
     if batch is not None:
         row |= step_metrics(batch, samples, params)
@@ -50,17 +61,17 @@ def train_step(context: RoundContext, step: int, batch: Batch | None) -> Trained
 
 
 @contextmanager
-def _explain_nonfinite_loss(context: RoundContext, step: int, groups: Sequence[Group]) -> Iterator[None]:
+def _explain_nonfinite_loss(this_round: Round, step: int, groups: Sequence[Group]) -> Iterator[None]:
     """A loss that is not finite stops the round with what is needed to look into it; the policy is never written."""
     try:
         yield
     except FloatingPointError as error:
-        latest = Checkpoints(context.scratch).newest()
+        latest = Checkpoints(this_round.scratch).newest()
         kept = f"the last checkpoint is {latest}" if latest else "there is no checkpoint yet"
         ids = ", ".join(dict.fromkeys(group.problem_id for group in groups))
         raise FloatingPointError(
-            f"{context.name}, step {step + 1}: {error}. The batch's problems are {ids}; {kept}. The next run goes on "
-            "from there. Lower rl.optimizer.learning_rate, or look at the rewards of these problems"
+            f"{this_round.name}, step {step + 1}: {error}. The batch's problems are {ids}; {kept}. The next run goes "
+            "on from there. Lower rl.optimizer.learning_rate, or look at the rewards of these problems"
         ) from error
 
 

@@ -157,7 +157,7 @@ def test_a_probe_that_disagrees_keeps_the_replica_from_serving(policy, weights):
     publish(weights, 2, seed=9, probe=probe_of(tiny_model(0)))
     replica.advance(Orders(pull=1, settings=SETTINGS))
     report = replica.advance(Orders(pull=2, begin=TRAJECTORIES))
-    assert "probe" in report.pull_failed and report.version is None
+    assert "log-prob differs by" in report.pull_failed and report.version is None
     assert set(report.withdrawn) == set(TRAJECTORIES)
     report = replica.advance(Orders(pull=1, begin=TRAJECTORIES, report_seconds=20.0))
     assert report.version == 1

@@ -18,6 +18,7 @@ from stages.algorithms.token_statistics import pruned_logprobs, safe_vocabulary
 from stages.engines.policies.forward_probe import check_engine_forward
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
+from stages.engines.replicas.replica import SyncError
 from stages.engines.samplers import vllm_sampler, vllm_weights
 from stages.engines.samplers.params import VllmSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings, StopReason, Trajectory, sample_trajectories
@@ -25,7 +26,7 @@ from stages.engines.samplers.vllm_sampler import VllmSampler, transformers_refer
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
-from stages.rl_round.loop.weight_sync import SyncError, WeightSyncCheck
+from stages.rl_round.loop.weight_sync import WeightSyncCheck
 from stages.rl_round.params import WeightSyncCheckParams
 from tests.fakes.drawing import sample_numbered
 from tests.fakes.processes import assert_all_end

@@ -14,9 +14,8 @@ from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
 from stages.foundations.tables import PROBLEM, ROLLOUT, read_table, write_table
-from stages.rl_round.loop import training_step
+from stages.rl_round.loop import synchronous, training_step
 from stages.rl_round.loop.round_log import RolloutLog
-from stages.rl_round.rollouts import dynamic_sampling
 from tests.fakes.forks import killed_at_first_checkpoint
 from tests.fakes.taught_policy import rl_flags, write_params
 from tests.stages.rl_round.params.test_rl import MODEL
@@ -251,7 +250,7 @@ def test_a_round_goes_on_from_its_checkpoint(choice, taught, tmp_path, monkeypat
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         kill_after_three_steps(patch)
         main(rl_flags(taught, params, tmp_path / "resumed"))
-    monkeypatch.setattr(dynamic_sampling, "_count", None)  # pass rates are not sampled again
+    monkeypatch.setattr("stages.rl_round.drawing._count", None)  # pass rates are not sampled again
     main(rl_flags(taught, params, tmp_path / "resumed"))
     for name in ("rl_1", "rl_1.parquet", "schedules/rl_1", "rl_1.csv", "rl_1.json"):
         assert dvc_md5(tmp_path / "undisturbed" / name) == dvc_md5(tmp_path / "resumed" / name), name
@@ -286,14 +285,14 @@ def swap_steps(pieces):
 
 
 def kill_after_three_steps(monkeypatch):
-    update = training_step.update_policy
+    train = synchronous.train_step
 
-    def killed(samples, params, tokens, scale, trainer, *seed_parts):
-        if seed_parts[-1] == 3:  # checkpoints lie behind steps 2 and 4
+    def killed(context, step, batch):
+        if step == 3:  # checkpoints lie behind steps 2 and 4
             raise KeyboardInterrupt
-        return update(samples, params, tokens, scale, trainer, *seed_parts)
+        return train(context, step, batch)
 
-    monkeypatch.setattr(training_step, "update_policy", killed)
+    monkeypatch.setattr(synchronous, "train_step", killed)
 
 
 def flip_bit(name, pieces):
@@ -355,9 +354,9 @@ def test_a_loss_that_is_not_finite_names_step_problems_and_checkpoint(taught, tm
     """The third step meets a reward of NaN; one checkpoint lies behind it."""
     prepare = training_step.prepare_samples
 
-    def poisoned(groups, params, version, *others):
-        samples = prepare(groups, params, version, *others)
-        if version == 2:
+    def poisoned(groups, plan, *others):
+        samples = prepare(groups, plan, *others)
+        if plan.newest_version == 2:
             samples.advantages[0] = float("nan")
         return samples
 

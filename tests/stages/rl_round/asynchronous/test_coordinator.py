@@ -12,8 +12,7 @@ from stages.rl_round.asynchronous.coordinator import Coordinator
 from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.methods import AsynchronousLoop, BestFitRepack, NoRepack, RelayParams
 from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts.dynamic_sampling import problems_in_order
-from stages.rl_round.rollouts.records import Problem
+from stages.rl_round.records import Problem
 from tests.fakes.replica_schedules import Schedule, through_json, token
 
 PROBLEMS = [Problem(f"p{number}", [1, 2, 3 + number], "7") for number in range(23)]
@@ -42,17 +41,16 @@ def coordinator(
         | {"problems_per_step": 4, "group_size": group_size, "loop": loop.model_dump()}
         | ({} if dynamic else {"dynamic_sampling": sampling})
     )
-    return Coordinator(
-        rl,
-        loop,
-        STEPS,
-        replicas,
-        kv_capacity=100_000,
-        seed_parts=(1, "rl_1"),
-        abort_fraction=0.1,
-        draw_of=lambda number: problems_in_order(PROBLEMS, number, 1, 1, "rl_1")[0],
-        write=(written if written is not None else []).append,
+    this_round = SimpleNamespace(
+        name="rl_1",
+        seed=1,
+        params=rl,
+        settings=SimpleNamespace(steps=STEPS),
+        sampler_params=SimpleNamespace(max_sequences=1000, replicas=SimpleNamespace(count=replicas)),
+        verifier_params=SimpleNamespace(abort_undecided_fraction=0.1),
+        problems=PROBLEMS,
     )
+    return Coordinator(this_round, loop, (written if written is not None else []).append)
 
 
 def load_section_of_laptop():
@@ -112,7 +110,7 @@ def test_random_schedules_keep_the_window_and_lose_nothing(window):
         if window is not None:
             check_staleness(run, window)
             assert run.longest_wait <= window + 1
-        assert len(core.buffer) == 0, "nothing is carried: no group is begun that no step could train on"
+        assert not core.groups, "nothing is carried: no group is begun that no step could train on"
 
 
 def test_a_window_of_zero_trains_on_what_the_newest_weights_have_drawn():
@@ -141,7 +139,7 @@ def test_a_killed_hub_goes_on_from_its_journal(window, seed):
     again = coordinator(window, written=written)
     taken = again.restore(through_json(written))
     assert [one.numbers for one in taken] == [one.groups for one in written if type(one).__name__ == "Trained"]
-    again.buffer.check_conservation()
+    again.check_conservation()
     assert again.next_number == core.next_number
     assert {name for name, _ in again.pool.flights()}.isdisjoint(finished)
     second = schedule(again, seed)
@@ -183,5 +181,5 @@ def test_without_dynamic_sampling_every_group_is_trained_on():
     core = coordinator(2, dynamic=False)
     run = schedule(core, seed=4, signal=0.3)
     run.run()
-    assert core.buffer.left_out.total() == 0
+    assert core.left_out.total() == 0
     assert sorted(number for taken in run.trained for number in taken.numbers) == list(range(4 * STEPS))

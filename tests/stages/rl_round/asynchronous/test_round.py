@@ -94,7 +94,7 @@ def wait_for_end(process, folder):
 
 
 def journal_bytes(folder):
-    return sum(path.stat().st_size for path in folder.glob("state/scratch/rl_round-*/journal/*.segment"))
+    return sum(path.stat().st_size for path in folder.glob("state/scratch/rl_round-*/journal/records"))
 
 
 def check_round(taught, folder, window=2):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stages.rl_round.asynchronous.staleness import (
+from stages.rl_round.asynchronous.hub import (
     TOP,
-    Faults,
-    Repacked,
     buffer_metrics,
     counted_metrics,
     length_metrics,
@@ -17,6 +15,7 @@ from stages.rl_round.asynchronous.staleness import (
     staleness_metrics,
     window_metrics,
 )
+from stages.rl_round.asynchronous.trajectory_pool import Faults, Repacked
 
 
 def test_staleness_of_a_step():

@@ -9,12 +9,10 @@ from stages.engines.policies.language_model import language_model
 from stages.engines.samplers.protocol import FullSample, Sample, StopReason
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.torch_trainer import TorchTrainer
+from stages.rl_round.drawing import DrawState
 from stages.rl_round.loop.batch_source import SampledBatches
-from stages.rl_round.loop.replayed import NoWeightSync
-from stages.rl_round.loop.round_log import SilentLog
-from stages.rl_round.loop.weight_sync import RoundState, load_state, save_state
-from stages.rl_round.rollouts.dynamic_sampling import DrawState
-from stages.rl_round.rollouts.records import Group, Rollout
+from stages.rl_round.loop.weight_sync import RoundState, WeightSync, load_state, save_state
+from stages.rl_round.records import Group, Rollout
 from tests.fakes.tiny_policy import write_tiny_policy
 from tests.stages.rl_round.update.test_policy_update import RL, TRAINER
 
@@ -32,10 +30,10 @@ def test_surplus_groups_come_back_with_their_versions_and_distributions(tmp_path
     plain = Sample([4], [-0.5], StopReason.MAX_TOKENS, 1)
     groups = [Group("a", [3], (rollout(plain),)), Group("b", [5], (rollout(plain), rollout(full)))]
     context = SimpleNamespace(trainer=trainer)
-    source, weights = SampledBatches(context, None), NoWeightSync()
+    source, weights = SampledBatches(context, None), WeightSync()
     source.state = DrawState(8, 0.5, groups)
     state = RoundState(2, 2, [{"step": 1.0}])
-    save_state(Checkpoints(tmp_path), state, trainer, source, weights, SilentLog())
+    save_state(Checkpoints(tmp_path), state, trainer, source, weights, None)
     again = SampledBatches(context, None)
     assert load_state(Checkpoints(tmp_path), trainer, again, weights) == state
     assert again.state == source.state

@@ -7,7 +7,7 @@ import pytest
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.samplers.protocol import Sample, StopReason
 from stages.rl_round.loop.round_log import SignalWatch
-from stages.rl_round.rollouts.records import Group, Rollout
+from stages.rl_round.records import Group, Rollout
 
 
 def group(verdicts, stop=StopReason.END_OF_SEQUENCE):

@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from stages.engines.policies.language_model import language_model
+from stages.engines.replicas.replica import SyncError
 from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
-from stages.rl_round.loop.weight_sync import SyncError, WeightSyncCheck
+from stages.rl_round.loop.weight_sync import WeightSyncCheck
 from stages.rl_round.params import RlParams, WeightSyncCheckParams
 from tests.fakes.taught_policy import PARAMS
 from tests.fakes.tiny_policy import write_tiny_policy

@@ -1,6 +1,5 @@
-"""Groups as arrays: nothing changes on the way, and little travels."""
+"""Groups as bytes: nothing changes on the way, and little travels."""
 
-import math
 import random
 
 import pytest
@@ -8,9 +7,12 @@ import torch
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.samplers.protocol import FullSample, Sample, StopReason
-from stages.rl_round.rollouts.records import Group, PackedTokens, Rollout, to_columns, to_groups
+from stages.rl_round.records import Group, Rollout, pack_groups, unpack_groups
 
 QWEN_VOCABULARY = 151_936
+
+
+REST, RIGHT = (StopReason.END_OF_SEQUENCE, 3), (Verdict.CORRECT, 1.0)
 
 
 def float32(value: float) -> float:
@@ -24,21 +26,25 @@ def rollout(token_ids, stop=StopReason.END_OF_SEQUENCE, verdict=Verdict.CORRECT,
 
 GROUPS = [
     Group("a", [3, 70_000], (rollout([5, 151_000, 0]), rollout([], StopReason.MAX_TOKENS)), draw=2),
-    Group("b", [1], (rollout([9] * 4, verdict=Verdict.TIMED_OUT, reward=0.0),)),
+    Group(
+        "b",
+        [1],
+        (Rollout(Sample([7], [-1 / 3], *REST), "", *RIGHT), rollout([9] * 4, verdict=Verdict.TIMED_OUT, reward=0.0)),
+    ),
 ]
 
 
 def test_groups_come_back_as_they_were():
-    assert to_groups(to_columns(GROUPS)) == GROUPS
-    assert to_groups(to_columns([])) == []
+    assert unpack_groups(pack_groups(GROUPS)) == GROUPS
+    assert unpack_groups(pack_groups([])) == []
 
 
 def test_of_what_is_not_held_only_lengths_and_rewards_are_known():
-    known = to_groups(to_columns(GROUPS, [False, False, True], with_texts=False))
-    (absent, empty), (held,) = (group.rollouts for group in known)
+    known = unpack_groups(pack_groups(GROUPS, [False, False, False, True], with_texts=False))
+    (absent, empty), (_, held) = (group.rollouts for group in known)
     assert (len(absent.sample.token_ids), absent.reward, absent.sample.policy_version) == (3, 1 / 3, 3)
     assert empty.sample.is_truncated and not held.is_decided
-    assert held.sample == GROUPS[1].rollouts[0].sample and held.response == ""
+    assert held.sample == GROUPS[1].rollouts[1].sample and held.response == ""
     assert absent.sample.token_ids.strides == (0,), "it takes no memory"
 
 
@@ -46,7 +52,7 @@ def test_distributions_travel_with_what_is_held():
     rows = torch.randn(3, 4).log_softmax(-1)
     full = FullSample([1, 2, 3], [-0.5, -1.0, -2.0], StopReason.END_OF_SEQUENCE, 0, rows)
     groups = [Group("a", [3], (Rollout(full, "", Verdict.WRONG, 0.0), rollout([7])))]
-    (found, plain) = to_groups(to_columns(groups))[0].rollouts
+    (found, plain) = unpack_groups(pack_groups(groups))[0].rollouts
     assert torch.equal(found.sample.distributions, rows)
     assert type(plain.sample) is Sample
 
@@ -57,8 +63,5 @@ def test_a_token_takes_at_most_6_bytes(temperature):
     generator = random.Random(0)
     ids = [int(QWEN_VOCABULARY ** generator.random()) for _ in range(20_000)]
     logprobs = [-(10.0 ** generator.gauss(-1.5, 1.5 / temperature)) for _ in ids]
-    packed = PackedTokens.of(ids, logprobs)
-    assert packed.bytes <= 6 * len(ids)
-    found_ids, found = packed.unpacked()
-    assert found_ids.tolist() == ids
-    assert all(math.isclose(value, given, rel_tol=1e-7) for value, given in zip(found, logprobs, strict=True))
+    packed = pack_groups([Group("a", [3], (Rollout(Sample(ids, list(map(float32, logprobs)), *REST), "", *RIGHT),))])
+    assert len(packed) <= 6 * len(ids)

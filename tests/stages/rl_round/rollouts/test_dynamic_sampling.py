@@ -4,15 +4,9 @@ import pytest
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.samplers.protocol import Sample, StopReason
+from stages.rl_round.drawing import DrawState, draw_batch, draw_size, problems_in_order, slice_problems
 from stages.rl_round.methods import DynamicSampling, NoDynamicSampling, ProblemSlice
-from stages.rl_round.rollouts.dynamic_sampling import (
-    DrawState,
-    draw_batch,
-    draw_size,
-    problems_in_order,
-    slice_problems,
-)
-from stages.rl_round.rollouts.records import Group, Problem, Rollout
+from stages.rl_round.records import Group, Problem, Rollout
 
 SAMPLING = DynamicSampling(kind="dynamic", max_draws=3, max_staleness=1)
 

@@ -16,10 +16,10 @@ from stages.engines.verifier.model_judge import same_request
 from stages.engines.verifier.verifier import Judgement
 from stages.foundations.errors import UserError
 from stages.foundations.params import PlainPrompt
+from stages.rl_round.judging import CheckedJudge, made_pairs, taught_judge
 from stages.rl_round.loop.batch_source import agreement_metrics
 from stages.rl_round.methods import MadePairs
 from stages.rl_round.params import sampler_contradictions
-from stages.rl_round.rollouts.judging import CheckedJudge, made_pairs, taught_judge
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
 from tests.stages.rl_round.params.test_rl import MODEL, load
 from tests.stages.rl_round.test_stage import curve

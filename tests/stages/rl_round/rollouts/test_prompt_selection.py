@@ -12,17 +12,10 @@ from stages.engines.samplers.protocol import Sample, StopReason
 from stages.engines.trainers.one_rank import OneRank
 from stages.foundations.errors import UserError
 from stages.foundations.tables import ROLLOUT, read_table
+from stages.rl_round.drawing import PassCount, count_passes, delete_pass_counts, select_by_pass_rate, selection_metrics
 from stages.rl_round.methods import PassRateSelection
 from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts import dynamic_sampling
-from stages.rl_round.rollouts.dynamic_sampling import (
-    PassCount,
-    count_passes,
-    forget_passes,
-    select_by_pass_rate,
-    selection_metrics,
-)
-from stages.rl_round.rollouts.records import Group, Problem, Rollout
+from stages.rl_round.records import Group, Problem, Rollout
 from tests.engines.test_pieces import cut, flip, lose
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
 
@@ -69,7 +62,7 @@ def test_what_was_counted_is_not_sampled_again(tmp_path, monkeypatch):
         return [Group(p.problem_id, p.prompt, tuple(Rollout(sample, "", v, 0.0) for v in verdicts)) for p in problems]
 
     drawing = SimpleNamespace(draw=draw_groups, share=DrawingShare(OneRank()))
-    monkeypatch.setattr(dynamic_sampling, "PROBLEMS_AT_ONCE", 4)
+    monkeypatch.setattr("stages.rl_round.drawing.PROBLEMS_AT_ONCE", 4)
 
     def count():
         return count_passes(PROBLEMS, 3, rl, drawing, tmp_path, 0, "rl_1")
@@ -86,7 +79,7 @@ def test_what_was_counted_is_not_sampled_again(tmp_path, monkeypatch):
         damage(piece)
         assert count() == [PassCount(1, 2)] * 6 and asked.pop()[0] == ["0", "1", "2", "3"]
     assert len(asked) == 3
-    forget_passes(tmp_path)
+    delete_pass_counts(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["second"]
 
 

@@ -9,8 +9,7 @@ from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
-from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts.group_drawing import (
+from stages.rl_round.drawing import (
     ProblemDraw,
     draw_groups,
     make_group,
@@ -18,7 +17,8 @@ from stages.rl_round.rollouts.group_drawing import (
     score_samples,
     trajectories_of,
 )
-from stages.rl_round.rollouts.records import Problem, group_from_json, group_to_json
+from stages.rl_round.params import RlParams
+from stages.rl_round.records import Problem, pack_groups, unpack_groups
 from tests.fakes.taught_policy import PARAMS
 from tests.fakes.tiny_policy import write_tiny_policy
 
@@ -65,4 +65,4 @@ def test_steps_taken_one_by_one_give_the_groups_of_all_three_together(sampler, t
         for rollout, twin in zip(one.rollouts, other.rollouts, strict=True):
             assert rollout.sample.token_ids == twin.sample.token_ids
             assert (rollout.verdict, rollout.reward) == (twin.verdict, twin.reward)
-        assert group_from_json(group_to_json(one)) == one
+        assert unpack_groups(pack_groups([one])) == [one]

@@ -1,6 +1,5 @@
 """The journal: what was flushed is read back, a torn end is cut off, a hole is an error, a full disk is told."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stages.foundations.errors import UserError
-from stages.rl_round.asynchronous.journal import HEAD, Journal
+from stages.rl_round.asynchronous.journal import Journal
 from tests.fakes.small_disks import fill, mount_small
 
 RECORDS = [{"kind": "fault", "what": "ä" * number, "details": {"number": number / 7}} for number in range(5)]
@@ -29,13 +28,13 @@ def written(tmp_path):
         for record in RECORDS:
             journal.append(record)
             journal.flush()
-            ends.append((tmp_path / "written/000000001.segment").stat().st_size)
-    return (tmp_path / "written/000000001.segment").read_bytes(), ends
+            ends.append((tmp_path / "written/records").stat().st_size)
+    return (tmp_path / "written/records").read_bytes(), ends
 
 
 def with_bytes(folder, content):
     folder.mkdir(exist_ok=True)
-    (folder / "000000001.segment").write_bytes(content)
+    (folder / "records").write_bytes(content)
     return folder
 
 
@@ -65,47 +64,9 @@ def test_any_flipped_byte_is_an_error_or_costs_the_last_record_and_a_warning(wri
                 assert f"its last {len(content) - ends[-2]} bytes are cut off" in capsys.readouterr().err
                 continue
             start = [0, *ends][hit]
-            with pytest.raises(
-                UserError, match=rf"000000001\.segment has a damaged record at byte {start}.*remove the folder"
-            ):
+            with pytest.raises(UserError, match=rf"records has a damaged record at byte {start}.*remove the folder"):
                 read(folder)
-            assert (folder / "000000001.segment").read_bytes() == damaged
-
-
-def test_a_torn_record_before_another_segment_is_an_error(tmp_path):
-    with Journal(tmp_path, segment_bytes=1) as journal:
-        for record in ({"one": 1}, {"two": 2}):
-            journal.append(record)
-            journal.flush()
-    first = tmp_path / "000000001.segment"
-    first.write_bytes(first.read_bytes()[:-1])
-    with pytest.raises(UserError, match="damaged record at byte 0"):
-        read(tmp_path)
-
-
-def test_a_journal_that_was_being_cleared_when_the_kill_came_is_empty(tmp_path, capsys):
-    with Journal(tmp_path, segment_bytes=1) as journal:
-        for number in range(3):
-            journal.append({"number": number})
-            journal.flush()
-    (tmp_path / "000000001.segment").unlink()
-    assert read(tmp_path) == []
-    assert "has lost its beginning" in capsys.readouterr().err
-    with Journal(tmp_path) as journal:
-        journal.append({"again": 1})
-    assert read(tmp_path) == [{"again": 1}]
-
-
-def test_a_segment_that_is_missing_in_the_middle_is_named(tmp_path):
-    with Journal(tmp_path, segment_bytes=1) as journal:
-        for number in range(3):
-            journal.append({"number": number})
-            journal.flush()
-    (tmp_path / "000000002.segment").unlink()
-    with pytest.raises(UserError, match=r"000000002\.segment is missing.*remove the folder"):
-        Journal(tmp_path)
-    with pytest.raises(UserError, match="is missing"):  # the lock is free again: it is not told as taken
-        Journal(tmp_path)
+            assert (folder / "records").read_bytes() == damaged
 
 
 JSON = st.recursive(
@@ -119,15 +80,15 @@ JSON = st.recursive(
 @given(
     actions=st.lists(st.sampled_from(["flush", "reopen"]) | st.dictionaries(st.text(), JSON, max_size=3), max_size=30)
 )
-def test_any_records_come_back_in_order_across_segments_and_openings(actions, tmp_path_factory):
+def test_any_records_come_back_in_order_across_openings(actions, tmp_path_factory):
     folder = tmp_path_factory.mktemp("journal")
-    journal, expected = Journal(folder, segment_bytes=40), []
+    journal, expected = Journal(folder), []
     for action in actions:
         if action == "flush":
             journal.flush()
         elif action == "reopen":
             journal.close()
-            journal = Journal(folder, segment_bytes=40)
+            journal = Journal(folder)
         else:
             expected.append(action)
             journal.append(action)
@@ -197,10 +158,3 @@ def test_a_record_that_json_cannot_hold_is_refused_before_it_is_written(tmp_path
         with pytest.raises(TypeError):
             journal.append({"path": tmp_path})
         assert list(journal.records()) == []
-    assert os.listdir(tmp_path) == ["lock"]
-
-
-def test_a_frame_costs_twelve_bytes(tmp_path):
-    with Journal(tmp_path) as journal:
-        journal.append({})
-    assert (tmp_path / "000000001.segment").stat().st_size == HEAD.size + 2 == 14

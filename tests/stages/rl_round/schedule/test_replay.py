@@ -17,7 +17,7 @@ from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
 from stages.foundations.tables import ROLLOUT, read_table, write_table
-from stages.rl_round.loop import in_process, training_step
+from stages.rl_round.loop import in_process, synchronous
 from stages.rl_round.loop.batch_source import SampledBatches
 from tests.fakes.forks import killed_at_first_checkpoint
 from tests.fakes.taught_policy import rl_flags, write_params
@@ -158,17 +158,17 @@ def record_short(taught, tmp_path, folder):
 
 def test_a_replay_that_was_stopped_goes_on_from_its_checkpoint(plain, taught, tmp_path, monkeypatch, no_drawing):
     params = replay_params(tmp_path, SIX_STEPS, copied(plain, tmp_path / "kept"))
-    update = training_step.update_policy
+    train = synchronous.train_step
 
-    def killed(samples, params, tokens, scale, trainer, *seed_parts):
-        if seed_parts[-1] == 3:  # a checkpoint lies behind step 2
+    def killed(context, step, batch):
+        if step == 3:  # a checkpoint lies behind step 2
             raise KeyboardInterrupt
-        return update(samples, params, tokens, scale, trainer, *seed_parts)
+        return train(context, step, batch)
 
-    monkeypatch.setattr(training_step, "update_policy", killed)
+    monkeypatch.setattr(synchronous, "train_step", killed)
     with pytest.raises(KeyboardInterrupt):
         main(rl_flags(taught, params, tmp_path / "replayed"))
-    monkeypatch.setattr(training_step, "update_policy", update)
+    monkeypatch.setattr(synchronous, "train_step", train)
     main(rl_flags(taught, params, tmp_path / "replayed"))
     for name in SAME:
         assert dvc_md5(tmp_path / "replayed" / name) == dvc_md5(plain / name), name

@@ -9,9 +9,9 @@ from stages.algorithms.advantages import logit_gradient_proxy, optimal_token_bas
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.samplers.protocol import Sample, StopReason
 from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts.records import Group, Rollout
-from stages.rl_round.update.advantages import with_advantages
-from stages.rl_round.update.training_samples import rows, training_samples
+from stages.rl_round.records import Group, Rollout
+from stages.rl_round.samples import rows, training_samples
+from stages.rl_round.update import with_advantages
 from tests.fakes.taught_policy import PARAMS
 
 OTB = {"kind": "optimal_token_baseline", "lone_tail": "return", "is_importance_weighted": False}

@@ -8,10 +8,11 @@ import torch
 from stages.engines.policies.language_model import language_model
 from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
+from stages.rl_round.losses import rates_by_staleness, shares_by_staleness
 from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts.records import Group
-from stages.rl_round.update.losses import rates_by_staleness, shares_by_staleness
-from stages.rl_round.update.policy_update import prepare_samples, summarise, update_policy
+from stages.rl_round.records import Group
+from stages.rl_round.update import summarise, update_policy
+from tests.fakes.step_plans import prepare
 from tests.fakes.taught_policy import PARAMS
 from tests.fakes.tiny_policy import write_tiny_policy
 from tests.stages.rl_round.update.test_policy_update import RIGHT, WRONG, rollout
@@ -62,8 +63,8 @@ def test_the_loop_adds_its_numbers_and_changes_no_other(tmp_path, correction):
         changes = {"loop": loop, "proximal": "recompute", "rollout_correction": correction}
         params = RlParams.model_validate({**PARAMS["rl"], **changes})
         trainer = TorchTrainer(settings, params.optimizer, 1.0, language_model(tmp_path / "policy", settings))
-        samples = prepare_samples(groups, params, 3, 512, trainer)
-        found[name] = summarise(update_policy(samples, params, 512, 1.0, trainer, 0))
+        samples, plan = prepare(groups, params, trainer, version=3)
+        found[name] = summarise(update_policy(samples, plan, params, 1.0, trainer))
     own = {name for name in found["asynchronous"] if "_staleness_" in name}
     assert {
         "importance/effective_sample_fraction_staleness_0",

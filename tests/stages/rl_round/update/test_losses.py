@@ -13,11 +13,11 @@ from stages.engines.policies.language_model import ReferencePolicy, language_mod
 from stages.engines.samplers.protocol import FullSample, Sample, StopReason
 from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
+from stages.rl_round.losses import logprob_gap, policy_loss
 from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts.records import Group, Rollout
-from stages.rl_round.update.losses import logprob_gap, policy_loss
-from stages.rl_round.update.policy_update import prepare_samples, summarise, update_policy
-from stages.rl_round.update.training_samples import make_micro_batches, micro_batch_indices
+from stages.rl_round.records import Group, Rollout
+from stages.rl_round.update import summarise, update_policy
+from tests.fakes.step_plans import micro_batches, places_of, prepare
 from tests.fakes.taught_policy import PARAMS
 from tests.fakes.tiny_policy import write_tiny_policy
 from tests.stages.rl_round.params.test_rl import EXACT, OTB, SAFE_SET, TRM, WEIGHTS
@@ -72,7 +72,7 @@ def one_group(logprobs=None):
 def logprobs_of(trainer, choice=None):
     """The trainer's present log-probs of the group's responses."""
     choice = choice or params()
-    samples = prepare_samples(one_group(), choice, 0, 512, trainer)
+    samples, _ = prepare(one_group(), choice, trainer)
     pairs = zip(samples.proximal_logprobs, samples.response_tokens, strict=True)
     return [row[:tokens].tolist() for row, tokens in pairs]
 
@@ -83,14 +83,14 @@ def shifted(rows, index, by):
 
 
 def update(trainer, groups, choice, reference=None):
-    trained = prepare_samples(groups, choice, 0, 512, trainer, reference)
-    return summarise(update_policy(trained, choice, 512, 1.0, trainer, 0))
+    trained, plan = prepare(groups, choice, trainer, reference)
+    return summarise(update_policy(trained, plan, choice, 1.0, trainer))
 
 
 def gradients(trainer, groups, choice):
     """The gradient of the loss with respect to each token's log-prob: (responses, tokens) in the group's order."""
-    trained = prepare_samples(groups, choice, 0, 512, trainer)
-    (batch,) = make_micro_batches(trained, choice, 512, trainer)
+    trained, _ = prepare(groups, choice, trainer)
+    (batch,) = micro_batches(trained, choice, trainer)
     statistics = trainer.evaluate(batch)
     logprobs = statistics.logprobs.clone().requires_grad_()
     given = type(statistics)(logprobs, statistics.entropy, statistics.sum_squared_probs)
@@ -102,7 +102,7 @@ def gradients(trainer, groups, choice):
 
 def in_order(rows, trained, trainer):
     """Rows of the one micro-batch, which sorts by length, in the order of the rollouts."""
-    (order,) = micro_batch_indices(trained, 512, trainer)
+    (order,) = places_of(trained, trainer)
     return rows[torch.tensor(order).argsort()]
 
 
@@ -249,8 +249,8 @@ def test_k3_of_the_gap_estimates_the_divergence():
 
 def pruning_choice(trainer, outside):
     """A threshold that leaves at least one sampled token outside, and the tokens that it leaves outside."""
-    trained = prepare_samples(one_group(), params(), 0, 512, trainer)
-    (batch,) = make_micro_batches(trained, params(), 512, trainer)
+    trained, _ = prepare(one_group(), params(), trainer)
+    (batch,) = micro_batches(trained, params(), trainer)
     model = trainer.model.module
     logits = model(batch.row_ids, position_ids=batch.position_ids, use_cache=False)
     rows = logits.logits.detach().flatten(0, 1)[batch.source]

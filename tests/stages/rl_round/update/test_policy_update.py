@@ -10,14 +10,14 @@ from stages.engines.policies.language_model import language_model
 from stages.engines.samplers.protocol import Sample, StopReason
 from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
+from stages.rl_round.drawing import make_rollout
+from stages.rl_round.losses import OVER_TOKENS, policy_loss
 from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts.group_drawing import make_rollout
-from stages.rl_round.rollouts.records import Group, Rollout
-from stages.rl_round.update.advantages import with_advantages
-from stages.rl_round.update.losses import OVER_TOKENS, policy_loss
-from stages.rl_round.update.policy_update import summarise, update_policy, with_proximal_statistics
-from stages.rl_round.update.training_samples import make_micro_batches, training_samples
+from stages.rl_round.records import Group, Rollout
+from stages.rl_round.samples import training_samples
+from stages.rl_round.update import summarise, update_policy, with_advantages, with_proximal_statistics
 from tests.fakes.host_waits import HostWaits
+from tests.fakes.step_plans import micro_batches, plan_of
 from tests.fakes.taught_policy import PARAMS
 from tests.fakes.tiny_policy import write_tiny_policy
 
@@ -54,7 +54,11 @@ def prepared(groups, params, version=0):
 
 
 def recomputed(samples, trainer, params=RL):
-    return with_proximal_statistics(samples, params, 512, trainer)
+    return with_proximal_statistics(samples, plan_of(samples, params, trainer), params, trainer)
+
+
+def updated(samples, params, trainer, scale=1.0):
+    return update_policy(samples, plan_of(samples, params, trainer), params, scale, trainer)
 
 
 def test_undecided_rollouts_are_neither_trained_on_nor_a_baseline():
@@ -72,14 +76,14 @@ def test_surplus_is_not_fresh():
 
 def test_one_step_raises_rewarded_responses_and_lowers_the_others(trainer):
     trained = recomputed(prepared(GROUPS, RL), trainer)
-    update_policy(trained, changed(minibatches=1), 512, 1.0, trainer, 0)
+    updated(trained, changed(minibatches=1), trainer)
     moved = recomputed(trained, trainer).proximal_logprobs.sum(-1) - trained.proximal_logprobs.sum(-1)
     assert (moved * trained.advantages[:, 0] > 0).all()
 
 
 def test_recomputed_proximal_logprobs_start_with_ratio_one(trainer):
     trained = recomputed(prepared(GROUPS, RL), trainer)
-    batches = make_micro_batches(trained, RL, 512, trainer)
+    batches = micro_batches(trained, RL, trainer)
     update = trainer.update(batches, policy_loss(trained, RL), 0.0)
     # Every ratio is 1, so the loss is -sum(advantage x tokens) / tokens.
     expected = -float(trained.advantages.sum()) / sum(trained.response_tokens)
@@ -96,9 +100,9 @@ def test_micro_batches_change_no_gradient(trainer, aggregation):
     trained = prepared(GROUPS, params)
     norms = []
     for micro_batch_tokens in (4, 512):
-        batches = make_micro_batches(trained, RL, micro_batch_tokens, trainer)
+        batches = micro_batches(trained, RL, trainer, micro_batch_tokens)
         norms.append(trainer.update(batches, policy_loss(trained, params), 0.0).gradient_norm)
-    assert len(make_micro_batches(trained, RL, 4, trainer)) > 1
+    assert len(micro_batches(trained, RL, trainer, 4)) > 1
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
 
@@ -116,7 +120,7 @@ def test_filtering_truncated_responses_does_not_up_weight_the_rest(trainer):
             grads.append(torch.autograd.grad(scalar, statistics.logprobs, retain_graph=True)[0])
             return scalar, shown
 
-        trainer.update(make_micro_batches(rollouts, RL, 512, trainer), loss, 0.0)
+        trainer.update(micro_batches(rollouts, RL, trainer), loss, 0.0)
         return grads[0]
 
     all_in, without = gradient(plain), gradient(filtered)
@@ -132,7 +136,7 @@ def test_tokens_without_gradient_do_not_pull_means_to_zero(trainer):
     for is_filtered in (False, True):
         params = changed(overlong_filtering=is_filtered, minibatches=1)
         trained = recomputed(prepared(groups, params), trainer, params)
-        shown.append(summarise(update_policy(trained, params, 512, 1e-9, trainer, 0)))
+        shown.append(summarise(updated(trained, params, trainer, 1e-9)))
     plain, filtered = shown
     assert filtered["ratio/mean"] == pytest.approx(1.0, abs=1e-4) == plain["ratio/mean"]
     assert filtered["entropy/mean"] == pytest.approx(plain["entropy/mean"], rel=1e-4)
@@ -141,7 +145,7 @@ def test_tokens_without_gradient_do_not_pull_means_to_zero(trainer):
 def test_a_step_reports_the_gap_of_its_first_update_only(trainer):
     trained = recomputed(prepared(GROUPS, RL), trainer)
     agreeing = replace(trained, rollout_logprobs=trained.proximal_logprobs)
-    summary = summarise(update_policy(agreeing, RL, 512, 1.0, trainer, 0))
+    summary = summarise(updated(agreeing, RL, trainer))
     assert summary["logprob_gap/token_max"] < 1e-5
     assert summary["entropy/mean"] > 0
 
@@ -169,7 +173,7 @@ def test_a_micro_batch_makes_the_host_wait_at_most_twice(trainer, loss):
     trained = recomputed(prepared(GROUPS, params), trainer)
     counts = []
     for repeats in (1, 3):
-        batches = make_micro_batches(trained, params, 512, trainer) * repeats
+        batches = micro_batches(trained, params, trainer) * repeats
         with HostWaits() as waits:
             trainer.update(batches, policy_loss(trained, params), 0.0)
         counts.append(waits.count)

@@ -51,7 +51,7 @@ from stages.rl_round.methods import (
     TrustRegionMasking,
 )
 from stages.rl_round.params import RlParams
-from stages.rl_round.update.training_samples import TrainingSamples
+from stages.rl_round.samples import TrainingSamples
 
 LOG_RATIO_LIMIT = 20.0
 """exp(20) is about 5e8: far from float32's end, and far past any ratio that is learned from."""
@@ -289,7 +289,8 @@ def shares_by_token(mask: Tensor, aggregation: str, totals: Totals, divisor: flo
 
 
 OLDEST = 4
-"""Responses this stale and staler ones are counted together."""
+"""Responses this stale and staler ones are counted together. Each place is five more sums in every micro-batch; the
+histogram of what was trained on (`staleness/count_`) costs nothing and goes on to 8."""
 _PREFIX = "by_staleness/"
 _SUMS = ("weights", "squared_weights", "tokens", "responses", "accepted")
 

@@ -16,13 +16,13 @@ import numpy
 import torch
 from torch import Tensor
 
-from stages.engines.policies.packing import ResponseBatch, TokenSequence, balanced_passes, groups_of_rank, pack
+from stages.engines.policies.packing import ResponseBatch, TokenSequence, groups_by_rank, pack
 from stages.engines.samplers.protocol import FullSample, Sample, StopReason
 from stages.engines.trainers.protocol import Trainer
 from stages.foundations.seeds import permutation
 from stages.rl_round.methods import OptimalTokenBaseline, SynchronousLoop
 from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts.records import Batch, Group, GroupColumns, Rollout, to_columns, to_groups
+from stages.rl_round.records import Batch, Group, Rollout, pack_groups, unpack_groups
 
 NO_RESPONSE = Sample([], [], StopReason.MAX_TOKENS, policy_version=0)
 NO_DISTRIBUTIONS = torch.zeros(0, 0)
@@ -120,6 +120,7 @@ def training_samples(groups: Sequence[Group], params: RlParams, newest_version: 
         rollouts=rollouts,
         group_ids=torch.tensor([number for _, _, number in chosen], dtype=torch.long),
         is_kept=~truncated if params.overlong_filtering else torch.ones_like(truncated),
+        # Equal, not merely recent: the gap between sampler and trainer is measured on what one version has drawn.
         is_fresh=torch.tensor(
             [rollout.sample.policy_version == newest_version for rollout in rollouts], dtype=torch.bool
         ),
@@ -132,40 +133,58 @@ def training_samples(groups: Sequence[Group], params: RlParams, newest_version: 
     )
 
 
-def micro_batch_indices(samples: TrainingSamples, micro_batch_tokens: int, trainer: Trainer) -> list[list[int]]:
-    """Indices of the samples in each of this rank's micro-batches; every rank has the same number of them."""
-    # Prompt and response both cost a forward pass, so both count towards a micro-batch.
-    lengths = [sequence.tokens for sequence in samples.sequences]
-    return groups_of_rank(lengths, micro_batch_tokens, trainer)
+@dataclass(frozen=True)
+class PlannedUpdate:
+    """One optimizer update."""
+
+    samples: tuple[int, ...]
+    """Of the step's training samples, in an order that the seed decides."""
+    micro_batches: list[list[list[int]]]
+    """Of each rank, in the order of training: places in `samples`. Every rank has as many, some of them empty."""
 
 
-def minibatch_orders(count: int, minibatches: int, *seed_parts: int | str) -> list[tuple[int, ...]]:
-    """Which of `count` samples each optimizer update of a step trains on, in an order that the seed decides."""
-    order, size = permutation(count, *seed_parts), -(-count // minibatches)
-    return [order[first : first + size] for first in range(0, count, size)] if count else []
+@dataclass(frozen=True)
+class StepPlan:
+    """What a step makes of its training samples, in which order and on which rank; the same on every rank."""
+
+    newest_version: int | None
+    """Of the batch."""
+    updates: list[PlannedUpdate]
+    forward_passes: list[list[list[int]]]
+    """Of each rank: the samples of each forward pass before the updates, which trainer and reference are asked for."""
 
 
-def groups_by_rank(
-    lengths: Sequence[int], minibatches: int, micro_batch_tokens: int, trainer: Trainer, *seed_parts: int | str
-) -> list[list[list[int]]]:
-    """The samples of these lengths in the micro-batches of a whole step: by rank, then in the order of training."""
-    found: list[list[list[int]]] = [[] for _ in range(trainer.world_size)]
-    for minibatch in minibatch_orders(len(lengths), minibatches, *seed_parts):
-        own = [lengths[index] for index in minibatch]
-        passes = balanced_passes(own, micro_batch_tokens, trainer.world_size, trainer.model.pair_cost)
-        for rank, of_rank in enumerate(found):
-            of_rank += [[minibatch[place] for place in groups[rank]] for groups in passes]
-    return found
+def plan_step(
+    lengths: Sequence[int],
+    newest_version: int | None,
+    minibatches: int,
+    micro_batch_tokens: int,
+    trainer: Trainer,
+    *seed_parts: int | str,
+) -> StepPlan:
+    """The plan for training samples of these lengths, prompt included: both parts cost a forward pass."""
+    order, size = permutation(len(lengths), *seed_parts), -(-len(lengths) // minibatches)
+    updates = []
+    for first in range(0, len(order), max(1, size)):
+        chosen = order[first : first + size]
+        of_ranks = groups_by_rank([lengths[index] for index in chosen], micro_batch_tokens, trainer)
+        updates.append(PlannedUpdate(chosen, of_ranks))
+    # Of several ranks each looks at what it will train on: it has no other tokens. One rank has all, and packs them
+    # tighter over the whole batch than within each minibatch.
+    passes = [
+        [[update.samples[place] for place in places] for update in updates for places in update.micro_batches[rank]]
+        for rank in range(trainer.world_size)
+    ]
+    if trainer.world_size == 1:
+        passes = groups_by_rank(lengths, micro_batch_tokens, trainer)
+    return StepPlan(newest_version, updates, passes)
 
 
 def make_micro_batches(
-    samples: TrainingSamples, params: RlParams, micro_batch_tokens: int, trainer: Trainer
+    minibatch: TrainingSamples, places: Iterable[Sequence[int]], params: RlParams
 ) -> list[ResponseBatch]:
-    """This rank's micro-batches, with what the loss needs as fields [responses, tokens]."""
-    return [
-        _with_fields(samples.select(indices) if indices else samples.without_response(), params)
-        for indices in micro_batch_indices(samples, micro_batch_tokens, trainer)
-    ]
+    """The micro-batches of these places in a minibatch, with what the loss needs as fields [responses, tokens]."""
+    return [_with_fields(minibatch.select(own) if own else minibatch.without_response(), params) for own in places]
 
 
 def rows(values: Iterable[Sequence[float]], response_mask: Tensor) -> Tensor:
@@ -200,37 +219,24 @@ def _distributions(sample: Sample) -> Tensor:
     return sample.distributions if isinstance(sample, FullSample) else NO_DISTRIBUTIONS
 
 
-def own_groups(
+def scatter_batch(
     batch: Batch | None, params: RlParams, micro_batch_tokens: int, trainer: Trainer, *seed_parts: int | str
-) -> tuple[list[Group], int | None]:
-    """The batch's groups as this rank needs them, and the batch's newest version; rank 0 brings the batch; collective.
+) -> tuple[list[Group], StepPlan]:
+    """The batch's groups as this rank needs them, and the step's plan; rank 0 brings the batch; collective.
 
-    Rank 0 has all of every group. `seed_parts` are those of `update_policy`.
+    Rank 0 has all of every group.
     """
-    if trainer.world_size == 1:
-        return batch.groups, batch.newest_version
-    told: list[tuple[GroupColumns, int | None]] | None = None
-    if trainer.rank == 0:
-        told = [
-            (to_columns(batch.groups, is_held, with_texts=False), batch.newest_version)
-            for is_held in _held_by_rank(batch.groups, params, micro_batch_tokens, trainer, *seed_parts)
-        ]
-    columns, newest_version = trainer.scatter(told)
-    return (to_groups(columns) if batch is None else batch.groups), newest_version
-
-
-def _held_by_rank(
-    groups: Sequence[Group], params: RlParams, micro_batch_tokens: int, trainer: Trainer, *seed_parts: int | str
-) -> list[list[bool]]:
-    """For each rank, which rollouts it needs."""
-    rollouts = [(group, rollout) for group in groups for rollout in group.rollouts]
-    if isinstance(params.advantage, OptimalTokenBaseline):  # compares the tokens of a group with each other
-        return [[True] * len(rollouts)] * trainer.world_size
+    if batch is None:
+        packed, plan = trainer.scatter(None)
+        return unpack_groups(packed), plan
+    rollouts = [(group, rollout) for group in batch.groups for rollout in group.rollouts]
     decided = [place for place, (_, rollout) in enumerate(rollouts) if rollout.is_decided]
     lengths = [len(rollouts[place][0].prompt) + len(rollouts[place][1].sample.token_ids) for place in decided]
-    held = [[False] * len(rollouts) for _ in range(trainer.world_size)]
-    trained = groups_by_rank(lengths, params.minibatches, micro_batch_tokens, trainer, *seed_parts)
-    for rank, of_rank in enumerate(trained):
-        for index in (index for group in of_rank for index in group):
-            held[rank][decided[index]] = True
-    return held
+    plan = plan_step(lengths, batch.newest_version, params.minibatches, micro_batch_tokens, trainer, *seed_parts)
+    if trainer.world_size > 1:
+        held = [{decided[index] for group in passes for index in group} for passes in plan.forward_passes]
+        if isinstance(params.advantage, OptimalTokenBaseline):  # compares the tokens of a group with each other
+            held = [set(range(len(rollouts)))] * trainer.world_size
+        of_ranks = [[place in own for place in range(len(rollouts))] for own in held]
+        trainer.scatter([(pack_groups(batch.groups, own, with_texts=False), plan) for own in of_ranks])
+    return batch.groups, plan

@@ -2,7 +2,15 @@
 
 Three log-probabilities are never mixed: `rollout_logprobs` are the sampler's, `proximal_logprobs` those of the weights
 at the start of the update, `policy_logprobs` the current ones, with gradient. Trainer and reference say theirs before
-the update, each sample once (`with_proximal_statistics`, `with_reference_logprobs`).
+the update, each sample once.
+
+Advantages are per token: the outcome stream and the repetition stream, each with its own discount. Sources: the papers
+behind `stages.algorithms.advantages` and `optimal_token_baseline`; two streams with their own discounts as in
+Demystifying Long CoT (arXiv 2502.03373, section 4.4), without a critic: each is a reward to go.
+
+Deviations: 1. estimators of whole responses centre the outcome only; the discounted penalty to go is added as it is,
+so that a repeated token is always pushed down. 2. With the optimal token baseline both streams are part of the return
+that the baseline is taken from.
 """
 
 from __future__ import annotations
@@ -14,64 +22,60 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from stages.algorithms.policy_losses import error_bounds
-from stages.engines.policies.packing import ResponseBatch, pack, split_by_tokens
-from stages.engines.trainers.protocol import Diagnostics, Trainer, Update, add_diagnostics
-from stages.rl_round.methods import OptimalTokenBaseline
-from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts.records import Group
-from stages.rl_round.update.advantages import with_advantages
-from stages.rl_round.update.losses import OVER_TOKENS, effective_sample_fraction, policy_loss, rates_by_staleness
-from stages.rl_round.update.training_samples import (
-    TrainingSamples,
-    groups_by_rank,
-    make_micro_batches,
-    minibatch_orders,
-    training_samples,
+from stages.algorithms.advantages import (
+    group_normalized,
+    leave_one_out,
+    length_weighted,
+    logit_gradient_proxy,
+    optimal_token_baseline,
 )
+from stages.algorithms.length_rewards import discounted_to_go, ngram_repetition_penalty
+from stages.algorithms.policy_losses import error_bounds, importance_weights
+from stages.engines.policies.packing import ResponseBatch, pack
+from stages.engines.trainers.protocol import Diagnostics, Trainer, Update, add_diagnostics
+from stages.rl_round.losses import OVER_TOKENS, effective_sample_fraction, policy_loss, rates_by_staleness
+from stages.rl_round.methods import (
+    GroupNormalized,
+    ImportanceWeights,
+    LeaveOneOut,
+    LengthWeighted,
+    OptimalTokenBaseline,
+    PlainReward,
+)
+from stages.rl_round.params import RlParams
+from stages.rl_round.records import Group
+from stages.rl_round.samples import StepPlan, TrainingSamples, make_micro_batches, rows, training_samples
 
 
 def prepare_samples(
-    groups: Sequence[Group],
-    params: RlParams,
-    newest_version: int | None,
-    micro_batch_tokens: int,
-    trainer: Trainer,
-    reference: Reference | None = None,
-    seed_parts: Sequence[int | str] = (),
+    groups: Sequence[Group], plan: StepPlan, params: RlParams, trainer: Trainer, reference: Reference | None = None
 ) -> TrainingSamples:
     """The decided rollouts of `groups` with all that the loss needs; collective. `reference` for `reference_kl`.
 
-    Empty when no rollout is decided. On several ranks `seed_parts` are those of `update_policy`: a rank looks at the
-    samples that it will train on.
+    Empty when no rollout is decided.
     """
-    samples = training_samples(groups, params, newest_version)
+    samples = training_samples(groups, params, plan.newest_version)
     if not len(samples):
         return samples
     if params.proximal == "recompute":
-        samples = with_proximal_statistics(samples, params, micro_batch_tokens, trainer, *seed_parts)
+        samples = with_proximal_statistics(samples, plan, params, trainer)
     if reference is not None:
-        samples = with_reference_logprobs(samples, params, micro_batch_tokens, trainer, reference, *seed_parts)
+        samples = with_reference_logprobs(samples, plan, params, trainer, reference)
     return with_advantages(samples, params)
 
 
 def update_policy(
-    samples: TrainingSamples,
-    params: RlParams,
-    micro_batch_tokens: int,
-    learning_rate_scale: float,
-    trainer: Trainer,
-    *seed_parts: int | str,
+    samples: TrainingSamples, plan: StepPlan, params: RlParams, learning_rate_scale: float, trainer: Trainer
 ) -> list[Update]:
-    """One pass over `samples` in `params.minibatches` optimizer updates, in an order that the seed decides.
+    """One pass over `samples` in the plan's optimizer updates.
 
     No update where there is no sample. FloatingPointError when a loss or gradient is not finite; that update leaves
     weights and optimizer as they were.
     """
     updates = []
-    for order in minibatch_orders(len(samples), params.minibatches, *seed_parts):
-        minibatch = samples.select(order)
-        batches = make_micro_batches(minibatch, params, micro_batch_tokens, trainer)
+    for planned in plan.updates:
+        minibatch = samples.select(planned.samples)
+        batches = make_micro_batches(minibatch, planned.micro_batches[trainer.rank], params)
         update = trainer.update(batches, policy_loss(minibatch, params), learning_rate_scale)
         updates.append(_finished(update, len(minibatch), params.max_response_tokens))
     return updates
@@ -132,11 +136,11 @@ class Reference(Protocol):
 
 
 def with_proximal_statistics(
-    samples: TrainingSamples, params: RlParams, micro_batch_tokens: int, trainer: Trainer, *seed_parts: int | str
+    samples: TrainingSamples, plan: StepPlan, params: RlParams, trainer: Trainer
 ) -> TrainingSamples:
     """The samples with log-probs of the trainer's present weights; collective.
 
-    On several ranks those of the samples that this rank trains on, where `seed_parts` are those of `update_policy`.
+    On several ranks those of the samples that this rank trains on.
     Also with sums of squared probabilities where the estimator is the optimal token baseline.
     """
     needs_squares = isinstance(params.advantage, OptimalTokenBaseline)
@@ -145,49 +149,34 @@ def with_proximal_statistics(
         found = trainer.evaluate(batch)
         return [found.logprobs.cpu(), *([found.sum_squared_probs.cpu()] if needs_squares else [])]
 
-    logprobs, *squares = _of_all(
-        samples, params, params.log_threshold, micro_batch_tokens, trainer, statistics, *seed_parts
-    )
+    logprobs, *squares = _of_all(samples, plan, params, params.log_threshold, trainer, statistics)
     return replace(samples, proximal_logprobs=logprobs, sum_squared_probs=squares[0] if squares else None)
 
 
 def with_reference_logprobs(
-    samples: TrainingSamples,
-    params: RlParams,
-    micro_batch_tokens: int,
-    trainer: Trainer,
-    reference: Reference,
-    *seed_parts: int | str,
+    samples: TrainingSamples, plan: StepPlan, params: RlParams, trainer: Trainer, reference: Reference
 ) -> TrainingSamples:
     """The samples with the reference's log-probs; collective, and on several ranks as `with_proximal_statistics`.
 
     Over the whole vocabulary also when the policy's is pruned: what the reference would say must not depend on how
     sharp it is.
     """
-    (logprobs,) = _of_all(
-        samples, params, None, micro_batch_tokens, trainer, lambda batch: [reference.logprobs(batch)], *seed_parts
-    )
+    (logprobs,) = _of_all(samples, plan, params, None, trainer, lambda batch: [reference.logprobs(batch)])
     return replace(samples, reference_logprobs=logprobs)
 
 
 def _of_all(
     samples: TrainingSamples,
+    plan: StepPlan,
     params: RlParams,
     log_threshold: float | None,
-    micro_batch_tokens: int,
     trainer: Trainer,
     statistics: Callable[[ResponseBatch], list[Tensor]],
-    *seed_parts: int | str,
 ) -> list[Tensor]:
     """What `statistics` gives, [responses, tokens] each; of the other ranks' samples only where a baseline asks."""
     sequences = samples.sequences
-    lengths = [sequence.tokens for sequence in sequences]
-    if trainer.world_size == 1:
-        groups = split_by_tokens(lengths, micro_batch_tokens)
-    else:
-        groups = groups_by_rank(lengths, params.minibatches, micro_batch_tokens, trainer, *seed_parts)[trainer.rank]
     found: list[tuple[list[int], list[Tensor]]] = []
-    for indices in groups:
+    for indices in plan.forward_passes[trainer.rank]:
         # An empty share goes through the model too: ranks take part in the same collectives.
         batch = trainer.model.filler
         if indices:
@@ -199,3 +188,61 @@ def _of_all(
         for target, tensor in zip(whole, tensors, strict=True):
             target[indices, : tensor.shape[1]] = tensor[: len(indices)]
     return whole
+
+
+def with_advantages(samples: TrainingSamples, params: RlParams) -> TrainingSamples:
+    """The samples with their advantages; for the optimal token baseline they must have trainer statistics."""
+    rewards, group_ids, mask = samples.rewards, samples.group_ids, samples.response_mask
+    penalties = _penalties(samples, params)
+    samples = replace(samples, penalised=penalties != 0)
+    match params.advantage:
+        case GroupNormalized(divide_by_std=divide_by_std):
+            whole = group_normalized(rewards, group_ids, divide_by_std=divide_by_std)
+        case LeaveOneOut():
+            whole = leave_one_out(rewards, group_ids)
+        case LengthWeighted():
+            whole = length_weighted(rewards, torch.tensor(samples.response_tokens), group_ids)
+        case PlainReward():
+            whole = rewards
+        case OptimalTokenBaseline():
+            return replace(samples, advantages=_beyond_token_baseline(samples, params, penalties))
+    per_token = _to_go_of_outcome(whole, mask, params) + _to_go_of_penalties(penalties, mask, params)
+    return replace(samples, advantages=per_token)
+
+
+def _beyond_token_baseline(samples: TrainingSamples, params: RlParams, penalties: Tensor) -> Tensor:
+    mask, proximal = samples.response_mask, samples.proximal_logprobs
+    returns = _to_go_of_outcome(samples.rewards, mask, params) + _to_go_of_penalties(penalties, mask, params)
+    weights = None
+    if params.advantage.is_importance_weighted and isinstance(params.rollout_correction, ImportanceWeights):
+        correction = params.rollout_correction
+        weights = importance_weights(proximal, samples.rollout_logprobs, mask, correction.level, correction.cap)
+    proxy = logit_gradient_proxy(proximal, samples.sum_squared_probs)
+    baseline = optimal_token_baseline(returns, mask, proxy, samples.group_ids, weights, params.advantage.lone_tail)
+    return (returns - baseline) * mask
+
+
+def _to_go_of_outcome(outcomes: Tensor, mask: Tensor, params: RlParams) -> Tensor:
+    """outcome * discount^(T - 1 - t) at token t of a response of T tokens: (responses, tokens)."""
+    if params.reward_discount == 1:
+        return outcomes[:, None] * mask
+    is_last = mask - torch.nn.functional.pad(mask, (0, 1))[:, 1:]
+    return discounted_to_go(outcomes[:, None] * is_last, mask, params.reward_discount)
+
+
+def _penalties(samples: TrainingSamples, params: RlParams) -> Tensor:
+    """The repetition penalty of each token: (responses, tokens)."""
+    penalty = params.repetition_penalty
+    if penalty is None:
+        return torch.zeros_like(samples.response_mask)
+    found = (
+        ngram_repetition_penalty(rollout.sample.token_ids, penalty.n, penalty.penalty).tolist()
+        for rollout in samples.rollouts
+    )
+    return rows(found, samples.response_mask)
+
+
+def _to_go_of_penalties(penalties: Tensor, mask: Tensor, params: RlParams) -> Tensor:
+    if params.repetition_penalty is None:
+        return penalties
+    return discounted_to_go(penalties, mask, params.repetition_penalty.discount)

@@ -7,10 +7,9 @@ the two agree stands in every row of the curve.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.pieces import are_whole, remove_piece, seal
@@ -29,9 +28,12 @@ from stages.foundations.params import ChatPrompt, PlainPrompt
 from stages.foundations.seeds import derive_seed
 from stages.observe.progress import progress
 from stages.rl_round.methods import LikelierWord, MadePairs, ModelVerifier, WrittenJudgement
+from stages.rl_round.round import Round
 
 EVALUATION_PAIRS = 256
+"""The standard error of a share of so many is about 3 points at most."""
 MAX_GRADIENT_NORM = 1.0
+"""That of section `rl` in the laptop recipe, as are the moments of AdamW below."""
 TAUGHT = "judge"
 """Name in the scratch folder of the policy that was taught to judge."""
 
@@ -75,33 +77,26 @@ def _mark_judge_failures(judgement: Judgement) -> Judgement:
 
 
 @contextmanager
-def open_judge(
-    params: ModelVerifier,
-    sections: Mapping[str, Any],
-    policy: Path,
-    answers: Sequence[str],
-    rules: Verifier,
-    scratch: Path,
-    *seed_parts: int | str,
-) -> Iterator[tuple[CheckedJudge, dict[str, float]]]:
-    """The judge made of the policy in a folder, and what it was found to know.
+def open_judge(this_round: Round, rules: Verifier) -> Iterator[tuple[CheckedJudge, dict[str, float]]]:
+    """The judge made of the policy that the round starts from, and how well it judges.
 
-    `sections`: the loaded `trainer`, `sampler` and `prompt`. What it was taught is forgotten when the block ends well.
-    UserError when it is to be taught and the trainer is not of one process.
+    What it was taught is deleted when the block ends well. UserError when it is to be taught and the trainer is not of
+    one process.
     """
+    params, trainer, prompt = this_round.params.verifier, this_round.trainer_params, this_round.prompt
+    policy, answers = this_round.paths.policy, [problem.answer for problem in this_round.problems]
+    seed_parts = this_round.seed, this_round.name
     if isinstance(params.teaching, MadePairs):
-        if not isinstance(sections["trainer"], TorchTrainerParams):
+        if not isinstance(trainer, TorchTrainerParams):
             raise UserError(
-                f"rl.verifier.teaching.kind made_pairs trains in one process, and trainer.kind is "
-                f"{sections['trainer'].kind}: set trainer.kind torch, or teaching.kind none"
+                f"rl.verifier.teaching.kind made_pairs trains in one process, and trainer.kind is {trainer.kind}: set "
+                "trainer.kind torch, or teaching.kind none"
             )
-        trainer, prompt = sections["trainer"], sections["prompt"]
-        policy = taught_judge(params.teaching, trainer, prompt, policy, answers, scratch, *seed_parts)
-    seed = derive_seed(*seed_parts, "judge")
-    judge = build_judge(params, sections["sampler"], sections["prompt"], policy, seed)
+        policy = taught_judge(params.teaching, trainer, prompt, policy, answers, this_round.scratch, *seed_parts)
+    judge = build_judge(params, this_round.sampler_params, prompt, policy, derive_seed(*seed_parts, "judge"))
     with CheckedJudge(judge, rules) as checked:
         yield checked, evaluate_judge(judge, answers, *seed_parts)
-    remove_piece(scratch / TAUGHT)
+    remove_piece(this_round.scratch / TAUGHT)
 
 
 def build_judge(

@@ -1,0 +1,173 @@
+"""What a round draws: problems, rollouts, their groups, and the batch of a step; and groups as bytes.
+
+So they lie in checkpoints and travel between ranks: about 6 bytes for a token, its id and its log-prob together. As
+pickled lists of Python numbers they were 13.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy
+import pyarrow
+from pyarrow import parquet
+
+from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.samplers.protocol import FullSample, Sample, StopReason
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem, ready to be sampled."""
+
+    problem_id: str
+    prompt: list[int]
+    answer: str
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One response with its verdict and reward."""
+
+    sample: Sample
+    response: str
+    verdict: Verdict
+    reward: float
+    """0 where the verdict is no opinion about the response (timed out, crashed): such a rollout is never trained on."""
+
+    @property
+    def is_decided(self) -> bool:
+        """False when the verifier failed: the response is then neither good nor bad."""
+        return not self.verdict.is_failure
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rollouts of one draw of one problem, each with the policy version that sampled it."""
+
+    problem_id: str
+    prompt: list[int]
+    rollouts: tuple[Rollout, ...]
+    """In the order of their sample numbers; at least one."""
+    draw: int = 0
+    """How often the round had drawn the problem before."""
+
+    @property
+    def has_signal(self) -> bool:
+        """True when some decided rollouts are correct and some are not (DAPO filters on correctness, not reward)."""
+        correct = sum(rollout.verdict is Verdict.CORRECT for rollout in self.rollouts)
+        return 0 < correct < sum(rollout.is_decided for rollout in self.rollouts)
+
+    @property
+    def oldest_version(self) -> int:
+        """The oldest policy version among its samples: what its staleness is counted from."""
+        return min(rollout.sample.policy_version for rollout in self.rollouts)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step trains on, and what else was drawn for it."""
+
+    groups: list[Group]
+    """At most `problems_per_step`, oldest first."""
+    drawn: list[Group]
+    """Every group drawn in this step, whatever became of it."""
+    left_out: list[Group]
+    """Groups that will never be trained on: drawn now without signal, or surplus that waited too long."""
+    draws: int
+    too_stale: int
+    """Surplus groups that waited too long."""
+    carried: int
+    """Surplus groups that wait for the next step."""
+    signal_fraction: float
+    """Share of groups with signal, of the last step that drew any."""
+    newest_version: int | None
+    """What this version has drawn is fresh, the rest surplus of earlier steps; None where all of it is."""
+    agreement: Mapping[str, float] = field(default_factory=dict)
+    """How a model's verdicts compare with those of the rules; empty where the rules decide."""
+
+
+def newest_version(groups: Sequence[Group]) -> int | None:
+    """The newest policy version among the samples of `groups`; None when there are no groups."""
+    versions = (rollout.sample.policy_version for group in groups for rollout in group.rollouts)
+    return max(versions, default=None)
+
+
+_ROWS = pyarrow.schema(
+    {
+        "problem_id": pyarrow.string(),
+        "draw": pyarrow.int64(),
+        "prompt": pyarrow.list_(pyarrow.int32()),
+        "tokens": pyarrow.int32(),
+        "is_truncated": pyarrow.bool_(),
+        "policy_version": pyarrow.int64(),
+        "verdict": pyarrow.string(),
+        "reward": pyarrow.float64(),
+        "token_ids": pyarrow.list_(pyarrow.int32()),
+        "logprobs": pyarrow.list_(pyarrow.float64()),
+        "response": pyarrow.string(),
+        "distributions": pyarrow.list_(pyarrow.large_binary()),
+    }
+)
+"""A rollout each. The first three are of its group, and null in all rows of a group but the first; the last four are
+null where a rollout is not held. Log-probs keep every bit: what float32 does not use of them costs nothing packed."""
+_SPLIT = ["token_ids.list.element", "logprobs.list.element"]
+"""Columns whose first bytes are stored together, then the second, and so on: the highest hardly differ."""
+
+
+def pack_groups(groups: Sequence[Group], is_held: Sequence[bool] | None = None, with_texts: bool = True) -> bytes:
+    """The groups as a Parquet file, bit for bit.
+
+    `is_held` says, for each rollout, whether its tokens are in it (None: all); of the others only the token counts,
+    verdicts and rewards are.
+    """
+    held = itertools.repeat(True) if is_held is None else iter(is_held)
+    rows: list[dict[str, Any]] = []
+    for group in groups:
+        first: dict[str, Any] = {"problem_id": group.problem_id, "draw": group.draw, "prompt": group.prompt}
+        for rollout, own in zip(group.rollouts, held, strict=False):
+            sample = rollout.sample
+            row = first | {
+                "tokens": len(sample.token_ids),
+                "is_truncated": sample.is_truncated,
+                "policy_version": sample.policy_version,
+                "verdict": rollout.verdict.value,
+                "reward": rollout.reward,
+            }
+            if own:
+                row |= {"token_ids": sample.token_ids, "logprobs": sample.logprobs}
+                row |= {"response": rollout.response} if with_texts else {}
+            if own and isinstance(sample, FullSample):
+                row["distributions"] = [values.tobytes() for values in sample.distributions.numpy()]
+            rows.append(row)
+            first = {}
+    file = pyarrow.BufferOutputStream()
+    table = pyarrow.Table.from_pylist(rows, schema=_ROWS)
+    parquet.write_table(table, file, compression="zstd", use_dictionary=False, use_byte_stream_split=_SPLIT)
+    return file.getvalue().to_pybytes()
+
+
+def unpack_groups(packed: bytes) -> list[Group]:
+    """The inverse of `pack_groups`; the tokens of a rollout that is not held are zeros that take no memory."""
+    table = parquet.read_table(pyarrow.BufferReader(packed))
+    rows = table.drop_columns(["token_ids", "logprobs"]).to_pylist()
+    found: list[tuple[dict[str, Any], list[Rollout]]] = []
+    for row, token_ids, logprobs in zip(rows, table["token_ids"], table["logprobs"], strict=True):
+        if token_ids.is_valid:
+            tokens = token_ids.values.to_numpy().tolist(), logprobs.values.to_numpy().tolist()
+        else:
+            tokens = numpy.broadcast_to(0, row["tokens"]), numpy.broadcast_to(0.0, row["tokens"])
+        stop = StopReason.MAX_TOKENS if row["is_truncated"] else StopReason.END_OF_SEQUENCE
+        sample = Sample(*tokens, stop, row["policy_version"])
+        if row["distributions"]:
+            from torch import from_numpy  # only here: the hub of the asynchronous loop has no torch
+
+            values = [numpy.frombuffer(one, numpy.float32) for one in row["distributions"]]
+            sample = FullSample(**vars(sample), distributions=from_numpy(numpy.stack(values)))
+        if row["problem_id"] is not None:
+            found.append((row, []))
+        found[-1][1].append(Rollout(sample, row["response"] or "", Verdict(row["verdict"]), row["reward"]))
+    return [Group(row["problem_id"], row["prompt"], tuple(rollouts), row["draw"]) for row, rollouts in found]
