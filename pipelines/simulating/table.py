@@ -343,7 +343,7 @@ def draw(cells: Sequence[Cell], title: str) -> str:
             figures = zip(gains.values(), seconds.values(), strict=True)
             all_axes[0].bar_label(bars, [f" {gain:.2f}  ({value:.3g} s)" for gain, value in figures])
             all_axes[0].invert_yaxis()
-            all_axes[0].set(xlabel=f"times as fast as {policies[0]}, and seconds a step", xmargin=0.25)
+            all_axes[0].set(xlabel=f"times as fast as {policies[0]}, and seconds a step", xmargin=0.4)
         else:
             for axes, (model, numbers) in zip(all_axes, scales.items(), strict=True):
                 shown = sorted(set(numbers))
