@@ -94,8 +94,8 @@ class OurStep:
         drawn = time.perf_counter()
         version = self.sampler.policy_version
         batch = Batch(groups, groups, [], 1, 0, 0, 1.0, version)
-        seed_parts = self.settings.seed, "benchmark", turn
-        groups, plan = scatter_batch(batch, self.params, self.micro_batch_tokens, self.trainer, *seed_parts)
+        seed_path = self.settings.seed, "benchmark", turn
+        groups, plan = scatter_batch(batch, self.params, self.micro_batch_tokens, self.trainer, *seed_path)
         trained = prepare_samples(groups, plan, self.params, self.trainer)
         updates = update_policy(trained, plan, self.params, 1.0, self.trainer)
         row = summarise(updates)

@@ -30,8 +30,8 @@ import numpy
 
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import (
-    Begun,
     Load,
+    PartialResponse,
     Sample,
     SamplingSettings,
     StopReason,
@@ -107,7 +107,7 @@ class VirtualSampler:
         """Draws token ids below `vocabulary`, at least two. Notes its lateness in a file of the folder `notes`."""
         self.device, self.max_sequences = device, max_sequences
         self.end_token, self.vocabulary = end_token, vocabulary
-        self.policy_version, self.is_resting = 0, False
+        self.policy_version, self.is_asleep = 0, False
         self.logprob = -math.log(vocabulary)
         self.clock = DeviceClock()
         self._notes, self._noted_at = notes, 0.0
@@ -249,17 +249,17 @@ class VirtualDecoding:
             ended[name] = Sample(begun.token_ids, begun.logprobs, reason, self._version)
         return ended
 
-    def _leave(self, name: Hashable) -> Begun:
+    def _leave(self, name: Hashable) -> PartialResponse:
         one = self._running.pop(name)
         count = self._steps - one.first_step
         self._kv_tokens -= len(one.trajectory.prompt) + count
         return self._begun(one, 0, count)
 
-    def _begun(self, one: _Sequence, start: int, stop: int) -> Begun:
-        return Begun(one.token_ids[start:stop], [self._sampler.logprob] * (stop - start))
+    def _begun(self, one: _Sequence, start: int, stop: int) -> PartialResponse:
+        return PartialResponse(one.token_ids[start:stop], [self._sampler.logprob] * (stop - start))
 
-    def new_tokens(self) -> dict[Hashable, Begun]:
-        grown: dict[Hashable, Begun] = {}
+    def new_tokens(self) -> dict[Hashable, PartialResponse]:
+        grown: dict[Hashable, PartialResponse] = {}
         for name, one in self._running.items():
             count = self._steps - one.first_step
             if one.reported < count:
@@ -267,8 +267,8 @@ class VirtualDecoding:
                 one.reported = count
         return grown
 
-    def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, Begun]:
-        withdrawn: dict[Hashable, Begun] = {}
+    def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, PartialResponse]:
+        withdrawn: dict[Hashable, PartialResponse] = {}
         for name in names:
             if name in self._waiting:
                 withdrawn[name] = self._waiting.pop(name).begun

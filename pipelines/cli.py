@@ -84,11 +84,11 @@ def _clone_around() -> Path | None:
 @app.command()
 def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/, without .yaml")]) -> None:
     """Take a recipe into use: params.yaml becomes the whole of it, what its base says included."""
-    from pipelines.graph.recipes import clear_strays, recipe_in_use, stages_left_out
+    from pipelines.graph.recipes import recipe_in_use, remove_orphaned_outputs, stages_left_out
 
     try:
         with recipe_in_use(PROJECT, recipe, lambda line: typer.echo(line, err=True)):
-            clear_strays(PROJECT)
+            remove_orphaned_outputs(PROJECT)
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error

@@ -113,7 +113,7 @@ def expected_seconds(
     return (shared + len(left) * each) / max(1, min(jobs, len(left)))
 
 
-def told_plan(
+def describe_plan(
     ablation: Ablation, runs: Sequence[PlannedRun], is_done: Callable[[PlannedRun], bool], baseline: str
 ) -> list[str]:
     """The plan as lines: what is done, what runs and in which order, what each variant changes."""

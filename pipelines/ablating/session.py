@@ -26,16 +26,16 @@ from pipelines.ablating.definition import Ablation, ablation_names, read_ablatio
 from pipelines.ablating.plan import (
     PlannedRun,
     check_ablation,
+    describe_plan,
     expected_seconds,
     in_order,
     leading,
     next_run,
     plan_runs,
-    told_plan,
 )
 from pipelines.ablating.results import ablation_folder, finished, keep_results, record_folder, seconds_of_others
 from pipelines.ablating.writing import Findings
-from pipelines.graph.graph import what_to_repro
+from pipelines.graph.graph import repro_arguments
 from pipelines.graph.project_lock import refusing_lock, repair_dvc_state
 from pipelines.planning.memory import CONTEXT_BYTES
 from pipelines.planning.plan import Question, StagePlan, make_plan
@@ -115,14 +115,14 @@ def list_ablations(root: Path) -> list[str]:
 def show_plan(choice: Choice) -> list[str]:
     """The plan as lines."""
     session = _open(choice)
-    lines = told_plan(session.ablation, session.runs, session.is_done, session.ablation.baseline)
+    lines = describe_plan(session.ablation, session.runs, session.is_done, session.ablation.baseline)
     count = len(session.pending)
     told = (
         f"about {session.estimate_minutes():.0f} min with --jobs {session.jobs}{session.packed}"
         if count
         else "nothing to run"
     )
-    return [*lines, "", f"{count} of {len(session.runs)} runs to do, {told}; code {_told_code(session.code)}"]
+    return [*lines, "", f"{count} of {len(session.runs)} runs to do, {told}; code {_describe_code(session.code)}"]
 
 
 def show_markdown(choice: Choice) -> str:
@@ -174,7 +174,7 @@ def _say_start(session: Session, pending: Sequence[PlannedRun], say: Callable[[s
         return
     say(
         f"{session.ablation.name}: {len(pending)} of {total} runs to do, {jobs} at once{session.packed}, about "
-        f"{session.estimate_minutes():.0f} min; code {_told_code(session.code)}"
+        f"{session.estimate_minutes():.0f} min; code {_describe_code(session.code)}"
     )
     threads = max(run.params[section].get("threads", 1) for run in pending for section in ("sampler", "trainer"))
     cores = len(os.sched_getaffinity(0))
@@ -182,7 +182,7 @@ def _say_start(session: Session, pending: Sequence[PlannedRun], say: Callable[[s
         say(f"WARNING: {jobs} runs of {threads} threads on {cores} cores get in each other's way: lower --jobs")
 
 
-def _told_code(code: Code) -> str:
+def _describe_code(code: Code) -> str:
     told = code.commit[:12]
     if not code.changed:
         return told
@@ -301,7 +301,7 @@ class Batch:
         tags = {"RETRACE_ABLATION": self.ablation.name, "RETRACE_VARIANT": run.variant}
         with open(log, "w") as output:
             process = subprocess.Popen(
-                dvc("repro", *what_to_repro(folder, run.targets)),
+                dvc("repro", *repro_arguments(folder, run.targets)),
                 cwd=folder,
                 env=worktree_environment(folder) | tags | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}),
                 stdout=output,

@@ -19,7 +19,7 @@ from stages.foundations.machine import PROJECT, state_folder
 from stages.foundations.stage import declared_stage
 
 if TYPE_CHECKING:  # it imports MLflow, which takes a second that `retrace --help` does not have
-    from pipelines.records.chain import Chain, Spent, Step
+    from pipelines.records.chain import Chain, StageCost, Step
     from stages.foundations.dvc_lock import Entry
 
 
@@ -41,14 +41,14 @@ def explain(
     For every stage: hashes, parameters, code fingerprint, git commit, MLflow run, time and GPU-hours. Exit code 2 is a
     mistake of the caller.
     """
-    from pipelines.records.chain import find_chain, spent_by
+    from pipelines.records.chain import find_chain, stage_costs
     from pipelines.runtime.named_file import write_named_file
 
     try:
         if picture is not None and picture.suffix != ".svg":
             raise UserError(f"--picture {picture}: the picture is an SVG file, give a name that ends in .svg")
         chain = find_chain(what, PROJECT)
-        spent = spent_by(chain, state_folder())
+        spent = stage_costs(chain, state_folder())
         if picture is not None:
             write_named_file(picture, draw(chain, spent), "--picture")
             typer.echo(f"picture: {picture}", err=True)
@@ -70,7 +70,7 @@ def format_time(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else seconds_in_words(seconds)
 
 
-def totals(chain: Chain, spent: Mapping[str, Spent]) -> dict[str, Any]:
+def totals(chain: Chain, spent: Mapping[str, StageCost]) -> dict[str, Any]:
     """Sums over the chain; GPU-hours are of the stages where they are on record."""
     seconds = [one.seconds for one in spent.values() if one.seconds is not None]
     hours = [one.gpu_hours for one in spent.values() if one.gpu_hours is not None]
@@ -83,7 +83,7 @@ def totals(chain: Chain, spent: Mapping[str, Spent]) -> dict[str, Any]:
     }
 
 
-def as_text(chain: Chain, spent: Mapping[str, Spent], is_all: bool) -> str:
+def as_text(chain: Chain, spent: Mapping[str, StageCost], is_all: bool) -> str:
     """The target first, then what it depends on, down to the raw bytes."""
     total = totals(chain, spent)
     lines = [f"{chain.told}: {', '.join(chain.targets)} ({chain.place.told})"]
@@ -119,7 +119,7 @@ def _describe_scores(chain: Chain) -> list[str]:
     ]
 
 
-def _describe_step(step: Step, own: Spent, is_all: bool) -> list[str]:
+def _describe_step(step: Step, own: StageCost, is_all: bool) -> list[str]:
     from stages.observe.mlflow_store import flatten
 
     entry = step.entry
@@ -156,13 +156,13 @@ def _own_first(entry: Entry) -> dict[str, Any]:
     return dict(sorted(entry.params.items(), key=lambda item: places.get(item[0].partition(".")[0], len(order))))
 
 
-def _describe_commit(own: Spent) -> str:
+def _describe_commit(own: StageCost) -> str:
     if not own.commit:
         return "; no commit on record"
     return f"; commit {own.commit[:12]}" + (" with uncommitted changes" if own.is_dirty else "")
 
 
-def _describe_run(own: Spent) -> str:
+def _describe_run(own: StageCost) -> str:
     parts = [f"MLflow {own.run_id}" if own.run_id else "not in MLflow (`retrace mirror` makes one)"]
     if own.is_mirrored:
         parts.append("mirrored, its execution is not on record")
@@ -172,7 +172,7 @@ def _describe_run(own: Spent) -> str:
     return ", ".join(parts)
 
 
-def content_of(chain: Chain, spent: Mapping[str, Spent]) -> dict[str, Any]:
+def content_of(chain: Chain, spent: Mapping[str, StageCost]) -> dict[str, Any]:
     """Everything, hashes in full, each stage after what it depends on."""
     return {
         "target": chain.told,
@@ -185,7 +185,7 @@ def content_of(chain: Chain, spent: Mapping[str, Spent]) -> dict[str, Any]:
     }
 
 
-def _step_as_json(step: Step, own: Spent) -> dict[str, Any]:
+def _step_as_json(step: Step, own: StageCost) -> dict[str, Any]:
     entry = step.entry
     inputs = [
         {"path": one.path, "md5": one.digest, "made_by": list(one.makers), "stale": one.is_stale} for one in step.inputs
@@ -222,7 +222,7 @@ path { fill: none; stroke: var(--rest); stroke-width: 1.3; } .stale { stroke: va
 """
 
 
-def draw(chain: Chain, spent: Mapping[str, Spent]) -> str:
+def draw(chain: Chain, spent: Mapping[str, StageCost]) -> str:
     """The picture; equal arguments give equal text. All text is escaped."""
     from stages.pages.drawing import picture_file
 
@@ -289,7 +289,7 @@ def _edges(step: Step, corner: Any) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def _box(step: Step, own: Spent, kind: str, x: float, y: float) -> list[str]:
+def _box(step: Step, own: StageCost, kind: str, x: float, y: float) -> list[str]:
     from stages.pages.drawing import cut
 
     entry = step.entry

@@ -17,9 +17,9 @@ from contextlib import closing
 from pathlib import Path
 
 from pipelines.graph.console import LOG, Console
-from pipelines.graph.graph import what_to_repro
+from pipelines.graph.graph import repro_arguments
 from pipelines.graph.project_lock import project_lock
-from pipelines.graph.recipes import clear_strays, recipe_in_use
+from pipelines.graph.recipes import recipe_in_use, remove_orphaned_outputs
 from pipelines.graph.result import changes_from_recipe, read_result, summarize
 from pipelines.graph.sharing import pull_before_run, push_after_run
 from pipelines.records.graph_run import record_graph_run
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--verbose", action="store_true", help="show all output of DVC and of the stages")
     chosen, started = parser.parse_args(), time.monotonic()
     with terminated_as_interrupt(), recipe_in_use(PROJECT, chosen.recipe, say), project_lock(PROJECT, say) as lock:
-        clear_strays(PROJECT)
+        remove_orphaned_outputs(PROJECT)
         code = run_graph(lock, chosen.verbose)
         if code:
             sys.exit(code)
@@ -64,7 +64,7 @@ def run_graph(lock: int, is_verbose: bool) -> int:
 
 
 def _command() -> list[str]:
-    return dvc("repro", *pull_before_run(PROJECT), *what_to_repro(PROJECT))
+    return dvc("repro", *pull_before_run(PROJECT), *repro_arguments(PROJECT))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import psutil
 import typer
 
 from pipelines.commands.comparing_outputs import Comparison, Tolerance, Verdict, compare_files, compare_folders
-from pipelines.graph.graph import what_to_repro
+from pipelines.graph.graph import repro_arguments
 from pipelines.graph.project_lock import refusing_lock
 from pipelines.records.places import Place, place_at, working_place
 from pipelines.runtime.checkouts import Code, code_at, make_checkout, remove_checkout, run_dvc
@@ -308,6 +308,6 @@ def run_again(
             if line.startswith("Running stage"):
                 tell(line)
 
-        chosen = ("--single-item", *targets) if is_single else what_to_repro(folder, tuple(targets))
+        chosen = ("--single-item", *targets) if is_single else repro_arguments(folder, tuple(targets))
         code = run_dvc(folder, ["repro", *chosen], on_line, is_tracked=False)
     return code, "\n".join(last)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from pipelines.graph.graph import DvcStage
 from pipelines.graph.recipes import read_recipe
-from pipelines.graph.result import changes_from_recipe, seconds_in_words, told_gain
+from pipelines.graph.result import changes_from_recipe, describe_gain, seconds_in_words
 from pipelines.records.graph_run import variation
 from pipelines.runtime.machine import Usage
 from stages.foundations.errors import UserError
@@ -75,7 +75,7 @@ def result_message(result: Mapping[str, Any] | None, done: Done) -> str:
         over = f", {100 * gain['value']:+.1f} over {gain['baseline']}" if gain else ""
         parts.append(f"{score['policy']} {_percent(score)}{where}{over}")
     unscored = (gain for name, gain in gains.items() if name not in scores)
-    parts += [f"{gain['policy']} - {gain['baseline']}, {gain['metric']}: {told_gain(gain)}" for gain in unscored]
+    parts += [f"{gain['policy']} - {gain['baseline']}, {gain['metric']}: {describe_gain(gain)}" for gain in unscored]
     return "; ".join([*parts, done.told(), *(f"WARNING: {warning}" for warning in result["warnings"])])
 
 
@@ -129,7 +129,7 @@ def _scores(result: Mapping[str, Any]) -> list[str]:
 
 def _gains(result: Mapping[str, Any]) -> list[str]:
     rows = [
-        (gain["benchmark"], f"{gain['policy']} over {gain['baseline']}", gain["metric"], told_gain(gain))
+        (gain["benchmark"], f"{gain['policy']} over {gain['baseline']}", gain["metric"], describe_gain(gain))
         for gain in result["gains"]
     ]
     return ["### Gains", "", *_table(("benchmark", "policies", "score", "gain, 95% interval"), rows)] if rows else []

@@ -17,7 +17,7 @@ from pathlib import Path
 from pipelines.commands.repro import show_result
 from pipelines.graph.graph import count_unchanged, project_folder, stages_in_order
 from pipelines.graph.project_lock import project_lock
-from pipelines.graph.recipes import clear_strays
+from pipelines.graph.recipes import remove_orphaned_outputs
 from pipelines.graph.sharing import push_after_run
 from pipelines.records.graph_run import record_graph_run
 from stages.foundations.errors import UserError
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
 def is_up_to_date(root: Path) -> bool:
     """Whether DVC would run no stage, and says so. Data that lies in a remote alone counts as missing."""
     with project_lock(root, say):
-        clear_strays(root)
+        remove_orphaned_outputs(root)
         stages = stages_in_order(root)
         if count_unchanged(root, stages) < len(stages):
             return False

@@ -28,7 +28,7 @@ from pipelines.flows.pages import UNCHANGED, Done, result_message, result_page, 
 from pipelines.flows.stage_task import StageFailed, bring_up_to_date, failed
 from pipelines.graph.graph import count_unchanged, project_folder, stages_in_order
 from pipelines.graph.project_lock import project_lock
-from pipelines.graph.recipes import clear_strays, read_recipe, recipe_in_use, recipe_names
+from pipelines.graph.recipes import read_recipe, recipe_in_use, recipe_names, remove_orphaned_outputs
 from pipelines.graph.result import read_result
 from pipelines.graph.sharing import pull_before_run, push_after_run
 from pipelines.launching.params import stage_hours
@@ -107,7 +107,7 @@ def run_stages(
     """
     logger, started, before = get_run_logger(), time.monotonic(), _on_record(root)
     tell = logger.info
-    clear_strays(root)
+    remove_orphaned_outputs(root)
     try:
         flags, hours = pull_before_run(root, tell), stage_hours(root, hours_per_stage)
         outcomes, left = {}, stages_in_order(root, targets)

@@ -82,7 +82,7 @@ def count_unchanged(root: Path, stages: Sequence[DvcStage], flags: Sequence[str]
     return len(stages)
 
 
-def what_to_repro(root: Path, targets: tuple[str, ...] = ()) -> tuple[str, ...]:
+def repro_arguments(root: Path, targets: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Arguments of `dvc repro` for the targets, or for all. DVC itself would run plain stages that are left out too, so
     where there are some the others are named one by one, in their order.
     """

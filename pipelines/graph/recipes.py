@@ -98,7 +98,7 @@ def stages_left_out(root: Path) -> list[str]:
     return left_out(read_definitions(root / "dvc.yaml"), given or {})
 
 
-def clear_strays(root: Path) -> list[Path]:
+def remove_orphaned_outputs(root: Path) -> list[Path]:
     """Checks params.yaml, then removes files that no stage of its graph makes from folders that stages depend on.
 
     Returns these files. Does nothing (and does not load DVC) while dvc.yaml and params.yaml are unchanged. UserError
@@ -130,7 +130,7 @@ def clear_strays(root: Path) -> list[Path]:
 
 
 def parameters_changed(root: Path) -> bool:
-    """False while dvc.yaml and params.yaml are as they were when `clear_strays` last checked them."""
+    """False while dvc.yaml and params.yaml are as they were when `remove_orphaned_outputs` last checked them."""
     stamp = _stamp(root)
     return not (stamp.exists() and stamp.read_text() == _graph_key(root))
 

@@ -73,12 +73,12 @@ def summarize(result: Mapping[str, Any], seconds: float, changes: Mapping[str, s
             for score in scores
         ]
         gains = [gain for gain in result["gains"] if gain["benchmark"] == benchmark]
-        lines += [f"  {gain['policy']} - {gain['baseline']}, {gain['metric']}: {told_gain(gain)}" for gain in gains]
+        lines += [f"  {gain['policy']} - {gain['baseline']}, {gain['metric']}: {describe_gain(gain)}" for gain in gains]
     lines += [f"WARNING: {warning}" for warning in result["warnings"]]
     return [*lines, "", f"time    {seconds_in_words(seconds)}", f"report  {result['page']}", *_next(result["gains"])]
 
 
-def told_gain(gain: Mapping[str, Any]) -> str:
+def describe_gain(gain: Mapping[str, Any]) -> str:
     """`+5.1 points  [+2.0, +8.2]`; `+0.051  [+0.020, +0.082]` where the gain is no share but a judge's score."""
     if gain.get("unit") == "score":
         return f"{gain['value']:+.3f}  [{gain['low']:+.3f}, {gain['high']:+.3f}]"

@@ -1,6 +1,7 @@
 """The chain of stages behind an output, from `dvc.lock`: what made it, from what, down to the raw bytes.
 
-`find_chain` follows the hashes. `spent_by` adds what each stage cost, and which MLflow runs and commits belong to it.
+`find_chain` follows the hashes. `stage_costs` adds what each stage cost, and which MLflow runs and commits belong
+to it.
 """
 
 from __future__ import annotations
@@ -201,7 +202,7 @@ def _changed(path: str, place: Place) -> str:
 
 
 @dataclass(frozen=True)
-class Spent:
+class StageCost:
     """One stage's record outside of DVC. None and "" where nothing says."""
 
     run_id: str
@@ -221,7 +222,7 @@ class Spent:
         return None if self.gpus is None or self.seconds is None else self.gpus * self.seconds / 3600
 
 
-def spent_by(chain: Chain, state: Path) -> dict[str, Spent]:
+def stage_costs(chain: Chain, state: Path) -> dict[str, StageCost]:
     """Stage -> its record. Without a tracking database the ledger and git answer."""
     runs, lines = _runs(), defaultdict(list)
     for line in read_ledger(state / "ledger.jsonl"):
@@ -241,11 +242,11 @@ def _runs() -> dict[str, Any]:
         return runs_by_key(open_store())
 
 
-def _spent(step: Step, run: Any, lines: Sequence[Mapping[str, Any]], commit: str) -> Spent:
+def _spent(step: Step, run: Any, lines: Sequence[Mapping[str, Any]], commit: str) -> StageCost:
     tags = run.data.tags if run else {}
     seconds = run.data.metrics.get(shown_name(TOTAL_SECONDS)) if run else None
     dirty = tags.get("git.dirty")
-    return Spent(
+    return StageCost(
         run_id=run.info.run_id if run else "",
         commit=tags.get("git.commit") or commit,
         is_dirty=None if dirty is None else dirty == "true",

@@ -381,12 +381,12 @@ def _page(root: Path, path: str, digest: str) -> bytes | None:
 
 def _adopt(store: MlflowStore, run: Any, parent: str, about: Mapping[str, str]) -> None:
     """Makes a stage run a child, whose name says what varies."""
-    from stages.observe.mlflow_store import told_name
+    from stages.observe.mlflow_store import describe_name
 
     tags = {name: about[name] for name in ("variation",) if name in about}
     run.data.tags.update(tags | {PARENT: parent})
     for name, value in tags.items():
         store.client.set_tag(run.info.run_id, name, value)
-    name = told_name(run.data.tags.get("dvc.stage") or run.info.run_name, run.data.tags)
+    name = describe_name(run.data.tags.get("dvc.stage") or run.info.run_name, run.data.tags)
     store.client.update_run(run.info.run_id, name=name)
     store.client.set_tag(run.info.run_id, PARENT, parent)

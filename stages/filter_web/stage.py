@@ -81,7 +81,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     return Work(sampling=(Sampling(1, agreement.max_candidates, agreement.samples, lengths.prompt, drawn),))
 
 
-def _told_agreement(params: Mapping[str, Any]) -> str:
+def _describe_agreement(params: Mapping[str, Any]) -> str:
     agreement = params.get("agreement") or {}
     if agreement.get("kind") != "policy":
         return "Answer agreement with a policy is switched off."
@@ -103,7 +103,7 @@ ABOUT = About(
         first="exercises found",
         last="trusted problems",
         reasons=REASONS,
-        note=_told_agreement,
+        note=_describe_agreement,
     ),
     tables={"web/solutions": "Exercises whose solutions may be trusted."},
     contamination="web/contamination",

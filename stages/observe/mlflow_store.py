@@ -71,7 +71,9 @@ class MlflowStore:
 
     def create(self, message: Mapping[str, Any], tags: Mapping[str, str]) -> str:
         """Makes a run with these tags and the message's parameters and inputs; returns its id."""
-        run = self.client.create_run(self.experiment_id, message["ms"], dict(tags), told_name(message["name"], tags))
+        run = self.client.create_run(
+            self.experiment_id, message["ms"], dict(tags), describe_name(message["name"], tags)
+        )
         self._log_batch(run.info.run_id, message)
         return run.info.run_id
 
@@ -163,7 +165,7 @@ def flatten(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def told_name(name: str, tags: Mapping[str, str]) -> str:
+def describe_name(name: str, tags: Mapping[str, str]) -> str:
     """The run's name, which begins with what tells it from others in MLflow's narrow column.
 
     `grade@rl_3 s0 rl.group_size=8`: stage, seed, what varies (a DVC experiment's name, or the change). An ablation's

@@ -202,8 +202,8 @@ class _Files:
                 events[watch] = events.get(watch, 0) | event
                 told = told[16 + length :]
         is_lost = any(event & IN_Q_OVERFLOW for event in events.values())
-        told_of = () if is_lost else events.items()
-        return {self._watched[watch] for watch, event in told_of if event == IN_ATTRIB and watch in self._watched}
+        describe_of = () if is_lost else events.items()
+        return {self._watched[watch] for watch, event in describe_of if event == IN_ATTRIB and watch in self._watched}
 
     def __enter__(self) -> _Files:
         return self

@@ -58,9 +58,9 @@ def slice_problems(problems: Sequence[Problem], part: ProblemSlice, seed: int) -
     return [problems[index] for index in order[part.index :: part.count]]
 
 
-def problems_in_order(problems: Sequence[Problem], first: int, count: int, *seed_parts: int | str) -> list[ProblemDraw]:
+def problems_in_order(problems: Sequence[Problem], first: int, count: int, *seed_path: int | str) -> list[ProblemDraw]:
     """Draws `first` to `first + count` of the round: all problems in random order, then all again in another."""
-    order = endless_order(first, first + count, len(problems), *seed_parts, "problems")
+    order = endless_order(first, first + count, len(problems), *seed_path, "problems")
     return [ProblemDraw(problems[index], (first + place) // len(problems)) for place, index in enumerate(order)]
 
 
@@ -90,7 +90,7 @@ def count_passes(
     params: RlParams,
     drawing: GroupDrawing,
     scratch: Path,
-    *seed_parts: int | str,
+    *seed_path: int | str,
 ) -> list[PassCount]:
     """Each problem's count over `samples` responses of the sampler's present weights, or what `scratch` remembers.
 
@@ -101,11 +101,11 @@ def count_passes(
     starts = range(0, len(problems), PROBLEMS_AT_ONCE)
     study = params.study and params.study.model_copy(update={"rollout_distributions": None})  # verdicts only
     params = params.model_copy(update={"study": study})
-    for start in progress(starts, label=f"{seed_parts[-1]}: pass rates", unit="pieces"):
+    for start in progress(starts, label=f"{seed_path[-1]}: pass rates", unit="pieces"):
         place = scratch / PIECE.format(start)
         if not ranks.broadcast(ranks.rank == 0 and are_whole(place)):
             piece = [ProblemDraw(problem, 0) for problem in problems[start : start + PROBLEMS_AT_ONCE]]
-            groups = drawing.draw(piece, params, *seed_parts, "pass_rates", group_size=samples)
+            groups = drawing.draw(piece, params, *seed_path, "pass_rates", group_size=samples)
             if ranks.rank == 0:
                 write_json(place, [[count.correct, count.decided] for count in map(_count, groups)])
                 seal(place)
@@ -127,9 +127,9 @@ def select_problems(this_round: Round, drawing: GroupDrawing) -> tuple[Round, di
     selection, problems = this_round.settings.prompt_selection, this_round.problems
     if not isinstance(selection, PassRateSelection):
         return this_round, {}
-    seed_parts = this_round.seed, this_round.name
+    seed_path = this_round.seed, this_round.name
     with this_round.run.phase("select"):
-        counts = count_passes(problems, selection.samples, this_round.params, drawing, this_round.scratch, *seed_parts)
+        counts = count_passes(problems, selection.samples, this_round.params, drawing, this_round.scratch, *seed_path)
     counts = drawing.share.ranks.broadcast(counts)
     kept = select_by_pass_rate(problems, counts, selection, this_round.params.problems_per_step)
     metrics = selection_metrics(counts, len(kept))
@@ -264,15 +264,15 @@ class GroupDrawing:
     share: DrawingShare
 
     def draw(
-        self, draws: Sequence[ProblemDraw], params: RlParams, *seed_parts: int | str, group_size: int | None = None
+        self, draws: Sequence[ProblemDraw], params: RlParams, *seed_path: int | str, group_size: int | None = None
     ) -> list[Group]:
         """`draw_groups`, by all ranks together: the groups on rank 0, in order, and nothing elsewhere; collective."""
         own, size, groups = self.share.of(draws), group_size or params.group_size, list[Group]()
         if self.share.is_told:
             judges = self.sampler, self.verifier, self.tokenizer
-            groups = draw_groups(own, *judges, params, *seed_parts, group_size=size)
+            groups = draw_groups(own, *judges, params, *seed_path, group_size=size)
         else:  # the engine's first rank judges what all of its ranks draw
-            sample_draws(own, self.sampler, params, size, *seed_parts)
+            sample_draws(own, self.sampler, params, size, *seed_path)
         if self.share.ranks.world_size == 1:
             return groups
         packed = self.share.assemble([pack_groups([group]) for group in groups], len(draws))
@@ -285,7 +285,7 @@ def draw_groups(
     verifier: RoundVerifier,
     tokenizer,
     params: RlParams,
-    *seed_parts: int | str,
+    *seed_path: int | str,
     group_size: int | None = None,
 ) -> list[Group]:
     """Samples, scores and groups, one step after the other: one group for each draw.
@@ -293,7 +293,7 @@ def draw_groups(
     `group_size` is that of the params unless it is given.
     """
     size = group_size or params.group_size
-    samples = sample_draws(draws, sampler, params, size, *seed_parts)
+    samples = sample_draws(draws, sampler, params, size, *seed_path)
     answers = [draw.problem.answer for draw in draws for _ in range(size)]
     flat = [one for of_draw in samples for one in of_draw]
     rollouts = score_samples(answers, flat, verifier, tokenizer, params)
@@ -310,23 +310,23 @@ class ProblemDraw:
 
 
 def sample_draws(
-    draws: Sequence[ProblemDraw], sampler: Sampler, params: RlParams, group_size: int, *seed_parts: int | str
+    draws: Sequence[ProblemDraw], sampler: Sampler, params: RlParams, group_size: int, *seed_path: int | str
 ) -> list[list[Sample]]:
     """`group_size` samples of each draw, by draw."""
-    trajectories = [one for draw in draws for one in trajectories_of(draw, group_size, *seed_parts)]
+    trajectories = [one for draw in draws for one in trajectories_of(draw, group_size, *seed_path)]
     samples = sample_trajectories(sampler, trajectories, sampling_settings(params))
     return [samples[start : start + group_size] for start in range(0, len(samples), group_size)]
 
 
-def trajectories_of(draw: ProblemDraw, group_size: int, *seed_parts: int | str) -> list[Trajectory]:
-    """The trajectories of a draw's group. `seed_parts` name the run and the round.
+def trajectories_of(draw: ProblemDraw, group_size: int, *seed_path: int | str) -> list[Trajectory]:
+    """The trajectories of a draw's group. `seed_path` name the run and the round.
 
     Nothing else decides their random numbers: neither the step, nor the batch, nor the process that samples them.
     """
     problem = draw.problem
     # Without the draw's number a problem that comes again would get the very responses that it got before.
     return [
-        Trajectory(problem.prompt, derive_seed(*seed_parts, problem.problem_id, number, draw.number))
+        Trajectory(problem.prompt, derive_seed(*seed_path, problem.problem_id, number, draw.number))
         for number in range(group_size)
     ]
 
@@ -407,7 +407,7 @@ def make_group(draw: ProblemDraw, rollouts: Sequence[Rollout]) -> Group:
     return Group(draw.problem.problem_id, draw.problem.prompt, tuple(rollouts), draw.number)
 
 
-def stop_when_undecided(drawn: Iterable[Group], most_fraction: float, verifier: RoundVerifierParams) -> None:
+def abort_on_verifier_failures(drawn: Iterable[Group], most_fraction: float, verifier: RoundVerifierParams) -> None:
     """UserError when the verifier had no opinion on more than `most_fraction` of the responses."""
     rollouts = [rollout for group in drawn for rollout in group.rollouts]
     failures = [rollout.verdict for rollout in rollouts if not rollout.is_decided]

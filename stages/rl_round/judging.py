@@ -85,17 +85,17 @@ def open_judge(this_round: Round, rules: Verifier) -> Iterator[tuple[CheckedJudg
     """
     params, trainer, prompt = this_round.params.verifier, this_round.trainer_params, this_round.prompt
     policy, answers = this_round.paths.policy, [problem.answer for problem in this_round.problems]
-    seed_parts = this_round.seed, this_round.name
+    seed_path = this_round.seed, this_round.name
     if isinstance(params.teaching, MadePairs):
         if not isinstance(trainer, TorchTrainerParams):
             raise UserError(
                 f"rl.verifier.teaching.kind made_pairs trains in one process, and trainer.kind is {trainer.kind}: set "
                 "trainer.kind torch, or teaching.kind none"
             )
-        policy = taught_judge(params.teaching, trainer, prompt, policy, answers, this_round.scratch, *seed_parts)
-    judge = build_judge(params, this_round.sampler_params, prompt, policy, derive_seed(*seed_parts, "judge"))
+        policy = taught_judge(params.teaching, trainer, prompt, policy, answers, this_round.scratch, *seed_path)
+    judge = build_judge(params, this_round.sampler_params, prompt, policy, derive_seed(*seed_path, "judge"))
     with CheckedJudge(judge, rules) as checked:
-        yield checked, evaluate_judge(judge, answers, *seed_parts)
+        yield checked, evaluate_judge(judge, answers, *seed_path)
     remove_piece(this_round.scratch / TAUGHT)
 
 
@@ -135,7 +135,7 @@ def taught_judge(
     policy: Path,
     answers: Sequence[str],
     scratch: Path,
-    *seed_parts: int | str,
+    *seed_path: int | str,
 ) -> Path:
     """The folder of the policy that was taught to judge, under `scratch`; a run that goes on finds it there."""
     folder = scratch / TAUGHT
@@ -144,8 +144,8 @@ def taught_judge(
     adamw = AdamwParams(kind="adamw", learning_rate=teaching.learning_rate, beta1=0.9, beta2=0.95, weight_decay=0.0)
     tokenizer, model = load_tokenizer(policy), language_model(policy, trainer_params)
     with closing(TorchTrainer(trainer_params, adamw, MAX_GRADIENT_NORM, model)) as trainer:
-        for step in progress(range(teaching.steps), teaching.steps, f"{seed_parts[-1]}: judge", "steps"):
-            pairs = made_pairs(answers, teaching.pairs_per_step, derive_seed(*seed_parts, "judge", step))
+        for step in progress(range(teaching.steps), teaching.steps, f"{seed_path[-1]}: judge", "steps"):
+            pairs = made_pairs(answers, teaching.pairs_per_step, derive_seed(*seed_path, "judge", step))
             lessons = [_lesson(tokenizer, prompt, pair) for pair in pairs]
             groups = split_by_tokens([one.tokens for one in lessons], trainer_params.micro_batch_tokens)
             tokens = sum(len(one.response) for one in lessons)
@@ -164,14 +164,14 @@ def _lesson(tokenizer, prompt: PlainPrompt | ChatPrompt, pair: tuple[str, str]) 
     return TokenSequence(request, encode_response(tokenizer, word))
 
 
-def evaluate_judge(judge: ModelJudge | WordJudge, answers: Sequence[str], *seed_parts: int | str) -> dict[str, float]:
+def evaluate_judge(judge: ModelJudge | WordJudge, answers: Sequence[str], *seed_path: int | str) -> dict[str, float]:
     """How the judge does on new pairs, half of them equal: shares judged right and left undecided.
 
     Empty where all answers are equal.
     """
     if len(set(answers)) < 2:
         return {}
-    pairs = made_pairs(answers, EVALUATION_PAIRS, derive_seed(*seed_parts, "judge", "examined"))
+    pairs = made_pairs(answers, EVALUATION_PAIRS, derive_seed(*seed_path, "judge", "examined"))
     judged = judge.judge([(gold, f"The answer is \\boxed{{{prediction}}}.") for gold, prediction in pairs])
     right = [
         one.verdict is (Verdict.CORRECT if gold == prediction else Verdict.WRONG)

@@ -71,7 +71,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Standing:
+class TrainerProgress:
     """How far a trainer is."""
 
     steps_done: int

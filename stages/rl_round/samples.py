@@ -160,10 +160,10 @@ def plan_step(
     minibatches: int,
     micro_batch_tokens: int,
     trainer: Trainer,
-    *seed_parts: int | str,
+    *seed_path: int | str,
 ) -> StepPlan:
     """The plan for training samples of these lengths, prompt included: both parts cost a forward pass."""
-    order, size = permutation(len(lengths), *seed_parts), -(-len(lengths) // minibatches)
+    order, size = permutation(len(lengths), *seed_path), -(-len(lengths) // minibatches)
     updates = []
     for first in range(0, len(order), max(1, size)):
         chosen = order[first : first + size]
@@ -220,7 +220,7 @@ def _distributions(sample: Sample) -> Tensor:
 
 
 def scatter_batch(
-    batch: Batch | None, params: RlParams, micro_batch_tokens: int, trainer: Trainer, *seed_parts: int | str
+    batch: Batch | None, params: RlParams, micro_batch_tokens: int, trainer: Trainer, *seed_path: int | str
 ) -> tuple[list[Group], StepPlan]:
     """The batch's groups as this rank needs them, and the step's plan; rank 0 brings the batch; collective.
 
@@ -232,7 +232,7 @@ def scatter_batch(
     rollouts = [(group, rollout) for group in batch.groups for rollout in group.rollouts]
     decided = [place for place, (_, rollout) in enumerate(rollouts) if rollout.is_decided]
     lengths = [len(rollouts[place][0].prompt) + len(rollouts[place][1].sample.token_ids) for place in decided]
-    plan = plan_step(lengths, batch.newest_version, params.minibatches, micro_batch_tokens, trainer, *seed_parts)
+    plan = plan_step(lengths, batch.newest_version, params.minibatches, micro_batch_tokens, trainer, *seed_path)
     if trainer.world_size > 1:
         held = [{decided[index] for group in passes for index in group} for passes in plan.forward_passes]
         if isinstance(params.advantage, OptimalTokenBaseline):  # compares the tokens of a group with each other

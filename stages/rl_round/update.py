@@ -206,13 +206,13 @@ def with_advantages(samples: TrainingSamples, params: RlParams) -> TrainingSampl
             whole = rewards
         case OptimalTokenBaseline():
             return replace(samples, advantages=_beyond_token_baseline(samples, params, penalties))
-    per_token = _to_go_of_outcome(whole, mask, params) + _to_go_of_penalties(penalties, mask, params)
+    per_token = outcome_returns(whole, mask, params) + _to_go_of_penalties(penalties, mask, params)
     return replace(samples, advantages=per_token)
 
 
 def _beyond_token_baseline(samples: TrainingSamples, params: RlParams, penalties: Tensor) -> Tensor:
     mask, proximal = samples.response_mask, samples.proximal_logprobs
-    returns = _to_go_of_outcome(samples.rewards, mask, params) + _to_go_of_penalties(penalties, mask, params)
+    returns = outcome_returns(samples.rewards, mask, params) + _to_go_of_penalties(penalties, mask, params)
     weights = None
     if params.advantage.is_importance_weighted and isinstance(params.rollout_correction, ImportanceWeights):
         correction = params.rollout_correction
@@ -222,7 +222,7 @@ def _beyond_token_baseline(samples: TrainingSamples, params: RlParams, penalties
     return (returns - baseline) * mask
 
 
-def _to_go_of_outcome(outcomes: Tensor, mask: Tensor, params: RlParams) -> Tensor:
+def outcome_returns(outcomes: Tensor, mask: Tensor, params: RlParams) -> Tensor:
     """outcome * discount^(T - 1 - t) at token t of a response of T tokens: (responses, tokens)."""
     if params.reward_discount == 1:
         return outcomes[:, None] * mask

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.replicas.replica import Orders, Report
-from stages.engines.samplers.protocol import Begun, Load, Sample, StopReason, Trajectory
+from stages.engines.samplers.protocol import Load, PartialResponse, Sample, StopReason, Trajectory
 from stages.rl_round.asynchronous.coordinator import Coordinator, StepBatch
 from stages.rl_round.asynchronous.journal import Record, record_from_json, record_to_json
 from stages.rl_round.drawing import make_rollout
@@ -35,7 +35,7 @@ class ScriptedReplica:
     def advance(self, orders: Orders, steps: int, published: list[int]) -> Report:
         """What a real one does, with a fixed number of decode steps in place of time."""
         withdrawn = {
-            name: Begun(self.flights[name], [-1.0] * len(self.flights.pop(name)))
+            name: PartialResponse(self.flights[name], [-1.0] * len(self.flights.pop(name)))
             for name in orders.withdraw
             if name in self.flights
         }
@@ -58,7 +58,7 @@ class ScriptedReplica:
                     ended[name] = Sample(tokens, [-1.0] * len(tokens), StopReason.END_OF_SEQUENCE, self.version)
                     del self.flights[name]
         fresh = {
-            name: Begun(tokens[before[name] :], [-1.0] * (len(tokens) - before[name]))
+            name: PartialResponse(tokens[before[name] :], [-1.0] * (len(tokens) - before[name]))
             for name, tokens in self.flights.items()
         }
         load = Load(len(self.flights), 0, sum(map(len, self.flights.values())))

@@ -118,7 +118,7 @@ def retrace(folder, *words, **more):
 
 def names_in(folder, *arguments):
     """Stages, without their items, that a `dvc repro` of what `make repro` asks for would run."""
-    script = "from pipelines.graph.graph import what_to_repro as w; from pathlib import Path; print(*w(Path('.')))"
+    script = "from pipelines.graph.graph import repro_arguments as w; from pathlib import Path; print(*w(Path('.')))"
     chosen = python(folder, "-c", script).split()
     printed = dvc(folder, "repro", "--dry", *arguments, *chosen)
     return {name.partition("@")[0] for name in stages_run(printed)}

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from pipelines.commands.explaining import as_text, draw, explain, format_time
 from pipelines.commands.explaining import content_of as as_json
-from pipelines.records.chain import Spent, find_chain, spent_by
+from pipelines.records.chain import StageCost, find_chain, stage_costs
 from pipelines.records.places import working_place
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, write_json, write_text_atomically
@@ -31,7 +31,7 @@ def names(chain):
 
 def told(root, argument, is_all=False):
     chain = find_chain(argument, root)
-    return as_text(chain, spent_by(chain, root / "state"), is_all)
+    return as_text(chain, stage_costs(chain, root / "state"), is_all)
 
 
 def test_a_policys_chain_starts_at_its_score_and_ends_at_the_raw_bytes(project):
@@ -108,7 +108,7 @@ def test_the_commit_that_has_it_on_record_is_named(project):
     commit_all(project, "second")
     write_project(project, seed=0)
     chain = find_chain("rl_1", project)
-    assert {one.commit for one in spent_by(chain, project / "state").values()} == {commit}
+    assert {one.commit for one in stage_costs(chain, project / "state").values()} == {commit}
     then = find_chain(f"{commit[:8]}:rl_1", project)
     assert [step.entry.key for step in then.steps] == [step.entry.key for step in chain.steps]
 
@@ -132,8 +132,8 @@ def test_mistakes_are_told_with_the_remedy(project, tmp_path):
 
 
 def test_gpu_hours():
-    assert Spent("", "", None, 1800.0, 4, False).gpu_hours == 2.0
-    assert Spent("", "", None, 1800.0, None, False).gpu_hours is None
+    assert StageCost("", "", None, 1800.0, 4, False).gpu_hours == 2.0
+    assert StageCost("", "", None, 1800.0, None, False).gpu_hours is None
     assert (format_time(4.25), format_time(3725), format_time(119.7)) == ("4.2 s", "1 h 2 min", "2 min 0 s")
 
 
@@ -142,7 +142,7 @@ def test_the_picture_has_a_box_for_each_stage_and_no_markup_of_others(project):
     params.write_text(params.read_text().replace("https://example.org/train.jsonl", "https://x/<script>&"))
     write_lock(project)
     chain = find_chain("rl_1", project)
-    text = draw(chain, spent_by(chain, project / "state"))
+    text = draw(chain, stage_costs(chain, project / "state"))
     tree = ET.fromstring(text)
     boxes = [one for one in tree.iter() if one.get("class") == "name"]
     assert {box.text for box in boxes} == set(names(chain)) and "<script" not in text
@@ -165,7 +165,7 @@ def test_the_command_prints_json_and_draws(project, tmp_path):
     assert {one["path"] for one in stage["outputs"]} == {"data/verdicts/rl_1.parquet", "data/metrics/grade/rl_1.json"}
     assert len(stage["code_md5"]) == 32 and stage["code_definitions"] == 1
     assert (tmp_path / "chain.svg").read_text().startswith("<svg")
-    assert content == as_json(find_chain("rl_1", project), spent_by(find_chain("rl_1", project), project / "state"))
+    assert content == as_json(find_chain("rl_1", project), stage_costs(find_chain("rl_1", project), project / "state"))
 
 
 @pytest.mark.parametrize(("arguments", "message"), [(["nope"], "policies:"), (["sft", "--picture", "x.png"], ".svg")])

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 from pipelines.cli import app
 from pipelines.graph import recipes
 from pipelines.graph.recipes import (
-    clear_strays,
     is_in_use,
     parameters_changed,
     read_recipe,
     recipe_in_use,
     recipe_text,
+    remove_orphaned_outputs,
     use_recipe,
 )
 from pipelines.runtime.process_group import dvc, run_in_group
@@ -60,13 +60,13 @@ def test_switching_recipes_and_back(dvc_project):
     assert laptop == [f"data/metrics/{name}.json" for name in ("first", "round/a", "round/b")]
     (dvc_project / "data/metrics/hand-made.json").write_text("{}")
     use_recipe(dvc_project, "other")
-    cleared = [path.relative_to(dvc_project).as_posix() for path in clear_strays(dvc_project)]
+    cleared = [path.relative_to(dvc_project).as_posix() for path in remove_orphaned_outputs(dvc_project)]
     assert cleared == ["data/metrics/hand-made.json", "data/metrics/round/b.json"]
     assert (dvc_project / "state/strays/data/metrics/hand-made.json").read_text() == "{}"
     repro(dvc_project)
     assert last(dvc_project) == [f"data/metrics/{name}.json" for name in ("first", "round/a", "round/c")]
     use_recipe(dvc_project, "laptop")
-    clear_strays(dvc_project)
+    remove_orphaned_outputs(dvc_project)
     lines = repro(dvc_project)
     assert last(dvc_project) == laptop
     assert json.loads((dvc_project / "data/metrics/round/b.json").read_text()) == {"reward/mean": 1}
@@ -78,7 +78,7 @@ def test_files_that_are_moved_are_told_in_one_line(dvc_project, capsys):
     for name in ("x", "y"):
         (dvc_project / f"data/metrics/{name}.json").write_text("{}")
     use_recipe(dvc_project, "other")
-    clear_strays(dvc_project)
+    remove_orphaned_outputs(dvc_project)
     (told,) = capsys.readouterr().err.splitlines()
     assert told == "moved 2 files that belong to no stage of this recipe to state/strays/"
     assert sorted(path.name for path in (dvc_project / "state/strays/data/metrics").iterdir()) == ["x.json", "y.json"]
@@ -91,19 +91,19 @@ def test_a_folder_that_stages_only_read_has_no_strays(dvc_project):
     (dvc_project / "dvc.yaml").write_text(yaml.safe_dump(graph))
     (dvc_project / "data/mine").mkdir(parents=True)
     (dvc_project / "data/mine/rows.jsonl").write_text("{}")
-    assert clear_strays(dvc_project) == [] and (dvc_project / "data/mine/rows.jsonl").exists()
+    assert remove_orphaned_outputs(dvc_project) == [] and (dvc_project / "data/mine/rows.jsonl").exists()
 
 
 def test_nothing_is_looked_at_while_the_graph_is_the_same(dvc_project, monkeypatch):
-    clear_strays(dvc_project)
+    remove_orphaned_outputs(dvc_project)
     monkeypatch.setattr(recipes, "find_strays", lambda root: 1 / 0)
-    assert clear_strays(dvc_project) == []
+    assert remove_orphaned_outputs(dvc_project) == []
 
 
 def test_parameters_that_are_no_yaml_are_told_before_anything_runs(dvc_project):
     (dvc_project / "params.yaml").write_text("first: [\n")
     with pytest.raises(UserError, match=r"params\.yaml is not valid YAML"):
-        clear_strays(dvc_project)
+        remove_orphaned_outputs(dvc_project)
 
 
 def test_retrace_use_exits_2_for_an_unknown_recipe():
@@ -120,7 +120,7 @@ def real_graph(dvc_project, monkeypatch):
     monkeypatch.setattr("pipelines.cli.PROJECT", dvc_project)
     monkeypatch.chdir(dvc_project)
     use_recipe(dvc_project, "laptop")
-    clear_strays(dvc_project)
+    remove_orphaned_outputs(dvc_project)
     return dvc_project
 
 
@@ -142,7 +142,7 @@ def test_parameters_with_a_mistake_are_checked_again_at_each_start(real_graph):
     stray.write_text("{}")
     for _ in range(2):
         with pytest.raises(UserError, match="speed: unknown section"):
-            clear_strays(real_graph)
+            remove_orphaned_outputs(real_graph)
         assert parameters_changed(real_graph) and stray.exists()
 
 

@@ -276,7 +276,7 @@ class Arrived:
 
 
 @dataclass
-class _Seat:
+class _RelaySlot:
     actor: Any
     heard_at: float = field(default_factory=time.monotonic)
     is_up: bool = False
@@ -298,14 +298,14 @@ class RelayChain:
         self._ray, self._of_relays = ray, (run, keep, has_guards)
         self.stalled_seconds = stalled_seconds
         self._announced = -1
-        self._seats: dict[str, _Seat] = {}
+        self._seats: dict[str, _RelaySlot] = {}
         """By Ray's id of the node, in the order of the chain."""
 
     def ensure(self, nodes: Iterable[str]) -> None:
         """Starts a relay on each of these nodes that has none; the first node of the first call is the trainer's."""
         for node in nodes:
             if node not in self._seats:
-                self._seats[node] = _Seat(self._start(node))
+                self._seats[node] = _RelaySlot(self._start(node))
 
     def announce(self, version: int) -> None:
         """A version is published on the trainer's node: all others are to fetch it. Returns at once."""
@@ -343,7 +343,7 @@ class RelayChain:
         relay = relay.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
         return relay.remote(node, *self._of_relays)
 
-    def _listen(self, node: str, seat: _Seat) -> None:
+    def _listen(self, node: str, seat: _RelaySlot) -> None:
         """A relay that answers is alive; Ray restarts one that died, and one that hangs is killed for that."""
         now = time.monotonic()
         if seat.beat is None:
@@ -364,7 +364,7 @@ class RelayChain:
             if not self._is_alive(node):
                 del self._seats[node]
 
-    def _collect(self, node: str, seat: _Seat) -> list[Arrived]:
+    def _collect(self, node: str, seat: _RelaySlot) -> list[Arrived]:
         if seat.fetch is None or not self._is_over(seat.fetch):
             return []
         fetch, seat.fetch = seat.fetch, None
@@ -379,7 +379,7 @@ class RelayChain:
         seat.have[fetched.version] = fetched.digest
         return [Arrived(node, fetched)]
 
-    def _lacks_newest(self, seat: _Seat) -> bool:
+    def _lacks_newest(self, seat: _RelaySlot) -> bool:
         """Also when it has another policy under that number, from before the trainer went back to a checkpoint."""
         newest = self._announced
         if newest < 0 or seat.done < newest:

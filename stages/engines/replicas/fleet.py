@@ -94,7 +94,7 @@ class _Call:
 
 
 @dataclass
-class _Seat:
+class _ReplicaSlot:
     """The place of one replica, whoever holds it now."""
 
     number: int
@@ -136,7 +136,7 @@ class Fleet:
         self._ray, self._spec = ray, spec
         check_room(spec, count, ray.nodes())
         self.stalled_seconds, self.report_seconds, self.start_seconds = (stalled_seconds, report_seconds, start_seconds)
-        self._seats = [_Seat(number) for number in range(count)]
+        self._seats = [_ReplicaSlot(number) for number in range(count)]
         self._steps: deque[float] = deque(maxlen=REMEMBERED)
         self._pulls: deque[float] = deque(maxlen=REMEMBERED)
         self._clock = PatientClock()
@@ -211,7 +211,7 @@ class Fleet:
                 )
                 seat.calls.append(_Call(seat.actor.start.remote(), self.start_seconds, self._clock.now))
 
-    def _send(self, seat: _Seat) -> None:
+    def _send(self, seat: _ReplicaSlot) -> None:
         if not seat.is_started:
             return
         while seat.orders and len(seat.calls) < OUTSTANDING_CALLS:
@@ -229,7 +229,7 @@ class Fleet:
         if is_time:
             self._advance(seat, Orders(report_seconds=self.report_seconds))
 
-    def _advance(self, seat: _Seat, orders: Orders) -> None:
+    def _advance(self, seat: _ReplicaSlot, orders: Orders) -> None:
         is_first = (orders.pull is not None and not seat.has_pulled) or (bool(orders.begin) and not seat.has_begun)
         patience = self.start_seconds if is_first else self._patience(orders)
         call = _Call(seat.actor.advance.remote(orders), patience)
@@ -265,7 +265,7 @@ class Fleet:
             events += [self._take(heads[ref]) for ref in ended]
         return events
 
-    def _take(self, seat: _Seat) -> Event:
+    def _take(self, seat: _ReplicaSlot) -> Event:
         """The event of a call that is over."""
         call = seat.calls.popleft()
         try:
@@ -283,7 +283,7 @@ class Fleet:
         self._note(seat, found)
         return Reported(seat.number, found)
 
-    def _note(self, seat: _Seat, report: Report) -> None:
+    def _note(self, seat: _ReplicaSlot, report: Report) -> None:
         for name in (*report.ended, *report.withdrawn):
             seat.held.pop(name, None)
         if report.decode_steps:
@@ -304,7 +304,7 @@ class Fleet:
             if seat.calls and self._age(seat.calls[0]) > seat.calls[0].patience
         ]
 
-    def _vacate(self, seat: _Seat, reason: str, kind: type[Died]) -> Died:
+    def _vacate(self, seat: _ReplicaSlot, reason: str, kind: type[Died]) -> Died:
         # Also when it has died: Ray may only have lost sight of it.
         self._ray.kill(seat.actor)
         lost = seat.vacate()

@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from stages.engines.relays.published_weights import PublishedWeights, VersionGone, weights_folder
-from stages.engines.samplers.protocol import Begun, Decoding, Load, Sample, Sampler, SamplingSettings, Trajectory
+from stages.engines.samplers.protocol import (
+    Decoding,
+    Load,
+    PartialResponse,
+    Sample,
+    Sampler,
+    SamplingSettings,
+    Trajectory,
+)
 from stages.observe.quick_imports import quick_imports
 
 
@@ -77,7 +85,7 @@ class Replica:
         self._close_decoding()
         self.sampler.close()
 
-    def _withdraw(self, orders: Orders) -> dict[Name, Begun]:
+    def _withdraw(self, orders: Orders) -> dict[Name, PartialResponse]:
         if not orders.withdraw or self._decoding is None:
             return {}
         withdrawn = self._decoding.withdraw(orders.withdraw)
@@ -123,7 +131,7 @@ class Replica:
         self._close_decoding()
         self._settings = settings
 
-    def _begin(self, orders: Orders, is_usable: bool) -> dict[Name, Begun]:
+    def _begin(self, orders: Orders, is_usable: bool) -> dict[Name, PartialResponse]:
         """Begins what was ordered, or gives it back untouched when the weights are not those that it needs."""
         fits = orders.under is None or orders.under == self.version
         if not (is_usable and fits) or self.version is None:
@@ -238,9 +246,9 @@ class Report:
     version: int | None
     """Of the weights in use; None until the first pull that its probe agreed with, and after one that it did not."""
     ended: dict[Name, Sample] = field(default_factory=dict)
-    new_tokens: dict[Name, Begun] = field(default_factory=dict)
+    new_tokens: dict[Name, PartialResponse] = field(default_factory=dict)
     """Of what is in flight."""
-    withdrawn: dict[Name, Begun] = field(default_factory=dict)
+    withdrawn: dict[Name, PartialResponse] = field(default_factory=dict)
     """All tokens of what was withdrawn, and of what it was asked to begin and could not."""
     load: Load = IDLE
     decode_steps: int = 0

@@ -43,7 +43,7 @@ class ReplicatedSampler:
     def __init__(self, params: SamplerParams, policy_folder: Path) -> None:
         """Starts `params.replicas.count` replicas, in a Ray session of its own unless there is one."""
         assert params.replicas is not None
-        self.params, self.policy_version, self.is_resting = params, 0, False
+        self.params, self.policy_version, self.is_asleep = params, 0, False
         self._calls = count()
         self._published = 0
         """Number of the newest weights in the folder, one more for each `load_weights`; 0 is the policy's own."""
@@ -146,7 +146,7 @@ class ReplicatedSampler:
         self._chain.announce(self._published)
         self._poll(0.0)
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Nothing: replicas share no device with anybody."""
 
     def kept_weights(self) -> dict[str, Tensor]:

@@ -54,7 +54,7 @@ class DrawingShare:
     """Ranks of one engine: neighbours, which all draw the same."""
 
     @property
-    def is_told(self) -> bool:
+    def is_engine_leader(self) -> bool:
         """True on the first rank of each engine, whose part of `assemble` counts."""
         return self.ranks.rank % self.width == 0
 
@@ -70,7 +70,7 @@ class DrawingShare:
         if self.ranks.world_size == 1:
             return list(drawn)
         # The other ranks of an engine have drawn the same: they take part in the gathering with nothing.
-        parts = self.ranks.gather_to_first(drawn if self.is_told else None)[:: self.width]
+        parts = self.ranks.gather_to_first(drawn if self.is_engine_leader else None)[:: self.width]
         return interleaved(parts, of_prompts) if parts else []
 
     def everywhere(self, drawn: Sequence[Drawn], of_prompts: int) -> list[Drawn]:

@@ -119,10 +119,10 @@ class Decoding(Protocol):
         A sample is whole: what was begun elsewhere, then what was drawn here.
         """
 
-    def new_tokens(self) -> dict[Hashable, Begun]:
+    def new_tokens(self) -> dict[Hashable, PartialResponse]:
         """What each trajectory that has not ended has got since this was last asked; one that got none is left out."""
 
-    def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, Begun]:
+    def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, PartialResponse]:
         """Ends these trajectories before their time and gives all their tokens; names of ended ones are passed over."""
 
     @property
@@ -142,7 +142,7 @@ class Sampler(Protocol):
 
     policy_version: int
     """Version of the weights in use, as given to `load_weights`; 0 at first."""
-    is_resting: bool
+    is_asleep: bool
     """True where it has no weights: it needs `load_weights` before anything else."""
 
     def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
@@ -161,7 +161,7 @@ class Sampler(Protocol):
     def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
         """Replaces the weights; names are those of the transformers checkpoint (tied heads may be left out)."""
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Gives back what it holds of a device that it shares, until the next `load_weights`; nothing for most."""
 
     def kept_weights(self) -> dict[str, Tensor]:
@@ -175,7 +175,7 @@ class Sampler(Protocol):
 
 
 @dataclass(frozen=True)
-class Begun:
+class PartialResponse:
     """The tokens that a trajectory has so far; `token_ids` and `logprobs` are as in `Sample`."""
 
     token_ids: Sequence[int] = ()
@@ -194,7 +194,7 @@ class Trajectory:
     """Token ids, at least one."""
     seed: int
     """63 bits, from `derive_seed` of all that tells this trajectory from others."""
-    begun: Begun = Begun()
+    begun: PartialResponse = PartialResponse()
     """What another sampler with the same weights has drawn of it: sampling goes on behind it, under the same limit."""
 
 
@@ -215,16 +215,16 @@ def sample_prompts(
     names: Sequence[str],
     count: int,
     settings: SamplingSettings,
-    *seed_parts: int | str,
+    *seed_path: int | str,
     label: str = "",
 ) -> list[list[Sample]]:
     """`count` samples of each prompt, by prompt.
 
-    A sample's random numbers come from `seed_parts`, the prompt's name and the sample's number: not from what else is
+    A sample's random numbers come from `seed_path`, the prompt's name and the sample's number: not from what else is
     asked for in the same call.
     """
     trajectories = [
-        Trajectory(prompt, derive_seed(*seed_parts, name, number))
+        Trajectory(prompt, derive_seed(*seed_path, name, number))
         for prompt, name in zip(prompts, names, strict=True)
         for number in range(count)
     ]

@@ -19,9 +19,9 @@ from torch import Tensor
 from stages.algorithms.token_statistics import safe_vocabulary
 from stages.engines.samplers.decoder import Decoder, KeyValueCache, PromptReading
 from stages.engines.samplers.protocol import (
-    Begun,
     FullSample,
     Load,
+    PartialResponse,
     Sample,
     SamplingSettings,
     StopReason,
@@ -158,14 +158,14 @@ class TorchDecoding:
             self._leave(place)
         return samples
 
-    def _tokens(self, places: Tensor, counts: Tensor) -> list[Begun]:
+    def _tokens(self, places: Tensor, counts: Tensor) -> list[PartialResponse]:
         """All tokens of the responses at these places."""
         longest = int(counts.max()) if len(counts) else 0
         logprobs = self.logprobs[places, :longest]
         if not logprobs.isfinite().all():
             raise FloatingPointError("the policy's probabilities are not numbers: its weights hold NaN or infinity")
         rows = zip(counts.tolist(), self.tokens[places, :longest].tolist(), logprobs.tolist(), strict=True)
-        return [Begun(ids[:count], values[:count]) for count, ids, values in rows]
+        return [PartialResponse(ids[:count], values[:count]) for count, ids, values in rows]
 
     def _leave(self, place: int) -> None:
         del self.place_of[self.names.pop(place)]
@@ -246,19 +246,19 @@ class TorchDecoding:
         wasted = joined - one.cells - other.cells
         return (wasted + joined / JOINED_STEPS) * self.cell_bytes <= self.piece_bytes
 
-    def new_tokens(self) -> dict[Hashable, Begun]:
+    def new_tokens(self) -> dict[Hashable, PartialResponse]:
         """See the protocol; those that have got none are left out."""
-        found: dict[Hashable, Begun] = {}
+        found: dict[Hashable, PartialResponse] = {}
         places = self.places.tolist()
         for place, whole in zip(places, self._tokens(self.places, self.counts), strict=True):
             told, self.reported[place] = self.reported[place], len(whole.token_ids)
             if told < len(whole.token_ids):
-                found[self.names[place]] = Begun(whole.token_ids[told:], whole.logprobs[told:])
+                found[self.names[place]] = PartialResponse(whole.token_ids[told:], whole.logprobs[told:])
         return found
 
     @torch.inference_mode()
-    def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, Begun]:
-        found: dict[Hashable, Begun] = {}
+    def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, PartialResponse]:
+        found: dict[Hashable, PartialResponse] = {}
         rows = {place: row for row, place in enumerate(self.places.tolist())}
         left: list[int] = []
         for name in names:

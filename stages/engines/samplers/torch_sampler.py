@@ -47,7 +47,7 @@ class TorchSampler:
         # Drawing is not trained through: no graph is kept.
         self.model = model.to(self.device).eval().requires_grad_(False)
         self.end_token = end_token
-        self.policy_version, self.is_resting = 0, False
+        self.policy_version, self.is_asleep = 0, False
         self.weights = dict(self.model.named_parameters())
         # A tied head has the embedding's tensor: both names lead to the one that is stored.
         first_names = {id(weight): name for name, weight in self.weights.items()}
@@ -134,7 +134,7 @@ class TorchSampler:
         for name, weight in weights.items():
             self.weights[name].copy_(rounded(weight, self.mismatch))
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Nothing; see the protocol."""
 
     def kept_weights(self) -> dict[str, Tensor]:

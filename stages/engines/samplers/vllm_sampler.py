@@ -43,9 +43,9 @@ from stages.engines.policies.policy_folders import load_model
 from stages.engines.policies.tokenizers import load_tokenizer
 from stages.engines.samplers.params import VllmSamplerParams
 from stages.engines.samplers.protocol import (
-    Begun,
     FullSample,
     Load,
+    PartialResponse,
     Sample,
     SamplingSettings,
     StopReason,
@@ -94,7 +94,7 @@ class VllmSampler:
         self.policy_version = 0
         self.has_ranks = int(os.environ.get("WORLD_SIZE", "1")) > 1
         self.is_in_process = self.has_ranks or params.tensor_parallel == 1
-        self.is_resting = False
+        self.is_asleep = False
         # vLLM joins a group that is there (the trainer's), and makes one otherwise.
         self._owns_process_group = self.is_in_process and not dist.is_initialized()
         reference = self._reference(policy_folder)
@@ -245,7 +245,7 @@ class VllmSampler:
         RuntimeError when trajectories are in flight.
         """
         self._forget_prefixes()
-        if self.is_resting:
+        if self.is_asleep:
             self._llm.wake_up(tags=["weights"])
         names: set[str] = set()
 
@@ -259,18 +259,18 @@ class VllmSampler:
             self._llm.collective_rpc("receive_tensors", args=(noted(),))
         else:
             self._send_files(noted())
-        if self.is_resting:  # last: until then the card may need the room for what the weights come from
+        if self.is_asleep:  # last: until then the card may need the room for what the weights come from
             self._llm.wake_up(tags=["kv_cache"])
-            self.is_resting = False
+            self.is_asleep = False
         if names != self._checkpoint_names:
             raise KeyError(f"weights missing or unknown: {sorted(names ^ self._checkpoint_names)}")
         self.policy_version = policy_version
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Takes weights and key-value cache off the card; see the protocol. Nothing on a CPU, and in processes."""
-        if self._can_sleep and not self.is_resting:
+        if self._can_sleep and not self.is_asleep:
             self._llm.sleep(level=2)
-            self.is_resting = True
+            self.is_asleep = True
 
     def kept_weights(self) -> dict[str, Tensor]:
         """Nothing: it uses the weights that it was given last."""
@@ -385,16 +385,16 @@ class _Request:
     told: int = 0
     """Tokens drawn here that `new_tokens` has told of."""
 
-    def drawn(self) -> Begun:
+    def drawn(self) -> PartialResponse:
         """What was drawn here."""
         if self.output is None:
-            return Begun()
-        return Begun(list(self.output.token_ids), first_logprobs(self.output.logprobs))
+            return PartialResponse()
+        return PartialResponse(list(self.output.token_ids), first_logprobs(self.output.logprobs))
 
-    def whole(self) -> Begun:
+    def whole(self) -> PartialResponse:
         """What was begun elsewhere, then what was drawn here."""
         begun, drawn = self.trajectory.begun, self.drawn()
-        return Begun([*begun.token_ids, *drawn.token_ids], [*begun.logprobs, *drawn.logprobs])
+        return PartialResponse([*begun.token_ids, *drawn.token_ids], [*begun.logprobs, *drawn.logprobs])
 
 
 class VllmDecoding:
@@ -504,17 +504,17 @@ class VllmDecoding:
         rows = _all_logprobs(request.output.logprobs, self._vocabulary)
         return FullSample(**vars(sample), distributions=rows)
 
-    def new_tokens(self) -> dict[Hashable, Begun]:
+    def new_tokens(self) -> dict[Hashable, PartialResponse]:
         """See the protocol; those that have got none are left out."""
-        found: dict[Hashable, Begun] = {}
+        found: dict[Hashable, PartialResponse] = {}
         for request in self._requests.values():
             drawn, told = request.drawn(), request.told
             request.told = len(drawn.token_ids)
             if told < request.told:
-                found[request.name] = Begun(drawn.token_ids[told:], drawn.logprobs[told:])
+                found[request.name] = PartialResponse(drawn.token_ids[told:], drawn.logprobs[told:])
         return found
 
-    def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, Begun]:
+    def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, PartialResponse]:
         ids = [self._ids.pop(name) for name in names if name in self._ids]
         self._engine.abort_request(ids)
         gone = [self._requests.pop(request_id) for request_id in ids]

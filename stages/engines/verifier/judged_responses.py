@@ -37,7 +37,7 @@ class Drawing:
 
     samples: int
     settings: SamplingSettings
-    seed_parts: tuple[int | str, ...]
+    seed_path: tuple[int | str, ...]
     label: str
 
 
@@ -80,7 +80,7 @@ def judged_responses(
         def judge(rows: Sequence[Mapping[str, Any]], of_rows: Sequence[str]) -> list[list[JudgedResponse]]:
             prompts = [encode_prompt(tokenizer, own_prompt or prompt, row["problem"]) for row in rows]
             drawn = sample_prompts(
-                sampler, prompts, of_rows, drawing.samples, drawing.settings, *drawing.seed_parts, label=drawing.label
+                sampler, prompts, of_rows, drawing.samples, drawing.settings, *drawing.seed_path, label=drawing.label
             )
             flat = [
                 (row["answer"], decode_response(tokenizer, sample.token_ids), sample)

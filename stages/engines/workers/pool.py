@@ -150,7 +150,7 @@ class WorkerPool:
             self._is_closed = True
             threads, self._threads = self._threads, []
         for worker in self._workers:
-            worker.retire()
+            worker.shut_down()
         for _ in threads:
             self._requests.put(None)
         for thread in threads:
@@ -172,12 +172,12 @@ class WorkerPool:
             except BaseException as error:  # handed to the thread that asked, which raises it
                 answer.set_exception(error)
             else:
-                worker.stand_by()
+                worker.prespawn()
         worker.kill()
 
 
 class _Worker:
-    """One process, replaced whenever it is found dead. Used by one thread; `pid` and `retire` by any."""
+    """One process, replaced whenever it is found dead. Used by one thread; `pid` and `shut_down` by any."""
 
     def __init__(self, command: list[str], environment: Mapping[str, str], limits: WorkerLimits) -> None:
         self._command, self._environment, self._limits = command, environment, limits
@@ -187,7 +187,7 @@ class _Worker:
         """Requests that the process has answered."""
         self._is_retired = False
         self._lock = threading.Lock()
-        """So that no process starts once `retire` has looked for one."""
+        """So that no process starts once `shut_down` has looked for one."""
 
     @property
     def pid(self) -> int | None:
@@ -226,7 +226,7 @@ class _Worker:
                 "Run the command again when the machine has less to do",
             )
         elif failure == "crashed":
-            answer = self._bury(process)
+            answer = self._reap(process)
         if answer.failure or not self._limits.is_reused:
             self.kill()
         if answer.failure in ("crashed", "out_of_memory") and self._answered:
@@ -234,14 +234,14 @@ class _Worker:
         self._answered += 1
         return answer
 
-    def stand_by(self) -> None:
+    def prespawn(self) -> None:
         """Starts the process that takes the place of a killed one, so that the pool is always at full strength."""
         if self._process is None and self._limits.is_reused and not self._is_retired:
             # Whoever asks next is told.
             with contextlib.suppress(RuntimeError, OSError, UserError, _Lost):
                 self._running()
 
-    def retire(self) -> None:
+    def shut_down(self) -> None:
         """Kills the process for good: a request in flight ends with RuntimeError."""
         with self._lock:
             self._is_retired = True
@@ -283,7 +283,7 @@ class _Worker:
             self.kill()
             raise StartError(f"not ready after {START_SECONDS:g} s") from None
         except EOFError:
-            raise StartError(self._bury(process).ending) from None
+            raise StartError(self._reap(process).ending) from None
         return process
 
     def _exchange(self, process: subprocess.Popen[bytes], line: bytes, clock: _Clock) -> dict[str, Any]:
@@ -330,10 +330,10 @@ class _Worker:
         self._said = (self._said + chunk)[-_SAID_BYTES:]
         return bool(chunk)
 
-    def _bury(self, process: subprocess.Popen[bytes]) -> Answer:
+    def _reap(self, process: subprocess.Popen[bytes]) -> Answer:
         """The answer that a process gives by its end, once it has closed its pipe.
 
-        RuntimeError when `retire` has ended it, _Lost when nothing here has.
+        RuntimeError when `shut_down` has ended it, _Lost when nothing here has.
         """
         is_killed_here = False
         try:

@@ -22,16 +22,16 @@ from stages.algorithms.rollout_schedule import ExperienceWindow
 from stages.engines.replicas.replica import Orders, Report
 from stages.engines.samplers.protocol import Sample, Trajectory
 from stages.rl_round.asynchronous.journal import Failed, Finished, Issued, LeftOut, Partial, Record, Trained
-from stages.rl_round.asynchronous.trajectory_pool import Flight, Name, ReplicaId, TrajectoryPool
+from stages.rl_round.asynchronous.trajectory_pool import InFlightTrajectory, Name, ReplicaId, TrajectoryPool
 from stages.rl_round.drawing import (
     SMALLEST_SIGNAL_FRACTION,
     ProblemDraw,
+    abort_on_verifier_failures,
     make_group,
     make_rollout,
     problems_in_order,
     sampling_settings,
     signal_fraction,
-    stop_when_undecided,
     trajectories_of,
 )
 from stages.rl_round.methods import AsynchronousLoop, DynamicSampling
@@ -200,7 +200,7 @@ class Coordinator:
         if numbers is None:
             return None
         # Before it is written: the next attempt, whose journal says the same, must stop here too.
-        stop_when_undecided(
+        abort_on_verifier_failures(
             self._since.completed, self._round.verifier_params.abort_undecided_fraction, self.params.verifier
         )
         step = self.window.steps_done
@@ -269,7 +269,7 @@ class Coordinator:
         taken: list[StepBatch] = []
         unwritten: dict[int, Reason] = {}
         """Groups that were left out and whose record has not come."""
-        unfinished: dict[Name, Flight] = {}
+        unfinished: dict[Name, InFlightTrajectory] = {}
         for record in records:
             match record:
                 case Issued(number, _, _, version):
@@ -278,7 +278,7 @@ class Coordinator:
                     self._issue(number, draw, version)
                     self.next_number = number + 1
                     for member, trajectory in enumerate(self._trajectories(draw)):
-                        unfinished[number, member] = Flight(trajectory, None, version)
+                        unfinished[number, member] = InFlightTrajectory(trajectory, None, version)
                 case Partial(number, member, start, version, token_ids, logprobs):
                     flight = unfinished[number, member]
                     flight.version = version

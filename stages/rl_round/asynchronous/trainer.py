@@ -19,7 +19,7 @@ from stages.rl_round.loop.training_step import train_step, with_trainer
 from stages.rl_round.loop.weight_sync import PROBE_TOKENS, trainer_logprobs
 from stages.rl_round.methods import AsynchronousLoop
 from stages.rl_round.records import Batch
-from stages.rl_round.round import Round, Standing, Trained
+from stages.rl_round.round import Round, Trained, TrainerProgress
 
 ROUND_FILE = "round.json"
 """In a checkpoint's folder."""
@@ -41,16 +41,16 @@ class RoundTrainer:
         """Prompt and response of each: the first that it trains on. What a policy would not say has log-probs so small
         that float sums in another order look like other weights. Version 0 has none: every replica has read it."""
         self._checkpoints = Checkpoints(this_round.scratch)
-        self._standing, lines = Standing(0, {}), list[str]()
+        self._standing, lines = TrainerProgress(0, {}), list[str]()
         found = self._checkpoints.latest(trainer, lines)
         if found:
             trainer.load_checkpoint(found[1])
-            self._standing = Standing(**json.loads((found[1] / ROUND_FILE).read_text(encoding="utf-8")))
+            self._standing = TrainerProgress(**json.loads((found[1] / ROUND_FILE).read_text(encoding="utf-8")))
             self._probe = json.loads((found[1] / PROBE_FILE).read_text(encoding="utf-8"))
         self._standing = replace(self._standing, lines=lines)
         self._publish()
 
-    def standing(self) -> Standing:
+    def standing(self) -> TrainerProgress:
         """How far it is."""
         return self._standing
 
@@ -66,7 +66,7 @@ class RoundTrainer:
             chosen = batch.groups[: self._round.params.weight_sync_check.sequences]
             self._probe = [[group.prompt, group.rollouts[0].sample.token_ids[:PROBE_TOKENS]] for group in chosen]
         row = train_step(self._round, step, batch).row
-        self._standing = Standing(step + 1, row)
+        self._standing = TrainerProgress(step + 1, row)
         trained = time.perf_counter()
         self._publish()
         published = time.perf_counter()

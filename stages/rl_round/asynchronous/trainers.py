@@ -19,7 +19,7 @@ from stages.foundations.errors import UserError
 from stages.observe.progress import say
 from stages.rl_round.asynchronous.coordinator import StepBatch
 from stages.rl_round.records import Batch
-from stages.rl_round.round import Round, Standing, Trained
+from stages.rl_round.round import Round, Trained, TrainerProgress
 
 START_SECONDS = 900.0
 """A trainer that is not up after so long hangs: loading and compiling a large policy takes minutes."""
@@ -36,7 +36,7 @@ class TrainerActor:
     def __init__(self, this_round: Round, weights: Path) -> None:
         self._arguments = this_round, weights
 
-    def start(self) -> Standing:
+    def start(self) -> TrainerProgress:
         """Loads the policy. Not in the constructor, whose errors have no class in Ray."""
         from stages.observe.quick_imports import quick_imports
 
@@ -111,11 +111,13 @@ class Trainers:
             return None
         if result is None:
             return None
-        trained = self._take_standing(result) if isinstance(result, Standing) else self._take_step(result, seconds)
+        trained = (
+            self._take_standing(result) if isinstance(result, TrainerProgress) else self._take_step(result, seconds)
+        )
         self._go_on()
         return trained
 
-    def _take_standing(self, standing: Standing) -> Trained | None:
+    def _take_standing(self, standing: TrainerProgress) -> Trained | None:
         self._is_starting, self.is_up = False, True
         self.steps_done = standing.steps_done
         for line in standing.lines:

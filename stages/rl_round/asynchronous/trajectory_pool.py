@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from stages.algorithms.rollout_schedule import Replica, repack
 from stages.engines.replicas.replica import Orders, Report
-from stages.engines.samplers.protocol import Begun, Sample, SamplingSettings, Trajectory
+from stages.engines.samplers.protocol import PartialResponse, Sample, SamplingSettings, Trajectory
 from stages.rl_round.methods import AsynchronousLoop, NoRepack
 
 Name = tuple[int, int]
@@ -29,7 +29,7 @@ grants a replica (5 in a row): a trajectory that kills is given up before the ro
 
 
 @dataclass
-class Flight:
+class InFlightTrajectory:
     """A trajectory that has not ended."""
 
     trajectory: Trajectory
@@ -47,21 +47,21 @@ class Flight:
     written: int = 0
     """Tokens that the journal has."""
 
-    def add(self, more: Begun) -> None:
+    def add(self, more: PartialResponse) -> None:
         """Takes new tokens in."""
         self.token_ids += more.token_ids
         self.logprobs += more.logprobs
 
     def so_far(self) -> Trajectory:
         """What another replica needs to go on with it."""
-        return replace(self.trajectory, begun=Begun(self.token_ids, self.logprobs))
+        return replace(self.trajectory, begun=PartialResponse(self.token_ids, self.logprobs))
 
 
 @dataclass
 class _Replica:
     version: int | None = None
     pulling: int | None = None
-    flights: dict[Name, Flight] = field(default_factory=dict)
+    flights: dict[Name, InFlightTrajectory] = field(default_factory=dict)
     is_emptying: bool = False
     """Repack has chosen it as a source."""
     is_told_to_empty: bool = False
@@ -86,7 +86,7 @@ class TrajectoryPool:
         self.loop, self.groups_at_once, self.settings = loop, groups_at_once, settings
         self.kv_capacity = kv_capacity
         self._replicas: dict[ReplicaId, _Replica] = {}
-        self.waiting: dict[Name, Flight] = {}
+        self.waiting: dict[Name, InFlightTrajectory] = {}
         """Flights that no replica holds, in the order in which they came."""
         self.given_up: list[Name] = []
         """Trajectories that too many replicas died with, until the caller takes them."""
@@ -158,7 +158,7 @@ class TrajectoryPool:
         if state.version == newest and may_take:
             room = self.groups_at_once - len({group for group, _ in (*state.flights, *begun)})
             fresh = begin(newest, room) if room > 0 else {}
-            begun |= {name: Flight(trajectory, newest, newest) for name, trajectory in fresh.items()}
+            begun |= {name: InFlightTrajectory(trajectory, newest, newest) for name, trajectory in fresh.items()}
         state.flights |= begun
         if not begun:
             return None
@@ -197,7 +197,7 @@ class TrajectoryPool:
 
     # What others look at.
 
-    def flights(self) -> Iterator[tuple[Name, Flight]]:
+    def flights(self) -> Iterator[tuple[Name, InFlightTrajectory]]:
         """Every trajectory in flight or waiting."""
         for held in (self.waiting, *(replica.flights for replica in self._replicas.values())):
             yield from held.items()
@@ -252,12 +252,12 @@ class TrajectoryPool:
         held = (self.waiting, *emptying)
         return any(flight.destination == replica for flights in held for flight in flights.values())
 
-    def _begin_waiting(self, replica: ReplicaId, newest: int) -> dict[Name, Flight]:
+    def _begin_waiting(self, replica: ReplicaId, newest: int) -> dict[Name, InFlightTrajectory]:
         """The waiting trajectories that this replica can go on with."""
         version = self._replicas[replica].version
         if version is None:
             return {}
-        begun: dict[Name, Flight] = {}
+        begun: dict[Name, InFlightTrajectory] = {}
         for name, flight in list(self.waiting.items()):
             may_start = flight.version is None and version == newest >= flight.issued
             if flight.version != version and not may_start:

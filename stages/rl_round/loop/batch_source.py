@@ -10,7 +10,7 @@ from pathlib import Path
 from stages.algorithms.answers.verdicts import Verdict
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
-from stages.rl_round.drawing import DrawState, GroupDrawing, draw_batch, problems_in_order, stop_when_undecided
+from stages.rl_round.drawing import DrawState, GroupDrawing, abort_on_verifier_failures, draw_batch, problems_in_order
 from stages.rl_round.methods import ModelVerifier
 from stages.rl_round.records import Batch, Group, pack_groups, unpack_groups
 from stages.rl_round.round import Round
@@ -53,17 +53,17 @@ class SampledBatches(BatchSource):
     def next_batch(self) -> Batch | None:
         """UserError when the verifier failed on too many responses."""
         sampler, trainer = self._drawing.sampler, self._trainer
-        if sampler.is_resting:  # the last step has changed no weights, so none were brought
+        if sampler.is_asleep:  # the last step has changed no weights, so none were brought
             sampler.load_weights(trainer.named_weights(), sampler.policy_version)
         batch = self._lead() if trainer.rank == 0 else self._follow()
-        sampler.rest()  # training has the memory now
+        sampler.sleep()  # training has the memory now
         return batch
 
     def _lead(self) -> Batch:
         """Rank 0 asks for draws until it has a batch, and says so; or why there is none."""
         batch, most = self._draw(), self._round.verifier_params.abort_undecided_fraction
         try:
-            stop_when_undecided(batch.drawn, most, self._round.params.verifier)
+            abort_on_verifier_failures(batch.drawn, most, self._round.params.verifier)
         except UserError as error:
             self._trainer.broadcast(error)
             raise
@@ -92,9 +92,9 @@ class SampledBatches(BatchSource):
 
     def _draw_share(self, first: int, count: int) -> list[Group]:
         """This rank's share of the draws `first` to `first + count` of the round; on rank 0 the groups of all."""
-        seed_parts = self._round.seed, self._round.name
-        draws = problems_in_order(self._round.problems, first, count, *seed_parts)
-        groups = self._drawing.draw(draws, self._round.params, *seed_parts)
+        seed_path = self._round.seed, self._round.name
+        draws = problems_in_order(self._round.problems, first, count, *seed_path)
+        groups = self._drawing.draw(draws, self._round.params, *seed_path)
         if isinstance(self._round.params.verifier, ModelVerifier):
             pairs = self._drawing.verifier.pop_judged()
             self._judged += [pair for of_rank in self._trainer.gather_to_first(pairs) for pair in of_rank]

@@ -10,7 +10,7 @@ import torch
 
 from stages.engines.relays.published_weights import PublishedWeights
 from stages.engines.replicas.replica import ACTIVITIES, Orders, Probe, Replica
-from stages.engines.samplers.protocol import Begun, SamplingSettings, Trajectory, sample_trajectories
+from stages.engines.samplers.protocol import PartialResponse, SamplingSettings, Trajectory, sample_trajectories
 from tests.fakes.stepping import stepping_sampler
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
@@ -177,19 +177,19 @@ def test_a_version_that_is_gone_leaves_the_one_in_use(policy, weights):
     replica = replica_of(policy, weights)
     publish(weights, 1, seed=0)
     replica.advance(Orders(pull=1, settings=SETTINGS))
-    begun = {"t0": Trajectory([5, 6], 100, Begun([9], [-1.0]))}
+    begun = {"t0": Trajectory([5, 6], 100, PartialResponse([9], [-1.0]))}
     report = replica.advance(Orders(pull=7, under=7, begin=begun))
     assert "version 7" in report.pull_failed and report.version == 1
-    assert report.withdrawn == {"t0": Begun([9], [-1.0])}
+    assert report.withdrawn == {"t0": PartialResponse([9], [-1.0])}
 
 
 def test_what_was_begun_under_another_version_is_given_back(policy, weights):
     replica = replica_of(policy, weights)
     publish(weights, 2, seed=0)
     replica.advance(Orders(pull=2, settings=SETTINGS))
-    begun = {"t0": Trajectory([5, 6], 100, Begun([9], [-1.0]))}
+    begun = {"t0": Trajectory([5, 6], 100, PartialResponse([9], [-1.0]))}
     report = replica.advance(Orders(under=1, begin=begun))
-    assert report.withdrawn == {"t0": Begun([9], [-1.0])} and report.version == 2
+    assert report.withdrawn == {"t0": PartialResponse([9], [-1.0])} and report.version == 2
 
 
 def test_who_only_sends_messages_needs_no_torch():

@@ -26,7 +26,7 @@ def test_the_shares_of_all_engines_are_the_prompts_in_order(ranks, width, prompt
     whole = list(range(prompts))
     shares = [DrawingShare(SimpleNamespace(rank=rank, world_size=ranks), width) for rank in range(ranks)]
     assert all(share.of(whole) == shares[share.ranks.rank // width * width].of(whole) for share in shares)
-    told = [share.of(whole) for share in shares if share.is_told]
+    told = [share.of(whole) for share in shares if share.is_engine_leader]
     assert interleaved(told, prompts) == whole
 
 

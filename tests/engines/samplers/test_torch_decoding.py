@@ -10,7 +10,7 @@ import torch
 
 from stages.algorithms.token_statistics import pruned_logprobs
 from stages.engines.samplers import torch_decoding
-from stages.engines.samplers.protocol import Begun, SamplingSettings, Trajectory, sample_trajectories, uniform
+from stages.engines.samplers.protocol import PartialResponse, SamplingSettings, Trajectory, sample_trajectories, uniform
 from stages.engines.samplers.torch_decoding import POSITIONS_AT_ONCE, RandomNumbers, distribution
 from stages.engines.samplers.torch_sampler import TorchSampler
 from tests.engines.samplers.test_torch_sampler import (
@@ -100,8 +100,8 @@ def test_what_is_streamed_is_what_is_drawn():
     """New tokens, put together, are the tokens of the samples and of what is withdrawn."""
     built, asked = sampler(), named(trajectories(4))
     decoding = built.open(LONG)
-    begun = {name: Begun([5, 6], [-1.0, -2.0]) for name in list(asked)[:3]}
-    decoding.admit({name: moved(one, begun.get(name, Begun())) for name, one in asked.items()})
+    begun = {name: PartialResponse([5, 6], [-1.0, -2.0]) for name in list(asked)[:3]}
+    decoding.admit({name: moved(one, begun.get(name, PartialResponse())) for name, one in asked.items()})
     assert decoding.new_tokens() == {}
     told = {name: (list(one.token_ids), list(one.logprobs)) for name, one in begun.items()}
     ended = {}
@@ -120,7 +120,7 @@ def test_what_is_streamed_is_what_is_drawn():
         ids, values = told[name]
         assert ids == list(one.token_ids)[: len(ids)] and len(ids) >= 10
         assert values == list(one.logprobs)[: len(ids)]
-        assert begun.get(name, Begun()).token_ids == list(one.token_ids)[:2] or name not in begun
+        assert begun.get(name, PartialResponse()).token_ids == list(one.token_ids)[:2] or name not in begun
 
 
 def test_the_limit_counts_what_was_begun_elsewhere_and_samples_are_whole():
@@ -128,7 +128,7 @@ def test_the_limit_counts_what_was_begun_elsewhere_and_samples_are_whole():
     (one,) = [one for one in trajectories(8) if len(drawn_alone(built, [one]).popitem()[1].token_ids) == 40][:1]
     whole = sample_trajectories(built, [one], LONG)[0]
     for count in (1, 20, 39):
-        begun = Begun(whole.token_ids[:count], whole.logprobs[:count])
+        begun = PartialResponse(whole.token_ids[:count], whole.logprobs[:count])
         decoding = built.open(LONG)
         decoding.admit({"it": moved(one, begun)})
         steps = 0
@@ -146,9 +146,9 @@ def test_those_who_wait_are_let_in_in_order_and_may_be_withdrawn():
     decoding.admit({number: Trajectory(PROMPTS[number % 4], number) for number in range(9)})
     seen = set(decoding.step())
     assert decoding.load.running <= 4 and decoding.load.waiting == 5
-    begun = Begun([9], [-0.5])
+    begun = PartialResponse([9], [-0.5])
     decoding.admit({"late": Trajectory([3, 4], 77, begun)})
-    assert decoding.withdraw(["late", 8, "nobody"]) == {"late": begun, 8: Begun()}
+    assert decoding.withdraw(["late", 8, "nobody"]) == {"late": begun, 8: PartialResponse()}
     while not decoding.is_idle:
         seen |= set(decoding.step()) | set(decoding.names.values())
         assert seen == set(range(len(seen)))
@@ -160,14 +160,14 @@ def test_what_cannot_be_drawn_is_refused_and_nothing_is_admitted():
     decoding.admit({"a": Trajectory([3], 1)})
     for wrong, said in (
         ({"b": Trajectory([3], 2), "a": Trajectory([3], 1)}, "a is being drawn already"),
-        ({"b": Trajectory([3], 2), "c": Trajectory([3], 1, Begun([4] * 12, [0.0] * 12))}, "12 tokens of 12"),
+        ({"b": Trajectory([3], 2), "c": Trajectory([3], 1, PartialResponse([4] * 12, [0.0] * 12))}, "12 tokens of 12"),
     ):
         with pytest.raises(ValueError, match=said):
             decoding.admit(wrong)
     assert decoding.load.waiting == 1
     kept = sampler().open(replace(SETTINGS, keeps_distributions=True))
     with pytest.raises(ValueError, match="distributions of its tokens"):
-        kept.admit({"a": Trajectory([3], 1, Begun([4], [0.0]))})
+        kept.admit({"a": Trajectory([3], 1, PartialResponse([4], [0.0]))})
 
 
 def test_a_closed_decoding_is_empty_and_the_next_one_uses_new_weights():

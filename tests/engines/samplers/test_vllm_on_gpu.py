@@ -72,7 +72,7 @@ def test_equal_seeds_repeat_their_responses(both):
 def test_sleep_frees_the_card_and_new_weights_wake_it(both):
     trainer, sampler, held = both
     drawn, awake = tokens(sampler), torch.cuda.mem_get_info()[0]
-    sampler.rest()
+    sampler.sleep()
     assert torch.cuda.mem_get_info()[0] - awake >= 0.9 * held
     sampler.load_weights(trainer.named_weights(), 1)
     assert tokens(sampler) == drawn
@@ -84,7 +84,7 @@ def test_graphs_see_the_weights_of_a_sync(both):
     rows = [TokenSequence([5, 6], torch.randint(2, 258, (20,)).tolist()) for _ in range(4)]
     drawn = tokens(sampler)
     trainer.update([pack(rows)], lambda statistics, _: (-statistics.logprobs.mean(), {}), 1.0)
-    sampler.rest()
+    sampler.sleep()
     sampler.load_weights(trainer.named_weights(), 2)
     assert tokens(sampler) != drawn
     assert gap(trainer, sampler) < GAP

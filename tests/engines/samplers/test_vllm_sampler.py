@@ -411,9 +411,9 @@ def test_a_sampler_that_rests_wakes_around_the_next_weights(pair, monkeypatch):
     monkeypatch.setattr(engine, "wake_up", lambda tags: calls.append(("wake_up", *tags)))
     load = engine.collective_rpc
     monkeypatch.setattr(engine, "collective_rpc", lambda name, **others: (calls.append(name), load(name, **others)))
-    pair.sampler.rest()
-    pair.sampler.rest()
-    assert pair.sampler.is_resting
+    pair.sampler.sleep()
+    pair.sampler.sleep()
+    assert pair.sampler.is_asleep
     pair.train_and_sync()
     assert calls == [("sleep", 2), ("wake_up", "weights"), "receive_tensors", ("wake_up", "kv_cache")]
-    assert not pair.sampler.is_resting and pair.gap_of_probe() < EXACT
+    assert not pair.sampler.is_asleep and pair.gap_of_probe() < EXACT

@@ -35,7 +35,7 @@ STALE = {"study": {"mismatch": {"kind": "stale_weights", "versions": 1}}}
 SELECTION = {"kind": "pass_rate", "samples": 4, "min": 0.25, "max": 0.75}
 
 
-def told_of(**changes):
+def describe_of(**changes):
     rl = RlParams.model_validate({**PARAMS["rl"], "loop": LOOP, **changes})
     sampler = TypeAdapter(SamplerParams).validate_python({**PARAMS["sampler"], "replicas": REPLICAS})
     trainer = TypeAdapter(TrainerParams).validate_python(PARAMS["trainer"])
@@ -62,7 +62,7 @@ def looped(**changes):
     ],
 )
 def test_what_is_sound_is_not_refused(changes):
-    assert told_of(**changes) == []
+    assert describe_of(**changes) == []
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_what_is_sound_is_not_refused(changes):
     ],
 )
 def test_what_collapses_or_has_no_process_is_refused(changes, told):
-    (found,) = told_of(**changes)
+    (found,) = describe_of(**changes)
     assert re.search(told, found)
 
 

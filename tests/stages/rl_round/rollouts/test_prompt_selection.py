@@ -51,9 +51,9 @@ def test_what_was_counted_is_not_sampled_again(tmp_path, monkeypatch):
     rl = RlParams.model_validate(PARAMS["rl"])
     asked = []
 
-    def draw_groups(draws, params, *seed_parts, group_size):
+    def draw_groups(draws, params, *seed_path, group_size):
         problems = [draw.problem for draw in draws]
-        asked.append(([problem.problem_id for problem in problems], group_size, seed_parts))
+        asked.append(([problem.problem_id for problem in problems], group_size, seed_path))
         if len(asked) == 2 and not (tmp_path / "second").exists():
             (tmp_path / "second").touch()
             raise KeyboardInterrupt
