@@ -174,7 +174,7 @@ def curate(
     if near:
         rows, similar = drop_near_duplicates(rows, near, funnel)
         pairs += similar
-    # Only told: to drop a benchmark's row would make its score another one than others report.
+    # These pairs are reported and no row goes: without one of its rows a benchmark's score could not be compared.
     pairs += benchmark_overlaps(marked, near)
     # After duplicates: each text is compared with the benchmarks once.
     rows, contamination, by_rule = drop_contaminated(rows, marked, revisions, params.decontamination, funnel)

@@ -28,7 +28,7 @@ from stages.foundations.stage_graph import filled
 
 @dataclass(frozen=True)
 class Job:
-    """What `run(job)` of a stage gets."""
+    """What `main(job)` of a stage gets."""
 
     name: str
     """Of the stage."""

@@ -1,10 +1,11 @@
 """A stage declares itself in `stages/<name>/stage.py`: `STAGE`, what it runs with, and `ABOUT`, what others may ask.
 
-`python -m stages <name>` runs `run(job)` of `stages/<name>/run.py`. dvc.yaml has an entry for each `STAGE`
+`python -m stages <name>` runs `main(job)` of `stages/<name>/run.py`. dvc.yaml has an entry for each `STAGE`
 (`retrace graph` writes it). `plan`, `explain`, `compare`, `mirror`, `ablate`, the report and the check of params.yaml
 ask `ABOUT`. These modules are light: they import parameters, and what their functions need inside of these.
 
-A path may have `${key}`, the name of the item, and `${item.start_from}`, one of its values, as in dvc.yaml.
+A path of a stage that runs over a section (`foreach`) names the item, as in dvc.yaml. Of a mapping `${key}` is its
+name, and `${item.start_from}` one of its values. Of a list `${item}` is the entry. Paths know nothing else.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Stage:
     foreach: str = ""
     """Section with one run of the stage for each entry: a mapping, or a list of names. Empty for a single run."""
     items: Any = None
-    """Model of that section, where it is none of `sections`."""
+    """Type of that section where the stage does not read it; `list[str]` for `policies`, which is a list of names."""
     is_launched: bool = False
     """Whether section `launch` starts its ranks."""
     depends_on_ranks: bool = False

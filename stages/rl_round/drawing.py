@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.length_rewards import cosine_length_reward, soft_overlong_punishment
@@ -38,6 +38,7 @@ from stages.rl_round.methods import (
     DynamicSampling,
     ModelVerifier,
     NoDynamicSampling,
+    NoOverlong,
     PassRateSelection,
     ProblemSlice,
     RoundVerifierParams,
@@ -391,9 +392,15 @@ def outcome_reward(verdict: Verdict, tokens: int, params: RlParams) -> float:
                 shape.rL_wrong,
                 shape.exceeded,
             )
-    if isinstance(params.overlong, SoftOverlong):
-        reward += soft_overlong_punishment(tokens, limit, params.overlong.buffer_tokens)
-    return reward
+        case other:
+            assert_never(other)
+    match params.overlong:
+        case NoOverlong():
+            return reward
+        case SoftOverlong(buffer_tokens=buffer_tokens):
+            return reward + soft_overlong_punishment(tokens, limit, buffer_tokens)
+        case other:
+            assert_never(other)
 
 
 def verdict_reward(reward: VerdictReward, verdict: Verdict) -> float:

@@ -210,7 +210,8 @@ class ModelVerifier(StrictParams):
 RoundVerifierParams = Annotated[RuleVerifier | ModelVerifier, Field(discriminator="kind")]
 
 
-# rl.reward and rl.overlong: a verdict and a length become rewards.
+# rl.reward says what a verdict is worth; rl.overlong adds something for the length. A new kind needs its case in
+# `outcome_reward` (drawing.py) and in `_is_punished` (loop/training_step.py), and its line in `reward_contradictions`.
 
 
 class VerdictReward(StrictParams):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.policies.language_model import ReferencePolicy, language_model
@@ -139,6 +140,8 @@ def _is_punished(rollout: Rollout, params: RlParams) -> bool:
             return rollout.reward < verdict_reward(params.reward, rollout.verdict)
         case CosineReward():
             return rollout.reward == params.reward.exceeded
+        case other:
+            assert_never(other)
 
 
 def _mean(values: Sequence[float]) -> float:
