@@ -269,7 +269,7 @@ class GroupDrawing:
     ) -> list[Group]:
         """`draw_groups`, by all ranks together: the groups on rank 0, in order, and nothing elsewhere; collective."""
         own, size, groups = self.share.of(draws), group_size or params.group_size, list[Group]()
-        if self.share.is_told:
+        if self.share.is_engine_leader:
             judges = self.sampler, self.verifier, self.tokenizer
             groups = draw_groups(own, *judges, params, *seed_path, group_size=size)
         else:  # the engine's first rank judges what all of its ranks draw
