@@ -16,9 +16,9 @@ from pathlib import Path
 
 from benchmarks.extraction import BOOKS, matches, pairs, require_pages, rows, told
 from stages.engines.samplers.params import SamplerParams
-from stages.extract_web.params import ExtractWebParams, ModelMethod
 from stages.extract_web.second_reading import read_again
 from stages.extract_web.shards import Extracted
+from stages.extract_web.stage import ExtractWebParams, ModelMethod
 from stages.foundations.errors import UserError
 from stages.foundations.params import load_section
 from stages.foundations.tables import PAGE, write_table

@@ -18,8 +18,8 @@ from typing import Annotated, Any
 
 import typer
 
-from stages.collect_web.params import WarcPages
 from stages.collect_web.sources import FORMATS, decode, json_rows, read_warc, shared_macros, with_macros
+from stages.collect_web.stage import WarcPages
 from stages.extract_web.extraction import MAX_CHARACTERS, READERS, Outcome, WorkerLimits, read_pages
 from stages.foundations.errors import UserError
 from stages.observe.progress import progress

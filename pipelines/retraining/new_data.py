@@ -36,7 +36,7 @@ from typing import Any
 
 import yaml
 
-from stages.collect.params import Name
+from stages.collect.stage import Name
 from stages.foundations.errors import UserError
 from stages.foundations.files import require_no_links, sha256_of, stable_hash, write_json
 from stages.foundations.machine import PROJECT, state_folder

@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 from stages.base.corpora import CORPORA
-from stages.base.params import FolderBase, GgufPackageBase, HubBase, RandomBase
+from stages.base.stage import FolderBase, GgufPackageBase, HubBase, RandomBase
 from stages.engines.policies.policy_folders import count_policy, dequantise_policy, random_policy, save_policy
 from stages.foundations.errors import UserError
 from stages.foundations.files import replace_folder, require_no_links, sha256_of

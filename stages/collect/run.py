@@ -24,7 +24,7 @@ import pyarrow.parquet
 
 from stages.algorithms import arithmetic_tasks, digit_tasks
 from stages.collect.fields import FieldParams, MissingField, UnusableField, field_value, read_field
-from stages.collect.params import (
+from stages.collect.stage import (
     ArithmeticSource,
     DigitSource,
     FieldMap,

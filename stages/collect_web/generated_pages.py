@@ -15,8 +15,8 @@ from stages.algorithms.arithmetic_tasks import ArithmeticProblem, SolutionStyle,
 from stages.algorithms.digit_tasks import DigitProblem, write_solution
 from stages.algorithms.digit_tasks import SolutionStyle as DigitSolutionStyle
 from stages.algorithms.digit_tasks import generate_problems as generate_digit_problems
-from stages.collect_web.params import ArithmeticPages, DigitPages, GeneratedPages
 from stages.collect_web.sources import Found
+from stages.collect_web.stage import ArithmeticPages, DigitPages, GeneratedPages
 from stages.foundations.errors import UserError
 from stages.foundations.seeds import derive_seed
 

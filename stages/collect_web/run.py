@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from stages.collect_web.generated_pages import arithmetic_pages, digit_pages
-from stages.collect_web.params import (
+from stages.collect_web.sources import Found, read_folder, read_jsonl, read_listed, read_warc
+from stages.collect_web.stage import (
     ArithmeticPages,
     CollectWebParams,
     DigitPages,
@@ -16,7 +17,6 @@ from stages.collect_web.params import (
     WarcPages,
     WebSource,
 )
-from stages.collect_web.sources import Found, read_folder, read_jsonl, read_listed, read_warc
 from stages.foundations.errors import UserError
 from stages.foundations.job import Job
 from stages.foundations.metrics import write_metrics

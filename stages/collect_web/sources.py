@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import brotli
 
 from stages.algorithms.latex_macros import Macro, agreed, used
-from stages.collect_web.params import FolderPages, JsonlPages, ListedPages, WarcPages
+from stages.collect_web.stage import FolderPages, JsonlPages, ListedPages, WarcPages
 from stages.engines.pinned_files import pinned_file
 from stages.foundations.errors import UserError
 from stages.foundations.files import require_no_links, require_sha256

@@ -2,8 +2,150 @@
 
 from __future__ import annotations
 
-from stages.collect_web.params import CollectWebParams
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from stages.foundations.params import StrictParams
 from stages.foundations.stage import About, FunnelStep, Stage
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class GeneratedPages(StrictParams):
+    """What pages of generated exercises have in common, whatever the exercises are about: see generated_pages.py."""
+
+    exercises: int = Field(ge=1)
+    """Different exercises; the repeated ones come on top."""
+    exercises_per_page: int = Field(ge=1)
+    answer_only: Fraction
+    """Share of solutions that only state the right answer."""
+    unfinished: Fraction
+    """Share of solutions that break off before they state an answer."""
+    rambling: Fraction
+    """Share of solutions that go on after they have found the answer."""
+    rambling_without_end: Fraction
+    """Share of the rambling solutions that never state an answer."""
+    missing_solution: Fraction
+    """Share of exercises without a solution."""
+    missing_answer: Fraction
+    """Share of exercises without a short answer beside the solution."""
+    wrong_answer: Fraction
+    """Share of the short answers that are wrong."""
+    repeated: Fraction
+    """Share of exercises that stand on a second page in slightly other words."""
+    licence: str
+
+    @model_validator(mode="after")
+    def _shares_add_up(self) -> GeneratedPages:
+        if self.answer_only + self.rambling + self.unfinished > 1:
+            raise ValueError("answer_only + rambling + unfinished is more than 1: lower one of them")
+        return self
+
+
+class ArithmeticPages(GeneratedPages):
+    """Generated pages of the laptop task family, as noisy as the web: see generated_pages.py.
+
+    What the shares leave is worked step by step; a rambling solution works the steps again one, two or four times.
+    """
+
+    kind: Literal["arithmetic_pages"]
+    step_error: Fraction
+    """Probability that a written step is wrong, in every solution that shows steps."""
+
+
+class DigitPages(GeneratedPages):
+    """Generated pages of the task family "digits": see generated_pages.py. What the shares leave is a search."""
+
+    kind: Literal["digit_pages"]
+    sizes: dict[Annotated[int, Field(ge=2, le=9)], Annotated[float, Field(gt=0)]] = Field(min_length=1)
+    """Number of digits -> relative frequency."""
+    coefficients: list[Annotated[int, Field(ge=1)]] = Field(min_length=1)
+    """Factors of A and B, each as likely."""
+    jump: Fraction
+    """Share of solutions that give up after a few trials and state the right answer."""
+    slip: Fraction
+    """Probability that the sum of a trial is wrong."""
+    retry: Fraction
+    """Probability that a trial is written twice."""
+    near_misses: Fraction
+    """Share of searches that begin with the pairs closest to the target."""
+
+    @model_validator(mode="after")
+    def _shares_add_up(self) -> DigitPages:
+        if self.answer_only + self.jump + self.rambling + self.unfinished > 1:
+            raise ValueError("answer_only + jump + rambling + unfinished is more than 1: lower one of them")
+        return self
+
+
+class FolderPages(StrictParams):
+    """Files of a folder, one page each; the file's ending says the format."""
+
+    kind: Literal["folder"]
+    path: str
+    """Folder, absolute or relative to the project's root."""
+    glob: str
+    """Which files, for example `**/*.html`."""
+    licence: str
+    """Licence of all of them."""
+
+
+class JsonlPages(StrictParams):
+    """One page a line of a JSONL file, `.gz` too."""
+
+    kind: Literal["jsonl"]
+    path: str
+    content_field: str
+    """Field that holds the page's source text."""
+    url_field: str
+    """Field that holds its address."""
+    id_field: str
+    """Field that names it; names are unique within the source."""
+    format: Literal["html", "markdown", "text", "cnxml", "latex", "pretext"]
+    licence: str
+    max_pages: int | None = Field(ge=1)
+    """Pages read at most, from the beginning; null reads all."""
+
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class ListedPages(StrictParams):
+    """Pages behind pinned URLs, as many as a list in a file names; the URL's ending says the format."""
+
+    kind: Literal["listed"]
+    path: str
+    """The list, from the project's root: tab-separated, the header `url`, `sha256`, `bytes`, a page a line."""
+    sha256: Sha256
+    """Hash of the list: DVC reads the parameters and not the list, so a change of it has to stand here."""
+    licence: str
+    max_pages: int | None = Field(ge=1)
+    """Pages fetched at most, from the beginning; null fetches all."""
+
+
+class WarcPages(StrictParams):
+    """Responses of a WARC archive, compressed or not: HTML, Markdown, LaTeX, text, CNXML, PreTeXt."""
+
+    kind: Literal["warc"]
+    path: str
+    licence: str
+    max_pages: int | None = Field(ge=1)
+    """Pages read at most, from the beginning; null reads all."""
+
+
+WebSource = Annotated[
+    FolderPages | ListedPages | JsonlPages | WarcPages | ArithmeticPages | DigitPages, Field(discriminator="kind")
+]
+
+
+class CollectWebParams(StrictParams):
+    """Section `collect_web`."""
+
+    max_page_kib: int = Field(ge=1)
+    """Pages whose source is longer are dropped, in KiB of UTF-8 (the web's median is about 30, 2,000 is rare)."""
+    sources: dict[str, WebSource] = Field(min_length=1)
+    """Name of the source -> where its pages come from."""
+
 
 STAGE = Stage(
     sections={"seed": int, "collect_web": CollectWebParams},
@@ -14,8 +156,6 @@ STAGE = Stage(
         "headline": "data/headline/collect_web.json",
     },
 )
-
-
 ABOUT = About(
     description="Web pages and documents that hold worked solutions.",
     headline=("rows/kept", "{:,.0f} pages"),

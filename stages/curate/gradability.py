@@ -16,7 +16,7 @@ from stages.algorithms.answers.extraction import is_prose
 from stages.algorithms.answers.normalisation import clean, read_number
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.integer_answers import Inexact, IntegerQuestion, ask_for_integer
-from stages.curate.params import AnswerKind
+from stages.curate.stage import AnswerKind
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Judgement, Verifier
 from stages.foundations.errors import UserError

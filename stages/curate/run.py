@@ -32,7 +32,7 @@ from stages.algorithms.decontamination import (
 )
 from stages.algorithms.problem_text import normalise_problem
 from stages.curate.gradability import answer_kind, ask_for_integers, keep_gradable, keep_kinds
-from stages.curate.params import CurateParams, IntegerAnswers, PassRates, require_roles
+from stages.curate.stage import CurateParams, IntegerAnswers, PassRates, require_roles
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.errors import UserError
 from stages.foundations.files import packed_lines, require_sha256

@@ -20,7 +20,7 @@ import pandas
 from stages.algorithms.answers.extraction import extract_answer
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.problem_text import normalise_problem
-from stages.demonstrate.params import (
+from stages.demonstrate.stage import (
     DemonstrateParams,
     GivenDemonstrations,
     RejectionSampledDemonstrations,

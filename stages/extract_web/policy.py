@@ -10,7 +10,7 @@ from stages.engines.policies.tokenizers import decode_response, encode_prompt, l
 from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import SamplingSettings, sample_prompts
-from stages.extract_web.params import PolicyModel
+from stages.extract_web.stage import PolicyModel
 
 
 @contextmanager

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from stages.extract_web.params import ExtractWebParams, ModelMethod, PolicyModel
 from stages.extract_web.shards import extract
+from stages.extract_web.stage import ExtractWebParams, ModelMethod, PolicyModel
 from stages.foundations.errors import UserError
 from stages.foundations.job import Job
 from stages.foundations.metrics import write_metrics

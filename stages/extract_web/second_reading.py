@@ -35,10 +35,10 @@ from stages.extract_web.blocks import Page
 from stages.extract_web.candidates import candidate_rows, confidence, judged
 from stages.extract_web.exercises import Exercise
 from stages.extract_web.extraction import in_readers
-from stages.extract_web.params import AddressModel, ExtractWebParams, ModelMethod, PolicyModel
 from stages.extract_web.readers.html_reader import read_html
 from stages.extract_web.readers.text_reader import read_text
 from stages.extract_web.shards import Extracted, find_shards
+from stages.extract_web.stage import AddressModel, ExtractWebParams, ModelMethod, PolicyModel
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 from stages.foundations.params import chosen

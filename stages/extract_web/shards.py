@@ -26,7 +26,7 @@ from stages.engines.pieces import are_whole, seal
 from stages.engines.workers import pool
 from stages.engines.workers.pool import LostWorker, StartError, WorkerLimits, WorkerPool
 from stages.extract_web.extraction import ONE_THREAD, failure_of, read_pages
-from stages.extract_web.params import ExtractWebParams, LocalEngine, RayEngine
+from stages.extract_web.stage import ExtractWebParams, LocalEngine, RayEngine
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of, stable_hash, write_json
 from stages.foundations.job import code_digest

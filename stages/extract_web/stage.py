@@ -2,12 +2,117 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, model_validator
 
 from stages.engines.samplers.params import SamplerParams
-from stages.extract_web.params import ExtractWebParams
+from stages.foundations.params import PromptParams, StrictParams
 from stages.foundations.stage import About, FunnelStep, Sections, Stage
+
+
+class LocalEngine(StrictParams):
+    """Processes of this machine."""
+
+    kind: Literal["local"]
+    processes: int = Field(ge=1)
+    """Shards at once; a page table is cut into at least as many. The result is the same for any number."""
+
+
+class AddressModel(StrictParams):
+    """A server that speaks OpenAI's chat completions."""
+
+    kind: Literal["address"]
+    url: str = Field(pattern=r"^https?://\S+$")
+    """Up to the version: `http://127.0.0.1:8000/v1`. A key, where one is needed, is in RETRACE_EXTRACTOR_KEY."""
+    name: str
+    """The model's name there. What stands behind a name may change: such a run is as reproducible as the server."""
+    is_elsewhere: bool
+    """True lets pages go to an address that is not this machine's loopback."""
+    requests_at_once: int = Field(ge=1)
+    timeout_seconds: float = Field(gt=0)
+
+    @model_validator(mode="after")
+    def _goes_where_it_may(self) -> AddressModel:
+        if not self.is_elsewhere and not _is_loopback(urlsplit(self.url).hostname or ""):
+            raise ValueError(f"{self.url} is not on this machine: set is_elsewhere: true if the pages may go there")
+        return self
+
+
+class PolicyModel(StrictParams):
+    """A policy folder, asked through the sampler of section `sampler`."""
+
+    kind: Literal["policy"]
+    folder: str
+    """In transformers' layout, relative to the project's root, or absolute; not one that this graph makes, on which the
+    stage would have to wait: the graph cannot see it from here."""
+    prompt: PromptParams
+    """How the request is put to this policy; what is asked is in second_reading.py."""
+    max_prompt_tokens: int = Field(ge=64)
+    """A window whose request is longer is left out and counted."""
+
+    @model_validator(mode="after")
+    def _is_not_made_here(self) -> PolicyModel:
+        if "data/policies" in self.folder:
+            raise ValueError("a folder under data/policies is made by this graph: copy it elsewhere and name the copy")
+        return self
+
+
+class ModelMethod(StrictParams):
+    """Rules, and where these found nothing on a page, or a row below `min_confidence`, a model."""
+
+    kind: Literal["model"]
+    model: Annotated[PolicyModel | AddressModel, Field(discriminator="kind")]
+    confidence: float = Field(gt=0, le=0.9)
+    """What a row of the model is worth before its checks: the share that is right on pages whose pairs are known. 0.5
+    where nobody has measured this model, which is below a `min_confidence` that one would train behind."""
+    window_characters: int = Field(ge=200)
+    """Text of a page that is shown at once; an exercise that reaches over a window's end is lost."""
+    max_windows: int = Field(ge=1)
+    """Windows of a page; what follows is left out and counted."""
+    max_response_tokens: int = Field(ge=16)
+    pages_at_once: int = Field(ge=1)
+    """Pages of one piece of work; a killed run goes on after the last finished piece."""
+
+
+class RayEngine(StrictParams):
+    """Ray Data, a row a shard: the cluster at RAY_ADDRESS, or Ray on this machine for as long as the stage runs."""
+
+    kind: Literal["ray"]
+    processes: int = Field(ge=1)
+    """Shards at once; each takes one of Ray's CPUs."""
+    pages_per_shard: int = Field(ge=1)
+    """A single page table is cut into shards of that many pages; a folder of shards is taken as it is."""
+
+
+class RulesMethod(StrictParams):
+    """Rules alone."""
+
+    kind: Literal["rules"]
+
+
+class ExtractWebParams(StrictParams):
+    """Section `extract_web`."""
+
+    method: Annotated[RulesMethod | ModelMethod, Field(discriminator="kind")]
+    max_answer_characters: int = Field(ge=1)
+    """Characters up to which a text counts as a short final answer."""
+    shared_instructions: Literal["prepended", "left_out"]
+    """What becomes of "For the following exercises, solve for x": put in front of each problem, or left out."""
+    min_confidence: float = Field(ge=0, le=1)
+    """Candidates below it are the drop `low_confidence` and go no further: docs/extraction.md has what rows of which
+    evidence are worth."""
+    page_timeout_seconds: float = Field(gt=0)
+    """Seconds of computing that one page may take (a usual one takes 0.05); a slower one is the drop `timed_out`. Where
+    its process stands still for 20 times as long, the page is tried again, and the second time stops the stage."""
+    page_memory_mib: int = Field(ge=256)
+    """Address space of a process that reads pages, in MiB; a page that needs more is the drop `out_of_memory`."""
+    engine: Annotated[LocalEngine | RayEngine, Field(discriminator="kind")]
+    """Where pages are read; every engine gives the same rows."""
+
 
 STAGE = Stage(
     sections={"sampler": SamplerParams, "extract_web": ExtractWebParams},
@@ -49,3 +154,10 @@ ABOUT = About(
     way=FunnelStep("From pages to trusted problems", "pages"),
     tables={"web/candidates": "Exercises found on the pages; nothing is checked yet."},
 )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

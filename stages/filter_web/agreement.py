@@ -14,7 +14,7 @@ from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.trainers.protocol import Ranks
 from stages.engines.verifier.judged_responses import Drawing, judged_responses
 from stages.filter_web.filtering import Rows
-from stages.filter_web.params import PolicyAgreement
+from stages.filter_web.stage import PolicyAgreement
 from stages.foundations.job import Attempt
 from stages.foundations.params import load_value
 from stages.foundations.seeds import derive_seed

@@ -19,7 +19,7 @@ from stages.algorithms.answers.extraction import extract_answer, is_prose
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.decontamination import BenchmarkProblem, Contamination, HitPairs, NearDuplicates
 from stages.algorithms.problem_text import normalise_problem
-from stages.filter_web.params import FilterRules, LengthLimits
+from stages.filter_web.stage import FilterRules, LengthLimits
 from stages.foundations.tables import Funnel
 from stages.observe.progress import progress
 

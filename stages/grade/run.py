@@ -14,8 +14,8 @@ from stages.foundations.errors import UserError
 from stages.foundations.job import Job
 from stages.foundations.metrics import write_metrics
 from stages.foundations.tables import RESPONSE, VERDICT, read_table, require_rows, write_table
-from stages.grade.params import GradeParams
 from stages.grade.scores import headlines, score_benchmarks
+from stages.grade.stage import GradeParams
 from stages.observe.progress import progress
 from stages.observe.tracking import track
 

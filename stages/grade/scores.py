@@ -19,7 +19,7 @@ from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.digit_tasks import read_problem, read_trials
 from stages.algorithms.estimators import clustered_bootstrap, majority_at_k, pass_at_k, with_width
 from stages.foundations.errors import UserError
-from stages.grade.params import TRIALS, GradeParams
+from stages.grade.stage import TRIALS, GradeParams
 
 CORRECT_VOTE = object()
 """All correct answers are one candidate of the vote, however they are written."""

@@ -4,9 +4,26 @@ from __future__ import annotations
 
 import re
 
+from pydantic import Field
+
 from stages.engines.verifier.params import VerifierParams
+from stages.foundations.params import StrictParams
 from stages.foundations.stage import About, Sections, Stage
-from stages.grade.params import GradeParams
+
+
+class GradeParams(StrictParams):
+    """Section `grade`."""
+
+    bootstrap_draws: int = Field(ge=100)
+    """Resamplings of the problems behind each 95% interval."""
+    pass_at_k: list[int] = Field(min_length=1)
+    """The k for which pass@k is reported; none may exceed the samples of a problem."""
+    seed: int
+    """Of the bootstrap; one seed for all scores, so that they are drawn on the same problems."""
+    emergence_keywords: list[str]
+    """Words whose rate in sampled responses is reported ("Demystifying Long CoT": wait, recheck, alternatively,
+    retry, however)."""
+
 
 STAGE = Stage(
     sections={"verifier": VerifierParams, "grade": GradeParams},
@@ -19,8 +36,6 @@ STAGE = Stage(
     foreach="policies",
     items=list[str],
 )
-
-
 DESCRIPTIONS = (
     "problems",
     "responses",
@@ -45,8 +60,6 @@ def _contradictions(sections: Sections) -> list[str]:
 
 
 def _score_keys(sections: Sections) -> list[str]:
-    from stages.grade.params import TRIALS
-
     respond, grade = sections["respond"], sections["grade"]
     accuracies = [
         f"avg_at_{respond.samples}",
@@ -69,3 +82,11 @@ ABOUT = About(
     is_varied=True,
     lane="Evaluation",
 )
+TRIALS = (
+    "trials_mean",
+    "without_trials_fraction",
+    "repeated_trial_fraction",
+    "wrong_trial_fraction",
+    "false_claim_fraction",
+)
+"""What the stage says besides of a benchmark of the task family "digits"."""

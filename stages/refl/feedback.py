@@ -30,7 +30,7 @@ from stages.engines.images.shards import pixels_of, read_shards
 from stages.foundations.errors import UserError
 from stages.foundations.seeds import derive_seed, endless_order
 from stages.foundations.tables import PAIR, read_table
-from stages.refl.params import DraftFeedback, PreferenceFeedback, ReflFeedback, ReflParams
+from stages.refl.stage import DraftFeedback, PreferenceFeedback, ReflFeedback, ReflParams
 
 Item = TypeVar("Item")
 

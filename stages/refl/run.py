@@ -26,7 +26,7 @@ from stages.foundations.tables import FEEDBACK_IMAGE, PROMPT, read_table, write_
 from stages.observe.tracking import track
 from stages.refl.feedback import Feedback, PreferredImages, RewardGradient
 from stages.refl.measurement import Draws, Judges, Validation, compare_generators
-from stages.refl.params import DraftFeedback, PreferenceFeedback, ReflFeedback, ReflParams, ReflRound
+from stages.refl.stage import DraftFeedback, PreferenceFeedback, ReflFeedback, ReflParams, ReflRound
 from stages.refl.training import Learner, Pretraining, train_with_feedback, use_weights
 
 

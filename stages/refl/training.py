@@ -29,7 +29,7 @@ from stages.foundations.seeds import derive_seed
 from stages.observe.tracking import Run
 from stages.refl.feedback import Feedback, FeedbackBatch, in_turn
 from stages.refl.measurement import Validation
-from stages.refl.params import PretrainingParams, ReflParams, ReflRound, ShapeWorldImages, ShardImages
+from stages.refl.stage import PretrainingParams, ReflParams, ReflRound, ShapeWorldImages, ShardImages
 
 Weights = dict[str, Tensor]
 NOTHING = FeedbackBatch((), torch.zeros(0), {})

@@ -15,7 +15,7 @@ from stages.algorithms.estimators import FEWEST_PROBLEMS, Interval, PairedDiffer
 from stages.pages.drawing import SERIES, Chart, Line, bars, lines
 from stages.pages.page import metric_label, points
 from stages.report.inputs import Inputs, Metrics
-from stages.report.params import PublishedFigure, ReportParams
+from stages.report.stage import PublishedFigure, ReportParams
 
 _TITLES = {"greedy": "Greedy", "avg": "Mean of samples", "pass": "Any of the samples", "maj": "Majority of samples"}
 _OTHER = ("unparsed_fraction", "exhausted_fraction", "verifier_failed_fraction", "branching_frequency", "coding_rate")

@@ -31,8 +31,8 @@ from stages.report.benchmarks import Benchmark, describe_benchmarks, last_policy
 from stages.report.charts import branch_charts, curve_charts, join_rounds
 from stages.report.inputs import Inputs, read_inputs
 from stages.report.overlaps import contamination, repeats, work_by_stage
-from stages.report.params import ReportParams
 from stages.report.responses import choose_examples, describe_search
+from stages.report.stage import ReportParams
 from stages.report.timelines import describe_rounds
 
 

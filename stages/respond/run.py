@@ -26,7 +26,7 @@ from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams
 from stages.foundations.tables import BENCHMARK, PROBLEM, RESPONSE, read_table, require_rows, write_table
 from stages.observe.progress import progress, say
 from stages.observe.tracking import Run, track
-from stages.respond.params import BaselinePrompts, CandidatePrompt, RespondParams
+from stages.respond.stage import BaselinePrompts, CandidatePrompt, RespondParams
 
 
 def main(job: Job) -> None:

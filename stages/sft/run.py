@@ -29,7 +29,7 @@ from stages.foundations.seeds import endless_order
 from stages.foundations.tables import DEMONSTRATION, DROPPED, Funnel, read_table, require_rows, write_table
 from stages.observe.progress import progress
 from stages.observe.tracking import Run, track
-from stages.sft.params import SftParams
+from stages.sft.stage import SftParams
 
 
 def main(job: Job) -> None:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stages.engines.trainers.params import TrainerParams
+from pydantic import Field
+
+from stages.engines.trainers.params import TrainerParams, TrainingParams
 from stages.foundations.params import PromptParams
 from stages.foundations.stage import About, Sections, Stage
-from stages.sft.params import SftParams
 
 if TYPE_CHECKING:
     from stages.foundations.planned_work import Lengths, Work
+
+
+class SftParams(TrainingParams):
+    """Section `sft`."""
+
+    batch_demonstrations: int = Field(ge=1)
+    """Demonstrations of one update, over all ranks."""
+    max_sequence_tokens: int = Field(ge=8)
+    """Prompt and response tokens; a longer demonstration is dropped and counted. Also the length of a packed row."""
+
 
 STAGE = Stage(
     sections={"seed": int, "prompt": PromptParams, "trainer": TrainerParams, "sft": SftParams},

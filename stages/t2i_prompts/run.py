@@ -22,7 +22,7 @@ from stages.foundations.metrics import write_metrics
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import DROPPED, PROMPT, Funnel, prompt_id, write_table
 from stages.observe.tracking import track
-from stages.t2i_prompts.params import FilePrompts, PromptFile, ShapePrompts
+from stages.t2i_prompts.stage import FilePrompts, PromptFile, ShapePrompts
 
 
 def main(job: Job) -> None:

@@ -42,7 +42,7 @@ from stages.t2i_report.findings import (
     scorer_tables,
 )
 from stages.t2i_report.inputs import Inputs, RankedRound, read_inputs
-from stages.t2i_report.params import T2iReportParams
+from stages.t2i_report.stage import T2iReportParams
 
 
 def main(job: Job) -> None:

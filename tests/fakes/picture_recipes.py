@@ -18,8 +18,8 @@ from stages.engines.generators.generator import new_generator, save_generator
 from stages.engines.generators.params import GeneratorSizes
 from stages.engines.images.shards import png_of
 from stages.foundations.tables import PROMPT, prompt_id, write_table
-from stages.t2i_prompts.params import T2iPromptsParams
 from stages.t2i_prompts.run import make_prompts
+from stages.t2i_prompts.stage import T2iPromptsParams
 from tests.fakes.released_blip import WORDS, published_weights
 
 SHAPES = Path(__file__).resolve().parents[2] / "pipelines/recipes/t2i-shapes.yaml"

@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 from stages.algorithms.decontamination import Contamination, DecontaminationRules
-from stages.curate.params import CurateParams
+from stages.curate.stage import CurateParams
 from stages.foundations.params import validate_section
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -21,18 +21,13 @@ demonstrate:
   sources: [{kind: given, sources: null, max_rows: null}]
 """
 TOYS = "seed: 3\ntoy: {value: 4}\ntwists: {one: {by: 2}, two: {by: 5}}\n"
-PARAMS = """from stages.foundations.params import StrictParams
+STAGE = """from stages.foundations.params import StrictParams
+from stages.foundations.stage import About, Stage
 
 
-class ToyParams(StrictParams):
-    value: int
+class {model}(StrictParams):
+    {field}: int
 
-
-class TwistParams(StrictParams):
-    by: int
-"""
-STAGE = """from stages.foundations.stage import About, Stage
-from stages.{name}.params import {model}
 
 STAGE = Stage(
     sections={{"seed": int, "{section}": {type}}},
@@ -65,13 +60,20 @@ def write_branch(folder):
     """Two packages, `retrace graph`, and a recipe that has nothing else."""
     packages = {
         "toy": {
-            "stage": {"section": "toy", "model": "ToyParams", "type": "ToyParams", "inputs": {}, "foreach": ""}
+            "stage": {
+                "section": "toy",
+                "model": "ToyParams",
+                "type": "ToyParams",
+                "field": "value",
+                "inputs": {},
+                "foreach": "",
+            }
             | {"out": "first", "metrics": "toy", "wrong": 'sections["toy"].value == 13'}
             | {"raw": 'lambda params: [{"kind": "toys", "seed": 1}]'},
             "run": 'job.sections["toy"].value',
         },
         "twist": {
-            "stage": {"section": "twists", "model": "TwistParams", "type": "dict[str, TwistParams]"}
+            "stage": {"section": "twists", "model": "TwistParams", "type": "dict[str, TwistParams]", "field": "by"}
             | {"inputs": {"first": "data/toys/first.json"}, "foreach": "twists", "out": "twisted/${key}"}
             | {"metrics": "twist/${key}", "wrong": "False", "raw": "lambda params: []"},
             "run": 'job.sections["twists"].by * json.loads(job.paths.first.read_text())["value"]',
@@ -81,7 +83,6 @@ def write_branch(folder):
         place = folder / "stages" / name
         place.mkdir()
         (place / "__init__.py").touch()
-        (place / "params.py").write_text(PARAMS)
         (place / "stage.py").write_text(STAGE.format(name=name, **parts["stage"]))
         (place / "run.py").write_text(RUN.format(value=parts["run"]))
     assert retrace(folder, "graph", "--check", code=1) == (

@@ -12,8 +12,8 @@ from pipelines.comparing.results import FAMILIES, compare, problem_scores, share
 from pipelines.comparing.sides import Answers, Side, read_sides
 from stages.algorithms.estimators import compare_paired
 from stages.foundations.errors import UserError
-from stages.grade.params import GradeParams
 from stages.grade.scores import score_benchmarks
+from stages.grade.stage import GradeParams
 from tests.fakes.graded_project import answers, write_answers, write_lock, write_project
 
 

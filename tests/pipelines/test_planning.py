@@ -18,8 +18,8 @@ from pipelines.planning.plan import Question, make_plan
 from pipelines.planning.probe import CpuProbe, ProbeSettings, probe_cpu
 from pipelines.planning.sizes import GPUS, PUBLISHED, Shape, named_shape, read_config
 from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, GpuSpeed, training_flops
-from stages.base.params import BaseParams
 from stages.base.run import make_base_policy
+from stages.base.stage import BaseParams
 from stages.engines.policies.policy_folders import count_policy
 from stages.engines.trainers.params import DeepspeedTrainerParams
 from stages.foundations.errors import UserError

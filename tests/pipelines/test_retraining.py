@@ -60,7 +60,7 @@ def test_a_new_source_needs_its_description(tmp_path):
     assert found.changes == ["fresh.jsonl: a new source fresh"]
     made = found.params["sources"]["fresh"]
     assert made["licence"] == "CC0" and made["from"]["only"] == {} and made["from"]["max_rows"] is None
-    from stages.collect.params import SourceParams
+    from stages.collect.stage import SourceParams
 
     SourceParams.model_validate(made)
 

@@ -14,7 +14,7 @@ import yaml
 
 from stages.__main__ import main
 from stages.algorithms.digit_tasks import read_problem
-from stages.collect.params import SourceParams
+from stages.collect.stage import SourceParams
 from stages.foundations.errors import UserError
 from stages.foundations.machine import MIRROR_VARIABLE, mirror_folder
 from stages.foundations.params import validate_section

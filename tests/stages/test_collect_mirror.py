@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.collect.params import SourceParams
 from stages.collect.run import collect_source
+from stages.collect.stage import SourceParams
 from stages.foundations.machine import MIRROR_VARIABLE
 
 MIRROR = Path(__file__).parents[2].parent / "shared" / "data" / "mirror"

@@ -17,8 +17,8 @@ from stages.algorithms.arithmetic_tasks import generate_problems
 from stages.algorithms.digit_tasks import read_problem
 from stages.collect_web.generated_pages import STYLES
 from stages.collect_web.generated_pages import arithmetic_pages as render_pages
-from stages.collect_web.params import ArithmeticPages
 from stages.collect_web.sources import decode
+from stages.collect_web.stage import ArithmeticPages
 from stages.foundations.errors import UserError
 from stages.foundations.machine import MIRROR_VARIABLE
 from stages.foundations.tables import DROPPED, PAGE, read_table

@@ -3,8 +3,8 @@
 import pytest
 
 from stages.curate.gradability import answer_kind
-from stages.curate.params import AnswerKind
 from stages.curate.run import normalise_text
+from stages.curate.stage import AnswerKind
 from stages.foundations.errors import UserError
 from stages.foundations.tables import PROBLEM
 from tests.fakes.curate_stage import HELD_OUT, curate, reasons

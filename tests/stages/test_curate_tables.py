@@ -12,8 +12,8 @@ from stages.algorithms.answers.decisions import Outcome, decide
 from stages.algorithms.answers.extraction import extract_answer
 from stages.algorithms.answers.verdicts import Verdict
 from stages.curate.gradability import boxed, perturbed_answer
-from stages.curate.params import PassRates
 from stages.curate.run import band, read_pass_rates
+from stages.curate.stage import PassRates
 from stages.engines.verifier.verifier import Judgement, Verifier
 from stages.foundations.errors import UserError
 from stages.foundations.tables import PROBLEM, write_table

@@ -17,8 +17,8 @@ import yaml
 from stages.__main__ import main
 from stages.engines.policies.tokenizers import load_tokenizer
 from stages.extract_web import policy, second_reading
-from stages.extract_web.params import AddressModel, ExtractWebParams
 from stages.extract_web.second_reading import ask_server, model_candidates, page_windows, read_answer, request
+from stages.extract_web.stage import AddressModel, ExtractWebParams
 from stages.foundations.errors import UserError
 from stages.foundations.params import validate_section
 from stages.foundations.tables import CANDIDATE, DROPPED, PAGE, read_table, write_table

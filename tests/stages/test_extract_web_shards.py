@@ -26,8 +26,8 @@ import yaml
 from stages.__main__ import main
 from stages.engines.workers.pool import WorkerLimits
 from stages.extract_web.extraction import extract_page, read_pages
-from stages.extract_web.params import ExtractWebParams
 from stages.extract_web.shards import LIMITS, extract_shards, extract_table, find_shards, rows_of
+from stages.extract_web.stage import ExtractWebParams
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_text_atomically
 from stages.foundations.tables import CANDIDATE, DROPPED, PAGE, read_table, write_table

@@ -11,7 +11,7 @@ from stages.__main__ import main
 from stages.engines.policies.policy_folders import load_policy, save_policy
 from stages.engines.policies.tokenizers import encode_prompt, encode_response
 from stages.filter_web.filtering import RULES, Candidate, _first_objection, filter_candidates, tidy_functions, too_long
-from stages.filter_web.params import FilterRules, LengthLimits
+from stages.filter_web.stage import FilterRules, LengthLimits
 from stages.foundations.errors import UserError
 from stages.foundations.params import PlainPrompt
 from stages.foundations.tables import BENCHMARK, CANDIDATE, CONTAMINATION, DROPPED, PROBLEM, read_table, write_table

@@ -18,8 +18,7 @@ from stages.engines.images.shards import image_row, pixels_of, write_shards
 from stages.foundations.errors import UserError
 from stages.foundations.tables import FEEDBACK_IMAGE, PAIR, PROMPT, prompt_id, read_table, write_table
 from stages.refl.measurement import diversity, gains, saturation, shown_for, without
-from stages.refl.params import ReflParams, ReflRound
-from stages.refl.stage import ABOUT
+from stages.refl.stage import ABOUT, ReflParams, ReflRound
 from stages.refl.training import chosen_update
 from stages.refl_control.stage import ABOUT as CONTROL_ABOUT
 from tests.fakes.picture_recipes import mini_shapes

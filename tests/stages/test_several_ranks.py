@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import load_file
 
 from stages.__main__ import main
-from stages.demonstrate.params import RejectionSampledDemonstrations
 from stages.demonstrate.run import sample_demonstrations
+from stages.demonstrate.stage import RejectionSampledDemonstrations
 from stages.engines.samplers.build import DrawingShare
 from stages.engines.trainers.one_rank import launched_ranks
 from stages.engines.verifier import judged_responses
 from stages.filter_web.agreement import keep_agreeing
-from stages.filter_web.params import PolicyAgreement
+from stages.filter_web.stage import PolicyAgreement
 from stages.foundations.job import attempt_at
 from stages.foundations.tables import PROBLEM, ROLLOUT, Funnel, read_table
 from stages.rl_round.loop import synchronous

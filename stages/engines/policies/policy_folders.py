@@ -168,7 +168,7 @@ def save_policy(
 
 
 class LlamaSizes(Protocol):
-    """What a random Llama is made of; see `stages.base.params.RandomBase`."""
+    """What a random Llama is made of; see `stages.base.stage.RandomBase`."""
 
     hidden_size: int
     layers: int

@@ -77,6 +77,9 @@ LARGEST_KEPT_VOCABULARY = 4096
 token at a vocabulary of 10,000."""
 USUAL_MAX_LOGPROBS = 20
 """vLLM's own default."""
+SET_BY_VLLM = {"LOCAL_WORLD_SIZE": "1", "LD_PRELOAD": ""}
+"""Variables that vLLM sets on a CPU for its own processes, with what they are where nobody has set them. They are put
+back: with two ranks an engine, the verifier of this process would start half of its workers."""
 
 
 class VllmSampler:
@@ -148,10 +151,10 @@ class VllmSampler:
             memory = {"enable_chunked_prefill": False, "kv_cache_memory_bytes": int(self.params.kv_cache_gib * 2**30)}
             # Small sampling functions would each be compiled: 19 s on first use, and a C++ compiler needed.
             type(current_platform).simple_compile_backend = "eager"
-        in_workers = {} if self.is_in_process else {OWNER_VARIABLE: str(os.getpid())}
-        if is_cpu and in_workers:
-            in_workers |= CPU_WORKER_ENVIRONMENT
-        with _torch_threads_kept(), variables_set(in_workers), warnings.catch_warnings():
+        variables = {name: os.environ.get(name, unset) for name, unset in SET_BY_VLLM.items()}
+        if not self.is_in_process:
+            variables |= {OWNER_VARIABLE: str(os.getpid())} | (CPU_WORKER_ENVIRONMENT if is_cpu else {})
+        with _torch_threads_kept(), variables_set(variables), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             from vllm import LLM
 

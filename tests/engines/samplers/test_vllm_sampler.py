@@ -282,8 +282,9 @@ def test_responses_may_be_empty_or_none_at_all(pair):
 @pytest.mark.slow
 def test_worker_processes_get_weights_through_files(tmp_path, monkeypatch):
     policy = write_tiny_policy(tmp_path / "policy", seed=3)
+    variables = {name: os.environ.get(name) for name in ("RETRACE_SAMPLER_OWNER", "LOCAL_WORLD_SIZE", "LD_PRELOAD")}
     pair = Pair(policy, tensor_parallel=2)
-    assert "RETRACE_SAMPLER_OWNER" not in os.environ
+    assert {name: os.environ.get(name) for name in variables} == variables, "the verifier and others read them too"
     before = sample_numbered(pair.sampler, PROMPTS, 2, SETTINGS, seed=2)
     monkeypatch.setattr("stages.engines.samplers.vllm_sampler.SHARD_BYTES", 50_000)
     pair.train_and_sync()
