@@ -13,6 +13,7 @@ from pipelines.ablating.command import ablate
 from pipelines.commands.annotating import annotations
 from pipelines.commands.doctor import doctor
 from pipelines.commands.explaining import explain
+from pipelines.commands.exporting import export
 from pipelines.commands.extracting import extract
 from pipelines.commands.grading import agreement, grade
 from pipelines.commands.mirroring import mirror
@@ -130,6 +131,7 @@ app.command()(compare)
 app.command()(verify)
 app.command()(mirror)
 app.command()(explain)
+app.command()(export)
 app.command()(doctor)
 app.add_typer(annotations, name="annotations")
 

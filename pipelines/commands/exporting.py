@@ -1,0 +1,313 @@
+"""`retrace export`: a policy as a folder that transformers and vLLM load, with a model card written from its lineage.
+
+Training keeps float32, so policies inside the graph are twice as large as what people publish. The export casts them,
+cuts them into shards, and says in README.md what they were made of, how, and how well they score.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from stages.foundations.errors import UserError
+from stages.foundations.files import replace_folder
+from stages.foundations.machine import PROJECT
+
+if TYPE_CHECKING:  # they import MLflow and torch, which `retrace --help` does not wait for
+    from pipelines.records.chain import Chain
+    from stages.foundations.dvc_lock import Entry
+
+SHARD_BYTES = 5_000_000_000
+"""Size of a weights file above which the next one begins: what transformers and the hub take for convenient."""
+INDEX = "model.safetensors.index.json"
+NOT_COPIED = (".safetensors", INDEX, "README.md")
+
+METHODS: tuple[tuple[str, str, object, str], ...] = (
+    ("sft", "sft.steps", ..., "supervised fine-tuning, loss on the response alone"),
+    ("rl_round", "rl.advantage.kind", "group_normalized", "GRPO's group-normalised advantage (arXiv 2402.03300)"),
+    ("rl_round", "rl.advantage.divide_by_std", False, "without the division by the deviation, Dr. GRPO (2503.20783)"),
+    ("rl_round", "rl.advantage.kind", "leave_one_out", "RLOO's leave-one-out baseline (arXiv 2402.14740)"),
+    ("rl_round", "rl.advantage.kind", "length_weighted", "OPO's length-weighted baseline (arXiv 2505.23585)"),
+    ("rl_round", "rl.advantage.kind", "optimal_token_baseline", "the Optimal Token Baseline (arXiv 2602.07078)"),
+    ("rl_round", "rl.policy_loss.kind", "clipped_surrogate", "PPO's clipped surrogate (arXiv 1707.06347)"),
+    ("rl_round", "rl.policy_loss.kind", "gspo", "GSPO's sequence ratio (arXiv 2507.18071)"),
+    ("rl_round", "rl.policy_loss.kind", "cispo", "CISPO's clipped weights (arXiv 2506.13585)"),
+    ("rl_round", "rl.policy_loss.kind", "reinforce", "REINFORCE"),
+    ("rl_round", "rl.dynamic_sampling.kind", "dynamic", "DAPO's dynamic sampling (arXiv 2503.14476)"),
+    ("rl_round", "rl.overlong.kind", "soft_punishment", "DAPO's soft overlong punishment (arXiv 2503.14476)"),
+    ("rl_round", "rl.reward.kind", "cosine", "Demystifying Long CoT's cosine length reward (arXiv 2502.03373)"),
+    ("rl_round", "rl.rollout_correction.kind", "importance_weights", "truncated importance weights"),
+    ("rl_round", "rl.rollout_correction.kind", "trust_region_masking", "Trust Region Masking (arXiv 2512.23075)"),
+    ("rl_round", "rl.study.vocabulary_pruning.kind", "safe_set", "Dynamic Vocabulary Pruning (arXiv 2512.23087)"),
+    ("rl_round", "rl.loop.kind", "asynchronous", "Laminar's trajectory-level asynchrony (arXiv 2510.12633)"),
+)
+"""Stage, parameter, its value (... for any), and what the card says of it."""
+
+
+def export(
+    policy: Annotated[str, typer.Argument(help="a policy of this project (rl_3), or a policy folder")],
+    to: Annotated[Path, typer.Option(help="the folder to write; it must not be there yet, or be empty")],
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None,
+        typer.Option(help="of the weights; without it, that of the base policy"),
+    ] = None,
+    push: Annotated[
+        str, typer.Option(metavar="OWNER/NAME", help="upload it to this repository of the Hugging Face hub as well")
+    ] = "",
+    public: Annotated[bool, typer.Option("--public", help="make a new repository public; else it is private")] = False,
+) -> None:
+    """Write a policy for use elsewhere: transformers and vLLM load the folder.
+
+    Weights in the base's dtype, in shards, with tokenizer, chat template and generation settings. README.md is a model
+    card: data with licences, methods with papers, scores with intervals, and the commands that make it again.
+    """
+    try:
+        folder, chain = _find(policy)
+        token = _token(push)
+        if to.exists() and not (to.is_dir() and not any(to.iterdir())):
+            raise UserError(f"--to {to} is there and not empty: name a new folder, nothing is overwritten")
+        dtype = dtype or _base_dtype(folder)
+        with replace_folder(to) as place:
+            write_weights(folder, place, dtype)
+            for file in sorted(folder.iterdir()):
+                if file.is_file() and not file.name.endswith(NOT_COPIED):
+                    shutil.copyfile(file, place / file.name)
+            _note_dtype(place / "config.json", dtype)
+            (place / "README.md").write_text(model_card(policy, chain, dtype), encoding="utf-8")
+        size = sum(file.stat().st_size for file in to.iterdir())
+        typer.echo(f"{to}: {policy} in {dtype}, {size / 1e6:,.1f} MB. Read README.md before you publish it")
+        if push:
+            typer.echo(f"pushed: {_push(to, push, token, public)}")
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+def _find(policy: str) -> tuple[Path, Chain | None]:
+    """The policy's folder, and the chain behind it where this project made it."""
+    from pipelines.records.chain import POLICIES, find_chain
+
+    named = PROJECT / POLICIES / policy
+    is_named = "/" not in policy and (named / "config.json").is_file()
+    folder = named if is_named else Path(policy)
+    if not (folder / "config.json").is_file():
+        known = sorted(path.parent.name for path in (PROJECT / POLICIES).glob("*/config.json"))
+        raise UserError(
+            f"{policy!r} is neither a policy of this project ({', '.join(known) or 'none has been made'}) nor a folder "
+            "with a config.json: run `dvc repro` or `dvc pull`, or name a policy folder"
+        )
+    return folder, find_chain(policy, PROJECT) if is_named else None
+
+
+def _token(push: str) -> str:
+    """The hub's token; UserError where something is to be pushed and there is none."""
+    if not push:
+        return ""
+    from huggingface_hub import get_token
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(push)
+    except HFValidationError as error:
+        raise UserError(f"--push {push}: {error}") from error
+    if "/" not in push:
+        raise UserError(f"--push {push}: name the owner too, as in OWNER/{push}")
+    token = get_token()
+    if not token:
+        raise UserError("--push needs a token of the Hugging Face hub: set HF_TOKEN, or run `hf auth login`")
+    return token
+
+
+def _base_dtype(folder: Path) -> str:
+    """That of the base policy where it lies beside this one: a round trains it in float32 and saves it so."""
+    for place in (folder.parent / "base", folder):
+        with suppress(OSError, ValueError):
+            config = json.loads((place / "config.json").read_text(encoding="utf-8"))
+            # Older versions of transformers wrote torch_dtype.
+            named = config.get("dtype") or config.get("torch_dtype")
+            if named in ("float32", "bfloat16", "float16"):
+                return named
+    return "float32"
+
+
+def write_weights(folder: Path, to: Path, dtype: str) -> None:
+    """Writes the safetensors files of `folder` into `to`, floating-point weights in `dtype`, one shard in memory.
+
+    A single file below `SHARD_BYTES` is called model.safetensors; several have an index beside them, as transformers
+    writes it. UserError where the folder has no such files.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    target = getattr(torch, dtype)
+    shards: list[list[str]] = []
+    shard: dict[str, Any] = {}
+    size = total = 0
+
+    def write() -> None:
+        save_file(shard, to / f"part-{len(shards)}", metadata={"format": "pt"})
+        shards.append(list(shard))
+        shard.clear()
+
+    for name, weight in _weights(folder):
+        weight = weight.to(target) if weight.is_floating_point() else weight
+        bytes_of_it = weight.numel() * weight.element_size()
+        if shard and size + bytes_of_it > SHARD_BYTES:
+            write()
+            size = 0
+        shard[name] = weight.contiguous()
+        size, total = size + bytes_of_it, total + bytes_of_it
+    write()
+    # Their names say how many there are, which nobody knows before the last one.
+    names = [f"model-{number + 1:05}-of-{len(shards):05}.safetensors" for number in range(len(shards))]
+    names = ["model.safetensors"] if len(names) == 1 else names
+    for number, name in enumerate(names):
+        (to / f"part-{number}").rename(to / name).chmod(0o644)  # safetensors leaves it to its owner alone
+    if len(names) > 1:
+        places = {weight: name for name, weights in zip(names, shards, strict=True) for weight in weights}
+        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+        (to / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _weights(folder: Path) -> Iterator[tuple[str, Any]]:
+    from safetensors import SafetensorError, safe_open
+
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"{folder} has no safetensors: run `dvc pull`, or name a folder with weights")
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as weights:
+                for name in weights.offset_keys():
+                    yield name, weights.get_tensor(name)
+        except SafetensorError as error:
+            raise UserError(f"{file} is damaged ({error}): make it again, or `dvc checkout`") from error
+
+
+def _note_dtype(config: Path, dtype: str) -> None:
+    content = json.loads(config.read_text(encoding="utf-8"))
+    content.pop("torch_dtype", None)
+    config.write_text(json.dumps(content | {"dtype": dtype}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _push(folder: Path, repository: str, token: str, is_public: bool) -> str:
+    """The address of what was uploaded; UserError in one sentence where the hub refuses."""
+    from huggingface_hub import HfApi
+
+    api = HfApi(token=token)
+    try:
+        api.create_repo(repository, private=not is_public, exist_ok=True)
+        return str(api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Exported by Retrace"))
+    except Exception as error:  # the hub client raises many kinds; each means that the upload did not end
+        raise UserError(
+            f"{repository} was not pushed ({str(error).strip().splitlines()[0]}): {folder} is complete, check the "
+            f"token's rights and the network, then `hf upload {repository} {folder}`"
+        ) from error
+
+
+def model_card(policy: str, chain: Chain | None, dtype: str) -> str:
+    """The text of README.md, its head in YAML as the hub reads it; equal arguments give equal text."""
+    import yaml
+
+    entries = [step.entry for step in chain.steps] if chain else []
+    base = next((entry.params.get("base", {}) for entry in entries if entry.stage == "base"), {})
+    head: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": ["retrace"]}
+    if base.get("kind") == "hub":
+        head["base_model"] = base["repository"]
+    lines = ["---", yaml.safe_dump(head, sort_keys=False).strip(), "---", "", f"# {Path(policy).name}", ""]
+    if chain is None:
+        return "\n".join([*lines, "This folder was not made by a project at hand: nothing is known of its data.", ""])
+    lines += [f"A language model in {dtype}, trained with Retrace from {_origin(base)}.", ""]
+    lines += _section("Scores", ("benchmark", "metric", "score", "95% interval"), _scores(chain.scores))
+    lines += _section("Data", ("source", "role", "from", "licence"), _sources(entries))
+    lines += ["Their licences, and that of the base model, bind whoever passes this model on.", ""]
+    lines += ["## Methods", "", *(f"- {told}" for told in _methods(entries)), ""]
+    lines += ["## How to make it again", "", "```", *_commands(chain), "```", ""]
+    made = [(e.name, e.key[:12], e.code[:12]) for e in entries]
+    lines += _section("Stages", ("stage", "lock hash", "code fingerprint"), made)
+    return "\n".join(lines)
+
+
+def _section(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    from stages.pages.page import markdown_table
+
+    table = markdown_table(head, rows) if rows else ["Nothing is on record."]
+    return [f"## {title}", "", *table, ""]
+
+
+def _origin(base: Mapping[str, Any]) -> str:
+    match base.get("kind"):
+        case "hub":
+            return f"[{base['repository']}](https://huggingface.co/{base['repository']}) at {base['revision'][:12]}"
+        case "gguf_package":
+            return f"{base['member']} of the Python package {base['package']} {base['version']}"
+        case "folder":
+            return f"the folder {Path(base['path']).name}"
+        case "random":
+            return f"random weights ({base['layers']} layers of width {base['hidden_size']})"
+    return "a base that is not on record"
+
+
+def _scores(scores: Mapping[str, float]) -> list[tuple[str, str, str, str]]:
+    from stages.pages.page import metric_label
+
+    return [
+        (
+            *(part if number == 0 else metric_label(part) for number, part in enumerate(name.rsplit("/", 1))),
+            f"{100 * value:.1f}%",
+            f"{100 * scores[f'{name}_low']:.1f} to {100 * scores[f'{name}_high']:.1f}",
+        )
+        for name, value in scores.items()
+        if f"{name}_low" in scores and f"{name}_high" in scores
+    ]
+
+
+def _sources(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
+    """Every named source of the chain that states its licence, problems and web pages alike."""
+    rows = []
+    for entry in entries:
+        for section, values in entry.params.items():
+            found = values.get("sources", {}) if section == "collect_web" else {section: values}
+            for name, source in found.items() if isinstance(found, Mapping) else ():
+                if isinstance(source, Mapping) and source.get("licence"):
+                    origin = source.get("from", source)
+                    place = next((origin[k] for k in ("repository", "url", "path") if origin.get(k)), origin["kind"])
+                    rows.append((name.rpartition(".")[2], source.get("role", "web"), place, source["licence"]))
+    return [tuple(map(str, row)) for row in rows]
+
+
+def _methods(entries: Sequence[Entry]) -> list[str]:
+    """What METHODS says of the parameters of the chain's stages, each once, in that order."""
+    found = []
+    for stage, name, expected, told in METHODS:
+        values = [_value(entry.params, name) for entry in entries if entry.stage == stage]
+        if any(value == expected or (expected is ... and value is not None) for value in values):
+            found.append(told)
+    return found
+
+
+def _value(params: Mapping[str, Any], name: str) -> Any:
+    found: Any = params
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def _commands(chain: Chain) -> list[str]:
+    from stages.observe.git import ask_git
+
+    commit = chain.place.commit or ask_git(chain.place.root, "rev-parse", "HEAD")
+    is_changed = not chain.place.commit and bool(ask_git(chain.place.root, "status", "--porcelain"))
+    where = f"git checkout {commit}" if commit else "# the commit is not on record"
+    return [
+        where + ("    # and changes that were not committed" if is_changed else ""),
+        "make set-up && source .venv/bin/activate",
+        *(f"dvc repro {target}" for target in chain.targets),
+    ]

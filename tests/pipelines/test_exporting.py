@@ -1,0 +1,109 @@
+"""A policy leaves the project as plain transformers reads it, with a card of what it was made of."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+from pipelines.cli import app
+from stages.foundations.metrics import write_metrics
+from tests.fakes.graded_project import write_lock, write_project
+from tests.fakes.tiny_policy import write_tiny_policy
+
+IDS = torch.tensor([[5, 6, 7, 8, 9]])
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """Its base is in bfloat16, the policy rl_1 in float32 as a round saves it; scores with intervals, licences."""
+    root = write_project(tmp_path / "project")
+    policies = root / "data/policies"
+    for name in ("base", "rl_1"):
+        shutil.rmtree(policies / name)
+        write_tiny_policy(policies / name, seed=3, tie=name == "rl_1")
+    config = json.loads((policies / "base/config.json").read_text())
+    (policies / "base/config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    scores = {"sums/avg_at_4": 0.875, "sums/avg_at_4_low": 0.8, "sums/avg_at_4_high": 0.9251, "rows/kept": 3}
+    write_metrics(root / "data/metrics/grade/rl_1.json", scores)
+    params = yaml.safe_load((root / "params.yaml").read_text())
+    params["sources"]["train"] |= {"role": "train", "licence": "CC BY 4.0 | pipes"}
+    params["rl"] |= {"advantage": {"kind": "group_normalized", "divide_by_std": False}, "loop": {"kind": "synchronous"}}
+    (root / "params.yaml").write_text(yaml.safe_dump(params))
+    write_lock(root)
+    monkeypatch.setattr("pipelines.commands.exporting.PROJECT", root)
+    monkeypatch.chdir(root)
+    return root
+
+
+def export(*arguments, code=0):
+    done = CliRunner().invoke(app, ["export", *map(str, arguments)])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_transformers_reads_what_the_round_saved(project, monkeypatch):
+    """In shards, each weight once, and in one file; bits stay in float32, and are rounded in bfloat16."""
+    trained = AutoModelForCausalLM.from_pretrained(project / "data/policies/rl_1")
+    monkeypatch.setattr("pipelines.commands.exporting.SHARD_BYTES", 60_000)
+    export("rl_1", "--to", project / "shards", "--dtype", "float32")
+    assert len(list((project / "shards").glob("model-*-of-*.safetensors"))) > 2
+    assert not (project / "shards/model.safetensors").exists()
+    same = AutoModelForCausalLM.from_pretrained(project / "shards")
+    assert torch.equal(same(IDS).logits, trained(IDS).logits)
+    monkeypatch.undo()
+    monkeypatch.setattr("pipelines.commands.exporting.PROJECT", project)
+    assert "rl_1 in bfloat16" in export("rl_1", "--to", project / "one"), "the base's"
+    rounded = AutoModelForCausalLM.from_pretrained(project / "one")
+    assert rounded.dtype == torch.bfloat16 and (project / "one/model.safetensors").exists()
+    for name, weight in trained.named_parameters():
+        assert torch.equal(rounded.get_parameter(name), weight.to(torch.bfloat16))
+    text = "2+3"
+    there, here = (AutoTokenizer.from_pretrained(place) for place in (project / "one", project / "data/policies/rl_1"))
+    assert there(text).input_ids == here(text).input_ids
+
+
+def test_the_card_has_data_methods_scores_and_commands(project):
+    export("rl_1", "--to", project / "out")
+    _, head, card = (project / "out/README.md").read_text().split("---\n", 2)
+    assert yaml.safe_load(head)["library_name"] == "transformers"
+    for line in (
+        "| sums | avg@4 | 87.5% | 80.0 to 92.5 |",
+        "| train | train | https://example.org/train.jsonl | CC BY 4.0 \\| pipes |",
+        "- GRPO's group-normalised advantage (arXiv 2402.03300)",
+        "- without the division by the deviation, Dr. GRPO (2503.20783)",
+        "dvc repro grade@rl_1",
+    ):
+        assert line in card.splitlines()
+    assert "Laminar" not in card and "Optimal Token Baseline" not in card
+    assert "| rl_round@rl_1 |" in card and "grade@sft" not in card
+
+
+def test_a_folder_of_somebody_elses_says_that_nothing_is_known(project):
+    export(write_tiny_policy(project / "theirs"), "--to", project / "out")
+    assert "nothing is known of its data" in (project / "out/README.md").read_text()
+
+
+def test_mistakes_are_one_sentence_and_write_nothing(project, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setenv("HF_HOME", str(project / "no-token"))
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    (project / "full").mkdir()
+    (project / "full/notes").write_text("mine")
+    for arguments, told in (
+        (["rl_9", "--to", "out"], "'rl_9' is neither a policy of this project (base, rl_1, sft)"),
+        (["rl_1", "--to", "full"], "is there and not empty: name a new folder"),
+        (["sft", "--to", "out"], "has no safetensors"),
+        (["rl_1", "--to", "out", "--push", "mine"], "name the owner too"),
+        (["rl_1", "--to", "out", "--push", "me/.."], "--push me/..: "),
+        (["rl_1", "--to", "out", "--push", "me/mine"], "set HF_TOKEN, or run `hf auth login`"),
+    ):
+        assert told in export(*arguments, code=2)
+    assert not (project / "out").exists() and [*(project / "full").iterdir()] == [project / "full/notes"]
+    weights = project / "data/policies/rl_1/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:900])
+    assert "is damaged" in export("rl_1", "--to", "out", code=2)
+    assert not [path for path in project.iterdir() if "out" in path.name]
