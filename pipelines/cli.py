@@ -21,6 +21,7 @@ from pipelines.commands.verifying import verify
 from pipelines.comparing.command import compare
 from pipelines.planning.command import plan
 from pipelines.retraining.champion import rollback
+from pipelines.rollouts.command import rollouts
 from pipelines.simulating.command import simulate
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
@@ -131,6 +132,7 @@ app.command()(compare)
 app.command()(verify)
 app.command()(mirror)
 app.command()(explain)
+app.command()(rollouts)
 app.command()(export)
 app.command()(doctor)
 app.add_typer(annotations, name="annotations")

@@ -21,12 +21,17 @@ FOLDER = Path(__file__).parent
 
 
 def fill_page(
-    folder: Path, content: Mapping[str, Any], filters: Mapping[str, Callable], has_times: bool = False
+    folder: Path,
+    content: Mapping[str, Any],
+    filters: Mapping[str, Callable],
+    has_times: bool = False,
+    has_files: bool = False,
 ) -> str:
     """The page that `folder`/template.html makes of `content`; equal arguments give equal text.
 
     A page that `has_times` loads `timings.js` beside it, with the script that shows the run's times. It is known to the
-    content policy by its hash, so that no other inline script can run.
+    content policy by its hash, so that no other inline script can run. A page that `has_files` loads scripts that lie
+    beside it, and its template names them in the block `scripts`.
     """
     environment = Environment(
         loader=FileSystemLoader([folder, FOLDER]),
@@ -50,6 +55,7 @@ def fill_page(
         content,
         style=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
         script=Markup(script),
+        has_files=has_files,
         script_hash=f"sha256-{digest}",
     )
 

@@ -1,0 +1,1 @@
+"""`retrace rollouts`: a page to read what a round has sampled."""

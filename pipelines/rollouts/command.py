@@ -1,0 +1,191 @@
+"""`retrace rollouts`: the responses of a round as a page that filters, sorts and shows them beside their group.
+
+The page is a folder that needs no server: index.html, a script, and the rollouts themselves in pieces of PIECE rows,
+each a script too, which the page loads when it shows them. What it filters by, a few numbers a row, is loaded at once,
+so 100,000 rollouts open as fast as ten. All text is set as text, never as HTML: responses are hostile.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stages.foundations.errors import UserError
+from stages.foundations.files import replace_folder
+from stages.foundations.machine import PROJECT
+
+if TYPE_CHECKING:
+    import pyarrow
+
+FOLDER = Path(__file__).parent
+PIECE = 400
+"""Rows of a piece: a second of loading where responses have 10,000 tokens, and few files for a small round."""
+DIGITS = 3
+"""Of a log-probability on the page."""
+
+
+def rollouts(
+    name: Annotated[
+        str, typer.Argument(metavar="ROUND_OR_FILE", help="a round of this project (rl_3), or a rollouts table")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="the folder to write; without it reports/rollouts/NAME", show_default=False)
+    ] = None,
+) -> None:
+    """Make a page to read a round's rollouts.
+
+    Filter by verdict, reward, length, step and text; sort, and see each response beside the others of its group, with
+    its answer marked and its tokens shaded by their log-probability.
+    """
+    try:
+        table = PROJECT / f"data/rollouts/{name}.parquet"
+        is_named = "/" not in name and table.is_file()
+        table = table if is_named else Path(name)
+        if not table.is_file():
+            known = sorted(path.stem for path in (PROJECT / "data/rollouts").glob("*.parquet")) or ["none has run"]
+            raise UserError(
+                f"{name!r} is neither a round with rollouts here ({', '.join(known)}) nor a Parquet file: run "
+                f"`dvc repro rl_round@{name}` or `dvc pull`"
+            )
+        out = out or PROJECT / "reports/rollouts" / table.stem
+        if out.exists() and not (out / "index.html").is_file():
+            raise UserError(f"--out {out} is there and no such page: name a new folder, nothing is overwritten")
+        problems, vocabulary = _problems(PROJECT), _vocabulary(PROJECT, table.stem)
+        with replace_folder(out) as folder:
+            rows = write_page(table, problems, vocabulary, folder, table.stem)
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    typer.echo(f"{rows:,} rollouts: open {out / 'index.html'}")
+
+
+def _problems(root: Path) -> dict[str, tuple[str, str]]:
+    """Problem and gold answer by id, of all tables that a round may train on and that are here."""
+    import pyarrow.parquet
+
+    found: dict[str, tuple[str, str]] = {}
+    for name, key in (("problems/train", "problem_id"), ("web/solutions", "candidate_id")):
+        file = root / f"data/{name}.parquet"
+        if file.is_file():
+            columns = pyarrow.parquet.read_schema(file).names
+            key = key if key in columns else "problem_id"
+            if {key, "problem", "answer"} <= set(columns):
+                table = pyarrow.parquet.read_table(file, columns=[key, "problem", "answer"])
+                found |= {row[key]: (row["problem"], row["answer"]) for row in table.to_pylist()}
+    return found
+
+
+def _vocabulary(root: Path, policy: str) -> Any:
+    """The tokenizer of the policy that the round has made; None where it is not here: tokens are then not shaded."""
+    from tokenizers import Tokenizer
+
+    file = root / f"data/policies/{policy}/tokenizer.json"
+    return Tokenizer.from_file(str(file)) if file.is_file() else None
+
+
+@dataclass
+class _Index:
+    """What the page filters and sorts by: a list for each column, an entry for each row."""
+
+    problem: list[int] = field(default_factory=list)
+    step: list[int] = field(default_factory=list)
+    version: list[int] = field(default_factory=list)
+    verdict: list[int] = field(default_factory=list)
+    reward: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    group: list[int] = field(default_factory=list)
+    flags: list[int] = field(default_factory=list)
+    """1 for a truncated response, 2 for one that was trained on, and their sum."""
+
+
+def write_page(table: Path, problems: Mapping[str, tuple[str, str]], vocabulary: Any, folder: Path, title: str) -> int:
+    """Writes the page of a rollouts table into `folder`; returns how many rows it has.
+
+    `problems` has problem and gold answer by id, `vocabulary` a tokenizer of `tokenizers` or None. UserError where the
+    file is no such table. Equal arguments give equal bytes.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    from stages.foundations.tables import ROLLOUT
+    from stages.pages.page import fill_page
+
+    index, named, verdicts = _Index(), {}, {}
+    pieces: dict[int, str] = {}
+    group, last, rows = -1, None, 0
+    try:
+        file = pyarrow.parquet.ParquetFile(table)
+        missing = [name for name in ROLLOUT.names if name not in file.schema_arrow.names]
+        if missing:
+            raise UserError(f"{table} is no table of rollouts: it has no column {', '.join(missing)}")
+        for number, batch in enumerate(_batches(file)):
+            shown = []
+            for row in batch.to_pylist():
+                # A group is drawn together and lies together, also where a later step draws its problem again.
+                here = (row["step"], row["problem_id"])
+                group, last = (group if here == last and row["sample_index"] else group + 1), here
+                index.problem.append(named.setdefault(row["problem_id"], len(named)))
+                index.verdict.append(verdicts.setdefault(row["verdict"], len(verdicts)))
+                index.step.append(row["step"])
+                index.version.append(row["policy_version"])
+                index.reward.append(round(row["reward"], 4))
+                index.tokens.append(row["response_tokens"])
+                index.group.append(group)
+                index.flags.append(row["is_truncated"] + 2 * row["is_trained"])
+                if vocabulary is not None:
+                    for token in row["token_ids"]:
+                        if token not in pieces:
+                            pieces[token] = vocabulary.decode([token], skip_special_tokens=False)
+                shown.append(_shown(row, has_tokens=vocabulary is not None))
+            _write_script(folder / f"rows-{number}.js", f"retraceRows({number}, {json.dumps(shown)});")
+            rows += len(shown)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise UserError(f"{table} cannot be read as Parquet ({error}): make it again, or `dvc checkout`") from error
+    content = {
+        "piece": PIECE,
+        "problems": [[name, *problems.get(name, ("", ""))] for name in named],
+        "verdicts": list(verdicts),
+        "pieces": pieces,
+        **vars(index),
+    }
+    _write_script(folder / "index.js", f"window.RETRACE_ROLLOUTS = {json.dumps(content, separators=(',', ':'))};")
+    shutil.copyfile(FOLDER / "rollouts.js", folder / "rollouts.js")
+    html = fill_page(FOLDER, {"round": title, "rows": rows, "verdicts": list(verdicts)}, {}, has_files=True)
+    (folder / "index.html").write_text(html, encoding="utf-8")
+    return rows
+
+
+def _batches(file: pyarrow.parquet.ParquetFile) -> Iterator[pyarrow.Table]:
+    """Tables of PIECE rows, whatever the file's row groups are."""
+    import pyarrow
+
+    kept = None
+    for batch in file.iter_batches(batch_size=PIECE):
+        table = pyarrow.Table.from_batches([batch])
+        kept = table if kept is None else pyarrow.concat_tables([kept, table])
+        while kept.num_rows >= PIECE:
+            yield kept.slice(0, PIECE)
+            kept = kept.slice(PIECE)
+    if kept is not None and kept.num_rows:
+        yield kept
+
+
+def _shown(row: Mapping[str, Any], has_tokens: bool) -> list[Any]:
+    """Response, the answer found in it, and its tokens with their log-probabilities where they can be shown."""
+    from stages.algorithms.answers.extraction import extract_answer
+
+    found = extract_answer(row["response"]).text or ""
+    if not has_tokens:
+        return [row["response"], found]
+    return [row["response"], found, row["token_ids"], [round(one, DIGITS) for one in row["rollout_logprobs"]]]
+
+
+def _write_script(path: Path, text: str) -> None:
+    # `json.dumps` leaves ASCII alone, so no text in it can end a line or a script.
+    path.write_text(text + "\n", encoding="ascii")

@@ -1,0 +1,121 @@
+"""The page of a round's rollouts, opened in a browser from the disk as a user does."""
+
+import json
+import shutil
+
+import pytest
+from tokenizers import Tokenizer
+from typer.testing import CliRunner
+
+from pipelines.cli import app
+from stages.foundations.tables import ROLLOUT, write_table
+from tests.fakes.tiny_policy import byte_tokenizer
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> \u2028 \\boxed{7}"
+PROBLEMS = {"p/0": ("What is <b>3+4</b>?", "7"), "p/1": ("What is 1+1?", "2")}
+
+
+def rows():
+    """Three groups of two: p/0, then p/1 twice in a row in one step. Their lengths are 10, 11, ... tokens."""
+    for group, (problem, step) in enumerate((("p/0", 1), ("p/1", 2), ("p/1", 2))):
+        for sample in (0, 1):
+            number = 2 * group + sample
+            text = HOSTILE if number == 1 else f"It is \\boxed{{{number}}}."
+            yield {
+                "problem_id": problem,
+                "step": step,
+                "policy_version": step - 1,
+                "sample_index": sample,
+                "response": text,
+                "response_tokens": 10 + number,
+                "token_ids": list(text.encode())[:3],
+                "rollout_logprobs": [-0.5, -4.0, -9.0],
+                "reward": float(number == 1),
+                "verdict": "correct" if number in (1, 2, 3) else "wrong",
+                "is_truncated": number == 5,
+                "is_trained": group == 0,
+            }
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    write_table(list(rows()), tmp_path / "data/rollouts/rl_1.parquet", ROLLOUT)
+    byte_tokenizer().save_pretrained(tmp_path / "data/policies/rl_1")
+    monkeypatch.setattr("pipelines.rollouts.command.PROJECT", tmp_path)
+    monkeypatch.setattr("pipelines.rollouts.command.PIECE", 4)
+    monkeypatch.setattr("pipelines.rollouts.command._problems", lambda root: PROBLEMS)
+    return tmp_path
+
+
+def make(*arguments, code=0):
+    done = CliRunner().invoke(app, ["rollouts", *map(str, arguments)])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_the_index_has_groups_and_numbers_and_pieces_have_the_texts(project):
+    assert "6 rollouts: open" in make("rl_1")
+    folder = project / "reports/rollouts/rl_1"
+    index = json.loads((folder / "index.js").read_text().removeprefix("window.RETRACE_ROLLOUTS = ").rstrip(";\n"))
+    assert index["group"] == [0, 0, 1, 1, 2, 2], "a problem that a step draws twice has two groups"
+    assert index["problems"] == [[name, *PROBLEMS[name]] for name in PROBLEMS]
+    assert [index["verdicts"][verdict] for verdict in index["verdict"]][:2] == ["wrong", "correct"]
+    assert index["flags"] == [2, 2, 0, 0, 0, 1]
+    pieces = [(folder / f"rows-{number}.js").read_text() for number in (0, 1)]
+    assert pieces[1].startswith("retraceRows(1, ") and not (folder / "rows-2.js").exists()
+    (text, answer, tokens, logprobs) = json.loads(pieces[0].removeprefix("retraceRows(0, ").rstrip(");\n"))[1]
+    assert (text, answer, tokens, logprobs) == (HOSTILE, "7", [60, 47, 115], [-0.5, -4.0, -9.0])
+    vocabulary = Tokenizer.from_file(str(project / "data/policies/rl_1/tokenizer.json"))
+    assert index["pieces"]["60"] == vocabulary.decode([60])
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    make("rl_1")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before, "equal rollouts, equal bytes"
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt-get install chromium")
+def test_a_browser_filters_sorts_and_shows_text_as_text(project):
+    from playwright.sync_api import sync_playwright
+
+    make("rl_1")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page()
+        problems = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(f"file://{project}/reports/rollouts/rl_1/index.html")
+        page.wait_for_selector("article")
+        assert page.inner_text("#count") == "1 to 6 of 6 rollouts that match, of 6"
+        assert page.locator("article pre.problem").first.inner_text() == PROBLEMS["p/0"][0]
+        page.select_option("[name=verdict]", "wrong")
+        page.select_option("[name=order]", "long")
+        page.wait_for_function("document.getElementById('count').textContent.startsWith('1 to 3')")
+        assert page.locator("article .answer .quiet").all_inner_texts() == [
+            "15 tokens, truncated, left out",
+            "14 tokens, left out",
+            "10 tokens, trained on",
+        ]
+        page.get_by_text("Show its group: 1 of 2 right").click()
+        page.wait_for_selector("article .answer:not(.wrong)")
+        shown = page.locator("article .answer:not(.wrong) pre")
+        assert shown.text_content() == HOSTILE and shown.locator("mark").inner_text() == "7"
+        assert "owned" not in page.title() and not page.locator("article img").count() and not problems
+        page.check("#shade")
+        page.wait_for_selector(".token")
+        address = page.url
+        page.reload()
+        page.wait_for_selector(".token")
+        assert page.url == address and page.inner_text("#count").endswith("of 3 rollouts that match, of 6")
+        browser.close()
+
+
+def test_mistakes_are_one_sentence(project):
+    assert "neither a round with rollouts here (rl_1)" in make("rl_7", code=2)
+    (project / "mine").mkdir()
+    assert "name a new folder" in make("rl_1", "--out", project / "mine", code=2)
+    torn = project / "torn.parquet"
+    torn.write_bytes((project / "data/rollouts/rl_1.parquet").read_bytes()[:-9])
+    assert "cannot be read as Parquet" in make(torn, "--out", project / "page", code=2)
+    write_table([], project / "data/rollouts/rl_2.parquet", ROLLOUT)
+    assert "0 rollouts" in make("rl_2")
+    assert not (project / "page").exists()
