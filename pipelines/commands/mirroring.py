@@ -14,7 +14,7 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -30,13 +30,22 @@ if TYPE_CHECKING:
     from stages.observe.mlflow_store import MlflowStore
 
 
-def mirror(as_json: Annotated[bool, typer.Option("--json", help="print what was done as JSON")] = False) -> None:
+def mirror(
+    as_json: Annotated[bool, typer.Option("--json", help="print what was done as JSON")] = False,
+    to: Annotated[
+        Literal["mlflow", "tensorboard", "wandb"],
+        typer.Option(help="tensorboard writes state/tensorboard/, wandb sends; both hold the runs that ran here"),
+    ] = "mlflow",
+    project: Annotated[str, typer.Option(help="the project of W&B")] = "retrace",
+) -> None:
     """Rebuild every MLflow run that is missing, from kept logs, git, dvc.lock, metric files, curves and the ledger.
 
     Safe to run at any time: what is there is left alone, so deleting state/mlflow.db loses no number. Runs that a cache
-    hit did not execute get one too, with the tag `mirrored: true`.
+    hit did not execute get one too, with the tag `mirrored: true`. TensorBoard and W&B get their curves from here too.
     """
     try:
+        if to != "mlflow":
+            return _mirror_elsewhere(to, project)
         report = rebuild(PROJECT, state_folder())
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
@@ -44,6 +53,16 @@ def mirror(as_json: Annotated[bool, typer.Option("--json", help="print what was 
     typer.echo(json.dumps(asdict(report), indent=2) if as_json else report.told())
     for problem in report.problems:
         typer.echo(f"WARNING: {problem}", err=True)
+
+
+def _mirror_elsewhere(to: str, project: str) -> None:
+    from pipelines.commands.trackers import to_tensorboard, to_wandb
+
+    folder = state_folder() / "tensorboard"
+    made, problems = to_wandb(state_folder(), project) if to == "wandb" else to_tensorboard(state_folder(), folder)
+    for problem in problems:
+        typer.echo(f"WARNING: {problem}", err=True)
+    typer.echo(f"{made} runs were new to {to}" + ("" if to == "wandb" else f": tensorboard --logdir {folder}"))
 
 
 @dataclass
