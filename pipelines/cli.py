@@ -17,6 +17,7 @@ from pipelines.commands.exporting import export
 from pipelines.commands.extracting import extract
 from pipelines.commands.grading import agreement, grade
 from pipelines.commands.mirroring import mirror
+from pipelines.commands.rewarding import reward
 from pipelines.commands.verifying import verify
 from pipelines.comparing.command import compare
 from pipelines.planning.command import plan
@@ -123,6 +124,7 @@ def graph(
 
 app.command()(ablate)
 app.command()(grade)
+app.command()(reward)
 app.command()(agreement)
 app.command()(extract)
 app.command()(rollback)

@@ -56,7 +56,7 @@ def rollouts(
         out = out or PROJECT / "reports/rollouts" / table.stem
         if out.exists() and not (out / "index.html").is_file():
             raise UserError(f"--out {out} is there and no such page: name a new folder, nothing is overwritten")
-        problems, vocabulary = _problems(PROJECT), _vocabulary(PROJECT, table.stem)
+        problems, vocabulary = problems_by_id(PROJECT), _vocabulary(PROJECT, table.stem)
         with replace_folder(out) as folder:
             rows = write_page(table, problems, vocabulary, folder, table.stem)
     except UserError as error:
@@ -65,7 +65,7 @@ def rollouts(
     typer.echo(f"{rows:,} rollouts: open {out / 'index.html'}")
 
 
-def _problems(root: Path) -> dict[str, tuple[str, str]]:
+def problems_by_id(root: Path) -> dict[str, tuple[str, str]]:
     """Problem and gold answer by id, of all tables that a round may train on and that are here."""
     import pyarrow.parquet
 

@@ -44,7 +44,7 @@ def project(tmp_path, monkeypatch):
     byte_tokenizer().save_pretrained(tmp_path / "data/policies/rl_1")
     monkeypatch.setattr("pipelines.rollouts.command.PROJECT", tmp_path)
     monkeypatch.setattr("pipelines.rollouts.command.PIECE", 4)
-    monkeypatch.setattr("pipelines.rollouts.command._problems", lambda root: PROBLEMS)
+    monkeypatch.setattr("pipelines.rollouts.command.problems_by_id", lambda root: PROBLEMS)
     return tmp_path
 
 

@@ -1,0 +1,154 @@
+"""`retrace reward`: tries a reward of one's own on responses that are there, before a round trains on it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stages.foundations.errors import UserError
+from stages.foundations.machine import PROJECT
+
+if TYPE_CHECKING:
+    from stages.engines.own_functions import OwnValue
+
+COLUMNS = ("problem_id", "problem", "answer", "response", "response_tokens", "is_truncated", "verdict")
+"""What a function may take of a row, in a round too."""
+SHOWN = 3
+"""Responses shown at either end."""
+TEXT_SHOWN = 300
+"""Characters of the end of a response, where its answer is."""
+FAULTS_SHOWN = 5
+
+
+def reward(
+    file: Annotated[Path, typer.Argument(help="the Python file; a round reads it from own/")],
+    responses: Annotated[
+        Path, typer.Argument(help="a table of rollouts or responses (Parquet), or JSON lines with such columns")
+    ],
+    name: Annotated[str, typer.Option(help="the function in the file")] = "score",
+    arguments: Annotated[str, typer.Option(help="what else it is given, as JSON: '{\"limit\": 200}'")] = "{}",
+    rows: Annotated[int, typer.Option(min=0, help="how many, evenly over the table; 0 for all")] = 2000,
+    seconds: Annotated[float, typer.Option(min=0.01, help="processor time for a call")] = 5.0,
+    jobs: Annotated[int, typer.Option(min=1, help="worker processes")] = 2,
+    trusted: Annotated[
+        bool, typer.Option("--trusted", help="let it use network, files and processes (is_confined: false)")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="write all values here, a JSON line each")] = None,
+) -> None:
+    """Score stored responses with your own function, and show what it pays for.
+
+    It runs as in a round: in workers with limits and without network, unless it is trusted. Exit code 1 where it fails
+    on a row, 2 for a mistake of the caller.
+    """
+    from stages.engines.own_functions import OwnFunction, OwnFunctionParams
+    from stages.observe.progress import progress
+
+    try:
+        given = _arguments(arguments)
+        table = _evenly(read_responses(responses), rows)
+        params = OwnFunctionParams(
+            file="own.py", name=name, arguments=given, timeout_seconds=seconds, workers=jobs, is_confined=not trusted
+        )
+        values: list[OwnValue] = []
+        with OwnFunction(params, file) as own:
+            for start in progress(range(0, len(table), 500), label=file.name, unit="pieces"):
+                values += own.ask(table[start : start + 500])
+        if out is not None:
+            pairs = zip(table, values, strict=True)
+            lines = [json.dumps({"problem_id": row["problem_id"], **_as_json(value)}) for row, value in pairs]
+            out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    typer.echo("\n".join(describe(table, values)))
+    if any(value.fault for value in values):
+        raise typer.Exit(1)
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"--arguments {text!r} is no JSON ({error})") from error
+    if not isinstance(given, dict):
+        raise UserError(f"--arguments {text!r}: give an object, as in '{{\"limit\": 200}}'")
+    return given
+
+
+def read_responses(path: Path) -> list[dict[str, Any]]:
+    """Rows with COLUMNS; UserError for a file without responses. Rollouts get their problems from data/problems."""
+    import pandas
+    import pyarrow
+
+    try:
+        if path.suffix == ".parquet":
+            table = pandas.read_parquet(path)
+        else:
+            table = pandas.read_json(path, lines=True, dtype=False)
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        raise UserError(f"{path} cannot be read ({error}): give Parquet or JSON lines") from error
+    if "response" not in table or table.empty:
+        raise UserError(f"{path} has no rows with a column `response`: its columns are {', '.join(map(str, table))}")
+    if "problem" not in table and "problem_id" in table:
+        from pipelines.rollouts.command import problems_by_id
+
+        known = problems_by_id(PROJECT)
+        table["problem"] = [known.get(one, ("", ""))[0] for one in table["problem_id"]]
+        table["answer"] = [known.get(one, ("", ""))[1] for one in table["problem_id"]]
+    kept = table[[column for column in COLUMNS if column in table]]
+    rows = json.loads(kept.to_json(orient="records"))
+    for number, row in enumerate(rows):
+        row.setdefault("problem_id", f"row {number}")
+    return rows
+
+
+def _evenly(rows: list[dict[str, Any]], wanted: int) -> list[dict[str, Any]]:
+    """`wanted` rows, as far from each other as they can be: a table is in the order of training."""
+    if not wanted or wanted >= len(rows):
+        return rows
+    return [rows[number * len(rows) // wanted] for number in range(wanted)]
+
+
+def _as_json(value: OwnValue) -> dict[str, Any]:
+    return {"fault": value.fault} if value.fault else {"reward": value.value, "parts": value.parts}
+
+
+def describe(rows: Sequence[Mapping[str, Any]], values: Sequence[OwnValue]) -> list[str]:
+    """The lines that the command prints: distribution, by verdict, parts, faults, and both ends with their texts."""
+    from pipelines.text_tables import aligned
+
+    sound = [(row, value) for row, value in zip(rows, values, strict=True) if not value.fault]
+    faults = Counter(value.fault for value in values if value.fault)
+    lines = [f"{len(rows):,} responses, {len(sound):,} scored, {len(rows) - len(sound):,} failed"]
+    groups: dict[str, list[float]] = defaultdict(list)
+    for row, value in sound:
+        groups["reward"].append(value.value)
+        if "verdict" in row:
+            groups[f"of {row['verdict']} ones"].append(value.value)
+        for part, number in (value.parts or {}).items():
+            groups[f"part {part}"].append(number)
+    head = ("", "rows", "mean", "deviation", "least", "most")
+    lines += ["", *aligned([head, *(_row(name, groups[name]) for name in groups)])] if groups else []
+    for fault, count in faults.most_common(FAULTS_SHOWN):
+        lines.append(f"failed {count:,} times: {fault}")
+    ordered = sorted(sound, key=lambda one: one[1].value)
+    ends = (("least", ordered[:SHOWN]), ("most", ordered[: -SHOWN - 1 : -1]))
+    for title, some in ends if len(ordered) > 2 * SHOWN else ():
+        for row, value in some:
+            # What a model has written may hold characters that steer a terminal.
+            text = "".join(one if one.isprintable() else " " for one in " ".join(row["response"].split()))
+            lines += ["", f"{title}: {value.value:g}  {row['problem_id']}  {row.get('verdict', '')}"]
+            lines.append(f"  {text[-TEXT_SHOWN:]}")
+    return lines
+
+
+def _row(name: str, numbers: Sequence[float]) -> tuple[str, ...]:
+    mean = sum(numbers) / len(numbers)
+    deviation = math.sqrt(sum((number - mean) ** 2 for number in numbers) / len(numbers))
+    return name, f"{len(numbers):,}", *(f"{value:.4g}" for value in (mean, deviation, min(numbers), max(numbers)))

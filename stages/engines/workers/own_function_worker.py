@@ -1,0 +1,118 @@
+"""The worker's side of a function that a user brings: it loads the source, calls it, and checks what comes back.
+
+The source arrives as text, so the sandbox need not open the user's folder to it. A mistake in the file itself is a
+UserError, which stops whoever asked. What one row makes the function do is a fault of that row.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from stages.foundations.errors import UserError
+
+ROWS = "rows"
+"""A function whose first parameter has this name takes all rows at once, as a list of mappings."""
+_LONGEST_FAULT = 200
+_loaded: dict[tuple[str, str], Callable[..., Any]] = {}
+
+
+def call_own(
+    file: str, name: str, source: str, arguments: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """For each row {"value": number or {part: number}}, or {"fault": sentence}.
+
+    UserError where the file has a mistake: no such name, no function, parameters that no row has.
+    """
+    function = _loaded.get((source, name)) or _load(file, name, source)
+    wanted = _wanted(function, file, name, arguments, rows[0])
+    if wanted == [ROWS]:
+        try:
+            values = function([dict(row) for row in rows], **arguments)
+        except MemoryError:
+            raise
+        except Exception as error:
+            return [{"fault": _told(error)}] * len(rows)
+        if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != len(rows):
+            told = f"{len(values)} values" if isinstance(values, Sequence) else _article(values)
+            return [{"fault": f"it returned {told} for {len(rows)} rows"}] * len(rows)
+        return [_checked(value) for value in values]
+    return [_of_row(function, {key: row[key] for key in wanted}, arguments) for row in rows]
+
+
+def _load(file: str, name: str, source: str) -> Callable[..., Any]:
+    namespace: dict[str, Any] = {"__name__": "own", "__file__": file}
+    try:
+        # As an import would: this is the user's own program, and the process around it is confined.
+        exec(compile(source, file, "exec"), namespace)
+    except MemoryError:
+        raise
+    except BaseException as error:
+        raise UserError(f"{file} cannot be loaded: {_told(error)}") from None
+    function = namespace.get(name)
+    if function is None:
+        known = [one for one, value in namespace.items() if inspect.isfunction(value)]
+        raise UserError(f"{file} has no {name}: its functions are {', '.join(known) or 'none'}")
+    if not callable(function):
+        raise UserError(f"{name} in {file} is {_article(function)}: it has to be a function")
+    _loaded[source, name] = function
+    return function
+
+
+def _wanted(
+    function: Callable[..., Any], file: str, name: str, arguments: Mapping[str, Any], row: Mapping[str, Any]
+) -> list[str]:
+    """The columns that the function takes, in the order of its parameters; [ROWS] for one that takes them together."""
+    parameters = inspect.signature(function).parameters.values()
+    named = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY)]
+    known = {one.name for one in named}
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    if unknown := [argument for argument in arguments if argument not in known and not takes_any]:
+        raise UserError(f"{name} in {file} takes no {', '.join(unknown)}: correct `arguments`, or its parameters")
+    if named and named[0].name == ROWS:
+        return [ROWS]
+    missing = [
+        one.name for one in named if one.default is one.empty and one.name not in row and one.name not in arguments
+    ]
+    if missing:
+        raise UserError(
+            f"{name} in {file} wants {', '.join(missing)}, which no row has: a row has {', '.join(row)}. Give others "
+            "under `arguments`"
+        )
+    return [one for one in row if one not in arguments and (one in known or takes_any)]
+
+
+def _of_row(function: Callable[..., Any], row: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return _checked(function(**row, **arguments))
+    except MemoryError:
+        raise
+    except Exception as error:
+        return {"fault": _told(error)}
+
+
+def _checked(value: Any) -> dict[str, Any]:
+    """A finite number, or a mapping of names to such; whatever else came is a fault."""
+    parts = value if isinstance(value, Mapping) else {"": value}
+    for name, part in parts.items():
+        try:
+            is_number = not isinstance(part, str | bytes) and math.isfinite(float(part))
+        except (TypeError, ValueError):
+            is_number = False
+        if not is_number or not isinstance(name, str):
+            where = f" as {name!r}" if name else ""
+            shown = repr(part) if isinstance(part, float | int) else _article(part)
+            return {"fault": f"it returned {shown}{where}, which is no finite number"}
+    if not parts:
+        return {"fault": "it returned no part at all"}
+    return {"value": {name: float(part) for name, part in parts.items()} if value is parts else float(value)}
+
+
+def _article(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:_LONGEST_FAULT].replace("\n", " ")

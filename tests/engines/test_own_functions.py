@@ -1,0 +1,163 @@
+"""A function that a user brings: every way to write it, and every way in which it fails."""
+
+import json
+from statistics import pstdev
+
+import pytest
+from typer.testing import CliRunner
+
+from pipelines.cli import app
+from stages.engines.own_functions import OwnFunction, OwnFunctionParams, OwnValue, own_file
+from stages.foundations.errors import UserError
+
+ROWS = [
+    {"problem": "1+1", "answer": "2", "response": "It is 2.", "verdict": "correct", "response_tokens": 4},
+    {"problem": "1+2", "answer": "3", "response": "No idea", "verdict": "unparsed", "response_tokens": 2},
+]
+
+
+def ask(tmp_path, source, rows=ROWS, **params):
+    file = tmp_path / "mine.py"
+    file.write_text(source)
+    params = {"file": "mine.py", "name": "score", "timeout_seconds": 0.5, "memory_mib": 256} | params
+    with OwnFunction(OwnFunctionParams(**params), file) as own:
+        return own.ask(rows)
+
+
+def faults(tmp_path, source, **params):
+    return [value.fault for value in ask(tmp_path, source, **params)]
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "values"),
+    [
+        ("def score(response): return len(response)", {}, [8, 7]),
+        ("def score(response, answer): return answer in response", {}, [1, 0]),
+        ("def score(response_tokens, *, limit, verdict): return response_tokens / limit", {"limit": 8}, [0.5, 0.25]),
+        ("def score(response, scale=3, **others): return scale * len(others)", {}, [12, 12]),
+        ("def score(rows): return [len(row['response']) for row in rows]", {}, [8, 7]),
+        ("def score(rows, plus): return [plus + number for number in range(len(rows))]", {"plus": 5}, [5, 6]),
+        ("import math\nfrom decimal import Decimal\nscore = lambda problem: Decimal(math.isqrt(9))", {}, [3, 3]),
+    ],
+)
+def test_it_takes_what_it_names(tmp_path, source, arguments, values):
+    assert ask(tmp_path, source, arguments=arguments) == [OwnValue(value) for value in values]
+
+
+def test_named_parts_are_kept_and_added(tmp_path):
+    values = ask(tmp_path, "def score(response_tokens): return {'right': True, 'length': -response_tokens / 4}")
+    assert values == [OwnValue(0.0, {"right": 1, "length": -1}), OwnValue(0.5, {"right": 1, "length": -0.5})]
+
+
+def test_many_rows_of_a_function_that_takes_them_together(tmp_path):
+    source = "def score(rows): return [len(rows)] * len(rows)"
+    values = ask(tmp_path, source, [{"response": "a"}] * 600)
+    assert [value.value for value in values] == [256] * 512 + [88] * 88, "calls of at most 256"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("return None", "it returned None, which is no finite number"),
+        ("return float('nan')", "it returned nan, which is no finite number"),
+        ("return '1'", "it returned a str, which is no finite number"),
+        ("return {'a': 1, 'b': None}", "it returned None as 'b', which is no finite number"),
+        ("return {}", "it returned no part at all"),
+        ("return 1 / 0", "ZeroDivisionError: division by zero"),
+        ("while True: pass", "it took more than 0.5 seconds"),
+        ("return len(bytearray(1 << 30))", "it took more than 256 MiB"),
+        ("import os; os._exit(3)", "its process ended (exit code 3)"),
+        ("import os; return os.fork()", "PermissionError: [Errno 1] Operation not permitted"),
+        ("import socket; return socket.socket()", "PermissionError: [Errno 1] Operation not permitted"),
+        ("open('/tmp/written-by-a-reward', 'w')", "PermissionError: [Errno 1] Operation not permitted"),
+        ("return open('/etc/passwd').read()", "PermissionError: [Errno 13] Permission denied"),
+    ],
+)
+def test_what_goes_wrong_in_one_row_is_its_own_fault(tmp_path, body, told):
+    source = f"def score(response):\n    if response.startswith('It'):\n        {body}\n    return 2"
+    first, second = ask(tmp_path, source)
+    assert first.fault.startswith(told) and second == OwnValue(2)
+
+
+def test_a_function_that_prints_megabytes_is_heard_to_its_end(tmp_path):
+    assert ask(tmp_path, "def score(response):\n    print('x' * 4_000_000)\n    return 1") == [OwnValue(1)] * 2
+
+
+def test_a_wrong_number_of_values_is_the_fault_of_all(tmp_path):
+    assert faults(tmp_path, "def score(rows): return [1]") == ["it returned 1 values for 2 rows"] * 2
+    assert faults(tmp_path, "def score(rows): return 1") == ["it returned a int for 2 rows"] * 2
+    assert faults(tmp_path, "def score(rows): return [1, None]")[1].startswith("it returned None")
+
+
+@pytest.mark.parametrize(
+    ("source", "params", "told"),
+    [
+        ("def score(response: return 1", {}, "mine.py cannot be loaded: SyntaxError"),
+        ("import no_such_package", {}, "mine.py cannot be loaded: ModuleNotFoundError: No module named"),
+        ("raise SystemExit(3)", {}, "mine.py cannot be loaded: SystemExit: 3"),
+        ("def points(response): return 1", {}, "mine.py has no score: its functions are points"),
+        ("score = 3", {}, "score in mine.py is a int: it has to be a function"),
+        ("def score(respones): return 1", {}, "wants respones, which no row has: a row has problem, answer, response"),
+        ("def score(response): return 1", {"arguments": {"limit": 3}}, "takes no limit: correct `arguments`"),
+    ],
+)
+def test_a_mistake_in_the_file_stops_at_once(tmp_path, source, params, told):
+    with pytest.raises(UserError, match=told):
+        ask(tmp_path, source, **params)
+
+
+def test_a_trusted_function_may_write(tmp_path):
+    source = f"def score(response): return open({str(tmp_path / 'seen')!r}, 'w').write(response)"
+    assert [value.value for value in ask(tmp_path, source, is_confined=False)] == [8, 7]
+    assert (tmp_path / "seen").read_text() == "No idea"
+
+
+def test_a_file_outside_of_the_folder_or_not_there_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("stages.engines.own_functions.PROJECT", tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/mine.py").touch()
+    (tmp_path / "secret.py").touch()
+    (tmp_path / "own/link.py").symlink_to(tmp_path / "secret.py")
+    assert own_file("mine.py") == tmp_path / "own/mine.py"
+    for name, told in (
+        ("../secret.py", "leads out of own/"),
+        ("link.py", "leads out"),
+        ("no.py", "there are .*mine.py"),
+    ):
+        with pytest.raises(UserError, match=told):
+            own_file(name)
+
+
+def test_retrace_reward_shows_what_a_file_pays_for(tmp_path):
+    verdicts = ["wrong", "correct"] * 10
+    rows = [
+        {"problem_id": f"p/{number}", "response": f"x\x1b[31m{'a' * number}", "verdict": verdict}
+        for number, verdict in enumerate(verdicts)
+    ]
+    table = tmp_path / "rows.jsonl"
+    table.write_text("\n".join(map(json.dumps, rows)))
+    file = tmp_path / "mine.py"
+    body = "{'length': len(response) - 6, 'right': by * (verdict == 'correct')}"
+    file.write_text(f"def score(response, verdict, by): return {body}")
+    out = tmp_path / "values.jsonl"
+    done = CliRunner().invoke(app, ["reward", str(file), str(table), "--arguments", '{"by": 100}', "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    words = [line.split() for line in done.output.splitlines()]
+    values = [number + 100 * (number % 2) for number in range(20)]
+    assert ["reward", "20", "59.5", f"{pstdev(values):.4g}", "0", "119"] in words
+    assert ["part", "right", "20", "50", "50", "0", "100"] in words
+    assert "\x1b" not in done.output and "most: 119  p/19  correct" in done.output
+    written = json.loads(out.read_text().splitlines()[3])
+    assert written == {"problem_id": "p/3", "reward": 103, "parts": {"length": 3, "right": 100}}
+    file.write_text("def score(response): return 1 / (len(response) - 7)")
+    done = CliRunner().invoke(app, ["reward", str(file), str(table), "--rows", "10"])
+    assert done.exit_code == 0, "every second row, and the one that fails is not among them"
+    done = CliRunner().invoke(app, ["reward", str(file), str(table)])
+    assert done.exit_code == 1 and "failed 1 times: ZeroDivisionError" in done.output
+    for arguments, told in (
+        ([str(file), str(file)], "cannot be read"),
+        ([str(tmp_path / "no.py"), str(table)], "no.py cannot be read"),
+        ([str(file), str(table), "--arguments", "{"], "is no JSON"),
+    ):
+        done = CliRunner().invoke(app, ["reward", *arguments])
+        assert done.exit_code == 2 and told in done.output
