@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from pipelines.ablating.command import ablate
 from pipelines.commands.annotating import annotations
+from pipelines.commands.data import data
 from pipelines.commands.doctor import doctor
 from pipelines.commands.explaining import explain
 from pipelines.commands.exporting import export
@@ -28,7 +29,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.observe.command import storage_failure
 
-WITHOUT_PROJECT = tuple(command.__name__ for command in (grade, agreement, extract))
+WITHOUT_PROJECT = tuple(command.__name__ for command in (grade, agreement, extract, data))
 """Commands that work on the files they are given, and so on any checkout."""
 
 
@@ -123,6 +124,7 @@ def graph(
 
 
 app.command()(ablate)
+app.command()(data)
 app.command()(grade)
 app.command()(reward)
 app.command()(agreement)

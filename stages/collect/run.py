@@ -73,7 +73,7 @@ def collect_source(name: str, source: SourceParams) -> tuple[list[Problem], Funn
     funnel, problems = Funnel("collect", len(rows)), []
     for number, row in enumerate(rows):
         row_id = f"{name}/{number}"
-        problem = _read_row(row, row_id, fields, only, funnel)
+        problem = problem_of_row(row, row_id, fields, only, funnel)
         if problem:
             problems.append({**problem, "source": name, "licence": source.licence})
     _require_usable(name, fields, problems, funnel)
@@ -93,7 +93,10 @@ def _upstream(name: str, source: SourceParams) -> tuple[list[Row], FieldMap, Map
             return read_rows(path, origin.format, origin.max_rows), origin.fields, origin.only
 
 
-def _read_row(row: Row, row_id: str, fields: FieldMap, only: Mapping[str, list[Any]], funnel: Funnel) -> Problem | None:
+def problem_of_row(
+    row: Row, row_id: str, fields: FieldMap, only: Mapping[str, list[Any]], funnel: Funnel
+) -> Problem | None:
+    """Id, problem, answer and solution of a row; None where it is dropped, which `funnel` then counts."""
     if isinstance(row, BrokenRow):
         funnel.drop({"text": row.text}, "malformed_row", row.reason, row_id)
         return None

@@ -1,0 +1,155 @@
+"""`retrace data`: what is in a file of problems, what a field map makes of it, and the recipe's lines for it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+from pydantic import ValidationError
+
+from stages.foundations.errors import UserError
+
+if TYPE_CHECKING:
+    from stages.collect.stage import FieldMap
+
+USUAL = {
+    "problem": ("problem", "question", "prompt", "instruction", "query", "input"),
+    "answer": ("answer", "final_answer", "gold", "target", "expected_answer", "label", "output"),
+    "solution": ("solution", "rationale", "explanation", "worked_solution", "generated_solution", "response"),
+}
+"""Names that data sets use for our fields, the most telling first."""
+FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
+TEXT_SHOWN = 160
+REASONS_SHOWN = 8
+
+
+def data(
+    file: Annotated[Path, typer.Argument(help="CSV, JSON lines, JSON or Parquet; .gz is recognised")],
+    problem: Annotated[str, typer.Option(help="field with the problem: a name, or a map as in sources, in YAML")] = "",
+    answer: Annotated[str, typer.Option(help="field with the short final answer, likewise")] = "",
+    solution: Annotated[str, typer.Option(help="field with the worked solution; `null` for none")] = "",
+    rows: Annotated[int, typer.Option(min=1, help="rows to read from the beginning")] = 1000,
+    show: Annotated[int, typer.Option(min=0, help="problems shown in full")] = 3,
+) -> None:
+    """Show what Retrace makes of your data before anything runs.
+
+    Columns with an example each, the problems that the fields give, how many rows are dropped and why, and the lines of
+    `sources` to put into a recipe. Fields that are not named are guessed by their usual names.
+    """
+    from stages.collect.run import BrokenRow, problem_of_row, read_rows
+    from stages.foundations.files import sha256_of
+    from stages.foundations.tables import Funnel
+
+    try:
+        if not file.is_file():
+            raise UserError(f"{file} is no file: name one of CSV, JSON lines, JSON or Parquet")
+        kind = _format(file)
+        table = read_rows(file, kind, rows)
+        sound = [row for row in table if not isinstance(row, BrokenRow)]
+        if not sound:
+            raise UserError(f"{file} has no sound row in its first {len(table)}: {_first_fault(table)}")
+        typer.echo("\n".join(describe_columns(sound)))
+        fields = field_map(sound, {"problem": problem, "answer": answer, "solution": solution})
+        funnel, found = Funnel("collect", len(table)), []
+        for number, row in enumerate(table):
+            if made := problem_of_row(row, f"{file.stem}/{number}", fields, {}, funnel):
+                found.append(made)
+        typer.echo("\n".join(["", *describe_problems(found, funnel, len(table), show)]))
+        typer.echo("\n".join(["", *recipe_lines(file, kind, fields, sha256_of(file))]))
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    if not found:
+        raise typer.Exit(1)
+
+
+def _format(file: Path) -> Any:
+    suffix = next((end for end in reversed(file.suffixes) if end in FORMATS), None)
+    if suffix is None:
+        raise UserError(f"{file}: its name should end in {', '.join(FORMATS)} (and .gz), so that the format is known")
+    return FORMATS[suffix]
+
+
+def _first_fault(table: Sequence[Any]) -> str:
+    return table[0].reason if table else "it is empty"
+
+
+def describe_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each field with the kind of its values, how many rows have it, and the first value."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [f"{len(rows):,} rows read, {len(names)} fields:"]
+    for name in names:
+        values = [row[name] for row in rows if row.get(name) not in (None, "", [])]
+        kinds = "/".join(sorted({type(value).__name__ for value in values})) or "empty"
+        example = _on_one_line(values[0]) if values else ""
+        lines.append(f"  {name} ({kinds}, {len(values):,} filled): {example}")
+    return lines
+
+
+def field_map(rows: Sequence[Mapping[str, Any]], named: Mapping[str, str]) -> FieldMap:
+    """The map out of what the caller names, and usual names for the rest. UserError says what is missing."""
+    from stages.collect.stage import FieldMap
+
+    known = {str(name).lower(): name for row in rows[:50] for name in row}
+    values: dict[str, Any] = {}
+    for target, usual in USUAL.items():
+        guess = next((known[name] for name in usual if name in known and known[name] not in values.values()), None)
+        values[target] = yaml.safe_load(named[target]) if named[target] else guess
+    if values["answer"] is None and values["solution"] is not None:
+        values["answer"] = {"kind": "boxed", "field": values["solution"]}  # where MATH and its kin keep it
+    for target in ("problem", "answer"):
+        if values[target] is None:
+            raise UserError(
+                f"no field is called {', '.join(USUAL[target])}: name the {target}'s with --{target}; there are "
+                f"{', '.join(map(str, known.values()))}"
+            )
+    try:
+        return FieldMap.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"--{where.partition('.')[0]}: {first['msg']} (at {where})") from error
+
+
+def describe_problems(found: Sequence[Mapping[str, Any]], funnel: Any, count: int, show: int) -> list[str]:
+    """How many rows become problems, why others do not, and the first few."""
+    dropped = funnel.dropped_frame()
+    lines = [f"{len(found):,} of {count:,} rows are problems; {sum(1 for one in found if one['solution']):,} solved"]
+    for reason, number in Counter(dropped["reason"]).most_common(REASONS_SHOWN):
+        example = dropped[dropped["reason"] == reason].iloc[0]
+        lines.append(f"  dropped {number:,}: {reason} ({example['row_id']}: {_on_one_line(example['detail'])})")
+    for one in found[:show]:
+        lines.append(f"  {one['problem_id']}")
+        lines += [f"    {name}: {_on_one_line(one[name])}" for name in ("problem", "answer", "solution") if one[name]]
+    return lines
+
+
+def recipe_lines(file: Path, kind: str, fields: FieldMap, digest: str) -> list[str]:
+    """Section `sources` with this file, as a recipe has it."""
+    name = "".join(one if one.isalnum() else "_" for one in file.name.partition(".")[0].lower()).strip("_") or "mine"
+    source = {
+        "role": "train",
+        "licence": "say which",
+        "from": {
+            "kind": "local",
+            "path": str(file),
+            "sha256": digest,
+            "format": kind,
+            "fields": fields.model_dump(mode="json"),
+            "only": {},
+            "max_rows": None,
+        },
+    }
+    text = yaml.safe_dump({"sources": {name: source}}, sort_keys=False, allow_unicode=True)
+    return ["For a recipe (role: benchmark for problems to be measured on):", "", *text.splitlines()]
+
+
+def _on_one_line(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = "".join(one if one.isprintable() else " " for one in " ".join(text.split()))
+    return text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}..."
