@@ -55,16 +55,16 @@ def data(
             raise UserError(f"{file} has no sound row in its first {len(table)}: {_first_fault(table)}")
         typer.echo("\n".join(describe_columns(sound)))
         fields = field_map(sound, {"problem": problem, "answer": answer, "solution": solution})
-        funnel, found = Funnel("collect", len(table)), []
+        funnel, problems = Funnel("collect", len(table)), []
         for number, row in enumerate(table):
             if made := problem_of_row(row, f"{file.stem}/{number}", fields, {}, funnel):
-                found.append(made)
-        typer.echo("\n".join(["", *describe_problems(found, funnel, len(table), show)]))
+                problems.append(made)
+        typer.echo("\n".join(["", *describe_problems(problems, funnel, len(table), show)]))
         typer.echo("\n".join(["", *recipe_lines(file, kind, fields, sha256_of(file))]))
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
-    if not found:
+    if not problems:
         raise typer.Exit(1)
 
 
@@ -116,14 +116,16 @@ def field_map(rows: Sequence[Mapping[str, Any]], named: Mapping[str, str]) -> Fi
         raise UserError(f"--{where.partition('.')[0]}: {first['msg']} (at {where})") from error
 
 
-def describe_problems(found: Sequence[Mapping[str, Any]], funnel: Any, count: int, show: int) -> list[str]:
+def describe_problems(problems: Sequence[Mapping[str, Any]], funnel: Any, count: int, show: int) -> list[str]:
     """How many rows become problems, why others do not, and the first few."""
     dropped = funnel.dropped_frame()
-    lines = [f"{len(found):,} of {count:,} rows are problems; {sum(1 for one in found if one['solution']):,} solved"]
+    lines = [
+        f"{len(problems):,} of {count:,} rows are problems; {sum(1 for one in problems if one['solution']):,} solved"
+    ]
     for reason, number in Counter(dropped["reason"]).most_common(REASONS_SHOWN):
         example = dropped[dropped["reason"] == reason].iloc[0]
         lines.append(f"  dropped {number:,}: {reason} ({example['row_id']}: {_on_one_line(example['detail'])})")
-    for one in found[:show]:
+    for one in problems[:show]:
         lines.append(f"  {one['problem_id']}")
         lines += [f"    {name}: {_on_one_line(one[name])}" for name in ("problem", "answer", "solution") if one[name]]
     return lines

@@ -228,7 +228,7 @@ def model_card(policy: str, chain: Chain | None, dtype: str) -> str:
     lines += _section("Scores", ("benchmark", "metric", "score", "95% interval"), _scores(chain.scores))
     lines += _section("Data", ("source", "role", "from", "licence"), _sources(entries))
     lines += ["Their licences, and that of the base model, bind whoever passes this model on.", ""]
-    lines += ["## Methods", "", *(f"- {told}" for told in _methods(entries)), ""]
+    lines += ["## Methods", "", *(f"- {method}" for method in _methods(entries)), ""]
     lines += ["## How to make it again", "", "```", *_commands(chain), "```", ""]
     made = [(e.name, e.key[:12], e.code[:12]) for e in entries]
     lines += _section("Stages", ("stage", "lock hash", "code fingerprint"), made)
@@ -274,8 +274,8 @@ def _sources(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
     rows = []
     for entry in entries:
         for section, values in entry.params.items():
-            found = values.get("sources", {}) if section == "collect_web" else {section: values}
-            for name, source in found.items() if isinstance(found, Mapping) else ():
+            sources = values.get("sources", {}) if section == "collect_web" else {section: values}
+            for name, source in sources.items() if isinstance(sources, Mapping) else ():
                 if isinstance(source, Mapping) and source.get("licence"):
                     origin = source.get("from", source)
                     place = next((origin[k] for k in ("repository", "url", "path") if origin.get(k)), origin["kind"])
@@ -285,19 +285,19 @@ def _sources(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
 
 def _methods(entries: Sequence[Entry]) -> list[str]:
     """What METHODS says of the parameters of the chain's stages, each once, in that order."""
-    found = []
-    for stage, name, expected, told in METHODS:
+    methods = []
+    for stage, name, expected, method in METHODS:
         values = [_value(entry.params, name) for entry in entries if entry.stage == stage]
         if any(value == expected or (expected is ... and value is not None) for value in values):
-            found.append(told)
-    return found
+            methods.append(method)
+    return methods
 
 
 def _value(params: Mapping[str, Any], name: str) -> Any:
-    found: Any = params
+    value: Any = params
     for part in name.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def _commands(chain: Chain) -> list[str]:

@@ -1,4 +1,4 @@
-"""`retrace reward`: tries a reward of one's own on responses that are there, before a round trains on it."""
+"""`retrace reward`: tries a custom reward on stored responses before a round trains on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 
 if TYPE_CHECKING:
-    from stages.engines.own_functions import OwnValue
+    from stages.engines.custom_functions import FunctionValue
 
 COLUMNS = ("problem_id", "problem", "answer", "response", "response_tokens", "is_truncated", "verdict")
 """What a function may take of a row, in a round too."""
@@ -27,12 +27,14 @@ FAULTS_SHOWN = 5
 
 
 def reward(
-    file: Annotated[Path, typer.Argument(help="the Python file; a round reads it from own/")],
+    file: Annotated[Path, typer.Argument(help="the Python file; a round reads it from custom/")],
     responses: Annotated[
         Path, typer.Argument(help="a table of rollouts or responses (Parquet), or JSON lines with such columns")
     ],
     name: Annotated[str, typer.Option(help="the function in the file")] = "score",
-    arguments: Annotated[str, typer.Option(help="what else it is given, as JSON: '{\"limit\": 200}'")] = "{}",
+    arguments: Annotated[
+        str, typer.Option(help="further arguments of the function, as JSON: '{\"limit\": 200}'")
+    ] = "{}",
     rows: Annotated[int, typer.Option(min=0, help="how many, evenly over the table; 0 for all")] = 2000,
     seconds: Annotated[float, typer.Option(min=0.01, help="processor time for a call")] = 5.0,
     jobs: Annotated[int, typer.Option(min=1, help="worker processes")] = 2,
@@ -41,24 +43,29 @@ def reward(
     ] = False,
     out: Annotated[Path | None, typer.Option(help="write all values here, a JSON line each")] = None,
 ) -> None:
-    """Score stored responses with your own function, and show what it pays for.
+    """Score stored responses with your function, and show what it pays for.
 
     It runs as in a round: in workers with limits and without network, unless it is trusted. Exit code 1 where it fails
     on a row, 2 for a mistake of the caller.
     """
-    from stages.engines.own_functions import OwnFunction, OwnFunctionParams
+    from stages.engines.custom_functions import CustomFunction, CustomFunctionParams
     from stages.observe.progress import progress
 
     try:
-        given = _arguments(arguments)
+        parsed = _arguments(arguments)
         table = _evenly(read_responses(responses), rows)
-        params = OwnFunctionParams(
-            file="own.py", name=name, arguments=given, timeout_seconds=seconds, workers=jobs, is_confined=not trusted
+        params = CustomFunctionParams(
+            file="custom.py",
+            name=name,
+            arguments=parsed,
+            timeout_seconds=seconds,
+            workers=jobs,
+            is_confined=not trusted,
         )
-        values: list[OwnValue] = []
-        with OwnFunction(params, file) as own:
+        values: list[FunctionValue] = []
+        with CustomFunction(params, file) as function:
             for start in progress(range(0, len(table), 500), label=file.name, unit="pieces"):
-                values += own.ask(table[start : start + 500])
+                values += function.ask(table[start : start + 500])
         if out is not None:
             pairs = zip(table, values, strict=True)
             lines = [json.dumps({"problem_id": row["problem_id"], **_as_json(value)}) for row, value in pairs]
@@ -73,12 +80,12 @@ def reward(
 
 def _arguments(text: str) -> dict[str, Any]:
     try:
-        given = json.loads(text)
+        parsed = json.loads(text)
     except ValueError as error:
         raise UserError(f"--arguments {text!r} is no JSON ({error})") from error
-    if not isinstance(given, dict):
+    if not isinstance(parsed, dict):
         raise UserError(f"--arguments {text!r}: give an object, as in '{{\"limit\": 200}}'")
-    return given
+    return parsed
 
 
 def read_responses(path: Path) -> list[dict[str, Any]]:
@@ -115,11 +122,11 @@ def _evenly(rows: list[dict[str, Any]], wanted: int) -> list[dict[str, Any]]:
     return [rows[number * len(rows) // wanted] for number in range(wanted)]
 
 
-def _as_json(value: OwnValue) -> dict[str, Any]:
+def _as_json(value: FunctionValue) -> dict[str, Any]:
     return {"fault": value.fault} if value.fault else {"reward": value.value, "parts": value.parts}
 
 
-def describe(rows: Sequence[Mapping[str, Any]], values: Sequence[OwnValue]) -> list[str]:
+def describe(rows: Sequence[Mapping[str, Any]], values: Sequence[FunctionValue]) -> list[str]:
     """The lines that the command prints: distribution, by verdict, parts, faults, and both ends with their texts."""
     from pipelines.text_tables import aligned
 

@@ -69,7 +69,7 @@ def problems_by_id(root: Path) -> dict[str, tuple[str, str]]:
     """Problem and gold answer by id, of all tables that a round may train on and that are here."""
     import pyarrow.parquet
 
-    found: dict[str, tuple[str, str]] = {}
+    problems: dict[str, tuple[str, str]] = {}
     for name, key in (("problems/train", "problem_id"), ("web/solutions", "candidate_id")):
         file = root / f"data/{name}.parquet"
         if file.is_file():
@@ -77,8 +77,8 @@ def problems_by_id(root: Path) -> dict[str, tuple[str, str]]:
             key = key if key in columns else "problem_id"
             if {key, "problem", "answer"} <= set(columns):
                 table = pyarrow.parquet.read_table(file, columns=[key, "problem", "answer"])
-                found |= {row[key]: (row["problem"], row["answer"]) for row in table.to_pylist()}
-    return found
+                problems |= {row[key]: (row["problem"], row["answer"]) for row in table.to_pylist()}
+    return problems
 
 
 def _vocabulary(root: Path, policy: str) -> Any:
@@ -180,10 +180,10 @@ def _shown(row: Mapping[str, Any], has_tokens: bool) -> list[Any]:
     """Response, the answer found in it, and its tokens with their log-probabilities where they can be shown."""
     from stages.algorithms.answers.extraction import extract_answer
 
-    found = extract_answer(row["response"]).text or ""
+    answer = extract_answer(row["response"]).text or ""
     if not has_tokens:
-        return [row["response"], found]
-    return [row["response"], found, row["token_ids"], [round(one, DIGITS) for one in row["rollout_logprobs"]]]
+        return [row["response"], answer]
+    return [row["response"], answer, row["token_ids"], [round(one, DIGITS) for one in row["rollout_logprobs"]]]
 
 
 def _write_script(path: Path, text: str) -> None:

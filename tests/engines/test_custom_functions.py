@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from stages.engines.own_functions import OwnFunction, OwnFunctionParams, OwnValue, own_file
+from stages.engines.custom_functions import CustomFunction, CustomFunctionParams, FunctionValue, custom_file
 from stages.foundations.errors import UserError
 
 ROWS = [
@@ -20,8 +20,8 @@ def ask(tmp_path, source, rows=ROWS, **params):
     file = tmp_path / "mine.py"
     file.write_text(source)
     params = {"file": "mine.py", "name": "score", "timeout_seconds": 0.5, "memory_mib": 256} | params
-    with OwnFunction(OwnFunctionParams(**params), file) as own:
-        return own.ask(rows)
+    with CustomFunction(CustomFunctionParams(**params), file) as function:
+        return function.ask(rows)
 
 
 def faults(tmp_path, source, **params):
@@ -41,12 +41,12 @@ def faults(tmp_path, source, **params):
     ],
 )
 def test_it_takes_what_it_names(tmp_path, source, arguments, values):
-    assert ask(tmp_path, source, arguments=arguments) == [OwnValue(value) for value in values]
+    assert ask(tmp_path, source, arguments=arguments) == [FunctionValue(value) for value in values]
 
 
 def test_named_parts_are_kept_and_added(tmp_path):
     values = ask(tmp_path, "def score(response_tokens): return {'right': True, 'length': -response_tokens / 4}")
-    assert values == [OwnValue(0.0, {"right": 1, "length": -1}), OwnValue(0.5, {"right": 1, "length": -0.5})]
+    assert values == [FunctionValue(0.0, {"right": 1, "length": -1}), FunctionValue(0.5, {"right": 1, "length": -0.5})]
 
 
 def test_many_rows_of_a_function_that_takes_them_together(tmp_path):
@@ -56,7 +56,7 @@ def test_many_rows_of_a_function_that_takes_them_together(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ("return None", "it returned None, which is no finite number"),
         ("return float('nan')", "it returned nan, which is no finite number"),
@@ -73,14 +73,14 @@ def test_many_rows_of_a_function_that_takes_them_together(tmp_path):
         ("return open('/etc/passwd').read()", "PermissionError: [Errno 13] Permission denied"),
     ],
 )
-def test_what_goes_wrong_in_one_row_is_its_own_fault(tmp_path, body, told):
+def test_what_goes_wrong_in_one_row_is_a_fault_of_that_row(tmp_path, body, message):
     source = f"def score(response):\n    if response.startswith('It'):\n        {body}\n    return 2"
     first, second = ask(tmp_path, source)
-    assert first.fault.startswith(told) and second == OwnValue(2)
+    assert first.fault.startswith(message) and second == FunctionValue(2)
 
 
 def test_a_function_that_prints_megabytes_is_heard_to_its_end(tmp_path):
-    assert ask(tmp_path, "def score(response):\n    print('x' * 4_000_000)\n    return 1") == [OwnValue(1)] * 2
+    assert ask(tmp_path, "def score(response):\n    print('x' * 4_000_000)\n    return 1") == [FunctionValue(1)] * 2
 
 
 def test_a_wrong_number_of_values_is_the_fault_of_all(tmp_path):
@@ -90,7 +90,7 @@ def test_a_wrong_number_of_values_is_the_fault_of_all(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("source", "params", "told"),
+    ("source", "params", "message"),
     [
         ("def score(response: return 1", {}, "mine.py cannot be loaded: SyntaxError"),
         ("import no_such_package", {}, "mine.py cannot be loaded: ModuleNotFoundError: No module named"),
@@ -101,8 +101,8 @@ def test_a_wrong_number_of_values_is_the_fault_of_all(tmp_path):
         ("def score(response): return 1", {"arguments": {"limit": 3}}, "takes no limit: correct `arguments`"),
     ],
 )
-def test_a_mistake_in_the_file_stops_at_once(tmp_path, source, params, told):
-    with pytest.raises(UserError, match=told):
+def test_a_mistake_in_the_file_stops_at_once(tmp_path, source, params, message):
+    with pytest.raises(UserError, match=message):
         ask(tmp_path, source, **params)
 
 
@@ -113,19 +113,19 @@ def test_a_trusted_function_may_write(tmp_path):
 
 
 def test_a_file_outside_of_the_folder_or_not_there_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("stages.engines.own_functions.PROJECT", tmp_path)
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own/mine.py").touch()
+    monkeypatch.setattr("stages.engines.custom_functions.PROJECT", tmp_path)
+    (tmp_path / "custom").mkdir()
+    (tmp_path / "custom/mine.py").touch()
     (tmp_path / "secret.py").touch()
-    (tmp_path / "own/link.py").symlink_to(tmp_path / "secret.py")
-    assert own_file("mine.py") == tmp_path / "own/mine.py"
-    for name, told in (
-        ("../secret.py", "leads out of own/"),
+    (tmp_path / "custom/link.py").symlink_to(tmp_path / "secret.py")
+    assert custom_file("mine.py") == tmp_path / "custom/mine.py"
+    for name, message in (
+        ("../secret.py", "leads out of custom/"),
         ("link.py", "leads out"),
         ("no.py", "there are .*mine.py"),
     ):
-        with pytest.raises(UserError, match=told):
-            own_file(name)
+        with pytest.raises(UserError, match=message):
+            custom_file(name)
 
 
 def test_retrace_reward_shows_what_a_file_pays_for(tmp_path):
@@ -154,10 +154,10 @@ def test_retrace_reward_shows_what_a_file_pays_for(tmp_path):
     assert done.exit_code == 0, "every second row, and the one that fails is not among them"
     done = CliRunner().invoke(app, ["reward", str(file), str(table)])
     assert done.exit_code == 1 and "failed 1 times: ZeroDivisionError" in done.output
-    for arguments, told in (
+    for arguments, message in (
         ([str(file), str(file)], "cannot be read"),
         ([str(tmp_path / "no.py"), str(table)], "no.py cannot be read"),
         ([str(file), str(table), "--arguments", "{"], "is no JSON"),
     ):
         done = CliRunner().invoke(app, ["reward", *arguments])
-        assert done.exit_code == 2 and told in done.output
+        assert done.exit_code == 2 and message in done.output

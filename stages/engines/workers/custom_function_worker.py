@@ -19,7 +19,7 @@ _LONGEST_FAULT = 200
 _loaded: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
-def call_own(
+def call_function(
     file: str, name: str, source: str, arguments: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """For each row {"value": number or {part: number}}, or {"fault": sentence}.
@@ -34,23 +34,23 @@ def call_own(
         except MemoryError:
             raise
         except Exception as error:
-            return [{"fault": _told(error)}] * len(rows)
+            return [{"fault": _described(error)}] * len(rows)
         if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != len(rows):
-            told = f"{len(values)} values" if isinstance(values, Sequence) else _article(values)
-            return [{"fault": f"it returned {told} for {len(rows)} rows"}] * len(rows)
+            returned = f"{len(values)} values" if isinstance(values, Sequence) else _article(values)
+            return [{"fault": f"it returned {returned} for {len(rows)} rows"}] * len(rows)
         return [_checked(value) for value in values]
     return [_of_row(function, {key: row[key] for key in wanted}, arguments) for row in rows]
 
 
 def _load(file: str, name: str, source: str) -> Callable[..., Any]:
-    namespace: dict[str, Any] = {"__name__": "own", "__file__": file}
+    namespace: dict[str, Any] = {"__name__": "custom", "__file__": file}
     try:
-        # As an import would: this is the user's own program, and the process around it is confined.
+        # As an import would: this is the user's program, and the process around it is confined.
         exec(compile(source, file, "exec"), namespace)
     except MemoryError:
         raise
     except BaseException as error:
-        raise UserError(f"{file} cannot be loaded: {_told(error)}") from None
+        raise UserError(f"{file} cannot be loaded: {_described(error)}") from None
     function = namespace.get(name)
     if function is None:
         known = [one for one, value in namespace.items() if inspect.isfunction(value)]
@@ -90,7 +90,7 @@ def _of_row(function: Callable[..., Any], row: Mapping[str, Any], arguments: Map
     except MemoryError:
         raise
     except Exception as error:
-        return {"fault": _told(error)}
+        return {"fault": _described(error)}
 
 
 def _checked(value: Any) -> dict[str, Any]:
@@ -114,5 +114,5 @@ def _article(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-def _told(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:_LONGEST_FAULT].replace("\n", " ")

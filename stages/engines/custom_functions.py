@@ -1,7 +1,7 @@
 """A function that a user brings in a file of theirs, asked in workers that can be killed and see nothing.
 
-    own = OwnFunction(params)        # file, name, arguments, limits
-    values = own.ask(rows)           # a number, or named parts, or a fault, for each row
+    with CustomFunction(params) as function:   # file, name, arguments, limits
+        values = function.ask(rows)            # a number, or named parts, or a fault, for each row
 
 A function takes what it names of a row (`def score(problem, response, answer)`), or all rows at once where its first
 parameter is called `rows`. It must depend on its arguments alone: a round that is resumed asks again.
@@ -17,23 +17,23 @@ from typing import Any
 
 from pydantic import Field
 
-from stages.engines.workers.own_function_worker import ROWS, call_own
+from stages.engines.workers.custom_function_worker import ROWS, call_function
 from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.foundations.params import StrictParams
 
-OWN = "own"
+CUSTOM = "custom"
 """The project's folder of such files: stage `code` looks for changes there, so that a stage runs again."""
 ROWS_AT_ONCE = 256
 """Of a function that takes many: a batch for a model of the user's, and what a failure costs at most."""
 
 
-class OwnFunctionParams(StrictParams):
+class CustomFunctionParams(StrictParams):
     """Where the function is, and what it may use up."""
 
     file: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*\.py$")
-    """In the folder `own/`."""
+    """In the folder `custom/`."""
     name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Given to the function by name, beside what it takes of a row."""
@@ -46,7 +46,7 @@ class OwnFunctionParams(StrictParams):
 
 
 @dataclass(frozen=True)
-class OwnValue:
+class FunctionValue:
     """What the function says of a row."""
 
     value: float = 0.0
@@ -56,20 +56,20 @@ class OwnValue:
     """Why there is no value; empty where there is one."""
 
 
-class OwnFunction:
+class CustomFunction:
     """A loaded file; a context manager, `close` ends the workers. UserError where the file cannot be read."""
 
-    def __init__(self, params: OwnFunctionParams, file: Path | None = None) -> None:
+    def __init__(self, params: CustomFunctionParams, file: Path | None = None) -> None:
         self.params = params
-        self.file = file or own_file(params.file)
+        self.file = file or custom_file(params.file)
         try:
             self._source = self.file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{self.file} cannot be read ({error}): name a Python file in {OWN}/") from error
+            raise UserError(f"{self.file} cannot be read ({error}): name a Python file in {CUSTOM}/") from error
         limits = WorkerLimits(params.memory_mib, params.timeout_seconds, is_trusted=not params.is_confined)
-        self._pool = WorkerPool(call_own, params.workers, limits, {"PYTHONHASHSEED": "0"})
+        self._pool = WorkerPool(call_function, params.workers, limits, {"PYTHONHASHSEED": "0"})
 
-    def ask(self, rows: Sequence[Mapping[str, Any]]) -> list[OwnValue]:
+    def ask(self, rows: Sequence[Mapping[str, Any]]) -> list[FunctionValue]:
         """A value for each row, in order. Rows are mappings of JSON values, all with the same keys.
 
         UserError where the file itself has a mistake. An exception, a wrong value, a limit or a crash is a fault of its
@@ -77,17 +77,17 @@ class OwnFunction:
         """
         size = ROWS_AT_ONCE if self._takes_rows() else 1
         asked = [(size, self._submit(rows[start : start + size])) for start in range(0, len(rows), size)]
-        found: list[OwnValue] = []
+        values: list[FunctionValue] = []
         for number, (_, future) in enumerate(asked):
             count = min(size, len(rows) - number * size)
-            found += self._values(future, count)
-        return found
+            values += self._values(future, count)
+        return values
 
     def close(self) -> None:
         """Ends the workers."""
         self._pool.close()
 
-    def __enter__(self) -> OwnFunction:
+    def __enter__(self) -> CustomFunction:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -106,7 +106,7 @@ class OwnFunction:
             rows=[dict(row) for row in rows],
         )
 
-    def _values(self, future: Future[Answer], count: int) -> list[OwnValue]:
+    def _values(self, future: Future[Answer], count: int) -> list[FunctionValue]:
         try:
             answer = future.result()
         except StartError as error:
@@ -122,24 +122,24 @@ class OwnFunction:
                 fault = f"it took more than {self.params.memory_mib} MiB"
             case _:
                 fault = f"its process ended ({answer.ending})"
-        return [OwnValue(fault=fault)] * count
+        return [FunctionValue(fault=fault)] * count
 
 
-def own_file(name: str) -> Path:
-    """The file in the folder of own functions; UserError for one outside of it, or that is not there."""
-    folder = PROJECT / OWN
+def custom_file(name: str) -> Path:
+    """The file in the folder of custom functions; UserError for one outside of it, or that is not there."""
+    folder = PROJECT / CUSTOM
     file = folder / name
     if not file.resolve().is_relative_to(folder.resolve()):
-        raise UserError(f"file {name} leads out of {OWN}/: put it there")
+        raise UserError(f"file {name} leads out of {CUSTOM}/: put it there")
     if not file.is_file():
         known = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.py")) if folder.is_dir() else []
-        raise UserError(f"{OWN}/{name} is not there: there are {', '.join(known) or 'no files'}")
+        raise UserError(f"{CUSTOM}/{name} is not there: there are {', '.join(known) or 'no files'}")
     return file
 
 
-def _value(told: Mapping[str, Any]) -> OwnValue:
-    if "fault" in told:
-        return OwnValue(fault=told["fault"])
-    if isinstance(told["value"], Mapping):
-        return OwnValue(sum(told["value"].values()), told["value"])
-    return OwnValue(told["value"])
+def _value(answer: Mapping[str, Any]) -> FunctionValue:
+    if "fault" in answer:
+        return FunctionValue(fault=answer["fault"])
+    if isinstance(answer["value"], Mapping):
+        return FunctionValue(sum(answer["value"].values()), answer["value"])
+    return FunctionValue(answer["value"])
