@@ -32,9 +32,7 @@ def reward(
         Path, typer.Argument(help="a table of rollouts or responses (Parquet), or JSON lines with such columns")
     ],
     name: Annotated[str, typer.Option(help="the function in the file")] = "score",
-    arguments: Annotated[
-        str, typer.Option(help="further arguments of the function, as JSON: '{\"limit\": 200}'")
-    ] = "{}",
+    arguments: Annotated[str, typer.Option(help="further arguments, as JSON: '{\"limit\": 200}'")] = "{}",
     rows: Annotated[int, typer.Option(min=0, help="how many, evenly over the table; 0 for all")] = 2000,
     seconds: Annotated[float, typer.Option(min=0.01, help="processor time for a call")] = 5.0,
     jobs: Annotated[int, typer.Option(min=1, help="worker processes")] = 2,
