@@ -1,0 +1,49 @@
+"""Every command of docs/tutorial.md, in the order of the page, in a copy of the project with the recipe in miniature."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.fakes.miniature import LAPTOP, PROJECT, copy_project, environment, use_miniature
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+CHANGED = {
+    "git clone": None,  # the copy stands in its place, with this environment
+    "extends: laptop.yaml": "extends: mini.yaml",
+    '("train", 1500), ("test", 200)': '("train", 60), ("test", 8)',
+}
+"""What a block of the page has -> what stands there in the miniature; None leaves the block out."""
+
+
+def commands():
+    for block in re.findall(r"^```bash\n(.*?)^```$", (PROJECT / "docs/tutorial.md").read_text(), re.M | re.S):
+        if not any(text in block for text, other in CHANGED.items() if other is None):
+            for text, other in CHANGED.items():
+                block = block.replace(text, other) if other else block
+            yield block
+
+
+def test_every_command_of_the_tutorial_works(tmp_path):
+    folder = copy_project(tmp_path / "project")
+    use_miniature(folder, "laptop", LAPTOP)
+    (folder / "params.yaml").rename(folder / "pipelines/recipes/mini.yaml")
+    # `make repro` would install an environment: its second command is what runs the graph.
+    repro = f"{sys.executable} -m pipelines.commands.repro mine"
+    variables = environment(True) | {"PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
+    said = ""
+    for block in commands():
+        block = block.replace("make repro RECIPE=mine\n", f"{repro}\n")
+        done = subprocess.run(["bash", "-euc", block], cwd=folder, env=variables, capture_output=True, text=True)
+        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+        said += done.stdout
+    assert "60 of 60 rows are problems" in said and "rl_1 in float32" in said
+    curve = (folder / "data/curves/rl_round/rl_1.csv").read_text().splitlines()[0].split(",")
+    assert {"reward/part_right", "reward/part_short", "reward/failed_fraction"} <= set(curve)
+    lock = yaml.safe_load((folder / "dvc.lock").read_text())
+    assert "custom" in {dep["path"] for dep in lock["stages"]["code"]["deps"]}
+    assert "arXiv 2402.03300" in (folder / "my-policy/README.md").read_text()
