@@ -175,7 +175,7 @@ def choose_prompt(
             job.paths.policy,
             attempt,
             ranks,
-            own_prompt=candidate.prompt,
+            prompt=candidate.prompt,
             require_marker=False,
         )
         verdicts = [one.judgement.verdict for of_problem in judged for one in of_problem]

@@ -229,6 +229,9 @@ def _compare_lists(gold: str, prediction: str, allowed: Leniency) -> Decision | 
             return None
         same = {number.value for number in gold_values} == {number.value for number in values}
         return _opinion(same, "number_set")
+    # Where order does not count, tuples are for the algebra, which finds the partners.
+    if not allowed.ordered:
+        return None
     if len(gold_values) != len(values):
         return Verdict.WRONG, "tuple_length"
     # WRONG for one element is enough; no opinion on one is none on the tuple.

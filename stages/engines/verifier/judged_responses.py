@@ -59,17 +59,17 @@ def judged_responses(
     policy: Path,
     attempt: Attempt,
     ranks: Ranks,
-    own_prompt: PlainPrompt | ChatPrompt | None = None,
+    prompt: PlainPrompt | ChatPrompt | None = None,
     require_marker: bool = True,
 ) -> list[list[JudgedResponse]]:
     """Responses to each problem (`problem`, `answer`; one of `names` seeds it), by problem; on every rank.
 
-    `own_prompt` replaces the section `prompt`; `require_marker` is that of the verifier.
+    `prompt` replaces the section of that name; `require_marker` is that of the verifier.
 
     All ranks bring the same, and rank 0 writes each piece into the attempt's `pieces`. UserError when
     the verifier failed on more than `verifier.abort_undecided_fraction` of the responses.
     """
-    prompt, sampler_params, verifier_params = (
+    section_prompt, sampler_params, verifier_params = (
         load_section(params_path, name, model)
         for name, model in zip(SECTIONS, (PromptParams, SamplerParams, VerifierParams), strict=True)
     )
@@ -78,7 +78,7 @@ def judged_responses(
     with closing(build_sampler(sampler_params, policy)) as sampler, Verifier(verifier_params) as verifier:
 
         def judge(rows: Sequence[Mapping[str, Any]], of_rows: Sequence[str]) -> list[list[JudgedResponse]]:
-            prompts = [encode_prompt(tokenizer, own_prompt or prompt, row["problem"]) for row in rows]
+            prompts = [encode_prompt(tokenizer, prompt or section_prompt, row["problem"]) for row in rows]
             drawn = sample_prompts(
                 sampler, prompts, of_rows, drawing.samples, drawing.settings, *drawing.seed_path, label=drawing.label
             )
@@ -98,13 +98,16 @@ def judged_responses(
         at_once = max(1, RESPONSES_AT_ONCE // drawing.samples)
         for start in range(0, len(problems), at_once):
             rows, of_rows = problems[start : start + at_once], names[start : start + at_once]
+            # The name holds what was asked, so that a run with another seed or other problems never meets this piece.
             asked = stable_hash([dataclasses.asdict(drawing), list(of_rows)])
             place = attempt.pieces / f"judged-{asked[:16]}.json"
+            # Rank 0 alone looks at the disk: ranks that disagreed on what is there would wait for each other.
             piece = ranks.broadcast(_read(place) if ranks.rank == 0 and are_whole(place) else None)
             if piece is None:
                 piece = share.everywhere(judge(share.of(rows), share.of(of_rows)), len(rows))
                 if ranks.rank == 0:
                     write_json(place, [[dataclasses.asdict(one) for one in of_row] for of_row in piece])
+                    # Last: a file without its seal is what a killed run left, and counts as not made.
                     seal(place)
             judged += piece
     _refuse_failures(judged, attempt.stage, verifier_params)

@@ -26,7 +26,7 @@ from stages.algorithms.answers.sentences import (
     pick_choice,
     value_after_marker,
 )
-from stages.algorithms.answers.verdicts import Leniency, Verdict
+from stages.algorithms.answers.verdicts import STRICT, Leniency, Verdict
 
 CASES = Path(__file__).with_name("cases.tsv")
 MIRROR = Path(__file__).parents[3].parent / "shared" / "data" / "mirror"
@@ -46,13 +46,13 @@ def said(decision):
     return decision[0].value if decision else "no opinion"
 
 
-def decided(gold, response, require_marker=True):
-    outcome = decide(gold, extract_answer(response), require_marker=require_marker)
+def decided(gold, response, require_marker=True, allowed=STRICT):
+    outcome = decide(gold, extract_answer(response), require_marker, allowed)
     return outcome.verdict.value if isinstance(outcome, Outcome) else "no opinion"
 
 
-def boxed(gold, answer):
-    return decided(gold, rf"\boxed{{{answer}}}")
+def boxed(gold, answer, allowed=STRICT):
+    return decided(gold, rf"\boxed{{{answer}}}", allowed=allowed)
 
 
 def extracted(_, response):
@@ -114,10 +114,10 @@ def test_what_a_row_may_allow():
         (r"\pi", "3.1", Leniency(tolerance=Fraction(1, 10))),
         ("0.003, 5.233", "0.002, 5.234", Leniency(tolerance=Fraction(1, 1000))),
     ):
-        assert algebraic_verdict(gold, answer, allowed)[0] is Verdict.CORRECT
-        assert algebraic_verdict(gold, answer)[0] is Verdict.WRONG
+        assert boxed(gold, answer, allowed) == "correct", answer
+        assert boxed(gold, answer) == "wrong", answer
     strict = Leniency(tolerance=Fraction(1, 1000))
-    assert algebraic_verdict("0.003, 5.233", "0.002, 5.236", strict)[0] is Verdict.WRONG
+    assert boxed("0.003, 5.233", "0.002, 5.236", strict) == boxed("(1,2)", "(2,3)", Leniency(ordered=False)) == "wrong"
 
 
 def random_expression(draw, depth):

@@ -1,22 +1,18 @@
-import gzip
-import json
 import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import psutil
 import pytest
 
-from stages.algorithms.answers.verdicts import Leniency, Verdict
+from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
 from tests.fakes import worker_functions
 from tests.fakes.processes import wait_until
 
-CASES = Path(__file__).parents[3].parent / "shared" / "data" / "verifier_cases"
 PARAMS = VerifierParams(timeout_seconds=2, memory_mib=768, workers=2, abort_undecided_fraction=0.1)
 SUM = r"\sum_{k=1}^{5} k"
 """Something that only math-verify works out, so that a worker is asked."""
@@ -34,7 +30,7 @@ def one_formula_hangs():
 @pytest.fixture(scope="module")
 def verifier():
     with Verifier(PARAMS) as verifier:
-        verifier.judge([EQUAL])
+        verifier.judge([EQUAL, (SUM, "15+2-2")])  # two questions start both workers
         yield verifier
 
 
@@ -190,23 +186,3 @@ def test_a_busy_machine_turns_no_verdict():
 def test_half_a_character_is_a_question_mark(verifier):
     halved, marked = verifier.judge([(gold, EQUAL[1]) for gold in (EQUAL[0] + "\ud800", EQUAL[0] + "?")])
     assert (halved.verdict, halved.reason) == (marked.verdict, marked.reason)
-
-
-CONTRADICTORY = {35, 98, 100, 101, 104, 114, 115}
-"""Rows labelled correct whose chain of equations contradicts itself."""
-LEFT = {"cases": CONTRADICTORY | {133, 187, 253, 263, 269, 276, 315, 317, 318}, "model_outputs": {4145}}
-"""Rows whose label we do not follow: docs/verifier.md says of each why."""
-
-
-@pytest.mark.parametrize("name", LEFT)
-def test_recorded_verdicts_but_those_that_we_do_not_follow(name):
-    path = CASES / f"{name}.jsonl.gz"
-    if not path.exists():
-        pytest.skip(f"needs {path}, which is not part of the repository")
-    rows = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
-    with Verifier(PARAMS.model_copy(update={"timeout_seconds": 8.0})) as verifier:
-        allowed = [Leniency(decimals=True, expressions=True)] * len(rows)
-        judged = verifier.judge([(row["gold"], row["pred"]) for row in rows], allowed=allowed)
-    said = [judgement.verdict is Verdict.CORRECT for judgement in judged]
-    differ = {at for at, row in enumerate(rows) if said[at] != row["expected"]}
-    assert differ == LEFT[name]
