@@ -46,46 +46,10 @@ def test_plain_answers_start_no_worker():
 
 
 @pytest.mark.parametrize(
-    ("gold", "response", "verdict"),
-    [
-        (r"\frac{x+2}{7}", r"\boxed{\frac{x}{7}+\frac{2}{7}}", "correct"),
-        ("7", r"\boxed{3+4}", "wrong"),
-        (r"100\%", "Therefore the smallest error must increase by 100%.", "correct"),
-        (r"I_{\max} = \frac{q}{\sqrt{2LC}}", r"\boxed{\frac{q}{\sqrt{2CL}}}", "correct"),
-        ("1/3", r"\boxed{0.333333}", "wrong"),
-        ("1/3", r"\boxed{0.333...}", "correct"),
-        ("1", "The answer is 0.999...", "correct"),
-        ("x^2+y^2=1", r"\boxed{x^2=1-y^2}", "correct"),
-        (r"\{2,3\}", r"\boxed{2} and \boxed{3}", "correct"),
-        (r"4\sqrt{2}", r"\boxed{4}", "wrong"),
-        ("9", r"\boxed{8, 9}", "wrong"),
-        ("9", r"\boxed{8 \text{ or } 9}", "wrong"),
-        ("4, 12, 2", "10, 4, 2", "wrong"),
-        ("9", r"\boxed{9 ... 10}", "unparsed"),
-        ("18", r"\boxed{9 9}", "unparsed"),
-        ("9", r"9\[%\int\[", "unparsed"),
-        ("9", "9$A: ^eval(|eval(", "unparsed"),
-    ],
-)
-def test_answers_that_are_no_plain_numbers(verifier, gold, response, verdict):
-    assert verdicts(verifier.judge([(gold, response)])) == [verdict]
-
-
-@pytest.mark.parametrize(
     "tower",
     [
-        "9^(9^(9^9))",
-        "5^(5^(5^(5^5)))",
-        "9^{9^{9^{9}}}",
-        "9**9**9**9",
-        "((99999999!)!)!",
-        r"\binom{10^9}{5 \cdot 10^8}",
-        r"9^\infty",
-        "9" + "(" * 1000,
-        r"9\frac",
-        "9\x00",
-        "9; import os",
-        r"\sqrt[9]{" * 99,
+        *("9^(9^(9^9))", "5^(5^(5^(5^5)))", "9^{9^{9^{9}}}", "9**9**9**9", "((99999999!)!)!", r"9^\infty"),
+        *(r"\binom{10^9}{5 \cdot 10^8}", "9" + "(" * 1000, r"9\frac", "9\x00", "9; import os", r"\sqrt[9]{" * 99),
     ],
 )
 @pytest.mark.parametrize("form", [r"\boxed{%s}", "%s", "The answer is %s."])
@@ -131,26 +95,11 @@ def test_a_comparison_without_memory_is_exhausted(monkeypatch):
     assert (judged.verdict, judged.reason) == ("exhausted", "memory_limit")
 
 
-def test_a_closed_verifier_starts_no_worker():
-    with Verifier(PARAMS) as verifier:
-        pass
-    with pytest.raises(RuntimeError, match="closed"):
-        verifier.judge([EQUAL])
-
-
 def test_a_worker_that_cannot_start_is_an_error_not_a_verdict(monkeypatch):
     monkeypatch.setattr("stages.engines.verifier.verifier.prepare", worker_functions.refuse)
     told = r"could not be started \(exit code 1: ImportError: no such library here\).*memory_mib is 768"
     with Verifier(PARAMS) as verifier, pytest.raises(RuntimeError, match=told):
         verifier.judge([EQUAL])
-
-
-def test_model_output_writes_no_file(verifier, tmp_path):
-    target = tmp_path / "written"
-    code = f"__import__('os').system('touch {target}')"
-    judged = verifier.judge([("5", form % code) for form in (r"\boxed{%s}", "%s", "Answer: %s", "$%s$", "5+%s")])
-    assert "correct" not in verdicts(judged)
-    assert not target.exists()
 
 
 def test_rewards_demand_a_marked_answer(verifier):

@@ -11,7 +11,7 @@ from stages.engines.distributed.ray_session import ray_session
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from tests.fakes import worker_functions
-from tests.fakes.hostile_answers import GOLDS, hostile_pairs
+from tests.fakes.hostile_answers import hostile_pairs
 from tests.fakes.processes import PATIENCE_SECONDS, assert_all_end, wait_until
 
 PARAMS = VerifierParams(timeout_seconds=1, memory_mib=768, workers=2, abort_undecided_fraction=0.1)
@@ -36,11 +36,6 @@ def test_hostile_responses_cost_little(tmp_path, monkeypatch):
     judged = judge_hostile(150, tmp_path, monkeypatch)
     assert sum(one.path == "math_verify" for one in judged) < 75
     assert psutil.Process().memory_info().rss - before < 300 * 2**20
-
-
-def test_the_generator_draws_every_gold_answer():
-    assert {gold for gold, _ in hostile_pairs(500, seed=1)} == set(GOLDS)
-    assert hostile_pairs(20, seed=3) == hostile_pairs(20, seed=3)
 
 
 def one_formula_hangs():
