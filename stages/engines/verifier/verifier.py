@@ -122,7 +122,7 @@ class Judgement:
 
     verdict: Verdict
     extracted: str | None
-    """The answer as found in the response; None when there is none."""
+    """The answer as the response has it; None when there is none."""
     path: str
     """What decided: `extraction`, `exact` or `math_verify`."""
     reason: str
