@@ -41,6 +41,7 @@ _PLAIN_WORDS = re.compile(r"[A-Za-z][A-Za-z ,.']*[A-Za-z]")
 _SEVERAL_CHOICES = re.compile(r"\(?[A-J]\)?(?:(?:,? ?(?:or|and) ?|, ?|/)\(?[A-J]\)?){1,9}")
 # `(b)` and `b)`. A bare b may be a variable.
 _LOWER_CHOICE = re.compile(r"\A\(?([a-j])\)(?= |\Z)")
+_SEVERAL_LOWER_CHOICES = re.compile(r"\([a-j]\)(?:(?:,? ?(?:or|and) ?|, ?)\([a-j]\)){1,9}")
 _GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+")
 _GROUPED_IN_INDIA = re.compile(r"[1-9][0-9]?(?:,[0-9]{2})+,[0-9]{3}")
 _SIDE_BY_SIDE = re.compile(r"(?<![_0-9])[0-9]+ [0-9]+(?![0-9/])")
@@ -172,10 +173,7 @@ def is_choice(gold: str) -> bool:
 
 
 def _compare_choices(gold: str, prediction: str, allowed: Leniency) -> Decision | None:
-    gold, prediction = (
-        _LOWER_CHOICE.sub(lambda match: f"({match[1].upper()})", _CHOICE_WORD.sub("", side))
-        for side in (gold, prediction)
-    )
+    gold, prediction = map(_with_capital_choices, (gold, prediction))
     gold_choice, names_several = _CHOICE.fullmatch(gold), _SEVERAL_CHOICES.fullmatch(prediction) is not None
     gold_letter, gold_text = gold_choice.groups() if gold_choice is not None else ("", "")
     # One choice is asked for: naming several is wrong even where the right one is among them. Where several are asked
@@ -201,6 +199,13 @@ def _compare_choices(gold: str, prediction: str, allowed: Leniency) -> Decision 
     if letter == gold_letter:
         return (Verdict.CORRECT, "choice") if same_text else exact_verdict(gold_text, text, allowed)
     return (Verdict.WRONG, "choice") if not (text and gold_text and same_text) else None
+
+
+def _with_capital_choices(text: str) -> str:
+    text = _CHOICE_WORD.sub("", text)
+    if _SEVERAL_LOWER_CHOICES.fullmatch(text):
+        return re.sub(r"(?<=\()[a-j](?=\))", lambda match: match[0].upper(), text)
+    return _LOWER_CHOICE.sub(lambda match: f"({match[1].upper()})", text)
 
 
 def _letters_of(text: str) -> set[str]:
