@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from transformers import PreTrainedTokenizerBase
 
@@ -52,8 +53,24 @@ _JUDGEMENT = re.compile(r"Judge?ment\s{0,3}:[\s*\"`]{0,5}(correct|wrong|not_foun
 _VERDICTS = {"correct": Verdict.CORRECT, "wrong": Verdict.WRONG, "not_found": Verdict.UNPARSED}
 
 
-class ModelJudge:
-    """Judges responses as `Verifier` does, with a policy. It owns its sampler; a context manager closes it."""
+class _Judge:
+    """A policy that judges responses as `Verifier` does. It owns its sampler; a context manager closes it."""
+
+    def __init__(self, sampler: Sampler, tokenizer: PreTrainedTokenizerBase, prompt: PlainPrompt | ChatPrompt) -> None:
+        self._sampler, self._tokenizer, self._prompt = sampler, tokenizer, prompt
+
+    def close(self) -> None:
+        self._sampler.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class ModelJudge(_Judge):
+    """Writes a judgement of the end of a response beside the reference solution."""
 
     def __init__(
         self,
@@ -63,9 +80,7 @@ class ModelJudge:
         seed: int,
         max_tokens: int = MAX_TOKENS,
     ) -> None:
-        self._sampler = sampler
-        self._tokenizer = tokenizer
-        self._prompt = prompt
+        super().__init__(sampler, tokenizer, prompt)
         self._seed = seed
         # Greedy, as in the paper, so that a request gets the same judgement each time.
         self._settings = SamplingSettings(0.0, 1.0, 0, max_tokens, None)
@@ -89,16 +104,6 @@ class ModelJudge:
         judgements = dict(zip(requests, map(read_judgement, outputs), strict=True))
         return [judgements[judge_request(*pair)] for pair in pairs]
 
-    def close(self) -> None:
-        """Ends the sampler."""
-        self._sampler.close()
-
-    def __enter__(self) -> ModelJudge:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def open_judge(params: Path, policy: Path, max_tokens: int) -> ModelJudge:
     """The policy of a folder as judge, with the sampler, prompt format and seed of a params file.
@@ -116,8 +121,8 @@ def open_judge(params: Path, policy: Path, max_tokens: int) -> ModelJudge:
     return ModelJudge(sampler, tokenizer, prompt, load_value(params, "seed"), max_tokens)
 
 
-class WordJudge:
-    """Judges as `Verifier` does: equal where the policy thinks `yes` likelier than `no`. It owns its sampler."""
+class WordJudge(_Judge):
+    """Compares two answers: equal where the policy thinks `yes` likelier than `no`."""
 
     def __init__(
         self,
@@ -126,7 +131,7 @@ class WordJudge:
         prompt: PlainPrompt | ChatPrompt,
         undecided_margin: float,
     ) -> None:
-        self._sampler, self._tokenizer, self._prompt = sampler, tokenizer, prompt
+        super().__init__(sampler, tokenizer, prompt)
         self._margin = undecided_margin
         self._words = [encode_response(tokenizer, word) for word in (SAME, DIFFERENT)]
         # A judge's weights never change, so what it thinks of a pair holds for its lifetime.
@@ -163,16 +168,6 @@ class WordJudge:
         for number, pair in enumerate(pairs):
             gap = scores[2 * number] - scores[2 * number + 1]
             self._known[pair] = _judgement_by_gap(pair[1], gap, self._margin)
-
-    def close(self) -> None:
-        """Ends the sampler."""
-        self._sampler.close()
-
-    def __enter__(self) -> WordJudge:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def same_request(gold: str, prediction: str) -> str:
