@@ -234,15 +234,13 @@ def _compare_lists(gold: str, prediction: str, allowed: Leniency) -> Decision | 
             return None
         same = {number.value for number in gold_values} == {number.value for number in values}
         return _opinion(same, "number_set")
-    # Where order does not count, tuples are for the algebra, which finds the partners.
-    if not allowed.ordered:
-        return None
+    # Where order does not count, tuples that differ as they stand are for the algebra, which finds the partners.
     if len(gold_values) != len(values):
-        return Verdict.WRONG, "tuple_length"
+        return (Verdict.WRONG, "tuple_length") if allowed.ordered else None
     # WRONG for one element is enough; no opinion on one is none on the tuple.
     decisions = [_compare_values(first, second, allowed) for first, second in zip(gold_values, values, strict=True)]
     if any(decision is not None and decision[0] is Verdict.WRONG for decision in decisions):
-        return Verdict.WRONG, "number_tuple"
+        return (Verdict.WRONG, "number_tuple") if allowed.ordered else None
     return None if None in decisions else (Verdict.CORRECT, "number_tuple")
 
 
