@@ -14,7 +14,7 @@ from PIL import Image
 from stages.algorithms.shape_world import KINDS, scene_of
 from stages.engines.images.shards import pixels_of, png_of
 from stages.foundations.errors import UserError
-from stages.t2i_report.inputs import RankedRound
+from stages.t2i_report.findings import RankedRound
 
 LEARNT = "reward"
 """The reward model's scores in the table of scores."""

@@ -31,6 +31,8 @@ from stages.t2i_report.choosing import (
 )
 from stages.t2i_report.findings import (
     SCORERS,
+    Inputs,
+    RankedRound,
     accuracies,
     accuracy_chart,
     accuracy_sentence,
@@ -39,9 +41,9 @@ from stages.t2i_report.findings import (
     feedback_findings,
     gains_of,
     generator_table,
+    read_inputs,
     scorer_tables,
 )
-from stages.t2i_report.inputs import Inputs, RankedRound, read_inputs
 from stages.t2i_report.stage import T2iReportParams
 
 

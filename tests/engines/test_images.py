@@ -14,7 +14,6 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from stages.engines.images.decoder import ImageDecoder
 from stages.engines.images.params import ImageParams
 from stages.engines.images.shards import (
     image_id,
@@ -29,6 +28,7 @@ from stages.engines.images.shards import (
 from stages.foundations.errors import UserError
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import prompt_id
+from stages.image_pool.run import ImageDecoder
 from tests.fakes.hostile_images import GRADIENT, LIMITS, TAKEN, png, saved
 
 
@@ -47,7 +47,7 @@ def test_what_they_become(decoder):
 
 
 def test_a_worker_that_dies_costs_one_image(monkeypatch):
-    monkeypatch.setattr("stages.engines.images.decoder.decode", os._exit)
+    monkeypatch.setattr("stages.image_pool.run.decode", os._exit)
     with ImageDecoder(ImageParams.model_validate(LIMITS)) as pool:
         pool._pool.submit = lambda **_: type(pool._pool).submit(pool._pool, status=3)
         (found,) = pool.decode([png()])

@@ -32,8 +32,7 @@ from stages.annotate.label_studio import (
 from stages.engines.images.shards import image_id, image_row, read_image_rows, write_shards
 from stages.foundations.errors import UserError
 from stages.foundations.tables import DROPPED, ISSUES, PROMPT, RANKING, RATING, prompt_id, read_table, write_table
-from stages.preferences.annotators import agreement_measures
-from stages.preferences.run import count_ties, pairs_of, vote_measures
+from stages.preferences.run import agreement_measures, count_ties, pairs_of, vote_measures
 from tests.fakes.hostile_images import GRADIENT, saved
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "image_prefs"

@@ -10,7 +10,7 @@ from stages.annotate.annotations import Known, checked_tables, set_tasks
 from stages.annotate.panel import Seen, annotate_tasks, gold_tasks, seat_panel, slots_of
 from stages.annotate.stage import PanelAnnotations
 from stages.foundations.tables import RANKING
-from stages.preferences.annotators import agreement_measures, judge_annotators, ratings_of
+from stages.preferences.run import agreement_measures, judge_annotators, ratings_of
 from stages.preferences.stage import AnnotatorRules
 
 PANEL = PanelAnnotations(

@@ -9,7 +9,7 @@ import pytest
 from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.tables import IMAGE_SCORE, PAIR, read_table, write_table
-from stages.reward_evaluation.measures import HeldOut, annotator_agreement, by_prompt_accuracy, measure, pairs_by_truth
+from stages.reward_evaluation.run import HeldOut, annotator_agreement, by_prompt_accuracy, measure, pairs_by_truth
 from tests.fakes.ranked_pictures import SPLITS, reward_model_flags, write_params, write_ranked_pictures
 
 

@@ -1,4 +1,4 @@
-"""Hostile image files to plain RGB pixels; runs in a confined worker (`decoder.py` asks it).
+"""Hostile image files to plain RGB pixels; runs in a confined worker, for `run.py`.
 
 An image is what its first bytes say, never what its name says. Its size is read before any pixel is decoded,
 because a file of some kilobytes can ask for gigabytes. Colour profiles are not applied.
