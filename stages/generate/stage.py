@@ -67,6 +67,7 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     from stages.foundations.planned_work import NetworkWork
 
     drawing, costs = sections["generators"][address.partition("@")[2]], generator_costs(sections["t2i_base"])
+    # Nothing is trained: the generator is held, and every picture costs its draw.
     images = sum(prompts[split] for split in drawing.splits) * drawing.images_per_prompt
     held = costs.unet_parameters + costs.other_parameters
     return NetworkWork(0, held, images * costs.draw_flops(drawing.steps, drawing.guidance))

@@ -77,6 +77,7 @@ def main(job: Job) -> None:
             )
         kept_rankings = pandas.DataFrame(kept, columns=RANKING.names)
         kept_ratings = ratings_of(ratings, kept_rankings)
+        # Anonymous rankings of two images: only of these is it asked how far votes can be known at all.
         votes = [row for row in kept if not row["annotator_id"] and len(row["image_ids"]) == 2]
         metrics = {**funnel.metrics(len(kept)), **_counts(annotators, pairs, kept)}
         for thing, measures in (
@@ -110,6 +111,7 @@ def keep_rankings(
         row |= {"image_ids": list(row["image_ids"]), "ranks": [int(rank) for rank in row["ranks"]]}
         row_id = f"{row['task_id']}/{row['annotator_id']}"
         consistency = rank_consistency(ranks_of(row), rated.get((row["task_id"], row["annotator_id"]), {})).share
+        # The first reason counts. Gold comes first: the reference itself has no annotator who could be judged.
         if row["task_id"] in gold:
             funnel.drop(row, "gold_task", "checks annotators, is not learned from", row_id)
         elif row["prompt_id"] not in splits:
@@ -177,6 +179,7 @@ def drawn_down(pairs: pandas.DataFrame, most: int | None, seed: int) -> pandas.D
     if most is None:
         return pairs
     kept: list[int] = []
+    # A stream for each prompt: a round with more prompts keeps the same pairs of the others.
     for prompt_id, of_prompt in pairs.groupby("prompt_id", sort=True):
         numbers = of_prompt.index.tolist()
         kept += random.Random(derive_seed(seed, "pairs", prompt_id)).sample(numbers, min(most, len(numbers)))
@@ -208,14 +211,15 @@ def vote_measures(rankings: Sequence[Row]) -> dict[str, float]:
     agreeing = sum(n * (n - 1) for votes in by_task.values() for n in votes.values())
     meetings = sum(votes.total() * (votes.total() - 1) for votes in by_task.values())
     weight = sum(votes.total() for votes in by_pair.values())
-    found = {"votes": len(rankings), "circular_triads": sum(map(circular_triads, wins.values()))}
+    measures = {"votes": len(rankings), "circular_triads": sum(map(circular_triads, wins.values()))}
     if weight:
-        found["ceiling"] = sum(max(votes.values()) for votes in by_pair.values()) / weight
+        measures["ceiling"] = sum(max(votes.values()) for votes in by_pair.values()) / weight
     if meetings:
-        found["agreement_of_two"] = agreeing / meetings
-    return found
+        measures["agreement_of_two"] = agreeing / meetings
+    return measures
 
 
+# Of two images in random order.
 CHANCE = 0.5
 Ratings = Mapping[tuple[str, str], Mapping[str, float]]
 """(task, annotator) -> image -> overall rating."""
@@ -224,11 +228,12 @@ Ratings = Mapping[tuple[str, str], Mapping[str, float]]
 def overall_ratings(ratings: pandas.DataFrame) -> Ratings:
     """The overall ratings that were given, by task and annotator."""
     rated = ratings.dropna(subset=["overall"])
-    found: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    by_work: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     columns = (rated[name] for name in ("task_id", "annotator_id", "image_id", "overall"))
     for task, annotator, image, overall in zip(*columns, strict=True):
-        found[task, annotator][image] = overall
-    return dict(found)
+        by_work[task, annotator][image] = overall
+    # A plain one: asked for work that nobody rated, a defaultdict would grow.
+    return dict(by_work)
 
 
 def ranks_of(row: pandas.Series | Mapping[str, object]) -> dict[str, float]:
@@ -243,6 +248,7 @@ def judge_annotators(rankings: pandas.DataFrame, ratings: pandas.DataFrame, rule
     tasks: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
     for row in judged.to_dict("records"):
         tasks[row["task_id"]][row["annotator_id"]] = ranks_of(row)
+    # Without gold tasks: they were chosen to be easy, and they have a measure of their own.
     agreement = agreement_with_others(done for task, done in tasks.items() if task not in references)
     rated = overall_ratings(ratings)
     rows = []
@@ -268,7 +274,8 @@ def judge_annotators(rankings: pandas.DataFrame, ratings: pandas.DataFrame, rule
     table[measures] = table[measures].astype(float)
     median = table["agreement"].median()
     reasons = [", ".join(_broken_rules(row, rules, median)) for row in table.to_dict("records")]
-    table["reason"] = pandas.Series(reasons, dtype=object)  # a text too where all votes are anonymous
+    # Texts also where all votes are anonymous: a column of no rows would be one of numbers.
+    table["reason"] = pandas.Series(reasons, dtype=object)
     table["is_kept"] = table["reason"] == ""
     return table
 
@@ -277,13 +284,13 @@ def _broken_rules(row: Mapping[str, float], rules: AnnotatorRules, median: float
     """Names of the rules; a measure that is missing (NaN) is below nothing."""
     # Against the median and not a fixed bound: where the pictures are hard to tell apart, nobody agrees by much.
     least = CHANCE + rules.min_agreement_over_chance * (median - CHANCE)
-    found = {
+    rules_broken = {
         "low_agreement": row["agreement"] < least,
         "contradicts_own_ratings": row["consistency"] < rules.min_consistency,
         "fails_gold": row["gold_accuracy"] < rules.min_gold_accuracy,
         "too_fast": row["median_seconds"] < rules.min_median_seconds,
     }
-    return [name for name, is_broken in found.items() if is_broken]
+    return [name for name, is_broken in rules_broken.items() if is_broken]
 
 
 def agreement_measures(rankings: pandas.DataFrame, ratings: pandas.DataFrame) -> dict[str, float]:

@@ -25,7 +25,7 @@ from stages.algorithms.text_to_image_losses import pairs_from_ranking
 from stages.engines.devices import pick_device
 from stages.engines.image_scorers.config import Variant
 from stages.engines.image_scorers.scorer import ImageScorer, Pictures, load_pictures, load_scorer, score_pictures
-from stages.engines.images.shards import pixels_of, read_image_rows, read_shards
+from stages.engines.images.shards import pixels_of, read_image_rows, read_images
 from stages.foundations.errors import UserError
 from stages.foundations.job import Job
 from stages.foundations.metrics import write_metrics
@@ -77,6 +77,7 @@ def _scores(
     pools = list(dict.fromkeys([paths.pool, paths.earlier_pool]))
     ids = sorted({name for row in rankings["image_ids"] for name in row})
     pictures = load_pictures(pools, ids, scorer.config.image_size)
+    # Each scorer sees the picture at its own size.
     fitted = pictures
     if base.config.image_size != scorer.config.image_size:
         fitted = load_pictures(pools, ids, base.config.image_size)
@@ -86,11 +87,12 @@ def _scores(
 
     def scores_by(one: ImageScorer, variants: Sequence[Variant], shown: Pictures) -> dict[str, pandas.Series]:
         ids = shown.rows.index.tolist()
-        found = score_pictures(one, variants, shown, ids, params.images_per_batch)
-        return {variant: pandas.Series(values, index=ids) for variant, values in found.items()}
+        values_of = score_pictures(one, variants, shown, ids, params.images_per_batch)
+        return {variant: pandas.Series(values, index=ids) for variant, values in values_of.items()}
 
     scores = scores_by(base, variants, fitted) | scores_by(scorer, [LEARNT], pictures)
-    if paths.before != paths.scorer:  # the first round has no model before its own
+    # The first round has no model before its own.
+    if paths.before != paths.scorer:
         scores[BEFORE] = scores_by(load_scorer(paths.before, device), [LEARNT], pictures)[LEARNT]
     truth = truths(pools, pictures)
     if truth is not None:
@@ -103,13 +105,10 @@ def truths(pools: Sequence[Path], pictures: Pictures) -> pandas.Series | None:
     """The true score by image id; None unless all prompts are of the shape world."""
     if any(scene_of(prompt) is None for prompt in pictures.rows["prompt"].unique()):
         return None
-    found = {}
-    for pool in pools:
-        for frame in read_shards(pool):
-            frame = frame[frame["image_id"].isin(pictures.rows.index)]
-            for name, prompt, png in zip(frame["image_id"], frame["prompt"], frame["png"], strict=True):
-                found[name] = true_score(pixels_of(png), prompt).overall
-    return pandas.Series(found).reindex(pictures.rows.index)
+    # From the shards: `pictures` are fitted to the scorer's square, and the truth is of the whole picture.
+    images = read_images(pools, pictures.rows.index)
+    scores = {row.image_id: true_score(pixels_of(row.png), row.prompt).overall for row in images}
+    return pandas.Series(scores).reindex(pictures.rows.index)
 
 
 @dataclass(frozen=True)
@@ -139,6 +138,7 @@ def measure(
     }
     for name, of_scorer in scores.items():
         metrics |= _accuracy(f"preference/accuracy/{name}", held_out.pairs, of_scorer, draws)
+        # Upstream's test.py counts a tie as wrong; for comparison with published figures only.
         released = _points(held_out.pairs, of_scorer, tie_points=0.0)
         metrics[f"preference/accuracy_as_released/{name}"] = float(released.mean())
         by_prompt = by_prompt_accuracy(held_out.pairs, of_scorer)
@@ -152,10 +152,12 @@ def measure(
     metrics |= _recall(held_out.rankings, "random", equal, recall_at, draws)
     metrics |= _interval("preference/accuracy/annotator", annotator_agreement(held_out.rankings, draws))
     metrics |= _gains("gain", held_out.pairs, scores)
+    # Where all pairs are this round's, or none is, a second set of figures would say nothing new.
     is_mixed = len(on_policy) not in (0, len(held_out.pairs))
     if is_mixed:
         metrics |= _gains("on_policy_gain", on_policy, scores)
     if TRUTH in scores:
+        # The truth is the judge here, and so no scorer that is judged.
         others = {name: of_scorer for name, of_scorer in scores.items() if name != TRUTH}
         by_truth = pairs_by_truth(held_out.rankings, scores[TRUTH])
         on_policy = _among(by_truth, held_out.own_images)
@@ -207,6 +209,7 @@ def generator_ranking(held_out: HeldOut, scores: pandas.Series, draws: int) -> I
     """Rank correlation over generators of the mean score and the share of pairs that people gave them."""
     prompts, generators = sorted(held_out.pairs["prompt_id"].unique()), sorted(held_out.generators.unique())
     pairs = held_out.pairs
+    # Both sides of every pair: each generator is measured by the images of it that people were shown.
     sides = [
         pandas.DataFrame({"prompt_id": pairs["prompt_id"], "image_id": pairs[f"{side}_image_id"], "won": won})
         for side, won in (("better", 1.0), ("worse", 0.0))
@@ -240,14 +243,14 @@ def _recall(
     """Recall and filter at each k below the number of images, over rankings, clustered by prompt."""
     metrics: dict[str, float] = {}
     for k in recall_at:
-        found = [
+        measured = [
             (row.prompt_id, *recall_and_filter(scores[list(row.image_ids)], row.ranks, k))
             for row in rankings.itertuples()
             if len(row.image_ids) > k
         ]
-        if not found:
+        if not measured:
             continue
-        prompts, recalls, filters = map(list, zip(*found, strict=True))
+        prompts, recalls, filters = map(list, zip(*measured, strict=True))
         for thing, values in (("recall", recalls), ("filter", filters)):
             metrics |= _interval(f"{thing}_at_{k}/{name}", clustered_bootstrap(values, prompts, draws))
     return metrics
@@ -256,6 +259,7 @@ def _recall(
 def _gains(thing: str, pairs: pandas.DataFrame, scores: Mapping[str, pandas.Series]) -> dict[str, float]:
     """The reward model's accuracy by prompt minus each other scorer's, paired by prompt."""
     accuracies = {name: by_prompt_accuracy(pairs, of_scorer) for name, of_scorer in scores.items()}
+    # Chance orders half of every prompt's pairs.
     accuracies["random"] = accuracies[LEARNT] * 0 + 0.5
     metrics: dict[str, float] = {}
     for name, other in accuracies.items():

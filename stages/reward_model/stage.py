@@ -44,7 +44,8 @@ STAGE = Stage(
         "scorer": "data/image_scorers/base",
         "pairs": "data/preferences/${key}",
         "pool": "data/images/pool/${key}",
-        "earlier_pool": "data/images/pool/${item.also}",  # the round's own where no earlier round counts
+        # The round's own where no earlier round counts.
+        "earlier_pool": "data/images/pool/${item.also}",
     },
     outputs={
         "out": "data/image_scorers/${key}",
@@ -67,7 +68,8 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     params, costs = sections["reward_model"], base_scorer_costs(sections["scorer_base"])
     pictures, assumptions = pictures_of_a_prompt(sections, address.partition("@")[2])
     each = params.epochs * pictures * costs.score_flops
-    learns = 1 - params.frozen_fraction  # frozen layers stand first, so no gradient goes back through them
+    # Frozen layers stand first, so no gradient goes back through them.
+    learns = 1 - params.frozen_fraction
     return NetworkWork(
         learns * costs.parameters,
         params.frozen_fraction * costs.parameters,

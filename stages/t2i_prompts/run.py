@@ -79,7 +79,8 @@ def _shape_prompts(params: Any, rng: random.Random) -> tuple[list[Row], Funnel]:
             kept.append(place)
         else:
             funnel.drop(rows[place], "beyond_max_of_kind", f"{kind} has enough prompts")
-    rng.shuffle(kept)  # or a kind that is cut short would come first, into the test split
+    # Shuffled again, or a kind that is cut short would come first, into the test split.
+    rng.shuffle(kept)
     held_out = params.test_prompts + params.validation_prompts
     if held_out >= len(kept):
         raise UserError(f"t2i_prompts: {held_out} prompts to validate and test leave none of {len(kept)} to train")
@@ -87,6 +88,7 @@ def _shape_prompts(params: Any, rng: random.Random) -> tuple[list[Row], Funnel]:
         rows[place]["split"] = "test"
     for place in kept[params.test_prompts : held_out]:
         rows[place]["split"] = "validation"
+    # In the world's order again, which a reader of the table can follow.
     return [rows[place] for place in sorted(kept)], funnel
 
 
@@ -136,7 +138,8 @@ def _is_usable(line: dict[str, Any], most_characters: int, funnel: Funnel) -> bo
         funnel.drop(line, "not_text", f"the prompt is {type(prompt).__name__}", line["row_id"])
     elif not prompt.strip():
         funnel.drop(line, "empty_prompt", "", line["row_id"])
-    elif prompt.encode("utf-8", "replace").decode() != prompt:  # JSON can hold half a character, Parquet cannot
+    # JSON can hold half a character, Parquet cannot.
+    elif prompt.encode("utf-8", "replace").decode() != prompt:
         line["prompt"] = repr(prompt)
         funnel.drop(line, "not_unicode", "half of a surrogate pair", line["row_id"])
     elif len(prompt) > most_characters:
@@ -159,6 +162,7 @@ def read_prompts(name: str, source: Any) -> Iterator[dict[str, Any]]:
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rb") as file:
+            # One byte more than a line may have tells a line that is too long from one that just fits.
             lines = iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")
             for number, line in enumerate(islice(lines, source.max_prompts)):
                 common = {"row_id": f"{name}/{number}", "source": name, "split": source.split}
@@ -174,6 +178,7 @@ def _prompt_of(line: bytes, field: str) -> dict[str, Any]:
         return {"reason": "line_too_long", "detail": f"more than {MAX_LINE_BYTES} bytes"}
     try:
         content = json.loads(line)
+    # A line of a hundred thousand brackets is a recursion that ends so.
     except (ValueError, RecursionError) as error:
         return {"reason": "not_json", "detail": str(error)[:200]}
     if not isinstance(content, dict) or field not in content:

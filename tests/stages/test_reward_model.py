@@ -12,7 +12,7 @@ from stages.__main__ import main
 from stages.engines.image_scorers.scorer import load_pictures, load_scorer
 from stages.foundations.errors import UserError
 from stages.foundations.tables import PAIR, RATING, read_table, write_table
-from stages.reward_model.learning import (
+from stages.reward_model.run import (
     RewardBatch,
     RewardOutputs,
     add_reward_head,
@@ -24,7 +24,7 @@ from stages.reward_model.learning import (
     reward_outputs,
     standardised,
 )
-from stages.reward_model.learning import reward_model as reward_learner
+from stages.reward_model.run import reward_model as reward_learner
 from tests.fakes.ranked_pictures import PROMPTS, reward_model_flags, tiny_scorer, write_params, write_ranked_pictures
 
 
