@@ -6,11 +6,11 @@ import numpy
 import pandas
 import pytest
 
-from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.tables import IMAGE_SCORE, PAIR, read_table, write_table
 from stages.reward_evaluation.run import HeldOut, annotator_agreement, by_prompt_accuracy, measure, pairs_by_truth
-from tests.fakes.ranked_pictures import SPLITS, reward_model_flags, write_params, write_ranked_pictures
+from tests.fakes.one_stage import pair_row, run_stage
+from tests.fakes.ranked_pictures import PARAMS, SPLITS, ranked_inputs, write_ranked_pictures
 
 
 def ranking(prompt, annotator, ranks):
@@ -18,19 +18,8 @@ def ranking(prompt, annotator, ranks):
     return {"task_id": prompt, "prompt_id": prompt, "annotator_id": annotator, "image_ids": ids, "ranks": ranks}
 
 
-def pair(prompt, better, worse):
-    return {
-        "prompt_id": prompt,
-        "annotator_id": "one",
-        "better_image_id": f"{prompt}{better}",
-        "worse_image_id": f"{prompt}{worse}",
-        "weight": 1.0,
-        "split": "test",
-    }
-
-
 def held_out(own=("a", "b")):
-    pairs = [pair("a", 0, 1), pair("a", 0, 2), pair("a", 1, 2), pair("b", 2, 0)]
+    pairs = [pair_row(one[0], one, other) for one, other in (("a0", "a1"), ("a0", "a2"), ("a1", "a2"), ("b2", "b0"))]
     ids = [f"{prompt}{number}" for prompt in "ab" for number in range(3)]
     return HeldOut(
         pandas.DataFrame(pairs),
@@ -97,56 +86,45 @@ def test_accuracies_of_scorers_stand_side_by_side_for_each_prompt():
     assert accuracy.to_dict() == {"a": 0.0, "b": 1.0}
 
 
+def evaluate(folder, **places):
+    models = {"start": folder / "base", "before": folder / "out", "scorer": folder / "out"}
+    places = ranked_inputs(folder) | models | {"metrics": folder / "evaluation"} | places
+    run_stage("reward_evaluation@round_1", folder, **places)
+    return json.loads((folder / "evaluation").read_text())
+
+
 @pytest.fixture(scope="module")
 def evaluated(tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluated")
     write_ranked_pictures(folder)
-    main(reward_model_flags(folder, write_params(folder / "params.yaml"), folder))
-    main(flags(folder))
-    return folder
-
-
-def flags(folder):
-    named = {
-        "params": "params.yaml",
-        "start": "base",
-        "before": "round_1",
-        "scorer": "round_1",
-        "pairs": "preferences",
-        "pool": "pool",
-        "earlier-pool": "pool",
-        "scores": "scores.parquet",
-        "metrics": "evaluation.json",
-        "headline": "headline.json",
-    }
-    paths = [part for name, place in named.items() for part in (f"--{name}", str(folder / place))]
-    return ["reward_evaluation@round_1", *paths]
+    run_stage("reward_model@round_1", folder, PARAMS, **ranked_inputs(folder))
+    return folder, evaluate(folder)
 
 
 def test_the_trained_model_orders_held_out_pictures_and_generators(evaluated):
-    metrics = json.loads((evaluated / "evaluation.json").read_text())
+    folder, metrics = evaluated
     assert metrics["preference/accuracy/reward"] > 0.9
     assert metrics["preference/accuracy/annotator"] == 1.0
     assert metrics["model_ranking/spearman/reward"] == pytest.approx(1.0)
     assert metrics["prompts/test"] == SPLITS.count("test") and metrics["pairs/test"] == 3 * 6
     assert {"preference/accuracy/clip", "preference/accuracy/blip", "recall_at_2/blip/low"} <= metrics.keys()
-    assert json.loads((evaluated / "headline.json").read_text())["accuracy"] > 0.9
+    assert json.loads((folder / "headline").read_text())["accuracy"] > 0.9
 
 
 def test_scores_are_kept_image_by_image_and_written_the_same_again(evaluated):
-    scores = read_table(evaluated / "scores.parquet", IMAGE_SCORE)
+    folder, _ = evaluated
+    scores = read_table(folder / "scores", IMAGE_SCORE)
     assert sorted(scores["scorer"].unique()) == ["blip", "clip", "reward", "truth"]
     assert scores.groupby("scorer").size().tolist() == [9, 9, 9, 9]
     assert numpy.isfinite(scores["score"]).all()
-    before = (evaluated / "scores.parquet").read_bytes()
-    main(flags(evaluated))
-    assert (evaluated / "scores.parquet").read_bytes() == before
+    before = (folder / "scores").read_bytes()
+    evaluate(folder)
+    assert (folder / "scores").read_bytes() == before
 
 
 def test_no_test_pairs_is_an_error_with_the_remedy(evaluated, tmp_path):
-    pairs = read_table(evaluated / "preferences/pairs.parquet", PAIR)
-    write_table(pairs[pairs["split"] != "test"], tmp_path / "preferences/pairs.parquet", PAIR)
-    command = flags(evaluated)
-    command[command.index("--pairs") + 1] = str(tmp_path / "preferences")
+    folder, _ = evaluated
+    pairs = read_table(folder / "preferences/pairs.parquet", PAIR)
+    write_table(pairs[pairs["split"] != "test"], tmp_path / "pairs.parquet", PAIR)
     with pytest.raises(UserError, match="no pairs of test prompts"):
-        main(command)
+        evaluate(folder, pairs=tmp_path)

@@ -1,14 +1,11 @@
 """The reward model: it learns what people prefer and keeps its best epoch."""
 
-import csv
-import json
 from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from stages.__main__ import main
 from stages.engines.image_scorers.scorer import load_pictures, load_scorer
 from stages.foundations.errors import UserError
 from stages.foundations.tables import PAIR, RATING, read_table, write_table
@@ -25,7 +22,8 @@ from stages.reward_model.run import (
     standardised,
 )
 from stages.reward_model.run import reward_model as reward_learner
-from tests.fakes.ranked_pictures import PROMPTS, reward_model_flags, tiny_scorer, write_params, write_ranked_pictures
+from tests.fakes.one_stage import curve_of, run_stage
+from tests.fakes.ranked_pictures import PARAMS, PROMPTS, ranked_inputs, tiny_scorer, write_ranked_pictures
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +36,7 @@ def ranked(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(ranked, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
-    main(reward_model_flags(ranked, write_params(folder / "params.yaml"), folder))
-    return folder
+    return folder, run_stage("reward_model@round_1", folder, PARAMS, **ranked_inputs(ranked))
 
 
 def validation_ids(ranked):
@@ -56,21 +53,20 @@ def groups_and_pictures(ranked):
 
 
 def test_it_learns_to_prefer_the_brighter_picture(trained):
-    rows = list(csv.DictReader((trained / "curves.csv").open()))
+    folder, metrics = trained
+    rows = curve_of(folder)
     assert len(rows) == 15 * 2  # epochs of 8 prompts, 4 at a time
-    assert float(rows[0]["loss/train"]) == pytest.approx(0.69, abs=0.3)
-    metrics = json.loads((trained / "metrics.json").read_text())
+    assert rows[0]["loss/train"] == pytest.approx(0.69, abs=0.3)
     assert metrics["accuracy/validation_best"] > 0.9
     assert metrics["groups/train"] == 8 and metrics["pairs/validation"] == 3 * 6
 
 
 def test_the_best_epoch_is_kept_and_normalised_on_validation_pictures(ranked, trained):
-    rows = list(csv.DictReader((trained / "curves.csv").open()))
-    losses = {int(row["step"]): float(row["loss/validation"]) for row in rows if row["loss/validation"]}
-    metrics = json.loads((trained / "metrics.json").read_text())
+    folder, metrics = trained
+    losses = {row["step"]: row["loss/validation"] for row in curve_of(folder) if "loss/validation" in row}
     assert sorted(losses) == list(range(2, 31, 2))
     assert metrics["progress/best_step"] == min(losses, key=losses.get)
-    scorer, ids = load_scorer(trained / "round_1", "cpu"), validation_ids(ranked)
+    scorer, ids = load_scorer(folder / "out", "cpu"), validation_ids(ranked)
     pictures = load_pictures([ranked / "pool"], ids, 8)
     with torch.no_grad():
         rewards = scorer.score(pictures.images(ids), pictures.prompts(ids))
@@ -79,7 +75,7 @@ def test_the_best_epoch_is_kept_and_normalised_on_validation_pictures(ranked, tr
 
 
 def test_the_frozen_half_and_the_other_heads_stay_as_they_were(ranked, trained):
-    before, after = (load_file(folder / "model.safetensors") for folder in (ranked / "base", trained / "round_1"))
+    before, after = (load_file(folder / "model.safetensors") for folder in (ranked / "base", trained[0] / "out"))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     for name in before:
         is_frozen = (".0." in name and "encoder" in name) or "embeddings" in name
@@ -159,10 +155,9 @@ def test_no_validation_pairs_is_an_error_with_the_remedy(ranked, tmp_path):
     pairs = read_table(ranked / "preferences/pairs.parquet", PAIR)
     write_table(pairs[pairs["split"] != "validation"], tmp_path / "preferences/pairs.parquet", PAIR)
     (tmp_path / "preferences/ratings.parquet").write_bytes((ranked / "preferences/ratings.parquet").read_bytes())
-    flags = reward_model_flags(ranked, write_params(tmp_path / "params.yaml"), tmp_path)
-    flags[flags.index("--pairs") + 1] = str(tmp_path / "preferences")
+    places = ranked_inputs(ranked) | {"pairs": tmp_path / "preferences"}
     with pytest.raises(UserError, match=r"no pairs of split validation.*validation_fraction"):
-        main(flags)
+        run_stage("reward_model@round_1", tmp_path, PARAMS, **places)
 
 
 def test_an_image_that_the_pool_lacks_is_told(ranked):
