@@ -57,6 +57,26 @@ def mini_shapes() -> dict[str, Any]:
     return params
 
 
+def tiny_sizes(**changed: Any) -> GeneratorSizes:
+    """Of a generator of a few thousand weights."""
+    sizes = {"image_side": 24, "patch_side": 2, "channels": (8, 16), "layers_per_block": 1, "attention_heads": 2}
+    sizes |= {"text_width": 16, "text_layers": 1, "text_heads": 2, "max_prompt_tokens": 12}
+    return GeneratorSizes.model_validate({**sizes, "prediction_type": "epsilon", **changed})
+
+
+def tiny_vae(**changed: Any) -> AutoencoderKL:
+    """A VAE that halves the side and has learnt nothing; equal arguments give equal weights."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return AutoencoderKL(
+            block_out_channels=(8, 8),
+            down_block_types=("DownEncoderBlock2D",) * 2,
+            up_block_types=("UpDecoderBlock2D",) * 2,
+            norm_num_groups=4,
+            **changed,
+        ).requires_grad_(False)
+
+
 def shape_prompts(path: Path, also: Sequence[str] = ()) -> Path:
     """Writes the miniature's table of prompts, and further ones to train on."""
     params = TypeAdapter(T2iPromptsParams).validate_python(mini_shapes()["t2i_prompts"])
@@ -67,18 +87,6 @@ def shape_prompts(path: Path, also: Sequence[str] = ()) -> Path:
 
 
 IMAGEREWARD = Path(__file__).resolve().parents[2] / "pipelines/recipes/imagereward-blip-large.yaml"
-SIZES = GeneratorSizes(
-    image_side=24,
-    patch_side=2,
-    channels=(8, 16),
-    layers_per_block=1,
-    attention_heads=2,
-    text_width=16,
-    text_layers=1,
-    text_heads=2,
-    max_prompt_tokens=12,
-    prediction_type="epsilon",
-)
 TRAIN, TEST, IMAGES = 14, 4, 3
 """Prompts of each split, validation among the first; images of a prompt."""
 
@@ -145,16 +153,8 @@ def _rankings(section: dict[str, Any], folder: Path, prompts: list[str]) -> None
 
 def _generator(folder: Path, prompts: list[str]) -> None:
     """A folder as Stable Diffusion's, VAE included, that has learnt nothing."""
-    generator = new_generator(SIZES, prompts, seed=0)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        generator.vae = AutoencoderKL(
-            block_out_channels=(8, 8),
-            down_block_types=("DownEncoderBlock2D",) * 2,
-            up_block_types=("UpDecoderBlock2D",) * 2,
-            latent_channels=12,
-            norm_num_groups=4,
-        ).requires_grad_(False)
+    generator = new_generator(tiny_sizes(), prompts, seed=0)
+    generator.vae = tiny_vae(latent_channels=12)
     save_generator(generator, folder)
 
 
