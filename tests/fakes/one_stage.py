@@ -13,6 +13,7 @@ import yaml
 
 from stages.__main__ import main
 from stages.engines.images.shards import image_row
+from stages.foundations.machine import PROJECT
 from stages.foundations.stage import declared_stage
 from stages.foundations.tables import PROMPT, prompt_id, write_table
 
@@ -40,6 +41,11 @@ def curve_of(folder: Path) -> list[dict[str, float]]:
     """The rows of a stage's curve, each with the columns that it has."""
     with open(folder / "curves", newline="") as file:
         return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+
+
+def recipe(name: str) -> dict[str, Any]:
+    """The sections of a recipe."""
+    return yaml.safe_load((PROJECT / "pipelines/recipes" / f"{name}.yaml").read_text())
 
 
 def write_prompts(path: Path, splits: Mapping[str, str]) -> None:

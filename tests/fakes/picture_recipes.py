@@ -17,19 +17,20 @@ from stages.algorithms.shape_world import all_prompts, render, scene_of
 from stages.engines.generators.generator import new_generator, save_generator
 from stages.engines.generators.params import GeneratorSizes
 from stages.engines.images.shards import png_of
+from stages.foundations.machine import PROJECT
 from stages.foundations.tables import PROMPT, prompt_id, write_table
 from stages.t2i_prompts.run import make_prompts
 from stages.t2i_prompts.stage import T2iPromptsParams
+from tests.fakes.one_stage import recipe
 from tests.fakes.released_blip import WORDS, published_weights
 
-SHAPES = Path(__file__).resolve().parents[2] / "pipelines/recipes/t2i-shapes.yaml"
 GENERATORS = ("main", "guided")
 """Those of the recipe that the miniature keeps."""
 
 
 def mini_shapes() -> dict[str, Any]:
     """Sections of the recipe: 36 prompts, networks of a few thousand weights, 4 updates, two draws in 2 steps."""
-    params = yaml.safe_load(SHAPES.read_text())
+    params = recipe("t2i-shapes")
     kinds = {"place": 4, "count": 0, "list": 0, "counted_list": 8, "placed_list": 6, "relation": 6}
     params["t2i_prompts"] |= {"max_of_kind": kinds, "validation_prompts": 4, "test_prompts": 8}
     params["t2i_base"]["sizes"] |= {"channels": [8, 16], "text_width": 16, "text_layers": 1}
@@ -86,7 +87,7 @@ def shape_prompts(path: Path, also: Sequence[str] = ()) -> Path:
     return path
 
 
-IMAGEREWARD = Path(__file__).resolve().parents[2] / "pipelines/recipes/imagereward-blip-large.yaml"
+IMAGEREWARD = PROJECT / "pipelines/recipes/imagereward-blip-large.yaml"
 TRAIN, TEST, IMAGES = 14, 4, 3
 """Prompts of each split, validation among the first; images of a prompt."""
 

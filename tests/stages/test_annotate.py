@@ -13,13 +13,11 @@ from pathlib import Path
 import numpy
 import pandas
 import pytest
-import yaml
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from stages.__main__ import main
 from stages.annotate.annotations import Known, checked_tables, json_rows, ranking_annotations, vote_annotations
 from stages.annotate.label_studio import (
     export_annotated,
@@ -29,11 +27,12 @@ from stages.annotate.label_studio import (
     labelling_task,
     slimmed,
 )
-from stages.engines.images.shards import image_id, image_row, read_image_rows, write_shards
+from stages.engines.images.shards import image_id, read_image_rows, write_shards
 from stages.foundations.errors import UserError
-from stages.foundations.tables import DROPPED, ISSUES, PROMPT, RANKING, RATING, prompt_id, read_table, write_table
+from stages.foundations.tables import DROPPED, ISSUES, RANKING, RATING, prompt_id, read_table, write_table
 from stages.preferences.run import agreement_measures, count_ties, pairs_of, vote_measures
 from tests.fakes.hostile_images import GRADIENT, saved
+from tests.fakes.one_stage import picture_row, recipe, run_stage, write_prompts
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "image_prefs"
 needs_real_rows = pytest.mark.skipif(not REAL.is_dir(), reason=f"needs the files of {REAL}")
@@ -46,12 +45,12 @@ KNOWN = Known(
 )
 
 
-def result(control, value):
-    return {"from_name": control, "to_name": "x", "type": "x", "value": value}
+def result(control, value, shown="x", kind="x"):
+    return {"from_name": control, "to_name": shown, "type": kind, "value": value}
 
 
-def ranked(slots):
-    return result("ranking", {"ranker": {f"slot_{i}": [] for i in range(1, 6)} | slots})
+def ranked(slots, shown="x"):
+    return result("ranking", {"ranker": {f"slot_{i}": [] for i in range(1, 6)} | slots}, shown, "ranker")
 
 
 def annotation(**changed):
@@ -294,46 +293,25 @@ def test_the_real_votes_have_their_ceiling():
 
 
 def run(tmp_path, params, content=None):
-    rows = []
-    for number in range(8):
-        said = {"generator": f"g{number % 2}", "seed": number, "source": "generated", "licence": ""}
-        prompt = "a red circle" if number % 4 else "a blue square"
-        rows.append(image_row(GRADIENT + number, prompt_id=prompt_id(prompt), prompt=prompt, **said))
+    prompts = ["a blue square", "a red circle", "a red circle", "a red circle"] * 2
+    rows = [picture_row(GRADIENT + number, prompt, generator=f"g{number % 2}") for number, prompt in enumerate(prompts)]
     write_shards(rows, tmp_path / "pool", 100)
-    prompts = [("a red circle", "train"), ("a blue square", "test")]
-    table = [{"prompt_id": prompt_id(p), "prompt": p, "split": s, "source": "s"} for p, s in prompts]
-    write_table(table, tmp_path / "prompts.parquet", PROMPT)
+    write_prompts(tmp_path / "prompts", {"a red circle": "train", "a blue square": "test"})
     file = None
     if content is not None:
         (tmp_path / "export.json").write_bytes(content)
         file = {"path": str(tmp_path / "export.json"), "sha256": hashlib.sha256(content).hexdigest()}
     round_1 = {"foreign": None, "annotations": file, "also": "round_1"}
-    given = {"seed": 1, "annotate": params, "ranking_rounds": {"round_1": round_1}}
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(given))
-    names = {"params": "params.yaml", "pool": "pool", "prompts": "prompts.parquet", "out": "out"}
-    names |= {name: f"{name}.out" for name in ("dropped", "metrics", "headline")}
-    flags = [text for name, path in names.items() for text in (f"--{name}", str(tmp_path / path))]
-    main(["annotate@round_1", *flags])
+    metrics = run_stage(
+        "annotate@round_1", tmp_path, {"seed": 1, "annotate": params, "ranking_rounds": {"round_1": round_1}}
+    )
     rankings = read_table(tmp_path / "out" / "rankings.parquet", RANKING)
     ratings = read_table(tmp_path / "out" / "ratings.parquet", RATING)
-    metrics = json.loads((tmp_path / "metrics.out").read_text())
-    return rankings, ratings, read_table(tmp_path / "dropped.out", DROPPED), metrics
+    return rankings, ratings, read_table(tmp_path / "dropped", DROPPED), metrics
 
 
 def test_the_stage_with_a_panel(tmp_path):
-    params = {
-        "kind": "panel",
-        "annotators": 12,
-        "careless": 2,
-        "careless_share": 0.85,
-        "noise": 0.12,
-        "images_per_task": 4,
-        "tasks_per_prompt": 2,
-        "annotators_per_task": 3,
-        "shared_fraction": 0.2,
-        "gold_tasks": 1,
-        "gold_margin": 0.15,
-    }
+    params = recipe("t2i-shapes")["annotate"] | {"images_per_task": 4, "gold_tasks": 1}
     rankings, ratings, dropped, metrics = run(tmp_path, params)
     assert metrics["tasks/gold"] == 1 and metrics["annotators/all"] == 12 and dropped.empty
     assert len(rankings) == metrics["rows/kept"] and len(ratings) == metrics["ratings/all"]
@@ -369,17 +347,18 @@ def pool(tmp_path):
     secret = PngInfo()
     secret.add_text("parameters", "a secret path")
     rows = []
-    for prompt, count in zip(PROMPTS, COUNTS, strict=True):
-        for number in range(count):
-            pixels = GRADIENT + numpy.uint8(len(rows) * 3)
-            said = {"generator": "g", "seed": number, "source": f"{len(rows)}.png", "licence": ""}
-            row = image_row(pixels, prompt_id=prompt_id(prompt), prompt=prompt, **said)
-            rows.append(row | {"png": saved(Image.fromarray(pixels), pnginfo=secret)})
+    for prompt in (one for one, count in zip(PROMPTS, COUNTS, strict=True) for _ in range(count)):
+        pixels = GRADIENT + numpy.uint8(len(rows) * 3)
+        png = saved(Image.fromarray(pixels), pnginfo=secret)
+        rows.append(picture_row(pixels, prompt, source=f"{len(rows)}.png") | {"png": png})
     write_shards(rows, tmp_path / "pool", 5)
-    table = [{"prompt_id": prompt_id(p), "prompt": p, "split": "train", "source": "s"} for p in PROMPTS]
-    write_table(table, tmp_path / "prompts.parquet", PROMPT)
+    write_prompts(tmp_path / "prompts", dict.fromkeys(PROMPTS, "train"))
     known = Known({prompt_id(p): p for p in PROMPTS}, {row["image_id"]: row["prompt_id"] for row in rows})
     return rows, known
+
+
+def tasks_in(folder):
+    return [task for path in sorted(folder.glob("*/tasks.json")) for task in json.loads(path.read_text())]
 
 
 @pytest.mark.parametrize("count", [2, 4, 9])
@@ -436,26 +415,16 @@ def label_studio_export(tasks):
     exported = []
     for number, task in enumerate(tasks, start=1):
         images = task["data"]["image_ids"]
-        slots = {f"slot_{slot}": images[slot - 1 :: 5] for slot in range(1, 6)}
-        result = [{"from_name": "ranking", "to_name": "items", "type": "ranker", "value": {"ranker": slots}}]
+        answers = [ranked({f"slot_{slot}": images[slot - 1 :: 5] for slot in range(1, 6)}, "items")]
         for index in range(1, len(images)):  # the last one is not rated
             for aspect, points in (("overall", 8 - index if index < 7 else 1), ("fidelity", 4)):
-                value = {"rating": points}
-                result.append(
-                    {"from_name": f"{aspect}_{index}", "to_name": f"image_{index}", "type": "rating", "value": value}
-                )
-        flags = {"choices": ["blur", "violent"]}
-        result.append({"from_name": "issues_2", "to_name": "image_2", "type": "choices", "value": flags})
-        said = {"was_cancelled": False, "ground_truth": False, "result": result}
+                answers.append(result(f"{aspect}_{index}", {"rating": points}, f"image_{index}", "rating"))
+        answers.append(result("issues_2", {"choices": ["blur", "violent"]}, "image_2", "choices"))
+        address = {"email": "b@example.org"}
+        said = {"was_cancelled": False, "ground_truth": False, "result": answers}
         annotations = [
             {"id": 1, "completed_by": 1, "lead_time": 12.5, "created_at": "2026-01-01T00:00:00Z", **said},
-            {
-                "id": 2,
-                "completed_by": {"email": "b@example.org"},
-                "lead_time": None,
-                "created_at": "2026-01-02",
-                **said,
-            },
+            {"id": 2, "completed_by": address, "lead_time": None, "created_at": "2026-01-02", **said},
             {"id": 3, "completed_by": 1, "lead_time": 99.0, "created_at": "2026-01-03", **said, "ground_truth": True},
         ]
         exported.append(
@@ -473,7 +442,7 @@ def tables(rows, known):
 def test_an_export_becomes_tables_and_the_tables_become_it_again(tmp_path):
     _, known = pool(tmp_path)
     export_tasks(tmp_path / "pool", tmp_path / "out", "/x/", 9, 1, seed=1)
-    tasks = [json.loads(path.read_text())[0] for path in sorted((tmp_path / "out").glob("*/tasks.json"))]
+    tasks = tasks_in(tmp_path / "out")
     exported = label_studio_export(tasks)
     rankings, ratings = tables(exported, known)
     assert len(rankings) == 6 and len(ratings) == 2 * (3 + 8)
@@ -481,7 +450,7 @@ def test_an_export_becomes_tables_and_the_tables_become_it_again(tmp_path):
     write_table(ratings, tmp_path / "annotations" / "ratings.parquet", RATING)
     again = tmp_path / "again"
     assert export_annotated(tmp_path / "pool", tmp_path / "annotations", again, "/x/") == {"4_images": 1, "9_images": 1}
-    back = [task for path in sorted(again.glob("*/tasks.json")) for task in json.loads(path.read_text())]
+    back = tasks_in(again)
     assert [one["data"] for one in back] == [one["data"] for one in tasks]
     for one, other in zip(back, exported, strict=True):
         for mine, given in zip(one["annotations"], other["annotations"], strict=True):
@@ -494,17 +463,9 @@ def test_an_export_becomes_tables_and_the_tables_become_it_again(tmp_path):
     for name, schema in (("rankings", RANKING), ("ratings", RATING)):
         first = read_table(tmp_path / "annotations" / f"{name}.parquet", schema)
         pandas.testing.assert_frame_equal(read_table(tmp_path / f"{name}_again.parquet", schema), first)
-
-
-def test_annotations_of_a_panel_do_not_go_into_label_studio(tmp_path):
-    _, known = pool(tmp_path)
-    export_tasks(tmp_path / "pool", tmp_path / "out", "/x/", 9, 1, seed=1)
-    tasks = [json.loads(path.read_text())[0] for path in (tmp_path / "out").glob("*/tasks.json")]
-    rankings, ratings = tables(label_studio_export(tasks), known)
     write_table(rankings.assign(source="panel"), tmp_path / "annotations" / "rankings.parquet", RANKING)
-    write_table(ratings, tmp_path / "annotations" / "ratings.parquet", RATING)
-    with pytest.raises(UserError, match="panel"):
-        export_annotated(tmp_path / "pool", tmp_path / "annotations", tmp_path / "again", "/x/")
+    with pytest.raises(UserError, match="panel"):  # what a panel said does not go into Label Studio
+        export_annotated(tmp_path / "pool", tmp_path / "annotations", tmp_path / "panel", "/x/")
 
 
 def test_the_commands(tmp_path):
@@ -515,15 +476,13 @@ def test_the_commands(tmp_path):
         app, ["annotations", "export", "round_1", "--out", str(tmp_path / "out"), "--images", "9", *flags]
     )
     assert done.exit_code == 0 and json.loads(done.stdout)["tasks"] == {"4_images": 1, "9_images": 1}
-    tasks = [json.loads(path.read_text())[0] for path in sorted((tmp_path / "out").glob("*/tasks.json"))]
+    tasks = tasks_in(tmp_path / "out")
     exported = label_studio_export(tasks)
     for points in (99, float("nan")):
-        bad = {"from_name": "overall_1", "to_name": "image_1", "value": {"rating": points}}
-        exported[0]["annotations"].append(
-            {"completed_by": 5, "result": [exported[0]["annotations"][0]["result"][0], bad]}
-        )
+        answers = [exported[0]["annotations"][0]["result"][0], result("overall_1", {"rating": points})]
+        exported[0]["annotations"].append({"completed_by": 5, "result": answers})
     (tmp_path / "export.json").write_text(json.dumps([*exported, 3]))
-    flags += ["--prompts", str(tmp_path / "prompts.parquet"), "--out", str(tmp_path / "round_1.json")]
+    flags += ["--prompts", str(tmp_path / "prompts"), "--out", str(tmp_path / "round_1.json")]
     done = run.invoke(app, ["annotations", "import", "round_1", str(tmp_path / "export.json"), *flags])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)

@@ -12,23 +12,11 @@ from stages.annotate.stage import PanelAnnotations
 from stages.foundations.tables import RANKING
 from stages.preferences.run import agreement_measures, judge_annotators, ratings_of
 from stages.preferences.stage import AnnotatorRules
+from tests.fakes.one_stage import recipe
 
-PANEL = PanelAnnotations(
-    kind="panel",
-    annotators=12,
-    careless=2,
-    careless_share=0.85,
-    noise=0.12,
-    images_per_task=6,
-    tasks_per_prompt=2,
-    annotators_per_task=3,
-    shared_fraction=0.2,
-    gold_tasks=4,
-    gold_margin=0.15,
-)
-RULES = AnnotatorRules(
-    min_pairs=40, min_agreement_over_chance=0.5, min_consistency=0.85, min_gold_accuracy=0.75, min_median_seconds=10.0
-)
+RECIPE = recipe("t2i-shapes")
+PANEL = PanelAnnotations.model_validate(RECIPE["annotate"] | {"noise": 0.12, "gold_tasks": 4})
+RULES = AnnotatorRules.model_validate(RECIPE["preferences"]["annotator_rules"])
 
 
 def world(prompts=150, images=12, seed=0):
