@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -224,14 +224,14 @@ def _image_block(number: int) -> str:
     </View>"""
 
 
-def labelling_task(prompt_id: str, prompt: str, image_ids: Sequence[str], addresses: Sequence[str]) -> dict[str, Any]:
-    """One task: `data` as the configuration reads it."""
-    pictures = list(zip(image_ids, addresses, strict=True))
+def labelling_task(prompt_id: str, prompt: str, image_ids: Sequence[str], address: str) -> dict[str, Any]:
+    """One task: `data` as the configuration reads it. `address` is what stands before `<image id>.png`."""
+    pictures = {number: f"{address}{name}.png" for number, name in enumerate(image_ids, start=1)}
     items = [
-        {"id": name, "html": f'<img alt="image {number}" src="{html.escape(address)}"/> {number}'}
-        for number, (name, address) in enumerate(pictures, start=1)
+        {"id": name, "html": f'<img alt="image {number}" src="{html.escape(picture)}"/> {number}'}
+        for name, (number, picture) in zip(image_ids, pictures.items(), strict=True)
     ]
-    shown = {f"image_{number}": address for number, (_, address) in enumerate(pictures, start=1)}
+    shown = {f"image_{number}": picture for number, picture in pictures.items()}
     return {"data": {"prompt_id": prompt_id, "prompt": prompt, "image_ids": list(image_ids), "items": items, **shown}}
 
 
@@ -274,14 +274,11 @@ def _result(control: str, shown: str, kind: str, value: dict[str, Any]) -> dict[
 def export_tasks(
     pool: Path, out: Path, address: str, images_per_task: int, tasks_per_prompt: int, seed: int
 ) -> dict[str, int]:
-    """Writes the folder for the pool's images, nothing annotated yet; returns tasks by their number of images.
-
-    address: what stands before `<image id>.png` in the tasks.
-    """
+    """Writes the folder for the pool's images, nothing annotated yet; returns tasks by their number of images."""
     images = read_image_rows(pool)
     prompts = dict(zip(images["prompt_id"], images["prompt"], strict=True))
     tasks = [
-        labelling_task(task.prompt_id, prompts[task.prompt_id], task.image_ids, _addresses(task.image_ids, address))
+        labelling_task(task.prompt_id, prompts[task.prompt_id], task.image_ids, address)
         for task in set_tasks(by_prompt(images), images_per_task, tasks_per_prompt, seed)
     ]
     return _write(tasks, pool, out)
@@ -303,17 +300,12 @@ def export_annotated(pool: Path, annotations: Path, out: Path, address: str) -> 
         shown = list(row["image_ids"])
         task = tasks.setdefault(
             row["task_id"],
-            labelling_task(row["prompt_id"], prompts[row["prompt_id"]], shown, _addresses(shown, address))
-            | {"annotations": []},
+            labelling_task(row["prompt_id"], prompts[row["prompt_id"]], shown, address) | {"annotations": []},
         )
         # A reference answer has no ratings; its annotator's own ones are of the annotation beside it.
         of_row = [] if row["is_gold"] else rated[row["task_id"], row["annotator_id"]]
         task["annotations"].append(exported_annotation(row, of_row, task["data"]["image_ids"]))
     return _write(list(tasks.values()), pool, out)
-
-
-def _addresses(image_ids: Any, address: str) -> list[str]:
-    return [f"{address}{name}.png" for name in image_ids]
 
 
 def _write(tasks: list[dict[str, Any]], pool: Path, out: Path) -> dict[str, int]:
@@ -334,5 +326,4 @@ def _write(tasks: list[dict[str, Any]], pool: Path, out: Path) -> dict[str, int]
         for row in read_images([pool], wanted):
             # Encoded anew, without metadata. No atomic write: the whole folder is put in place at the end.
             (folder / "images" / f"{row.image_id}.png").write_bytes(png_of(pixels_of(row.png)))
-    counts = Counter(len(task["data"]["image_ids"]) for task in tasks)
-    return {f"{count}_images": tasks_of for count, tasks_of in sorted(counts.items())}
+    return {f"{count}_images": len(group) for count, group in sorted(groups.items())}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -219,9 +218,10 @@ def embed(pngs: Mapping[str, bytes], side: int, most_mib: float) -> dict[str, Em
     """
     while True:
         scaled = {name: _scaled(png, side) for name, png in pngs.items()}
-        total = sum(len(png) for png, _ in scaled.values())
+        total = sum(len(png) for png, *_ in scaled.values())
         if total <= most_mib * 2**20:
-            return {name: _embedded(png, is_small) for name, (png, is_small) in scaled.items()}
+            uri = "data:image/png;base64,{}".format
+            return {name: Embedded(uri(base64.b64encode(png).decode()), *look) for name, (png, *look) in scaled.items()}
         if side == LEAST_SIDE:
             raise UserError(
                 f"{len(pngs)} pictures are {total / 2**20:.1f} MiB at {side} pixels: show fewer (t2i_report.shown_*), "
@@ -231,19 +231,13 @@ def embed(pngs: Mapping[str, bytes], side: int, most_mib: float) -> dict[str, Em
         side = max(LEAST_SIDE, side * 3 // 4)
 
 
-def _scaled(png: bytes, side: int) -> tuple[bytes, bool]:
-    """The picture, and whether it is as it was."""
+def _scaled(png: bytes, side: int) -> tuple[bytes, int, int, bool]:
+    """The picture, its width and height, and whether it is as it was."""
     pixels = pixels_of(png)
     height, width, _ = pixels.shape
     # Small ones keep their pixels, which the page enlarges without blurring.
     if max(height, width) <= side:
-        return png, True
+        return png, width, height, True
     scale = side / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    return png_of(numpy.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS))), False
-
-
-def _embedded(png: bytes, is_small: bool) -> Embedded:
-    with Image.open(io.BytesIO(png), formats=("PNG",)) as image:
-        width, height = image.size
-    return Embedded(f"data:image/png;base64,{base64.b64encode(png).decode()}", width, height, is_small)
+    return png_of(numpy.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS))), *size, False

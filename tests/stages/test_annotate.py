@@ -86,7 +86,7 @@ def annotation(**changed):
 
 
 def task(*annotations, data=None, **more):
-    data = data or labelling_task(CAT, "a cat", IMAGES, ["1.png", "2.png", "3.png"])["data"]
+    data = data or labelling_task(CAT, "a cat", IMAGES, "")["data"]
     return {"id": 3, "data": data, "annotations": list(annotations), **more}
 
 
@@ -384,7 +384,7 @@ def test_the_configuration_asks_for_all_of_every_image_once(count):
     assert len(set(names)) == len(names)
     assert {one.get("toName") for one in root.iter("Rating")} == {f"image_{i}" for i in range(1, count + 1)}
     assert [one.get("value") for one in root.find(".//Choices")] == list(ISSUES)
-    task = labelling_task("p", "a cat", ["x"] * count, ["y"] * count)["data"]
+    task = labelling_task("p", "a cat", ["x"] * count, "")["data"]
     asked = {value[1:] for one in root.iter() if (value := one.get("value", "")).startswith("$")}
     assert asked <= set(task) and len(task["items"]) == count
 
@@ -399,11 +399,11 @@ class Tags(HTMLParser):
 
 
 def test_no_hostile_text_becomes_markup():
-    task = labelling_task("p", HOSTILE, ["a" * 64], ['x" onerror="alert(1)'])["data"]
+    task = labelling_task("p", HOSTILE, ["a" * 64], 'x" onerror="alert(1)')["data"]
     parser = Tags()
     parser.feed("".join(item["html"] for item in task["items"]))
     assert [(tag, sorted(given)) for tag, given in parser.found] == [("img", ["alt", "src"])]
-    assert parser.found[0][1]["src"] == 'x" onerror="alert(1)'
+    assert parser.found[0][1]["src"] == f'x" onerror="alert(1){"a" * 64}.png'
     assert task["prompt"] == HOSTILE  # `$prompt` of a Header is shown as text
 
 
