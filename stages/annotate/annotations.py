@@ -229,7 +229,7 @@ def json_rows(content: bytes, file_name: str) -> list[Any]:
 
     UserError when it is neither. Half characters, which JSON can hold and UTF-8 cannot, become question marks.
     """
-    # Gzip by its first bytes and not by its name. What is unpacked is bounded: a small file may hold terabytes.
+    # Gzip by its first bytes and not by its name. What is unpacked is bounded: a file of megabytes may hold gigabytes.
     if content[:2] == b"\x1f\x8b":
         try:
             with gzip.open(io.BytesIO(content)) as unpacked:

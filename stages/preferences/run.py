@@ -274,7 +274,7 @@ def judge_annotators(rankings: pandas.DataFrame, ratings: pandas.DataFrame, rule
     table[measures] = table[measures].astype(float)
     median = table["agreement"].median()
     reasons = [", ".join(_broken_rules(row, rules, median)) for row in table.to_dict("records")]
-    # Texts also where all votes are anonymous: a column of no rows would be one of numbers.
+    # Named as texts: with anonymous votes alone there are no rows to tell the type of the column from.
     table["reason"] = pandas.Series(reasons, dtype=object)
     table["is_kept"] = table["reason"] == ""
     return table

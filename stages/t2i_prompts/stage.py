@@ -81,7 +81,7 @@ def _prompts(sections: Sections) -> Mapping[str, int]:
     from stages.foundations.errors import UserError
     from stages.t2i_prompts.run import SPLITS, make_prompts
 
-    # A plan may be made before the files are there: it then counts nothing and says so.
+    # A plan may be made before the files are there: it then assumes a number and says so.
     try:
         _, _, counted = make_prompts(sections["t2i_prompts"], sections["seed"])
     except (UserError, OSError):

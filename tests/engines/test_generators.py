@@ -14,8 +14,8 @@ from stages.engines.generators.generator import (
     images_of,
     load_generator,
     new_generator,
-    pixels_of,
     save_generator,
+    to_uint8,
 )
 from stages.foundations.errors import UserError
 from tests.fakes.picture_recipes import tiny_sizes, tiny_vae
@@ -73,7 +73,7 @@ def test_folded_pixels_come_back_exactly(generator):
     pixels = numpy.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), dtype=numpy.uint8)
     latents = generator.to_latents(images_of(pixels))
     assert latents.shape == (2, 12, 4, 4)
-    assert (pixels_of(generator.to_images(latents)) == pixels).all()
+    assert (to_uint8(generator.to_images(latents)) == pixels).all()
     beyond = generator.to_images(torch.full((1, 12, 4, 4), 3.0))
     assert float(beyond.max()) == 2.0, "a clamp would take the gradient away"
 

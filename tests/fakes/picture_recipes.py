@@ -22,7 +22,7 @@ from stages.foundations.tables import PROMPT, prompt_id, write_table
 from stages.t2i_prompts.run import make_prompts
 from stages.t2i_prompts.stage import T2iPromptsParams
 from tests.fakes.one_stage import recipe
-from tests.fakes.released_blip import WORDS, published_weights
+from tests.fakes.released_blip import published_blip, write_published
 
 GENERATORS = ("main", "guided")
 """Those of the recipe that the miniature keeps."""
@@ -99,10 +99,10 @@ def write_downloads(folder: Path) -> dict[str, Any]:
     _prompt_files(params["t2i_prompts"], folder, prompts)
     _rankings(params["ranking_rounds"]["round_1"], folder, prompts)
     _generator(folder / "generator", prompts)
-    torch.save({"model": _blip()}, folder / "model_large.pth")
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    blip = published_blip() | {"temp": torch.tensor(0.07)}
+    weights, vocabulary = write_published(folder, {"model": blip}, "model_large.pth")
     params["t2i_base"]["path"] = str(folder / "generator")
-    params["scorer_base"] |= {"path": str(folder / "model_large.pth"), "tokenizer": str(folder / "vocab.txt")}
+    params["scorer_base"] |= {"path": str(weights), "tokenizer": str(vocabulary)}
     return _small(params)
 
 
@@ -157,14 +157,6 @@ def _generator(folder: Path, prompts: list[str]) -> None:
     generator = new_generator(tiny_sizes(), prompts, seed=0)
     generator.vae = tiny_vae(latent_channels=12)
     save_generator(generator, folder)
-
-
-def _blip() -> dict[str, torch.Tensor]:
-    """Small random weights under the names of BLIP's pre-trained file: encoders and projections, no reward head."""
-    kept = {
-        name.removeprefix("blip."): value for name, value in published_weights().items() if not name.startswith("mlp.")
-    }
-    return kept | {"temp": torch.tensor(0.07)}
 
 
 def _lines(path: Path, rows: list[Mapping[str, Any]]) -> None:

@@ -13,7 +13,7 @@ from stages.scorer_base.teaching import drawn_rows, render_captions
 from tests.fakes.one_stage import curve_of, run_stage
 from tests.fakes.picture_recipes import mini_shapes
 from tests.fakes.ranked_pictures import PARAMS, tiny_scorer
-from tests.fakes.released_blip import WORDS, published_weights
+from tests.fakes.released_blip import published_weights, write_published
 
 TAUGHT = mini_shapes()["scorer_base"] | {
     "max_text_tokens": 14,
@@ -80,14 +80,12 @@ def test_fewer_captions_than_a_batch_and_no_validation_are_told(tmp_path):
 
 
 def test_released_weights_are_converted_once_if_they_are_those_that_are_named(tmp_path):
-    torch.save(published_weights(), tmp_path / "published.pt")
-    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    section = {"kind": "released", "path": str(tmp_path / "published.pt")}
-    section |= {"sha256": "0" * 64, "tokenizer": str(tmp_path / "vocab.txt")}
+    file, vocabulary = write_published(tmp_path, published_weights())
+    section = {"kind": "released", "path": str(file), "sha256": "0" * 64, "tokenizer": str(vocabulary)}
     with pytest.raises(UserError, match=r"has sha256 .* scorer_base\.sha256 is 000"):
         run(tmp_path, section)
-    run(tmp_path, section | {"sha256": sha256_of(tmp_path / "published.pt")})
-    (tmp_path / "published.pt").unlink()
+    run(tmp_path, section | {"sha256": sha256_of(file)})
+    file.unlink()
     scorer = load_scorer(tmp_path / "out", "cpu")
     assert torch.isfinite(scorer.score(torch.rand(1, 3, 50, 40), ["a red circle"])).all()
     with pytest.raises(UserError, match="does not exist: download"):

@@ -168,16 +168,16 @@ class Generator:
         latents = self.noise(seeds)
         for timestep in self.timesteps(steps):
             latents = self.step(latents, timestep, states, guidance, empty_states).previous
-        return pixels_of(self.to_images(latents))
+        return to_uint8(self.to_images(latents))
 
 
-def pixels_of(images: Tensor) -> numpy.ndarray:
+def to_uint8(images: Tensor) -> numpy.ndarray:
     """Images [images, 3, height, width] as uint8 [images, height, width, 3], values outside of 0..1 clamped."""
     return (images.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
 
 
 def images_of(pixels: numpy.ndarray) -> Tensor:
-    """The inverse of `pixels_of`, on the CPU; [images, 3, height, width] in 0..1."""
+    """The inverse of `to_uint8`, on the CPU; [images, 3, height, width] in 0..1."""
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
 
 

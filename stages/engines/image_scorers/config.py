@@ -93,8 +93,8 @@ def scorer_costs(
     wide, narrow = vision.hidden_size, text.hidden_size
     patches = 3 * patch_size**2 * wide
     vision_layer = 4 * wide**2 + 2 * wide * vision.feed_forward_size
-    # Of a text layer: four matrices of self-attention, two of cross-attention (query and output), and the feed-forward
-    # ones see the words; the keys and values of cross-attention see the patches.
+    # Of a text layer, four matrices of self-attention, two of cross-attention (query and output) and the feed-forward
+    # ones see the words. The keys and values of cross-attention see the patches.
     words, keys = 6 * narrow**2 + 2 * narrow * text.feed_forward_size, 2 * wide * narrow
     picture = 2 * places * patches + vision.layers * (2 * places * vision_layer + 4 * places**2 * wide)
     attention = 4 * tokens * (tokens + places) * narrow

@@ -317,7 +317,7 @@ def load_pictures(pools: Sequence[Path], image_ids: Collection[str], side: int) 
     for frame in chain.from_iterable(map(read_shards, pools)):
         frame = frame[frame["image_id"].isin(wanted)]
         for name, png in zip(frame["image_id"], frame["png"], strict=True):
-            # A copy, because Pillow's array is read-only and torch cannot share it.
+            # A copy, because Pillow's array is read-only, and torch warns of sharing such memory.
             image = torch.from_numpy(numpy.array(pixels_of(png))).permute(2, 0, 1)
             pixels[name] = fit_to_square(image[None].float(), side)[0].round().clamp(0, 255).to(torch.uint8)
         kept.append(frame.drop(columns="png"))
