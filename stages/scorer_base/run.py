@@ -35,6 +35,7 @@ def main(job: Job) -> None:
 
                 prompts = _prompts(paths, params)
                 curve, best = teach(params, trainer_params, *prompts, seed, checkpoints, run)
+                # A copy and no move: until the metrics are written, the checkpoint is all that a killed run has.
                 with replace_folder(paths.out) as folder:
                     shutil.copytree(best, folder, dirs_exist_ok=True)
             case ReleasedScorer():
@@ -43,13 +44,14 @@ def main(job: Job) -> None:
                 curve = []
                 file = Path(params.path)
                 # `released_scorer` raises where there is no file.
-                if params.sha256 and file.exists() and (found := sha256_of(file)) != params.sha256:
+                if params.sha256 and file.exists() and (sha256 := sha256_of(file)) != params.sha256:
                     raise UserError(
-                        f"{file} has sha256 {found}, scorer_base.sha256 is {params.sha256}: take the file that was "
+                        f"{file} has sha256 {sha256}, scorer_base.sha256 is {params.sha256}: take the file that was "
                         "published, or correct the hash"
                     )
                 with replace_folder(paths.out) as folder:
                     save_scorer(released_scorer(file, Path(params.tokenizer)), folder)
+            # Loaded and saved again, not copied: a folder that is no scorer stops here, and nothing else comes along.
             case FolderScorer():
                 curve = []
                 scorer = load_scorer(Path(params.path), "cpu")
