@@ -13,10 +13,9 @@ from stages.base.corpora import CORPORA
 from stages.base.stage import FolderBase, GgufPackageBase, HubBase, RandomBase
 from stages.engines.policies.policy_folders import count_policy, dequantise_policy, random_policy, save_policy
 from stages.foundations.errors import UserError
-from stages.foundations.files import replace_folder, require_no_links, sha256_of
+from stages.foundations.files import replace_folder, require_no_links, sha256_of, write_metrics
 from stages.foundations.job import Job
 from stages.foundations.machine import state_folder
-from stages.foundations.metrics import write_metrics
 from stages.foundations.seeds import derive_seed
 from stages.observe.progress import say
 from stages.observe.tracking import track

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from stages.foundations.params import StrictParams
-from stages.foundations.planned_work import ModelSizes
-from stages.foundations.stage import About, Sections, Stage
+from stages.foundations.stage import About, ModelSizes, Sections, Stage
 
 
 class FolderBase(StrictParams):

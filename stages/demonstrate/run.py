@@ -32,8 +32,8 @@ from stages.engines.trainers.one_rank import launched_ranks
 from stages.engines.trainers.protocol import Ranks
 from stages.engines.verifier.judged_responses import Drawing, JudgedResponse, judged_responses
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_metrics
 from stages.foundations.job import Attempt, Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.params import load_value
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import DEMONSTRATION, DROPPED, PROBLEM, Funnel, read_table, write_table

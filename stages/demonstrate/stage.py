@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import PromptParams, StrictParams
-from stages.foundations.stage import About, Sections, Stage, unknown_sources
-
-if TYPE_CHECKING:
-    from stages.foundations.planned_work import Lengths, Work
+from stages.foundations.stage import About, Lengths, ResponseLengths, Sampling, Sections, Stage, Work, unknown_sources
 
 
 class GivenDemonstrations(StrictParams):
@@ -108,7 +105,6 @@ def _runs_model(params: Mapping[str, Any]) -> bool:
 
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     """Rejection sampling, as far as the number of its problems is known."""
-    from stages.foundations.planned_work import ResponseLengths, Sampling, Work
 
     def drawn(most: int) -> ResponseLengths:
         return ResponseLengths(lengths.response_share * most, most)

@@ -93,3 +93,16 @@ def _out_of_memory(text: str) -> str:
         held = " and ".join(f"process {number} holds {size}" for number, size in others)
         return f"the card is shared, {held} of it: {_ALONE}"
     return f"the card's memory is full: {_SMALLER}"
+
+
+_ACCOUNT = re.compile(r"(\w[\w+.-]*://[^\s:/@'\"]*):[^\s'\"]*@")
+# As in postgresql://host/db?password=..., and in the signed addresses of object stores.
+_QUERY = re.compile(r"([?&][\w.-]*(?:pass|pwd|secret|token|key|sig|credential)[\w.-]*=)[^\s&#'\"]*", re.IGNORECASE)
+
+
+def without_password(text: str) -> str:
+    """`scheme://user:password@host/path?token=...` without what is secret; other text as it is.
+
+    Takes an address, or a message with addresses in it. Where a path has an `@`, more than the password may go.
+    """
+    return _QUERY.sub(r"\1", _ACCOUNT.sub(r"\1@", text))

@@ -1,4 +1,4 @@
-"""Files and folders that are either whole or absent, their hashes, and reading of gzipped files.
+"""Files and folders that are either whole or absent: text, JSON, metrics, curves; their hashes; YAML and gzipped files.
 
 Files are written beside their place and renamed. `dvc_md5` is DVC's own hash, so a digest in MLflow or in a checkpoint
 is the one that `dvc.lock` has.
@@ -6,18 +6,23 @@ is the one that `dvc.lock` has.
 
 from __future__ import annotations
 
+import csv
 import errno
 import gzip
 import hashlib
+import io
 import json
+import math
 import os
 import shlex
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from stages.foundations.errors import UserError
 
@@ -49,6 +54,47 @@ def write_json(path: Path, content: Any) -> None:
     )
 
 
+HEADLINE_COLUMNS = frozenset(["kept", "loss", "accuracy", "score", "low", "high", "tokens"])
+"""The columns of `dvc metrics show`: few and short, or the table outgrows every screen. Rows kept by a data stage,
+validation loss, share of correct rollouts in a round's last step, score on a benchmark with its 95% interval, and mean
+tokens of a response."""
+
+
+def write_metrics(path: Path, metrics: Mapping[str, float], headlines: Mapping[Path, Mapping[str, str]] = {}) -> None:
+    """Writes `{"<thing>/<quantity>": number}`, and beside it the few numbers that a person compares.
+
+    `headlines` has for each file its columns (words of HEADLINE_COLUMNS), and the name of each one's number in
+    `metrics`. What `metrics` lacks is left out. ValueError names every value that is not a finite number, and every
+    column that is not in HEADLINE_COLUMNS.
+    """
+    broken = {
+        name: value
+        for name, value in metrics.items()
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value)
+    }
+    if broken:
+        raise ValueError(f"metrics must be finite numbers: {broken}")
+    unknown = {column for shown in headlines.values() for column in shown} - HEADLINE_COLUMNS
+    if unknown:
+        raise ValueError(f"a headline has columns of {sorted(HEADLINE_COLUMNS)}, not {sorted(unknown)}")
+    for place, shown in headlines.items():
+        write_json(place, {column: metrics[name] for column, name in shown.items() if name in metrics})
+    write_json(path, dict(metrics))
+
+
+def write_curves(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
+    """Writes one CSV row per step; columns are `step` and then the union of the other keys, sorted.
+
+    A step that lacks a value leaves its cell empty.
+    """
+    columns = sorted({name for row in rows for name in row} - {"step"})
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["step", *columns], lineterminator="\n", restval="")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text_atomically(path, text.getvalue())
+
+
 @contextmanager
 def replace_folder(path: Path) -> Iterator[Path]:
     """Yields an empty folder beside `path` and puts it in its place when the block ends without an error."""
@@ -67,29 +113,6 @@ def replace_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-
-
-def require_no_links(folder: Path, files: Iterable[Path] | None = None) -> None:
-    """UserError for a link, a pipe or a device in a folder that somebody else may have made.
-
-    A link would bring another file of this machine among the outputs, and from there to a shared remote. `files` are
-    those that count, all below the folder without it. A snapshot in Hugging Face's cache consists of links to files in
-    `blobs` of the same repository, which are allowed.
-    """
-    snapshots = folder.resolve().parent
-    blobs = snapshots.parent / "blobs" if snapshots.name == "snapshots" else None
-    for file in folder.rglob("*") if files is None else files:
-        below = [file, *(parent for parent in file.parents if parent.is_relative_to(folder) and parent != folder)]
-        link = next((place for place in below if place.is_symlink()), None)
-        if blobs and link == file and file.is_file() and file.resolve().is_relative_to(blobs):
-            continue
-        if link is not None:
-            raise UserError(
-                f"{link} is a link to {os.readlink(link)}, and links in a folder of inputs are not followed. If you "
-                f"trust it, replace links by files: `cp -rL {shlex.quote(str(folder))} COPY`"
-            )
-        if not (file.is_file() or file.is_dir()):
-            raise UserError(f"{file} is neither a file nor a folder: remove it")
 
 
 def _sync_tree(folder: Path) -> None:
@@ -115,6 +138,29 @@ def sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def require_no_links(folder: Path, files: Iterable[Path] | None = None) -> None:
+    """UserError for a link, a pipe or a device in a folder that somebody else may have made.
+
+    A link would bring another file of this machine among the outputs, and from there to a shared remote. `files` are
+    those that count, all below the folder without it. A snapshot in Hugging Face's cache consists of links to files in
+    `blobs` of the same repository, which are allowed.
+    """
+    snapshots = folder.resolve().parent
+    blobs = snapshots.parent / "blobs" if snapshots.name == "snapshots" else None
+    for file in folder.rglob("*") if files is None else files:
+        below = [file, *(parent for parent in file.parents if parent.is_relative_to(folder) and parent != folder)]
+        link = next((place for place in below if place.is_symlink()), None)
+        if blobs and link == file and file.is_file() and file.resolve().is_relative_to(blobs):
+            continue
+        if link is not None:
+            raise UserError(
+                f"{link} is a link to {os.readlink(link)}, and links in a folder of inputs are not followed. If you "
+                f"trust it, replace links by files: `cp -rL {shlex.quote(str(folder))} COPY`"
+            )
+        if not (file.is_file() or file.is_dir()):
+            raise UserError(f"{file} is neither a file nor a folder: remove it")
 
 
 def sha256_of(path: Path) -> str:
@@ -157,6 +203,47 @@ def _file_md5(path: Path) -> str:
 def stable_hash(content: Any) -> str:
     """SHA-256 of anything JSON can hold, independent of key order."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def load_yaml(text: str | bytes) -> Any:
+    """The one document of `text`, None when it is empty.
+
+    yaml.YAMLError when it is no YAML, repeats a key, or holds more than `DEEPEST` lists and mappings inside each other.
+    """
+    depth = 0
+    for event in yaml.parse(text, _Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise yaml.composer.ComposerError(
+                None, None, f"more than {DEEPEST} lists or mappings inside each other: remove some", event.start_mark
+            )
+    return yaml.load(text, _Loader)
+
+
+DEEPEST = 100
+"""Lists and mappings inside each other. libyaml's own limit is the stack: 30,000 end the process without a word."""
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Refuses a key that a mapping has twice: PyYAML takes the last value, and DVC ends with a traceback."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Called before the keys that `<<` names are mixed in, which a mapping may override."""
+        if not hasattr(node, "has_different_keys"):
+            seen: dict[tuple[str, str], yaml.Node] = {}
+            for key, _ in node.value:
+                if (
+                    isinstance(key, yaml.ScalarNode)
+                    and (first := seen.setdefault((key.tag, key.value), key)) is not key
+                ):
+                    raise yaml.constructor.ConstructorError(
+                        f"the key `{key.value}` stands here first",
+                        first.start_mark,
+                        "and is here a second time: remove one",
+                        key.start_mark,
+                    )
+            node.has_different_keys = True  # mixed in, the keys of `<<` may repeat those of the mapping
+        super().flatten_mapping(node)
 
 
 _GZIP_MAGIC = b"\x1f\x8b"

@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from stages.foundations.errors import UserError
-from stages.foundations.yaml_text import load_yaml
+from stages.foundations.files import load_yaml
 
 PROJECT = Path(__file__).resolve().parents[2]
 

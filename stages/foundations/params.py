@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from stages.foundations.errors import UserError
-from stages.foundations.yaml_text import load_yaml
+from stages.foundations.files import load_yaml
 
 Model = TypeVar("Model")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from stages.foundations.errors import UserError
+from stages.foundations.files import load_yaml
 from stages.foundations.params import read_yaml
-from stages.foundations.yaml_text import load_yaml
 
 _ITEM = re.compile(r"\$\{(key|item)((?:\.\w+)*)\}")
 _SECTION = re.compile(r"\$\{(\w+)[.}]")

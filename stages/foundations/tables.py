@@ -42,7 +42,7 @@ class TableSchema:
 
 
 @contextmanager
-def parquet_errors_told(path: Path) -> Iterator[None]:
+def parquet_errors_explained(path: Path) -> Iterator[None]:
     """Turns what pyarrow and the file system raise about the file at `path` into a UserError with the remedy."""
     try:
         yield
@@ -56,7 +56,7 @@ def parquet_errors_told(path: Path) -> Iterator[None]:
 
 def read_table(path: Path, schema: TableSchema) -> pandas.DataFrame:
     """The table at `path`; UserError when it is missing, is not Parquet, or lacks a column of the schema."""
-    with parquet_errors_told(path):
+    with parquet_errors_explained(path):
         table = pyarrow.parquet.read_table(path)
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:

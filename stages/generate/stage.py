@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
 from stages.foundations.params import StrictParams
-from stages.foundations.stage import About, Sections, Stage
-
-if TYPE_CHECKING:
-    from stages.foundations.planned_work import NetworkWork
+from stages.foundations.stage import About, NetworkWork, Sections, Stage
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
@@ -64,7 +61,6 @@ STAGE = Stage(
 
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
     from stages.engines.generators.costs import generator_costs
-    from stages.foundations.planned_work import NetworkWork
 
     drawing, costs = sections["generators"][address.partition("@")[2]], generator_costs(sections["t2i_base"])
     images = sum(prompts[split] for split in drawing.splits) * drawing.images_per_prompt

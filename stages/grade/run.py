@@ -11,8 +11,8 @@ from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.tables import RESPONSE, VERDICT, read_table, require_rows, write_table
 from stages.grade.scores import headlines, score_benchmarks
 from stages.grade.stage import GradeParams

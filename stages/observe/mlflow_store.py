@@ -20,9 +20,9 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
+from stages.foundations.files import load_yaml
 from stages.foundations.job import code_digest
 from stages.foundations.machine import list_gpus
-from stages.foundations.yaml_text import load_yaml
 from stages.observe.git import ask_git
 from stages.observe.tracking import shown_name
 

@@ -32,8 +32,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from stages.foundations.errors import without_password
 from stages.foundations.files import write_bytes_atomically, write_json
-from stages.foundations.legible import without_password
 from stages.observe.mlflow_store import POINTS_PER_REQUEST, MlflowStore, Refused
 from stages.observe.tracking import LOG_NAME, TOTAL_SECONDS, json_lines, tracking_uri
 

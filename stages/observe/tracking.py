@@ -21,6 +21,7 @@ no DVC output; the report, which is one, loads the latest of each stage from `re
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import math
@@ -37,11 +38,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
 
-from stages.foundations.errors import UserError
+from stages.foundations.errors import UserError, without_password
 from stages.foundations.files import sha256_of, write_text_atomically
 from stages.foundations.job import Attempt
-from stages.foundations.legible import with_login, without_password
 from stages.foundations.machine import PROJECT, state_folder
 from stages.observe.progress import say
 
@@ -232,6 +233,23 @@ def _require_answer(uri: str) -> None:
         f"the MLflow server at {without_password(uri)} does not answer ({reason}): start it, or unset "
         "MLFLOW_TRACKING_URI to write to state/mlflow.db"
     )
+
+
+def with_login(address: str) -> tuple[str, dict[str, str]]:
+    """An HTTP address without its login, and the header that carries it.
+
+    An address without one gets MLflow's variables, as MLflow's client reads them. No header where there is no login.
+    """
+    parts = urlsplit(address)
+    account, _, place = parts.netloc.rpartition("@")
+    plain = parts._replace(netloc=place).geturl()
+    user, _, word = account.partition(":")
+    user = unquote(user) or os.environ.get("MLFLOW_TRACKING_USERNAME", "")
+    word = unquote(word) or os.environ.get("MLFLOW_TRACKING_PASSWORD", "")
+    if user and word:
+        return plain, {"Authorization": f"Basic {base64.b64encode(f'{user}:{word}'.encode()).decode()}"}
+    token = os.environ.get("MLFLOW_TRACKING_TOKEN", "")
+    return plain, {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _open_log(folder: Path) -> tuple[Path, BinaryIO]:

@@ -1,12 +1,14 @@
 """The frame of every page: one Jinja environment that escapes everything, one stylesheet, one content policy.
 
-A page's template extends `frame.html`; `parts.html` has what several pages show.
+A page's template extends `frame.html`; `parts.html` has what several pages show. `visible_text` is for texts that
+somebody else has written.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,3 +89,15 @@ def graph_lanes(stages: Iterable[GraphStage], rounds: Collection[str]) -> list[t
         if about(stage.name).lane:
             lanes.setdefault(about(stage.name).lane, {}).setdefault(group, []).append(stage.address)
     return [(lane, list(groups.values())) for lane, groups in lanes.items()]
+
+
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+"""Control characters, and those that turn the direction of text or take no room."""
+
+
+def visible_text(text: str, characters: int) -> str:
+    """At most `characters` of the text, with invisible characters replaced by their code points (`⟨U+200B⟩`)."""
+    lines = text.replace("\r\n", "\n")
+    # Cut before the replacement: a replaced character takes eight places, and must not push out others.
+    seen = _UNSEEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", lines[:characters])
+    return seen if len(lines) <= characters else f"{seen} … [cut: {len(text):,} characters in all]"

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from stages.engines.trainers.params import OptimizationParams, TrainerParams
 from stages.foundations.params import StrictParams
-from stages.foundations.stage import About, Sections, Stage
-
-if TYPE_CHECKING:
-    from stages.foundations.planned_work import NetworkWork
+from stages.foundations.stage import About, NetworkWork, Sections, Stage
 
 
 class DraftFeedback(StrictParams):
@@ -186,7 +183,6 @@ def _contradictions(sections: Sections) -> list[str]:
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
     from stages.engines.generators.costs import generator_costs
     from stages.engines.image_scorers.config import base_scorer_costs
-    from stages.foundations.planned_work import NetworkWork
 
     refl, this_round = sections["refl"], sections["refl_rounds"][address.partition("@")[2]]
     drawn, scored = generator_costs(sections["t2i_base"]), base_scorer_costs(sections["scorer_base"])

@@ -18,11 +18,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from stages.foundations.files import dvc_md5
-from stages.foundations.legible import legible
 from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage
-from stages.foundations.tables import parquet_errors_told
+from stages.foundations.tables import parquet_errors_explained
 from stages.pages.drawing import INK, SERIES, Chart, draw
+from stages.pages.page import visible_text
 
 _BINS = 30
 _MOST_LISTED = 12
@@ -83,7 +83,7 @@ def read_cards(folders: Sequence[Path], stages: Iterable[GraphStage]) -> list[Ca
             top, _, rest = name.partition("/")
             path = places[top] / f"{rest}.parquet"
             if path.exists():
-                with parquet_errors_told(path), pyarrow.parquet.ParquetFile(path) as file:
+                with parquet_errors_explained(path), pyarrow.parquet.ParquetFile(path) as file:
                     cards.append(_card(name, stage.address, purpose, path, file))
     return cards
 
@@ -113,7 +113,11 @@ def _card(name: str, stage: str, purpose: str, path: Path, file: pyarrow.parquet
         md5=dvc_md5(path),
         columns=[Column(field.name, str(field.type), filled[field.name]) for field in schema],
         values=[
-            (column, [(legible(value, _LETTERS), rows) for value, rows in own[:_MOST_LISTED]], len(own) - _MOST_LISTED)
+            (
+                column,
+                [(visible_text(value, _LETTERS), rows) for value, rows in own[:_MOST_LISTED]],
+                len(own) - _MOST_LISTED,
+            )
             for column, own in ranked.items()
             if 0 < len(own) <= MOST_VALUES
         ],

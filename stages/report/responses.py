@@ -1,6 +1,6 @@
 """Responses on the page: a few problems with what each policy answered, and how responses search by trial.
 
-Problems and responses are hostile text: the template makes them legible and escapes them.
+Problems and responses are hostile text: the template shows invisible characters and escapes everything.
 """
 
 from __future__ import annotations

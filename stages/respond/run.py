@@ -20,8 +20,8 @@ from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import Sample, Sampler, SamplingSettings, sample_prompts
 from stages.engines.trainers.one_rank import launched_ranks
 from stages.engines.trainers.protocol import Ranks
+from stages.foundations.files import write_metrics
 from stages.foundations.job import Attempt, Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams
 from stages.foundations.tables import BENCHMARK, PROBLEM, RESPONSE, read_table, require_rows, write_table
 from stages.observe.progress import progress, say

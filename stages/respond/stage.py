@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import PromptParams, StrictParams
-from stages.foundations.stage import About, Sections, Stage
-
-if TYPE_CHECKING:
-    from stages.foundations.planned_work import Lengths, Work
+from stages.foundations.stage import About, Lengths, Sampling, Sections, Stage, Work
 
 
 class CandidatePrompt(StrictParams):
@@ -75,8 +70,6 @@ STAGE = Stage(
 
 
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
-    from stages.foundations.planned_work import Sampling, Work
-
     respond = sections["respond"]
     problems = lengths.benchmark_problems or _problems(sections)
     if problems is None:

@@ -19,8 +19,8 @@ from stages.engines.trainers.params import TrainerParams
 from stages.engines.trainers.protocol import replace_folder_together
 from stages.engines.trainers.training_loop import Curve, best_row
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_curves, write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import PAIR, RATING, read_table, require_rows
 from stages.observe.tracking import track

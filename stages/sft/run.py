@@ -22,8 +22,8 @@ from stages.engines.trainers.params import TrainerParams
 from stages.engines.trainers.protocol import LossFunction, Trainer, replace_folder_together
 from stages.engines.trainers.training_loop import VALIDATION, Curve, Schedule, train
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_curves, write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams
 from stages.foundations.seeds import endless_order
 from stages.foundations.tables import DEMONSTRATION, DROPPED, Funnel, read_table, require_rows, write_table

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
 from stages.engines.trainers.params import TrainerParams, TrainingParams
 from stages.foundations.params import PromptParams
-from stages.foundations.stage import About, Sections, Stage
-
-if TYPE_CHECKING:
-    from stages.foundations.planned_work import Lengths, Work
+from stages.foundations.stage import About, Lengths, Sections, Stage, Training, Work
 
 
 class SftParams(TrainingParams):
@@ -44,8 +39,6 @@ STAGE = Stage(
 
 
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
-    from stages.foundations.planned_work import Training, Work
-
     sft, demonstrate = sections["sft"], sections["demonstrate"]
     sequences, told = sft.steps * sft.batch_demonstrations, ()
     if address in lengths.trained:

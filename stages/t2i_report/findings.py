@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import pandas
 
 from stages.algorithms.estimators import Interval
-from stages.foundations.legible import legible
 from stages.pages.drawing import BAD, SERIES, Chart, Row, intervals, lines
-from stages.pages.page import percent
+from stages.pages.page import percent, visible_text
 from stages.pages.reading import Metrics, curve_lines
 from stages.t2i_report.inputs import Inputs, RankedRound
 
@@ -303,7 +302,7 @@ def agreement_chart(round_name: str, annotators: pandas.DataFrame) -> Chart | No
         return None
     rows = [
         Row(
-            legible(str(one.annotator_id), 28),
+            visible_text(str(one.annotator_id), 28),
             100 * one.agreement,
             text="" if one.is_kept else "left out",
             color=SERIES[0] if one.is_kept else BAD,

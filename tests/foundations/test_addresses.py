@@ -4,7 +4,8 @@ import base64
 
 import pytest
 
-from stages.foundations.legible import with_login, without_password
+from stages.foundations.errors import without_password
+from stages.observe.tracking import with_login
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stages.foundations.metrics import write_curves, write_metrics
+from stages.foundations.files import write_curves, write_metrics
 
 
 def test_metrics_are_flat_and_finite(tmp_path):

@@ -14,9 +14,9 @@ import yaml
 from pipelines.graph.recipes import recipe_text
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
+from stages.foundations.files import load_yaml
 from stages.foundations.machine import PROJECT
 from stages.foundations.stage_graph import make_shared_folders, read_definitions, shared_folders, stages_of
-from stages.foundations.yaml_text import load_yaml
 
 DEFINITIONS = {
     "draw": {"foreach": "${makers}", "do": {"cmd": "x", "outs": ["data/drawn/${item.round}/${key}"]}},

@@ -12,7 +12,7 @@ from stages.foundations.tables import (
     PROBLEM,
     Funnel,
     TableSchema,
-    parquet_errors_told,
+    parquet_errors_explained,
     read_table,
     require_rows,
     write_table,
@@ -66,7 +66,10 @@ def test_an_empty_table_is_refused_with_the_remedy(tmp_path):
 
 
 def test_a_file_that_may_not_be_read_is_not_called_broken(tmp_path):
-    with pytest.raises(UserError, match=r"may not be read.*give this user the right"), parquet_errors_told(tmp_path):
+    with (
+        pytest.raises(UserError, match=r"may not be read.*give this user the right"),
+        parquet_errors_explained(tmp_path),
+    ):
         raise PermissionError(13, "Permission denied", str(tmp_path))
 
 

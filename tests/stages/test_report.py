@@ -20,10 +20,9 @@ import yaml
 from stages.__main__ import main
 from stages.algorithms.estimators import clustered_bootstrap, compare_paired
 from stages.foundations.errors import UserError
-from stages.foundations.legible import legible
-from stages.foundations.metrics import write_curves, write_metrics
+from stages.foundations.files import write_curves, write_metrics
 from stages.foundations.tables import RESPONSE, VERDICT, write_table
-from stages.pages.page import graph_lanes
+from stages.pages.page import graph_lanes, visible_text
 from stages.report.benchmarks import Comparison, compare, verdict_sentence
 from stages.report.charts import join_rounds
 from stages.report.inputs import read_inputs
@@ -288,11 +287,11 @@ def test_hostile_responses_stay_text_and_are_cut(run):
     assert "Sums <on a laptop>" in reader.text
 
 
-def test_legible_keeps_lines_and_short_texts():
-    assert legible("a\r\nb\tc\n", 100) == "a\nb\tc\n"
-    assert legible("abcdef", 6) == "abcdef"
-    assert legible("abcdefg", 6) == "abcdef … [cut: 7 characters in all]"
-    assert legible("a\u200bb", 10) == "a⟨U+200B⟩b"
+def test_visible_text_keeps_lines_and_short_texts():
+    assert visible_text("a\r\nb\tc\n", 100) == "a\nb\tc\n"
+    assert visible_text("abcdef", 6) == "abcdef"
+    assert visible_text("abcdefg", 6) == "abcdef … [cut: 7 characters in all]"
+    assert visible_text("a\u200bb", 10) == "a⟨U+200B⟩b"
 
 
 def test_page_asks_nobody_for_anything_but_its_times(run):

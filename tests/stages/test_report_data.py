@@ -8,8 +8,7 @@ import numpy
 import pytest
 
 from stages.foundations.errors import UserError
-from stages.foundations.files import dvc_md5
-from stages.foundations.metrics import write_metrics
+from stages.foundations.files import dvc_md5, write_metrics
 from stages.foundations.stage_graph import read_definitions, stages_of
 from stages.foundations.tables import CONTAMINATION, DUPLICATE, PAGE, PROBLEM, TRANSFORM, write_table
 from stages.report.cards import length_bins, read_cards

@@ -16,7 +16,7 @@ from PIL import Image
 
 from stages.foundations.errors import UserError
 from stages.foundations.files import replace_folder
-from stages.foundations.tables import IMAGE, parquet_errors_told, read_table, write_table
+from stages.foundations.tables import IMAGE, parquet_errors_explained, read_table, write_table
 
 SHARD = "images-{:06d}.parquet"
 MOST_PIXELS = 1 << 26
@@ -118,7 +118,7 @@ def read_image_rows(folder: Path) -> pandas.DataFrame:
     names = [name for name in IMAGE.names if name != "png"]
     frames = []
     for path in shards_of(folder):
-        with parquet_errors_told(path):
+        with parquet_errors_explained(path):
             found = pyarrow.parquet.read_schema(path).names
             if missing := [name for name in IMAGE.names if name not in found]:
                 raise UserError(f"{path} lacks the columns {missing} of an {IMAGE.name} table; it has {found}")
