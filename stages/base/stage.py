@@ -52,6 +52,7 @@ class RandomBase(StrictParams):
     """Longest sequence that the policy is made for."""
     initializer_range: float = Field(gt=0)
     """Standard deviation of the initial weights."""
+    # Fewer entries could not spell every text: the tokenizer has no entry for the unknown.
     vocabulary_size: int = Field(ge=258)
     """Upper limit of the tokenizer's entries: 256 bytes, two special tokens, merges."""
     corpus: Literal["arithmetic", "digits"]
@@ -89,6 +90,7 @@ def _model(sections: Sections) -> ModelSizes:
                 "intermediate_size": base.feed_forward_size,
                 "vocab_size": tokenizer.get_vocab_size(),
                 "max_position_embeddings": base.max_position_tokens,
+                # As `random_policy` makes it: the planner must count the embedding once.
                 "tie_word_embeddings": True,
             }
             return ModelSizes("random Llama", config, is_untrained=True, policy="base")

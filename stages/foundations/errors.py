@@ -20,6 +20,7 @@ class UserError(Exception):
 
 _SMALLER = "lower trainer.micro_batch_tokens or sampler.memory_fraction (`retrace plan` says what fits)"
 _ALONE = "end what else is on the card (`nvidia-smi` names it), or give each run GPUs of its own (CUDA_VISIBLE_DEVICES)"
+# The first that matches counts. NCCL also says `NCCL error` where two ranks share one GPU, so that case comes first.
 _FAILURES = (
     (
         r"Duplicate GPU detected",
@@ -46,6 +47,7 @@ _FAILURES = (
         "sampler.max_model_tokens",
     ),
 )
+# From here on torch and vLLM advise settings of their own, which a user of this project cannot reach.
 _ADVICE = r"[. ]*(?:\n| (?:Process \d|Including|Of the allocated|Please|See|Decrease|Try|This happens))"
 
 
@@ -62,6 +64,7 @@ def gpu_failure(error: BaseException) -> str:
 def _texts(error: BaseException | None) -> Iterator[str]:
     while error is not None:
         yield str(error)
+        # Engines wrap the errors of libraries: the words that tell the failure are in the inner one.
         error = error.__cause__ or error.__context__
 
 
@@ -76,8 +79,10 @@ def _too_old(text: str) -> str:
     found = re.search(r"NVIDIA driver on your system is too old \(found version (\d+)\)", text)
     if not found:
         return ""
+    # Not imported: a process without torch must not pay seconds to word an error.
     torch = sys.modules.get("torch")
     build = f" for CUDA {torch.version.cuda}" if torch else ""
+    # CUDA writes 12.8 as 12080: 1000 times the major version and 10 times the minor one.
     known = f"{int(found[1]) // 1000}.{int(found[1]) % 1000 // 10}"
     return (
         f"the NVIDIA driver knows CUDA {known} and nothing newer, and torch is a build{build}: update the driver, or "
@@ -86,6 +91,7 @@ def _too_old(text: str) -> str:
 
 
 def _out_of_memory(text: str) -> str:
+    # A bare `out of memory` may be the machine's memory, which no setting of a GPU relieves.
     if "out of memory" not in text or not re.search(r"CUDA|HIP|GPU", text):
         return ""
     others = re.findall(r"Process (\d+) has (\S+ \w+) memory in use", text)
@@ -95,6 +101,7 @@ def _out_of_memory(text: str) -> str:
     return f"the card's memory is full: {_SMALLER}"
 
 
+# Up to the last `@` of the word: a password may contain one.
 _ACCOUNT = re.compile(r"(\w[\w+.-]*://[^\s:/@'\"]*):[^\s'\"]*@")
 # As in postgresql://host/db?password=..., and in the signed addresses of object stores.
 _QUERY = re.compile(r"([?&][\w.-]*(?:pass|pwd|secret|token|key|sig|credential)[\w.-]*=)[^\s&#'\"]*", re.IGNORECASE)

@@ -35,6 +35,7 @@ def write_bytes_atomically(path: Path, content: bytes) -> None:
         with open(beside, "wb") as file:
             file.write(content)
             file.flush()
+            # Synced before it is renamed: a power cut could otherwise leave the name with an empty file.
             os.fsync(file.fileno())
         os.replace(beside, path)
         sync_folder(path.parent)
@@ -54,6 +55,7 @@ def write_json(path: Path, content: Any) -> None:
     )
 
 
+# DVC makes a column of every number in the files that dvc.yaml calls `metrics`. So it gets only these few.
 HEADLINE_COLUMNS = frozenset(["kept", "loss", "accuracy", "score", "low", "high", "tokens"])
 """The columns of `dvc metrics show`: few and short, or the table outgrows every screen. Rows kept by a data stage,
 validation loss, share of correct rollouts in a round's last step, score on a benchmark with its 95% interval, and mean
@@ -70,6 +72,7 @@ def write_metrics(path: Path, metrics: Mapping[str, float], headlines: Mapping[P
     broken = {
         name: value
         for name, value in metrics.items()
+        # Python takes True for the number 1, but JSON writes it as a word.
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value)
     }
     if broken:
@@ -77,6 +80,7 @@ def write_metrics(path: Path, metrics: Mapping[str, float], headlines: Mapping[P
     unknown = {column for shown in headlines.values() for column in shown} - HEADLINE_COLUMNS
     if unknown:
         raise ValueError(f"a headline has columns of {sorted(HEADLINE_COLUMNS)}, not {sorted(unknown)}")
+    # The metrics file is written last: whoever sees it may rely on all that comes with it.
     for place, shown in headlines.items():
         write_json(place, {column: metrics[name] for column, name in shown.items() if name in metrics})
     write_json(path, dict(metrics))
@@ -89,6 +93,7 @@ def write_curves(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
     """
     columns = sorted({name for row in rows for name in row} - {"step"})
     text = io.StringIO()
+    # The csv module ends lines with \r\n by default; all other files here end them with \n.
     writer = csv.DictWriter(text, ["step", *columns], lineterminator="\n", restval="")
     writer.writeheader()
     writer.writerows(rows)
@@ -107,6 +112,7 @@ def replace_folder(path: Path) -> Iterator[Path]:
         _sync_tree(beside)
         old = path.with_name(f".{path.name}.{os.getpid()}.old")
         if path.exists():
+            # A rename cannot replace a folder that has files in it, so the old one steps aside.
             os.replace(path, old)
         os.replace(beside, path)
         sync_folder(path.parent)
@@ -151,6 +157,7 @@ def require_no_links(folder: Path, files: Iterable[Path] | None = None) -> None:
     blobs = snapshots.parent / "blobs" if snapshots.name == "snapshots" else None
     for file in folder.rglob("*") if files is None else files:
         below = [file, *(parent for parent in file.parents if parent.is_relative_to(folder) and parent != folder)]
+        # The link may be a folder on the way: the file in it is then none itself.
         link = next((place for place in below if place.is_symlink()), None)
         if blobs and link == file and file.is_file() and file.resolve().is_relative_to(blobs):
             continue
@@ -191,6 +198,7 @@ def dvc_md5(path: Path) -> str:
 
 def folder_md5(files: Mapping[str, str]) -> str:
     """DVC's hash of a folder with these files: path in it -> MD5."""
+    # DVC hashes exactly this text: entries sorted by path, keys sorted, Python's default spaces.
     entries = [{"md5": files[name], "relpath": name} for name in sorted(files)]
     return hashlib.md5(json.dumps(entries, sort_keys=True).encode()).hexdigest() + ".dir"
 
@@ -202,6 +210,7 @@ def _file_md5(path: Path) -> str:
 
 def stable_hash(content: Any) -> str:
     """SHA-256 of anything JSON can hold, independent of key order."""
+    # `default`: paths and enumerations count by their text.
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -211,6 +220,7 @@ def load_yaml(text: str | bytes) -> Any:
     yaml.YAMLError when it is no YAML, repeats a key, or holds more than `DEEPEST` lists and mappings inside each other.
     """
     depth = 0
+    # Events come without recursion. The document is built only when it is known to be shallow.
     for event in yaml.parse(text, _Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
@@ -229,6 +239,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Called before the keys that `<<` names are mixed in, which a mapping may override."""
+        # A mapping that others take in by `<<` comes here several times, the first time with its own keys alone.
         if not hasattr(node, "has_different_keys"):
             seen: dict[tuple[str, str], yaml.Node] = {}
             for key, _ in node.value:
@@ -257,6 +268,7 @@ def packed_lines(path: Path, max_line_bytes: int) -> Iterator[bytes | None]:
     """
     with _opened(path) as file:
         try:
+            # One byte above the limit tells a line that just fits from a longer one.
             while line := file.readline(max_line_bytes + 1):
                 is_whole = len(line) <= max_line_bytes or line.endswith(b"\n")
                 yield line.removesuffix(b"\n") if is_whole else None
@@ -271,6 +283,7 @@ def packed_bytes(path: Path, max_bytes: int) -> bytes:
     """The whole content of a file, gzipped or not; UserError when it is damaged, or unpacks to more bytes."""
     with _opened(path) as file:
         try:
+            # Only gzip can hide its size: some kilobytes may unpack to gigabytes.
             content = file.read() if not isinstance(file, gzip.GzipFile) else file.read(max_bytes + 1)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise _damaged(path, error) from None

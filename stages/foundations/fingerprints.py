@@ -34,6 +34,7 @@ PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
 LOCK, LIBRARY = "requirements.lock", "library "
 PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
 """Packages that are not called as what is imported of them."""
+# Files beside the sources that no stage reads. Every other file in such a folder counts.
 NO_CODE = {".py", ".pyc", ".md"}
 ABOUT = ("stages.foundations.stage", "about")
 """A stage that reaches this function asks the stages of the graph about themselves while it runs."""
@@ -117,6 +118,7 @@ def what_stages_say(root: Path, params: Mapping[str, Any], memory: Memory) -> di
     """
     stages = stages_of(read_definitions(root / "dvc.yaml"), params)
     hashes = {"dvc.yaml": _sha256(repr(stages).encode())}
+    # A whole file counts here: the pages ask for fields of ABOUT that no name in their code shows.
     for name in {stage.name for stage in stages}:
         file = root / "stages" / name / "stage.py"
         if file.is_file():
@@ -145,6 +147,7 @@ class Reach:
             found[self.name(address)].append(digest)
         for path in self.others:
             found[path.name].append(_sha256(path.read_bytes()))
+        # Definitions with one name share an entry. Sorted hashes, or the order of their modules would count.
         merged = {name: one[0] if len(one) == 1 else _sha256(repr(sorted(one)).encode()) for name, one in found.items()}
         return dict(sorted(merged.items())) | {"references": self._references()}
 
@@ -193,6 +196,7 @@ class Project:
 
     def _library_versions(self, reach: Reach) -> dict[str, str]:
         """Versions in requirements.lock; both where a package has one for each machine."""
+        # Of a library only the version is known: nobody reads its code.
         lock, pinned = self.root / LOCK, defaultdict[str, set[str]](set)
         for name, version in PINNED.findall(lock.read_text(encoding="utf-8")) if lock.is_file() else ():
             pinned[_package(name)].add(version)
@@ -218,6 +222,7 @@ class Project:
             pending += self._import({address[0], *modules}, imported)
         files = {one: self._file(one) for one in imported if self._file(one)}
         folders = {files[one].parent for one, _ in definitions}
+        # Templates and word lists are opened by path, which no name in the code shows.
         others = (path for one in folders for path in one.iterdir() if path.suffix not in NO_CODE and path.is_file())
         inside = {one: path.relative_to(self.root) for one, path in files.items()}
         return Reach(definitions, uses, inside, tuple(sorted(others)))
@@ -231,6 +236,7 @@ class Project:
                 continue
             imported.add(module)
             source = self._source(module)
+            # Importing `a.b` runs `a/__init__.py` first.
             pending += [module.rpartition(".")[0]] if "." in module else []
             pending += (
                 one for targets in source.imports.values() for target in targets for one in self._modules(target)
@@ -282,6 +288,7 @@ class Project:
                 said.append(f"in {module}")
             if head == "globals":  # which reaches any name of its module
                 uses.add((head, (module, ALL)))
+        # Workers start as `python -m NAME`: the string is the only trace of what they run.
         for text in (one for one in definition.strings if self._file(one) and not _observes(one)):
             uses.add((GUARD, (text, ALL)))
             if self._file(f"{text}.__main__"):
@@ -309,6 +316,7 @@ class Project:
         if not self._is_ours(dotted) or _observes(dotted):
             return set()
         parts = dotted.split(".")
+        # The longest part that is a module. What is left names something inside of it.
         cut = next((cut for cut in range(len(parts), 0, -1) if self._file(".".join(parts[:cut]))), 0)
         module, rest = ".".join(parts[:cut]), parts[cut:]
         if not cut:
@@ -349,6 +357,7 @@ class Project:
 
 
 def _package(name: str) -> str:
+    # Package indexes treat these spellings as one name (PEP 503).
     return name.lower().replace("_", "-")
 
 
@@ -362,6 +371,7 @@ def read_source(path: Path, package: str) -> Source:
     Fields of the syntax tree that are empty are not hashed, so that Python 3.11 and 3.12 (which adds `type_params`)
     agree.
     """
+    # Docstrings are for people, like comments, which the syntax tree never had.
     tree = _without_bare_strings(_parse(path))
     imports, parts, rest = _Reader(package, ""), defaultdict[str, list[ast.stmt]](list), list[ast.stmt]()
     is_whole = False
@@ -373,9 +383,11 @@ def read_source(path: Path, package: str) -> Source:
                 pass  # it is never run
             case ast.If(test=ast.Compare(left=ast.Name("__name__"))):
                 parts[GUARD] += statement.body
+                # Also in `rest`: where the module counts as a whole, its program does so too.
                 rest += statement.body
             case _:
                 names = _bound(statement)
+                # A statement that binds nothing, or binds a name again, depends on the order of the file.
                 is_whole |= not names or not parts.keys().isdisjoint(names)
                 rest.append(statement)
                 for name in names:
@@ -489,6 +501,7 @@ class _Reader:
         self._text.append(f"{type(node).__name__}(")
         for name in node._fields:
             value = getattr(node, name, None)
+            # `kind` is the prefix of u"text", and `type_comment` a comment: neither changes what runs.
             if value is not None and value != [] and name not in ("kind", "type_comment"):
                 self._text.append(f"{name}=")
                 self.read(value)
@@ -499,6 +512,7 @@ class _Reader:
         pattern = case.pattern.pattern if isinstance(case.pattern, ast.MatchAs) else case.pattern
         match pattern:
             case ast.MatchClass(cls=ast.Name(name)):
+                # A definition of its own, so that a change in a case that is not chosen re-runs nothing.
                 body = _Reader(self._package, f"{self._name} {section} {name}")
                 body._read_fields(case)
                 self._cases.append((Case(section, name, body._name), body))

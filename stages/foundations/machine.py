@@ -57,6 +57,7 @@ def mirror_folder(root: Path | None = None) -> Path | None:
     `root` is the project whose machine.yaml counts, by default the one that runs this stage. Raises UserError
     where the named one is no folder, or machine.yaml holds anything else.
     """
+    # Empty is not absent: it is how a test or a user says that there is no mirror.
     named = os.environ.get(MIRROR_VARIABLE)
     if named is not None:
         return _folder(from_root(named), f"${MIRROR_VARIABLE}") if named else None
@@ -69,6 +70,7 @@ def mirror_folder(root: Path | None = None) -> Path | None:
             raise UserError(f"{settings} is no YAML ({error}): it holds one line, `mirror: FOLDER`") from None
         if not isinstance(content, dict) or not isinstance(content.get("mirror"), str) or len(content) > 1:
             raise UserError(f"{settings} holds {content!r}, but it may hold `mirror: FOLDER` and nothing else")
+        # An absolute path stays as it is: `/` of pathlib drops what stands before one.
         return _folder(root / content["mirror"], f"`mirror` in {settings}")
     beside = root / MIRROR_BESIDE
     return beside.absolute() if beside.is_dir() else None
@@ -91,7 +93,9 @@ def list_gpus(*variables: str) -> list[str]:
     """The NVIDIA GPUs that the first of these variables with a value names, else those of the machine: `0`, `1`, ..."""
     for name in variables:
         if name in os.environ:
+            # CUDA takes an empty value and -1 for "no device".
             return [word.strip() for word in os.environ[name].split(",") if word.strip() not in ("", "-1")]
+    # /dev needs no library, so `retrace` asks without torch. It also has nvidiactl and nvidia-uvm.
     numbers = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia*")]
     return sorted((number for number in numbers if number.isdecimal()), key=int)
 
@@ -118,6 +122,7 @@ def is_bfloat16_slow(cpu: Path = Path("/proc/cpuinfo")) -> bool:
         lines = cpu.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return False
+    # Linux calls the list `flags` on x86 and `Features` on ARM. One core speaks for all.
     named = next((line for line in lines if line.lower().startswith(("flags", "features"))), None)
     return named is not None and not BFLOAT16_INSTRUCTIONS & set(named.partition(":")[2].split())
 

@@ -134,8 +134,10 @@ def declared_stage(name: str) -> Stage | None:
 @cache
 def _declared(name: str) -> tuple[Stage | None, About]:
     module = f"stages.{name}.stage"
+    # dvc.yaml may hold any name; one with dots could import a module that is no stage.
     if not name.isidentifier():
         return None, About()
+    # The package is asked first: `find_spec` raises for a module of a package that does not exist.
     if importlib.util.find_spec(f"stages.{name}") is None or importlib.util.find_spec(module) is None:
         return None, About()
     found = importlib.import_module(module)
@@ -223,6 +225,7 @@ class Sampling:
     @property
     def context(self) -> float:
         """Mean number of tokens that a drawn token attends to."""
+        # A token sees on average half of its response, and long responses have more tokens: mean square over mean.
         return self.prompt_tokens + self.lengths.mean_square / (2 * self.lengths.mean)
 
 
@@ -238,6 +241,7 @@ class SideBySide:
 
     def seconds(self, training: float, sampling: float) -> float:
         """The longer of the two, and one step of the other: the first batch is drawn before anything is trained on."""
+        # The first batch waits for sampling alone, and the last one for training alone.
         return max(training, sampling) + min(training, sampling) / self.steps
 
 
@@ -280,6 +284,7 @@ class Lengths:
         assumed = self.response_share * most
         chance = self.untrained.get(address.partition("@")[2])
         if chance:
+            # Mean of a geometric length, cut off at `most`.
             assumed = (1 - (1 - chance) ** most) / chance
         return ResponseLengths(min(self.responses.get(address, assumed), float(most)), most)
 
@@ -299,6 +304,7 @@ class ResponseLengths:
         """Chance to end per token: (1 - e^(-rate most)) / rate = mean; 0 where every response reaches the limit."""
         if self.mean >= self.most * (1 - 1e-6):
             return 0.0
+        # Bisection on a logarithmic scale: the rate may be any power of ten, and the mean falls steadily as it rises.
         low, high = 1e-12, 50.0 / self.mean
         for _ in range(200):
             rate = (low * high) ** 0.5

@@ -20,6 +20,7 @@ from stages.foundations.params import read_yaml
 _ITEM = re.compile(r"\$\{(key|item)((?:\.\w+)*)\}")
 _SECTION = re.compile(r"\$\{(\w+)[.}]")
 _ANYTHING = re.compile(r"\$\{([^}]*)\}")
+# No `-` in front: a command would take the name for a flag.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 _ANY = "*"
@@ -96,9 +97,11 @@ def require_names(definitions: Definitions, params: Mapping[str, Any]) -> None:
                 raise _no_name(f"a name in `{_named_in([definition['foreach']])[0]}`", key)
             for expression in dict.fromkeys(_ANYTHING.findall(body)):
                 first, *names = expression.split(".")
+                # A plain stage may interpolate any section; one with `foreach` only its item.
                 value = {"key": key, "item": item}.get(first) if key else params.get(first)
                 for one in names:
                     value = value.get(one) if isinstance(value, Mapping) else None
+                # DVC would write a mapping as flags of the command, so it is no name either.
                 words = [""] if isinstance(value, Mapping | list) else str(value).split("/")
                 if value is not None and not all(_NAME.fullmatch(word) for word in words):
                     raise _no_name(f"`{'.'.join(names) or first}` of {f'{name}@{key}' if key else name}", value)
@@ -115,6 +118,7 @@ def left_out(definitions: Definitions, params: Mapping[str, Any]) -> list[str]:
     return [
         name
         for name, definition in definitions.items()
+        # With `foreach` DVC leaves the stage out by itself: an empty section has no items.
         if "foreach" not in definition and name in _reads(definition) and params.get(name) is None
     ]
 
@@ -147,6 +151,7 @@ def shared_folders(definitions: Definitions, params: Mapping[str, Any]) -> list[
     found = []
     for name, definition in definitions.items():
         written = _paths(definition.get("do", definition).get("deps"))
+        # The slash: data/web is not the folder of data/web_pages.
         shared = [any(out.startswith(f"{_ITEM.sub(_ANY, dep)}/") for out in outs) for dep in written]
         if not any("${" in dep for dep in written):
             found += [dep for dep, is_shared in zip(written, shared, strict=True) if is_shared]
@@ -163,6 +168,7 @@ def make_shared_folders(root: Path) -> None:
     .dvcignore keeps that file out of the folder's hash. UserError when params.yaml is no YAML.
     """
     params, ignored = root / "params.yaml", root / ".dvcignore"
+    # Otherwise `.keep` would be part of the folder's hash, and re-run what depends on it.
     is_kept_out = ignored.exists() and KEEP in ignored.read_text(encoding="utf-8").split()
     given = read_yaml(params) if params.exists() and params.stat().st_size else {}
     for folder in shared_folders(read_definitions(root / "dvc.yaml"), given):

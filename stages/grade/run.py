@@ -38,6 +38,7 @@ def main(job: Job) -> None:
         run.summary(metrics)
 
 
+# In portions, so that a line of progress appears now and then.
 _ROWS_AT_ONCE = 1_000
 _KEYS = ["problem_id", "benchmark", "mode", "sample_index"]
 
@@ -49,7 +50,9 @@ def judge_responses(responses: pandas.DataFrame, verifier: Verifier) -> pandas.D
     for start in progress(starts, label="grade", unit=f"x {_ROWS_AT_ONCE} responses"):
         rows = responses.iloc[start : start + _ROWS_AT_ONCE]
         pairs = list(zip(rows["answer"], rows["response"], strict=True))
+        # A response must mark its answer (a box): a number somewhere in the text is not enough for a score.
         judgements += verifier.judge(pairs, truncated=rows["is_truncated"].tolist(), require_marker=True)
+    # `score_benchmarks` joins the two tables by position, so the order stays.
     verdicts = responses[_KEYS].reset_index(drop=True)
     for column in ("verdict", "extracted", "path", "reason"):
         verdicts[column] = [_storable(getattr(judgement, column)) for judgement in judgements]

@@ -55,14 +55,17 @@ def _accuracies(rows: pandas.DataFrame, params: GradeParams) -> dict[str, float]
     per_problem: dict[str, Sequence[float]] = {}
     greedy = rows[rows["mode"] == "greedy"]
     if len(greedy):
+        # One value a problem, as below: the bootstrap draws problems.
         per_problem["greedy"] = greedy.groupby("problem_id")["is_correct"].mean().to_list()
     sampled = rows[rows["mode"] == "sampled"]
     if len(sampled):
+        # Sorted by id: the bootstrap draws positions, and the order of the table must not matter.
         groups = [group for _, group in sampled.groupby("problem_id", sort=True)]
         samples = _samples_per_problem(groups)
         correct = numpy.array([group["is_correct"].sum() for group in groups])
         per_problem[f"avg_at_{samples}"] = (correct / samples).tolist()
         for k in params.pass_at_k:
+            # `ABOUT.contradictions` compares the sections; the responses may still be those of another setting.
             if k > samples:
                 raise UserError(
                     f"grade.pass_at_k asks for {k} samples of a problem, the responses have {samples}: "
@@ -73,6 +76,7 @@ def _accuracies(rows: pandas.DataFrame, params: GradeParams) -> dict[str, float]
     scores: dict[str, float] = {}
     for name, values in per_problem.items():
         interval = clustered_bootstrap(values, draws=params.bootstrap_draws, seed=params.seed)
+        # All problems solved, or none: the bootstrap would give an interval without a width.
         interval = with_width(interval, len(values), 0.0, 1.0)
         scores |= {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}
     return scores
@@ -88,6 +92,7 @@ def _samples_per_problem(groups: list[pandas.DataFrame]) -> int:
 def votes(group: pandas.DataFrame) -> list[object | None]:
     """One vote for each response; equal canonical text is one candidate, a response without an answer abstains."""
     return [
+        # Wrong answers differ by their text alone: the verifier has compared it with the gold answer only.
         CORRECT_VOTE if is_correct else compact(clean(extracted)) if isinstance(extracted, str) else None
         for is_correct, extracted in zip(group["is_correct"], group["extracted"], strict=True)
     ]
@@ -107,6 +112,7 @@ def _trials(rows: pandas.DataFrame) -> dict[str, float]:
     """
     described = _described(rows)
     problems = {text: read_problem(text) for text in described["problem"].unique()}
+    # One foreign problem is enough: the benchmark is of another family.
     if None in problems.values():
         return {}
     found = [
@@ -121,6 +127,7 @@ def _trials(rows: pandas.DataFrame) -> dict[str, float]:
         "wrong_trial_fraction": sum(own.wrong_sums for own in found) / max(1, trials),
         "false_claim_fraction": sum(own.false_claims for own in found) / max(1, claims),
     }
+    # `ABOUT.score_keys` promises these names before the stage has run.
     assert tuple(values) == TRIALS
     return values
 

@@ -41,6 +41,7 @@ def run_unchanged(main: Callable[[], None]) -> None:
     with unchanged_inputs(address):
         try:
             main()
+        # A stage that exits with 0 has succeeded, and is compared like one that returns.
         except SystemExit as end:
             if end.code:
                 raise
@@ -48,6 +49,7 @@ def run_unchanged(main: Callable[[], None]) -> None:
 
 def run_command(main: Callable[[], None]) -> None:
     """Runs `main` and exits with the code of the table above."""
+    # Registered first, so it runs last: Python calls such functions in reverse.
     atexit.register(skip_last_collection)
     die_with_dvc()
     try:
@@ -63,6 +65,7 @@ def run_command(main: Callable[[], None]) -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         print("interrupted: the next run goes on from the last checkpoint", file=sys.stderr)
+        # What shells report for a program that Ctrl-C has ended: 128 plus the number of SIGINT.
         sys.exit(130)
 
 
@@ -93,7 +96,9 @@ def storage_failure(error: BaseException) -> str:
     if code in (errno.EACCES, errno.EPERM) and isinstance(error, OSError):
         return f"{where} may not be written or read by this user: change its permissions (chmod, chown)"
     if code in (errno.EEXIST, errno.ENOTDIR) and isinstance(error, OSError):
+        # The error names the folder that was to be made, not the file above it that stands in the way.
         standing = next((one for one in (Path(where), *Path(where).parents) if os.path.lexists(one)), Path("/"))
+        # A folder in its place is a mistake of ours: that keeps its traceback.
         if standing.is_dir():
             return ""
         return f"{standing} is a file, and a folder is needed there: move it away, or name another folder"

@@ -38,7 +38,9 @@ from stages.observe.mlflow_store import POINTS_PER_REQUEST, MlflowStore, Refused
 from stages.observe.tracking import LOG_NAME, TOTAL_SECONDS, json_lines, tracking_uri
 
 SECONDS_BETWEEN_DELIVERIES = 2.0
+# Short: a stage must not wait for a server that is down. What is left stays in the log for the next delivery.
 SECONDS_OF_RETRIES_AT_THE_END = 10.0
+# As in `(sqlite3.OperationalError) database is locked`.
 _OF_DATABASE = re.compile(r"\(\w+\.\w+\) ")
 
 
@@ -54,6 +56,7 @@ class Delivery:
         self.state: dict[str, Any] = {"offset": 0, "run_id": "", "refused": 0}
         if self.state_file.exists():
             before = json.loads(self.state_file.read_text())
+            # What another address has received is unknown to this one: it gets the log from its beginning.
             if without_password(before.get("uri", "")) in ("", self._place()):
                 self.state |= before
         self.store: MlflowStore | None = None
@@ -83,6 +86,7 @@ class Delivery:
         if lines and not any(line["kind"] == "end" for line in json_lines(lines[-1:])):
             end = {"kind": "end", "status": "KILLED", "ms": int(time.time() * 1000)}
             with open(self.log, "ab") as log:
+                # A stage that was killed may have left half a line.
                 log.write(b"\n" + json.dumps(end).encode() + b"\n")
 
     def forget_if_done(self) -> None:
@@ -91,6 +95,7 @@ class Delivery:
         It is kept in state/runs/, from where `retrace mirror` can give it to another database.
         """
         if self.log.exists() and self.state["offset"] == self.log.stat().st_size and not self.state["run_id"]:
+            # The state folder: the log lies in state/scratch/<attempt>/.
             keep_log(self.log, self.log.parent.parent.parent, self._tags())
             self.log.unlink()
             self.state_file.unlink(missing_ok=True)
@@ -110,6 +115,7 @@ class Delivery:
             end, batch, points = self.state["offset"], [], 0
             for line in log:
                 message = next(json_lines([line]), None)
+                # Only points are sent many at once: `start` and `end` are requests of their own.
                 if not line.endswith(b"\n") or (batch and (message or {}).get("kind") != "values"):
                     break
                 end += len(line)
@@ -133,6 +139,7 @@ class Delivery:
             return self._advance(end)
         ended = end_ms(json_lines(self.log.read_bytes()[:end].splitlines()))
         self.store.end(self.state["run_id"], message["status"], ended)
+        # The next attempt at the same work continues a run that failed or was killed.
         kept = "" if message["status"] == "FINISHED" else self.state["run_id"]
         return self._advance(end, run_id=kept, last_run_id=self.state["run_id"])
 
@@ -168,6 +175,7 @@ def main(argv: list[str]) -> int:
 
 
 def _follow(delivery: Delivery, ended: threading.Event) -> int:
+    # The first delivery comes at once: it opens the run, which people look for while the stage works.
     while not ended.wait(SECONDS_BETWEEN_DELIVERIES if delivery.store else 0.01):
         delivery.deliver()
     with suppress(OSError):  # no room on the disk: the next attempt goes on with the run, or `retrace mirror` closes it
@@ -216,6 +224,7 @@ def keep_log(log: Path, state: Path, tags: Mapping[str, str]) -> Path | None:
         return None
     place = state / "runs" / f"{start['ms']}-{start['tags']['stage_hash'][:16]}.jsonl.gz"
     head = json.dumps({"kind": "tags", "tags": dict(tags) or start["tags"]}).encode()
+    # `mtime`: gzip would write the time, and a log that is kept twice must have equal bytes.
     write_bytes_atomically(place, gzip.compress(b"\n".join([head, *lines]), mtime=0))
     return place
 

@@ -49,6 +49,7 @@ def packages_distributions() -> dict[str, list[str]]:
     """As `importlib.metadata.packages_distributions`, in 0.03 s instead of 0.23: no metadata is parsed whole."""
     found = defaultdict(list)
     for distribution in importlib.metadata.distributions():
+        # Setuptools writes top_level.txt. Wheels of other builders only list their files, in RECORD.
         packages = set((distribution.read_text("top_level.txt") or "").split())
         if not packages:
             record = (distribution.read_text("RECORD") or "").splitlines()

@@ -54,6 +54,7 @@ TOTAL_SECONDS = "time/total_seconds"
 MOST_METRICS = 30
 NOT_ABOUT_LEARNING = ("time", "tokens", "groups", "rollouts", "sync", "progress")
 """Metrics by the first part of their names: speed and amounts. MLflow shows them on a tab of their own."""
+# `loss/train_last` sums up the curve `loss/train`.
 _OF_CURVE = re.compile(r"(_(first|last|best|mean|max|min))+$")
 DELIVERY_SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # the delivery process has its own patience
@@ -107,6 +108,7 @@ def final_numbers(values: Mapping[str, float], curves: Collection[str]) -> dict[
     """
     single = [name for name in values if name not in curves and _OF_CURVE.sub("", name) not in curves]
     single.sort(key=lambda name: (len(name.rpartition("/")[2]), name))
+    # Curves under `system/` do not count: MLflow shows them on another tab.
     room = MOST_METRICS - sum(shown_name(name) == name for name in curves)
     return {name: values[name] for name in single[: max(0, room)]}
 
@@ -144,6 +146,7 @@ def track(attempt: Attempt) -> Iterator[Run]:
     with log:
         log.write(b"\n")  # the attempt before may have been killed in the middle of a line
         run = Run(log)
+        # Once through JSON, because parameters may hold paths and enumerations, which become text.
         run._append(json.loads(json.dumps(start, default=str)))
         delivery = _start_delivery(folder)
         started, since, status = (
@@ -163,6 +166,7 @@ def track(attempt: Attempt) -> Iterator[Run]:
             run.log({**times, TOTAL_SECONDS: seconds}, 0)
             run._append({"kind": "end", "ms": _now_ms(), "status": status})
             mlflow_ids = _end_delivery(delivery, folder, uri)
+    # No later attempt would look into a folder with the number of this process.
     if folder != scratch and not (folder / LOG_NAME).exists():
         shutil.rmtree(folder)
     if status == "FINISHED":
@@ -222,6 +226,7 @@ def _require_answer(uri: str) -> None:
                 f"the MLflow server at {without_password(uri)} refuses the login: correct MLFLOW_TRACKING_USERNAME "
                 "and MLFLOW_TRACKING_PASSWORD, or the login in MLFLOW_TRACKING_URI"
             ) from None
+        # Somebody answers, and that is enough: a proxy in front of MLflow may not know /health.
         if error.code < 500:
             return
         reason: object = error
@@ -258,6 +263,7 @@ def _open_log(folder: Path) -> tuple[Path, BinaryIO]:
     Two that wrote one log would end each other's run.
     """
     folder.mkdir(exist_ok=True)
+    # Unbuffered: what a stage has logged is in the file when it is killed.
     log = open(folder / LOG_NAME, "ab", buffering=0)  # noqa: SIM115 - `track` closes it
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -270,6 +276,7 @@ def _open_log(folder: Path) -> tuple[Path, BinaryIO]:
 def _start_delivery(scratch: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "stages.observe.mlflow_uploader", str(scratch)]
     paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # The user's own variables win over ours.
     environment = {**DELIVERY_SETTINGS, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
@@ -282,6 +289,7 @@ def _end_delivery(delivery: subprocess.Popen[str], scratch: Path, uri: str) -> d
     except subprocess.TimeoutExpired:
         delivery.kill()
         printed, _ = delivery.communicate()
+    # The report is the last line: libraries may print others before it.
     lines = printed.splitlines() or ['{"error": "the delivery process died"}']
     report = json.loads(lines[-1])
     if report.get("error"):

@@ -53,6 +53,7 @@ def _curve(path: Path) -> pandas.DataFrame | None:
     if not path.exists():
         return None
     try:
+        # One broken cell makes pandas read a whole column as text; `to_numeric` finds it.
         curve = pandas.read_csv(path).apply(pandas.to_numeric)
     except (ValueError, pandas.errors.EmptyDataError) as error:
         raise UserError(f"{path} is not a table of curves ({error}): delete it and run `dvc repro`") from None
@@ -148,6 +149,7 @@ def _way(
         own, metrics = about(stage.name).way, counted.get(stage.address, {})
         if own is None or own.title != title:
             continue
+        # A stage of the way has not run: rows would vanish there without a reason.
         if "rows/in" not in metrics:
             return None
         if own.first:
@@ -166,4 +168,5 @@ def _way(
 def _reasons(metrics: Metrics, asked: Sequence[str]) -> list[tuple[str, int]]:
     found = {key.removeprefix("dropped/"): int(rows) for key, rows in metrics.items() if key.startswith("dropped/")}
     order = {reason: place for place, reason in enumerate(asked)}
+    # Reasons that the stage does not list come last, by name.
     return sorted(found.items(), key=lambda item: (order.get(item[0], len(order)), item[0]))

@@ -18,6 +18,7 @@ from stages.report.inputs import Inputs, Metrics
 from stages.report.stage import PublishedFigure, ReportParams
 
 _TITLES = {"greedy": "Greedy", "avg": "Mean of samples", "pass": "Any of the samples", "maj": "Majority of samples"}
+# In this order, and before the rates of keywords, which the parameters name.
 _OTHER = ("unparsed_fraction", "exhausted_fraction", "verifier_failed_fraction", "branching_frequency", "coding_rate")
 
 
@@ -78,6 +79,7 @@ def describe_benchmarks(inputs: Inputs, params: ReportParams) -> list[Benchmark]
 
 def _describe(inputs: Inputs, params: ReportParams, name: str, number: int) -> Benchmark:
     metrics = metric_names(inputs, name)
+    # avg@k uses every sample of a problem, so its interval is the narrowest.
     headline_metric = next((metric for metric in metrics if metric.startswith("avg")), metrics[0])
     last = last_policy(inputs)
     baseline = params.baseline_policy
@@ -86,6 +88,7 @@ def _describe(inputs: Inputs, params: ReportParams, name: str, number: int) -> B
     compared = list(dict.fromkeys([headline_metric, *(["greedy"] if "greedy" in metrics else [])]))
     comparisons = [
         compare(inputs, name, metric, start, last)
+        # They may be one policy, whose comparison is then shown once.
         for start in dict.fromkeys([baseline, before_rl])
         for metric in compared
     ]
@@ -137,6 +140,7 @@ def _charts(inputs: Inputs, benchmark: str, number: int, metrics: list[str]) -> 
             title = _TITLES[family] if family == "greedy" else f"{_TITLES[family]}, {metric_label(metric)}"
             charts.append(bars(f"score-{number}-{family}", title, "%", {"": found}))
     passes = {policy: pass_scores(inputs.grades(policy), benchmark) for policy in inputs.graded}
+    # pass@1 and one more k would be a straight line, and bars show both already.
     if any(len(own) > 2 for own in passes.values()):
         charts.append(_pass_chart(f"pass-{number}", passes))
     lengths = _by_policy(inputs, benchmark, "response_tokens_mean")
@@ -152,6 +156,7 @@ def _charts(inputs: Inputs, benchmark: str, number: int, metrics: list[str]) -> 
 
 def _pass_chart(name: str, passes: dict[str, dict[int, Interval]]) -> Chart:
     """pass@k over k; of more policies than there are colours the last ones."""
+    # The last ones, because readers look for what the newest round has changed.
     shown = {policy: own for policy, own in list(passes.items())[-len(SERIES) :] if own}
     summary = "; ".join(
         f"{policy} " + ", ".join(f"{100 * one.estimate:.1f}% at {k}" for k, one in own.items())
@@ -159,6 +164,7 @@ def _pass_chart(name: str, passes: dict[str, dict[int, Interval]]) -> Chart:
     )
     drawn = [Line(policy, [*own], [*own.values()]) for policy, own in shown.items()]
     ticks = sorted({k for own in shown.values() for k in own})
+    # 105: markers at 100% need room above them.
     more = {"x_label": "k", "summary": summary, "top": 105, "doublings": ticks}
     return lines(name, "Any of k samples, pass@k", "%", drawn, **more)
 
@@ -185,6 +191,7 @@ def verdict_sentence(comparison: Comparison) -> str:
     low, high = map(points, found.interval[1:])
     paired = f"on the same {found.problems} problems, 95% interval {low} to {high} points"
     names = f"{comparison.policy} and {comparison.baseline}"
+    # An interval of very few problems is itself too uncertain to be read.
     if found.problems < FEWEST_PROBLEMS:
         return f"Too few problems to compare {names}: {paired}."
     if found.verdict == "not separated":
@@ -195,6 +202,7 @@ def verdict_sentence(comparison: Comparison) -> str:
 
 FAMILIES = ("greedy", "avg", "pass", "maj")
 """Scores in the order in which they are shown."""
+# `greedy` has no k, the others must have one: `pass_rate` of some stage is no score.
 _SCORE = re.compile(r"(?P<family>greedy|(?:avg|pass|maj)(?=_at_))(?:_at_(?P<k>\d+))?")
 
 
@@ -246,6 +254,7 @@ def pass_scores(grades: Metrics, benchmark: str) -> dict[int, Interval]:
 def last_policy(inputs: Inputs) -> str | None:
     """The graded policy of the last RL round; without one, the last graded policy."""
     graded = inputs.graded
+    # `policies` may list them in any order; rounds are in the order of the parameter file.
     of_rounds = [name for name in inputs.rounds if name in graded]
     return (of_rounds or graded or [None])[-1]
 
@@ -268,6 +277,7 @@ def compare(inputs: Inputs, benchmark: str, metric: str, baseline: str, policy: 
     scores = [problem_scores(inputs, name, benchmark, mode) for name in (baseline, policy)]
     if baseline == policy or any(own is None for own in scores):
         return None
+    # Sorted: resampling draws positions, so the order of a table would change the interval.
     both = pandas.concat(scores, axis=1, join="inner", keys=["first", "second"]).sort_index()
     if both.empty:
         return None

@@ -90,6 +90,7 @@ def read_cards(folders: Sequence[Path], stages: Iterable[GraphStage]) -> list[Ca
 
 def _card(name: str, stage: str, purpose: str, path: Path, file: pyarrow.parquet.ParquetFile) -> Card:
     schema = file.schema_arrow
+    # Tables that were not written here may have large strings.
     texts = [field.name for field in schema if field.type in (pyarrow.string(), pyarrow.large_string())]
     filled: Counter[str] = Counter()
     values: dict[str, Counter[str]] = {column: Counter() for column in COUNTED if column in texts}
@@ -97,6 +98,7 @@ def _card(name: str, stage: str, purpose: str, path: Path, file: pyarrow.parquet
     for batch in file.iter_batches(_ROWS_AT_ONCE):
         for column, data in zip(batch.schema.names, batch.columns, strict=True):
             filled[column] += len(data) - data.null_count
+            # Past the limit nothing is counted, so memory stays small; the column is then left out below.
             if column in values and len(values[column]) <= MOST_VALUES:
                 for counted in pyarrow.compute.value_counts(data).to_pylist():
                     values[column][counted["values"] or "none given"] += counted["counts"]
@@ -134,6 +136,7 @@ def _length_chart(table: str, column: str, lengths: numpy.ndarray) -> Chart:
 
     def paint(axes: Axes) -> None:
         axes.bar(edges[:-1], counts, width=numpy.diff(edges), align="edge", color=SERIES[0], alpha=0.55)
+        # A logarithmic axis begins at 1, and the median may be 0.
         axes.axvline(max(median, float(edges[0])), color=INK, linewidth=1, linestyle=":")
         axes.set_xscale("log" if is_logarithmic else "linear")
         if not is_logarithmic:
@@ -152,7 +155,9 @@ def length_bins(lengths: numpy.ndarray, is_logarithmic: bool) -> numpy.ndarray:
     """Edges of bins that hold every length, in whole characters; equal steps, or equal ratios from 1 on."""
     longest = max(1, int(lengths.max()))
     if is_logarithmic:
+        # Several of the first edges round up to the same whole number.
         return numpy.unique(numpy.ceil(numpy.geomspace(1, longest + 1, _BINS + 1)).astype(numpy.int64))
+    # Rounded up, so that the bins reach the longest text.
     step = -(-(longest + 1) // _BINS)
     return numpy.arange(0, longest + step + 1, step)
 

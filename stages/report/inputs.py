@@ -90,6 +90,7 @@ def read_inputs(paths: Namespace) -> Inputs:
     stages = tuple(stages_of(read_definitions(paths.graph), params))
     policies = tuple(_section(params, "policies", list, paths.params))
     entries = _section(params, "sources", dict, paths.params)
+    # The models of `sources` belong to another stage, and no stage imports another.
     origins = {name: entry.get("from") if isinstance(entry, dict) else None for name, entry in entries.items()}
     responses = {name: _judged(paths.responses, paths.verdicts, name) for name in policies}
     contamination = {
@@ -120,6 +121,7 @@ def read_inputs(paths: Namespace) -> Inputs:
 
 def _rounds(params: dict[str, Any], stages: tuple[GraphStage, ...]) -> dict[str, str]:
     """Items of stages whose entry in the parameter file says from which policy they start."""
+    # By the form of the entry: the report knows no other stage by its name.
     items = {stage.item for stage in stages}
     return {
         name: str(entry["start_from"])
@@ -156,6 +158,7 @@ def _judged(responses: Path, verdicts: Path, policy: str) -> pandas.DataFrame | 
         return None
     judged = read_table(places[1], VERDICT)[[*_KEYS, "verdict"]]
     try:
+        # `left` keeps responses without a verdict, which are an error below and must not vanish.
         joined = read_table(places[0], RESPONSE).merge(judged, on=_KEYS, how="left", validate="one_to_one")
     except pandas.errors.MergeError:
         raise UserError(
@@ -163,4 +166,5 @@ def _judged(responses: Path, verdicts: Path, policy: str) -> pandas.DataFrame | 
         ) from None
     if joined["verdict"].isna().any():
         raise UserError(f"{places[1]} lacks verdicts for responses of {places[0]}: run `dvc repro grade@{policy}`")
+    # A table without rows has no share of correct responses.
     return joined if len(joined) else None

@@ -32,6 +32,7 @@ def choose_examples(inputs: Inputs, count: int, baseline: str, last: str | None)
     shown = {policy: _shown(rows) for policy, rows in inputs.responses.items()}
     if not shown or not count:
         return []
+    # The policies that were graded need not be those whose responses are still there.
     last = last if last in shown else list(shown)[-1]
     first = baseline if baseline in shown else next(iter(shown))
     examples = []
@@ -52,6 +53,7 @@ def choose_examples(inputs: Inputs, count: int, baseline: str, last: str | None)
 def _shown(rows: pandas.DataFrame) -> pandas.DataFrame:
     """One response of each problem, by (benchmark, problem id), in the table's order of problems."""
     ranked = rows.assign(is_sampled=rows["mode"] != "greedy", place=range(len(rows)))
+    # The greedy response first, then the first sample.
     ranked = ranked.sort_values(["is_sampled", "sample_index", "place"])
     picked = ranked.drop_duplicates(["benchmark", "problem_id"]).sort_values("place")
     return picked.set_index(["benchmark", "problem_id"])
@@ -63,6 +65,7 @@ def _in_turn(
     kinds: dict[tuple[bool, bool], list[tuple[str, str]]] = {outcome: [] for outcome in _OUTCOMES}
     was_correct = (first["verdict"] == Verdict.CORRECT.value).to_dict()
     for key, verdict in last["verdict"].items():
+        # A problem that only one of the two policies has answered has no outcome to show.
         if key in was_correct:
             kinds[was_correct[key], verdict == Verdict.CORRECT.value].append(key)
     chosen = []
@@ -94,6 +97,7 @@ _SHARES = {
 }
 _SOLVED = {"by every sample": "always_solved_fraction", "by none": "never_solved_fraction"}
 _WORDS = "keyword_rate_"
+# A chart has five colours.
 _MOST_WORDS = 5
 
 
@@ -155,6 +159,7 @@ def _sentence(inputs: Inputs, benchmark: str, baseline: str, policy: str) -> str
 
     def both(column: str, factor: int, digits: int, unit: str) -> str:
         values = (inputs.grades(name).get(f"{benchmark}/{column}") for name in (baseline, policy))
+        # A number may be missing: grades are read as they are.
         first, second = ("?" if value is None else f"{value * factor:.{digits}f}{unit}" for value in values)
         return f"{first} to {second}"
 

@@ -50,6 +50,7 @@ def render_page(inputs: Inputs, params: ReportParams) -> str:
     """The whole page as HTML. Equal arguments give equal text."""
     filters = {
         "bare": lambda fraction: f"{100 * fraction:.1f}",
+        # An empty cell of a table is NaN in pandas, and no text.
         "visible": lambda text: visible_text(text if isinstance(text, str) else "", params.example_characters),
         "sentence": verdict_sentence,
     }
@@ -102,6 +103,7 @@ def _held_out(benchmarks: list[Benchmark]) -> tuple[str, dict[str, Interval]]:
     if not benchmarks:
         return "", {}
     first = benchmarks[0]
+    # Training accuracy is a mean over samples, so it is compared with the headline (avg@k) and not with greedy.
     place = first.metrics.index(first.headline_metric)
     scores = {row.policy: row.scores[place] for row in first.rows}
     label = f"held out, {metric_label(first.headline_metric)}"
@@ -115,6 +117,7 @@ def describe_result(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
     """
     scores, gains = [], []
     for benchmark in describe_benchmarks(inputs, params):
+        # One score a policy: the console has a line for each.
         place = benchmark.metrics.index(benchmark.headline_metric)
         for row in benchmark.rows:
             score = row.scores[place]

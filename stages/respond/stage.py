@@ -75,6 +75,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     if problems is None:
         return Work(not_counted=("responses to an unknown number of problems (give --benchmark-problems)",))
     drawn = lengths.of(address, respond.max_response_tokens)
+    # A piece waits for its longest response, so the number of pieces counts and not only that of responses.
     at_once = min(respond.problems_at_once, problems)
     samples = [respond.samples, *([1] if respond.is_greedy_included else [])]
     return Work(sampling=tuple(Sampling(problems / at_once, at_once, each, lengths.prompt, drawn) for each in samples))
@@ -85,6 +86,7 @@ def _problems(sections: Sections) -> float | None:
     most, total = sections["respond"].max_problems, 0
     for source in sections["sources"].values():
         if source.role == "benchmark":
+            # Generated sources have `rows`, those of files `max_rows`, and some have neither.
             rows = getattr(source.origin, "rows", None) or getattr(source.origin, "max_rows", None)
             if rows is None and most is None:
                 return None

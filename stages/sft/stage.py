@@ -48,6 +48,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         most = min(demonstrate.max_response_tokens, sft.max_sequence_tokens)
         sequence = min(lengths.prompt + lengths.response_share * most, float(sft.max_sequence_tokens))
     tokens = sequences * sequence
+    # Rounded up: the last step is validated as well.
     validations = -(-sft.steps // sft.validate_every_steps)
     training = Training(
         tokens=tokens,
