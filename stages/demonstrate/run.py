@@ -121,15 +121,15 @@ def gather(
     for source in params.sources:
         match source:
             case WebDemonstrations():
-                found, left_out = _solved(solutions, "web", source.max_rows, seed)
+                gathered, left_out = _solved(solutions, "web", source.max_rows, seed)
             case GivenDemonstrations():
                 chosen = problems if source.sources is None else problems[problems["source"].isin(source.sources)]
-                found, left_out = _solved(chosen[chosen["solution"].notna()], "given", source.max_rows, seed)
+                gathered, left_out = _solved(chosen[chosen["solution"].notna()], "given", source.max_rows, seed)
             case RejectionSampledDemonstrations():
                 # Problems that are not drawn are not dropped: they were no demonstrations yet.
                 drawn, _ = _draw(problems.to_dict("records"), source.max_problems, seed, "rejection_sampled")
-                found, left_out = sample(source, drawn)
-        rows += found
+                gathered, left_out = sample(source, drawn)
+        rows += gathered
         drops += left_out
     return _drop_unusable(rows, drops, params.max_response_tokens, count_tokens)
 

@@ -86,17 +86,17 @@ STAGE = Stage(
 
 
 def _contradictions(sections: Sections) -> list[str]:
-    asked = sections["demonstrate"].sources
-    given = [name for source in asked if source.kind == "given" for name in source.sources or ()]
+    sources = sections["demonstrate"].sources
+    given = [name for source in sources if source.kind == "given" for name in source.sources or ()]
     known = [name for name, source in sections.get("sources", {}).items() if source.role == "train"]
-    found = unknown_sources("demonstrate.sources", given, known, "`sources` with role train")
+    contradictions = unknown_sources("demonstrate.sources", given, known, "`sources` with role train")
     has_web = "filter_web" in sections
-    if not has_web and any(source.kind == "web" for source in asked):
-        found.append(
+    if not has_web and any(source.kind == "web" for source in sources):
+        contradictions.append(
             "demonstrate.sources: kind web asks for what `filter_web` makes, and the recipe has no such section: "
             "add it, or take another kind"
         )
-    return found
+    return contradictions
 
 
 def _runs_model(params: Mapping[str, Any]) -> bool:

@@ -30,8 +30,8 @@ Sources = Mapping[str, Sequence[int | str]]
 
 def signature(file: str | Path) -> Signature:
     """Raises FileNotFoundError."""
-    told = os.stat(file)
-    return told.st_ino, told.st_size, told.st_mtime_ns, told.st_ctime_ns
+    status = os.stat(file)
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class CodeGuard(importlib.abc.MetaPathFinder):

@@ -54,10 +54,10 @@ _ADVICE = r"[. ]*(?:\n| (?:Process \d|Including|Of the allocated|Please|See|Decr
 def gpu_failure(error: BaseException) -> str:
     """What is wrong with a GPU or between GPUs, and what to do, when the error or its cause says so; else empty."""
     for text in _texts(error):
-        told = _too_old(text) or _out_of_memory(text)
-        told = told or next((remedy for words, remedy in _FAILURES if re.search(words, text)), "")
-        if told:
-            return f"{told} ({_first_line(text)})"
+        advice = _too_old(text) or _out_of_memory(text)
+        advice = advice or next((remedy for words, remedy in _FAILURES if re.search(words, text)), "")
+        if advice:
+            return f"{advice} ({_first_line(text)})"
     return ""
 
 
@@ -76,14 +76,14 @@ def _first_line(text: str) -> str:
 
 
 def _too_old(text: str) -> str:
-    found = re.search(r"NVIDIA driver on your system is too old \(found version (\d+)\)", text)
-    if not found:
+    match = re.search(r"NVIDIA driver on your system is too old \(found version (\d+)\)", text)
+    if not match:
         return ""
     # Not imported: a process without torch must not pay seconds to word an error.
     torch = sys.modules.get("torch")
     build = f" for CUDA {torch.version.cuda}" if torch else ""
     # CUDA writes 12.8 as 12080: 1000 times the major version and 10 times the minor one.
-    known = f"{int(found[1]) // 1000}.{int(found[1]) % 1000 // 10}"
+    known = f"{int(match[1]) // 1000}.{int(match[1]) % 1000 // 10}"
     return (
         f"the NVIDIA driver knows CUDA {known} and nothing newer, and torch is a build{build}: update the driver, or "
         f"delete .venv and `make set-up` with an index that has builds for CUDA {known}"

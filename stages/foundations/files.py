@@ -178,9 +178,9 @@ def sha256_of(path: Path) -> str:
 
 def require_sha256(path: Path, sha256: str, remedy: str) -> None:
     """UserError, which ends with the remedy, when the file has another hash."""
-    found = sha256_of(path)
-    if found != sha256:
-        raise UserError(f"{path} has sha256 {found}, not {sha256}, {remedy}")
+    actual = sha256_of(path)
+    if actual != sha256:
+        raise UserError(f"{path} has sha256 {actual}, not {sha256}, {remedy}")
 
 
 def dvc_md5(path: Path) -> str:

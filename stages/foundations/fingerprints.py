@@ -142,13 +142,15 @@ class Reach:
 
     def hashes(self) -> dict[str, str]:
         """`{name: sha256}` of the definitions and other files, and `references`. No place is in it."""
-        found = defaultdict(list)
+        digests = defaultdict(list)
         for address, digest in self.definitions.items():
-            found[self.name(address)].append(digest)
+            digests[self.name(address)].append(digest)
         for path in self.others:
-            found[path.name].append(_sha256(path.read_bytes()))
+            digests[path.name].append(_sha256(path.read_bytes()))
         # Definitions with one name share an entry. Sorted hashes, or the order of their modules would count.
-        merged = {name: one[0] if len(one) == 1 else _sha256(repr(sorted(one)).encode()) for name, one in found.items()}
+        merged = {
+            name: one[0] if len(one) == 1 else _sha256(repr(sorted(one)).encode()) for name, one in digests.items()
+        }
         return dict(sorted(merged.items())) | {"references": self._references()}
 
     def name(self, address: Address) -> str:
@@ -166,8 +168,8 @@ class Reach:
         twins = Counter((self.name(address), digest) for address, digest in self.definitions.items())
 
         def key(address: Address) -> tuple[str, ...]:
-            found = (self.name(address), self.definitions[address])
-            return (*found, address[0]) if twins[found] > 1 else found
+            twin = (self.name(address), self.definitions[address])
+            return (*twin, address[0]) if twins[twin] > 1 else twin
 
         lines = {(key(user), name, key(used)) for user, uses in self.uses.items() for name, used in uses}
         return _sha256(repr(sorted(lines)).encode())
@@ -191,8 +193,8 @@ class Project:
         """
         reach = self.reach(*stage_roots(stage))
         asks = ABOUT in reach.definitions
-        told = what_stages_say(self.root, self.params, self.memory) if asks else {}
-        return reach.hashes() | told | self._library_versions(reach)
+        of_others = what_stages_say(self.root, self.params, self.memory) if asks else {}
+        return reach.hashes() | of_others | self._library_versions(reach)
 
     def _library_versions(self, reach: Reach) -> dict[str, str]:
         """Versions in requirements.lock; both where a package has one for each machine."""
@@ -201,7 +203,7 @@ class Project:
         for name, version in PINNED.findall(lock.read_text(encoding="utf-8")) if lock.is_file() else ():
             pinned[_package(name)].add(version)
         bound = [self._source(module).imports for module in reach.files]
-        bound += [found.imports for address in reach.definitions if (found := self.definition(address))]
+        bound += [definition.imports for address in reach.definitions if (definition := self.definition(address))]
         names = {one.partition(".")[0] for imports in bound for targets in imports.values() for one in targets}
         packages = {PACKAGES.get(name, _package(name)) for name in names}
         return {f"{LIBRARY}{name}": ", ".join(sorted(pinned[name])) for name in sorted(packages & pinned.keys())}
@@ -266,8 +268,8 @@ class Project:
         return self._uses[address]
 
     def _of(self, definition: Definition, module: str) -> tuple[str, frozenset[tuple[str, Address]], frozenset[str]]:
-        # What `said` holds beside the syntax is sorted: the order of a set must not reach the hash.
-        source, said = self._source(module), [definition.syntax]
+        # What `lines` has beside the syntax is sorted: the order of a set must not reach the hash.
+        source, lines = self._source(module), [definition.syntax]
         uses: set[tuple[str, Address]] = set()
         modules = {
             one for targets in definition.imports.values() for target in targets for one in self._modules(target)
@@ -279,13 +281,13 @@ class Project:
             if head in source.definitions and head != GUARD:
                 uses.add((head, (module, ALL if source.is_whole else head)))
             for target in targets or source.imports.get(ALL, ()):
-                found = self._find(".".join([target, *names[1:]])) if targets else {(target, ALL)}
-                uses |= {(text, one) for one in found}
+                targets_of = self._find(".".join([target, *names[1:]])) if targets else {(target, ALL)}
+                uses |= {(text, one) for one in targets_of}
                 # The syntax has `sqrt` alone, so `from cmath import sqrt` for `from math import sqrt` shows only here.
                 if not self._is_ours(target):
-                    said.append(f"{head} is {target}")
+                    lines.append(f"{head} is {target}")
             if head in PLACES:
-                said.append(f"in {module}")
+                lines.append(f"in {module}")
             if head == "globals":  # which reaches any name of its module
                 uses.add((head, (module, ALL)))
         # Workers start as `python -m NAME`: the string is the only trace of what they run.
@@ -294,21 +296,21 @@ class Project:
             if self._file(f"{text}.__main__"):
                 uses.add((GUARD, (f"{text}.__main__", GUARD)))
         uses |= {(case.section, (module, case.body)) for case in definition.cases if self._is_chosen(case, module)}
-        return _sha256("\n".join([said[0], *sorted(said[1:])]).encode()), frozenset(uses), frozenset(modules)
+        return _sha256("\n".join([lines[0], *sorted(lines[1:])]).encode()), frozenset(uses), frozenset(modules)
 
     def _is_chosen(self, case: Case, module: str) -> bool:
         """Whether the parameter file has the case's kind; True also for a class that has none."""
-        said: Any = self.params
+        value: Any = self.params
         for part in [*case.section.split("."), "kind"]:
-            said = said.get(part) if isinstance(said, Mapping) else None
+            value = value.get(part) if isinstance(value, Mapping) else None
         for target in self._source(module).imports.get(case.params_class, (f"{module}.{case.params_class}",)):
             for place, name in self._find(target):
                 kind = self._source(place).kinds.get(case.params_class if name == ALL else name)
                 if kind is not None:
-                    return kind == said
+                    return kind == value
         return True
 
-    def _find(self, dotted: str, asked: frozenset[Address] = frozenset()) -> set[Address]:
+    def _find(self, dotted: str, seen: frozenset[Address] = frozenset()) -> set[Address]:
         """The definitions that a dotted name may be; none for what is not the project's, and for what observes.
 
         `asked`: names that modules import from each other on the way here. One that comes round in a circle is unknown.
@@ -324,10 +326,10 @@ class Project:
         source = self._source(module)
         if rest and rest[0] in source.definitions:
             return {(module, ALL if source.is_whole else rest[0])}
-        if rest and rest[0] in source.imports and (module, rest[0]) not in asked:
-            asked |= {(module, rest[0])}
+        if rest and rest[0] in source.imports and (module, rest[0]) not in seen:
+            seen |= {(module, rest[0])}
             return {
-                one for target in source.imports[rest[0]] for one in self._find(".".join([target, *rest[1:]]), asked)
+                one for target in source.imports[rest[0]] for one in self._find(".".join([target, *rest[1:]]), seen)
             }
         return {(module, ALL)}
 
@@ -401,9 +403,9 @@ def read_source(path: Path, package: str) -> Source:
             for part, statements in parts.items()
             for name, one in _definitions(part, statements, package).items()
         }
-    said = [(name, one.syntax, sorted(one.imports.items())) for name, one in definitions.items()]
+    content = [(name, one.syntax, sorted(one.imports.items())) for name, one in definitions.items()]
     return Source(
-        _sha256(repr([said, sorted(imports.imports.items())]).encode()) if tree.body else "",
+        _sha256(repr([content, sorted(imports.imports.items())]).encode()) if tree.body else "",
         definitions,
         imports.imports,
         is_whole,
@@ -452,13 +454,13 @@ class _Reader:
     ) -> dict[str, Definition]:
         """What was read, with its cases. `outer`: names that imports around it bind."""
         imports = {**(outer or {}), **self.imports}
-        found = {}
+        definitions = {}
         for _, body in self._cases:
-            found |= body.definitions(outer=imports)
+            definitions |= body.definitions(outer=imports)
         cases = tuple(case for case, _ in self._cases)
         syntax = _sha256("".join(self._text).encode())
         sets = frozenset(self.names), imports, frozenset(self._strings)
-        return {self._name: Definition(syntax, *sets, cases, frozenset(decorators)), **found}
+        return {self._name: Definition(syntax, *sets, cases, frozenset(decorators)), **definitions}
 
     def read(self, node: object) -> None:
         match node:

@@ -76,9 +76,9 @@ def mirror_folder(root: Path | None = None) -> Path | None:
     return beside.absolute() if beside.is_dir() else None
 
 
-def _folder(folder: Path, said: str) -> Path:
+def _folder(folder: Path, setting: str) -> Path:
     if not folder.is_dir():
-        raise UserError(f"{said} names {folder}, which is no folder here: correct it, or take it away")
+        raise UserError(f"{setting} names {folder}, which is no folder here: correct it, or take it away")
     return folder.absolute()
 
 

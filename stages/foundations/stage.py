@@ -144,11 +144,11 @@ def _declared(name: str) -> tuple[Stage | None, About]:
     return found.STAGE, found.ABOUT
 
 
-def unknown_sources(address: str, asked: Iterable[str], known: Collection[str], where: str) -> list[str]:
+def unknown_sources(address: str, wanted: Iterable[str], known: Collection[str], where: str) -> list[str]:
     """What a list of names at `address` asks for that `where` does not have, as `About.contradictions` tells it."""
     return [
         f"{address}: `{name}` is none of {where}, which are {', '.join(sorted(known)) or 'none'}"
-        for name in asked
+        for name in wanted
         if name not in known
     ]
 

@@ -148,17 +148,17 @@ def shared_folders(definitions: Definitions, params: Mapping[str, Any]) -> list[
     One of a stage with `foreach` counts for every item, where nothing writes for that item too: its folder is empty.
     """
     outs = [_ITEM.sub(_ANY, path) for path in written_outs(definitions)]
-    found = []
+    folders = []
     for name, definition in definitions.items():
         written = _paths(definition.get("do", definition).get("deps"))
         # The slash: data/web is not the folder of data/web_pages.
         shared = [any(out.startswith(f"{_ITEM.sub(_ANY, dep)}/") for out in outs) for dep in written]
         if not any("${" in dep for dep in written):
-            found += [dep for dep, is_shared in zip(written, shared, strict=True) if is_shared]
+            folders += [dep for dep, is_shared in zip(written, shared, strict=True) if is_shared]
             continue
         for stage in stages_of({name: definition}, params):
-            found += [dep for dep, is_shared in zip(stage.deps, shared, strict=True) if is_shared]
-    return list(dict.fromkeys(found))
+            folders += [dep for dep, is_shared in zip(stage.deps, shared, strict=True) if is_shared]
+    return list(dict.fromkeys(folders))
 
 
 def make_shared_folders(root: Path) -> None:
@@ -210,23 +210,23 @@ def _resolved(name: str, definition: Mapping[str, Any], key: str, item: Any) -> 
 
 def filled(path: str, key: str, item: Any) -> str:
     """`path` with what stands for `${key}`, `${item}` and `${item.name}`."""
-    return _ITEM.sub(lambda found: _value(found, key, item), path)
+    return _ITEM.sub(lambda match: _value(match, key, item), path)
 
 
-def _value(found: re.Match[str], key: str, item: Any) -> str:
+def _value(match: re.Match[str], key: str, item: Any) -> str:
     """What stands for `${key}`, `${item}` or `${item.name}`; the text as it is where the item has no such value."""
-    if found[1] == "key":
+    if match[1] == "key":
         return key
-    for name in filter(None, found[2].split(".")):
+    for name in filter(None, match[2].split(".")):
         item = item.get(name) if isinstance(item, Mapping) else None
-    return found[0] if item is None else str(item)
+    return match[0] if item is None else str(item)
 
 
 def _reads(definition: Mapping[str, Any]) -> tuple[str, ...]:
     body = definition.get("do", definition)
     named = [str(name).partition(".")[0] for name in body.get("params") or []]
-    found = _SECTION.findall(f"{definition.get('foreach', '')} {body['cmd']}")
-    return tuple(dict.fromkeys(name for name in [*named, *found] if name not in ("key", "item")))
+    interpolated = _SECTION.findall(f"{definition.get('foreach', '')} {body['cmd']}")
+    return tuple(dict.fromkeys(name for name in [*named, *interpolated] if name not in ("key", "item")))
 
 
 def _outs(body: Mapping[str, Any]) -> list[str]:

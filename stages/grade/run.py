@@ -67,9 +67,9 @@ def refuse_failures(verdicts: pandas.DataFrame, limits: VerifierParams) -> None:
     failures = verdicts["verdict"].isin([verdict.value for verdict in Verdict if verdict.is_failure])
     if failures.mean() > limits.abort_undecided_fraction:
         counts = verdicts.loc[failures, "verdict"].value_counts().to_dict()
-        told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+        named = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
         raise UserError(
-            f"the verifier failed on {int(failures.sum())} of {len(verdicts)} responses ({told}), more than "
+            f"the verifier failed on {int(failures.sum())} of {len(verdicts)} responses ({named}), more than "
             f"verifier.abort_undecided_fraction = {limits.abort_undecided_fraction:g}: raise "
             f"verifier.timeout_seconds ({limits.timeout_seconds:g}) or verifier.memory_mib ({limits.memory_mib}), "
             "or the threshold if such answers are to be expected"

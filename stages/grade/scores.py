@@ -30,8 +30,8 @@ def score_benchmarks(responses: pandas.DataFrame, verdicts: pandas.DataFrame, pa
     rows = responses.assign(verdict=verdicts["verdict"].to_numpy(), extracted=verdicts["extracted"].to_numpy())
     rows["is_correct"] = rows["verdict"] == Verdict.CORRECT
     metrics: dict[str, float] = {"rows/in": len(rows), "rows/kept": len(rows)}
-    for benchmark, own in rows.groupby("benchmark", sort=True):
-        scores = _accuracies(own, params) | _descriptions(own, params.emergence_keywords) | _trials(own)
+    for benchmark, part in rows.groupby("benchmark", sort=True):
+        scores = _accuracies(part, params) | _descriptions(part, params.emergence_keywords) | _trials(part)
         metrics |= {f"{benchmark}/{name}": value for name, value in scores.items()}
     return metrics
 
@@ -41,13 +41,13 @@ def headlines(metrics: Mapping[str, float]) -> dict[str, dict[str, str]]:
 
     The score is that of all samples (avg@k), or the greedy one where none were drawn.
     """
-    found = {}
+    columns_of = {}
     for name in metrics:
         benchmark, _, score = name.partition("/")
         if score == "greedy" or re.fullmatch(r"avg_at_\d+", score):  # avg@k comes after greedy and takes its place
             shown = {"score": name, "low": f"{name}_low", "high": f"{name}_high"}
-            found[benchmark] = shown | {"tokens": f"{benchmark}/response_tokens_mean"}
-    return found
+            columns_of[benchmark] = shown | {"tokens": f"{benchmark}/response_tokens_mean"}
+    return columns_of
 
 
 def _accuracies(rows: pandas.DataFrame, params: GradeParams) -> dict[str, float]:
@@ -115,17 +115,17 @@ def _trials(rows: pandas.DataFrame) -> dict[str, float]:
     # One foreign problem is enough: the benchmark is of another family.
     if None in problems.values():
         return {}
-    found = [
+    searches = [
         read_trials(problems[text], response)
         for text, response in zip(described["problem"], described["response"], strict=True)
     ]
-    trials, claims = sum(own.trials for own in found), sum(own.claims for own in found)
+    trials, claims = sum(search.trials for search in searches), sum(search.claims for search in searches)
     values = {
-        "trials_mean": trials / len(found),
-        "without_trials_fraction": sum(own.trials == 0 for own in found) / len(found),
-        "repeated_trial_fraction": sum(own.repeated for own in found) / max(1, trials),
-        "wrong_trial_fraction": sum(own.wrong_sums for own in found) / max(1, trials),
-        "false_claim_fraction": sum(own.false_claims for own in found) / max(1, claims),
+        "trials_mean": trials / len(searches),
+        "without_trials_fraction": sum(search.trials == 0 for search in searches) / len(searches),
+        "repeated_trial_fraction": sum(search.repeated for search in searches) / max(1, trials),
+        "wrong_trial_fraction": sum(search.wrong_sums for search in searches) / max(1, trials),
+        "false_claim_fraction": sum(search.false_claims for search in searches) / max(1, claims),
     }
     # `ABOUT.score_keys` promises these names before the stage has run.
     assert tuple(values) == TRIALS

@@ -21,8 +21,8 @@ def git_bytes(folder: Path, *arguments: str) -> bytes:
     except OSError as error:
         raise UserError(f"git is not installed, or there is no folder {folder}: install git") from error
     if done.returncode:
-        told = done.stderr.decode("utf-8", "replace").strip()
-        raise UserError(f"git {' '.join(arguments[:3])} in {folder} failed: {told}")
+        reason = done.stderr.decode("utf-8", "replace").strip()
+        raise UserError(f"git {' '.join(arguments[:3])} in {folder} failed: {reason}")
     return done.stdout
 
 

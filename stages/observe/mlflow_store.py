@@ -48,9 +48,9 @@ class MlflowStore:
             self.experiment_id = self._experiment()
 
     def _experiment(self) -> str:
-        found = self.client.get_experiment_by_name(EXPERIMENT)
-        if found:
-            return found.experiment_id
+        experiment = self.client.get_experiment_by_name(EXPERIMENT)
+        if experiment:
+            return experiment.experiment_id
         database = _sqlite_file(self.uri)
         # MLflow would put artifacts beside the working folder, which differs between checkouts of one project.
         artifacts = (database.parent / "mlartifacts").as_uri() if database else None
@@ -82,8 +82,8 @@ class MlflowStore:
     def run_begun(self, stage_hash: str, ms: int) -> str:
         """Id of the run with this stage hash that began at `ms`; "" for none."""
         wanted = f"tags.stage_hash = '{stage_hash}' and attributes.start_time = {ms}"
-        found = self.client.search_runs([self.experiment_id], wanted, max_results=1)
-        return found[0].info.run_id if found else ""
+        runs = self.client.search_runs([self.experiment_id], wanted, max_results=1)
+        return runs[0].info.run_id if runs else ""
 
     def _log_batch(self, run_id: str, message: Mapping[str, Any]) -> None:
         """Parameters and inputs; writing the same once more changes nothing."""
@@ -217,13 +217,13 @@ def _sqlite_file(uri: str) -> Path | None:
 
 def _machine_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Who ran the stage, the GPUs it may compute on, its ranks, the hash of its code, and the seed of the run."""
-    found = {
+    machine = {
         "mlflow.user": getpass.getuser(),
         "gpus": str(len(list_gpus("CUDA_VISIBLE_DEVICES"))),
         "ranks": os.environ.get("WORLD_SIZE", "1"),
     }
-    found |= {"code": digest} if (digest := code_digest(tags.get("stage", ""))) else {}
-    return found | ({"seed": seed} if "seed" in tags and (seed := _seed_of_the_run()) else {})
+    machine |= {"code": digest} if (digest := code_digest(tags.get("stage", ""))) else {}
+    return machine | ({"seed": seed} if "seed" in tags and (seed := _seed_of_the_run()) else {})
 
 
 def _seed_of_the_run() -> str:

@@ -52,11 +52,11 @@ def progress(
             yield item
         return
     # The first line comes after a whole interval: what is done sooner says nothing.
-    started = said = time.monotonic()
+    started = shown = time.monotonic()
     for count, item in enumerate(iterable):
         now = time.monotonic()
-        if now - said >= SECONDS_BETWEEN_LINES:
-            said = now
+        if now - shown >= SECONDS_BETWEEN_LINES:
+            shown = now
             parts = [f"{label}: {done + count}{f' of {total}' if total else ''} {unit} in {now - started:.0f} s"]
             # Nothing can be said of the time left before one item is done.
             if total and count:

@@ -153,8 +153,8 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
 
 def _definitions(names: Iterable[str], reach: Reach) -> str:
     """Names in a fingerprint, with their files. Who uses whom is told only where nothing else has changed."""
-    found = list(dict.fromkeys(names))
-    return _listed([reach.where(name) for name in found if name != "references" or len(found) == 1])
+    changed = list(dict.fromkeys(names))
+    return _listed([reach.where(name) for name in changed if name != "references" or len(changed) == 1])
 
 
 def _tell_other_libraries(code: Mapping[str, str]) -> None:
@@ -163,9 +163,9 @@ def _tell_other_libraries(code: Mapping[str, str]) -> None:
     for name, pinned in code.items():
         if name.startswith(LIBRARY):
             with suppress(PackageNotFoundError):
-                found = version(name.removeprefix(LIBRARY))
-                if found.partition("+")[0] not in pinned.split(", "):
-                    other.append(f"{name.removeprefix(LIBRARY)} {found}, locked {pinned}")
+                installed = version(name.removeprefix(LIBRARY))
+                if installed.partition("+")[0] not in pinned.split(", "):
+                    other.append(f"{name.removeprefix(LIBRARY)} {installed}, locked {pinned}")
     if other:
         say(f"WARNING: dvc.lock will record the locked versions, but others are installed: {_listed(other)}")
 
@@ -200,14 +200,14 @@ class _Files:
         events: dict[int, int] = {}
         while self._events >= 0:
             try:
-                told = os.read(self._events, 1 << 16)
+                unread = os.read(self._events, 1 << 16)
             except BlockingIOError:
                 break
-            while told:
+            while unread:
                 # struct inotify_event of inotify(7): watch, mask, cookie, length of the name that follows.
-                watch, event, _, length = struct.unpack_from("iIII", told)
+                watch, event, _, length = struct.unpack_from("iIII", unread)
                 events[watch] = events.get(watch, 0) | event
-                told = told[16 + length :]
+                unread = unread[16 + length :]
         # The kernel's queue was full. Without all events, every new signature is a change.
         is_lost = any(event & IN_Q_OVERFLOW for event in events.values())
         describe_of = () if is_lost else events.items()

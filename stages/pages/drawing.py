@@ -169,8 +169,8 @@ def _first_to_last(series: Sequence[Line], unit: str) -> str:
     """Where each label's lines begin and end; faint ones only where there are no others."""
     parts = []
     for label in dict.fromkeys(line.label for line in series if line.is_joined):
-        own = [line for line in series if line.label == label]
-        shown = [line for line in own if not line.is_faint] or own
+        of_label = [line for line in series if line.label == label]
+        shown = [line for line in of_label if not line.is_faint] or of_label
         parts.append(f"{label} {amount(shown[0].y[0], unit)} → {amount(shown[-1].y[-1], unit)}")
     return "; ".join(parts)
 

@@ -102,7 +102,7 @@ def _describe(inputs: Inputs, params: ReportParams, name: str, number: int) -> B
         metrics=metrics,
         headline_metric=headline_metric,
         headline=[(policy, own) for policy, own in scores.items() if own],
-        comparisons=[found for found in comparisons if found],
+        comparisons=[comparison for comparison in comparisons if comparison],
         rows=[_row(inputs, policy, name, metrics, differences[policy]) for policy in inputs.graded],
         charts=_charts(inputs, name, number, metrics),
         other=_other_measures(inputs, name),
@@ -134,14 +134,14 @@ def _charts(inputs: Inputs, benchmark: str, number: int, metrics: list[str]) -> 
     charts = []
     for metric in metrics:
         scores = {policy: score(inputs.grades(policy), benchmark, metric) for policy in inputs.graded}
-        found = {policy: own for policy, own in scores.items() if own}
-        if found:
+        known = {policy: value for policy, value in scores.items() if value}
+        if known:
             family = metric.partition("_at_")[0]
             title = _TITLES[family] if family == "greedy" else f"{_TITLES[family]}, {metric_label(metric)}"
-            charts.append(bars(f"score-{number}-{family}", title, "%", {"": found}))
+            charts.append(bars(f"score-{number}-{family}", title, "%", {"": known}))
     passes = {policy: pass_scores(inputs.grades(policy), benchmark) for policy in inputs.graded}
     # pass@1 and one more k would be a straight line, and bars show both already.
-    if any(len(own) > 2 for own in passes.values()):
+    if any(len(value) > 2 for value in passes.values()):
         charts.append(_pass_chart(f"pass-{number}", passes))
     lengths = _by_policy(inputs, benchmark, "response_tokens_mean")
     if lengths:
@@ -157,13 +157,13 @@ def _charts(inputs: Inputs, benchmark: str, number: int, metrics: list[str]) -> 
 def _pass_chart(name: str, passes: dict[str, dict[int, Interval]]) -> Chart:
     """pass@k over k; of more policies than there are colours the last ones."""
     # The last ones, because readers look for what the newest round has changed.
-    shown = {policy: own for policy, own in list(passes.items())[-len(SERIES) :] if own}
+    shown = {policy: scores for policy, scores in list(passes.items())[-len(SERIES) :] if scores}
     summary = "; ".join(
-        f"{policy} " + ", ".join(f"{100 * one.estimate:.1f}% at {k}" for k, one in own.items())
-        for policy, own in shown.items()
+        f"{policy} " + ", ".join(f"{100 * one.estimate:.1f}% at {k}" for k, one in scores.items())
+        for policy, scores in shown.items()
     )
-    drawn = [Line(policy, [*own], [*own.values()]) for policy, own in shown.items()]
-    ticks = sorted({k for own in shown.values() for k in own})
+    drawn = [Line(policy, [*scores], [*scores.values()]) for policy, scores in shown.items()]
+    ticks = sorted({k for scores in shown.values() for k in scores})
     # 105: markers at 100% need room above them.
     more = {"x_label": "k", "summary": summary, "top": 105, "doublings": ticks}
     return lines(name, "Any of k samples, pass@k", "%", drawn, **more)
@@ -187,16 +187,16 @@ def _other_measures(inputs: Inputs, benchmark: str) -> dict[str, list[tuple[str,
 
 def verdict_sentence(comparison: Comparison) -> str:
     """The finding in one sentence. It is about these two policies; which setting is better takes several seeds."""
-    found = comparison.difference
-    low, high = map(points, found.interval[1:])
-    paired = f"on the same {found.problems} problems, 95% interval {low} to {high} points"
+    difference = comparison.difference
+    low, high = map(points, difference.interval[1:])
+    paired = f"on the same {difference.problems} problems, 95% interval {low} to {high} points"
     names = f"{comparison.policy} and {comparison.baseline}"
     # An interval of very few problems is itself too uncertain to be read.
-    if found.problems < FEWEST_PROBLEMS:
+    if difference.problems < FEWEST_PROBLEMS:
         return f"Too few problems to compare {names}: {paired}."
-    if found.verdict == "not separated":
+    if difference.verdict == "not separated":
         return f"No difference between {names} is shown: {paired}."
-    scores = "scores higher" if found.verdict == "better" else "scores lower"
+    scores = "scores higher" if difference.verdict == "better" else "scores lower"
     return f"{comparison.policy} {scores} than {comparison.baseline}: {paired}."
 
 
@@ -241,14 +241,14 @@ def score(grades: Metrics, benchmark: str, metric: str) -> Interval | None:
 
 def pass_scores(grades: Metrics, benchmark: str) -> dict[int, Interval]:
     """pass@k by k, all that there are, smallest k first."""
-    found: dict[int, Interval] = {}
+    by_k: dict[int, Interval] = {}
     for key in grades:
         name, _, metric = key.rpartition("/")
         match = _SCORE.fullmatch(metric)
         if name == benchmark and match and match["family"] == "pass":
-            own = score(grades, benchmark, metric)
-            found |= {int(match["k"]): own} if own else {}
-    return dict(sorted(found.items()))
+            interval = score(grades, benchmark, metric)
+            by_k |= {int(match["k"]): interval} if interval else {}
+    return dict(sorted(by_k.items()))
 
 
 def last_policy(inputs: Inputs) -> str | None:
@@ -275,7 +275,7 @@ def compare(inputs: Inputs, benchmark: str, metric: str, baseline: str, policy: 
     """
     mode = "greedy" if metric == "greedy" else "sampled"
     scores = [problem_scores(inputs, name, benchmark, mode) for name in (baseline, policy)]
-    if baseline == policy or any(own is None for own in scores):
+    if baseline == policy or any(series is None for series in scores):
         return None
     # Sorted: resampling draws positions, so the order of a table would change the interval.
     both = pandas.concat(scores, axis=1, join="inner", keys=["first", "second"]).sort_index()

@@ -61,16 +61,16 @@ class Inputs:
     @property
     def round_curves(self) -> dict[str, pandas.DataFrame]:
         """Curves of RL rounds, by the round's policy."""
-        found = {stage.item: self.curves.get(stage.address) for stage in self.stages if stage.curves}
-        return {name: found[name] for name in self.rounds if found.get(name) is not None}
+        by_item = {stage.item: self.curves.get(stage.address) for stage in self.stages if stage.curves}
+        return {name: by_item[name] for name in self.rounds if by_item.get(name) is not None}
 
     @property
     def warnings(self) -> list[str]:
         """What went wrong in a stage without an error, as its package says of its metrics."""
-        found = ((stage, self.metrics.get(stage.address)) for stage in self.stages)
+        counted = ((stage, self.metrics.get(stage.address)) for stage in self.stages)
         return [
             line
-            for stage, metrics in found
+            for stage, metrics in counted
             if metrics is not None
             for line in about(stage.name).warnings(stage.item, metrics)
         ]

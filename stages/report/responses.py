@@ -77,7 +77,7 @@ def _in_turn(
 def _response(policy: str, row: pandas.Series, rows: pandas.DataFrame) -> dict[str, Any]:
     """What one policy said; `samples` is 0 when it was only asked greedily."""
     benchmark, problem_id = row.name
-    own = rows[(rows["benchmark"] == benchmark) & (rows["problem_id"] == problem_id) & (rows["mode"] == "sampled")]
+    samples = rows[(rows["benchmark"] == benchmark) & (rows["problem_id"] == problem_id) & (rows["mode"] == "sampled")]
     return {
         "policy": policy,
         "text": row["response"],
@@ -85,8 +85,8 @@ def _response(policy: str, row: pandas.Series, rows: pandas.DataFrame) -> dict[s
         "is_correct": row["verdict"] == Verdict.CORRECT.value,
         "tokens": int(row["response_tokens"]),
         "is_truncated": bool(row["is_truncated"]),
-        "correct_samples": int((own["verdict"] == Verdict.CORRECT.value).sum()),
-        "samples": len(own),
+        "correct_samples": int((samples["verdict"] == Verdict.CORRECT.value).sum()),
+        "samples": len(samples),
     }
 
 
@@ -121,12 +121,12 @@ def describe_search(inputs: Inputs, baseline: str) -> list[Search]:
 def _search(inputs: Inputs, benchmark: str, baseline: str, number: int, keys: Collection[str]) -> Search:
     start = f"{benchmark}/{_WORDS}"
     words = sorted(key.removeprefix(start) for key in keys if key.startswith(start))[:_MOST_WORDS]
-    said = {f"“{word.replace('_', ' ')}”": _WORDS + word for word in words}
+    columns_of_words = {f"“{word.replace('_', ' ')}”": _WORDS + word for word in words}
     panels = [
         ("trials", "Trials of a response", "trials", {"mean": "trials_mean"}),
         ("claims", "“Yes” to a wrong pair", "%", {"of all claims": "false_claim_fraction"}),
         ("shares", "How responses search", "%", _SHARES),
-        ("words", "Responses with words of retrying", "%", said),
+        ("words", "Responses with words of retrying", "%", columns_of_words),
         ("solved", "Problems that are solved", "%", _SOLVED),
     ]
     charts = [
@@ -143,7 +143,7 @@ def _search(inputs: Inputs, benchmark: str, baseline: str, number: int, keys: Co
 
 
 def _series(inputs: Inputs, benchmark: str, columns: Mapping[str, str]) -> dict[str, dict[str, float]]:
-    found = {
+    by_label = {
         label: {
             policy: value
             for policy in inputs.graded
@@ -151,7 +151,7 @@ def _series(inputs: Inputs, benchmark: str, columns: Mapping[str, str]) -> dict[
         }
         for label, column in columns.items()
     }
-    return {label: values for label, values in found.items() if values}
+    return {label: values for label, values in by_label.items() if values}
 
 
 def _sentence(inputs: Inputs, benchmark: str, baseline: str, policy: str) -> str:

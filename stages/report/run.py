@@ -125,13 +125,13 @@ def describe_result(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
                 named = {"policy": row.policy, "benchmark": benchmark.name}
                 metric = metric_label(benchmark.headline_metric)
                 scores.append({**named, "metric": metric, **_numbers(score), "problems": benchmark.problems})
-        for found in benchmark.comparisons:
-            named = {"policy": found.policy, "baseline": found.baseline, "benchmark": found.benchmark}
-            difference = found.difference
+        for comparison in benchmark.comparisons:
+            named = {"policy": comparison.policy, "baseline": comparison.baseline, "benchmark": comparison.benchmark}
+            difference = comparison.difference
             gains.append(
                 {
                     **named,
-                    "metric": metric_label(found.metric),
+                    "metric": metric_label(comparison.metric),
                     **_numbers(difference.interval),
                     "p_value": difference.p_value,
                     "verdict": difference.verdict,

@@ -64,16 +64,16 @@ def _describe(name: str, number: int, timeline: Timeline, curve: pandas.DataFram
     processes = shown_processes(timeline)
     shares = {process: timeline.shares[process] for process in processes if timeline.shares.get(process)}
     spent = Counter[str]()
-    for own in shares.values():
-        spent.update(own)
+    for of_process in shares.values():
+        spent.update(of_process)
     reasons = ["busy", *(reason for reason, _ in spent.most_common() if reason != "busy")]
     if is_cut := len(reasons) > MOST_REASONS:
         reasons = reasons[: MOST_REASONS - 1]
     rows = []
-    for process, own in shares.items():
+    for process, of_process in shares.items():
         # Added up, so that the row of a process still sums to 1.
-        rare = [sum(share for reason, share in own.items() if reason not in reasons)] if is_cut else []
-        rows.append((process, [own.get(reason, 0.0) for reason in reasons] + rare))
+        rare = [sum(share for reason, share in of_process.items() if reason not in reasons)] if is_cut else []
+        rows.append((process, [of_process.get(reason, 0.0) for reason in reasons] + rare))
     activities = {span.activity for process in processes for span in timeline.spans.get(process, [])}
     legend = [activity for activity in ACTIVITIES if activity in activities]
     return {
@@ -161,7 +161,7 @@ class _Window:
 
 def begin_of(timeline: Timeline) -> float:
     """Where the picture begins: at 0, or shortly before the first work where starting took a sixth of the time."""
-    first = [span.start for own in timeline.spans.values() for span in own if span.activity in WORK]
+    first = [span.start for spans in timeline.spans.values() for span in spans if span.activity in WORK]
     begin, end = min(first, default=0.0), timeline.wall_seconds
     return begin - 0.03 * (end - begin) if begin > end / 6 else 0.0
 
@@ -209,7 +209,7 @@ def _paths(spans: Iterable[Span], window: _Window, top: int, height: int) -> dic
             columns[column][name] += max(0.0, overlap)
     paths: dict[str, str] = defaultdict(str)
     size, column = _WIDTH // COLUMNS, 0
-    winners = [max(own, key=own.__getitem__) if own.total() else "" for own in columns]
+    winners = [max(times, key=times.__getitem__) if times.total() else "" for times in columns]
     while column < COLUMNS:
         end = column
         while end < COLUMNS and winners[end] == winners[column]:
@@ -243,7 +243,7 @@ def _signs(mark: str, sign: str, timeline: Timeline, processes: Sequence[str], w
 def _ticks(window: _Window) -> list[tuple[float, str]]:
     """Four to nine round times."""
     units = ((3600, "h"), (60, "min"))
-    unit, name = next(((own, name) for own, name in units if window.end >= 2 * own), (1, "s"))
+    unit, name = next(((seconds, name) for seconds, name in units if window.end >= 2 * seconds), (1, "s"))
     spread = (window.end - window.begin) / unit / 5
     # 0.999: a step that fits exactly must not fail by rounding.
     power = 10.0 ** math.floor(math.log10(spread))

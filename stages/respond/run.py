@@ -106,10 +106,10 @@ def _respond_to(
     share: DrawingShare,
     tokenizer,
 ) -> list[dict]:
-    own = share.of(piece)
-    prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in own]
+    mine = share.of(piece)
+    prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in mine]
     # Random numbers hang on these names, so a benchmark more changes no response to the others.
-    names = [f"{row['benchmark']}/{row['problem_id']}" for row in own]
+    names = [f"{row['benchmark']}/{row['problem_id']}" for row in mine]
     limit = params.max_response_tokens
     sampled = SamplingSettings(params.temperature, params.top_p, params.top_k, limit, None)
     # Temperature 0 means greedy to every sampler; top_p 1 and top_k 0 switch both filters off.
@@ -120,7 +120,7 @@ def _respond_to(
         drawn = sample_prompts(sampler, prompts, names, count, settings, seed, "respond")
         of_problems = [
             [_row(problem, mode, index, sample, tokenizer) for index, sample in enumerate(samples)]
-            for problem, samples in zip(own, drawn, strict=True)
+            for problem, samples in zip(mine, drawn, strict=True)
         ]
         rows += itertools.chain.from_iterable(share.assemble(of_problems, len(piece)))
     return rows

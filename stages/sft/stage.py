@@ -40,10 +40,10 @@ STAGE = Stage(
 
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     sft, demonstrate = sections["sft"], sections["demonstrate"]
-    sequences, told = sft.steps * sft.batch_demonstrations, ()
+    sequences, assumed = sft.steps * sft.batch_demonstrations, ()
     if address in lengths.trained:
         sequence = lengths.trained[address] / sequences
-        told = (f"demonstration: {sequence:.0f} tokens ({lengths.sources['trained']})",)
+        assumed = (f"demonstration: {sequence:.0f} tokens ({lengths.sources['trained']})",)
     else:
         most = min(demonstrate.max_response_tokens, sft.max_sequence_tokens)
         sequence = min(lengths.prompt + lengths.response_share * most, float(sft.max_sequence_tokens))
@@ -59,7 +59,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         updates=sft.steps,
         kind=sft.optimizer.kind,
     )
-    return Work(training, taken_for_granted=told)
+    return Work(training, taken_for_granted=assumed)
 
 
 ABOUT = About(
