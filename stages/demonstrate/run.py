@@ -181,7 +181,7 @@ def _drop_unusable(rows: Rows, drops: Drops, max_tokens: int, count_tokens: Coun
 def split(rows: Rows, validation_rows: int, seed: int) -> tuple[Rows, Rows]:
     """Train and validation rows in their order; all demonstrations of one problem fall on the same side.
 
-    Whole problems are moved in the seed's order until validation has at least the rows asked for.
+    Whole problems are moved in the seed's order until validation has at least `validation_rows`.
     """
     groups: dict[str, int] = {}
     for row in rows:

@@ -49,7 +49,7 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Sorted, indented JSON with a final newline, so that equal contents are equal bytes. NaN is refused."""
+    """Sorted, indented JSON with a final newline, so that equal contents are equal bytes. Raises ValueError for NaN."""
     write_text_atomically(
         path, json.dumps(content, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
     )

@@ -11,7 +11,7 @@ counts whole: a module that is passed on (`getattr(module, name)`), and one whos
 What does not count: what only observes (`OBSERVERS`), and of `match chosen("trainer", ...)` the cases whose `kind` is
 not the one that the parameter file has. Where it has no such section none of them counts: the stage refuses to run, or
 what is absent is off (tests/architecture/test_fingerprints.py sees to it that no default has code of its own).
-Whatever else lies in the folder of a definition counts too (page templates, word lists). So does the version of each
+Other files in the folder of a definition count too (page templates, word lists). So does the version of each
 library in requirements.lock that these modules import. What a library needs itself does not count, nor the interpreter.
 """
 
@@ -47,7 +47,7 @@ ALL = "*"
 GUARD = "__main__"
 """The definition that stands for what a module does as a program, behind `if __name__ == "__main__":`."""
 PLACES = {"__file__", "__name__", "__package__", "__spec__"}
-"""Names by which code learns where it stands: moving it changes what it does."""
+"""Names by which code learns its own place: moving it changes what it does."""
 
 Address = tuple[str, str]
 """Dotted name of a module, and the name of a definition in it."""
@@ -164,7 +164,7 @@ class Reach:
         return f"{', '.join(sorted(files))}: {name}" if files else name
 
     def _references(self) -> str:
-        """Twins, which have one name and one text, are told apart by their modules. No other module is in it."""
+        """Twins, which have one name and one text, are distinguished by their modules. No other module is in it."""
         twins = Counter((self.name(address), digest) for address, digest in self.definitions.items())
 
         def key(address: Address) -> tuple[str, ...]:
@@ -252,7 +252,7 @@ class Project:
                     yield (module, name)
 
     def definition(self, address: Address) -> Definition | None:
-        """What stands at an address; None for one that only stands for others."""
+        """The definition at an address; None for an address that only groups others."""
         return self._source(address[0]).definitions.get(address[1])
 
     def _look_up(self, address: Address) -> tuple[str, frozenset[tuple[str, Address]], frozenset[str]]:
@@ -313,7 +313,7 @@ class Project:
     def _find(self, dotted: str, seen: frozenset[Address] = frozenset()) -> set[Address]:
         """The definitions that a dotted name may be; none for what is not the project's, and for what observes.
 
-        `asked`: names that modules import from each other on the way here. One that comes round in a circle is unknown.
+        `seen`: names that modules import from each other on the way here. One that comes round in a circle is unknown.
         """
         if not self._is_ours(dotted) or _observes(dotted):
             return set()
@@ -466,7 +466,7 @@ class _Reader:
         match node:
             case ast.Import(names):
                 for alias in names:
-                    # `import a.b` binds `a`; that it imports `a.b` as well stands under no name.
+                    # `import a.b` binds `a`; the import of `a.b` has no name.
                     self._bind(
                         alias.asname or alias.name.partition(".")[0],
                         alias.name if alias.asname else alias.name.partition(".")[0],

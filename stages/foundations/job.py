@@ -71,7 +71,7 @@ class Job:
 def read_job(name: str, item: str, stage: Stage, flags: Sequence[str], description: str) -> Job:
     """The job of a stage, whose command has the flags `[--params FILE] [--INPUT PATH] [--OUTPUT PATH]`.
 
-    Paths are those of the declaration unless a flag has another. Prints the help and exits when asked for it.
+    Paths are those of the declaration unless a flag has another. `--help` prints the help and exits.
     UserError for a missing or unknown item, a wrong section, and an input that does not exist.
     """
     at = "@ITEM" if stage.foreach else ""
@@ -141,7 +141,7 @@ class Attempt:
 
     @property
     def pieces(self) -> Path:
-        """For finished pieces that a run which goes on need not make again; the stage removes it at its end."""
+        """Finished pieces, which a resumed run does not make again. The stage removes the folder at its end."""
         return self.scratch / "pieces"
 
 

@@ -35,7 +35,7 @@ def state_folder() -> Path:
 
 @functools.cache
 def _close_to_others(folder: Path) -> None:
-    with suppress(OSError):  # whoever needs the folder says what is wrong with it
+    with suppress(OSError):  # the first use of the folder raises a better error
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = folder.stat().st_mode
         # A group that may write is one that the user shares the folder with, or has to himself.
@@ -70,7 +70,7 @@ def mirror_folder(root: Path | None = None) -> Path | None:
             raise UserError(f"{settings} is no YAML ({error}): it holds one line, `mirror: FOLDER`") from None
         if not isinstance(content, dict) or not isinstance(content.get("mirror"), str) or len(content) > 1:
             raise UserError(f"{settings} holds {content!r}, but it may hold `mirror: FOLDER` and nothing else")
-        # An absolute path stays as it is: `/` of pathlib drops what stands before one.
+        # An absolute path stays as it is: `/` of pathlib drops what comes before one.
         return _folder(root / content["mirror"], f"`mirror` in {settings}")
     beside = root / MIRROR_BESIDE
     return beside.absolute() if beside.is_dir() else None
@@ -83,7 +83,7 @@ def _folder(folder: Path, setting: str) -> Path:
 
 
 def share_mirror(root: Path, folder: Path) -> None:
-    """A checkout elsewhere finds the mirror of the project at `root`; its bytes are checked wherever it lies."""
+    """A checkout elsewhere gets the mirror of the project at `root`. What a mirror holds is checked by its hash."""
     mirror = mirror_folder(root)
     if mirror is not None:
         (folder / FILE).write_text(yaml.safe_dump({"mirror": str(mirror)}), encoding="utf-8")

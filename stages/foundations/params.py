@@ -15,7 +15,7 @@ Model = TypeVar("Model")
 
 
 class StrictParams(BaseModel):
-    """Base of every params model: unknown keys are refused, values cannot change after loading."""
+    """Base of every params model: unknown keys are rejected, values cannot change after loading."""
 
     # YAML knows `.nan` and `.inf`, which no file of metrics could hold.
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -108,7 +108,7 @@ class PlainPrompt(StrictParams):
 
     kind: Literal["plain"]
     template: str
-    """Text with `{problem}` once, where the problem stands."""
+    """Text with `{problem}` once, at the place of the problem."""
 
     @field_validator("template")
     @classmethod

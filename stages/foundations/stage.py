@@ -1,8 +1,9 @@
-"""A stage declares itself in `stages/<name>/stage.py`: `STAGE`, what it runs with, and `ABOUT`, what others may ask.
+"""The declaration of a stage in `stages/<name>/stage.py`: `STAGE`, what it runs with, and `ABOUT`, what others may ask.
 
-`python -m stages <name>` runs `main(job)` of `stages/<name>/run.py`. dvc.yaml has an entry for each `STAGE`
-(`retrace graph` writes it). `plan`, `explain`, `compare`, `mirror`, `ablate`, the report and the check of params.yaml
-ask `ABOUT`. These modules are light: they import parameters, and what their functions need inside of these.
+docs/recipes.md has a whole stage as an example. `python -m stages <name>` runs `main(job)` of `stages/<name>/run.py`.
+dvc.yaml has an entry for each `STAGE` (`retrace graph` writes it). `plan`, `explain`, `compare`, `mirror`, `ablate`,
+the report and the check of params.yaml ask `ABOUT`. Declarations are light: they import parameters at their top, and
+what their functions need inside of these. The second half of this file is what `About.work` counts for `retrace plan`.
 
 A path of a stage that runs over a section (`foreach`) names the item, as in dvc.yaml. Of a mapping `${key}` is its
 name, and `${item.start_from}` one of its values. Of a list `${item}` is the entry. Paths know nothing else.
@@ -63,7 +64,7 @@ class About:
     """Where its sections do not fit together or to others, a sentence each that says what to change."""
 
     runs_model: Callable[[Mapping[str, Any]], bool] = lambda params: False
-    """Whether it computes with a network, and takes a GPU where there is one; of a parameter file as it stands."""
+    """Whether it computes with a network, and takes a GPU where there is one. Gets the unvalidated parameter file."""
     model: Callable[[Sections], ModelSizes] | None = None
     """For the stage that brings the policy that all others start from."""
     work: Callable[[Sections, str, Lengths], Work] | None = None
@@ -118,7 +119,7 @@ class FunnelStep:
     reasons: tuple[str, ...] = ()
     """Reasons of drops in the order in which the stage asks; others follow."""
     note: Callable[[Mapping[str, Any]], str] = lambda params: ""
-    """A sentence for the caption, from the stage's section as it stands in the parameter file."""
+    """A sentence for the caption, from the stage's section as the parameter file has it."""
 
 
 def about(name: str) -> About:
@@ -197,7 +198,7 @@ class Training:
     kind: str
     """Of the optimizer."""
     holds_reference: bool = False
-    """A second, frozen policy lies beside the trained one."""
+    """A second, frozen policy is in memory beside the trained one."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The stages that dvc.yaml makes of a parameter file, resolved without DVC, which needs seconds and a repository.
 
-A recipe may leave branches out. A stage with `foreach` vanishes where its section is empty, as it does for DVC; a plain
-stage that reads a section of its own name is left out where that section is absent, and DVC has to be told. A section
-that `vars` of dvc.yaml has as `{}` may be absent for DVC as well.
+A recipe may leave branches out. A stage with `foreach` vanishes where its section is empty, as it does for DVC. A plain
+stage is left out where the section of its own name is absent, and DVC gets the names of the others. A section that
+`vars` of dvc.yaml has as `{}` may be absent for DVC as well.
 """
 
 from __future__ import annotations
@@ -209,12 +209,12 @@ def _resolved(name: str, definition: Mapping[str, Any], key: str, item: Any) -> 
 
 
 def filled(path: str, key: str, item: Any) -> str:
-    """`path` with what stands for `${key}`, `${item}` and `${item.name}`."""
+    """`path` with `${key}`, `${item}` and `${item.name}` replaced by their values."""
     return _ITEM.sub(lambda match: _value(match, key, item), path)
 
 
 def _value(match: re.Match[str], key: str, item: Any) -> str:
-    """What stands for `${key}`, `${item}` or `${item.name}`; the text as it is where the item has no such value."""
+    """The value of `${key}`, `${item}` or `${item.name}`; the text itself where the item has no such value."""
     if match[1] == "key":
         return key
     for name in filter(None, match[2].split(".")):

@@ -3,7 +3,7 @@
 Source: the protocols of "Demystifying Long CoT" (arXiv 2502.03373) and DAPO (arXiv 2503.14476, avg@32); estimators and
 their sources are in stages/algorithms/estimators.py. Intervals resample problems, not responses.
 
-An undecided verdict (unparsed, timed out, crashed) scores as not correct; its share stands beside the score.
+An undecided verdict (unparsed, timed out, crashed) scores as not correct; its share is reported beside the score.
 """
 
 from __future__ import annotations

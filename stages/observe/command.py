@@ -1,6 +1,7 @@
 """The shell of every stage command: exit codes, dying with DVC, and no success after an edit of what it runs with.
 
-Exit codes: 0 done; 2 the user's mistake (a flag, a parameter, a missing file), told in one sentence; 1 anything else.
+Exit codes: 0 done; 2 a mistake of the user (a flag, a parameter, a missing file), explained in one sentence; 1 any
+other failure.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def run_command(main: Callable[[], None]) -> None:
         print(f"error: {failure}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
-        print("interrupted: the next run goes on from the last checkpoint", file=sys.stderr)
+        print("interrupted: the next run resumes from the last checkpoint", file=sys.stderr)
         # What shells report for a program that Ctrl-C has ended: 128 plus the number of SIGINT.
         sys.exit(130)
 
@@ -81,7 +82,7 @@ def skip_last_collection() -> None:
 
 
 def storage_failure(error: BaseException) -> str:
-    """What is wrong with the disk, or stands in the way on it, and what to do, when the error says so; else empty.
+    """What is wrong with the disk and what to do, when the error says so; else empty.
 
     Libraries in other languages (safetensors, tokenizers) raise errors of their own with the system's words in them.
     """

@@ -21,7 +21,7 @@ DVC_STAGE = "DVC_STAGE"
 def die_with_parent(parent: int | None = None) -> None:
     """Asks the kernel to kill this process when its parent ends.
 
-    `parent` is the parent's process id where it told it; then a parent that ended before is noticed too.
+    With `parent`, the process id of the parent, a parent that has ended already is noticed too.
     """
     if sys.platform != "linux":
         return

@@ -3,8 +3,8 @@
 The log (tracking.py writes it) is a sequence of JSON lines: `start` opens or continues an MLflow run, `values`
 are points of curves, `end` closes the run. It goes to the present tracking address, which is not in the log, because
 an address may hold a password. How far it has been delivered is kept beside it, so any later process
-can go on; when all is delivered and the run is finished, both files go. The stage's end is the end of standard
-input: a log that then lacks its `end` belongs to a stage that was killed.
+can continue; when all is delivered and the run is finished, both files are removed. The stage's end is the end of
+standard input: a log that then lacks its `end` belongs to a stage that was killed.
 
 A finished log is kept as `state/runs/<start in ms>-<first 16 digits of the stage hash>.jsonl.gz`, so that another
 database can be filled from it. It holds first a line with the run's tags, then the log as the stage wrote it: about
@@ -81,7 +81,7 @@ class Delivery:
         return True
 
     def close_if_killed(self) -> None:
-        """Adds `end` with KILLED to the log of a stage that could not; the next attempt goes on with the run."""
+        """Adds `end` with KILLED to the log of a stage that could not; the next attempt continues the run."""
         lines = self.log.read_bytes().splitlines() if self.log.exists() else []
         if lines and not any(line["kind"] == "end" for line in json_lines(lines[-1:])):
             end = {"kind": "end", "status": "KILLED", "ms": int(time.time() * 1000)}
@@ -178,7 +178,7 @@ def _follow(delivery: Delivery, ended: threading.Event) -> int:
     # The first delivery comes at once: it opens the run, which people look for while the stage works.
     while not ended.wait(SECONDS_BETWEEN_DELIVERIES if delivery.store else 0.01):
         delivery.deliver()
-    with suppress(OSError):  # no room on the disk: the next attempt goes on with the run, or `retrace mirror` closes it
+    with suppress(OSError):  # no room on the disk: the next attempt continues the run, or `retrace mirror` closes it
         delivery.close_if_killed()
     is_delivered, deadline = delivery.deliver(), time.monotonic() + SECONDS_OF_RETRIES_AT_THE_END
     while not is_delivered and time.monotonic() < deadline:

@@ -12,7 +12,7 @@ stages/observe/mlflow_uploader.py, follows the log and speaks to MLflow, so that
 database and a slow server cost the stage nothing, and numbers that cannot be delivered wait on the disk.
 
 The address is `$MLFLOW_TRACKING_URI`, else the SQLite database `state/mlflow.db`. A server that does not
-answer is refused before the stage does any work; one that goes away later is told about at the end.
+answer is an error before the stage does any work; one that goes away later is reported at the end.
 `RETRACE_TRACKING=off` writes nothing at all (tests); ranks other than 0 of a distributed stage write nothing.
 
 A finished run is also a line of `state/ledger.jsonl`: where the time went. Times differ between equal runs, so they are
@@ -122,7 +122,7 @@ def shown_name(name: str) -> str:
 def track(attempt: Attempt) -> Iterator[Run]:
     """Opens the run of an attempt and closes it as FINISHED, FAILED (an exception) or KILLED (an interrupt).
 
-    An attempt at the same work as one that did not finish goes on with that attempt's MLflow run; one that runs beside
+    An attempt at the same work as one that did not finish continues that attempt's MLflow run; one that runs beside
     an equal one has a run of its own. UserError when the tracking server does not answer within 30 s.
     """
     if os.environ.get("RETRACE_TRACKING") == "off" or os.environ.get("RANK", "0") != "0":

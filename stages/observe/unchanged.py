@@ -125,7 +125,7 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
         if str(file) in known
     }
     guard = guard_this_process()
-    changed = [file for file, told in guard.imported.items() if told != sources.get(file, ("", *told))[1:]]
+    changed = [file for file, known in guard.imported.items() if known != sources.get(file, ("", *known))[1:]]
     if changed:
         raise UserError(f"code has changed while {stage.address} started: {_listed(changed)}. Run `dvc repro` again")
     # Until now the guard only noted what was imported; from here on it refuses.
@@ -152,7 +152,7 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
 
 
 def _definitions(names: Iterable[str], reach: Reach) -> str:
-    """Names in a fingerprint, with their files. Who uses whom is told only where nothing else has changed."""
+    """Names in a fingerprint, with their files. `references` is named only where nothing else has changed."""
     changed = list(dict.fromkeys(names))
     return _listed([reach.where(name) for name in changed if name != "references" or len(changed) == 1])
 
@@ -196,7 +196,7 @@ class _Files:
         return [name for name in _differences(self._before, now) if name not in touched]
 
     def _touched(self) -> set[str]:
-        """Those of which the kernel told nothing but new attributes."""
+        """Files for which the kernel reported nothing but new attributes."""
         events: dict[int, int] = {}
         while self._events >= 0:
             try:

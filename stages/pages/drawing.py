@@ -32,7 +32,7 @@ MOST_MARKERS = 12
 WIDTH, HEIGHT = 340, 196
 """Points; one point is one unit of the SVG, which is as wide as a phone."""
 WIDE = 480
-"""Width of a plot that stands alone across a page."""
+"""Width of a plot that has a page to itself."""
 ROW = 22
 """Height of a row of `intervals`, in points."""
 
@@ -115,7 +115,7 @@ def lines(
     doublings: Sequence[int] = (),
     stretches: Sequence[tuple[str, int, int]] = (),
 ) -> Chart:
-    """Lines over steps. Unit % shows fractions as percentages; without a `summary` each line's ends are told.
+    """Lines over steps. Unit % shows fractions as percentages; without a `summary` each line's ends are named.
 
     An axis of values is logarithmic where there is anything above 0; zeros are then not drawn, and the summary says so.
     `doublings` are the ticks of a logarithmic x axis, `stretches` names and ends of its parts.

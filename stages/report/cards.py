@@ -44,7 +44,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Card:
-    """One table, told to a reader who does not know what it is for."""
+    """One table, described for a reader who does not know what it is for."""
 
     name: str
     """Its path under data/, without the ending: `problems/train`."""
@@ -54,7 +54,7 @@ class Card:
     rows: int
     size: str
     md5: str
-    """Hash of the file, as it stands in dvc.lock."""
+    """Hash of the file, as in dvc.lock."""
     columns: list[Column]
     values: list[tuple[str, list[tuple[str, int]], int]]
     """Column, its most frequent values with their rows, and how many further values there are."""
@@ -67,7 +67,7 @@ COUNTED = ("source", "licence", "kind", "format", "rule", "scope", "band", "benc
 """Columns whose values are counted."""
 _ROWS_AT_ONCE = 4_096
 MOST_VALUES = 1_000
-"""Different values of a counted column that are told apart; a table whose every row has its own is no card's matter."""
+"""Most different values of a counted column; a column in which every row has its own is left out."""
 
 
 def read_cards(folders: Sequence[Path], stages: Iterable[GraphStage]) -> list[Card]:

@@ -75,7 +75,7 @@ def _in_turn(
 
 
 def _response(policy: str, row: pandas.Series, rows: pandas.DataFrame) -> dict[str, Any]:
-    """What one policy said; `samples` is 0 when it was only asked greedily."""
+    """What one policy said; `samples` is 0 when it has only a greedy response."""
     benchmark, problem_id = row.name
     samples = rows[(rows["benchmark"] == benchmark) & (rows["problem_id"] == problem_id) & (rows["mode"] == "sampled")]
     return {

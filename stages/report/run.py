@@ -185,7 +185,7 @@ def contamination(inputs: Inputs, examples: int) -> dict[str, Any] | None:
 
 
 def repeats(inputs: Inputs) -> list[tuple[str, str, int]]:
-    """Scope, rule and pairs of problems that stand there twice."""
+    """Scope, rule and pairs of problems that occur twice."""
     if inputs.duplicates is None:
         return []
     counts = inputs.duplicates.groupby(["scope", "rule"], sort=True).size()

@@ -1,4 +1,4 @@
-"""Draws responses in pieces, so that a run that is killed goes on after the last finished piece.
+"""Draws responses in pieces, so that a killed run resumes after the last finished piece.
 
 `choose_prompt`, at the end, gives the baseline policy the best of some prompts.
 """

@@ -43,7 +43,7 @@ class RespondParams(StrictParams):
     max_problems: int | None = Field(ge=1)
     """First problems of each benchmark; null for all."""
     problems_at_once: int = Field(ge=1)
-    """Problems of one piece of work; a killed run goes on after the last finished piece."""
+    """Problems of one piece of work; a killed run resumes after the last finished piece."""
     baseline_prompts: BaselinePrompts | None
     """null: all policies answer the section `prompt`."""
 

@@ -105,7 +105,7 @@ def fine_tune(
     checkpoints: Checkpoints,
     run: Run,
 ) -> Curve:
-    """Trains for `params.steps` updates and returns one row per step; goes on from the last checkpoint if any."""
+    """Trains for `params.steps` updates from the last checkpoint on, if there is one. Returns one row per step."""
 
     def update(step: int, scale: float) -> dict[str, float]:
         first, last = step * params.batch_demonstrations, (step + 1) * params.batch_demonstrations

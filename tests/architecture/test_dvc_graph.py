@@ -38,18 +38,13 @@ def test_dvc_yaml_has_what_the_stages_declare():
     assert sorted(set(STAGES) - {"code"}) == stage_names(PROJECT)
 
 
-@pytest.mark.parametrize("name", sorted(set(STAGES) - {"code"}))
-def test_a_stage_reads_the_section_of_its_name(name):
+def test_a_stage_reads_the_section_of_its_name_and_depends_on_its_own_fingerprint_but_on_no_source():
     """So a recipe without that section is one without the stage."""
-    stage = declared_stage(name)
-    assert stage.foreach or name in stage.sections
-
-
-@pytest.mark.parametrize("name", sorted(set(STAGES) - {"code"}))
-def test_each_stage_depends_on_its_own_fingerprint_and_on_no_source(name):
-    deps = paths(STAGES[name]["deps"])
-    assert f"data/code/{name}.json" in deps
-    assert not [dep for dep in deps if dep.startswith(("stages", "pipelines")) or dep.endswith(".py")]
+    for name in stage_names(PROJECT):
+        stage, deps = declared_stage(name), paths(STAGES[name]["deps"])
+        assert stage.foreach or name in stage.sections
+        assert f"data/code/{name}.json" in deps
+        assert not [dep for dep in deps if dep.startswith(("stages", "pipelines")) or dep.endswith(".py")]
 
 
 def test_the_code_stage_depends_on_all_that_fingerprints_are_made_of():
