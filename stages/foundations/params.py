@@ -133,5 +133,5 @@ PromptParams = Annotated[PlainPrompt | ChatPrompt, Field(discriminator="kind")]
 
 def format_problem(params: PlainPrompt, problem: str) -> str:
     """The prompt's text; braces in the problem are left alone."""
-    # No `str.format`: problems are full of braces (LaTeX), and would be taken for fields.
+    # No `str.format`: a template may have braces of its own, as in `\boxed{}`.
     return params.template.replace("{problem}", problem)

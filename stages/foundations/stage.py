@@ -154,6 +154,9 @@ def unknown_sources(address: str, wanted: Iterable[str], known: Collection[str],
     ]
 
 
+# From here on: what `About.model`, `About.work` and `About.networks` return, and the lengths that they are given.
+
+
 @dataclass(frozen=True)
 class ModelSizes:
     """Where the sizes of a policy stand: a name that is known by its sizes, or a transformers config."""

@@ -13,7 +13,7 @@ from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
-from stages.foundations.tables import RESPONSE, VERDICT, read_table, require_rows, write_table
+from stages.foundations.tables import RESPONSE, SAMPLED, VERDICT, read_table, require_rows, write_table
 from stages.grade.scores import headlines, score_benchmarks
 from stages.grade.stage import GradeParams
 from stages.observe.progress import progress
@@ -40,7 +40,6 @@ def main(job: Job) -> None:
 
 # In portions, so that a line of progress appears now and then.
 _ROWS_AT_ONCE = 1_000
-_KEYS = ["problem_id", "benchmark", "mode", "sample_index"]
 
 
 def judge_responses(responses: pandas.DataFrame, verifier: Verifier) -> pandas.DataFrame:
@@ -53,7 +52,7 @@ def judge_responses(responses: pandas.DataFrame, verifier: Verifier) -> pandas.D
         # A response must mark its answer (a box): a number somewhere in the text is not enough for a score.
         judgements += verifier.judge(pairs, truncated=rows["is_truncated"].tolist(), require_marker=True)
     # `score_benchmarks` joins the two tables by position, so the order stays.
-    verdicts = responses[_KEYS].reset_index(drop=True)
+    verdicts = responses[[*SAMPLED]].reset_index(drop=True)
     for column in ("verdict", "extracted", "path", "reason"):
         verdicts[column] = [_storable(getattr(judgement, column)) for judgement in judgements]
     return verdicts

@@ -149,11 +149,8 @@ def track(attempt: Attempt) -> Iterator[Run]:
         # Once through JSON, because parameters may hold paths and enumerations, which become text.
         run._append(json.loads(json.dumps(start, default=str)))
         delivery = _start_delivery(folder)
-        started, since, status = (
-            time.time(),
-            time.perf_counter(),
-            "FAILED",
-        )  # a clock set in mid-run moves no duration
+        # Two clocks: one that is set in mid-run moves no duration.
+        started, since, status = time.time(), time.perf_counter(), "FAILED"
         try:
             yield run
             status = "FINISHED"

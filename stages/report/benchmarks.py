@@ -140,7 +140,7 @@ def _charts(inputs: Inputs, benchmark: str, number: int, metrics: list[str]) -> 
             title = _TITLES[family] if family == "greedy" else f"{_TITLES[family]}, {metric_label(metric)}"
             charts.append(bars(f"score-{number}-{family}", title, "%", {"": known}))
     passes = {policy: pass_scores(inputs.grades(policy), benchmark) for policy in inputs.graded}
-    # pass@1 and one more k would be a straight line, and bars show both already.
+    # Two points make no curve.
     if any(len(value) > 2 for value in passes.values()):
         charts.append(_pass_chart(f"pass-{number}", passes))
     lengths = _by_policy(inputs, benchmark, "response_tokens_mean")

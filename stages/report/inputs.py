@@ -14,12 +14,10 @@ from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
 from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
-from stages.foundations.tables import CONTAMINATION, DUPLICATE, RESPONSE, VERDICT, TableSchema, read_table
+from stages.foundations.tables import CONTAMINATION, DUPLICATE, RESPONSE, SAMPLED, VERDICT, TableSchema, read_table
 from stages.pages.reading import Metrics, read_curves, read_metrics
 from stages.report.cards import Card, read_cards
 from stages.report.timelines import Timeline, read_timeline
-
-_KEYS = ["benchmark", "problem_id", "mode", "sample_index"]
 
 
 @dataclass(frozen=True)
@@ -156,10 +154,10 @@ def _judged(responses: Path, verdicts: Path, policy: str) -> pandas.DataFrame | 
     places = [folder / f"{policy}.parquet" for folder in (responses, verdicts)]
     if not all(place.exists() for place in places):
         return None
-    judged = read_table(places[1], VERDICT)[[*_KEYS, "verdict"]]
+    judged = read_table(places[1], VERDICT)[[*SAMPLED, "verdict"]]
     try:
         # `left` keeps responses without a verdict, which are an error below and must not vanish.
-        joined = read_table(places[0], RESPONSE).merge(judged, on=_KEYS, how="left", validate="one_to_one")
+        joined = read_table(places[0], RESPONSE).merge(judged, on=[*SAMPLED], how="left", validate="one_to_one")
     except pandas.errors.MergeError:
         raise UserError(
             f"{places[0]} or {places[1]} holds a response twice: run `dvc repro --force respond@{policy}`"

@@ -11,7 +11,6 @@ import pytest
 from stages.foundations.files import (
     dvc_md5,
     replace_folder,
-    sha256_of,
     stable_hash,
     write_curves,
     write_json,
@@ -80,11 +79,6 @@ def test_a_read_only_file_is_replaced_not_written_through(tmp_path):
     linked.hardlink_to(cached)
     write_text_atomically(linked, "new")
     assert (cached.read_text(), linked.read_text()) == ("kept", "new")
-
-
-def test_sha256_is_that_of_the_bytes(tmp_path):
-    (tmp_path / "f").write_bytes(b"abc")
-    assert sha256_of(tmp_path / "f") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
 def test_hashes_equal_dvcs(tmp_path, monkeypatch):
