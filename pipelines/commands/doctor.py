@@ -29,8 +29,7 @@ from pipelines.graph.sharing import default_remote, remote_fault
 from pipelines.ui.guard import HOST
 from pipelines.ui.servers import port_number
 from stages.engines.workers.sandbox import lacking
-from stages.foundations.errors import UserError
-from stages.foundations.legible import without_password
+from stages.foundations.errors import UserError, without_password
 from stages.foundations.machine import BFLOAT16_REMEDY as REMEDY
 from stages.foundations.machine import PROJECT, is_bfloat16_slow, state_folder
 from stages.foundations.params import read_yaml

@@ -33,8 +33,8 @@ from stages.algorithms.estimators import (
     welch_interval,
 )
 from stages.foundations.errors import UserError
-from stages.foundations.legible import legible
 from stages.grade.scores import CORRECT_VOTE, votes
+from stages.pages.page import visible_text
 
 
 @dataclass(frozen=True)
@@ -318,7 +318,7 @@ PROBLEMS_ON_THE_PAGE = 400
 
 @dataclass(frozen=True)
 class Response:
-    """One response, made legible."""
+    """One response, with its invisible characters shown."""
 
     mode: str
     text: str
@@ -405,11 +405,16 @@ def _problem(row, rows: Sequence[dict[str, pandas.DataFrame] | None]) -> Problem
     text, answer = ("", "") if known is None else known.iloc[0][["problem", "answer"]]
     said = [[] if table is None else [_response(one) for one in table.itertuples()] for table in own]
     return Problem(
-        legible(str(row.Index), 200), row.first, row.second, legible(text, CHARACTERS), legible(answer, 200), *said
+        visible_text(str(row.Index), 200),
+        row.first,
+        row.second,
+        visible_text(text, CHARACTERS),
+        visible_text(answer, 200),
+        *said,
     )
 
 
 def _response(row) -> Response:
     return Response(
-        row.mode, legible(row.response, CHARACTERS), row.verdict.replace("_", " "), row.verdict == "correct"
+        row.mode, visible_text(row.response, CHARACTERS), row.verdict.replace("_", " "), row.verdict == "correct"
     )

@@ -18,8 +18,7 @@ from pipelines.graph.recipes import read_recipe
 from pipelines.graph.result import changes_from_recipe, describe_gain, seconds_in_words
 from pipelines.records.graph_run import variation
 from pipelines.runtime.machine import Usage
-from stages.foundations.errors import UserError
-from stages.foundations.legible import without_password
+from stages.foundations.errors import UserError, without_password
 from stages.foundations.params import read_yaml
 from stages.foundations.stage_graph import METRICS
 from stages.observe.tracking import latest_runs, recipe_name

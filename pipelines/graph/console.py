@@ -27,11 +27,10 @@ from typing import Any, TextIO
 
 from pipelines.graph.result import changes_from_recipe, seconds_in_words
 from stages.foundations.errors import UserError
-from stages.foundations.files import dvc_md5, write_text_atomically
+from stages.foundations.files import dvc_md5, load_yaml, write_text_atomically
 from stages.foundations.machine import PROJECT
 from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
-from stages.foundations.yaml_text import load_yaml
 from stages.observe.command import run_stage
 from stages.observe.progress import say
 from stages.observe.tracking import latest_runs, recipe_name

@@ -24,8 +24,7 @@ import psutil
 import yaml
 
 from stages.foundations.errors import UserError
-from stages.foundations.files import write_text_atomically
-from stages.foundations.yaml_text import load_yaml
+from stages.foundations.files import load_yaml, write_text_atomically
 
 SECONDS_BETWEEN_TRIES = 0.5
 SECONDS_BETWEEN_LINES = 60.0

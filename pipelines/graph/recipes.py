@@ -34,7 +34,7 @@ import yaml
 
 from stages.foundations.dvc_lock import LOCK, read_lock, recorded_outs
 from stages.foundations.errors import UserError
-from stages.foundations.files import dvc_md5, sha256_of, write_text_atomically
+from stages.foundations.files import dvc_md5, load_yaml, sha256_of, write_text_atomically
 from stages.foundations.params import read_yaml
 from stages.foundations.stage_graph import (
     KEEP,
@@ -45,7 +45,6 @@ from stages.foundations.stage_graph import (
     read_definitions,
     shared_folders,
 )
-from stages.foundations.yaml_text import load_yaml
 from stages.observe.progress import say
 
 

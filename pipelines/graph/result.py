@@ -11,7 +11,7 @@ from typing import Any
 
 from pipelines.graph.recipes import read_recipe
 from stages.foundations.errors import UserError
-from stages.foundations.yaml_text import load_yaml
+from stages.foundations.files import load_yaml
 from stages.observe.tracking import recipe_name
 
 RESULTS = ("reports/result.json", "reports/pictures.json")

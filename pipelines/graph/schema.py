@@ -18,7 +18,7 @@ import yaml
 
 from pipelines.launching.params import LaunchParams
 from stages.foundations.errors import UserError
-from stages.foundations.files import write_text_atomically
+from stages.foundations.files import load_yaml, write_text_atomically
 from stages.foundations.fingerprints import stage_names
 from stages.foundations.machine import PROJECT
 from stages.foundations.params import read_yaml, validate_section
@@ -34,7 +34,6 @@ from stages.foundations.stage_graph import (
     shared_folders,
     stages_of,
 )
-from stages.foundations.yaml_text import load_yaml
 
 
 def section_models(root: Path = PROJECT) -> dict[str, Any]:

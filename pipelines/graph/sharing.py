@@ -28,8 +28,7 @@ from typing import Any
 
 from pipelines.graph.recipes import stages_left_out
 from pipelines.runtime.process_group import FellSilent, run_in_group
-from stages.foundations.errors import UserError
-from stages.foundations.legible import without_password
+from stages.foundations.errors import UserError, without_password
 from stages.observe.progress import say
 
 SECONDS_TO_ANSWER = 30.0

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from stages.foundations.files import load_yaml
 from stages.foundations.params import StrictParams, validate_section
 from stages.foundations.stage import about
-from stages.foundations.yaml_text import load_yaml
 
 DnsName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 """What Kubernetes takes for a name (RFC 1123)."""

@@ -26,7 +26,7 @@ from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, GpuSpeed
 from pipelines.text_tables import aligned
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
-from stages.foundations.planned_work import ResponseLengths, Sampling, Training
+from stages.foundations.stage import ResponseLengths, Sampling, Training
 
 
 def plan(

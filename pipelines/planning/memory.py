@@ -15,7 +15,7 @@ from typing import Any
 
 from pipelines.planning.sizes import GIB, NUMBER_BYTES, Gpu, Shape
 from stages.engines.trainers.params import BUCKET_ELEMENTS, CHUNK_TOKENS
-from stages.foundations.planned_work import SideBySide, Work
+from stages.foundations.stage import SideBySide, Work
 
 CONTEXT_BYTES = 1.0 * GIB
 """CUDA's own context and the libraries' workspaces on each GPU; an assumption."""

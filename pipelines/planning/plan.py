@@ -24,8 +24,7 @@ from pipelines.planning.sizes import GIB, Gpu, Shape, find_gpu, named_shape, rea
 from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, CpuSpeed, GpuSpeed, sampling_flops, training_flops
 from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
-from stages.foundations.planned_work import Lengths, NetworkWork, Work
-from stages.foundations.stage import about
+from stages.foundations.stage import Lengths, NetworkWork, Work, about
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
 
 IDLE_TRAINER = SimpleNamespace(

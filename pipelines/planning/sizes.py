@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.foundations.errors import UserError
-from stages.foundations.planned_work import ModelSizes
+from stages.foundations.stage import ModelSizes
 
 GIB = 2**30
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pipelines.planning.sizes import NUMBER_BYTES, Gpu, Shape
-from stages.foundations.planned_work import ResponseLengths, Sampling, SideBySide, Training
+from stages.foundations.stage import ResponseLengths, Sampling, SideBySide, Training
 
 if TYPE_CHECKING:
     from pipelines.planning.probe import CpuProbe

@@ -19,9 +19,8 @@ from pipelines.records.stage_runs import first_commits, runs_by_key
 from pipelines.records.tracking_store import mlflow_faults, open_store
 from stages.foundations.dvc_lock import CODE, Entry, makers_of, stages_behind
 from stages.foundations.errors import UserError
-from stages.foundations.files import dvc_md5
+from stages.foundations.files import dvc_md5, load_yaml
 from stages.foundations.stage import about
-from stages.foundations.yaml_text import load_yaml
 from stages.observe.tracking import TOTAL_SECONDS, read_ledger, shown_name, tracking_uri
 
 POLICIES = "data/policies/"

@@ -27,12 +27,10 @@ from typing import TYPE_CHECKING, Any
 from pipelines.graph.result import changes_from_recipe, result_of
 from pipelines.records.places import Place, cached_object, place_at, working_place
 from stages.foundations.dvc_lock import Entry, recorded_outs, stages_behind
-from stages.foundations.errors import UserError
-from stages.foundations.files import dvc_md5, stable_hash, write_json
-from stages.foundations.legible import without_password
+from stages.foundations.errors import UserError, without_password
+from stages.foundations.files import dvc_md5, load_yaml, stable_hash, write_json
 from stages.foundations.machine import state_folder
 from stages.foundations.stage_graph import stages_of
-from stages.foundations.yaml_text import load_yaml
 from stages.observe.git import ask_git
 from stages.observe.progress import say
 from stages.observe.tracking import read_ledger, recipe_name, tracking_uri

@@ -26,8 +26,8 @@ from mlflow.exceptions import MlflowException
 
 from pipelines.records.places import Place
 from stages.foundations.dvc_lock import Entry
+from stages.foundations.errors import without_password
 from stages.foundations.files import write_json
-from stages.foundations.legible import without_password
 from stages.foundations.stage import about
 from stages.observe.git import ask_git
 from stages.observe.mlflow_store import MlflowStore, Refused

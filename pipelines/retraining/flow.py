@@ -39,9 +39,8 @@ from pipelines.retraining.measuring import candidate_measurement, champion_measu
 from pipelines.retraining.new_data import SNAPSHOTS, Snapshot, carried_over, copy_files, data_of, look
 from pipelines.runtime.checkouts import Code, cache_folder, checkout, remove_checkout, run_dvc, worktree_environment
 from stages.foundations.errors import UserError
-from stages.foundations.files import stable_hash, write_text_atomically
+from stages.foundations.files import load_yaml, stable_hash, write_text_atomically
 from stages.foundations.machine import state_folder
-from stages.foundations.yaml_text import load_yaml
 from stages.observe.git import commit_all, file_at, git, has_revision
 from stages.observe.tracking import json_lines, latest_runs
 

@@ -38,11 +38,10 @@ import yaml
 
 from stages.collect.stage import Name
 from stages.foundations.errors import UserError
-from stages.foundations.files import require_no_links, sha256_of, stable_hash, write_json
+from stages.foundations.files import load_yaml, require_no_links, sha256_of, stable_hash, write_json
 from stages.foundations.machine import PROJECT, state_folder
 from stages.foundations.stage import About, about
 from stages.foundations.stage_graph import read_definitions
-from stages.foundations.yaml_text import load_yaml
 
 SNAPSHOTS = "data/snapshots"
 """Where copies of incoming files lie in a retraining's worktree; DVC keeps them."""

@@ -21,10 +21,9 @@ from typing import Any
 
 from pipelines.runtime.process_group import dvc, environment, run_in_group
 from stages.foundations.errors import UserError
-from stages.foundations.files import sha256_of, stable_hash, write_text_atomically
+from stages.foundations.files import load_yaml, sha256_of, stable_hash, write_text_atomically
 from stages.foundations.fingerprints import Memory, Project, stage_names, stage_roots
 from stages.foundations.machine import share_mirror
-from stages.foundations.yaml_text import load_yaml
 from stages.observe.git import git, git_bytes
 from stages.observe.tracking import tracking_uri
 

@@ -55,8 +55,8 @@ from prefect.workers.process import ProcessWorker
 
 from pipelines.runtime.machine import LIMIT, visible_gpus
 from pipelines.ui.servers import READY, TAG
+from stages.foundations.files import load_yaml
 from stages.foundations.machine import PROJECT, state_folder
-from stages.foundations.yaml_text import load_yaml
 from stages.observe.command import run_stage
 
 POOL = "retrace"

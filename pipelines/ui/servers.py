@@ -43,8 +43,7 @@ from pipelines.ui.guard import (
     keep_login,
     login_settings,
 )
-from stages.foundations.errors import UserError
-from stages.foundations.legible import without_password
+from stages.foundations.errors import UserError, without_password
 from stages.foundations.machine import PROJECT, state_folder
 from stages.observe.command import run_stage
 

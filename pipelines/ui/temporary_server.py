@@ -33,8 +33,7 @@ from prefect.settings import (
 
 from pipelines.runtime.process_group import end_groups, supervised
 from pipelines.ui.guard import basic, draw_login, login_settings
-from stages.foundations.errors import UserError
-from stages.foundations.legible import without_password
+from stages.foundations.errors import UserError, without_password
 from stages.foundations.machine import PROJECT
 
 SECONDS_TO_START = 300.0

@@ -23,9 +23,8 @@ from stages.annotate.stage import AnnotateParams, LabelStudioAnnotations, PanelA
 from stages.engines.images.params import RankingRoundParams
 from stages.engines.images.shards import pixels_of, read_image_rows, read_shards
 from stages.foundations.errors import UserError
-from stages.foundations.files import write_json
+from stages.foundations.files import write_json, write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.params import chosen
 from stages.foundations.tables import DROPPED, PROMPT, RANKING, RATING, read_table, write_table
 from stages.observe.tracking import track

@@ -37,10 +37,9 @@ from stages.collect.stage import (
 )
 from stages.engines.pinned_files import pinned_file
 from stages.foundations.errors import UserError
-from stages.foundations.files import packed_bytes, packed_lines, require_sha256
+from stages.foundations.files import packed_bytes, packed_lines, require_sha256, write_metrics
 from stages.foundations.job import Job
 from stages.foundations.machine import from_root
-from stages.foundations.metrics import write_metrics
 from stages.foundations.tables import DROPPED, PROBLEM, Funnel, write_table
 from stages.observe.progress import progress
 from stages.observe.tracking import track

@@ -18,8 +18,8 @@ from stages.collect_web.stage import (
     WebSource,
 )
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.tables import DROPPED, PAGE, Funnel, write_table
 from stages.observe.progress import progress
 from stages.observe.tracking import track

@@ -35,10 +35,9 @@ from stages.curate.gradability import answer_kind, ask_for_integers, keep_gradab
 from stages.curate.stage import CurateParams, IntegerAnswers, PassRates, require_roles
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.errors import UserError
-from stages.foundations.files import packed_lines, require_sha256
+from stages.foundations.files import packed_lines, require_sha256, write_metrics
 from stages.foundations.job import Job
 from stages.foundations.machine import from_root
-from stages.foundations.metrics import write_metrics
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import (
     BENCHMARK,

@@ -8,8 +8,8 @@ from pathlib import Path
 from stages.extract_web.shards import extract
 from stages.extract_web.stage import ExtractWebParams, ModelMethod, PolicyModel
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.params import chosen
 from stages.foundations.tables import CANDIDATE, DROPPED, write_table
 from stages.observe.tracking import track

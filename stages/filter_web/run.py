@@ -7,8 +7,8 @@ import shutil
 from stages.engines.trainers.one_rank import launched_ranks
 from stages.filter_web.filtering import Rows, filter_candidates
 from stages.filter_web.stage import FilterWebParams, NoAgreement, PolicyAgreement
+from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.params import chosen
 from stages.foundations.tables import (
     BENCHMARK,

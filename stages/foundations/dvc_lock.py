@@ -11,8 +11,7 @@ from typing import Any
 import yaml
 
 from stages.foundations.errors import UserError
-from stages.foundations.files import stable_hash
-from stages.foundations.yaml_text import load_yaml
+from stages.foundations.files import load_yaml, stable_hash
 
 LOCK = "dvc.lock"
 CODE = "data/code/"

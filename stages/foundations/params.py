@@ -9,14 +9,15 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from stages.foundations.errors import UserError
-from stages.foundations.yaml_text import load_yaml
+from stages.foundations.files import load_yaml
 
 Model = TypeVar("Model")
 
 
 class StrictParams(BaseModel):
-    """Base of every params model: unknown keys are refused, values cannot change after loading."""
+    """Base of every params model: unknown keys are rejected, values cannot change after loading."""
 
+    # YAML knows `.nan` and `.inf`, which no file of metrics could hold.
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
@@ -56,6 +57,7 @@ def load_value(path: Path, name: str) -> Any:
     for part in name.split("."):
         walked.append(part)
         if not isinstance(value, dict) or part not in value:
+            # Keys of YAML may be numbers or dates.
             known = ", ".join(map(str, value)) if isinstance(value, dict) else "nothing"
             raise UserError(f"{path} has no `{'.'.join(walked)}`; at that level it has: {known}")
         value = value[part]
@@ -72,6 +74,7 @@ def validate_section(value: Any, name: str, model: type[Model], path: Path) -> M
     try:
         return TypeAdapter(model).validate_python(value)
     except ValidationError as error:
+        # Pydantic's own text names our classes, which mean nothing to the author of a parameter file.
         lines = [_explain(name, detail) for detail in error.errors()]
         raise UserError(f"{path}: section `{name}` is not usable:\n" + "\n".join(lines)) from None
 
@@ -96,6 +99,7 @@ def _explain(name: str, detail: Any) -> str:
     if detail["type"] == "extra_forbidden":
         return f"  {key}: unknown key; remove it or correct its spelling"
     given = repr(detail.get("input"))
+    # A whole section may stand where a number belongs: its beginning is enough to recognise it.
     return f"  {key}: {detail['msg']} (given: {given[:80]})"
 
 
@@ -104,7 +108,7 @@ class PlainPrompt(StrictParams):
 
     kind: Literal["plain"]
     template: str
-    """Text with `{problem}` once, where the problem stands."""
+    """Text with `{problem}` once, at the place of the problem."""
 
     @field_validator("template")
     @classmethod
@@ -129,4 +133,5 @@ PromptParams = Annotated[PlainPrompt | ChatPrompt, Field(discriminator="kind")]
 
 def format_problem(params: PlainPrompt, problem: str) -> str:
     """The prompt's text; braces in the problem are left alone."""
+    # No `str.format`: a template may have braces of its own, as in `\boxed{}`.
     return params.template.replace("{problem}", problem)

@@ -21,9 +21,8 @@ from stages.engines.generators.generator import Generator, load_generator
 from stages.engines.images.shards import SHARD, image_row, pixels_of, read_shards, write_shard
 from stages.engines.pieces import are_whole, seal
 from stages.foundations.errors import UserError
-from stages.foundations.files import replace_folder
+from stages.foundations.files import replace_folder, write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import PROMPT, read_table
 from stages.generate.stage import GenerateParams, GeneratorParams

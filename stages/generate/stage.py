@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from stages.foundations.params import StrictParams
-from stages.foundations.planned_work import NetworkWork
-from stages.foundations.stage import About, Sections, Stage
+from stages.foundations.stage import About, NetworkWork, Sections, Stage
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 

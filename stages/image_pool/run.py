@@ -19,9 +19,8 @@ from stages.engines.images.params import ForeignImages, ImageParams, RankingRoun
 from stages.engines.images.shards import image_id, image_row, read_image_rows, read_shards, write_shards, written_shards
 from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
 from stages.foundations.errors import UserError
-from stages.foundations.files import sha256_of
+from stages.foundations.files import sha256_of, write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.tables import DROPPED, PROMPT, Funnel, prompt_id, read_table, write_table
 from stages.image_pool.decoding import decode, prepare
 from stages.observe.tracking import track

@@ -29,8 +29,8 @@ from stages.algorithms.preference_agreement import (
 )
 from stages.algorithms.text_to_image_losses import pairs_from_ranking
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import (
     ANNOTATOR,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stages.algorithms.estimators import paired_bootstrap
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.tables import FEEDBACK_IMAGE, QUANTITIES, read_table
 from stages.observe.tracking import track
 

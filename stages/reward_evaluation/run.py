@@ -27,8 +27,8 @@ from stages.engines.image_scorers.config import Variant
 from stages.engines.image_scorers.scorer import ImageScorer, Pictures, load_pictures, load_scorer, score_pictures
 from stages.engines.images.shards import pixels_of, read_image_rows, read_images
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.tables import IMAGE_SCORE, PAIR, RANKING, read_table, write_table
 from stages.observe.tracking import track
 from stages.reward_evaluation.stage import RewardEvaluationParams

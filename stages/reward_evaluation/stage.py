@@ -10,8 +10,7 @@ from pydantic import Field
 from stages.engines.image_scorers.config import base_scorer_costs
 from stages.engines.images.params import pictures_of_a_prompt
 from stages.foundations.params import StrictParams
-from stages.foundations.planned_work import NetworkWork
-from stages.foundations.stage import About, Sections, Stage
+from stages.foundations.stage import About, NetworkWork, Sections, Stage
 
 
 class RewardEvaluationParams(StrictParams):

@@ -45,8 +45,8 @@ from stages.engines.trainers.params import TrainerParams
 from stages.engines.trainers.protocol import LossFunction, Ranks, TrainedModel, Trainer, replace_folder_together
 from stages.engines.trainers.training_loop import Curve, Schedule, best_row, train_and_keep_best
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_curves, write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.seeds import derive_seed, endless_order
 from stages.foundations.tables import ASPECTS, PAIR, RATING, read_table, require_rows
 from stages.observe.tracking import Run, track

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.trainers.params import TrainerParams
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import PromptParams
-from stages.foundations.stage import About, Sections, Stage, unknown_sources
+from stages.foundations.stage import (
+    About,
+    Lengths,
+    Sampling,
+    Sections,
+    SideBySide,
+    Stage,
+    Training,
+    Work,
+    unknown_sources,
+)
 from stages.rl_round.methods import AsynchronousLoop
 from stages.rl_round.params import (
     RlParams,
@@ -19,9 +28,6 @@ from stages.rl_round.params import (
     reward_contradictions,
     sampler_contradictions,
 )
-
-if TYPE_CHECKING:
-    from stages.foundations.planned_work import Lengths, Sampling, Work
 
 STAGE = Stage(
     sections={
@@ -73,8 +79,6 @@ def _unknown_sources(sections: Sections) -> list[str]:
 
 
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
-    from stages.foundations.planned_work import Sampling, SideBySide, Training, Work
-
     rl, this_round = sections["rl"], sections["rl_rounds"][address.partition("@")[2]]
     drawn = lengths.of(address, rl.max_response_tokens)
     is_dynamic = rl.dynamic_sampling.kind == "dynamic"

@@ -11,9 +11,8 @@ from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import TrainerParams
 from stages.engines.trainers.training_loop import Curve, best_row
 from stages.foundations.errors import UserError
-from stages.foundations.files import replace_folder, sha256_of
+from stages.foundations.files import replace_folder, sha256_of, write_curves, write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.params import chosen
 from stages.foundations.tables import PROMPT, read_table
 from stages.observe.tracking import Run, track

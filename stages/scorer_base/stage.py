@@ -10,8 +10,7 @@ from pydantic import Field, model_validator
 from stages.engines.image_scorers.config import EncoderSizes, base_scorer_costs
 from stages.engines.trainers.params import TrainerParams, TrainingParams
 from stages.foundations.params import StrictParams
-from stages.foundations.planned_work import NetworkWork
-from stages.foundations.stage import About, Sections, Stage
+from stages.foundations.stage import About, NetworkWork, Sections, Stage
 
 
 class TaughtScorer(TrainingParams):

@@ -32,9 +32,8 @@ from stages.engines.trainers.params import TrainerParams
 from stages.engines.trainers.protocol import Trainer, replace_folder_together
 from stages.engines.trainers.training_loop import VALIDATION, Curve, Schedule, best_row, train_and_keep_best
 from stages.foundations.errors import UserError
-from stages.foundations.files import replace_folder
+from stages.foundations.files import replace_folder, write_curves, write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.params import chosen
 from stages.foundations.seeds import derive_seed, endless_order
 from stages.foundations.tables import PROMPT, read_table

@@ -10,8 +10,7 @@ from pydantic import Field
 from stages.engines.generators.params import GeneratorSizes
 from stages.engines.trainers.params import TrainerParams, TrainingParams
 from stages.foundations.params import StrictParams
-from stages.foundations.planned_work import NetworkWork
-from stages.foundations.stage import About, Sections, Stage
+from stages.foundations.stage import About, NetworkWork, Sections, Stage
 
 
 class TrainedGenerator(TrainingParams):

@@ -17,8 +17,8 @@ from typing import Any
 
 from stages.algorithms.shape_world import KINDS, all_prompts
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import DROPPED, PROMPT, Funnel, prompt_id, write_table
 from stages.observe.tracking import track

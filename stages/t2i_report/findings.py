@@ -16,12 +16,11 @@ import pandas
 
 from stages.algorithms.estimators import Interval
 from stages.engines.images.shards import read_image_rows, read_images
-from stages.foundations.legible import legible
 from stages.foundations.params import read_yaml
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
 from stages.foundations.tables import ANNOTATOR, FEEDBACK_IMAGE, IMAGE_SCORE, PAIR, read_table
 from stages.pages.drawing import BAD, SERIES, Chart, Row, intervals, lines
-from stages.pages.page import percent
+from stages.pages.page import percent, visible_text
 from stages.pages.reading import Metrics, curve_lines, read_curves, read_metrics
 
 
@@ -400,7 +399,7 @@ def agreement_chart(round_name: str, annotators: pandas.DataFrame) -> Chart | No
     rows = [
         Row(
             # A name comes from whoever annotated: invisible and bidirectional characters are written out.
-            legible(str(one.annotator_id), 28),
+            visible_text(str(one.annotator_id), 28),
             100 * one.agreement,
             text="" if one.is_kept else "left out",
             color=SERIES[0] if one.is_kept else BAD,

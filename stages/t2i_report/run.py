@@ -16,8 +16,7 @@ from typing import Any
 from stages.algorithms.estimators import Interval
 from stages.foundations.files import write_json, write_text_atomically
 from stages.foundations.job import Job
-from stages.foundations.legible import legible
-from stages.pages.page import fill_page, graph_lanes
+from stages.pages.page import fill_page, graph_lanes, visible_text
 from stages.pages.reading import data_funnels, loss_charts, ways
 from stages.t2i_report.choosing import (
     LEARNT,
@@ -64,9 +63,9 @@ ANNOTATOR_ROWS = 60
 
 def render_page(inputs: Inputs, params: T2iReportParams) -> str:
     """The whole page as HTML. Equal arguments give equal text; every text is escaped: prompts are hostile."""
-    # Jinja escapes markup; `legible` writes out what a browser would obey, such as a change of direction.
+    # Jinja escapes markup; `visible_text` writes out what a browser would obey, such as a change of direction.
     filters = {
-        "legible": lambda text: legible(str(text), CHARACTERS),
+        "visible": lambda text: visible_text(str(text), CHARACTERS),
         "signed": lambda number: f"{number:+.3f}".replace("-", "−"),
     }
     return fill_page(FOLDER, _content(inputs, params), filters, has_times=True)

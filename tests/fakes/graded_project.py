@@ -10,8 +10,7 @@ from typing import Any
 import numpy
 import yaml
 
-from stages.foundations.files import dvc_md5, write_json, write_text_atomically
-from stages.foundations.metrics import write_curves, write_metrics
+from stages.foundations.files import dvc_md5, write_curves, write_json, write_metrics, write_text_atomically
 from stages.foundations.tables import RESPONSE, VERDICT, write_table
 
 POLICIES = ("sft", "rl_1")

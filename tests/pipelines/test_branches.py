@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from stages.foundations.yaml_text import load_yaml
+from stages.foundations.files import load_yaml
 from tests.fakes.graph_in_process import run_graph
 from tests.fakes.miniature import LAPTOP, copy_project, dvc, environment, stages_run, use_miniature
 
@@ -46,7 +46,7 @@ ABOUT = About(description="A toy.", contradictions=_contradictions, named_after=
 RUN = """import json
 
 from stages.foundations.files import write_json
-from stages.foundations.metrics import write_metrics
+from stages.foundations.files import write_metrics
 
 
 def main(job):

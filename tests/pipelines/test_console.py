@@ -22,11 +22,10 @@ from pipelines.graph.console import (
 )
 from pipelines.graph.recipes import recipe_text
 from stages.foundations.errors import UserError
-from stages.foundations.files import dvc_md5, sha256_of
+from stages.foundations.files import dvc_md5, load_yaml, sha256_of
 from stages.foundations.machine import PROJECT
 from stages.foundations.stage import about
 from stages.foundations.stage_graph import read_definitions, stages_of
-from stages.foundations.yaml_text import load_yaml
 
 CODE = """Running stage 'code':
 > python -m stages.code --params params.yaml --out data/code

@@ -16,7 +16,7 @@ from PIL import Image
 
 from stages.foundations.errors import UserError
 from stages.foundations.files import replace_folder
-from stages.foundations.tables import IMAGE, parquet_errors_told, read_table, write_table
+from stages.foundations.tables import IMAGE, parquet_errors_explained, read_table, write_table
 
 SHARD = "images-{:06d}.parquet"
 MOST_PIXELS = 1 << 26
@@ -129,7 +129,7 @@ def read_image_rows(folder: Path) -> pandas.DataFrame:
     frames = []
     # `read_table` checks a schema, but it reads all columns: the pictures are nearly all of a shard's bytes.
     for path in shards_of(folder):
-        with parquet_errors_told(path):
+        with parquet_errors_explained(path):
             columns = pyarrow.parquet.read_schema(path).names
             if missing := [name for name in IMAGE.names if name not in columns]:
                 raise UserError(f"{path} lacks the columns {missing} of an {IMAGE.name} table; it has {columns}")

@@ -15,8 +15,7 @@ import pandas
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.foundations.errors import UserError
-from stages.foundations.files import replace_folder, sha256_of, write_json
-from stages.foundations.metrics import write_curves, write_metrics
+from stages.foundations.files import replace_folder, sha256_of, write_curves, write_json, write_metrics
 from stages.foundations.tables import ROLLOUT, read_table, write_table
 from stages.observe.progress import say, say_warnings
 from stages.rl_round.records import Batch, Group

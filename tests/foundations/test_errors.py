@@ -1,4 +1,7 @@
-"""One sentence for what GPUs and networks do; the texts are those of torch, NCCL and vLLM."""
+"""One sentence for what GPUs and networks do, in which no password is shown.
+
+The texts of failures are those of torch, NCCL and vLLM.
+"""
 
 from datetime import timedelta
 
@@ -8,7 +11,7 @@ import torch.distributed as dist
 
 from stages.engines.devices import pick_device
 from stages.engines.trainers.shards import require_written_by
-from stages.foundations.errors import UserError, gpu_failure
+from stages.foundations.errors import UserError, gpu_failure, without_password
 
 FULL = (
     "CUDA out of memory. Tried to allocate 1.95 GiB. GPU 0 has a total capacity of 14.57 GiB of which 1.58 GiB is "
@@ -119,3 +122,30 @@ def test_a_checkpoint_of_another_trainer_is_refused_with_its_ranks(tmp_path):
         require_written_by("torch", tmp_path, "trainer.safetensors")
     (tmp_path / "trainer.safetensors").touch()
     require_written_by("torch", tmp_path, "trainer.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://me:S3CRET@host:5000/x", "http://me@host:5000/x"),
+        ("postgresql+psycopg://me:S3/CR@ET@host/db", "postgresql+psycopg://me@host/db"),
+        (
+            "postgresql://host/db?user=me&password=S3CRET&sslmode=on",
+            "postgresql://host/db?user=me&password=&sslmode=on",
+        ),
+        ("https://store/x?sv=1&sig=S3CRET", "https://store/x?sv=1&sig="),
+        ("https://store/x?X-Amz-Signature=S3CRET#part", "https://store/x?X-Amz-Signature=#part"),
+        (
+            "call to 'https://me:S3CRET@host/api' failed: https://you:S3CRET@b",
+            "call to 'https://me@host/api' failed: https://you@b",
+        ),
+        ("http://:S3CRET@host", "http://@host"),
+        ("http://me@host:5000/x", "http://me@host:5000/x"),
+        ("http://127.0.0.1:5000/#/experiments/1", "http://127.0.0.1:5000/#/experiments/1"),
+        ("sqlite:////home/me/state/mlflow.db", "sqlite:////home/me/state/mlflow.db"),
+        ("/some/folder@home:2", "/some/folder@home:2"),
+        ("", ""),
+    ],
+)
+def test_passwords_and_tokens_go_and_the_rest_stays(text, shown):
+    assert without_password(text) == shown and without_password(shown) == shown
