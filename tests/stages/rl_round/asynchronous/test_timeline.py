@@ -59,12 +59,12 @@ def test_a_span_without_length_holds_until_the_process_is_heard_of_again(tmp_pat
     assert problems_of(tmp_path / "timeline.json") == []
 
 
-def test_bubble_counts_devices():
-    timeline = Timeline(0.0, devices={"trainer": 2, "replica": 1})
+def test_the_bubble_is_of_processes_that_hold_a_device():
+    timeline = Timeline(0.0)
     timeline.span("trainer", "train", 0.0, 10.0)
     timeline.span("replica/0", "decode", 0.0, 5.0)
     timeline.span("hub", "no_groups", 0.0, 10.0)
-    assert timeline.bubble() == pytest.approx(1 - 25 / 30)
+    assert timeline.bubble() == pytest.approx(1 - 15 / 20)
     assert Timeline(0.0).bubble() == 0.0
 
 

@@ -29,7 +29,7 @@ SAMPLE = Sample([5, 258], [-0.1, -2.5], StopReason.END_OF_SEQUENCE, 3)
 RECORDS = [
     Issued(7, 1, "p1", 3),
     Partial(7, 2, 4, 3, [5, 6], [-0.5, -0.1]),
-    Finished(7, 2, 1, SAMPLE, "\\boxed{ä}", Verdict.TIMED_OUT),
+    Finished(7, 2, SAMPLE, "\\boxed{ä}", Verdict.TIMED_OUT),
     Failed(7, 3, "three_replicas_died"),
     LeftOut(7, "no_signal"),
     Trained(4, 3, (7, 9, 8)),
