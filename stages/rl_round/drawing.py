@@ -246,7 +246,7 @@ def draw_batch(
         usable[:wanted],
         drawn,
         left_out,
-        draws,
+        draws=draws,
         too_stale=len(stale),
         carried=len(state.carried),
         signal_fraction=state.signal_fraction,
@@ -346,7 +346,6 @@ def trajectories_of(draw: ProblemDraw, group_size: int, *seed_path: int | str) -
 
 
 def sampling_settings(params: RlParams) -> SamplingSettings:
-    """How the round draws its responses."""
     return SamplingSettings(
         params.temperature,
         params.top_p,

@@ -104,7 +104,6 @@ def open_judge(this_round: Round, rules: Verifier) -> Iterator[tuple[CheckedJudg
 def build_judge(
     params: ModelVerifier, sampler: TorchSamplerParams, prompt: PlainPrompt | ChatPrompt, policy: Path, seed: int
 ) -> ModelJudge | WordJudge:
-    """The judge that `params` describes, with the policy of a folder."""
     held = build_sampler(sampler, policy)
     tokenizer = load_tokenizer(policy)
     match params.reading:

@@ -179,7 +179,6 @@ class RlParams(StrictParams):
 
     @property
     def keeps_distributions(self) -> bool:
-        """True when the sampler's whole distributions are kept."""
         return self.rollout_distributions is not None
 
     @property

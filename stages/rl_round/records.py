@@ -30,8 +30,6 @@ class Problem:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One response with its verdict and reward."""
-
     sample: Sample
     response: str
     verdict: Verdict

@@ -64,12 +64,10 @@ class TrainingSamples:
 
     @property
     def response_tokens(self) -> list[int]:
-        """Response tokens of each rollout."""
         return [len(rollout.sample.token_ids) for rollout in self.rollouts]
 
     @property
     def sequences(self) -> list[TokenSequence]:
-        """Prompt and response of each rollout."""
         pairs = zip(self.prompts, self.rollouts, strict=True)
         return [TokenSequence(prompt, rollout.sample.token_ids) for prompt, rollout in pairs]
 
@@ -136,8 +134,6 @@ def training_samples(groups: Sequence[Group], params: RlParams, newest_version: 
 
 @dataclass(frozen=True)
 class PlannedUpdate:
-    """One optimizer update."""
-
     samples: tuple[int, ...]
     """Of the step's training samples, in an order that the seed decides."""
     micro_batches: list[list[list[int]]]

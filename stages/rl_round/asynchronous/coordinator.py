@@ -127,7 +127,6 @@ class Coordinator:
         return name[0] in self.groups and name[1] in self.groups[name[0]].open
 
     def lose(self, replica: ReplicaId, now: float) -> None:
-        """The replica is gone."""
         self.pool.lose(replica)
         for number, member in self.pool.given_up:
             self._write(Failed(number, member, "replicas died with it"))
@@ -378,7 +377,6 @@ class Lengths:
     responses: int = 0
 
     def add(self, rollouts: Iterable[Rollout]) -> None:
-        """Counts these too."""
         for rollout in rollouts:
             self.tokens += len(rollout.sample.token_ids)
             self.responses += 1

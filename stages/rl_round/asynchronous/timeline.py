@@ -95,7 +95,6 @@ class Timeline:
             self._mark(self._counters, process, name, at, value)
 
     def count(self, name: str) -> int:
-        """Instants of this name."""
         return sum(marks.seen for (_, own), marks in self._instants.items() if own == name)
 
     def idle_shares(self, process: str, since: float | None = None, until: float | None = None) -> dict[str, float]:

@@ -48,7 +48,6 @@ class TrainerActor:
         return self._trainer.standing()
 
     def train(self, step: int, batch: Batch, saves: bool) -> Trained:
-        """See `RoundTrainer`."""
         return self._trainer.train(step, batch, saves)
 
     def save_model(self, folder: Path) -> int:
@@ -58,8 +57,6 @@ class TrainerActor:
 
 
 class Trainers:
-    """All ranks of the trainer."""
-
     def __init__(
         self,
         this_round: Round,
@@ -172,5 +169,4 @@ class Trainers:
         self._actors.wait("save_model", folder)
 
     def close(self) -> None:
-        """Ends the processes."""
         self._actors.close()

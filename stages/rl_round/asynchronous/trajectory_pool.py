@@ -48,7 +48,6 @@ class InFlightTrajectory:
     """Tokens that the journal has."""
 
     def add(self, more: PartialResponse) -> None:
-        """Takes new tokens in."""
         self.token_ids += more.token_ids
         self.logprobs += more.logprobs
 
@@ -212,7 +211,6 @@ class TrajectoryPool:
             yield from held.items()
 
     def versions(self) -> dict[ReplicaId, int | None]:
-        """The version that each replica holds."""
         return {name: state.version for name, state in self._replicas.items()}
 
     def is_busy(self, replica: ReplicaId) -> bool:

@@ -48,11 +48,11 @@ class ReplayedBatches(BatchSource):
             [self._group(placed) for placed in step.groups],
             [self._group(self._by_first_row[first_row]) for first_row in step.drawn],
             [self._group(placed) for placed in step.left_out],
-            step.draws,
-            too_stale,
-            len(self._waiting),
-            step.signal_fraction,
-            step.newest_version,
+            draws=step.draws,
+            too_stale=too_stale,
+            carried=len(self._waiting),
+            signal_fraction=step.signal_fraction,
+            newest_version=step.newest_version,
         )
 
     def leftover(self) -> list[Group]:

@@ -25,8 +25,6 @@ from stages.rl_round.update import prepare_samples, summarise, update_policy
 
 @dataclass(frozen=True)
 class TrainedStep:
-    """What a step has done."""
-
     row: dict[str, float]
     """Of the round's curve; whole where the batch is."""
     has_changed_weights: bool

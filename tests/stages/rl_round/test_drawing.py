@@ -46,16 +46,7 @@ SAMPLING = DynamicSampling(kind="dynamic", max_draws=3, max_staleness=1)
 
 @pytest.mark.parametrize(
     ("verdicts", "has_signal"),
-    [
-        ("cw", True),
-        ("cu", True),
-        ("cc", False),
-        ("ww", False),
-        ("uu", False),
-        ("ct", False),
-        ("wt", False),
-        ("cwt", True),
-    ],
+    [*((mixed, True) for mixed in ("cw", "cu", "cwt")), *((one, False) for one in ("cc", "ww", "uu", "ct", "wt"))],
 )
 def test_signal_needs_both_outcomes_among_decided_rollouts(verdicts, has_signal):
     assert group(verdicts).has_signal == has_signal
@@ -74,9 +65,8 @@ def scripted(*draws):
 
 def test_draws_go_on_until_the_batch_is_full_and_surplus_waits():
     state = DrawState()
-    draw, asked = scripted(
-        [group("cw", "a"), group("cc", "b"), group("ww", "c")], [group("cw", "d"), group("cw", "e"), group("cw", "f")]
-    )
+    first = [group("cw", "a"), group("cc", "b"), group("ww", "c")]
+    draw, asked = scripted(first, [group("cw", name) for name in "def"])
     batch = draw_batch(SAMPLING, 3, 0, state, draw)
     assert [g.problem_id for g in batch.groups] == ["a", "d", "e"]
     assert [g.problem_id for g in state.carried] == ["f"]
@@ -85,11 +75,12 @@ def test_draws_go_on_until_the_batch_is_full_and_surplus_waits():
     assert state.cursor == 9 and state.signal_fraction == pytest.approx(4 / 6)
 
 
-def test_without_dynamic_sampling_the_share_with_signal_is_told_all_the_same():
+def test_without_dynamic_sampling_every_group_is_trained_on_and_the_share_with_signal_is_told_all_the_same():
     draw, _ = scripted([group("cw", "a"), group("cc", "b"), group("ww", "c"), group("ww", "d")])
     state = DrawState()
     batch = draw_batch(NoDynamicSampling(kind="none"), 4, 0, state, draw)
-    assert batch.signal_fraction == 0.25 and len(batch.groups) == 4 and not batch.left_out
+    assert [g.problem_id for g in batch.groups] == ["a", "b", "c", "d"] and state.cursor == 4
+    assert batch.signal_fraction == 0.25 and not batch.left_out
 
 
 def test_surplus_is_used_first_and_left_out_when_stale():
@@ -102,26 +93,17 @@ def test_surplus_is_used_first_and_left_out_when_stale():
 
 
 def test_a_batch_filled_by_surplus_draws_nothing():
-    state = DrawState(carried=[group("cw", "a"), group("cw", "b"), group("cw", "c")])
+    state = DrawState(carried=[group("cw", name) for name in "abc"])
     draw, asked = scripted()
     assert len(draw_batch(SAMPLING, 2, 0, state, draw).groups) == 2
     assert asked == [] and [g.problem_id for g in state.carried] == ["c"]
 
 
-def test_draws_are_bounded():
+def test_draws_are_bounded_in_number_and_size():
     draw, asked = scripted([group("cc", "a")], [group("ww", "b")], [group("cc", "c")])
     batch = draw_batch(SAMPLING, 1, 0, DrawState(), draw)
     assert (batch.groups, len(asked), batch.draws) == ([], 3, 3)
-
-
-def test_without_dynamic_sampling_every_group_is_trained_on():
-    state = DrawState()
-    draw, _ = scripted([group("cc", "a"), group("cw", "b")])
-    batch = draw_batch(NoDynamicSampling(kind="none"), 2, 0, state, draw)
-    assert [g.problem_id for g in batch.groups] == ["a", "b"] and state.cursor == 2
-
-
-def test_a_draw_is_at_most_four_times_what_is_missing():
+    # At most four times what is missing.
     assert [draw_size(10, fraction) for fraction in (1.0, 0.5, 0.25, 0.0)] == [10, 20, 40, 40]
 
 

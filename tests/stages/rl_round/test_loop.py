@@ -62,35 +62,27 @@ def test_a_sync_that_arrives_is_silent(both_sides):
         assert sync(probe, trainer, sampler, version) < 1e-4
 
 
-def test_a_sync_that_does_not_arrive_fires(both_sides, monkeypatch):
+@pytest.mark.parametrize(
+    ("bound", "change", "error"),
+    [
+        (1e-4, 0.05, "differs by"),
+        # A learning rate of 1e-6 moves log-probs by less than the bound: only standing still gives it away.
+        (1.0, 0.01, "did not reach the sampler"),
+        # A sampler that is stale on purpose: the gap is measured and nothing is refused.
+        (None, 0.05, None),
+    ],
+)
+def test_a_sync_that_does_not_arrive_fires_where_it_is_bounded(both_sides, monkeypatch, bound, change, error):
     trainer, sampler = both_sides
-    probe = make_probe(sampler)
+    probe = make_probe(sampler, max_logprob_gap=bound)
     sync(probe, trainer, sampler, 1)
     monkeypatch.setattr(sampler, "load_weights", lambda tensors, version: None)
-    disturb(trainer, 0.05)
-    with pytest.raises(SyncError, match="differs by"):
-        sync(probe, trainer, sampler, 2)
-
-
-def test_a_change_below_the_bound_that_does_not_arrive_fires_too(both_sides, monkeypatch):
-    """A learning rate of 1e-6 moves log-probs by less than the bound: only standing still gives it away."""
-    trainer, sampler = both_sides
-    probe = make_probe(sampler, max_logprob_gap=1.0)
-    sync(probe, trainer, sampler, 1)
-    monkeypatch.setattr(sampler, "load_weights", lambda tensors, version: None)
-    disturb(trainer, 0.01)
-    with pytest.raises(SyncError, match="did not reach the sampler"):
-        sync(probe, trainer, sampler, 2)
-
-
-def test_without_a_bound_the_gap_is_measured_and_nothing_is_refused(both_sides, monkeypatch):
-    """A sampler that is stale on purpose stands still while the trainer moves."""
-    trainer, sampler = both_sides
-    probe = make_probe(sampler, max_logprob_gap=None)
-    sync(probe, trainer, sampler, 1)
-    monkeypatch.setattr(sampler, "load_weights", lambda tensors, version: None)
-    disturb(trainer, 0.05)
-    assert sync(probe, trainer, sampler, 2) > 1e-4
+    disturb(trainer, change)
+    if error is None:
+        assert sync(probe, trainer, sampler, 2) > 1e-4
+    else:
+        with pytest.raises(SyncError, match=error):
+            sync(probe, trainer, sampler, 2)
 
 
 def test_nan_is_no_agreement(both_sides):
@@ -162,10 +154,7 @@ def test_it_is_told_again_when_the_steps_have_doubled_and_forgotten_with_the_fir
     assert [step for step, is_told in enumerate(told, start=1) if is_told] == [3, 6, 12]
     assert watch.see([group("cw"), *nothing]) is None
     assert [watch.see(nothing) is not None for _ in range(3)] == [False, False, True]
-
-
-def test_a_step_that_drew_nothing_does_not_count():
-    watch, nothing = SignalWatch(), [group("wwww")]
-    for drawn in (nothing, [], nothing, []):
+    watch = SignalWatch()
+    for drawn in (nothing, [], nothing, []):  # a step that drew nothing does not count
         assert watch.see(drawn) is None
     assert watch.see(nothing)
