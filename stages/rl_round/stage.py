@@ -81,8 +81,8 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     rl, this_round = sections["rl"], sections["rl_rounds"][address.partition("@")[2]]
     drawn = lengths.of(address, rl.max_response_tokens)
     is_dynamic = rl.dynamic_sampling.kind == "dynamic"
-    # Dynamic sampling draws `factor` groups for one that is trained on, in calls of about a step's size each: calls
-    # cost time of their own, because each waits for its longest response.
+    # Dynamic sampling draws `factor` groups for one that is trained on, about a step's size in each call. Calls cost
+    # time of their own: each waits for its longest response.
     factor = lengths.drawn_of(address) if is_dynamic else 1.0
     calls_a_step = min(max(1.0, factor), rl.dynamic_sampling.max_draws) if is_dynamic else 1.0
     prompts = factor * rl.problems_per_step / calls_a_step

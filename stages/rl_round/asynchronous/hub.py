@@ -411,7 +411,7 @@ def staleness_metrics(version: int, versions: Iterable[int]) -> dict[str, float]
 
     Mean, largest, 99th percentile, and how many there are of each staleness (`staleness/count_0`, ...).
     """
-    ages = sorted(version - own for own in versions)
+    ages = sorted(version - drawn_by for drawn_by in versions)
     if not ages:
         return {}
     counts = Counter(min(max(age, 0), TOP) for age in ages)

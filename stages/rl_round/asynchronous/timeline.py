@@ -95,7 +95,7 @@ class Timeline:
             self._mark(self._counters, process, name, at, value)
 
     def count(self, name: str) -> int:
-        return sum(marks.seen for (_, own), marks in self._instants.items() if own == name)
+        return sum(marks.seen for (_, known), marks in self._instants.items() if known == name)
 
     def idle_shares(self, process: str, since: float | None = None, until: float | None = None) -> dict[str, float]:
         """`busy` and each reason to be idle as shares that sum to 1, of the round or of a part of it; empty without."""
@@ -288,9 +288,9 @@ def _holds_device(process: str) -> bool:
 
 def _order(process: str) -> tuple[int, int, str]:
     """Hub, trainer, replicas by number, relays."""
-    kind, _, own = process.partition("/")
+    kind, _, number = process.partition("/")
     known = ("hub", "trainer", "replica", "relay")
-    return known.index(kind) if kind in known else len(known), int(own) if own.isdecimal() else 0, process
+    return known.index(kind) if kind in known else len(known), int(number) if number.isdecimal() else 0, process
 
 
 def _microseconds(seconds: float) -> int:
@@ -339,7 +339,7 @@ def coarser(spans: list[Span], grain: float) -> list[Span]:
         # The gap between two lives stays, however short it is drawn.
         is_short = last is not None and last.seconds < grain and AWAY not in (last.activity, span.activity)
         if last and (is_short or last.activity == span.activity):
-            longer = max(last, span, key=lambda own: own.seconds)
+            longer = max(last, span, key=lambda one: one.seconds)
             last.activity, last.end = longer.activity, span.end
             last.details = last.details if last.details == span.details else {}
         else:

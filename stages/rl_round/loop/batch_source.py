@@ -88,8 +88,8 @@ class SampledBatches(BatchSource):
             self._trainer.broadcast((first, count))
             return self._draw_share(first, count)
 
-        # The version is the sampler's: one that is stale on purpose draws with older weights than the trainer's, and
-        # surplus then waits no longer than other surplus.
+        # The version is the sampler's. One that is stale on purpose draws with older weights than the trainer's, so its
+        # surplus expires at the same age as everyone else's.
         version = self._drawing.sampler.policy_version
         batch = draw_batch(params.dynamic_sampling, params.problems_per_step, version, self.state, draw)
         # A batch that surplus alone has filled asked no judge: its row then has no agreement.
