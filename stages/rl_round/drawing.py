@@ -55,6 +55,7 @@ SMALLEST_SIGNAL_FRACTION = 0.25
 
 def slice_problems(problems: Sequence[Problem], part: ProblemSlice, seed: int) -> list[Problem]:
     """Part `index` of `count` of the problems in the order of the run's seed; parts are disjoint and cover all."""
+    # By the seed of the run alone, and not of the round: rounds with other slices must share no problem.
     order = permutation(len(problems), seed, "problem_slice")
     return [problems[index] for index in order[part.index :: part.count]]
 
@@ -100,10 +101,12 @@ def count_passes(
     ranks = drawing.share.ranks
     counts: list[PassCount] = []
     starts = range(0, len(problems), PROBLEMS_AT_ONCE)
-    study = params.study and params.study.model_copy(update={"rollout_distributions": None})  # verdicts only
+    # Verdicts are counted and nothing else: whole distributions would fill the memory for nothing.
+    study = params.study and params.study.model_copy(update={"rollout_distributions": None})
     params = params.model_copy(update={"study": study})
     for start in progress(starts, label=f"{seed_path[-1]}: pass rates", unit="pieces"):
         place = scratch / PIECE.format(start)
+        # Rank 0 alone looks at the disk. Ranks that each decided for themselves could part ways and wait for ever.
         if not ranks.broadcast(ranks.rank == 0 and are_whole(place)):
             piece = [ProblemDraw(problem, 0) for problem in problems[start : start + PROBLEMS_AT_ONCE]]
             groups = drawing.draw(piece, params, *seed_path, "pass_rates", group_size=samples)
@@ -116,6 +119,7 @@ def count_passes(
 
 
 def _count(group: Group) -> PassCount:
+    # A verifier that failed says nothing about how hard a problem is.
     decided = [rollout for rollout in group.rollouts if rollout.is_decided]
     return PassCount(sum(rollout.verdict is Verdict.CORRECT for rollout in decided), len(decided))
 
@@ -151,6 +155,7 @@ def select_by_pass_rate(
     kept = [
         problem
         for problem, count in zip(problems, counts, strict=True)
+        # A problem of which every response was undecided has no rate: nothing is known about it.
         if count.rate is not None and selection.min <= count.rate <= selection.max
     ]
     if len(kept) < wanted:
@@ -180,6 +185,7 @@ def selection_metrics(counts: Sequence[PassCount], kept: int) -> dict[str, float
         "selection/pass_rate_0_fraction": sum(rate == 0 for rate in rates) / total,
         "selection/pass_rate_100_fraction": sum(rate == 1 for rate in rates) / total,
     }
+    # 0 and 1 have bars of their own: problems that can teach nothing must not hide among the others.
     lower = 0.0
     for name, upper in UPPER_ENDS.items():
         inside = sum(lower < rate <= upper and rate < 1 for rate in rates)
@@ -194,6 +200,7 @@ class DrawState:
 
     cursor: int = 0
     """Problems drawn so far in this round."""
+    # Hopeful at first: the first draw asks for a batch and no more, and the second knows better.
     signal_fraction: float = 1.0
     """Share of the last step's groups that had signal."""
     carried: list[Group] = field(default_factory=list)
@@ -217,26 +224,29 @@ def draw_batch(
     def is_stale(group: Group) -> bool:
         return policy_version - group.oldest_version > sampling.max_staleness
 
-    fresh = [group for group in state.carried if not is_stale(group)]
+    usable = [group for group in state.carried if not is_stale(group)]
     stale = [group for group in state.carried if is_stale(group)]
     drawn: list[Group] = []
     draws = 0
-    while len(fresh) < wanted and draws < sampling.max_draws:
+    while len(usable) < wanted and draws < sampling.max_draws:
+        # What this step has seen sizes its next draw; its first draw goes by the step before.
         fraction = signal_fraction(drawn, state.signal_fraction)
-        size = draw_size(wanted - len(fresh), fraction)
+        size = draw_size(wanted - len(usable), fraction)
         groups = draw(state.cursor, size)
         state.cursor += size
         draws += 1
         drawn += groups
-        fresh += [group for group in groups if group.has_signal]
+        usable += [group for group in groups if group.has_signal]
     state.signal_fraction = signal_fraction(drawn, state.signal_fraction)
-    state.carried = fresh[wanted:]
+    # Surplus stands before what was drawn now, so the oldest is used first and as little as possible gets too stale.
+    state.carried = usable[wanted:]
+    # In this order they stand in the rollouts table.
     left_out = stale + [group for group in drawn if not group.has_signal]
     return Batch(
-        fresh[:wanted],
+        usable[:wanted],
         drawn,
         left_out,
-        draws,
+        draws=draws,
         too_stale=len(stale),
         carried=len(state.carried),
         signal_fraction=state.signal_fraction,
@@ -268,14 +278,16 @@ class GroupDrawing:
         self, draws: Sequence[ProblemDraw], params: RlParams, *seed_path: int | str, group_size: int | None = None
     ) -> list[Group]:
         """`draw_groups`, by all ranks together: the groups on rank 0, in order, and nothing elsewhere; collective."""
-        own, size, groups = self.share.of(draws), group_size or params.group_size, list[Group]()
+        part, size, groups = self.share.of(draws), group_size or params.group_size, list[Group]()
         if self.share.is_engine_leader:
             judges = self.sampler, self.verifier, self.tokenizer
-            groups = draw_groups(own, *judges, params, *seed_path, group_size=size)
-        else:  # the engine's first rank judges what all of its ranks draw
-            sample_draws(own, self.sampler, params, size, *seed_path)
+            groups = draw_groups(part, *judges, params, *seed_path, group_size=size)
+        # All ranks of an engine sample together, and its first one judges what they have drawn.
+        else:
+            sample_draws(part, self.sampler, params, size, *seed_path)
         if self.share.ranks.world_size == 1:
             return groups
+        # Packed before they travel: pickled lists of numbers are twice as large.
         packed = self.share.assemble([pack_groups([group]) for group in groups], len(draws))
         return [group for one in packed for group in unpack_groups(one)]
 
@@ -294,6 +306,7 @@ def draw_groups(
     `group_size` is that of the params unless it is given.
     """
     size = group_size or params.group_size
+    # All draws in one call: the sampler keeps its places full until the last response of the last draw.
     samples = sample_draws(draws, sampler, params, size, *seed_path)
     answers = [draw.problem.answer for draw in draws for _ in range(size)]
     flat = [one for of_draw in samples for one in of_draw]
@@ -333,7 +346,6 @@ def trajectories_of(draw: ProblemDraw, group_size: int, *seed_path: int | str) -
 
 
 def sampling_settings(params: RlParams) -> SamplingSettings:
-    """How the round draws its responses."""
     return SamplingSettings(
         params.temperature,
         params.top_p,
@@ -352,6 +364,7 @@ def score_samples(
     judgements = verifier.judge(
         list(zip(answers, responses, strict=True)),
         truncated=[sample.is_truncated for sample in samples],
+        # A number somewhere in the text is no answer: a reward wants a box, a tag or a marker before it.
         require_marker=True,
     )
     return [
@@ -371,6 +384,7 @@ class RoundVerifier(Protocol):
 
 def make_rollout(sample: Sample, response: str, verdict: Verdict, params: RlParams) -> Rollout:
     """A rollout with the reward of its verdict and length."""
+    # 0 is no reward here but a filler: undecided rollouts leave the batch before any baseline is taken.
     reward = 0.0 if verdict.is_failure else outcome_reward(verdict, len(sample.token_ids), params)
     return Rollout(sample, response, verdict, reward)
 
@@ -378,6 +392,8 @@ def make_rollout(sample: Sample, response: str, verdict: Verdict, params: RlPara
 def outcome_reward(verdict: Verdict, tokens: int, params: RlParams) -> float:
     """Reward at the end of a decided response of `tokens` tokens, overlong punishment included."""
     limit = params.max_response_tokens
+    # Two fields decide: `rl.reward` what the verdict is worth, then `rl.overlong` what the length costs. A new kind of
+    # either is a case here and one in `_is_punished` (loop/training_step.py).
     match params.reward:
         case VerdictReward():
             reward = verdict_reward(params.reward, verdict)
@@ -417,6 +433,7 @@ def make_group(draw: ProblemDraw, rollouts: Sequence[Rollout]) -> Group:
 def abort_on_verifier_failures(drawn: Iterable[Group], most_fraction: float, verifier: RoundVerifierParams) -> None:
     """UserError when the verifier had no opinion on more than `most_fraction` of the responses."""
     rollouts = [rollout for group in drawn for rollout in group.rollouts]
+    # Without this stop a broken verifier looks like hard problems: steps without signal, hour after hour.
     failures = [rollout.verdict for rollout in rollouts if not rollout.is_decided]
     if len(failures) <= most_fraction * len(rollouts):
         return

@@ -22,8 +22,8 @@ from stages.foundations.job import attempt_at
 from stages.foundations.tables import PROBLEM, ROLLOUT, Funnel, read_table
 from stages.rl_round.loop import synchronous
 from tests.fakes.forks import on_ranks
+from tests.fakes.rounds import EVERYTHING, curve
 from tests.fakes.taught_policy import PARAMS, rl_flags, stage_flags, write_params
-from tests.stages.rl_round.test_stage import EVERYTHING, curve
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 ZERO = {

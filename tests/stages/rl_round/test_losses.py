@@ -10,17 +10,16 @@ from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.policy_losses import error_bounds
 from stages.algorithms.token_statistics import pruned_logprobs
 from stages.engines.policies.language_model import ReferencePolicy, language_model
-from stages.engines.samplers.protocol import FullSample, Sample, StopReason
+from stages.engines.samplers.protocol import FullSample
 from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
-from stages.rl_round.losses import logprob_gap, policy_loss
-from stages.rl_round.params import RlParams
-from stages.rl_round.records import Group, Rollout
+from stages.rl_round.losses import logprob_gap, policy_loss, rates_by_staleness, shares_by_staleness
+from stages.rl_round.records import Group
 from stages.rl_round.update import summarise, update_policy
+from tests.fakes.rounds import ASYNCHRONOUS, EXACT, NONE, OTB, SAFE_SET, TRM, WEIGHTS, rollout, settings
 from tests.fakes.step_plans import micro_batches, places_of, prepare
 from tests.fakes.taught_policy import PARAMS
 from tests.fakes.tiny_policy import write_tiny_policy
-from tests.stages.rl_round.params.test_rl import EXACT, OTB, SAFE_SET, TRM, WEIGHTS
 
 TRAINER = TorchTrainerParams.model_validate(PARAMS["trainer"])
 LOSSES = {
@@ -41,8 +40,7 @@ ESTIMATORS = [
 
 
 def params(**changes):
-    plain = {"minibatches": 1, "overlong": {"kind": "none"}}
-    return RlParams.model_validate({**PARAMS["rl"], **plain, **changes})
+    return settings(**{"minibatches": 1, "overlong": NONE, **changes})
 
 
 @pytest.fixture
@@ -55,18 +53,15 @@ def trainer(folder):
     return TorchTrainer(TRAINER, params().optimizer, 1.0, language_model(folder, TRAINER))
 
 
-def rollout(tokens, reward, logprobs=None):
-    sample = Sample(tokens, logprobs or [-5.0] * len(tokens), StopReason.END_OF_SEQUENCE, 0)
-    return Rollout(sample, "", Verdict.CORRECT if reward > 0 else Verdict.WRONG, reward)
-
-
 TOKENS = [[5, 6, 7], [8, 9], [10, 11, 12], [13, 14]]
 REWARDS = [1.0, -1.0, -1.0, 1.0]
 
 
 def one_group(logprobs=None):
     rows = logprobs or [None] * len(TOKENS)
-    return [Group("a", [3, 4], tuple(map(rollout, TOKENS, REWARDS, rows)))]
+    verdicts = [Verdict.CORRECT if reward > 0 else Verdict.WRONG for reward in REWARDS]
+    made = zip(TOKENS, verdicts, REWARDS, rows, strict=True)
+    return [Group("a", [3, 4], tuple(rollout(*one, logprobs=row) for *one, row in made))]
 
 
 def logprobs_of(trainer, choice=None):
@@ -336,3 +331,44 @@ def test_a_broken_reward_leaves_weights_and_optimizer_as_they_were(trainer, tmp_
         update(trainer, broken, params(advantage={"kind": "reward"}))
     trainer.save_checkpoint(tmp_path)
     assert (tmp_path / "trainer.safetensors").read_bytes() == before
+
+
+def test_shares_and_rates_by_hand():
+    weights = torch.tensor([[1.0, 3.0], [2.0, 2.0], [1.0, 1.0], [5.0, 0.0]])
+    before = torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
+    after = before * torch.tensor([[1.0], [1.0], [0.0], [1.0]])
+    shares = shares_by_staleness(torch.tensor([0, 1, 1, 9]), weights, before, after)
+    rates = rates_by_staleness({name: float(value) / 2 for name, value in shares.items()} | {"loss/x": 1.0})
+    assert rates == pytest.approx(
+        {
+            "loss/x": 1.0,
+            "importance/effective_sample_fraction_staleness_0": 16 / 20,
+            "importance/effective_sample_fraction_staleness_1": 1.0,
+            "importance/effective_sample_fraction_staleness_4": 1.0,
+            "trust_region/acceptance_rate_staleness_0": 1.0,
+            "trust_region/acceptance_rate_staleness_1": 0.5,
+            "trust_region/acceptance_rate_staleness_4": 1.0,
+        }
+    )
+
+
+@pytest.mark.parametrize("correction", [WEIGHTS, {**TRM, "max_threshold": 20.0, "mean_threshold": None}])
+def test_the_loop_adds_its_numbers_and_changes_no_other(folder, correction):
+    right, wrong = (Verdict.CORRECT, 1.0), (Verdict.WRONG, -1.0)
+    groups = [
+        Group("a", [3, 4], (rollout([5, 6], *right, version=3), rollout([7], *wrong, version=3))),
+        Group("b", [11], (rollout([12], *right, version=1), rollout([13, 14], *wrong, version=1))),
+    ]
+    found = {}
+    for loop in ({"kind": "synchronous"}, ASYNCHRONOUS):
+        choice = settings(loop=loop, proximal="recompute", rollout_correction=correction)
+        trainer = TorchTrainer(TRAINER, choice.optimizer, 1.0, language_model(folder, TRAINER))
+        samples, plan = prepare(groups, choice, trainer, version=3)
+        found[loop["kind"]] = summarise(update_policy(samples, plan, choice, 1.0, trainer))
+    own = {name for name in found["asynchronous"] if "_staleness_" in name}
+    assert {f"importance/effective_sample_fraction_staleness_{place}" for place in (0, 2)} <= own
+    is_masked = correction["kind"] == "trust_region_masking"
+    assert ("trust_region/acceptance_rate_staleness_2" in own) == is_masked
+    rest = {name: value for name, value in found["asynchronous"].items() if name not in own}
+    assert rest == found["synchronous"]
+    assert not any(name.startswith("by_staleness") for name in rest)

@@ -1,29 +1,36 @@
-"""Section `rl`: every choice loads, and settings that contradict each other are told with their remedy."""
+"""Section `rl`: every choice loads, and what contradicts each other, or the loop, is told with what to change."""
 
+import re
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
+from pipelines.graph.recipes import read_recipe
+from pipelines.graph.schema import check_values
+from stages.engines.samplers.params import SamplerParams, TorchSamplerParams, VllmSamplerParams
+from stages.engines.trainers.params import TrainerParams
 from stages.foundations.errors import UserError
+from stages.foundations.machine import PROJECT
 from stages.foundations.params import validate_section
 from stages.rl_round.methods import PassRateSelection
-from stages.rl_round.params import RlParams, RoundParams
+from stages.rl_round.params import RlParams, RoundParams, loop_contradictions, sampler_contradictions
+from tests.fakes.rounds import (
+    ALL_PASS_RATES,
+    ASYNCHRONOUS,
+    COSINE,
+    EXACT,
+    MODEL,
+    NGRAM,
+    NONE,
+    OTB,
+    SAFE_SET,
+    TRM,
+    WEIGHTS,
+    WHOLE,
+    settings,
+)
 from tests.fakes.taught_policy import PARAMS
-
-OTB = {"kind": "optimal_token_baseline", "lone_tail": "zero", "is_importance_weighted": False}
-TRM = {"kind": "trust_region_masking", "max_threshold": 0.05, "mean_threshold": 0.001, "divergence": "sampled"}
-WEIGHTS = {"kind": "importance_weights", "level": "token", "cap": 2.0}
-SAFE_SET = {"kind": "safe_set", "log_threshold": -13.0, "outside": "drop_token"}
-COSINE = {"kind": "cosine", "r0_correct": 2, "rL_correct": 1, "r0_wrong": -10, "rL_wrong": 0, "exceeded": -10}
-NGRAM = {"kind": "ngram", "n": 4, "penalty": -0.05, "discount": 0.99}
-NONE = {"kind": "none"}
-MODEL = {
-    "kind": "model",
-    "reading": {"kind": "likelier_word", "undecided_margin": 0.0},
-    "teaching": {"kind": "made_pairs", "steps": 5, "pairs_per_step": 8, "learning_rate": 0.005},
-}
-WHOLE = {"kind": "whole", "max_gib": 1.0}
-EXACT = {"rollout_correction": {**TRM, "divergence": "exact"}, "study": {"rollout_distributions": WHOLE}}
 
 
 def load(**changes):
@@ -98,11 +105,10 @@ def test_contradictions_are_refused_with_what_to_change(changes, told):
         load(**changes)
 
 
-def test_a_selection_that_nothing_can_pass_is_refused():
+@pytest.mark.parametrize("bounds", [(0.3, 0.4), (0.8, 0.2)])
+def test_a_selection_that_nothing_can_pass_is_refused(bounds):
     with pytest.raises(ValueError, match="no pass rate of 4 samples"):
-        PassRateSelection(kind="pass_rate", samples=4, min=0.3, max=0.4)
-    with pytest.raises(ValueError, match="no pass rate of 4 samples"):
-        PassRateSelection(kind="pass_rate", samples=4, min=0.8, max=0.2)
+        PassRateSelection(kind="pass_rate", samples=4, min=bounds[0], max=bounds[1])
 
 
 def test_a_round_draws_from_train_or_web_problems():
@@ -123,3 +129,110 @@ def test_a_round_may_have_a_reward_of_its_own():
     )
     assert without is rl
     assert cosine.reward.kind == "cosine" and cosine.model_copy(update={"reward": rl.reward}) == rl
+
+
+VLLM = VllmSamplerParams(
+    kind="vllm",
+    dtype="float32",
+    max_model_tokens=64,
+    max_sequences=4,
+    memory_fraction=0.5,
+    kv_cache_gib=1.0,
+    tensor_parallel=1,
+    enforce_eager=True,
+)
+
+
+def test_a_sampler_that_differs_on_purpose_and_a_judge_need_the_built_in_one():
+    """And a mismatch must not be bounded."""
+    sampler = TorchSamplerParams.model_validate(PARAMS["sampler"])
+    study = {"mismatch": {"kind": "bfloat16_weights"}}
+    unbounded = load(weight_sync_check={"sequences": 2, "max_logprob_gap": None}, study=study)
+    for rl, one in ((load(), sampler), (load(), VLLM), (unbounded, sampler)):
+        assert sampler_contradictions(rl, one) == []
+    (bounded,) = sampler_contradictions(load(study=study), sampler)
+    assert "set it to null" in bounded
+    (elsewhere,), (judged,) = (sampler_contradictions(rl, VLLM) for rl in (unbounded, load(verifier=MODEL)))
+    assert "set sampler.kind torch" in elsewhere and "set sampler.kind torch, or rl.verifier.kind rule" in judged
+
+
+REPLICAS = {"kind": "ray", "count": 2}
+REPLAY = {"kind": "replay", "schedule": "data/schedules/rl_1"}
+RECOMPUTE = {"proximal": "recompute", "rollout_correction": WEIGHTS}
+STALE = {"study": {"mismatch": {"kind": "stale_weights", "versions": 1}}}
+
+
+def contradictions_of(**changes):
+    rl = settings(**{"loop": ASYNCHRONOUS, **changes})
+    sampler = TypeAdapter(SamplerParams).validate_python({**PARAMS["sampler"], "replicas": REPLICAS})
+    trainer = TypeAdapter(TrainerParams).validate_python(PARAMS["trainer"])
+    return loop_contradictions(rl, sampler, trainer)
+
+
+def looped(**changes):
+    return {"loop": {**ASYNCHRONOUS, **changes}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        RECOMPUTE,
+        {"proximal": "recompute", "rollout_correction": TRM},
+        {"proximal": "rollout", "rollout_correction": NONE},
+        {"proximal": "recompute", "rollout_correction": NONE, **looped(window=0)},
+        {**RECOMPUTE, **looped(window=None, relay={"keep": 1, "chunk_mib": 1})},
+        {"proximal": "rollout", "rollout_correction": WEIGHTS, "policy_loss": {"kind": "reinforce"}},
+        {"proximal": "rollout", "policy_loss": {"kind": "reinforce"}, "advantage": {"kind": "reward"}},
+        {"loop": REPLAY, "proximal": "recompute", "rollout_correction": NONE},
+        {"loop": REPLAY, "verifier": MODEL},
+        {"loop": REPLAY, **RECOMPUTE, **STALE},
+    ],
+)
+def test_what_is_sound_is_not_refused(changes):
+    assert contradictions_of(**changes) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"proximal": "recompute", "rollout_correction": NONE}, r"up to 2 versions old.*marin#8955.*loop\.window 0"),
+        ({"proximal": "recompute", "rollout_correction": NONE, **looped(window=None)}, "any number of versions old"),
+        ({"proximal": "rollout", "policy_loss": {"kind": "reinforce"}}, "reinforce has no ratio"),
+        ({**RECOMPUTE, **STALE}, "study.mismatch.kind stale_weights.*leave rl.study.mismatch out"),
+        (EXACT, "neither sent nor recorded, so rl.loop.kind asynchronous.*divergence sampled"),
+        ({**EXACT, "loop": REPLAY}, "so rl.loop.kind replay has none"),
+        ({**RECOMPUTE, "verifier": MODEL}, "set rl.verifier.kind rule, or rl.loop.kind synchronous"),
+        ({**RECOMPUTE, **looped(window=3)}, "set rl.loop.relay.keep to at least 4, or lower rl.loop.window"),
+    ],
+)
+def test_what_collapses_or_has_no_process_is_refused(changes, told):
+    (found,) = contradictions_of(**changes)
+    assert re.search(told, found)
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    return read_recipe(PROJECT, "laptop-asynchronous")
+
+
+def test_the_recipe_is_sound_and_may_select_by_pass_rate(recipe):
+    check_values(recipe, "laptop-asynchronous")
+    chosen = {name: {**own, "prompt_selection": ALL_PASS_RATES} for name, own in recipe["rl_rounds"].items()}
+    assert check_values({**recipe, "rl_rounds": chosen}, "x")["rl"].loop.kind == "asynchronous"
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "told"),
+    [
+        ("sampler", {"replicas": None}, r"set sampler\.replicas: \{kind: ray, count: 2\}"),
+        ("rl", looped(trainer_ranks=4), "set trainer.kind deepspeed, or rl.loop.trainer_ranks 1"),
+        (
+            "launch",
+            {"command": {"kind": "torchrun"}, "gpus_per_node": 2},
+            "starts its ranks itself: set launch.command.kind python",
+        ),
+    ],
+)
+def test_processes_that_do_not_fit_are_told_before_a_stage_starts(recipe, section, changes, told):
+    with pytest.raises(UserError, match=told):
+        check_values({**recipe, section: {**recipe[section], **changes}}, "x")

@@ -1,6 +1,5 @@
 """A model as the round's verifier: what it is taught, how it stands beside the rules, and that resumes repeat it."""
 
-import json
 import math
 from collections import Counter
 
@@ -10,7 +9,7 @@ from stages.__main__ import main
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.policies.tokenizers import encode_prompt, encode_response, load_tokenizer
 from stages.engines.samplers.build import build_sampler
-from stages.engines.samplers.params import TorchSamplerParams, VllmSamplerParams
+from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.verifier.model_judge import same_request
 from stages.engines.verifier.verifier import Judgement
@@ -19,10 +18,8 @@ from stages.foundations.params import PlainPrompt
 from stages.rl_round.judging import CheckedJudge, made_pairs, taught_judge
 from stages.rl_round.loop.batch_source import agreement_metrics
 from stages.rl_round.methods import MadePairs
-from stages.rl_round.params import sampler_contradictions
+from tests.fakes.rounds import MODEL, NONE
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
-from tests.stages.rl_round.params.test_rl import MODEL, load
-from tests.stages.rl_round.test_stage import curve
 
 
 class Said:
@@ -64,35 +61,6 @@ def test_made_pairs_are_half_equal_and_follow_the_seed():
         made_pairs(["5", "5"], 4, seed=0)
 
 
-def test_a_judge_needs_the_built_in_sampler():
-    vllm = VllmSamplerParams(
-        kind="vllm",
-        dtype="float32",
-        max_model_tokens=64,
-        max_sequences=8,
-        memory_fraction=0.5,
-        kv_cache_gib=0.1,
-        tensor_parallel=1,
-        enforce_eager=True,
-    )
-    (told,) = sampler_contradictions(load(verifier=MODEL), vllm)
-    assert "set sampler.kind torch, or rl.verifier.kind rule" in told
-    assert sampler_contradictions(load(), vllm) == []
-
-
-def test_a_round_is_judged_by_the_policy_that_was_taught_to(taught, tmp_path):
-    """After five lessons the judge is noise, which the comparison with the rules must show."""
-    changes = {"rl.verifier": MODEL, "rl.dynamic_sampling": {"kind": "none"}, "rl_rounds.rl_1.steps": 2}
-    main(rl_flags(taught, write_params(tmp_path / "params.yaml", changes), tmp_path))
-    metrics = json.loads((tmp_path / "rl_1.json").read_text())
-    assert 0 < metrics["judge/right_fraction"] < 1 and metrics["judge/undecided_fraction"] == 0
-    assert 0 < metrics["verdict/rule_agreement_fraction_mean"] < 1
-    for row in curve(tmp_path):
-        parts = ("rule_agreement", "false_correct", "false_wrong")
-        assert sum(row[f"verdict/{part}_fraction"] for part in parts) == pytest.approx(1.0)
-    assert not list((tmp_path / "state").glob("scratch/*/judge"))
-
-
 def test_lessons_make_the_policy_answer_with_the_words(taught, tmp_path):
     lessons = MadePairs(kind="made_pairs", steps=20, pairs_per_step=16, learning_rate=0.005)
     trainer, prompt = TorchTrainerParams.model_validate(PARAMS["trainer"]), PlainPrompt(**PARAMS["prompt"])
@@ -115,7 +83,7 @@ def test_lessons_make_the_policy_answer_with_the_words(taught, tmp_path):
 
 def test_a_judge_that_leaves_too_much_undecided_stops_the_round(taught, tmp_path):
     reading = {"kind": "likelier_word", "undecided_margin": 1000.0}
-    undecided = {**MODEL, "reading": reading, "teaching": {"kind": "none"}}
+    undecided = {**MODEL, "reading": reading, "teaching": NONE}
     params = write_params(tmp_path / "params.yaml", {"rl.verifier": undecided})
     with pytest.raises(UserError, match=r"could not decide \d+ of \d+ .*\(crashed\).*lower rl.verifier.reading"):
         main(rl_flags(taught, params, tmp_path))

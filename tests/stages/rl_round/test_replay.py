@@ -1,9 +1,9 @@
 """A recorded round is trained again from its schedule and rollouts: the same bytes, without a sampler or a verifier."""
 
-import csv
 import json
 import os
 import random
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -15,39 +15,37 @@ from stages.__main__ import main
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
-from stages.foundations.files import dvc_md5
 from stages.foundations.tables import ROLLOUT, read_table, write_table
-from stages.rl_round.loop import in_process, synchronous
+from stages.rl_round.loop import in_process
 from stages.rl_round.loop.batch_source import SampledBatches
 from tests.fakes.forks import killed_at_first_checkpoint
+from tests.fakes.rounds import (
+    COSINE,
+    NONE,
+    REPLAYED,
+    TRM,
+    UNBOUNDED,
+    assert_replayed,
+    assert_rows_replayed,
+    assert_same,
+    copied,
+    curve,
+    kill_after_three_steps,
+    replay_params,
+)
 from tests.fakes.taught_policy import rl_flags, write_params
-from tests.stages.rl_round.test_stage import EVERYTHING, JUDGED, STALE
 
-SAME = ("rl_1", "rl_1.parquet", "schedules/rl_1")
-"""Outputs of a replay that have the bytes of the recorded round."""
 SIX_STEPS = {"rl_rounds.rl_1.steps": 6}
 MASKED = {
     "rl.study.mismatch": {"kind": "bfloat16_weights"},
-    "rl.weight_sync_check.max_logprob_gap": None,
-    "rl.rollout_correction": {
-        "kind": "trust_region_masking",
-        "max_threshold": 0.003,
-        "mean_threshold": 0.001,
-        "divergence": "sampled",
-    },
+    **UNBOUNDED,
+    "rl.rollout_correction": {**TRM, "max_threshold": 0.003},
     **SIX_STEPS,
 }
-COSINE = {
-    "rl.reward": {
-        "kind": "cosine",
-        "r0_correct": 1.0,
-        "rL_correct": 0.3,
-        "r0_wrong": -1.0,
-        "rL_wrong": -0.7,
-        "exceeded": -1.1,
-    },
-    "rl.overlong": {"kind": "none"},
-    "rl.dynamic_sampling": {"kind": "none"},
+UNEVEN = {
+    "rl.reward": {**COSINE, "r0_correct": 1.0, "rL_correct": 0.3, "r0_wrong": -1.0, "rL_wrong": -0.7, "exceeded": -1.1},
+    "rl.overlong": NONE,
+    "rl.dynamic_sampling": NONE,
     "rl.advantage": {"kind": "reward"},
     "rl.policy_loss": {"kind": "reinforce"},
     **SIX_STEPS,
@@ -60,35 +58,10 @@ def record(taught, tmp_path, changes, out="recorded"):
     return tmp_path / out
 
 
-def copied(recorded, folder):
-    """Schedule and rollouts as a user keeps them: a folder of a name of its own."""
-    shutil.copytree(recorded / "schedules" / "rl_1", folder)
-    shutil.copy(recorded / "rl_1.parquet", folder / "rollouts.parquet")
-    return folder
-
-
-def replay_params(tmp_path, changes, folder, name="replay"):
-    loop = {"rl.loop": {"kind": "replay", "schedule": str(folder)}}
-    return write_params(tmp_path / f"{name}.yaml", {**changes, **loop})
-
-
 @pytest.fixture(scope="module")
 def plain(taught, tmp_path_factory):
     """A recorded round of six steps with surplus that is carried over."""
-    folder = tmp_path_factory.mktemp("plain")
-    patch = pytest.MonkeyPatch()
-    patch.setenv("RETRACE_STATE", str(folder / "state"))
-    patch.setenv("RETRACE_TRACKING", "off")
-    recorded = record(taught, folder, SIX_STEPS)
-    patch.undo()
-    return recorded
-
-
-def curve(out):
-    """Without what a replay tells besides: it shows by staleness what the update has made of the responses."""
-    with (out / "rl_1.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    return [{name: value for name, value in row.items() if "_staleness_" not in name} for row in rows]
+    return record(taught, tmp_path_factory.mktemp("plain"), SIX_STEPS)
 
 
 @pytest.fixture
@@ -98,25 +71,22 @@ def no_drawing(monkeypatch):
     monkeypatch.setattr(in_process, "Verifier", None)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [EVERYTHING, MASKED, STALE, JUDGED, COSINE],
-    ids=["token-baseline", "trust-region", "stale", "judged", "cosine"],
-)
+def replay(taught, tmp_path, changes, recorded):
+    params = replay_params(tmp_path, changes, copied(recorded, tmp_path / "kept"))
+    main(rl_flags(taught, params, tmp_path / "replayed"))
+    return tmp_path / "replayed"
+
+
+@pytest.mark.parametrize("changes", [MASKED, UNEVEN], ids=["trust-region", "cosine"])
 def test_a_replay_gives_the_bytes_of_the_round(changes, taught, tmp_path, monkeypatch):
+    """Other choices: see test_stage.py."""
     recorded = record(taught, tmp_path, changes)
     monkeypatch.setattr(in_process, "build_sampler", None)
     monkeypatch.setattr(in_process, "Verifier", None)
-    params = replay_params(tmp_path, changes, copied(recorded, tmp_path / "kept"))
-    main(rl_flags(taught, params, tmp_path / "replayed"))
-    for name in SAME:
-        assert dvc_md5(tmp_path / "replayed" / name) == dvc_md5(recorded / name), name
-    unknown = ("sync/logprob_gap_max", "verdict/rule_agreement", "verdict/false_")
-    for there, here in zip(curve(recorded), curve(tmp_path / "replayed"), strict=True):
-        assert here == {name: value for name, value in there.items() if not name.startswith(unknown)}
+    assert_replayed(replay(taught, tmp_path, changes, recorded), recorded)
 
 
-def test_the_recorded_round_had_surplus_and_undecided_steps_are_told(plain):
+def test_a_schedule_says_where_every_group_stands_once(plain):
     rows = curve(plain)
     assert max(int(row["groups/carried"]) for row in rows) > 0
     lines = [json.loads(line) for line in (plain / "schedules/rl_1/schedule.jsonl").read_text().splitlines()]
@@ -125,53 +95,31 @@ def test_the_recorded_round_had_surplus_and_undecided_steps_are_told(plain):
     for line, row in zip(lines[1:-1], rows, strict=True):
         assert len(line["groups"]) == int(row["groups/trained"])
         assert len(line["drawn"]) == int(row["groups/drawn"])
-    for line in lines[1:]:
-        for group in [*line.get("groups", []), *line.get("left_out", []), *line.get("leftover", [])]:
-            part = frame.iloc[group["first_row"] : group["first_row"] + group["rows"]]
-            assert set(part["problem_id"]) == {group["problem_id"]}
-            assert list(part["sample_index"]) == list(range(8))
-    names = [
-        (group["problem_id"], group["draw"])
-        for line in lines[1:]
-        for fate in ("groups", "left_out", "leftover")
-        for group in line.get(fate, [])
-    ]
-    assert len(set(names)) == len(names) == len(frame) / 8
+    groups = [group for line in lines for fate in ("groups", "left_out", "leftover") for group in line.get(fate, [])]
+    for group in groups:
+        part = frame.iloc[group["first_row"] : group["first_row"] + group["rows"]]
+        assert set(part["problem_id"]) == {group["problem_id"]}
+        assert list(part["sample_index"]) == list(range(8))
+    names = {(group["problem_id"], group["draw"]) for group in groups}
+    assert len(names) == len(groups) == len(frame) / 8
 
 
 def test_fewer_steps_replay_the_beginning(plain, taught, tmp_path, no_drawing):
-    folder = copied(plain, tmp_path / "kept")
-    short = record_short(taught, tmp_path, folder)
-    assert curve(short) == [
-        {name: value for name, value in row.items() if name != "sync/logprob_gap_max"} for row in curve(plain)[:3]
-    ]
+    short = replay(taught, tmp_path, {"rl_rounds.rl_1.steps": 3}, plain)
+    assert len(curve(short)) == 3
+    assert_rows_replayed(short, plain)
     frame, whole = (read_table(out / "rl_1.parquet", ROLLOUT) for out in (short, plain))
     trained = whole[(whole["step"] <= 3) & whole["is_trained"]].reset_index(drop=True)
     assert frame[frame["is_trained"]].reset_index(drop=True).equals(trained)
 
 
-def record_short(taught, tmp_path, folder):
-    params = replay_params(tmp_path, {"rl_rounds.rl_1.steps": 3}, folder)
-    main(rl_flags(taught, params, tmp_path / "short"))
-    return tmp_path / "short"
-
-
 def test_a_replay_that_was_stopped_goes_on_from_its_checkpoint(plain, taught, tmp_path, monkeypatch, no_drawing):
     params = replay_params(tmp_path, SIX_STEPS, copied(plain, tmp_path / "kept"))
-    train = synchronous.train_step
-
-    def killed(context, step, batch):
-        if step == 3:  # a checkpoint lies behind step 2
-            raise KeyboardInterrupt
-        return train(context, step, batch)
-
-    monkeypatch.setattr(synchronous, "train_step", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        kill_after_three_steps(patch)
         main(rl_flags(taught, params, tmp_path / "replayed"))
-    monkeypatch.setattr(synchronous, "train_step", train)
     main(rl_flags(taught, params, tmp_path / "replayed"))
-    for name in SAME:
-        assert dvc_md5(tmp_path / "replayed" / name) == dvc_md5(plain / name), name
+    assert_same(tmp_path / "replayed", plain, REPLAYED)
 
 
 class LateBatches(SampledBatches):
@@ -203,9 +151,7 @@ def test_a_schedule_that_no_rule_gives_is_replayed_too(taught, tmp_path, monkeyp
     frame = read_table(recorded / "rl_1.parquet", ROLLOUT)
     trained = frame[frame["is_trained"]].groupby("step")["policy_version"]
     assert max(trained.nunique()) > 1 and set(frame.groupby(["problem_id", "step"]).size()) & {7, 14}
-    params = replay_params(tmp_path, changes, copied(recorded, tmp_path / "kept"))
-    main(rl_flags(taught, params, tmp_path / "replayed"))
-    assert dvc_md5(tmp_path / "replayed" / "rl_1") == dvc_md5(recorded / "rl_1")
+    assert_same(replay(taught, tmp_path, changes, recorded), recorded, ["rl_1"])
     for step in range(1, 7):
         there, here = (
             read_table(out / "rl_1.parquet", ROLLOUT).query(f"step == {step}").reset_index(drop=True)
@@ -223,8 +169,7 @@ def test_a_replay_that_was_killed_gives_the_same_weights(taught, tmp_path, capfd
     assert killed_at_first_checkpoint(command, dict(os.environ), tmp_path / "state")
     main(flags)
     assert "going on from step" in capfd.readouterr().err
-    for name in SAME:
-        assert dvc_md5(tmp_path / "replayed" / name) == dvc_md5(recorded / name), name
+    assert_same(tmp_path / "replayed", recorded, REPLAYED)
 
 
 class SlowVerifier(Verifier):
@@ -244,21 +189,15 @@ def test_members_without_a_verdict_stay_out_of_training_again(taught, tmp_path, 
     trained = frame.groupby(["problem_id", "step"])["is_trained"].transform("any")
     undecided = frame["verdict"] == "timed_out"
     assert (trained & undecided).sum() > 5 and not (frame["is_trained"] & undecided).any()
-    params = replay_params(tmp_path, changes, copied(recorded, tmp_path / "kept"))
-    main(rl_flags(taught, params, tmp_path / "replayed"))
-    for name in SAME:
-        assert dvc_md5(tmp_path / "replayed" / name) == dvc_md5(recorded / name), name
+    assert_replayed(replay(taught, tmp_path, changes, recorded), recorded)
 
 
 def test_a_round_without_any_update_is_replayed(taught, tmp_path):
     """Every verdict is wrong: dynamic sampling leaves all groups out."""
-    changes = {**SIX_STEPS, "rl.max_response_tokens": 3}
+    changes = {"rl_rounds.rl_1.steps": 3, "rl.max_response_tokens": 3}
     recorded = record(taught, tmp_path, changes)
-    assert all(row["groups/trained"] == "0" for row in curve(recorded))
-    params = replay_params(tmp_path, changes, copied(recorded, tmp_path / "kept"))
-    main(rl_flags(taught, params, tmp_path / "replayed"))
-    for name in SAME:
-        assert dvc_md5(tmp_path / "replayed" / name) == dvc_md5(recorded / name), name
+    assert all(row["groups/trained"] == 0 for row in curve(recorded))
+    assert_replayed(replay(taught, tmp_path, changes, recorded), recorded)
 
 
 def test_the_table_is_found_as_a_project_has_it_and_a_folder_may_hold_several_rounds(plain, taught, tmp_path):
@@ -291,17 +230,11 @@ def test_a_schedule_of_another_recipe_says_in_what_it_differs(changes, told, pla
     assert not (tmp_path / "replayed").exists()
 
 
-def test_another_policy_is_told(plain, taught, tmp_path):
-    params = replay_params(tmp_path, SIX_STEPS, copied(plain, tmp_path / "kept"))
-    flags = rl_flags(taught, params, tmp_path / "replayed")
-    flags[flags.index("--policy") + 1] = str(taught / "base")
-    with pytest.raises(UserError, match=r"policy \(\w+\.dir there, \w+\.dir here\) differ"):
-        main(flags)
-
-
-def refusal(taught, tmp_path, folder):
+def refusal(taught, tmp_path, folder, policy="sft"):
+    flags = rl_flags(taught, replay_params(tmp_path, SIX_STEPS, folder), tmp_path / "replayed")
+    flags[flags.index("--policy") + 1] = str(taught / policy)
     with pytest.raises(UserError) as told:
-        main(rl_flags(taught, replay_params(tmp_path, SIX_STEPS, folder), tmp_path / "replayed"))
+        main(flags)
     return str(told.value)
 
 
@@ -312,13 +245,20 @@ def test_a_schedule_that_is_missing_or_the_rounds_own_is_told(plain, taught, tmp
     assert (folder / "schedule.jsonl").exists()
 
 
-def test_rollouts_that_are_missing_or_changed_are_told(plain, taught, tmp_path):
+def test_another_policy_and_rollouts_that_are_missing_or_changed_are_told(plain, taught, tmp_path):
     folder = copied(plain, tmp_path / "kept" / "schedules" / "one")
+    assert re.search(r"policy \(\w+\.dir there, \w+\.dir here\) differ", refusal(taught, tmp_path, folder, "base"))
     frame = read_table(folder / "rollouts.parquet", ROLLOUT)
     write_table(frame[::-1], folder / "rollouts.parquet", ROLLOUT)
     assert "is not the table that was written with" in refusal(taught, tmp_path, folder)
     (folder / "rollouts.parquet").unlink()
     assert "rollouts of" in (told := refusal(taught, tmp_path, folder)) and "are missing: put the table" in told
+
+
+def shift_rows(lines):
+    step = json.loads(lines[1])
+    groups = [group | {"first_row": group["first_row"] + 1} for group in step["groups"]]
+    return [lines[0], json.dumps(step | {"groups": groups, "drawn": []}), *lines[2:]]
 
 
 @pytest.mark.parametrize(
@@ -330,6 +270,7 @@ def test_rollouts_that_are_missing_or_changed_are_told(plain, taught, tmp_path):
         (lambda lines: [lines[0].replace('"format": 1', '"format": 9'), *lines[1:]], "no schedule of format 1"),
         (lambda lines: [], "no schedule of format 1"),
         (lambda lines: [*lines[:2], '{"step": 2}', *lines[3:]], "torn or changed at line 3 (KeyError: 'groups')"),
+        (shift_rows, "schedule and table are not of one round"),
     ],
 )
 def test_a_torn_schedule_names_the_line(tear, told, plain, taught, tmp_path):
@@ -337,23 +278,3 @@ def test_a_torn_schedule_names_the_line(tear, told, plain, taught, tmp_path):
     file = folder / "schedule.jsonl"
     file.write_text("\n".join(tear(file.read_text().splitlines())))
     assert told in refusal(taught, tmp_path, folder)
-
-
-def test_a_group_that_is_not_where_the_schedule_says_is_told(plain, taught, tmp_path):
-    folder = copied(plain, tmp_path / "kept")
-    lines = (folder / "schedule.jsonl").read_text().splitlines()
-    step = json.loads(lines[1])
-    for group in step["groups"]:
-        group["first_row"] += 1
-    step["drawn"] = []
-    (folder / "schedule.jsonl").write_text("\n".join([lines[0], json.dumps(step), *lines[2:]]))
-    assert "schedule and table are not of one round" in refusal(taught, tmp_path, folder)
-
-
-def test_distributions_are_not_recorded(plain, taught, tmp_path):
-    changes = {
-        "rl.rollout_correction": {**MASKED["rl.rollout_correction"], "divergence": "exact"},
-        "rl.study.rollout_distributions": {"kind": "whole", "max_gib": 0.01},
-    }
-    with pytest.raises(UserError, match=r"neither sent nor recorded, so rl\.loop\.kind replay has none"):
-        main(rl_flags(taught, replay_params(tmp_path, changes, tmp_path), tmp_path / "replayed"))
