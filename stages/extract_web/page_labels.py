@@ -247,7 +247,7 @@ def _digits(number: str) -> tuple[int, ...] | None:
 
 
 def numbered_headings(page: Page) -> list[Numbered]:
-    """Headings that begin with a number and ask or tell something: those of chapters do so too."""
+    """Headings that begin with a number, those of chapters included."""
     found = []
     for index, block in enumerate(page.blocks):
         number, rest = strip_number(block.text) if block.kind == "heading" else ("", "")
@@ -289,15 +289,9 @@ ASKS = re.compile(
     re.IGNORECASE,
 )
 """What a text says that wants something done."""
-_CALCULATES = re.compile(r"\d|[=√∫∑π]")
 _RANGE = re.compile(rf"{_SEVERAL}\s+#?(\d{{1,4}})\s*(?:-|–|—|to|through|and)\s*#?(\d{{1,4}})", re.IGNORECASE)
 _NEXT = re.compile(rf"\bnext\s+(\w+)\s+{_SEVERAL}", re.IGNORECASE)
 MAX_CHARACTERS = 1_500
-
-
-def asks(text: str) -> bool:
-    """True for a text that wants something done, or has something to calculate."""
-    return bool(ASKS.search(text) or _CALCULATES.search(text))
 
 
 def is_instruction(text: str) -> bool:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.trainers.protocol import Ranks
 from stages.engines.verifier.judged_responses import Drawing, judged_responses
-from stages.filter_web.filtering import Rows
 from stages.filter_web.stage import PolicyAgreement
 from stages.foundations.job import Attempt
 from stages.foundations.params import load_value
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import Funnel
+
+Rows = list[dict[str, Any]]
 
 
 def keep_agreeing(

@@ -10,7 +10,7 @@ import yaml
 from stages.__main__ import main
 from stages.engines.policies.policy_folders import load_policy, save_policy
 from stages.engines.policies.tokenizers import encode_prompt, encode_response
-from stages.filter_web.filtering import RULES, Candidate, _first_objection, filter_candidates, tidy_functions, too_long
+from stages.filter_web.run import RULES, Candidate, filter_candidates, first_objection, tidy_functions, too_long
 from stages.filter_web.stage import FilterRules, LengthLimits
 from stages.foundations.errors import UserError
 from stages.foundations.params import PlainPrompt
@@ -179,12 +179,12 @@ def test_hostile_texts_are_judged_at_once(tmp_path):
     """A second or two; a rule whose cost grows with the square takes hours and is stopped."""
     texts = ["(a) " * 4_900, "\n" * 19_000, "the graph of " * 1_500, "a. " * 6_000, "x" * 10**6, "why ? " * 3_000]
     for text in texts:
-        _first_objection(
+        first_objection(
             {"candidate_id": "1", "problem": text, "solution": text, "answer": "3"},
             FilterRules.model_validate(ALL_RULES | {"too_long": None}),
         )
     row = {"candidate_id": "1", "problem": "x" * 10**6, "solution": "3", "answer": "3"}
-    assert _first_objection(row, FilterRules.model_validate(ALL_RULES | {"too_long": None}))[0] == "too_long"
+    assert first_objection(row, FilterRules.model_validate(ALL_RULES | {"too_long": None}))[0] == "too_long"
 
 
 def test_duplicates_conflicts_and_benchmarks(tmp_path):
@@ -251,8 +251,8 @@ def test_broken_candidates_are_dropped_with_a_reason(tmp_path):
     )
     benchmarks = pandas.DataFrame({"benchmark": "b", "problem_id": ["0", "1"], "problem": ["Compute 5+5.", None]})
     params = FilterRules.model_validate(ALL_RULES)
-    kept, _, funnel = filter_candidates(write, benchmarks, params, lambda rows, funnel: rows)
-    assert [row["problem_id"] for row in kept] == ["web/1#0"]
+    kept, _, funnel = filter_candidates(write, benchmarks, params)
+    assert [row["candidate_id"] for row in kept] == ["web/1#0"]
     assert funnel.dropped_frame()["reason"].tolist() == [
         "duplicate_id",
         "missing_field",
