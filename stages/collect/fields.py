@@ -17,7 +17,9 @@ from pydantic import Discriminator, Field, Tag, field_validator
 from stages.algorithms.answers.extraction import extract_answer
 from stages.foundations.params import StrictParams
 
+# As many as curate knows.
 LETTERS = "ABCDEFGHIJ"
+# Not None, which is a value that a field may have.
 _ABSENT = object()
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 """Characters that no reader sees, and that no text needs."""
@@ -136,6 +138,7 @@ class ChoiceLetter(StrictParams):
 def _kind_of(value: Any) -> str | None:
     if isinstance(value, str):
         return "name"
+    # Pydantic asks with what the parameters hold, and with a model where one is validated again.
     return value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
 
 
@@ -176,6 +179,7 @@ def read_field(params: FieldParams, row: Mapping[str, Any]) -> str:
             return _filled(params.separator.join(_pieces(params, row)), params.field)
         case Boxed():
             extraction = extract_answer(_text(params.field, row))
+            # The other rules read answers from prose, which is no promise of the file.
             if extraction.rule not in ("box", "boxes") or not extraction.text:
                 raise UnusableField(f"`{params.field}` holds no \\boxed{{}} answer")
             return extraction.text
@@ -196,6 +200,7 @@ def field_value(name: str, row: Mapping[str, Any]) -> Any:
 
 
 def _walk(name: str, row: Mapping[str, Any]) -> Any:
+    # The whole name first: some files have dots in the names of their columns.
     if name in row:
         return row[name]
     value: Any = row
@@ -236,10 +241,12 @@ def _scalar(value: Any, name: str) -> str:
     if isinstance(value, float):
         if value != value or value in (float("inf"), float("-inf")):
             raise UnusableField(f"`{name}` is {value}, not a finite number")
+        # From 2**53 on not every integer is a float: such a value may not be what the file meant.
         return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
     if isinstance(value, bool | int):
         return str(value)
     if isinstance(value, Decimal) and value.is_finite():  # of Parquet: 2.00 is 2
+        # `:f` writes no exponent, because no answer is given as 1E+3.
         return str(int(value)) if value == value.to_integral_value() else f"{value.normalize():f}"
     if isinstance(value, bytes):  # of Parquet: some writers do not mark texts as texts
         try:
@@ -253,6 +260,7 @@ def _listed(value: Any, params: Listed) -> str:
     if not isinstance(value, list):
         return _scalar(value, params.field)
     if len(value) == 1:
+        # One value in a list is how some files write every answer.
         return _listed(value[0], params)
     parts = (_listed(part, params) for part in value)
     return f"{params.open}{params.separator.join(parts)}{params.close}"
@@ -267,6 +275,7 @@ def _around_marker(params: AfterMarker | BeforeMarker, row: Mapping[str, Any]) -
 
 def _pieces(params: Matches, row: Mapping[str, Any]) -> list[str]:
     found = re.finditer(params.pattern, _text(params.field, row))
+    # Group 1 where the pattern has one, else all that it matches. A group that took no part is empty.
     pieces = [match.group(min(1, match.re.groups)) or "" for match in found]
     if not pieces:
         raise UnusableField(f"`{params.field}` has nothing that {params.pattern!r} matches")

@@ -60,6 +60,7 @@ def main(job: Job) -> None:
         write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
 
 
+# Generators name their fields as we do.
 GENERATED = FieldMap(problem="problem", answer="answer", solution="solution")
 Problem = dict[str, str | None]
 
@@ -97,11 +98,13 @@ def _read_row(row: Row, row_id: str, fields: FieldMap, only: Mapping[str, list[A
     if isinstance(row, BrokenRow):
         funnel.drop({"text": row.text}, "malformed_row", row.reason, row_id)
         return None
+    # Before the texts are read, which a row that is not selected may lack.
     for field, allowed in only.items():
         if field_value(field, row) not in allowed:
             funnel.drop(row, "not_selected", f"`{field}` is {field_value(field, row)!r}"[:200], row_id)
             return None
     found: Problem = {"problem_id": row_id}
+    # The problem first: what is missing first names the drop.
     for target in ("problem", "answer"):
         try:
             found[target] = read_field(getattr(fields, target), row)
@@ -134,6 +137,7 @@ def _require_usable(name: str, fields: FieldMap, problems: Sequence[Problem], fu
             f"source `{name}` gives no usable row out of {funnel.rows_in} ({counts or 'the file is empty'}{first}): "
             f"correct sources.{name}.from"
         )
+    # A field that no row has is a mistake of the recipe, which would show only when nothing is demonstrated.
     is_promised = fields is not GENERATED and fields.solution is not None
     if is_promised and all(problem["solution"] is None for problem in problems):
         raise UserError(
@@ -166,6 +170,7 @@ def _local_file(name: str, origin: LocalSource) -> Path:
 
 
 def _hub_file(origin: HubSource) -> Path:
+    # Imported here, because most recipes have no source on the hub.
     from huggingface_hub import hf_hub_download
 
     remedy = "check names, network and, for a gated data set, your token; or fetch it elsewhere and use kind: local"
@@ -203,6 +208,7 @@ def digit_rows(name: str, origin: DigitSource) -> Iterator[dict[str, str | None]
         raise UserError(
             f"sources.{name}.from: {error}; lower `rows`, or give other sizes or more coefficients"
         ) from None
+    # A search is drawn too: which pairs it tries before the right one.
     rng = random.Random(origin.seed)
     for problem in problems:
         solution, _ = digit_tasks.write_solution(problem, rng, "search", slip=0.0, retry=0.0, near_misses=0.0)
@@ -300,6 +306,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 def _csv_rows(path: Path) -> Iterator[Row]:
     csv.field_size_limit(MAX_LINE_BYTES)  # Python's limit of 131,072 characters is no limit of CSV
     try:
+        # Strict, because a quotation without an end would otherwise swallow the rest of the file.
         reader = csv.DictReader(_csv_lines(path), strict=True)
         _require_different(reader.fieldnames or [], path)
         for row in reader:

@@ -134,6 +134,7 @@ class SourceParams(StrictParams):
     """train: problems to learn from; benchmark: problems to be measured on, never trained on."""
     licence: str = Field(min_length=1)
     """Licence of the problems; goes into every row."""
+    # `from` is what a recipe says, and a keyword of Python.
     origin: Origin = Field(alias="from")
     """Where the problems come from."""
 
@@ -157,6 +158,7 @@ ABOUT = About(
     has_funnel=True,
     tables={"problems/collected/*": "Problems of one source, as upstream has them."},
 )
+# A source's name becomes part of file names, of ids and of a stage's name in DVC.
 Name = re.compile(r"[a-z0-9][a-z0-9_]*")
 
 

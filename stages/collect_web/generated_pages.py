@@ -46,6 +46,7 @@ ARITHMETIC_SITE = Site(
 def arithmetic_pages(source: ArithmeticPages, seed: int) -> Iterator[Found]:
     """The pages in order; equal parameters and seeds give equal pages."""
     rng = random.Random(derive_seed(seed, "arithmetic_pages"))
+    # A seed of their own: other shares of noise leave the problems as they are.
     problems = generate_problems(derive_seed(seed, "arithmetic_pages", "problems"), source.exercises)
     exercises = [_arithmetic_exercise(source, problem, problem.problem, rng) for problem in problems]
     repeated = rng.sample(problems, round(source.repeated * len(problems)))
@@ -67,6 +68,7 @@ def _arithmetic_exercise(
     else:
         style = SolutionStyle.step_by_step
     solution = worked_solution(problem, rng, style, source.step_error)[0]
+    # The last line is the one that states the answer.
     if style is SolutionStyle.rambling and rng.random() < source.rambling_without_end:
         solution = solution.rpartition("\n")[0]
     return publish(source, text, solution, problem.answer, rng)
@@ -92,6 +94,7 @@ def digit_pages(source: DigitPages, seed: int) -> Iterator[Found]:
     rng = random.Random(derive_seed(seed, "digit_pages"))
     own = derive_seed(seed, "digit_pages", "problems")
     try:
+        # The other side of the split is the benchmark of this family.
         problems = generate_digit_problems(own, source.exercises, source.sizes, source.coefficients, is_held_out=False)
     except ValueError as error:
         raise UserError(
@@ -111,6 +114,7 @@ def _digit_exercise(source: DigitPages, problem: DigitProblem, text: str, rng: r
         DigitSolutionStyle.rambling: source.rambling,
         DigitSolutionStyle.unfinished: source.unfinished,
     }
+    # The last of the shares, so that they add up to 1 whatever the parameters are.
     shares[DigitSolutionStyle.search] = 1 - sum(shares.values())
     style = rng.choices(list(shares), list(shares.values()))[0]
     solution, _ = write_solution(problem, rng, style, source.slip, source.retry, source.near_misses)
@@ -135,6 +139,7 @@ def publish(source: GeneratedPages, problem: str, solution: str, answer: str, rn
     """The exercise as a page has it: solution or short answer may be missing, the short answer may be wrong."""
     shown, short = solution, answer
     if rng.random() < source.wrong_answer:
+        # Answers that are close: a reader of pages cannot see from them that they are wrong.
         short = str(int(answer) + rng.choice((1, 2, 10)))
     if rng.random() < source.missing_answer:
         short = None
@@ -239,14 +244,17 @@ def _page(exercises: Sequence[RenderedExercise], start: int, site: Site, rng: ra
     """One page in one style, with what sites put around their content."""
     style, topic = rng.choice(STYLES), rng.choice(site.topics)
     pieces = [style(start + index + 1, exercise, rng) for index, exercise in enumerate(exercises)]
+    # Rows of a table have nothing between them, since text there would be no HTML.
     if style is _table:
         pieces = ["<table><tr><th>No.</th><th>Problem</th><th>Solution</th><th>Answer</th></tr>", *pieces, "</table>"]
     else:
+        # From the end, so that an insertion moves no place to come.
         for place in sorted(rng.sample(range(len(pieces) + 1), min(2, len(pieces))), reverse=True):
             advertisement = f"<div class='ad-slot'>Buy {rng.randint(2, 9)} pencils, get 1 free!</div>"
             pieces.insert(place, rng.choice((advertisement, f"<hr><p>{rng.choice(site.prose)}</p><hr>")))
     return (
         f"<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'><title>{topic}</title>"
+        # Words of labels stand in scripts, navigation and banners: a reader that takes them is wrong.
         "<script>var tracker = {answer: 42};</script><style>.box {margin: 1em}</style></head>\n<body>"
         "<nav><ul><li><a href='/'>Home</a></li><li><a href='/sums'>Sums</a></li>"
         "<li><a href='/quiz'>Question 1 of the day</a></li></ul></nav>"

@@ -44,6 +44,7 @@ def collect_pages(params: CollectWebParams, seed: int) -> tuple[list[dict[str, s
     dropped: list[tuple[dict[str, Any], Found]] = []
     metrics: dict[str, int] = {}
     for name, source in params.sources.items():
+        # Names are unique within a source, whose own name begins the id of its pages.
         before, seen = len(rows), set[str]()
         for found in progress(
             _read(name, source, params.max_page_kib * 1024, seed), label=f"reading {name}", unit="pages"

@@ -41,6 +41,7 @@ FORMATS = {
     ".tex": "latex",
     ".ptx": "pretext",
     ".pretext": "pretext",
+    # Books in PreTeXt end in `.xml` too, and the reader takes any XML that marks its exercises.
     ".xml": "pretext",
     ".cnxml": "cnxml",
 }
@@ -55,6 +56,7 @@ CONTENT_TYPES = {
     "text/x-latex": "latex",
     "application/x-latex": "latex",
 }
+# PreTeXt was MathBook XML before, and older books still begin with that name.
 _XML_MARKS = {b"cnx.rice.edu/cnxml": "cnxml", b"<pretext": "pretext", b"<mathbook": "pretext", b"<html": "html"}
 _CHARSET = re.compile(rb"""charset\s*=\s*["']?\s*([A-Za-z0-9_.:-]{2,40})""", re.IGNORECASE)
 _HTML_TAG = re.compile(
@@ -101,6 +103,7 @@ def read_folder(source: FolderPages, max_bytes: int) -> Iterator[Found]:
     files = sorted(file for file in folder.glob(source.glob) if file.is_file())
     if not files:
         raise UserError(f"collect_web: no file of {folder} matches {source.glob!r}: correct `glob`")
+    # A link could make files part of the result that the recipe's folder does not hold.
     require_no_links(folder, files)
     macros = shared_macros(files, max_bytes)
     for file in files:
@@ -131,6 +134,7 @@ def with_macros(content: str, form: str, macros: Mapping[str, Macro]) -> str:
     missing = used(content, macros) if form in _HAS_MACROS else ""
     if not missing:
         return content
+    # At the end, because an XML declaration must come first. Two dashes would end the comment.
     return f"{missing}{content}" if form == "latex" else f"{content}\n<!--\n{missing.replace('--', '- -')}-->\n"
 
 
@@ -153,6 +157,7 @@ def read_listed(name: str, source: ListedPages, max_bytes: int) -> Iterator[Foun
             raise UserError(f"{path}, line {number}: no `url` and `sha256`, parted by a tab, but {list(row.values())}")
     places = [urlsplit(row["url"]) for row in rows]
     names = [PurePosixPath(f"{place.netloc}{place.path}") for place in places]
+    # From the whole list, so that `max_pages` changes no page's name.
     shared = os.path.commonpath([name.parent for name in names]) if names else ""
     for row, place in zip(rows[: source.max_pages], names, strict=False):
         url, page = row["url"], place.relative_to(shared).as_posix()
@@ -185,6 +190,7 @@ def json_rows(path: Path, max_bytes: int) -> Iterator[tuple[int, Any, str, str]]
 
     A page of that many bytes may take several times as many as JSON, six for one character.
     """
+    # JSON escapes a character in up to six bytes, and there are other fields in the line.
     longest = 8 * max_bytes
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as lines:
         for number in count(1):
@@ -193,6 +199,7 @@ def json_rows(path: Path, max_bytes: int) -> Iterator[tuple[int, Any, str, str]]
                 if not line:
                     return
                 if len(line) == longest and not line.endswith(b"\n"):
+                    # The rest of such a line is read in pieces that are thrown away.
                     while line and not line.endswith(b"\n"):
                         line = lines.readline(1 << 20)
                     yield number, None, "too_large", f"line {number}"
@@ -212,6 +219,7 @@ def read_warc(source: WarcPages, max_bytes: int) -> Iterator[Found]:
     path = _require_file(source.path)
     number = 0
     with open(path, "rb") as stream:
+        # Not decoded by content: `_body` does that, and says why.
         records = ArchiveIterator(stream, record_types=WarcRecordType.response, parse_http=True, auto_decode="transfer")
         while source.max_pages is None or number < source.max_pages:
             try:
@@ -249,6 +257,7 @@ def _body(record: Any, max_bytes: int) -> bytes:
     stored is read to its end instead, and never more than the limit comes out of it.
     """
     body = record.reader.read(max_bytes + 1)
+    # To its end, or the next record would not be found.
     while record.reader.read(1 << 20):
         pass
     encoding = ((record.http_headers and record.http_headers.get("Content-Encoding")) or "").strip().lower()
@@ -288,6 +297,7 @@ def format_of(content_type: str, url: str, beginning: bytes) -> str | None:
         return CONTENT_TYPES[content_type]
     if content_type in ("text/xml", "application/xml") or content_type.endswith("+xml"):
         return next((form for mark, form in _XML_MARKS.items() if mark in beginning.lower()), None)
+    # Servers of repositories send Markdown and LaTeX as plain text, and some as bytes of no type.
     if content_type in ("text/plain", "application/octet-stream", ""):
         address = url.partition("?")[0].partition("#")[0]
         otherwise = {"text/plain": "text", "": "html"}.get(content_type)
@@ -308,10 +318,12 @@ def _checked(name: str, url: str, form: str, source: bytes | str, charset: str, 
     if size > max_bytes:
         return Found(name, url, form, None, "too_large", f"more than {max_bytes} bytes")
     text = decode(source, charset) if isinstance(source, bytes) else source
+    # Eight signs of replacement in a row: somebody else has decoded binary data before.
     if text is None or "\ufffd" * 8 in text or not _is_text(text):
         return Found(name, url, form, None, "undecodable", "neither its stated encoding, nor UTF-8, nor cp1252")
     if not text.strip():
         return Found(name, url, form, None, "empty")
+    # lxml makes a page of any text, so the reader would not notice.
     if form == "html" and not _HTML_TAG.search(text):
         return Found(name, url, form, None, "not_html", "no HTML element")
     return Found(name, url, form, _CONTROL.sub("", text))
@@ -320,7 +332,10 @@ def _checked(name: str, url: str, form: str, source: bytes | str, charset: str, 
 def decode(source: bytes, charset: str) -> str | None:
     """Text in the encoding of the transport, of the byte order mark or page, UTF-8 or cp1252, the first that fits."""
     stated = _CHARSET.search(source[:4096])
+    # A byte order mark counts more than what the page states. `utf-8-sig` reads UTF-8 without a mark too, and text that
+    # is valid UTF-8 is hardly anything else.
     marked = "utf-16" if source[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    # cp1252 last, because it takes nearly any bytes.
     for name in (_web_encoding(charset), marked, _web_encoding(stated[1].decode("ascii") if stated else ""), "cp1252"):
         try:
             if name:
@@ -334,6 +349,7 @@ def _web_encoding(label: str) -> str:
     """Python's name of the encoding that a page or its server states; "" for one that no browser knows."""
     label = label.strip().lower().removeprefix("x-").replace("windows-", "cp")
     try:
+        # Python knows more names of an encoding than browsers do, so they are compared by what Python calls it.
         return _WEB_ENCODINGS.get(codecs.lookup(label).name, "")
     except (LookupError, ValueError):  # ValueError: a label that holds NUL
         return ""
@@ -345,4 +361,5 @@ def _is_text(text: str) -> bool:
         text.encode("utf-8")
     except UnicodeEncodeError:
         return False
+    # Pages hold a few control characters by accident, and binary data is full of them.
     return len(_CONTROL.findall(text[:20_000])) <= len(text[:20_000]) // 100

@@ -135,6 +135,7 @@ def _contradictions(sections: Sections) -> list[str]:
     method, sampler = sections["extract_web"].method, sections["sampler"]
     if method.kind != "model" or method.model.kind != "policy" or sampler.kind != "vllm":
         return []
+    # Reported before anything runs. Otherwise vLLM would refuse the requests when the rules have read all pages.
     asked = method.model.max_prompt_tokens + method.max_response_tokens
     if asked <= sampler.max_model_tokens:
         return []

@@ -75,6 +75,7 @@ def main(job: Job) -> None:
 
 
 Rows = list[dict[str, Any]]
+# The functions that LaTeX has commands for: `\foo` would be none.
 _FUNCTION = re.compile(
     r"\\operatorname\{(arc(?:cos|sin|tan)|cosh?|coth?|csc|deg|det|dim|exp|gcd|inf|ker|lg|lim|ln|log|max|min|sec|sinh?|sup"
     r"|tanh?)\}(?P<letter>(?=[A-Za-z]))?"
@@ -91,6 +92,7 @@ def filter_candidates(
     """
     rows: Rows = candidates.astype(object).where(candidates.notna(), None).to_dict("records")
     funnel = Funnel("filter_web", len(rows))
+    # Rules on single rows first. They are cheap, and a broken copy must not displace a good duplicate.
     rows = _drop_malformed(rows, funnel)
     rows = _apply_row_rules(rows, rules, funnel)
     rows = _drop_conflicting(rows, rules, funnel)
@@ -133,6 +135,7 @@ def first_objection(row: dict[str, Any], rules: FilterRules) -> tuple[str, str]:
         detail = rule(candidate) if getattr(rules, name) else None
         if detail:
             return name, detail
+    # Last, because the other rules say more about a row than its length.
     detail = too_long(candidate, rules.too_long) if rules.too_long else None
     return ("too_long", detail) if detail else ("", "")
 
@@ -150,6 +153,7 @@ def _drop_conflicting(rows: Rows, rules: FilterRules, funnel: Funnel) -> Rows:
     kept = []
     for row in rows:
         text = normalise_problem(row["problem"])
+        # All of them go, because nothing says which page is right.
         if text in conflicting:
             detail = f"elsewhere the answer is not {row['answer']}: {first[text]} and others"
             funnel.drop(row, "conflicting_answers", detail, row["candidate_id"])
@@ -169,6 +173,7 @@ def _drop_duplicates(rows: Rows, rules: FilterRules, funnel: Funnel) -> Rows:
             continue
         similar = near.find(row["problem"]) if near else []
         if similar:
+            # The most similar one. Its number is its place in `kept`.
             index, similarity = similar[0]
             detail = f"of {kept[index]['candidate_id']}, similarity {similarity:.2f}"
             funnel.drop(row, "near_duplicate", detail, row["candidate_id"])
@@ -233,6 +238,7 @@ def tidy_functions(text: str) -> str:
 
 _IMAGE = re.compile(r"!\[[^\n]*?\]\([^()\n]*\)")
 _LIST_ITEM = re.compile(r"^[^\S\n]*(?:[-*]|\(?[a-z]\)|\(?[ivx]{1,4}\)|[a-z]\.)\s", re.MULTILINE)
+# Pairs of patterns: `first.*second` in one would cost the square on hostile texts.
 _INLINE_PARTS = tuple(
     (re.compile(first), re.compile(second))
     for first, second in (
@@ -245,6 +251,8 @@ _INLINE_PARTS = tuple(
 _PARTS_IN_SOLUTION = tuple(re.compile(rf"^[^\S\n]*(?:\(?{letter}\)|{letter}\.)\s", re.MULTILINE) for letter in "ab")
 _PICTURE = r"(?:figure|fig\.|diagram|graph|table|chart|picture|image|plot|histogram|spreadsheet)s?"
 _IS_PART = re.compile(r"\(?([a-h])[.)]\s")
+# extract_web writes `[link]` for a reference. "Your equation" and "part $a$" were seen in kept rows that nobody can
+# solve without the task before.
 _REFERS = re.compile(
     rf"""\[link\]
     |\b{_PICTURE}\s+(?:\d|below|above|shown|on\ the|to\ the|at\ the|given|that\ follows)
@@ -264,6 +272,7 @@ _INTRODUCES = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 """How a text begins that belongs to several exercises, this one among them: it points at nothing outside."""
+# The right answers of such tasks have many forms, so that a short answer proves nothing.
 _PROOF_OR_OPINION = re.compile(
     r"""\b(?:prove|disprove|proof|show\ that|verify\ (?:that|the)|derive|justify|explain|discuss|describe|interpret
     |compare\ and|comment\ on|in\ your\ own\ words|what\ do\ you\ (?:think|notice)|do\ you\ (?:think|agree|believe)
@@ -276,6 +285,7 @@ _FORMULA = re.compile(r"\$[^$]*\$|\\[A-Za-z]+")
 _MATHS = re.compile(r"\$([^$]+)\$")
 _PLAIN = re.compile(r"[-−+]?[\d.,]+|[A-Za-z]")
 """A number or a letter, which stands in many a problem whose answer it happens to be."""
+# With the verbs of exercises, because some texts have hardly another English word.
 _COMMON_ENGLISH = (
     "a an and are as at be by can compute does each find for from has have he how if in is it many more "
     "much of on or she simplify solve than that the then there this to was what when which who will with "
@@ -316,9 +326,11 @@ def unfinished(row: Candidate) -> str | None:
     if found.text is None:
         return f"no answer: {found.rule}"
     lines = row.solution.strip().splitlines()
+    # A line without prose is itself the answer.
     if not lines or (len(lines) == 1 and not is_prose(_FORMULA.sub(" ", lines[0]))):
         return None
     answer = _compact(row.answer)
+    # As a whole: the answer 7 does not stand in 17, nor in 1.7.
     boundary = rf"(?<![\w.]){re.escape(answer)}(?![\w])"
     if answer and re.search(boundary, _compact(lines[-1], keep_spaces=True)):
         return None
@@ -349,6 +361,7 @@ def no_question(row: Candidate) -> str | None:
 
 def multi_part(row: Candidate) -> str | None:
     """Several questions, choices in a list, or one part of an exercise, which leans on what stands before it."""
+    # A text that begins with a letter is a part that somebody cut out of a longer exercise.
     part = _IS_PART.match(row.problem)
     if part:
         return f"part {part[1]} of an exercise"
@@ -372,6 +385,7 @@ def refers_to_figure_or_other(row: Candidate) -> str | None:
     """An image, or words that point out of the text."""
     if _IMAGE.search(row.problem) or _IMAGE.search(row.solution):
         return "holds an image"
+    # "For the following exercises" would look like a reference, although it introduces this very exercise.
     own = _introduced(row.problem)
     found = _REFERS.search(own)
     return f"refers to {found[0][:80]!r}" if found else None
@@ -398,6 +412,7 @@ def copy_is_correct(row: Candidate) -> str | None:
 
     By the verifier's rules alone; what only math-verify could tell passes.
     """
+    # 22% of the web rows were such exercises when the rule was written.
     for formula in map(str.strip, _MATHS.findall(row.problem)):
         if not _PLAIN.fullmatch(formula):
             outcome = decide(row.answer, extract_answer(f"\\boxed{{{formula}}}"), require_marker=False)
@@ -427,9 +442,11 @@ def wrong_language(row: Candidate) -> str | None:
     words = _WORD.findall(text.lower())
     if len(words) < MIN_WORDS_TO_JUDGE_LANGUAGE:
         return None
+    # A fifth is allowed, because names and units have such letters in English too.
     foreign = sum(not word.isascii() for word in words)
     if foreign > 0.2 * len(words):
         return f"{foreign} of {len(words)} words hold other letters"
+    # Single letters are variables, and say nothing about a language.
     longer = [word for word in words if len(word) > 1]
     known = sum(word in _ENGLISH for word in longer)
     if len(longer) >= MIN_WORDS_TO_JUDGE_LANGUAGE and known < 0.05 * len(longer):

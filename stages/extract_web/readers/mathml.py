@@ -154,6 +154,7 @@ ACCENTS = {
     "⌢": "overset{\\frown}",
 }
 UNDER_ACCENTS = {"_": "underline", "¯": "underline", "⏟": "underbrace", "︸": "underbrace"}
+# Pages made from Markdown have its escapes within their formulas too.
 ESCAPED_BY_MARKDOWN = re.compile(r"\\([|_*#$%&{}\[\]()<>])")
 ENDS_SENTENCE = re.compile(r"^(.*?)((?:[.,;:?!]|\\;)+)$", re.DOTALL)
 LAYOUT = names("mspace mphantom malignmark maligngroup none mprescripts annotation annotation-xml")
@@ -181,6 +182,7 @@ def name_of(element: _Element) -> str:
     return _local_name(tag) if isinstance(tag, str) else ""
 
 
+# Asked for every element, and a page has few different names.
 @lru_cache(maxsize=4096)
 def _local_name(tag: str) -> str:
     return tag.rsplit("}", 1)[-1].rsplit(":", 1)[-1].lower()
@@ -217,6 +219,7 @@ def _convert(element: _Element, depth: int) -> str:
             separator = (element.get("separators") or ",").strip()[:1]
             inner = separator.join(_children(element, depth))
             return _token("mo", element.get("open") or "(") + inner + _token("mo", element.get("close") or ")")
+        # Scripts before a base have no plain LaTeX, so only the base stays.
         case "mmultiscripts":
             return "".join(_children(element, depth)[:1])
         case "semantics":
@@ -234,6 +237,7 @@ def _token(name: str, text: str) -> str:
         return " " if text else ""
     if words in FUNCTIONS:  # the name stays readable to whatever strips commands before comparing texts
         return "\\operatorname{" + words + "}"
+    # A single letter in `mtext` is a symbol. Two letters are words, and a letter behind a digit is a unit.
     if name == "mtext" and re.search(r"[A-Za-z]{2}|\d ?[A-Za-z]", words):
         spaced = (" " if text[0].isspace() else "") + words + (" " if text[-1].isspace() else "")
         return rf"\text{{{_escaped(spaced)}}}"
@@ -260,6 +264,7 @@ def _structure(name: str, parts: list[str]) -> str:
             return rf"\frac{{{first}}}{{{second}}}"
         case "mroot":
             return rf"\sqrt[{second}]{{{first}}}"
+        # A prime is a superscript already, and the symbol for degrees has its sign: a second one is no LaTeX.
         case "msup" if second.startswith(("'", r"^\circ")):
             return base + second
         case "msup":
@@ -279,6 +284,7 @@ def _structure(name: str, parts: list[str]) -> str:
 
 
 _ATOM = re.compile(r"\\[A-Za-z]+|[\w.)\]|']+|\\(?:text|operatorname)\{[^{}]*\}")
+# Compared as LaTeX, because the accent has been converted when its base is reached.
 _RENDERED_ACCENTS = {_token("mo", accent): command for accent, command in ACCENTS.items()}
 _RENDERED_UNDER_ACCENTS = {_token("mo", accent): command for accent, command in UNDER_ACCENTS.items()}
 
@@ -300,6 +306,7 @@ def _table(table: _Element, depth: int) -> str:
             rows.append(" & ".join(cells))
     if not rows:
         return ""
+    # A table of one row is spacing and no matrix.
     if len(rows) == 1:
         return rows[0].replace(" & ", " ").strip()
     environment = "matrix" if _opens_matrix(table) else "aligned"
