@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from stages.algorithms.arithmetic_tasks import ArithmeticProblem, SolutionStyle, generate_problems, worked_solution
 from stages.algorithms.digit_tasks import DigitProblem, write_solution
@@ -48,30 +49,20 @@ def arithmetic_pages(source: ArithmeticPages, seed: int) -> Iterator[Found]:
     rng = random.Random(derive_seed(seed, "arithmetic_pages"))
     # A seed of their own: other shares of noise leave the problems as they are.
     problems = generate_problems(derive_seed(seed, "arithmetic_pages", "problems"), source.exercises)
-    exercises = [_arithmetic_exercise(source, problem, problem.problem, rng) for problem in problems]
-    repeated = rng.sample(problems, round(source.repeated * len(problems)))
-    exercises += [_arithmetic_exercise(source, problem, reworded(problem.problem, rng), rng) for problem in repeated]
-    rng.shuffle(exercises)
-    yield from lay_out(exercises, source.exercises_per_page, ARITHMETIC_SITE, rng)
 
+    def solve(problem: ArithmeticProblem) -> tuple[str, str]:
+        draw = rng.random()
+        if draw < source.answer_only:
+            style = SolutionStyle.answer_only
+        elif draw < source.answer_only + source.rambling:
+            style = SolutionStyle.rambling
+        elif draw < source.answer_only + source.rambling + source.unfinished:
+            style = SolutionStyle.unfinished
+        else:
+            style = SolutionStyle.step_by_step
+        return style, worked_solution(problem, rng, style, source.step_error)[0]
 
-def _arithmetic_exercise(
-    source: ArithmeticPages, problem: ArithmeticProblem, text: str, rng: random.Random
-) -> RenderedExercise:
-    draw = rng.random()
-    if draw < source.answer_only:
-        style = SolutionStyle.answer_only
-    elif draw < source.answer_only + source.rambling:
-        style = SolutionStyle.rambling
-    elif draw < source.answer_only + source.rambling + source.unfinished:
-        style = SolutionStyle.unfinished
-    else:
-        style = SolutionStyle.step_by_step
-    solution = worked_solution(problem, rng, style, source.step_error)[0]
-    # The last line is the one that states the answer.
-    if style is SolutionStyle.rambling and rng.random() < source.rambling_without_end:
-        solution = solution.rpartition("\n")[0]
-    return publish(source, text, solution, problem.answer, rng)
+    yield from _pages(source, problems, solve, ARITHMETIC_SITE, rng)
 
 
 DIGIT_SITE = Site(
@@ -100,14 +91,6 @@ def digit_pages(source: DigitPages, seed: int) -> Iterator[Found]:
         raise UserError(
             f"collect_web: {error}; lower `exercises`, or give other `sizes` or more `coefficients`"
         ) from None
-    exercises = [_digit_exercise(source, problem, problem.problem, rng) for problem in problems]
-    repeated = rng.sample(problems, round(source.repeated * len(problems)))
-    exercises += [_digit_exercise(source, problem, reworded(problem.problem, rng), rng) for problem in repeated]
-    rng.shuffle(exercises)
-    yield from lay_out(exercises, source.exercises_per_page, DIGIT_SITE, rng)
-
-
-def _digit_exercise(source: DigitPages, problem: DigitProblem, text: str, rng: random.Random) -> RenderedExercise:
     shares = {
         DigitSolutionStyle.answer_only: source.answer_only,
         DigitSolutionStyle.jump: source.jump,
@@ -116,11 +99,12 @@ def _digit_exercise(source: DigitPages, problem: DigitProblem, text: str, rng: r
     }
     # The last of the shares, so that they add up to 1 whatever the parameters are.
     shares[DigitSolutionStyle.search] = 1 - sum(shares.values())
-    style = rng.choices(list(shares), list(shares.values()))[0]
-    solution, _ = write_solution(problem, rng, style, source.slip, source.retry, source.near_misses)
-    if style is DigitSolutionStyle.rambling and rng.random() < source.rambling_without_end:
-        solution = solution.rpartition("\n")[0]
-    return publish(source, text, solution, problem.answer, rng)
+
+    def solve(problem: DigitProblem) -> tuple[str, str]:
+        style = rng.choices(list(shares), list(shares.values()))[0]
+        return style, write_solution(problem, rng, style, source.slip, source.retry, source.near_misses)[0]
+
+    yield from _pages(source, problems, solve, DIGIT_SITE, rng)
 
 
 USERS = ("mathfan", "lena_k", "prof_oak", "count42", "j.doe")
@@ -135,17 +119,41 @@ class RenderedExercise:
     answer: str | None
 
 
-def publish(source: GeneratedPages, problem: str, solution: str, answer: str, rng: random.Random) -> RenderedExercise:
-    """The exercise as a page has it: solution or short answer may be missing, the short answer may be wrong."""
-    shown, short = solution, answer
-    if rng.random() < source.wrong_answer:
-        # Answers that are close: a reader of pages cannot see from them that they are wrong.
-        short = str(int(answer) + rng.choice((1, 2, 10)))
-    if rng.random() < source.missing_answer:
-        short = None
-    if rng.random() < source.missing_solution:
-        shown = None
-    return RenderedExercise(problem, shown, short)
+def _pages(
+    source: GeneratedPages,
+    problems: Sequence[ArithmeticProblem | DigitProblem],
+    solve: Callable[[Any], tuple[str, str]],
+    site: Site,
+    rng: random.Random,
+) -> Iterator[Found]:
+    """The problems, some of them twice in other words, with solutions in the style that `solve` names, page by page."""
+
+    def published(problem: ArithmeticProblem | DigitProblem, text: str) -> RenderedExercise:
+        """Solution or short answer may be missing, the short answer may be wrong."""
+        style, solution = solve(problem)
+        shown: str | None = solution
+        # The last line is the one that states the answer.
+        if style == "rambling" and rng.random() < source.rambling_without_end:
+            shown = solution.rpartition("\n")[0]
+        answer: str | None = problem.answer
+        if rng.random() < source.wrong_answer:
+            # Answers that are close: a reader of pages cannot see from them that they are wrong.
+            answer = str(int(problem.answer) + rng.choice((1, 2, 10)))
+        if rng.random() < source.missing_answer:
+            answer = None
+        if rng.random() < source.missing_solution:
+            shown = None
+        return RenderedExercise(text, shown, answer)
+
+    exercises = [published(problem, problem.problem) for problem in problems]
+    repeated = rng.sample(problems, round(source.repeated * len(problems)))
+    exercises += [published(problem, reworded(problem.problem, rng)) for problem in repeated]
+    # Without it the last pages would hold nothing but repeated exercises.
+    rng.shuffle(exercises)
+    for start in range(0, len(exercises), source.exercises_per_page):
+        number = start // source.exercises_per_page
+        page = _page(exercises[start : start + source.exercises_per_page], start, site, rng)
+        yield Found(f"{number:05d}", f"https://example.org/{site.name}/{number:05d}.html", "html", page)
 
 
 def reworded(problem: str, rng: random.Random) -> str:
@@ -157,16 +165,6 @@ def reworded(problem: str, rng: random.Random) -> str:
             return problem.replace("Compute", "compute").replace("?", " ?")
         case _:
             return f"Please {problem[0].lower()}{problem[1:]}" if problem.startswith("Compute") else problem
-
-
-def lay_out(
-    exercises: Sequence[RenderedExercise], exercises_per_page: int, site: Site, rng: random.Random
-) -> Iterator[Found]:
-    """The pages in order."""
-    for start in range(0, len(exercises), exercises_per_page):
-        number = start // exercises_per_page
-        page = _page(exercises[start : start + exercises_per_page], start, site, rng)
-        yield Found(f"{number:05d}", f"https://example.org/{site.name}/{number:05d}.html", "html", page)
 
 
 def _lines(text: str, mark: str = "<br>") -> str:

@@ -127,7 +127,7 @@ def _is_exercise(element: _Element) -> bool:
 
 def _exercises(element: _Element, shared: str) -> Iterator[Exercise]:
     """One exercise; or one for each task, the common beginning before its own text."""
-    tasks = [child for child in element if name_of(child) in ("task", "webwork")]
+    tasks = [child for child in element if name_of(child) in _TASKS]
     if not tasks:
         # Without the program the text has holes: in one book 807 of 4,005 rows have such values.
         if not _is_computed(element):
