@@ -23,7 +23,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.machine import MIRROR_VARIABLE, mirror_folder
 from stages.foundations.params import validate_section
 from stages.foundations.tables import DROPPED, PROBLEM, read_table
-from tests.fakes.file_server import serving
+from tests.fakes.file_server import MIRROR, serving
 
 ROWS = [{"question": "What is 1+1?", "answer": "1+1=<<1+1=2>>2\n#### 2"}, {"question": "2+2?", "answer": "#### 4"}]
 GSM8K = {
@@ -32,6 +32,7 @@ GSM8K = {
     "solution": {"kind": "before", "field": "answer", "marker": "####", "strip": ["<<[^>]*>>"]},
 }
 PLAIN = {"problem": "problem", "answer": "answer", "solution": None}
+CONTENT = {"format": "jsonl", "fields": PLAIN, "only": {}, "max_rows": None}
 
 
 def lines(rows):
@@ -41,16 +42,8 @@ def lines(rows):
 def local(tmp_path, content, file_format="jsonl", fields=PLAIN, **changes):
     path = tmp_path / "rows"
     path.write_bytes(content)
-    return {
-        "kind": "local",
-        "path": str(path),
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "format": file_format,
-        "fields": fields,
-        "only": {},
-        "max_rows": None,
-        **changes,
-    }
+    pinned = {"path": str(path), "sha256": hashlib.sha256(content).hexdigest()}
+    return CONTENT | {"kind": "local", **pinned, "format": file_format, "fields": fields, **changes}
 
 
 @pytest.fixture(autouse=True)
@@ -80,15 +73,15 @@ def server(tmp_path):
 
 def url_origin(server, content, sha256=None):
     (server.site / "rows.jsonl").write_bytes(content)
-    return {
-        "kind": "url",
-        "url": f"http://127.0.0.1:{server.server_port}/rows.jsonl",
-        "format": "jsonl",
-        "sha256": sha256 or hashlib.sha256(content).hexdigest(),
-        "fields": GSM8K,
-        "only": {},
-        "max_rows": None,
-    }
+    url = f"http://127.0.0.1:{server.server_port}/rows.jsonl"
+    sha256 = sha256 or hashlib.sha256(content).hexdigest()
+    return CONTENT | {"kind": "url", "url": url, "sha256": sha256, "fields": GSM8K}
+
+
+def make_mirror(tmp_path, monkeypatch, origin, content):
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror" / origin["sha256"]).write_bytes(content)
+    monkeypatch.setenv(MIRROR_VARIABLE, str(tmp_path / "mirror"))
 
 
 def files_under(folder):
@@ -143,10 +136,7 @@ def test_unreachable_url_names_it_and_the_mirror(tmp_path, server, monkeypatch):
     with pytest.raises(UserError, match=r"http://127\.0\.0\.1:\d+/rows\.jsonl cannot be downloaded.*mirror folder"):
         collect(tmp_path, origin)
     assert files_under(tmp_path / "state") == []
-    mirror = tmp_path / "mirror"
-    mirror.mkdir()
-    (mirror / origin["sha256"]).write_bytes(lines(ROWS))
-    monkeypatch.setenv(MIRROR_VARIABLE, str(mirror))
+    make_mirror(tmp_path, monkeypatch, origin, lines(ROWS))
     assert len(collect(tmp_path, origin)[0]) == 2
 
 
@@ -170,10 +160,7 @@ def test_not_found_and_cut_off_downloads(tmp_path, server):
 
 def test_mirror_with_damaged_copy(tmp_path, server, monkeypatch):
     origin = url_origin(server, lines(ROWS))
-    mirror = tmp_path / "mirror"
-    mirror.mkdir()
-    (mirror / origin["sha256"]).write_text("other")
-    monkeypatch.setenv(MIRROR_VARIABLE, str(mirror))
+    make_mirror(tmp_path, monkeypatch, origin, b"other")
     with pytest.raises(UserError, match="the copy is damaged"):
         collect(tmp_path, origin)
     assert server.handler.requests == 0
@@ -447,16 +434,7 @@ def test_generated_by_reasoning_gym(tmp_path):
         collect(tmp_path, {**origin, "config": {"no_such_setting": 1}})
 
 
-HUB = {
-    "kind": "hub",
-    "repository": "openai/gsm8k",
-    "revision": "a" * 40,
-    "file": "main/test.parquet",
-    "format": "parquet",
-    "fields": PLAIN,
-    "only": {},
-    "max_rows": None,
-}
+HUB = CONTENT | {"kind": "hub", "repository": "openai/gsm8k", "revision": "a" * 40, "file": "main/test.parquet"}
 
 
 def test_unreachable_hub(tmp_path, monkeypatch):
@@ -479,7 +457,6 @@ def test_params_are_strict(tmp_path):
         collect(tmp_path, HUB | {"revision": "main"})
 
 
-MIRROR = Path(__file__).parents[2].parent / "shared" / "data" / "mirror"
 WHOLE = {"problem": "problem", "answer": "answer", "solution": "solution"}
 LISTED = {"kind": "listed", "open": "", "separator": ", ", "close": ""}
 MIRRORED = {
@@ -533,13 +510,8 @@ def test_each_file_of_the_mirror_has_a_field_map(name, monkeypatch):
     known = {entry["name"]: entry for entry in json.loads((MIRROR / "sources.json").read_text())}
     assert set(known) == set(MIRRORED)
     fields, rows, first_answer = MIRRORED[name]
-    origin = {
-        "kind": "url",
-        **{key: known[name][key] for key in ("url", "sha256", "format")},
-        "fields": fields,
-        "only": {"Picture": [None]} if name == "theoremqa/test" else {},
-        "max_rows": None,
-    }
+    origin = CONTENT | {"kind": "url", **{key: known[name][key] for key in ("url", "sha256", "format")}}
+    origin |= {"fields": fields, "only": {"Picture": [None]} if name == "theoremqa/test" else {}}
     source = SourceParams.model_validate({"role": "benchmark", "licence": "MIT", "from": origin})
     monkeypatch.setenv(MIRROR_VARIABLE, str(MIRROR))
     problems, funnel = collect_source("some", source)

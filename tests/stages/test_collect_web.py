@@ -23,41 +23,20 @@ from stages.foundations.machine import MIRROR_VARIABLE
 from stages.foundations.tables import DROPPED, PAGE, read_table
 from tests.fakes.file_server import serving
 
-ARITHMETIC = {
-    "kind": "arithmetic_pages",
-    "exercises": 120,
-    "exercises_per_page": 10,
-    "answer_only": 0.4,
-    "rambling": 0.1,
-    "unfinished": 0.05,
-    "rambling_without_end": 0.25,
-    "step_error": 0.1,
-    "missing_solution": 0.05,
-    "missing_answer": 0.1,
-    "wrong_answer": 0.05,
-    "repeated": 0.1,
-    "licence": "generated",
-}
-DIGITS = {
-    "kind": "digit_pages",
-    "exercises": 90,
-    "exercises_per_page": 10,
-    "sizes": {3: 1.0, 6: 1.0},
-    "coefficients": [2, 3, 4],
+SHARES = {
     "answer_only": 0.3,
-    "jump": 0.2,
     "rambling": 0.1,
     "unfinished": 0.05,
     "rambling_without_end": 0.25,
-    "slip": 0.05,
-    "retry": 0.1,
-    "near_misses": 0.3,
     "missing_solution": 0.05,
     "missing_answer": 0.1,
     "wrong_answer": 0.05,
     "repeated": 0.1,
-    "licence": "generated",
 }
+GENERATED = SHARES | {"exercises": 120, "exercises_per_page": 10, "licence": "generated"}
+ARITHMETIC = GENERATED | {"kind": "arithmetic_pages", "step_error": 0.1}
+DIGITS = GENERATED | {"kind": "digit_pages", "exercises": 90, "sizes": {3: 1.0, 6: 1.0}, "coefficients": [2, 3, 4]}
+DIGITS |= {"jump": 0.2, "slip": 0.05, "retry": 0.1, "near_misses": 0.3}
 HTML = "<html><body><p>Exercise 1: 1+1?</p></body></html>"
 
 

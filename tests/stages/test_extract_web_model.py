@@ -283,10 +283,6 @@ SOLUTION: Both 7 and -7 have that square, so it is -7.
 ANSWER: -7"""
 
 
-def reasons(answer, window=WINDOW):
-    return [one.reason for one in read_answer(answer, window)[1]]
-
-
 def test_spans_become_the_pages_own_text():
     found, refused = read_answer(f"Here they are.\n\n**{SUM.replace(': ', ':** ', 1)}\n\n2. {ROOT}\nNONE", WINDOW)
     assert [(one.problem, one.solution, one.answer) for one in found] == [
@@ -298,13 +294,8 @@ def test_spans_become_the_pages_own_text():
         ("Which number has the square 49, if it is negative?", "Both 7 and -7 have that square, so it is -7.", "-7"),
     ]
     assert not refused
-
-
-def test_an_exercise_without_solution_stands_alone_and_lines_go_on():
-    found, _ = read_answer("PROBLEM: Which number has\nthe square 49,\n if it is negative?", WINDOW)
-    assert [(one.problem, one.solution) for one in found] == [
-        ("Which number has the square 49, if it is negative?", None)
-    ]
+    [alone], _ = read_answer("PROBLEM: Which number has\nthe square 49,\n if it is negative?", WINDOW)
+    assert (alone.problem, alone.solution) == ("Which number has the square 49, if it is negative?", None)
 
 
 @pytest.mark.parametrize(
@@ -312,6 +303,7 @@ def test_an_exercise_without_solution_stands_alone_and_lines_go_on():
     [
         (SUM.replace("in pairs", "in triples"), "span_not_in_page"),
         (SUM.replace("ANSWER: $55$", "ANSWER: $56$"), "span_not_in_page"),
+        (SUM.replace("ANSWER: $55$", "ANSWER: -7"), "span_not_in_page"),  # of the page, but not of the solution
         (SUM.replace("there are ten.", "there were ten."), "span_not_in_page"),
         (SUM.replace("What is", "what is"), "span_not_in_page"),
         ("PROBLEM: ... \nSOLUTION: ...", "span_not_in_page"),
@@ -323,12 +315,9 @@ def test_an_exercise_without_solution_stands_alone_and_lines_go_on():
     ],
 )
 def test_what_the_page_does_not_have_refuses_the_exercise(answer, reason):
-    assert reason in reasons(answer)
-    assert all(one.problem.startswith("Which number") for one in read_answer(answer, WINDOW)[0])
-
-
-def test_an_answer_stands_in_its_solution():
-    assert reasons(SUM.replace("ANSWER: $55$", "ANSWER: -7")) == ["span_not_in_page"]
+    found, refused = read_answer(answer, WINDOW)
+    assert reason in [one.reason for one in refused]
+    assert all(one.problem.startswith("Which number") for one in found)
 
 
 def test_a_model_that_repeats_itself_says_it_once():
