@@ -213,7 +213,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class LocalSource(FileContent):
-    """A file on this machine. Its hash is asked for because nothing else notices that it has changed."""
+    """A file on this machine. Its hash is required because nothing else notices that it has changed."""
 
     kind: Literal["local"]
     path: str
@@ -229,7 +229,7 @@ class ReasoningGymSource(StrictParams):
     task: str
     """Name of the task, such as `gcd`."""
     rows: int = Field(ge=1)
-    """Problems asked for; equal ones are dropped later, by curate."""
+    """Number of problems; equal ones are dropped later, by curate."""
     seed: int
     """Seed of the task."""
     config: dict[str, Any]

@@ -16,7 +16,7 @@ from stages.algorithms.arithmetic_tasks import ArithmeticProblem, SolutionStyle,
 from stages.algorithms.digit_tasks import DigitProblem, write_solution
 from stages.algorithms.digit_tasks import SolutionStyle as DigitSolutionStyle
 from stages.algorithms.digit_tasks import generate_problems as generate_digit_problems
-from stages.collect_web.sources import Found
+from stages.collect_web.sources import ReadPage
 from stages.collect_web.stage import ArithmeticPages, DigitPages, GeneratedPages
 from stages.foundations.errors import UserError
 from stages.foundations.seeds import derive_seed
@@ -44,7 +44,7 @@ ARITHMETIC_SITE = Site(
 )
 
 
-def arithmetic_pages(source: ArithmeticPages, seed: int) -> Iterator[Found]:
+def arithmetic_pages(source: ArithmeticPages, seed: int) -> Iterator[ReadPage]:
     """The pages in order; equal parameters and seeds give equal pages."""
     rng = random.Random(derive_seed(seed, "arithmetic_pages"))
     # A seed of their own: other shares of noise leave the problems as they are.
@@ -77,7 +77,7 @@ DIGIT_SITE = Site(
 )
 
 
-def digit_pages(source: DigitPages, seed: int) -> Iterator[Found]:
+def digit_pages(source: DigitPages, seed: int) -> Iterator[ReadPage]:
     """The pages in order; equal parameters and seeds give equal pages. None has a held-out problem.
 
     UserError when there are not as many problems.
@@ -125,7 +125,7 @@ def _pages(
     solve: Callable[[Any], tuple[str, str]],
     site: Site,
     rng: random.Random,
-) -> Iterator[Found]:
+) -> Iterator[ReadPage]:
     """The problems, some of them twice in other words, with solutions in the style that `solve` names, page by page."""
 
     def published(problem: ArithmeticProblem | DigitProblem, text: str) -> RenderedExercise:
@@ -153,7 +153,7 @@ def _pages(
     for start in range(0, len(exercises), source.exercises_per_page):
         number = start // source.exercises_per_page
         page = _page(exercises[start : start + source.exercises_per_page], start, site, rng)
-        yield Found(f"{number:05d}", f"https://example.org/{site.name}/{number:05d}.html", "html", page)
+        yield ReadPage(f"{number:05d}", f"https://example.org/{site.name}/{number:05d}.html", "html", page)
 
 
 def reworded(problem: str, rng: random.Random) -> str:

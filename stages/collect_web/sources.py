@@ -82,8 +82,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")
 
 
 @dataclass(frozen=True)
-class Found:
-    """A page as found, or why there is none."""
+class ReadPage:
+    """A page as its source has it, or why there is none."""
 
     name: str
     """Identifies the page within its source."""
@@ -95,7 +95,7 @@ class Found:
     detail: str = ""
 
 
-def read_folder(source: FolderPages, max_bytes: int) -> Iterator[Found]:
+def read_folder(source: FolderPages, max_bytes: int) -> Iterator[ReadPage]:
     """Every matching file in the order of its path; UserError when there is no such folder or no such file."""
     folder = Path(source.path)
     if not folder.is_dir():
@@ -110,9 +110,9 @@ def read_folder(source: FolderPages, max_bytes: int) -> Iterator[Found]:
         name = file.relative_to(folder).as_posix()
         form = FORMATS.get(file.suffix.lower())
         if form is None:
-            yield Found(name, name, "", None, "format_not_known", f"ending {file.suffix!r}")
+            yield ReadPage(name, name, "", None, "format_not_known", f"ending {file.suffix!r}")
         elif file.stat().st_size > max_bytes:
-            yield Found(name, name, form, None, "too_large", f"{file.stat().st_size} bytes")
+            yield ReadPage(name, name, form, None, "too_large", f"{file.stat().st_size} bytes")
         else:
             found = _checked(name, name, form, file.read_bytes(), "", max_bytes)
             yield replace(found, content=with_macros(found.content, form, macros)) if found.content else found
@@ -138,7 +138,7 @@ def with_macros(content: str, form: str, macros: Mapping[str, Macro]) -> str:
     return f"{missing}{content}" if form == "latex" else f"{content}\n<!--\n{missing.replace('--', '- -')}-->\n"
 
 
-def read_listed(name: str, source: ListedPages, max_bytes: int) -> Iterator[Found]:
+def read_listed(name: str, source: ListedPages, max_bytes: int) -> Iterator[ReadPage]:
     """The listed pages in order, each named by what its URL does not share with the others.
 
     Raises UserError where the list is another one, holds a line that is none, or a page cannot be had as pinned.
@@ -163,23 +163,23 @@ def read_listed(name: str, source: ListedPages, max_bytes: int) -> Iterator[Foun
         url, page = row["url"], place.relative_to(shared).as_posix()
         form = FORMATS.get(place.suffix.lower())
         if form is None:
-            yield Found(page, url, "", None, "format_not_known", f"address {url}")
+            yield ReadPage(page, url, "", None, "format_not_known", f"address {url}")
             continue
         file = pinned_file(url, row["sha256"], f"its sha256 in {path}")
         if file.stat().st_size > max_bytes:
-            yield Found(page, url, form, None, "too_large", f"{file.stat().st_size} bytes")
+            yield ReadPage(page, url, form, None, "too_large", f"{file.stat().st_size} bytes")
         else:
             yield _checked(page, url, form, file.read_bytes(), "", max_bytes)
 
 
-def read_jsonl(source: JsonlPages, max_bytes: int) -> Iterator[Found]:
+def read_jsonl(source: JsonlPages, max_bytes: int) -> Iterator[ReadPage]:
     """The pages of a JSONL file in order; a damaged end of a .gz is one unusable page."""
     fields = (source.id_field, source.url_field, source.content_field)
     for number, row, reason, detail in islice(json_rows(_require_file(source.path), max_bytes), source.max_pages):
         wrong = [field for field in fields if not isinstance(row, dict) or not isinstance(row.get(field), str)]
         if reason or wrong:
             detail = detail or f"line {number}: no text in {wrong}"
-            yield Found(f"line-{number}", "", source.format, None, reason or "row_malformed", detail)
+            yield ReadPage(f"line-{number}", "", source.format, None, reason or "row_malformed", detail)
             continue
         name, url, content = (row[field] for field in fields)
         yield _checked(name, url, source.format, content, "", max_bytes)
@@ -212,7 +212,7 @@ def json_rows(path: Path, max_bytes: int) -> Iterator[tuple[int, Any, str, str]]
                 return
 
 
-def read_warc(source: WarcPages, max_bytes: int) -> Iterator[Found]:
+def read_warc(source: WarcPages, max_bytes: int) -> Iterator[ReadPage]:
     """The successful responses of the archive in order; a content type that has no reader is an unusable page."""
     from fastwarc.warc import ArchiveIterator, WarcRecordType
 
@@ -230,23 +230,23 @@ def read_warc(source: WarcPages, max_bytes: int) -> Iterator[Found]:
                 yield _from_record(record, number, max_bytes)
             except OSError as error:
                 number += 1
-                yield Found(f"{number}:", "", "html", None, "archive_damaged", str(error))
+                yield ReadPage(f"{number}:", "", "html", None, "archive_damaged", str(error))
                 break
     if number == 0:
         raise UserError(f"collect_web: {path} holds no WARC response: is it a WARC file (.warc or .warc.gz)?")
 
 
-def _from_record(record: Any, number: int, max_bytes: int) -> Found:
+def _from_record(record: Any, number: int, max_bytes: int) -> ReadPage:
     url = record.headers.get("WARC-Target-URI") or ""
     name = f"{number}:{url}"
     status = record.http_headers.status_code if record.http_headers else None
     kind = (record.http_content_type or "").partition(";")[0].strip().lower()
     if status is not None and status != 200:
-        return Found(name, url, "", None, "http_status", f"status {status}")
+        return ReadPage(name, url, "", None, "http_status", f"status {status}")
     body = _body(record, max_bytes)
     form = format_of(kind, url, body[:4096])
     if form is None:
-        return Found(name, url, "", None, "format_not_known", f"content type {kind}")
+        return ReadPage(name, url, "", None, "format_not_known", f"content type {kind}")
     return _checked(name, url, form, body, record.http_charset or "", max_bytes)
 
 
@@ -312,21 +312,21 @@ def _require_file(name: str) -> Path:
     return path
 
 
-def _checked(name: str, url: str, form: str, source: bytes | str, charset: str, max_bytes: int) -> Found:
+def _checked(name: str, url: str, form: str, source: bytes | str, charset: str, max_bytes: int) -> ReadPage:
     """The page as text, or the reason why it is none."""
     size = len(source) if isinstance(source, bytes) else len(source.encode("utf-8", "surrogatepass"))
     if size > max_bytes:
-        return Found(name, url, form, None, "too_large", f"more than {max_bytes} bytes")
+        return ReadPage(name, url, form, None, "too_large", f"more than {max_bytes} bytes")
     text = decode(source, charset) if isinstance(source, bytes) else source
     # Eight signs of replacement in a row: somebody else has decoded binary data before.
     if text is None or "\ufffd" * 8 in text or not _is_text(text):
-        return Found(name, url, form, None, "undecodable", "neither its stated encoding, nor UTF-8, nor cp1252")
+        return ReadPage(name, url, form, None, "undecodable", "neither its stated encoding, nor UTF-8, nor cp1252")
     if not text.strip():
-        return Found(name, url, form, None, "empty")
+        return ReadPage(name, url, form, None, "empty")
     # lxml makes a page of any text, so the reader would not notice.
     if form == "html" and not _HTML_TAG.search(text):
-        return Found(name, url, form, None, "not_html", "no HTML element")
-    return Found(name, url, form, _CONTROL.sub("", text))
+        return ReadPage(name, url, form, None, "not_html", "no HTML element")
+    return ReadPage(name, url, form, _CONTROL.sub("", text))
 
 
 def decode(source: bytes, charset: str) -> str | None:

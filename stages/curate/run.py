@@ -134,7 +134,7 @@ _TEXTS = ("problem_id", "source", "problem", "answer", "licence")
 
 @dataclass(frozen=True)
 class Curated:
-    """What curate makes; the drops are in the funnels that were given."""
+    """What curate makes; the drops are in the funnels."""
 
     train: list[Row]
     validation: list[Row]

@@ -247,13 +247,15 @@ def _stated(text: str, max_characters: int) -> str | None:
         return None  # the last of several
     # The macro of one book boxes the pivots of its matrices: 55 answers were `1` before this check.
     is_pivot = found.rule == "box" and _IN_MATRIX.search(text)
-    if is_pivot or (found.rule == "marker" and not _ends_in(text, found.text or "")):
+    stated = found.text or ""
+    is_early = found.rule == "marker" and len(text) - text.rfind(stated) - len(stated) > MAX_AFTER
+    if is_pivot or is_early:
         answer = None
-    elif found.rule == "marker" and is_prose(_FORMULA.sub(" ", found.text or "")):
+    elif found.rule == "marker" and is_prose(_FORMULA.sub(" ", stated)):
         # "Answer: The probability of a 2 is 1/6." The label introduces a sentence, which ends in the answer.
-        answer = _conclusion(_REASON.sub("", found.text or "")) or _bare(found.text or "")
+        answer = _conclusion(_REASON.sub("", stated)) or _bare(stated)
     elif found.is_marked:
-        answer = _bare(found.text or "")
+        answer = _bare(stated)
     elif _is_answer_itself(text, max_characters):
         answer = _bare(_REASON.sub("", text.strip().rstrip(".")))
     else:
@@ -271,10 +273,6 @@ def _is_answer_itself(text: str, max_characters: int) -> bool:
     # `is_prose` knows English. Prose in other letters shows by two longer words, or by a run of characters.
     is_foreign_prose = (len(longer) > 1 and not all(map(str.isascii, longer))) or _UNSPACED_PROSE.search(words)
     return not _CONCLUDES.search(text) and not is_prose(words) and not is_foreign_prose
-
-
-def _ends_in(text: str, answer: str) -> bool:
-    return len(text) - text.rfind(answer) - len(answer) <= MAX_AFTER
 
 
 def _conclusion(text: str) -> str | None:

@@ -248,15 +248,12 @@ def _instructions(page: Page, labels: list[Label | None], pairs: list[_Pair]) ->
         count, numbers = instruction_scope(text)
         number = 0
         while pair < len(pairs) and pairs[pair].head.start < end and (count is None or number < count):
-            if numbers is None or _is_between(pairs[pair].head.label.number, numbers):
+            own = pairs[pair].head.label.number
+            if numbers is None or not own.isdecimal() or numbers[0] <= int(own) <= numbers[1]:
                 shared[pair] = text
             number += 1
             pair += 1
     return shared
-
-
-def _is_between(number: str, numbers: tuple[int, int]) -> bool:
-    return not number.isdecimal() or numbers[0] <= int(number) <= numbers[1]
 
 
 _SEVERAL = r"(?:exercises|problems|questions|examples|tests?|quiz(?:zes)?|worksheets?|activities|reviews?|sets?)"

@@ -83,9 +83,9 @@ def in_readers(
     The limit of time is one of computing: the same pages are dropped on a busy machine as on an idle one.
     """
     with WorkerPool(function, min(processes, len(requests)), limits, ONE_THREAD) as pool:
-        for asked in [pool.submit(**request) for request in requests]:
+        for pending in [pool.submit(**request) for request in requests]:
             try:
-                answer = asked.result()
+                answer = pending.result()
             except StartError as error:
                 raise UserError(
                     f"extract_web: a process that reads pages could not start ({error}): "

@@ -82,9 +82,9 @@ SOLUTION_NOUNS = (
     r"|solu[cç](?:ão|ao|ões|oes)|resolu[cç][aã]o|explica[cç][aã]o|oplossing(?:en)?|uitwerking(?:en)?"
     r"|rozwi[aą]zanie|решени[ея]|解答?|解析|解法|解説|解说"
 )
-WORDS = {
-    "problem": r"(?:(?:(?:worked|practice|sample|review|solved|homework|test|exam|quiz|weekly|daily|monthly|your|the)"
-    r"\s+)?"
+_WORDS = {
+    Part.PROBLEM: r"(?:(?:(?:worked|practice|sample|review|solved|homework|test|exam|quiz|weekly|daily|monthly|your"
+    r"|the)\s+)?"
     r"(?:(?:problem|puzzle|question|challenge)\s+of\s+the\s+(?:day|week|month|year)|exercises?|problem|question|example|practice|task|quiz|puzzle|challenge|checkpoint|self-?check|your\s+turn"
     # These words title sections of a text as often as exercises, so only a number behind them makes a label.
     r"|(?:activity|drill|warm-?up|investigation|exploration|item)(?=[\s.#]*(?:no\.?\s*)?\d)"
@@ -92,7 +92,7 @@ WORDS = {
     rf"|(?:you\s+|now\s+)?try\s+it(?:\s+(?:yourself|now))?|{PROBLEM_NOUNS})(?:\s+(?:statement|text))?"
     # `que` is a word of French and Spanish, and `qn` an abbreviation: both need a number.
     r"|prob|ques|que(?=[\s.]*\d)|qn(?=[\s.]*\d)|ex|q(?:\.?\s?no(?=\W{0,3}\d))?)",
-    "solution": OPENER
+    Part.SOLUTION: OPENER
     + r"(?:(?:solution|answer)s?\s*(?:and|&|/|with|\+)\s*(?:explanation|solution|answer|working|steps|reasoning)s?"
     r"|mark(?:ing)?\s*scheme(?:\s+(?:solutions?|answers?))?|(?:general\s+|overall\s+)?feedback|solutions?|sol['’]?n|sol|workings?|working\s+out|worked\s+out"
     r"|explanation|steps|walk-?through|proof|derivation|reasoning|step[\s-]by[\s-]step"
@@ -101,13 +101,12 @@ WORDS = {
     # A forum has responses too. Only one that somebody prepared, such as a "model response", is a solution.
     rf"|(?<=model\s)response|(?<=sample\s)response|(?<=suggested\s)response|(?<=possible\s)response|{SOLUTION_NOUNS})"
     rf"{CLOSER}",
-    "answer": OPENER + rf"(?:answers?|ans|result|answer\s+key|{ANSWER_NOUNS}){CLOSER}",
-    "aside": r"(?:(?:(?:show|see|view|get|need|want)\s+)?(?:an?\s+|me\s+a\s+)?hints?(?:\s+please)?\??"
+    Part.ANSWER: OPENER + rf"(?:answers?|ans|result|answer\s+key|{ANSWER_NOUNS}){CLOSER}",
+    Part.ASIDE: r"(?:(?:(?:show|see|view|get|need|want)\s+)?(?:an?\s+|me\s+a\s+)?hints?(?:\s+please)?\??"
     r"|(?:(?:correct|also|first)\s+)?(?:solvers?|solved\s+by)|clues?|nudge|tips?|discussion|comments?|rating|difficulty|topics?|tags?"
     rf"|source|remarks?|notes?|strategy|{ASIDE_NOUNS})",
 }
 """Part -> the words that label it, without number and signs."""
-_WORDS = {Part(part): words for part, words in WORDS.items()}
 _BEFORE_NUMBER = r"\s*(?:no\.?\s*|number\s*|[#№]\s*)?"
 _NUMBERED = dict.fromkeys(Part, _BEFORE_NUMBER) | {Part.PROBLEM: r"(?:[.-](?=\s?\d))?" + _BEFORE_NUMBER}
 """What may stand between a label and its number. After "Solution." a number is what is found."""

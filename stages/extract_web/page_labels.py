@@ -238,23 +238,13 @@ def runs(numbered: Iterable[Numbered], is_gapless: bool) -> list[list[Numbered]]
 
 
 def _follows(before: str, after: str, is_gapless: bool) -> bool:
-    one, two = _digits(before), _digits(after)
-    if not one or not two or len(one) != len(two):
-        return one is not None and two is not None and before != after and one < two
-    return _is_next(before, after) if is_gapless else one < two
-
-
-def _is_next(before: str, after: str) -> bool:
-    """True for the next number of one series, or the one after it."""
-    one, two = _digits(before), _digits(after)
-    if not one or not two or len(one) != len(two):
+    one, two = (tuple(map(int, re.findall(r"\d+", number))) for number in (before, after))
+    if not one or not two:
         return False
+    if not is_gapless or len(one) != len(two):
+        return one < two
+    # One number may be missing, because pages leave exercises out.
     return one[:-1] == two[:-1] and one[-1] < two[-1] <= one[-1] + 2
-
-
-def _digits(number: str) -> tuple[int, ...] | None:
-    found = re.findall(r"\d+", number)
-    return tuple(map(int, found)) or None
 
 
 def numbered_headings(page: Page) -> list[Numbered]:

@@ -67,8 +67,8 @@ def read_again(
         known.setdefault(row["page_id"], []).append(row["problem"])
     counts = Counter({f"model/{name}": 0 for name in ("pages", "windows", "rows", "low_confidence")})
     candidates, drops = list(first.candidates), Funnel("extract_web", 0)
-    asked = _pages_to_ask(pages, first)
-    batches = iter(lambda: list(islice(asked, method.pages_at_once)), [])
+    unread = _pages_to_ask(pages, first)
+    batches = iter(lambda: list(islice(unread, method.pages_at_once)), [])
     with ExitStack() as model:
         ask: Ask | None = None
         for number, batch in enumerate(batches):
@@ -306,7 +306,7 @@ class _Span:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Located:
     said: str
     problem: _Span
     solution: _Span | None
@@ -319,7 +319,7 @@ def read_answer(answer: str, window: str) -> tuple[list[Exercise], list[Refusal]
     Reasons: `span_not_in_page`, `spans_overlap`, `problem_too_short`, `model_misspoke` (a solution without a problem).
     """
     refused: list[Refusal] = []
-    found: list[_Found] = []
+    found: list[_Located] = []
     for said in _exercises_said(answer)[:MAX_EXERCISES]:
         one = _located(said, window, found[-1].problem.end if found else 0)
         if isinstance(one, str):
@@ -349,7 +349,7 @@ def _exercises_said(answer: str) -> list[dict[str, str]]:
     return exercises
 
 
-def _located(said: dict[str, str], window: str, after: int) -> _Found | str:
+def _located(said: dict[str, str], window: str, after: int) -> _Located | str:
     """Where the exercise stands, or why it is refused. Exercises come in reading order, a solution after its problem;
     where there is nothing after, the place before counts (a key that stands in front)."""
     if "PROBLEM" not in said:
@@ -368,7 +368,7 @@ def _located(said: dict[str, str], window: str, after: int) -> _Found | str:
         if place is None:
             return "span_not_in_page"
         answer = window[place.begin : place.end]
-    return _Found("\n".join(said.values()), problem, solution, answer)
+    return _Located("\n".join(said.values()), problem, solution, answer)
 
 
 def _span(quote: str, window: str, after: int) -> _Span | None:
@@ -395,7 +395,7 @@ def _within(quote: str, window: str, part: _Span) -> _Span | None:
     return _Span(*place.span()) if place else None
 
 
-def _is_crossed(one: _Found, found: Sequence[_Found]) -> bool:
+def _is_crossed(one: _Located, found: Sequence[_Located]) -> bool:
     """True for an exercise whose problem or solution reaches into its own other part or another one's problem."""
     if one.solution and one.solution.overlaps(one.problem):
         return True
@@ -404,7 +404,7 @@ def _is_crossed(one: _Found, found: Sequence[_Found]) -> bool:
     return any(part.overlaps(other) for part in parts for other in others)
 
 
-def _exercise(found: _Found, window: str) -> Exercise:
+def _exercise(found: _Located, window: str) -> Exercise:
     solution = window[found.solution.begin : found.solution.end].strip() if found.solution else None
     problem = window[found.problem.begin : found.problem.end].strip()
     return Exercise(problem, solution, found.answer, number="", rule=RULE)

@@ -236,8 +236,8 @@ def run_in_processes(
     What still runs is killed when the caller stops.
     """
     with WorkerPool(extract_shard, min(processes, len(requests)), limits, ONE_THREAD) as workers:
-        asked = {workers.submit(**request): place for place, request in requests.items()}
-        for done in as_completed(asked):
+        pending = {workers.submit(**request): place for place, request in requests.items()}
+        for done in as_completed(pending):
             failure, is_its_own = "", False
             try:
                 answer = done.result()
@@ -250,7 +250,7 @@ def run_in_processes(
                 failure = detail or (reason and f"needs more than {limits.memory_mib} MiB")
                 if not reason:
                     failure, is_its_own = answer.value
-            yield {"place": asked[done], "failure": failure, "is_its_own": is_its_own}
+            yield {"place": pending[done], "failure": failure, "is_its_own": is_its_own}
 
 
 def extract_shard(pages: str, outputs: Sequence[str], params: Mapping[str, Any]) -> tuple[str, bool]:

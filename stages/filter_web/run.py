@@ -329,17 +329,16 @@ def unfinished(row: Candidate) -> str | None:
     # A line without prose is itself the answer.
     if not lines or (len(lines) == 1 and not is_prose(_FORMULA.sub(" ", lines[0]))):
         return None
-    answer = _compact(row.answer)
+    answer = _compact(row.answer).strip()
     # As a whole: the answer 7 does not stand in 17, nor in 1.7.
     boundary = rf"(?<![\w.]){re.escape(answer)}(?![\w])"
-    if answer and re.search(boundary, _compact(lines[-1], keep_spaces=True)):
+    if answer and re.search(boundary, _compact(lines[-1])):
         return None
     return f"the last line states no answer: {lines[-1][-80:]}"
 
 
-def _compact(text: str, keep_spaces: bool = False) -> str:
-    text = text.replace("$", "").replace("−", "-")
-    return text if keep_spaces else text.strip()
+def _compact(text: str) -> str:
+    return text.replace("$", "").replace("−", "-")
 
 
 def solution_disagrees_with_answer(row: Candidate) -> str | None:
@@ -466,4 +465,4 @@ RULES: dict[str, Callable[[Candidate], str | None]] = {
     "copy_is_correct": copy_is_correct,
     "wrong_language": wrong_language,
 }
-"""Switchable rules in the order in which they are asked: the first that objects names the reason."""
+"""Switchable rules in the order in which they apply: the first that objects names the reason."""

@@ -249,8 +249,8 @@ def is_marked_noise(element: _Element) -> bool:
 
 def role(element: _Element) -> str | None:
     """The part that data-type, class or id name; None for other elements."""
-    given = [element.get("data-type") or "", *(element.get("class") or "").split(), element.get("id") or ""]
-    return next(filter(None, (part_of_words(tokens(name)) for name in given if name)), None)
+    values = [element.get("data-type") or "", *(element.get("class") or "").split(), element.get("id") or ""]
+    return next(filter(None, (part_of_words(tokens(name)) for name in values if name)), None)
 
 
 def part_of_words(words: list[str]) -> str | None:

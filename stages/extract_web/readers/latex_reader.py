@@ -216,7 +216,7 @@ def _exercise(source: str, problem: _Piece, own: list[_Piece]) -> Exercise:
     inside = [piece for piece in own if piece.start < problem.end]
     body = source[problem.inner : min((piece.start for piece in inside), default=problem.inner_end)]
     texts: dict[str, str] = {}
-    asked, worked = _argument(body)
+    stated, worked = _argument(body)
     for piece in own:
         part = piece.part
         if part == "footnote":
@@ -228,9 +228,9 @@ def _exercise(source: str, problem: _Piece, own: list[_Piece]) -> Exercise:
     if worked and "solution" not in texts:
         texts["solution"] = worked
     elif worked:
-        asked = f"{asked}\n{worked}"
+        stated = f"{stated}\n{worked}"
     answer = texts.get("answer") or None
-    return Exercise(asked, texts.get("solution") or answer, answer, "")
+    return Exercise(stated, texts.get("solution") or answer, answer, "")
 
 
 def _argument(body: str) -> tuple[str, str]:

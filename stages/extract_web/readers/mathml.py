@@ -240,14 +240,10 @@ def _token(name: str, text: str) -> str:
     # A single letter in `mtext` is a symbol. Two letters are words, and a letter behind a digit is a unit.
     if name == "mtext" and re.search(r"[A-Za-z]{2}|\d ?[A-Za-z]", words):
         spaced = (" " if text[0].isspace() else "") + words + (" " if text[-1].isspace() else "")
-        return rf"\text{{{_escaped(spaced)}}}"
+        return r"\text{" + re.sub(r"([%$#&_{}])", r"\\\1", spaced) + "}"
     if name == "mi" and len(words) > 1 and words.isalpha() and words.isascii():
         return rf"\text{{{words}}}"
     return _join([SYMBOLS.get(character, character) for character in words])
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"([%$#&_{}])", r"\\\1", text)
 
 
 def _braced(latex: str) -> str:

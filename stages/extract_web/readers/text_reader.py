@@ -133,7 +133,8 @@ def _prepared(content: str) -> Iterator[str]:
     content = _COMMENT.sub("", _FRONT.sub("", content.replace("\r\n", "\n")))
     # Blank lines around the mark make it a paragraph of its own for the parser.
     content = _END_OF_DETAILS.sub(f"\n\n{_MARK}\n\n", content) if "<summary" in content.lower() else content
-    content = _SPOILER.sub(r"\1", _DELIMITERS.sub(_with_dollars, _SUMMARY.sub(_one_line, content)))
+    content = _DELIMITERS.sub(lambda found: f"${(found[1] or found[2]).strip()}$", _SUMMARY.sub(_one_line, content))
+    content = _SPOILER.sub(r"\1", content)
     indents: list[int] = []
     """Of the admonitions that are open: `!!! note` holds what is indented further than it is."""
     is_code = False
@@ -218,10 +219,6 @@ def _begins_part(line: str, before: str) -> bool:
     return labelled_part(_plain(line)) is not None or prefix_label(_plain(line)) is not None
 
 
-def _with_dollars(found: re.Match[str]) -> str:
-    return f"${(found[1] or found[2]).strip()}$"
-
-
 def _plain(text: str) -> str:
     return _LEAD.sub(r"\1", _LINK.sub(r"\1", text) if "](" in text or "]{" in text else text).strip()
 
@@ -255,7 +252,7 @@ def read_markdown(content: str) -> list[Exercise]:
 
 # A scanner of our own: markdown-it-py knows no fences of colons, and found 382 of 511 marked exercises.
 _DIRECTIVE = re.compile(
-    r"\s*(?P<sign>`{3,}|~{3,}|:{3,})\s*(?:\{(?P<given>[^{}]*)\}\s*(?P<name>\S*)|(?P<word>[\w-]*)).*"
+    r"\s*(?P<sign>`{3,}|~{3,}|:{3,})\s*(?:\{(?P<attributes>[^{}]*)\}\s*(?P<name>\S*)|(?P<word>[\w-]*)).*"
 )
 _TITLE = re.compile(r"title=[\"']([^\"']*)")
 _CLASS = re.compile(r"(?:class|data-type|itemprop|id)=[\"']?([^\"'>]*)|\.([\w-]+)|#([\w-]+)|^([\w-]+)")
@@ -372,8 +369,8 @@ def _open_or_close(line: str, stack: list[_Box]) -> bool:
     top = stack[-1]
     fence = _DIRECTIVE.fullmatch(line)
     sign = fence["sign"] if fence else ""
-    given = ((fence["given"] or fence["word"] or "") if fence else "").strip()
-    is_end = fence is not None and not given
+    attributes = ((fence["attributes"] or fence["word"] or "") if fence else "").strip()
+    is_end = fence is not None and not attributes
     if top.is_code:
         if is_end and sign.startswith(top.sign):
             # MyST's directive `math` is a displayed formula: its fences become dollar signs.
@@ -389,16 +386,16 @@ def _open_or_close(line: str, stack: list[_Box]) -> bool:
         return False
     if len(stack) >= MAX_DEPTH:
         return True
-    if given.endswith("-end"):
+    if attributes.endswith("-end"):
         _close("start", stack)
         stack.append(_Box("", sign, stack[-1]))  # the fence of the directive that says so is still open
         return True
     # `exercise-start` and `exercise-end` are how MyST marks an exercise that holds cells of code.
-    is_gated = given.endswith("-start")
-    part = part_of_attributes(given.removesuffix("-start"))
-    is_text = fence["given"] and _TEXT_DIRECTIVE.match(given)
+    is_gated = attributes.endswith("-start")
+    part = part_of_attributes(attributes.removesuffix("-start"))
+    is_text = fence["attributes"] and _TEXT_DIRECTIVE.match(attributes)
     if is_backtick and not part and not is_text:
-        code = ["$$" if given == "math" else line]
+        code = ["$$" if attributes == "math" else line]
         stack.append(_Box("", sign, stack[-1], content=code, is_code=True))  # type: ignore[arg-type]
         stack[-2].content.append(stack[-1])
         return True
@@ -421,12 +418,12 @@ def _close(sign: str, stack: list[_Box]) -> bool:
     return False
 
 
-def part_of_attributes(given: str) -> str:
+def part_of_attributes(attributes: str) -> str:
     """What a container is by its name, classes, identifier or title; empty for others."""
-    title = _TITLE.search(given)
+    title = _TITLE.search(attributes)
     if title:
         return _part_of_title(title[1].strip())
-    for found in _CLASS.finditer(given):
+    for found in _CLASS.finditer(attributes):
         for name in next(filter(None, found.groups()), "").split():
             words = tokens(name)
             part = _SHORT.get(words[0]) if words and found[3] else part_of_words(words)

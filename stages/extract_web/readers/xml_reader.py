@@ -188,7 +188,7 @@ def _render(element: _Element, pieces: list[str], depth: int) -> None:
         pieces.append((f" ${latex}$" if latex else " ") + after)
     elif name in FORMULAS or (name == "equation" and not len(element)):
         pieces.append(_formula(element, name))
-    elif (name in REFERENCES or element.get("ref") or element.get("acro")) and not _has_words(element):
+    elif (name in REFERENCES or element.get("ref") or element.get("acro")) and not "".join(element.itertext()).strip():
         # The place stays visible, because filter_web drops problems that lean on something elsewhere.
         pieces.append("[link]")
     elif name in ("media", "image"):
@@ -197,10 +197,6 @@ def _render(element: _Element, pieces: list[str], depth: int) -> None:
         pieces.append("\n")
     else:
         _render_children(element, name, pieces, depth)
-
-
-def _has_words(element: _Element) -> bool:
-    return any(text.strip() for text in element.itertext())
 
 
 def _render_children(element: _Element, name: str, pieces: list[str], depth: int) -> None:
