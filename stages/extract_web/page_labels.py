@@ -265,18 +265,8 @@ def numbered_blocks(page: Page, start: int, end: int) -> list[Numbered]:
 
 _SEVERAL = r"(?:exercises|problems|questions)"
 # "Use the data to answer the next six exercises": written numbers as far as pages have been seen to use them.
-_COUNTS = {
-    "two": 2,
-    "three": 3,
-    "four": 4,
-    "five": 5,
-    "six": 6,
-    "seven": 7,
-    "eight": 8,
-    "nine": 9,
-    "ten": 10,
-    "twelve": 12,
-}
+_COUNTED = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "twelve")
+_COUNTS = dict(zip(_COUNTED, (*range(2, 11), 12), strict=True))
 _INSTRUCTION = re.compile(
     rf"(?:for|in|with)\s+(?:each\s+of\s+)?(?:the\s+)?(?:following|next)\b(?=.{{0,60}}\b{_SEVERAL})"
     rf"|(?:for|in)\s+{_SEVERAL}\s+#?\d"
