@@ -33,7 +33,7 @@ _PAIRS = r"""
 Φ \Phi  Ψ \Psi  Ω \Omega  “ "  ” "  ‖ \|  ³ ^3  ² ^2  % \%  $ \$  # \#  & \&  _ \_  { \{  } \}
 """
 _IN_TURNS = _PAIRS.split()
-# Those without LaTeX are the signs that MathML has for multiplying and for applying a function. Nobody sees them.
+# Those without LaTeX are invisible: MathML's signs for multiplying and applying a function, and a space of no width.
 SYMBOLS = dict(zip(_IN_TURNS[::2], _IN_TURNS[1::2], strict=True)) | dict.fromkeys("\u2061\u2062\u2063\u2064\u200b", "")
 FUNCTIONS = names(
     "arccos arcsin arctan cos cosh cot coth csc deg det dim exp gcd inf ker lg lim ln log max min sec sin "
