@@ -139,8 +139,8 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     if agreement.kind == "none":
         return Work()
     if agreement.max_candidates is None:
-        told = "responses to an unknown number of candidates (set filter_web.agreement.max_candidates)"
-        return Work(not_counted=(told,))
+        unknown = "responses to an unknown number of candidates (set filter_web.agreement.max_candidates)"
+        return Work(not_counted=(unknown,))
     most = agreement.max_response_tokens
     drawn = ResponseLengths(lengths.response_share * most, most)
     return Work(sampling=(Sampling(1, agreement.max_candidates, agreement.samples, lengths.prompt, drawn),))
