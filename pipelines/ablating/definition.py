@@ -108,7 +108,7 @@ class Variant(StrictParams):
         return own | {"changes": {k: v for k, v in given.items() if k not in ("says", "builds_on", "policy")}}
 
 
-class Comparison(StrictParams):
+class Claim(StrictParams):
     """What the paper says of two variants."""
 
     metric: str
@@ -119,7 +119,7 @@ class Comparison(StrictParams):
     """For `same`: the largest difference that counts as none, in the metric's own unit (fractions, tokens)."""
 
     @model_validator(mode="after")
-    def _margin_fits(self) -> Comparison:
+    def _margin_fits(self) -> Claim:
         if (self.direction == "same") != (self.margin is not None):
             raise ValueError("margin belongs to direction `same`, which needs one; null otherwise")
         return self
@@ -157,7 +157,7 @@ class Ablation(StrictParams):
     variants: dict[Name, Variant] = Field(min_length=2)
     metrics: dict[Name, Metric] = Field(min_length=1)
     """The first one leads the table."""
-    comparisons: list[Comparison] = Field(min_length=1)
+    comparisons: list[Claim] = Field(min_length=1)
     published: dict[str, dict[str, float]]
     """Variant -> metric -> the paper's number in the paper's unit."""
 

@@ -26,7 +26,7 @@ import pandas
 
 from pipelines.ablating.definition import (
     Ablation,
-    Comparison,
+    Claim,
     CurveMean,
     Metric,
     Score,
@@ -43,7 +43,7 @@ Verdict = Literal["agrees", "leans for", "not separated", "leans against", "disa
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredVariant:
     """One metric of one variant."""
 
     by_seed: dict[int, float | None]
@@ -85,7 +85,7 @@ class Difference:
         return self.over_problems or self.over_seeds
 
 
-def difference(variant: Measured, against: Measured) -> Difference:
+def difference(variant: MeasuredVariant, against: MeasuredVariant) -> Difference:
     """`variant - against`; empty when they share no seed, or one of them alone lacks a number in a shared seed.
 
     A seed in which both lack it, such as an accuracy that neither reached, is left out.
@@ -99,7 +99,7 @@ def difference(variant: Measured, against: Measured) -> Difference:
     return Difference(by_seed, _over_problems(variant, against, seeds), seed_interval(list(by_seed.values())))
 
 
-def _over_problems(variant: Measured, against: Measured, seeds: Sequence[int]) -> Interval | None:
+def _over_problems(variant: MeasuredVariant, against: MeasuredVariant, seeds: Sequence[int]) -> Interval | None:
     first, second = (_averaged(measured, seeds) for measured in (against, variant))
     if not first or set(first) != set(second):
         return None
@@ -107,7 +107,7 @@ def _over_problems(variant: Measured, against: Measured, seeds: Sequence[int]) -
     return compare_paired([first[name] for name in names], [second[name] for name in names]).interval
 
 
-def _averaged(measured: Measured, seeds: Sequence[int]) -> dict[str, float]:
+def _averaged(measured: MeasuredVariant, seeds: Sequence[int]) -> dict[str, float]:
     """Problem -> score averaged over the seeds; empty when a seed lacks a problem that another has."""
     tables = [measured.problems.get(seed, {}) for seed in seeds]
     if len({frozenset(table) for table in tables}) != 1:
@@ -115,7 +115,7 @@ def _averaged(measured: Measured, seeds: Sequence[int]) -> dict[str, float]:
     return {name: mean(table[name] for table in tables) for name in tables[0]}
 
 
-def verdict(claimed: Comparison, found: Difference) -> Verdict:
+def verdict(claimed: Claim, found: Difference) -> Verdict:
     """What the runs say of a claimed direction.
 
     `agrees`: the intervals (over problems where problems have scores, and over seeds) leave out 0 on the claimed
@@ -136,7 +136,7 @@ def verdict(claimed: Comparison, found: Difference) -> Verdict:
     return "disagrees" if is_firm else "leans against"
 
 
-def _all_say(sides: Sequence[Interval], claimed: Comparison) -> bool | None:
+def _all_say(sides: Sequence[Interval], claimed: Claim) -> bool | None:
     """True when all lie where the claim has them, False when all lie on one other side, None when neither."""
     margin = claimed.margin or 0.0
     if claimed.direction == "same" and all(-margin <= side.low and side.high <= margin for side in sides):
@@ -148,11 +148,11 @@ def _all_say(sides: Sequence[Interval], claimed: Comparison) -> bool | None:
 
 
 @dataclass(frozen=True)
-class Row:
+class VariantRow:
     """A variant in the table of one metric."""
 
     variant: str
-    measured: Measured
+    measured: MeasuredVariant
     to_baseline: Difference | None
     """None for the baseline itself."""
     to_previous: Difference | None
@@ -164,21 +164,21 @@ class Row:
 class Judged:
     """A claim of the paper and what was found."""
 
-    claimed: Comparison
+    claimed: Claim
     found: Difference
     published: float | None
     """The paper's difference, in the paper's unit."""
     verdict: Verdict
 
 
-def rows_of(ablation: Ablation, metric: str, measured: Mapping[str, Measured]) -> list[Row]:
+def rows_of(ablation: Ablation, metric: str, measured: Mapping[str, MeasuredVariant]) -> list[VariantRow]:
     """The rows of a metric's table in the order of the file; variants without results are left out."""
     rows, baseline = [], measured.get(ablation.baseline)
     names = [name for name in ablation.variants if name in measured]
     for place, name in enumerate(names):
         previous = names[place - 1] if ablation.is_ladder and place else None
         rows.append(
-            Row(
+            VariantRow(
                 name,
                 measured[name],
                 difference(measured[name], baseline) if baseline and name != ablation.baseline else None,
@@ -189,7 +189,7 @@ def rows_of(ablation: Ablation, metric: str, measured: Mapping[str, Measured]) -
     return rows
 
 
-def judge_claims(ablation: Ablation, measured: Mapping[str, Mapping[str, Measured]]) -> list[Judged]:
+def judge_claims(ablation: Ablation, measured: Mapping[str, Mapping[str, MeasuredVariant]]) -> list[Judged]:
     """Every comparison of the file; one with a variant that has no results is not tried."""
     judged = []
     for claimed in ablation.comparisons:
@@ -203,7 +203,7 @@ def judge_claims(ablation: Ablation, measured: Mapping[str, Mapping[str, Measure
     return judged
 
 
-def _published(ablation: Ablation, claimed: Comparison) -> float | None:
+def _published(ablation: Ablation, claimed: Claim) -> float | None:
     numbers = [ablation.published.get(name, {}).get(claimed.metric) for name in (claimed.variant, claimed.against)]
     return None if None in numbers else numbers[0] - numbers[1]
 
@@ -220,12 +220,12 @@ def spent_to_reach(accuracies: Sequence[float], spent: Sequence[float], goal: fl
     return float(numpy.cumsum(spent)[reached[0] + window - 1]) if len(reached) else None
 
 
-def measure(ablation: Ablation, places: Mapping[PlannedRun, Path]) -> dict[str, dict[str, Measured]]:
+def measure(ablation: Ablation, places: Mapping[PlannedRun, Path]) -> dict[str, dict[str, MeasuredVariant]]:
     """Metric -> variant -> what its finished runs measured. UserError names a metric that a run does not have."""
-    measured: dict[str, dict[str, Measured]] = {}
+    measured: dict[str, dict[str, MeasuredVariant]] = {}
     for name, metric in ablation.metrics.items():
         for run, place in places.items():
-            own = measured.setdefault(name, {}).setdefault(run.variant, Measured({}, {}))
+            own = measured.setdefault(name, {}).setdefault(run.variant, MeasuredVariant({}, {}))
             policy = ablation.policy_of(run.variant)
             if not applies(metric, policy, run.params):
                 own.by_seed[run.seed] = None

@@ -1,8 +1,8 @@
 """What `retrace ablate` does: list, plan, run, write.
 
-Pending runs go some at once, each as `dvc repro` in its worktree (`Batch`). A run that fails is reported and the
-others go on. Whatever ends this process ends every DVC and stage with it; worktrees of runs that did not finish stay,
-so that the next call resumes from their checkpoints. `jobs_that_fit` says how many runs fit side by side: small
+Some pending runs go at once, each as `dvc repro` in its worktree (`AblationBatch`). A run that fails is reported, and
+the others continue. Whatever ends this process ends every DVC and stage with it. Worktrees of unfinished runs stay, so
+that the next call resumes from their checkpoints. `jobs_that_fit` says how many runs fit side by side: small
 policies leave most of a card, or of a machine, unused.
 """
 
@@ -34,11 +34,11 @@ from pipelines.ablating.plan import (
     plan_runs,
 )
 from pipelines.ablating.results import ablation_folder, finished, keep_results, record_folder, seconds_of_others
-from pipelines.ablating.writing import Findings
+from pipelines.ablating.writing import AblationFindings
 from pipelines.graph.graph import repro_arguments
 from pipelines.graph.project_lock import refusing_lock, repair_dvc_state
 from pipelines.planning.memory import CONTEXT_BYTES
-from pipelines.planning.plan import Question, StagePlan, make_plan
+from pipelines.planning.plan import PlanRequest, StagePlan, make_plan
 from pipelines.runtime.checkouts import (
     Code,
     cache_folder,
@@ -129,7 +129,7 @@ def show_markdown(choice: Choice) -> str:
     """The table of the finished runs, whatever code made them."""
     ablation = read_ablation(choice.root, choice.name)
     runs = plan_runs(choice.root, ablation, choice.variants, choice.seeds)
-    return Findings(ablation, choice.state, runs).markdown()
+    return AblationFindings(ablation, choice.state, runs).markdown()
 
 
 def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
@@ -143,7 +143,7 @@ def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
             gpus = visible_gpus()
             dealt = gpus if all(wants_one_gpu(run.params) for run in session.runs) else []
             with gpu_slots(len(gpus), lock_folder(), say):  # the runs share the cards with nobody else
-                failed = Batch(session, pending, dealt, say).run()
+                failed = AblationBatch(session, pending, dealt, say).run()
         if not failed or len(failed) < len(session.runs):
             _write(session, say)
     if failed:
@@ -194,7 +194,7 @@ def _describe_code(code: Code) -> str:
 
 def _write(session: Session, say: Callable[[str], None]) -> None:
     choice = session.choice
-    findings = Findings(session.ablation, choice.state, plan_runs(choice.root, session.ablation, None, None))
+    findings = AblationFindings(session.ablation, choice.state, plan_runs(choice.root, session.ablation, None, None))
     page = findings.write(choice.root / "reports" / "ablations")
     for one in findings.judged:
         claimed = one.claimed
@@ -213,7 +213,7 @@ LINES_IN_A_FAILURE = 15
 
 
 @dataclass
-class Job:
+class ActiveRun:
     """A run that is running."""
 
     run: PlannedRun
@@ -236,7 +236,7 @@ class Job:
         return f"{self.run.variant} seed {self.run.seed}, {self.seconds:.0f} s: {last}"
 
 
-class Batch:
+class AblationBatch:
     """The runs of one call: some at once, the leader of each shared prefix before those that share it."""
 
     def __init__(
@@ -247,7 +247,7 @@ class Batch:
         self.gpus, self.cache = gpus, cache_folder(session.choice.root)
         self.waiting = in_order(pending, self.ablation.baseline)
         self.leaders = leading(pending, self.ablation.baseline)
-        self.running: list[Job] = []
+        self.running: list[ActiveRun] = []
         self.failed: list[PlannedRun] = []
         self.tried: set[str] = set()
         """Shared prefixes that some run has made, or failed to make."""
@@ -286,7 +286,7 @@ class Batch:
             taken = [job.gpu for job in self.running]
             self.running.append(self._start(run, min(self.gpus, key=taken.count, default=None)))
 
-    def _start(self, run: PlannedRun, gpu: str | None) -> Job:
+    def _start(self, run: PlannedRun, gpu: str | None) -> ActiveRun:
         folder = ablation_folder(self.state, self.ablation.name) / run.name
         log = folder.parent / "logs" / f"{run.name}.log"
         key = f"{run.params_hash} {stable_hash(self.session.code_hashes[run.name])}\n"
@@ -311,9 +311,9 @@ class Batch:
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )
-        return Job(run, folder, log, process, gpu)
+        return ActiveRun(run, folder, log, process, gpu)
 
-    def _end(self, job: Job) -> bool:
+    def _end(self, job: ActiveRun) -> bool:
         """Keeps a finished run's results and frees its disk space. False when the run failed."""
         run, name, code = job.run, self.ablation.name, self.session.code
         problem = f"dvc ended with exit code {job.process.returncode}"
@@ -366,7 +366,7 @@ ANY_GPU = "H100"
 
 
 @dataclass(frozen=True)
-class Machine:
+class FreeResources:
     """What runs share."""
 
     cores: int
@@ -375,13 +375,13 @@ class Machine:
     """By the GPU's number; empty without one."""
 
 
-def this_machine(gpus: Iterable[str]) -> Machine:
+def this_machine(gpus: Iterable[str]) -> FreeResources:
     """Free memory now, of the machine and of these GPUs. UserError when nvidia-smi does not say."""
     free = {gpu: _gpu_free_bytes(gpu) for gpu in gpus}
-    return Machine(len(os.sched_getaffinity(0)), psutil.virtual_memory().available, free)
+    return FreeResources(len(os.sched_getaffinity(0)), psutil.virtual_memory().available, free)
 
 
-def jobs_that_fit(root: Path, params: Iterable[Mapping[str, Any]], machine: Machine) -> tuple[int, str]:
+def jobs_that_fit(root: Path, params: Iterable[Mapping[str, Any]], machine: FreeResources) -> tuple[int, str]:
     """Runs at once by memory and cores, at least 1, and the reason in words.
 
     `params`: those of every run; the largest decides. A run computes on `threads` cores, on a GPU it wants one to
@@ -427,11 +427,11 @@ def _distinct(every: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return list({yaml.safe_dump({**one, "seed": 0}): one for one in every}.values())
 
 
-def _bytes_of(root: Path, params: Mapping[str, Any], machine: Machine) -> float:
+def _bytes_of(root: Path, params: Mapping[str, Any], machine: FreeResources) -> float:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "params.yaml"
         file.write_text(yaml.safe_dump(dict(params)))
-        stages = make_plan(root, str(file), Question(gpu=ANY_GPU)).stages
+        stages = make_plan(root, str(file), PlanRequest(gpu=ANY_GPU)).stages
     sampler = params["sampler"]
     card = max(machine.gpu_free_bytes.values(), default=0.0)
     share = card * sampler["memory_fraction"] if sampler["kind"] == "vllm" else None

@@ -64,9 +64,8 @@ def _compare(
     """Prints, writes and tracks the comparison; returns a warning, or ""."""
     from pipelines.comparing.page import as_json as content_of
     from pipelines.comparing.page import render_page, text_table
-    from pipelines.comparing.pictures import compare_pictures, find_pictures, picture_json, picture_table
     from pipelines.comparing.results import compare as compare_sides
-    from pipelines.comparing.results import examples
+    from pipelines.comparing.results import compare_pictures, examples, find_pictures, picture_json, picture_table
     from pipelines.comparing.sides import read_sides
     from pipelines.comparing.tracking import run_finder, track_comparison
     from pipelines.runtime.named_file import write_named_file

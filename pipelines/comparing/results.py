@@ -14,13 +14,15 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from pathlib import Path
 from statistics import stdev
-from typing import Literal
+from typing import Any, Literal
 
 import numpy
 import pandas
 
-from pipelines.comparing.sides import Answers, Side
+from pipelines.comparing.sides import Answers, Side, folder_of
+from pipelines.records.lock_snapshots import LockSnapshot, snapshot_at, working_snapshot
 from stages.algorithms.estimators import (
     Interval,
     PairedDifference,
@@ -28,17 +30,19 @@ from stages.algorithms.estimators import (
     compare_paired,
     holm,
     majority_at_k,
+    paired_bootstrap,
     pass_at_k,
     seed_interval,
     welch_interval,
 )
 from stages.foundations.errors import UserError
 from stages.foundations.legible import legible
+from stages.foundations.tables import FEEDBACK_IMAGE, QUANTITIES, read_table
 from stages.grade.scores import CORRECT_VOTE, votes
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PolicyComparison:
     """`second - first` on one metric of one benchmark."""
 
     benchmark: str
@@ -79,7 +83,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Benchmark:
+class SharedBenchmark:
     """What all sides answered of one benchmark."""
 
     name: str
@@ -100,12 +104,12 @@ class Benchmark:
 
 
 @dataclass(frozen=True)
-class Findings:
+class ComparisonFindings:
     """A whole table."""
 
     sides: tuple[Side, ...]
-    benchmarks: tuple[Benchmark, ...]
-    comparisons: tuple[Comparison, ...]
+    benchmarks: tuple[SharedBenchmark, ...]
+    comparisons: tuple[PolicyComparison, ...]
     restrictions: tuple[str, ...]
     """What was left out so that all sides are measured on the same; empty when nothing was."""
     scores: dict[tuple[str, str], pandas.DataFrame]
@@ -116,7 +120,7 @@ class Findings:
 
 def compare(
     sides: Sequence[Side], families: Sequence[str], is_common: bool, is_all_pairs: bool, is_clean: bool = False
-) -> Findings:
+) -> ComparisonFindings:
     """Every side against the first one, or all pairs. UserError as in `shared_benchmarks`."""
     benchmarks, restrictions = shared_benchmarks(sides, is_common, is_clean)
     by_seed = {
@@ -134,7 +138,7 @@ def compare(
     found = [_compare(benchmark, metric, (first, second), by_seed) for benchmark, metric, first, second in planned]
     corrected = holm([one.difference.p_value for one in found])
     scores = {key: sum(tables) / len(tables) for key, tables in by_seed.items()}
-    return Findings(
+    return ComparisonFindings(
         tuple(sides),
         tuple(benchmarks),
         tuple(replace(one, corrected=value) for one, value in zip(found, corrected, strict=True)),
@@ -145,8 +149,11 @@ def compare(
 
 
 def _compare(
-    benchmark: Benchmark, metric: str, pair: tuple[Side, Side], by_seed: dict[tuple[str, str], list[pandas.DataFrame]]
-) -> Comparison:
+    benchmark: SharedBenchmark,
+    metric: str,
+    pair: tuple[Side, Side],
+    by_seed: dict[tuple[str, str], list[pandas.DataFrame]],
+) -> PolicyComparison:
     tables = [[table[metric].to_numpy() for table in by_seed[side.name, benchmark.name]] for side in pair]
     first, second = (sum(own) / len(own) for own in tables)
     seed_scores = [
@@ -159,7 +166,7 @@ def _compare(
     shared, over_seeds, is_same_side = _over_seeds(*seed_scores)
     sds = [stdev(own.values()) if len(own) > 1 else None for own in seed_scores]
     difference = compare_paired(first, second)
-    return Comparison(
+    return PolicyComparison(
         benchmark.name,
         metric,
         pair[0].name,
@@ -197,7 +204,7 @@ _Problems = dict[str, str]
 
 def shared_benchmarks(
     sides: Sequence[Side], is_common: bool, is_clean: bool = False
-) -> tuple[list[Benchmark], list[str]]:
+) -> tuple[list[SharedBenchmark], list[str]]:
     """The benchmarks that all sides answered, and a line for each restriction to what they share.
 
     With `is_clean` without the problems that a side was trained on. UserError when they did not answer
@@ -236,7 +243,7 @@ def _seed_suffix(own: Answers, side: Side) -> str:
     return f" seed {own.seed}" if len(side.answers) > 1 else ""
 
 
-def _shared(name: str, tables: dict[str, Answers], is_clean: bool) -> tuple[Benchmark | None, list[str]]:
+def _shared(name: str, tables: dict[str, Answers], is_clean: bool) -> tuple[SharedBenchmark | None, list[str]]:
     rows = {label: own.verdicts[own.verdicts["benchmark"] == name] for label, own in tables.items()}
     absent = [label for label, own in rows.items() if own.empty]
     if absent:
@@ -261,7 +268,7 @@ def _shared(name: str, tables: dict[str, Answers], is_clean: bool) -> tuple[Benc
             listed = ", ".join(f"{label} {count}" for label, count in by_label.items())
             told.append(f"{name}: {mode} responses for each problem differ ({listed}); the first ones are compared")
     samples, greedy = (min(counts[mode].values()) for mode in ("sampled", "greedy"))
-    return Benchmark(name, tuple(sorted(shared)), samples, greedy > 0, len(leaked)), told
+    return SharedBenchmark(name, tuple(sorted(shared)), samples, greedy > 0, len(leaked)), told
 
 
 def _problems(answers: Answers, rows: pandas.DataFrame, benchmark: str) -> _Problems:
@@ -280,7 +287,7 @@ def _fewest(rows: pandas.DataFrame, mode: str, problems: set[str]) -> int:
     return int(counts.min()) if len(counts) else 0
 
 
-def problem_scores(answers: Answers, benchmark: Benchmark, families: Sequence[str]) -> pandas.DataFrame:
+def problem_scores(answers: Answers, benchmark: SharedBenchmark, families: Sequence[str]) -> pandas.DataFrame:
     """A row for each of the benchmark's problems, in its order, a column for each metric: scores from 0 to 1.
 
     As in `grade`, a response without a verdict of `correct` counts as not correct. Where a side has more samples than
@@ -327,7 +334,7 @@ class Response:
 
 
 @dataclass(frozen=True)
-class Problem:
+class ExampleProblem:
     """One problem that the sides answer differently."""
 
     name: str
@@ -340,11 +347,11 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DecidedProblems:
     """Problems won or lost by the second side."""
 
     count: int
-    shown: list[Problem]
+    shown: list[ExampleProblem]
 
 
 @dataclass(frozen=True)
@@ -355,14 +362,14 @@ class Examples:
     metric: str
     first: str
     second: str
-    wins: Outcome
-    losses: Outcome
+    wins: DecidedProblems
+    losses: DecidedProblems
     ties: int
     without_text: list[str]
     """Sides whose responses are not to be had."""
 
 
-def examples(findings: Findings, families: Sequence[str], problems: int) -> list[Examples]:
+def examples(findings: ComparisonFindings, families: Sequence[str], problems: int) -> list[Examples]:
     """Of each pair and benchmark, on the first metric: at most `problems` won and as many lost, the largest first."""
     pairs = list(dict.fromkeys((one.first, one.second) for one in findings.comparisons))
     sides = {side.name: side for side in findings.sides}
@@ -375,7 +382,9 @@ def examples(findings: Findings, families: Sequence[str], problems: int) -> list
     ]
 
 
-def _examples(findings: Findings, benchmark: Benchmark, metric: str, first: Side, second: Side, most: int) -> Examples:
+def _examples(
+    findings: ComparisonFindings, benchmark: SharedBenchmark, metric: str, first: Side, second: Side, most: int
+) -> Examples:
     scores = [findings.scores[side.name, benchmark.name][metric] for side in (first, second)]
     table = pandas.DataFrame({"first": scores[0], "second": scores[1]})
     table["gain"] = (table["second"] - table["first"]).round(12)
@@ -384,7 +393,7 @@ def _examples(findings: Findings, benchmark: Benchmark, metric: str, first: Side
     for sign in (1, -1):
         own = table[sign * table["gain"] > 0].assign(size=lambda frame: -frame["gain"].abs())
         own = own.sort_values("size", kind="stable")
-        outcomes.append(Outcome(len(own), [_problem(row, rows) for row in own.head(most).itertuples()]))
+        outcomes.append(DecidedProblems(len(own), [_problem(row, rows) for row in own.head(most).itertuples()]))
     without = [side.name for side, own in zip((first, second), rows, strict=True) if own is None]
     ties = int((table["gain"] == 0).sum())
     return Examples(benchmark.name, metric, first.name, second.name, outcomes[0], outcomes[1], ties, without)
@@ -399,12 +408,12 @@ def _rows(side: Side, benchmark: str) -> dict[str, pandas.DataFrame] | None:
     return {str(name): group.head(RESPONSES) for name, group in own.groupby("problem_id", sort=False)}
 
 
-def _problem(row, rows: Sequence[dict[str, pandas.DataFrame] | None]) -> Problem:
+def _problem(row, rows: Sequence[dict[str, pandas.DataFrame] | None]) -> ExampleProblem:
     own = [table.get(row.Index) if table else None for table in rows]
     known = next((table for table in own if table is not None), None)
     text, answer = ("", "") if known is None else known.iloc[0][["problem", "answer"]]
     said = [[] if table is None else [_response(one) for one in table.itertuples()] for table in own]
-    return Problem(
+    return ExampleProblem(
         legible(str(row.Index), 200), row.first, row.second, legible(text, CHARACTERS), legible(answer, 200), *said
     )
 
@@ -413,3 +422,106 @@ def _response(row) -> Response:
     return Response(
         row.mode, legible(row.response, CHARACTERS), row.verdict.replace("_", " "), row.verdict == "correct"
     )
+
+
+FOLDER = "data/images/feedback/"
+NOISE = ["prompt_id", "seed"]
+"""What two pictures from the same noise share."""
+
+
+@dataclass(frozen=True)
+class PictureComparison:
+    """One quantity of two generators' pictures."""
+
+    first: str
+    second: str
+    quantity: str
+    means: tuple[float, float]
+    difference: Interval
+    """The second less the first, whole prompts resampled."""
+    pictures: int
+
+    @property
+    def verdict(self) -> str:
+        """A quantity such as saturation is neither better nor worse: it is higher, lower, or not separated."""
+        return {"better": "higher", "worse": "lower"}.get(self.difference.verdict(), "not separated")
+
+
+def find_pictures(arguments: Sequence[str], root: Path) -> dict[str, Path] | None:
+    """The table of each argument (NAME, REV:NAME, FOLDER:NAME); None where none has pictures of feedback.
+
+    UserError where some have and some have not, such as the generator that a round started from.
+    """
+    tables = {argument: _pictures_of(argument, root) for argument in arguments}
+    found = {name: path for name, path in tables.items() if path}
+    if found and (lacking := [name for name in tables if name not in found]):
+        raise UserError(
+            f"{', '.join(lacking)} has no pictures of feedback, {', '.join(found)} has: compare rounds of feedback "
+            "with each other; a round beside its own start stands in its metrics, refl/*/gain"
+        )
+    return found or None
+
+
+def compare_pictures(tables: dict[str, Path]) -> list[PictureComparison]:
+    """Every further generator with the first one. UserError when there is one alone, or when noise differs."""
+    if len(tables) < 2:
+        raise UserError(f"there must be two to compare, given: {', '.join(tables)}")
+    frames = {
+        name: read_table(path, FEEDBACK_IMAGE).drop(columns=["png_before", "png_after"])
+        for name, path in tables.items()
+    }
+    first, *others = frames
+    return [row for other in others for row in _compare_quantities(first, frames[first], other, frames[other])]
+
+
+def picture_table(found: Sequence[PictureComparison]) -> str:
+    """The differences for people."""
+    lines = []
+    for one in found:
+        low, high = one.difference.low, one.difference.high
+        lines.append(
+            f"{one.second} less {one.first}  {one.quantity:<11} {one.means[0]:8.4f} -> {one.means[1]:8.4f}  "
+            f"{one.difference.estimate:+.4f} [{low:+.4f}, {high:+.4f}]  {one.verdict}"
+        )
+    lines.append(f"{found[0].pictures} pictures each, from the same noise; 95% intervals over prompts, not corrected")
+    return "\n".join(lines)
+
+
+def picture_json(found: Sequence[PictureComparison]) -> list[dict[str, Any]]:
+    """The same as plain values."""
+    return [
+        {**vars(one), "means": list(one.means), "difference": one.difference._asdict(), "verdict": one.verdict}
+        for one in found
+    ]
+
+
+def _pictures_of(argument: str, root: Path) -> Path | None:
+    before, _, name = argument.rpartition(":")
+    snapshot: LockSnapshot
+    if not before:
+        snapshot = working_snapshot(root)
+    elif folder := folder_of(root, before):
+        snapshot = working_snapshot(folder, str(folder), root)
+    else:
+        snapshot = snapshot_at(root, before)
+    return snapshot.file(f"{FOLDER}{name}.parquet")
+
+
+def _compare_quantities(
+    first: str, one: pandas.DataFrame, second: str, other: pandas.DataFrame
+) -> list[PictureComparison]:
+    both = one.merge(other, on=NOISE, suffixes=("_first", "_second"), validate="one_to_one")
+    if not len(one) == len(other) == len(both):
+        raise UserError(
+            f"of {len(one)} pictures of {first} and {len(other)} of {second}, {len(both)} are from the same noise: "
+            "compare rounds with the same refl.measurement, prompts and seed"
+        )
+    found = []
+    for quantity in QUANTITIES:
+        values = [both[f"{quantity}_after_{side}"] for side in ("first", "second")]
+        if any(side.isna().any() for side in values):  # nobody knows the truth of these prompts
+            continue
+        means = (float(values[0].mean()), float(values[1].mean()))
+        difference = paired_bootstrap(*values, both["prompt_id"])
+        found.append(PictureComparison(first, second, quantity, means, difference, len(both)))
+    return found

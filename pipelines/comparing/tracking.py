@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.comparing.page import HEAD, as_json, cells, markdown
-from pipelines.comparing.results import Findings
+from pipelines.comparing.results import ComparisonFindings
 from pipelines.comparing.sides import FindRun, policies_of
-from pipelines.records.places import Place, kept_places, places_in_git, working_place
+from pipelines.records.lock_snapshots import LockSnapshot, kept_snapshots, snapshots_in_git, working_snapshot
 from pipelines.records.tracking_store import mlflow_faults, open_store
-from stages.foundations.dvc_lock import Entry
+from stages.foundations.dvc_lock import LockedStage
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_json
 from stages.observe.tracking import tracking_uri
@@ -28,7 +28,7 @@ LONGEST_NAME = 250
 """Of an MLflow metric."""
 
 
-def keep_comparison(findings: Findings, state: Path) -> dict[str, Any]:
+def keep_comparison(findings: ComparisonFindings, state: Path) -> dict[str, Any]:
     """Writes the table to state/comparisons/<hash>.json, unless these results are there; returns what is kept."""
     content = as_json(findings)
     digest = stable_hash(content)
@@ -85,7 +85,7 @@ def _numbers(one: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         yield f"{name}/{key}", one[key]
 
 
-def track_comparison(findings: Findings, state: Path) -> str:
+def track_comparison(findings: ComparisonFindings, state: Path) -> str:
     """Keeps the table and gives it to MLflow; returns a warning when MLflow could not be reached, else ""."""
     record = keep_comparison(findings, state)
     if os.environ.get("RETRACE_TRACKING") == "off":
@@ -99,9 +99,9 @@ def track_comparison(findings: Findings, state: Path) -> str:
 
 
 def run_finder(root: Path, state: Path) -> FindRun:
-    """Finds the place and policy of an MLflow run by its id or name."""
+    """Finds the snapshot and policy of an MLflow run by its id or name."""
 
-    def find(text: str) -> tuple[Place, str] | None:
+    def find(text: str) -> tuple[LockSnapshot, str] | None:
         runs = _runs(text)
         if not runs:
             return None
@@ -113,10 +113,10 @@ def run_finder(root: Path, state: Path) -> FindRun:
                     problem or f"MLflow run {text!r} is of stage {run.data.tags.get('stage', '?')} and has no policy"
                 )
                 continue
-            for place in _places(root, state):
-                entry = place.entries.get(run.data.tags.get("dvc.stage", ""))
-                if entry and is_run_of(run, entry) and policy in policies_of(place):
-                    return place, policy
+            for snapshot in _places(root, state):
+                entry = snapshot.entries.get(run.data.tags.get("dvc.stage", ""))
+                if entry and is_run_of(run, entry) and policy in policies_of(snapshot):
+                    return snapshot, policy
             problem = problem or (
                 f"MLflow run {text!r} is of policy {policy!r}; no dvc.lock (here, in git, in an ablation's results) "
                 "has verdicts that belong to it"
@@ -126,10 +126,10 @@ def run_finder(root: Path, state: Path) -> FindRun:
     return find
 
 
-def _places(root: Path, state: Path) -> Iterator[Place]:
-    yield working_place(root)
-    yield from kept_places(root, state)
-    yield from places_in_git(root)
+def _places(root: Path, state: Path) -> Iterator[LockSnapshot]:
+    yield working_snapshot(root)
+    yield from kept_snapshots(root, state)
+    yield from snapshots_in_git(root)
 
 
 def _runs(text: str) -> list[Any]:
@@ -155,6 +155,6 @@ def _runs(text: str) -> list[Any]:
         return [run for one in wanted for run in search(experiments, one, max_results=100)]
 
 
-def is_run_of(run: Any, entry: Entry) -> bool:
+def is_run_of(run: Any, entry: LockedStage) -> bool:
     """True when an MLflow run is one of this entry."""
     return run.data.tags.get("lock_hash") == entry.key

@@ -14,7 +14,7 @@ import typer
 from pipelines.planning.plan import (
     PictureStage,
     Plan,
-    Question,
+    PlanRequest,
     StagePlan,
     has_only_pictures,
     make_picture_plan,
@@ -57,7 +57,7 @@ def plan(
     try:
         if not recipe:
             raise UserError("name a recipe: `retrace plan laptop`, or --published")
-        question = Question(
+        question = PlanRequest(
             gpu,
             gpus,
             replicas,
@@ -85,7 +85,7 @@ def plan(
     raise typer.Exit(1 if made.problems else 0)
 
 
-def _refuse_gpu_options(question: Question) -> None:
+def _refuse_gpu_options(question: PlanRequest) -> None:
     """UserError where options that count GPUs stand beside a plan for this machine's CPU, which would ignore them."""
     told = {"--gpus": question.gpus > 1, "--replicas": question.replicas > 1, "--price": question.price is not None}
     given = " and ".join(name for name, is_given in told.items() if is_given)

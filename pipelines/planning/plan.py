@@ -44,7 +44,7 @@ PRICE = 2.0
 
 
 @dataclass(frozen=True)
-class Question:
+class PlanRequest:
     """What the user asks. None takes the recipe's value or the stated default."""
 
     gpu: str = "cpu"
@@ -142,7 +142,7 @@ def recipe_params(root: Path, recipe: str) -> Mapping[str, Any]:
     raise UserError(f"no recipe {recipe!r}: there are {', '.join(recipe_names(root))}, or name a parameter file")
 
 
-def read_work(root: Path, recipe: str, question: Question) -> RecipeWork:
+def read_work(root: Path, recipe: str, question: PlanRequest) -> RecipeWork:
     """Of the recipe `recipe` (a name, or a parameter file). UserError for what cannot be known or is not there."""
     params = recipe_params(root, recipe)
     sections = {"trainer": IDLE_TRAINER, "sampler": IDLE_SAMPLER} | check_values(params, recipe)
@@ -163,7 +163,7 @@ def read_work(root: Path, recipe: str, question: Question) -> RecipeWork:
 
 
 def _lengths(
-    stages: list[GraphStage], sections: Mapping[str, Any], policy: str, shape: Shape, question: Question
+    stages: list[GraphStage], sections: Mapping[str, Any], policy: str, shape: Shape, question: PlanRequest
 ) -> Lengths:
     """The stated defaults, with what the user or an earlier run says in their place."""
     context = getattr(sections["sampler"], "max_model_tokens", 0) or shape.max_positions
@@ -189,7 +189,7 @@ def _lengths(
     return _measured(lengths, folder, stages)
 
 
-def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) -> Plan:
+def make_plan(root: Path, recipe: str, question: PlanRequest, probe: Any = None) -> Plan:
     """Plans the recipe `recipe` (a name, or a parameter file). UserError for what cannot be known or is not there.
 
     On `cpu` this machine is measured, unless `probe` holds an earlier `CpuProbe`.
@@ -289,7 +289,7 @@ def _cpu(
     return CpuSpeed(probe, lanes, sampler.max_sequences, trainer.gradient_checkpointing, trainer.threads)
 
 
-def _gpus(sections: Mapping[str, Any], question: Question, ranks: int, told: list[str]) -> GpuSpeed:
+def _gpus(sections: Mapping[str, Any], question: PlanRequest, ranks: int, told: list[str]) -> GpuSpeed:
     sampler, trainer = sections["sampler"], sections["trainer"]
     parallel = getattr(sampler, "tensor_parallel", 1)
     if question.replicas * parallel > question.gpus:
@@ -323,7 +323,7 @@ def _planned(
     shape: Shape,
     gpu: Gpu,
     speed: GpuSpeed | CpuSpeed,
-    question: Question,
+    question: PlanRequest,
     ranks: int,
 ) -> StagePlan:
     trainer, sampler = sections.get("trainer"), sections.get("sampler")
@@ -409,7 +409,7 @@ def has_only_pictures(root: Path, params: Mapping[str, Any]) -> bool:
     return any(one.networks for one in stages) and not any(one.model for one in stages)
 
 
-def make_picture_plan(root: Path, recipe: str, params: Mapping[str, Any], question: Question) -> Plan:
+def make_picture_plan(root: Path, recipe: str, params: Mapping[str, Any], question: PlanRequest) -> Plan:
     """Plans such a recipe; UserError for an unknown GPU, and for options that are about language models."""
     _refuse_language_options(question)
     sections, stages = check_values(params, recipe, root), stages_of(read_definitions(root / "dvc.yaml"), params)
@@ -433,7 +433,7 @@ def make_picture_plan(root: Path, recipe: str, params: Mapping[str, Any], questi
     return Plan(Path(recipe).stem, None, device, ranks, price, planned, problems, assumptions)
 
 
-def _refuse_language_options(question: Question) -> None:
+def _refuse_language_options(question: PlanRequest) -> None:
     asked = {
         "--model": question.model,
         "--config": question.config,
@@ -456,7 +456,7 @@ def _prompts(stages: list[GraphStage], sections: Mapping[str, Any]) -> tuple[Map
     return found or ASSUMED_PROMPTS, [f"prompts: {told}{source}"]
 
 
-def _picture_device(sections: Mapping[str, Any], question: Question, told: list[str]) -> tuple[str, float, float]:
+def _picture_device(sections: Mapping[str, Any], question: PlanRequest, told: list[str]) -> tuple[str, float, float]:
     """Name, FLOPs a second of one device, and bytes of its memory."""
     told += [
         "the way back costs twice the way there; with gradient checkpointing the way there is gone twice",

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.graph.result import changes_from_recipe, result_of
-from pipelines.records.places import Place, cached_object, place_at, working_place
-from stages.foundations.dvc_lock import Entry, recorded_outs, stages_behind
+from pipelines.records.lock_snapshots import LockSnapshot, cached_object, snapshot_at, working_snapshot
+from stages.foundations.dvc_lock import LockedStage, recorded_outs, stages_behind
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, stable_hash, write_json
 from stages.foundations.legible import without_password
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 REMEDY = "the run is complete, and `retrace mirror` gives it to MLflow later"
 PARENT = "mlflow.parentRunId"
 EXPERIMENTS = "git refs/exps/"
-"""How the place of a DVC experiment is called."""
+"""How the label of a DVC experiment begins."""
 NAMES_ALLOWED = re.compile(r"[^\w\-. /]")
 """In MLflow's metrics."""
 LONGEST_TAG = 2000
@@ -103,7 +103,7 @@ def record_graph_run(root: Path, tell: Callable[[str], object] = say) -> dict[st
     record = None
     try:
         state = state_folder()
-        record = keep_record(working_place(root), state)
+        record = keep_record(working_snapshot(root), state)
         if record and (record["given_to"] != without_password(tracking_uri()) or "run_id" not in record):
             _give(root, state, record)
     except UserError as error:
@@ -121,22 +121,22 @@ def _give(root: Path, state: Path, record: dict[str, Any]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         store = open_store()
         remove_half_made(store)
-        mirror_entries(store, [working_place(root)], read_ledger(state / "ledger.jsonl"))
+        mirror_entries(store, [working_snapshot(root)], read_ledger(state / "ledger.jsonl"))
         log_records(store, root, state, [record])
 
 
-def experiment_places(root: Path, tell: Callable[[str], object] = str) -> Iterator[Place]:
+def experiment_snapshots(root: Path, tell: Callable[[str], object] = str) -> Iterator[LockSnapshot]:
     """DVC's experiments, oldest first. One whose `dvc.lock` cannot be read is left out, with a warning."""
     for reference in ask_git(root, "for-each-ref", "--sort=creatordate", "--format=%(refname)", "refs/exps").split():
         try:
-            yield place_at(root, reference)
+            yield snapshot_at(root, reference)
         except UserError as error:
             tell(str(error))
 
 
-def keep_record(place: Place, state: Path) -> dict[str, Any] | None:
-    """The record of a place's run of the graph, made where it is not kept yet; None where no run has ended."""
-    entries = _entries_of_run(place)
+def keep_record(snapshot: LockSnapshot, state: Path) -> dict[str, Any] | None:
+    """The record of a snapshot's run of the graph, made where it is not kept yet; None where no run has ended."""
+    entries = _entries_of_run(snapshot)
     if not entries:
         return None
     hashes = sorted(entry.key for entry in entries if not _writes_page(entry))
@@ -144,7 +144,7 @@ def keep_record(place: Place, state: Path) -> dict[str, Any] | None:
     file = state / "graph_runs" / f"{key[:16]}.json"
     if file.exists():
         return _read(file)
-    record = _describe(place, entries)
+    record = _describe(snapshot, entries)
     if record:
         record |= {"key": key, "lock_hashes": hashes, "given_to": ""}
         write_json(file, record)
@@ -173,51 +173,51 @@ def _read(file: Path) -> dict[str, Any]:
     return record
 
 
-def _entries_of_run(place: Place) -> list[Entry]:
+def _entries_of_run(snapshot: LockSnapshot) -> list[LockedStage]:
     """The stages behind the report, or behind the grades of an ablation's run; [] where one ran on older inputs."""
-    entries = _of_the_graph(place)
-    graded = [entry.name for entry in place.graded.values() if entry.name in entries]
-    ends = graded if place.is_kept else [name for name, entry in entries.items() if _writes_page(entry)]
+    entries = _of_the_graph(snapshot)
+    graded = [entry.name for entry in snapshot.graded.values() if entry.name in entries]
+    ends = graded if snapshot.is_kept else [name for name, entry in entries.items() if _writes_page(entry)]
     behind, made = set(stages_behind(entries, ends)), recorded_outs(entries)
     found = [entry for name, entry in entries.items() if name in behind]
     is_current = all(made.get(path, digest) == digest for entry in found for path, digest in entry.deps.items())
     return found if is_current else []
 
 
-def _of_the_graph(place: Place) -> Mapping[str, Entry]:
+def _of_the_graph(snapshot: LockSnapshot) -> Mapping[str, LockedStage]:
     """The entries of stages that params.yaml still makes: DVC also keeps those of the recipe before in dvc.lock."""
-    graph, params = (None if place.is_kept else place.content(name) for name in ("dvc.yaml", "params.yaml"))
+    graph, params = (None if snapshot.is_kept else snapshot.content(name) for name in ("dvc.yaml", "params.yaml"))
     if graph is None or params is None:
-        return place.entries
+        return snapshot.entries
     names = {stage.address for stage in stages_of(load_yaml(graph)["stages"], load_yaml(params) or {})}
-    return {name: entry for name, entry in place.entries.items() if name in names}
+    return {name: entry for name, entry in snapshot.entries.items() if name in names}
 
 
-def _writes_page(entry: Entry) -> bool:
+def _writes_page(entry: LockedStage) -> bool:
     return any(path.startswith("reports/") for path in entry.outs)
 
 
-def _describe(place: Place, entries: list[Entry]) -> dict[str, Any] | None:
+def _describe(snapshot: LockSnapshot, entries: list[LockedStage]) -> dict[str, Any] | None:
     from pipelines.records.stage_runs import recorded_ms
     from stages.observe.mlflow_store import flatten
 
-    result = result_of(place.content)
-    if result and _is_outdated(result["scores"], place, entries):
+    result = result_of(snapshot.content)
+    if result and _is_outdated(result["scores"], snapshot, entries):
         return None
-    scores = result["scores"] if result else _grades(place, entries)
+    scores = result["scores"] if result else _grades(snapshot, entries)
     if not scores:
         return None
     params = {name: text for entry in entries for name, text in flatten(entry.params)}
     policy = scores[-1]["policy"]
     outs = {path: digest for entry in entries for path, digest in entry.outs.items()}
     page = next((path for path in outs if path == (result or {}).get("page")), "")
-    tags = _tags(place, params, result["warnings"] if result else [])
+    tags = _tags(snapshot, params, result["warnings"] if result else [])
     tags["last_policy"] = policy
     if f"data/policies/{policy}" in outs:
         weights = f"data/policies/{policy}"
         tags |= {"last_policy.path": weights, "last_policy.md5": outs[weights]}
     return {
-        "ms": max(recorded_ms(place, entry) for entry in entries),
+        "ms": max(recorded_ms(snapshot, entry) for entry in entries),
         "name": _run_name(tags),
         "params": params,
         "metrics": dict(islice(_metrics(scores, result["gains"] if result else []), MOST_METRICS)),
@@ -227,15 +227,15 @@ def _describe(place: Place, entries: list[Entry]) -> dict[str, Any] | None:
     }
 
 
-def _numbers(place: Place, entry: Entry) -> dict[str, float]:
+def _numbers(snapshot: LockSnapshot, entry: LockedStage) -> dict[str, float]:
     """What a stage that scores a policy wrote; {} where its file is not at hand."""
     path = next((path for path in entry.outs if path.startswith("data/metrics/")), "")
-    return json.loads((place.content(path) if path else None) or b"{}")
+    return json.loads((snapshot.content(path) if path else None) or b"{}")
 
 
-def _is_outdated(scores: list[dict[str, Any]], place: Place, entries: list[Entry]) -> bool:
+def _is_outdated(scores: list[dict[str, Any]], snapshot: LockSnapshot, entries: list[LockedStage]) -> bool:
     """Whether grades were made again after the report."""
-    numbers = {policy: _numbers(place, entry) for policy, entry in place.graded.items() if entry in entries}
+    numbers = {policy: _numbers(snapshot, entry) for policy, entry in snapshot.graded.items() if entry in entries}
     for score in scores:
         name = f"{score['benchmark']}/{score['metric'].replace('@', '_at_')}"
         graded = numbers.get(score["policy"], {}).get(name)
@@ -244,14 +244,14 @@ def _is_outdated(scores: list[dict[str, Any]], place: Place, entries: list[Entry
     return False
 
 
-def _grades(place: Place, entries: list[Entry]) -> list[dict[str, Any]]:
+def _grades(snapshot: LockSnapshot, entries: list[LockedStage]) -> list[dict[str, Any]]:
     """Scores as a report has them, out of the metrics of grades: for a run that made no report."""
 
     from stages.grade.scores import headlines
 
     scores = []
-    for policy, entry in place.graded.items():
-        numbers = _numbers(place, entry) if entry in entries else {}
+    for policy, entry in snapshot.graded.items():
+        numbers = _numbers(snapshot, entry) if entry in entries else {}
         for benchmark, names in headlines(numbers).items():
             values = {key: numbers.get(names[key], numbers[names["score"]]) for key in ("low", "high")}
             scores.append({"policy": policy, "benchmark": benchmark, "value": numbers[names["score"]], **values})
@@ -282,19 +282,19 @@ def _metrics(scores: list[dict[str, Any]], gains: list[dict[str, Any]]) -> Itera
             yield NAMES_ALLOWED.sub("_", f"{what}{kind}/{named}"), one[kind[1:] or "value"]
 
 
-def _tags(place: Place, params: Mapping[str, str], warnings: list[str]) -> dict[str, str]:
-    folder = place.folder if place.folder is not None and not place.is_kept else None
+def _tags(snapshot: LockSnapshot, params: Mapping[str, str], warnings: list[str]) -> dict[str, str]:
+    folder = snapshot.folder if snapshot.folder is not None and not snapshot.is_kept else None
     changes = changes_from_recipe(folder) if folder else {}
-    commit = place.commit or ask_git(place.root, "rev-parse", "HEAD")
-    seed = str(place.about.get("seed", params.get("seed", "")))
+    commit = snapshot.commit or ask_git(snapshot.root, "rev-parse", "HEAD")
+    seed = str(snapshot.about.get("seed", params.get("seed", "")))
     return {
         "kind": "graph_run",
         "recipe": recipe_name(folder).removesuffix("+changes") if folder else "",
         "seed": seed,
-        "variation": _experiment(place) or place.about.get("variant", "") or variation(changes),
+        "variation": _experiment(snapshot) or snapshot.about.get("variant", "") or variation(changes),
         "changes": ", ".join(f"{name}: {change}" for name, change in changes.items())[:LONGEST_TAG],
-        "ablation": place.about.get("ablation", ""),
-        "variant": place.about.get("variant", ""),
+        "ablation": snapshot.about.get("ablation", ""),
+        "variant": snapshot.about.get("variant", ""),
         "warnings": "\n".join(warnings)[:LONGEST_TAG],
         "git.commit": commit,
         "mlflow.source.git.commit": commit,
@@ -309,15 +309,15 @@ def variation(changes: Mapping[str, str]) -> str:
     return " ".join(named) if len(named) <= MOST_NAMED_CHANGES else f"{len(named)} changes"
 
 
-def _experiment(place: Place) -> str:
+def _experiment(snapshot: LockSnapshot) -> str:
     """The name of the DVC experiment whose `dvc.lock` this is; "" for none."""
-    if place.told.startswith(EXPERIMENTS):
-        return place.told.rpartition("/")[2]
-    if place.folder is None or place.is_kept:
+    if snapshot.label.startswith(EXPERIMENTS):
+        return snapshot.label.rpartition("/")[2]
+    if snapshot.folder is None or snapshot.is_kept:
         return ""
-    lock = ask_git(place.folder, "hash-object", "dvc.lock")
-    for reference in ask_git(place.folder, "for-each-ref", "--format=%(refname)", "refs/exps").split():
-        if lock and ask_git(place.folder, "rev-parse", "--quiet", "--verify", f"{reference}:dvc.lock") == lock:
+    lock = ask_git(snapshot.folder, "hash-object", "dvc.lock")
+    for reference in ask_git(snapshot.folder, "for-each-ref", "--format=%(refname)", "refs/exps").split():
+        if lock and ask_git(snapshot.folder, "rev-parse", "--quiet", "--verify", f"{reference}:dvc.lock") == lock:
             return reference.rpartition("/")[2]
     return ""
 

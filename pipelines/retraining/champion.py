@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipelines.graph.recipes import recipe_names
-from pipelines.records.places import place_at
+from pipelines.records.lock_snapshots import snapshot_at
 from pipelines.records.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
@@ -162,7 +162,7 @@ def _register(client: MlflowClient, name: str, champion: Champion) -> str:
 
 def policy_hash(root: Path, commit: str, policy: str) -> str:
     """DVC's hash of a policy at a commit. UserError when its dvc.lock has none."""
-    found = place_at(root, commit).outs.get(f"data/policies/{policy}")
+    found = snapshot_at(root, commit).outs.get(f"data/policies/{policy}")
     if found is None:
         raise UserError(f"dvc.lock of commit {commit[:10]} has no data/policies/{policy}: which policies are made?")
     return found

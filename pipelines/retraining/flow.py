@@ -32,10 +32,17 @@ from pipelines.flows.whole_graph import Hours, Policy, Recipe, project_folder, r
 from pipelines.graph.project_lock import refusing_lock
 from pipelines.graph.recipes import read_recipe
 from pipelines.launching.params import stage_hours
-from pipelines.records.places import working_place
+from pipelines.records.lock_snapshots import working_snapshot
 from pipelines.retraining.champion import Champion, current, policy_hash, promote, promotions, update_registry
-from pipelines.retraining.gate import Decision, decide, decision_page, decision_sentence
-from pipelines.retraining.measuring import candidate_measurement, champion_measurement, pair_up
+from pipelines.retraining.gate import (
+    Decision,
+    candidate_measurement,
+    champion_measurement,
+    decide,
+    decision_page,
+    decision_sentence,
+    pair_up,
+)
 from pipelines.retraining.new_data import SNAPSHOTS, Snapshot, carried_over, copy_files, data_of, look
 from pipelines.runtime.checkouts import Code, cache_folder, checkout, remove_checkout, run_dvc, worktree_environment
 from stages.foundations.errors import UserError
@@ -136,12 +143,12 @@ def _params(root: Path, revision: str, file: str) -> dict[str, Any] | None:
     return None if text is None else load_yaml(text)
 
 
-def _attempt(root: Path, recipe: str, snapshot: Snapshot, champion: Champion | None, force: bool) -> Attempt:
+def _attempt(root: Path, recipe: str, snapshot: Snapshot, champion: Champion | None, force: bool) -> Retraining:
     base = git(root, "rev-parse", "HEAD")
-    return Attempt(root, recipe, f"{snapshot.name}-{base[:8]}" if force else snapshot.name, snapshot, base, champion)
+    return Retraining(root, recipe, f"{snapshot.name}-{base[:8]}" if force else snapshot.name, snapshot, base, champion)
 
 
-def _nothing_new(attempt: Attempt) -> str:
+def _nothing_new(attempt: Retraining) -> str:
     """Why there is nothing to do; "" when there is."""
     champion = attempt.champion
     if champion is None:
@@ -156,7 +163,7 @@ def _nothing_new(attempt: Attempt) -> str:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class Retraining:
     """A retraining: which recipe, with which data, from which code."""
 
     root: Path
@@ -178,7 +185,7 @@ class Attempt:
 
 
 @task(name="data snapshot", task_run_name="data snapshot", **OPTIONS)
-def make_snapshot(attempt: Attempt) -> Path:
+def make_snapshot(attempt: Retraining) -> Path:
     """The worktree to retrain in, with the data on a branch of their own."""
     logger = get_run_logger()
     folder = open_worktree(attempt, logger.info)
@@ -187,7 +194,7 @@ def make_snapshot(attempt: Attempt) -> Path:
 
 
 @task(name="gate", task_run_name="gate", **OPTIONS)
-def pass_gate(attempt: Attempt, folder: Path, policy: str, hours_per_stage: float) -> Decision | None:
+def pass_gate(attempt: Retraining, folder: Path, policy: str, hours_per_stage: float) -> Decision | None:
     """The gate's decision; None when there is no champion to compare with."""
     logger, champion = get_run_logger(), attempt.champion
     if champion is None:
@@ -205,7 +212,7 @@ def pass_gate(attempt: Attempt, folder: Path, policy: str, hours_per_stage: floa
 
 
 @task(name="promote", task_run_name="promote", **OPTIONS)
-def make_champion(attempt: Attempt, folder: Path, policy: str, commit: str, decision: Decision | None) -> str:
+def make_champion(attempt: Retraining, folder: Path, policy: str, commit: str, decision: Decision | None) -> str:
     """Tags the commit and sets MLflow's alias; returns what was done."""
     root, before = attempt.root, attempt.champion
     versions = [one.version for one in promotions(root, attempt.recipe)]
@@ -227,7 +234,7 @@ def make_champion(attempt: Attempt, folder: Path, policy: str, commit: str, deci
 
 
 def _run_id(folder: Path, policy: str) -> str:
-    entries = working_place(folder).entries.values()
+    entries = working_snapshot(folder).entries.values()
     names = [entry.name for entry in entries if f"data/policies/{policy}" in entry.outs]
     runs = [run for run in latest_runs(folder / "state" / "ledger.jsonl") if run["name"] in names]
     return runs[-1].get("run_id", "") if runs else ""
@@ -243,7 +250,7 @@ def _records(root: Path, recipe: str) -> list[dict[str, str]]:
     return list(json_lines(file.read_bytes().splitlines())) if file.exists() else []
 
 
-def _record(attempt: Attempt, outcome: str, told: str) -> None:
+def _record(attempt: Retraining, outcome: str, told: str) -> None:
     line = {"name": attempt.name, "branch": attempt.branch, "outcome": outcome, "date": _now(), "told": told}
     with open(retraining_folder(attempt.root) / f"{attempt.recipe}.jsonl", "a") as file:
         file.write("\n" + json.dumps(line) + "\n")  # the line before may have been cut off
@@ -261,7 +268,7 @@ def retraining_folder(root: Path) -> Path:
     return (state_folder() if root == PROJECT else root / "state") / "retraining"
 
 
-def open_worktree(attempt: Attempt, say: Callable[[str], None]) -> Path:
+def open_worktree(attempt: Retraining, say: Callable[[str], None]) -> Path:
     """The attempt's worktree, with the snapshot as a commit on its branch; an interrupted attempt's is used again."""
     root, folder = attempt.root, attempt.folder
     code = Code(root, attempt.base, is_with_changes=False, changed=())
@@ -280,7 +287,7 @@ def open_worktree(attempt: Attempt, say: Callable[[str], None]) -> Path:
     return folder
 
 
-def _place_snapshots(attempt: Attempt, folder: Path, say: Callable[[str], None]) -> None:
+def _place_snapshots(attempt: Retraining, folder: Path, say: Callable[[str], None]) -> None:
     champion = attempt.champion
     if champion and has_revision(attempt.root, f"{champion.commit}:{BOOKKEEPING[0]}"):
         git(folder, "checkout", champion.commit, "--", *BOOKKEEPING)
@@ -310,6 +317,6 @@ def _link_downloads(folder: Path) -> None:
                 shutil.copy2(file, goal / file.name)
 
 
-def keep_results(attempt: Attempt, folder: Path) -> str:
+def keep_results(attempt: Retraining, folder: Path) -> str:
     """Commits dvc.lock, metrics and curves on the branch; returns the commit."""
     return commit_all(folder, f"Retrained {attempt.recipe} on data snapshot {attempt.snapshot.name}", *RESULTS)

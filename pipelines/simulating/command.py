@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.planning.plan import Question, RecipeWork, length_lines, read_work
+from pipelines.planning.plan import PlanRequest, RecipeWork, length_lines, read_work
 from pipelines.planning.sizes import GPUS, NUMBER_BYTES, find_gpu
 from pipelines.runtime.named_file import write_named_file
 from pipelines.simulating.schedules import OURS, POLICIES, Steps
@@ -26,7 +26,7 @@ from pipelines.simulating.setting import (
     MeasuredGroups,
     Model,
     Setting,
-    Work,
+    StepWork,
     paper_settings,
 )
 from pipelines.simulating.table import (
@@ -104,7 +104,7 @@ def simulate(
             # The project's own data are those of params.yaml, and of no other recipe.
             folder = Path(data) if data else PROJECT / "data" if not recipe else None
             metrics = str(folder / "metrics") if folder and (folder / "metrics").is_dir() else ""
-            question = Question(
+            question = PlanRequest(
                 device,
                 8 if gpus is None else gpus,
                 model=model,
@@ -156,7 +156,7 @@ def _policies(given: str, ours: bool) -> tuple[str, ...]:
 def recipe_setting(
     root: Path,
     recipe: str,
-    question: Question,
+    question: PlanRequest,
     data: Path | None = None,
     window: int | None = None,
     mean_tokens: float | None = None,
@@ -178,7 +178,7 @@ def recipe_setting(
     rl, trainer = read.sections["rl"], read.sections.get("trainer")
     drawing = read.work[address].sampling[0]
     drawn = drawing.responses / max(1.0, read.work[address].training.updates / rl.minibatches) / rl.group_size
-    work = Work(
+    work = StepWork(
         groups=max(1, round(drawn)),
         group_size=rl.group_size,
         prompt_tokens=max(1, round(read.lengths.prompt)),

@@ -4,8 +4,8 @@ All sequences of a replica grow by a token in each decode step, so between two e
 the KV cache grows evenly: the seconds of any number of steps are a sum that can be written down. A sequence that does
 not fit when the cache is full is put back, the youngest first, and read again later, as vLLM does.
 
-`Machine` is one split of a cluster: replicas, and the seconds that the schedules need to know. `Tally` counts while
-they run, and `Outcome` is what a simulated run shows.
+`ClusterSplit` is one split of a cluster: replicas, and the seconds that the schedules need. `Tally` counts while they
+run, and `SimulationResult` is what a simulated run shows.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ReplicaSizes:
 
 
 @dataclass(slots=True, eq=False)
-class Trajectory:
+class SimulatedTrajectory:
     """A response in the making."""
 
     number: int
@@ -87,7 +87,7 @@ class Trajectory:
     """Of its replica's count of steps; negative while it is not decoded."""
 
 
-class Replica:
+class SimulatedReplica:
     """One replica's clock, batch and queue."""
 
     def __init__(self, name: int, sizes: ReplicaSizes) -> None:
@@ -105,11 +105,11 @@ class Replica:
         self.tokens = 0
         """Drawn in all."""
         self._steps = 0
-        self._running: list[tuple[int, int, Trajectory]] = []
+        self._running: list[tuple[int, int, SimulatedTrajectory]] = []
         self._sequences = 0
-        self._admitted: list[Trajectory] = []
+        self._admitted: list[SimulatedTrajectory] = []
         """In the order of admission, with some that have ended since."""
-        self._waiting: deque[Trajectory] = deque()
+        self._waiting: deque[SimulatedTrajectory] = deque()
 
     @property
     def trajectories(self) -> int:
@@ -124,11 +124,11 @@ class Replica:
         """Nothing is decoded before `time`."""
         self.time = max(self.time, time)
 
-    def submit(self, trajectories: Iterable[Trajectory]) -> None:
+    def submit(self, trajectories: Iterable[SimulatedTrajectory]) -> None:
         """They are decoded as soon as there is room, in this order."""
         self._waiting.extend(trajectories)
 
-    def withdraw(self) -> list[Trajectory]:
+    def withdraw(self) -> list[SimulatedTrajectory]:
         """All trajectories, with the tokens that they have so far; the replica is empty then."""
         in_order = sorted(self._running, key=lambda entry: entry[1])
         gone = list(dict.fromkeys(entry[2] for entry in in_order if self._is_live(entry)))
@@ -146,9 +146,9 @@ class Replica:
         own = self.kv - self._sequences * (sizes.prompt_tokens - sizes.prefilled_prompt)
         self.time += sizes.prefill_token * own
 
-    def run_until(self, limit: float) -> list[tuple[float, Trajectory]]:
+    def run_until(self, limit: float) -> list[tuple[float, SimulatedTrajectory]]:
         """Decodes until `limit` or until nothing is left; what ended, with its time, in order."""
-        ended: list[tuple[float, Trajectory]] = []
+        ended: list[tuple[float, SimulatedTrajectory]] = []
         sizes, running = self.sizes, self._running
         step, capacity, prompt = sizes.step, sizes.kv_tokens, sizes.prompt_tokens
         while self.time < limit:
@@ -223,12 +223,12 @@ class Replica:
             heapify(self._running)
 
     @staticmethod
-    def _is_live(entry: tuple[int, int, Trajectory]) -> bool:
+    def _is_live(entry: tuple[int, int, SimulatedTrajectory]) -> bool:
         return entry[0] == entry[2].end_step
 
 
 @dataclass(frozen=True)
-class Machine:
+class ClusterSplit:
     """Replicas beside a trainer, or both by turns on the same GPUs."""
 
     sizes: ReplicaSizes
@@ -258,22 +258,24 @@ class Machine:
         """All updates of a step."""
         return self.minibatches * self.update_seconds(tokens / self.minibatches)
 
-    def tokens(self, trajectories: Iterable[Trajectory]) -> int:
+    def tokens(self, trajectories: Iterable[SimulatedTrajectory]) -> int:
         """Prompts and responses."""
         return sum(self.sizes.prompt_tokens + one.length for one in trajectories)
 
-    def new_replicas(self) -> list[Replica]:
+    def new_replicas(self) -> list[SimulatedReplica]:
         """Empty, at time 0."""
-        return [Replica(name, self.sizes) for name in range(self.replicas)]
+        return [SimulatedReplica(name, self.sizes) for name in range(self.replicas)]
 
-    def group(self, number: int, lengths: Any) -> list[Trajectory]:
+    def group(self, number: int, lengths: Any) -> list[SimulatedTrajectory]:
         """The trajectories of a group that has not begun; `lengths[number]` are its tokens."""
         size = self.group_size
-        return [Trajectory(number * size + place, number, length) for place, length in enumerate(lengths[number])]
+        return [
+            SimulatedTrajectory(number * size + place, number, length) for place, length in enumerate(lengths[number])
+        ]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulationResult:
     """One policy at one split of the GPUs."""
 
     seconds_per_step: float
@@ -321,7 +323,7 @@ def mean(counted: dict[int, int]) -> float:
 class Tally:
     """Counts of a run; all but those of conservation only from `begin` on."""
 
-    def __init__(self, replicas: Sequence[Replica]) -> None:
+    def __init__(self, replicas: Sequence[SimulatedReplica]) -> None:
         self.replicas = replicas
         self.staleness: Counter[int] = Counter()
         self.consumed: Counter[int] = Counter()
@@ -343,7 +345,7 @@ class Tally:
         if self._is_measuring:
             self.staleness[staleness] += 1
 
-    def train(self, step: int, trajectories: Iterable[Trajectory]) -> None:
+    def train(self, step: int, trajectories: Iterable[SimulatedTrajectory]) -> None:
         """The step `step` (from 0) trains on them."""
         if self._is_measuring:
             for trajectory in trajectories:
@@ -351,14 +353,14 @@ class Tally:
 
     def outcome(
         self, time: float, steps: int, rollout_gpus: int, generating: float | None = None, there_seconds: float = 0.0
-    ) -> Outcome:
+    ) -> SimulationResult:
         """At `time`, `steps` steps after `begin`. The replicas are there for `there_seconds`, or always if 0."""
         seconds = time - self._began
         kv_seconds = sum(replica.kv_seconds for replica in self.replicas) - self._kv_seconds
         busy = sum(replica.busy_seconds for replica in self.replicas) - self._busy
         there = (there_seconds or seconds) * len(self.replicas)
         tokens = sum(replica.tokens for replica in self.replicas) - self._tokens
-        return Outcome(
+        return SimulationResult(
             seconds_per_step=seconds / steps,
             rollout_gpus=rollout_gpus,
             staleness=dict(sorted(self.staleness.items())),

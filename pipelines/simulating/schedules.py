@@ -27,14 +27,14 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 from typing import Any
 
-from pipelines.simulating.replica import Machine, Outcome, Replica, Tally, Trajectory
+from pipelines.simulating.replica import ClusterSplit, SimulatedReplica, SimulatedTrajectory, SimulationResult, Tally
 from pipelines.simulating.setting import BATCH_STEPS, MEASURED_STEPS, WARM_UP_STEPS, Setting
 from stages.algorithms.rollout_schedule import ExperienceWindow, repack
 from stages.algorithms.rollout_schedule import Replica as Load
 from stages.foundations.errors import UserError
 
 
-def synchronous(machine: Machine, lengths: Any, steps: int) -> Outcome:
+def synchronous(machine: ClusterSplit, lengths: Any, steps: int) -> SimulationResult:
     """No step hangs on the one before, so that nothing has to warm up."""
     replicas = machine.new_replicas()
     tally, time, generating = Tally(replicas), 0.0, 0.0
@@ -51,7 +51,7 @@ def synchronous(machine: Machine, lengths: Any, steps: int) -> Outcome:
     return tally.outcome(time, steps, machine.rollout_gpus, generating, there_seconds=generating)
 
 
-def one_step(machine: Machine, lengths: Any, steps: int) -> Outcome:
+def one_step(machine: ClusterSplit, lengths: Any, steps: int) -> SimulationResult:
     """The first step trains on what its own weights drew, and is not measured."""
     replicas = machine.new_replicas()
     tally, time, generating = Tally(replicas), 0.0, 0.0
@@ -75,7 +75,7 @@ def one_step(machine: Machine, lengths: Any, steps: int) -> Outcome:
     return tally.outcome(time, steps, machine.rollout_gpus, generating)
 
 
-def stream(machine: Machine, lengths: Any, steps: int) -> Outcome:
+def stream(machine: ClusterSplit, lengths: Any, steps: int) -> SimulationResult:
     """A mini-batch is a part of the step's tokens, of whole groups in the order in which they have ended."""
     replicas = machine.new_replicas()
     tally, time, generating = Tally(replicas), 0.0, 0.0
@@ -94,7 +94,7 @@ def stream(machine: Machine, lengths: Any, steps: int) -> Outcome:
     return tally.outcome(time, steps, machine.rollout_gpus, generating)
 
 
-def _minibatches(machine: Machine, ended: list[tuple[float, Trajectory]]) -> list[tuple[float, int]]:
+def _minibatches(machine: ClusterSplit, ended: list[tuple[float, SimulatedTrajectory]]) -> list[tuple[float, int]]:
     """(time at which it is there, tokens) of each; the tokens of all are as equal as whole groups allow."""
     ends: dict[int, float] = {}
     tokens: dict[int, int] = {}
@@ -113,8 +113,14 @@ def _minibatches(machine: Machine, ended: list[tuple[float, Trajectory]]) -> lis
 
 
 def _generate(
-    machine: Machine, replicas: list[Replica], lengths: Any, step: int, version: int, time: float, tally: Tally
-) -> list[tuple[float, Trajectory]]:
+    machine: ClusterSplit,
+    replicas: list[SimulatedReplica],
+    lengths: Any,
+    step: int,
+    version: int,
+    time: float,
+    tally: Tally,
+) -> list[tuple[float, SimulatedTrajectory]]:
     """The batch of `step`, its groups dealt to the replicas by turns from `time` on; (end, trajectory) of all."""
     ended = []
     for place, replica in enumerate(replicas):
@@ -132,9 +138,9 @@ ENDLESS = 10**9
 """Steps of a round that does not end while it is looked at."""
 
 
-def partial(machine: Machine, lengths: Any, warm_up: int, steps: int, eta: int) -> Outcome:
+def partial(machine: ClusterSplit, lengths: Any, warm_up: int, steps: int, eta: int) -> SimulationResult:
     """Staleness is counted from the weights that drew a response's first token."""
-    run = _Partial(machine, lengths, eta)
+    run = _PartialLoop(machine, lengths, eta)
     for step in range(warm_up + steps):
         if step == warm_up:
             run.tally.begin(run.time)
@@ -145,16 +151,16 @@ def partial(machine: Machine, lengths: Any, warm_up: int, steps: int, eta: int) 
 class _Groups:
     """Groups under way, of schedules whose replicas do not wait for each other."""
 
-    def __init__(self, machine: Machine, lengths: Any, window: int | None) -> None:
+    def __init__(self, machine: ClusterSplit, lengths: Any, window: int | None) -> None:
         self.machine, self.lengths = machine, lengths
         self.replicas = machine.new_replicas()
         self.tally = Tally(self.replicas)
         self.window = ExperienceWindow(machine.groups, window, ENDLESS)
         self._issued = 0
-        self._members: dict[int, list[Trajectory]] = {}
+        self._members: dict[int, list[SimulatedTrajectory]] = {}
         self._ends: dict[int, list[float]] = {}
 
-    def _submit_next(self, replica: Replica, version: int) -> int:
+    def _submit_next(self, replica: SimulatedReplica, version: int) -> int:
         """Begins the next group at a replica; its trajectories."""
         group, self._issued = self._issued, self._issued + 1
         self.window.begin(group, version)
@@ -163,7 +169,7 @@ class _Groups:
         replica.submit(members)
         return len(members)
 
-    def _whole_with(self, time: float, trajectory: Trajectory) -> tuple[float, int] | None:
+    def _whole_with(self, time: float, trajectory: SimulatedTrajectory) -> tuple[float, int] | None:
         """When its group is whole, and the group, if that trajectory was the last one."""
         ends = self._ends.setdefault(trajectory.group, [])
         ends.append(time)
@@ -179,8 +185,8 @@ class _Groups:
         return self.machine.training_seconds(self.machine.tokens(members))
 
 
-class _Partial(_Groups):
-    def __init__(self, machine: Machine, lengths: Any, eta: int) -> None:
+class _PartialLoop(_Groups):
+    def __init__(self, machine: ClusterSplit, lengths: Any, eta: int) -> None:
         super().__init__(machine, lengths, eta)
         self.time = 0.0
         """At which the trainer is free."""
@@ -238,7 +244,7 @@ class _Partial(_Groups):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class AsynchronousSchedule:
     """What a schedule decides."""
 
     is_repacked: bool
@@ -248,15 +254,17 @@ class Schedule:
     """Of staleness at consumption; None bounds nothing, as in the paper."""
 
 
-def asynchronous(machine: Machine, lengths: Any, warm_up: int, steps: int, schedule: Schedule) -> Outcome:
+def asynchronous(
+    machine: ClusterSplit, lengths: Any, warm_up: int, steps: int, schedule: AsynchronousSchedule
+) -> SimulationResult:
     """Figures are those of the last `steps` steps."""
-    return _Loop(machine, lengths, schedule).run(warm_up, steps)
+    return _AsynchronousLoop(machine, lengths, schedule).run(warm_up, steps)
 
 
-class _Loop(_Groups):
+class _AsynchronousLoop(_Groups):
     """Events in order of time: a replica is empty, a group is whole, weights are there, a look at all replicas."""
 
-    def __init__(self, machine: Machine, lengths: Any, schedule: Schedule) -> None:
+    def __init__(self, machine: ClusterSplit, lengths: Any, schedule: AsynchronousSchedule) -> None:
         super().__init__(machine, lengths, schedule.window)
         self.schedule = schedule
         self.published = 0
@@ -266,7 +274,7 @@ class _Loop(_Groups):
         self._share = schedule.share * machine.groups / machine.replicas
         self._left_of_share = [0.0] * machine.replicas
         """Parts of a group: shares are whole groups, and right on average."""
-        self._idle: list[Replica] = []
+        self._idle: list[SimulatedReplica] = []
         """Empty replicas that the window lets begin nothing."""
         self._trained_at: list[float] = []
         self._ended: list[tuple[float, int]] = []
@@ -274,7 +282,7 @@ class _Loop(_Groups):
         self._events: list[tuple[float, int, Any, Any]] = []
         self._order = count()
 
-    def run(self, warm_up: int, steps: int) -> Outcome:
+    def run(self, warm_up: int, steps: int) -> SimulationResult:
         for replica in self.replicas:
             self._at(0.0, self._begin, replica)
         self._at(self.next_look, self._look, None)
@@ -295,7 +303,7 @@ class _Loop(_Groups):
     def _at(self, time: float, act: Any, what: Any) -> None:
         heappush(self._events, (time, next(self._order), act, what))
 
-    def _begin(self, time: float, replica: Replica) -> None:
+    def _begin(self, time: float, replica: SimulatedReplica) -> None:
         """An empty replica pulls newer weights and takes its share."""
         replica.wait_until(time)
         if self.published > replica.version:
@@ -311,7 +319,7 @@ class _Loop(_Groups):
             self._submit_next(replica, replica.version)
         self._decode(replica)
 
-    def _decode(self, replica: Replica) -> None:
+    def _decode(self, replica: SimulatedReplica) -> None:
         """Until it is empty, and at most to the next look."""
         for time, trajectory in replica.run_until(self.next_look):
             self._ended.append((time, trajectory.version))
@@ -394,7 +402,7 @@ class Steps:
     """Of the schedules of which every step is like the first."""
 
 
-def simulate_split(policy: str, setting: Setting, lengths: Any, replicas: int, steps: Steps) -> Outcome:
+def simulate_split(policy: str, setting: Setting, lengths: Any, replicas: int, steps: Steps) -> SimulationResult:
     """`policy` with `replicas` replicas; a synchronous loop has all GPUs for both. UserError names the policies."""
     constants = setting.constants
     match policy:
@@ -408,7 +416,7 @@ def simulate_split(policy: str, setting: Setting, lengths: Any, replicas: int, s
             return partial(setting.machine(replicas), lengths, steps.warm_up, steps.measured, constants.eta)
         case "asynchronous" | "asynchronous_repack" | "ours":
             share = constants.share * (OUR_SHARE if policy == OURS else 1)
-            schedule = Schedule(policy != "asynchronous", share, constants.window)
+            schedule = AsynchronousSchedule(policy != "asynchronous", share, constants.window)
             return asynchronous(setting.machine(replicas), lengths, steps.warm_up, steps.measured, schedule)
         case _:
             raise UserError(f"no policy {policy!r}: there are {', '.join((*POLICIES, OURS))}")

@@ -14,7 +14,7 @@ from statistics import NormalDist
 from typing import Any
 
 from pipelines.planning.sizes import Gpu, find_gpu
-from pipelines.simulating.replica import DecodeStep, Machine, ReplicaSizes
+from pipelines.simulating.replica import ClusterSplit, DecodeStep, ReplicaSizes
 from stages.foundations.errors import UserError
 
 WITHIN_GROUP = 0.7
@@ -65,7 +65,7 @@ class MeasuredGroups:
 
 
 @dataclass(frozen=True)
-class Work:
+class StepWork:
     """Of one RL step."""
 
     groups: int
@@ -161,7 +161,7 @@ class Setting:
     model: Model
     gpu: Gpu
     gpus: int
-    work: Work
+    work: StepWork
     constants: Constants = CONSTANTS
 
     def __post_init__(self) -> None:
@@ -223,18 +223,18 @@ class Setting:
             f"Trust figures for models from about {smallest / 1e9:.1f}B parameters on this device"
         )
 
-    def machine(self, replicas: int) -> Machine:
+    def machine(self, replicas: int) -> ClusterSplit:
         """With `replicas` replicas, and the other GPUs for training."""
         return self._machine(replicas, self.gpus - replicas * self.model.tensor_parallel)
 
-    def colocated_machine(self) -> Machine:
+    def colocated_machine(self) -> ClusterSplit:
         """All GPUs generate, then all train. GPUs that make no whole replica only train."""
         return self._machine(self.gpus // self.model.tensor_parallel, self.gpus)
 
-    def _machine(self, replicas: int, training_gpus: int) -> Machine:
+    def _machine(self, replicas: int, training_gpus: int) -> ClusterSplit:
         model, constants, work, step = self.model, self.constants, self.work, self._step
         pull_seconds = model.weights / model.tensor_parallel / constants.network_bytes
-        return Machine(
+        return ClusterSplit(
             sizes=ReplicaSizes(
                 step=step,
                 prefill_token=2 * model.parameters / (model.tensor_parallel * self._peak * constants.prefill_share),
@@ -279,7 +279,7 @@ PAPER_MEDIAN, PAPER_SIGMA = 1640.0, math.log(10) / 2.326
 """Log-normal lengths whose 99th percentile is 10 times the median (Laminar, figure 2) and 16,384, the limit."""
 PAPER_PROMPT_TOKENS = 300
 """Assumption."""
-PAPER_WORK = Work(
+PAPER_WORK = StepWork(
     PAPER_GROUPS,
     PAPER_GROUP_SIZE,
     PAPER_PROMPT_TOKENS,

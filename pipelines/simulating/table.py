@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial as bound
 from typing import Any
 
-from pipelines.simulating.replica import Outcome, mean
+from pipelines.simulating.replica import SimulationResult, mean
 from pipelines.simulating.schedules import OURS, POLICIES, Steps, best_split, simulate_split
 from pipelines.simulating.setting import PUBLISHED, DrawnLengths, Setting, paper_setting
 from pipelines.text_tables import aligned
@@ -177,7 +177,7 @@ class Cell:
 
     setting: Setting
     policy: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[SimulationResult, ...]
 
     @property
     def seconds_per_step(self) -> float:

@@ -3,12 +3,11 @@
 import pandas
 import pytest
 
-from pipelines.ablating.definition import Ablation, Comparison
-from pipelines.ablating.page import describe_missing, dot_plot, format_difference, metric_table, number, spread
+from pipelines.ablating.definition import Ablation, Claim
 from pipelines.ablating.plan import PlannedRun
 from pipelines.ablating.results import (
     Difference,
-    Measured,
+    MeasuredVariant,
     difference,
     is_one_code,
     judge_claims,
@@ -17,19 +16,27 @@ from pipelines.ablating.results import (
     spent_to_reach,
     verdict,
 )
-from pipelines.ablating.writing import claims_by_world
+from pipelines.ablating.writing import (
+    claims_by_world,
+    describe_missing,
+    dot_plot,
+    format_difference,
+    metric_table,
+    number,
+    spread,
+)
 from pipelines.runtime.checkouts import Code, code_hashes, needed_stages
 from stages.algorithms.estimators import Interval, compare_paired
 from stages.foundations.params import read_yaml
 from tests.fakes.mini_ablation import mini_ablation
 from tests.fakes.miniature import PROJECT
 
-BASE = Measured({0: 0.25, 1: 0.50}, {0: {"a": 0.5, "b": 0.0}, 1: {"a": 1.0, "b": 0.0}})
-BETTER = Measured({0: 0.50, 1: 0.625}, {0: {"a": 0.5, "b": 0.5}, 1: {"a": 1.0, "b": 0.25}})
+BASE = MeasuredVariant({0: 0.25, 1: 0.50}, {0: {"a": 0.5, "b": 0.0}, 1: {"a": 1.0, "b": 0.0}})
+BETTER = MeasuredVariant({0: 0.50, 1: 0.625}, {0: {"a": 0.5, "b": 0.5}, 1: {"a": 1.0, "b": 0.25}})
 
 
 def claim(direction, margin=None):
-    return Comparison(metric="accuracy", variant="slow", against="plain", direction=direction, margin=margin)
+    return Claim(metric="accuracy", variant="slow", against="plain", direction=direction, margin=margin)
 
 
 def found(by_seed, low, high, over_seeds=None):
@@ -40,8 +47,8 @@ def found(by_seed, low, high, over_seeds=None):
 def test_means_and_deviations_over_seeds():
     assert BASE.mean == 0.375
     assert BASE.seed_sd == pytest.approx(0.125 * 2**0.5)  # deviations of 0.125 on both sides, divided by n - 1 = 1
-    assert Measured({0: 0.5}, {}).seed_sd is None
-    assert Measured({0: 0.5, 1: None}, {}).mean is None, "a mean of the seeds that got there would flatter"
+    assert MeasuredVariant({0: 0.5}, {}).seed_sd is None
+    assert MeasuredVariant({0: 0.5, 1: None}, {}).mean is None, "a mean of the seeds that got there would flatter"
 
 
 def test_a_difference_is_paired_by_seed_and_by_problem():
@@ -54,13 +61,13 @@ def test_a_difference_is_paired_by_seed_and_by_problem():
 
 
 def test_a_difference_uses_the_seeds_that_both_have():
-    more = Measured({**BETTER.by_seed, 2: 0.9}, {**BETTER.problems, 2: {"a": 1.0, "b": 0.8}})
+    more = MeasuredVariant({**BETTER.by_seed, 2: 0.9}, {**BETTER.problems, 2: {"a": 1.0, "b": 0.8}})
     assert difference(more, BASE) == difference(BETTER, BASE)
-    assert difference(Measured({7: 1.0}, {}), BASE).mean is None
-    assert difference(Measured({0: None, 1: 0.5}, {}), BASE).mean is None
-    unreached = [Measured({0: None, 1: value}, {}) for value in (0.75, 0.5)]
+    assert difference(MeasuredVariant({7: 1.0}, {}), BASE).mean is None
+    assert difference(MeasuredVariant({0: None, 1: 0.5}, {}), BASE).mean is None
+    unreached = [MeasuredVariant({0: None, 1: value}, {}) for value in (0.75, 0.5)]
     assert difference(*unreached).by_seed == {1: 0.25}, "neither got there with seed 0"
-    assert difference(Measured({0: 0.5, 1: 0.5}, {0: {"a": 1.0}, 1: {"a": 1.0}}), BASE).over_problems is None
+    assert difference(MeasuredVariant({0: 0.5, 1: 0.5}, {0: {"a": 1.0}, 1: {"a": 1.0}}), BASE).over_problems is None
 
 
 @pytest.mark.parametrize(
@@ -132,7 +139,7 @@ def test_claims_of_one_paper_stand_in_one_row_with_a_column_for_each_world():
 def test_numbers_as_people_read_them():
     assert number(0.7123, "percent") == "71.2" and number(-0.01, "percent", True) == "-1.0"
     assert number(1_250_000, "tokens", True) == "+1.25M" and number(340_400, "tokens") == "340k"
-    assert spread(Measured({0: None, 1: 2.0}, {}), "number") == "– (in 1 of 2 seeds)"
+    assert spread(MeasuredVariant({0: None, 1: 2.0}, {}), "number") == "– (in 1 of 2 seeds)"
     assert format_difference(None, "number") == "–"
 
 

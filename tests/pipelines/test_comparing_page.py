@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from pipelines.comparing.page import render_page
 from pipelines.comparing.results import CHARACTERS, compare, examples
 from pipelines.comparing.sides import read_sides
-from pipelines.records.places import cached_object
+from pipelines.records.lock_snapshots import cached_object
 from tests.fakes.graded_project import answers, commit_all, write_answers, write_lock, write_project
 
 HOSTILE = '</pre><script>alert("x")</script><img src=x onerror=alert(1)>'

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from pipelines.commands.explaining import as_text, draw, explain, format_time
 from pipelines.commands.explaining import content_of as as_json
 from pipelines.records.chain import StageCost, find_chain, stage_costs
-from pipelines.records.places import working_place
+from pipelines.records.lock_snapshots import working_snapshot
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, write_json, write_text_atomically
 from tests.fakes.graded_project import commit_all, write_lock, write_project
@@ -71,7 +71,7 @@ def test_an_absolute_path_and_a_folder_of_several_stages(project):
 
 def test_the_text_names_hashes_params_code_and_time(project):
     (project / "state").mkdir()
-    line = {"name": "sft", "lock_hash": working_place(project).entries["sft"].key, "seconds": 75.0, "phases": {}}
+    line = {"name": "sft", "lock_hash": working_snapshot(project).entries["sft"].key, "seconds": 75.0, "phases": {}}
     line["started"] = "2026-01-01T00:00:00+00:00"
     (project / "state" / "ledger.jsonl").write_text(json.dumps(line) + "\n")
     text = told(project, "rl_1", is_all=True)

@@ -18,7 +18,7 @@ from pipelines.comparing.results import compare
 from pipelines.comparing.sides import read_sides
 from pipelines.comparing.tracking import run_finder, track_comparison
 from pipelines.records.graph_run import VIEW_KEY, record_graph_run
-from pipelines.records.places import places_in_git, working_place
+from pipelines.records.lock_snapshots import snapshots_in_git, working_snapshot
 from pipelines.records.stage_runs import log_what_fits
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, sha256_of, write_json, write_text_atomically
@@ -144,7 +144,7 @@ def test_a_run_that_was_tracked_knows_its_key_and_comes_back_whole(project, monk
     live = {key: value for key, value in everything(project).items() if "mirrored" not in value[1]}
     (told,) = live.values()
     assert told[1]["code"] and told[1]["gpus"] and told[0][0] == "sft s0"
-    assert told[1]["lock_hash"] == working_place(project).entries["sft"].key
+    assert told[1]["lock_hash"] == working_snapshot(project).entries["sft"].key
     forget(project, database)
     report = mirror(project, project / "state")
     assert (report.replayed, report.mirrored) == (1, len(STAGES) - 1)
@@ -279,7 +279,7 @@ def test_a_lock_committed_with_a_conflict_in_it_hides_no_other_commit(project, d
     write_text_atomically(project / "dvc.lock", whole + "\n")
     last = commit_all(project, "mended")
     told = []
-    assert [place.commit for place in places_in_git(project, told.append)] == [first, last]
+    assert [place.commit for place in snapshots_in_git(project, told.append)] == [first, last]
     assert len(told) == 1 and f"git {broken[:12]}" in told[0]
     assert run_finder(project, project / "state")("no such run") is None
     report = mirror(project, project / "state")

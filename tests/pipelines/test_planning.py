@@ -14,7 +14,7 @@ from pipelines.graph.recipes import read_recipe
 from pipelines.planning import probe as probing
 from pipelines.planning.command import PUBLISHED_RUNS, planned_step
 from pipelines.planning.memory import training_memory
-from pipelines.planning.plan import Question, make_plan
+from pipelines.planning.plan import PlanRequest, make_plan
 from pipelines.planning.probe import CpuProbe, ProbeSettings, probe_cpu
 from pipelines.planning.sizes import GPUS, PUBLISHED, Shape, named_shape, read_config
 from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, GpuSpeed, training_flops
@@ -172,7 +172,7 @@ def stage_seconds(plan):
 
 
 def test_the_measured_laptop_run_is_met_within_30_percent():
-    plan = make_plan(PROJECT, "laptop", Question(), PROBE)
+    plan = make_plan(PROJECT, "laptop", PlanRequest(), PROBE)
     assert plan.hours * 3600 == pytest.approx(MEASURED_IN_ALL, rel=0.3)
     for name, seconds in stage_seconds(plan).items():
         assert seconds == pytest.approx(MEASURED_STAGES[name], rel=0.3), name
@@ -182,13 +182,13 @@ def test_the_measured_laptop_run_is_met_within_30_percent():
 def test_a_folder_without_metrics_or_with_others_is_refused(tmp_path):
     no_run = "has no metrics of a stage that trained or sampled: name data/metrics of a finished run"
     with pytest.raises(UserError, match=no_run):
-        make_plan(PROJECT, "laptop", Question(measured=str(tmp_path)), PROBE)
+        make_plan(PROJECT, "laptop", PlanRequest(measured=str(tmp_path)), PROBE)
     (tmp_path / "sft.json").write_text('{"loss": 1}')
     with pytest.raises(UserError, match=no_run):
-        make_plan(PROJECT, "laptop", Question(measured=str(tmp_path)), PROBE)
+        make_plan(PROJECT, "laptop", PlanRequest(measured=str(tmp_path)), PROBE)
     (tmp_path / "sft.json").write_text("[1]")
     with pytest.raises(UserError, match=r"sft\.json is no metric file"):
-        make_plan(PROJECT, "laptop", Question(measured=str(tmp_path)), PROBE)
+        make_plan(PROJECT, "laptop", PlanRequest(measured=str(tmp_path)), PROBE)
 
 
 def test_lengths_of_a_finished_run_take_the_place_of_assumptions(tmp_path):
@@ -196,7 +196,7 @@ def test_lengths_of_a_finished_run_take_the_place_of_assumptions(tmp_path):
     round_1 = {"rollouts/drawn": 100, "groups/trained": 10, "groups/drawn": 40, "tokens/sampled": 5000}
     (tmp_path / "rl_round" / "rl_1.json").write_text(json.dumps(round_1))
     (tmp_path / "sft.json").write_text(json.dumps({"tokens/trained": 700 * 32 * 40}))
-    plan = make_plan(PROJECT, "laptop", Question(measured=str(tmp_path)), PROBE)
+    plan = make_plan(PROJECT, "laptop", PlanRequest(measured=str(tmp_path)), PROBE)
     stages = {stage.name: stage for stage in plan.stages}
     assert stages["sft"].trained_tokens == 700 * 32 * 40
     # 15 steps of 32 groups of 16, four drawn for each one trained on, 50 tokens each.
@@ -222,7 +222,7 @@ def large_recipe(tmp_path, **changes):
 
 
 def test_what_does_not_fit_is_told_with_a_remedy(tmp_path):
-    question = Question("H100", 128, replicas=32)
+    question = PlanRequest("H100", 128, replicas=32)
     assert make_plan(PROJECT, large_recipe(tmp_path, sampler__memory_fraction=0.3), question).problems == []
     told = " ".join(make_plan(PROJECT, large_recipe(tmp_path, trainer__zero_stage=1), question).problems)
     assert "training needs" in told and "raise trainer.zero_stage (now 1)" in told
@@ -233,13 +233,13 @@ def test_what_does_not_fit_is_told_with_a_remedy(tmp_path):
     told = " ".join(make_plan(PROJECT, large_recipe(tmp_path, sampler__max_model_tokens=8192), question).problems)
     assert "more than sampler.max_model_tokens 8192" in told
     with pytest.raises(UserError, match="lower --replicas"):
-        make_plan(PROJECT, large_recipe(tmp_path), Question("H100", 8, replicas=32))
+        make_plan(PROJECT, large_recipe(tmp_path), PlanRequest("H100", 8, replicas=32))
 
 
 def test_more_gpus_take_less_time_and_the_price_counts_all_of_them(tmp_path):
     recipe = large_recipe(tmp_path)
-    few = make_plan(PROJECT, recipe, Question("H100", 64, replicas=16, price=3.0))
-    many = make_plan(PROJECT, recipe, Question("H100", 128, replicas=32, price=3.0))
+    few = make_plan(PROJECT, recipe, PlanRequest("H100", 64, replicas=16, price=3.0))
+    many = make_plan(PROJECT, recipe, PlanRequest("H100", 128, replicas=32, price=3.0))
     assert many.hours < few.hours
     assert many.cost == pytest.approx(many.hours * 128 * 3.0)
 
@@ -286,7 +286,7 @@ def test_prompts_that_take_each_others_place_empty_the_batch_once():
 
 
 def test_the_asynchronous_loop_is_planned_side_by_side_on_gpus_of_its_own(tmp_path):
-    made = make_plan(PROJECT, asynchronous_recipe(tmp_path), Question("H100", 128))
+    made = make_plan(PROJECT, asynchronous_recipe(tmp_path), PlanRequest("H100", 128))
     stages = {stage.name: stage for stage in made.stages}
     stage = stages["rl_round@rl_1"]
     longer, shorter = sorted((stage.training_seconds, stage.sampling_seconds), reverse=True)
@@ -296,16 +296,16 @@ def test_the_asynchronous_loop_is_planned_side_by_side_on_gpus_of_its_own(tmp_pa
     told = " ".join(made.assumptions)
     assert "longer of drawing (28 replica(s)) and training (16 rank(s)), side by side" in told
     assert "repack is taken to keep" in told and not any("share rank 0" in line for line in made.problems)
-    few = make_plan(PROJECT, asynchronous_recipe(tmp_path), Question("H100", 64))
+    few = make_plan(PROJECT, asynchronous_recipe(tmp_path), PlanRequest("H100", 64))
     assert any("work side by side on 128 GPUs, and --gpus is 64: raise it" in line for line in few.problems)
-    plain = make_plan(PROJECT, asynchronous_recipe(tmp_path, repack={"kind": "none"}), Question("H100", 128))
+    plain = make_plan(PROJECT, asynchronous_recipe(tmp_path, repack={"kind": "none"}), PlanRequest("H100", 128))
     alone = next(stage for stage in plain.stages if stage.name == "rl_round@rl_1")
     assert alone.sampling_seconds > stage.sampling_seconds
     assert "waits for the longest response of its own share" in " ".join(plain.assumptions)
 
 
 def test_on_this_cpu_the_cores_bound_what_is_gained_side_by_side():
-    made = make_plan(PROJECT, "laptop-asynchronous", Question(), PROBE)
+    made = make_plan(PROJECT, "laptop-asynchronous", PlanRequest(), PROBE)
     stage = next(stage for stage in made.stages if stage.name == "rl_round@rl_1")
     replicas = read_recipe(PROJECT, "laptop-asynchronous")["sampler"]["replicas"]["count"]
     work = stage.training_seconds + replicas * stage.sampling_seconds
@@ -340,15 +340,15 @@ def test_work_of_unknown_size_is_named_and_not_counted_as_nothing(tmp_path):
         "respond@base, respond@sft, respond@rl_1, respond@rl_2: responses to an unknown number of problems (give "
         "--benchmark-problems)"
     )
-    assert unknown in make_plan(PROJECT, asked, Question(gpu="H100")).not_counted
-    known = make_plan(PROJECT, asked, Question(gpu="H100", benchmark_problems=8)).not_counted
+    assert unknown in make_plan(PROJECT, asked, PlanRequest(gpu="H100")).not_counted
+    known = make_plan(PROJECT, asked, PlanRequest(gpu="H100", benchmark_problems=8)).not_counted
     assert not [line for line in known if line.startswith("respond")]
 
 
 def test_parameters_of_a_random_policy_are_those_of_the_policy_that_is_made(tmp_path):
     params = read_recipe(PROJECT, "laptop")
     make_base_policy(TypeAdapter(BaseParams).validate_python(params["base"]), 0, tmp_path)
-    planned = make_plan(PROJECT, "laptop", Question(gpu="H100")).shape.parameters
+    planned = make_plan(PROJECT, "laptop", PlanRequest(gpu="H100")).shape.parameters
     assert planned == count_policy(tmp_path)["policy/parameters"] == 690_176
 
 

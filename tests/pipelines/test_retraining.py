@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from pipelines.retraining import champion as champions
 from pipelines.retraining.champion import Champion, current, promote, promotions, roll_back, update_registry
-from pipelines.retraining.measuring import Measurement, pair_up
+from pipelines.retraining.gate import Measurement, pair_up
 from pipelines.retraining.new_data import Snapshot, carried_over, copy_files, look
 from stages.algorithms.problem_text import normalise_problem
 from stages.foundations.errors import UserError

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pipelines.comparing.sides import read_answers
-from pipelines.records.places import working_place
+from pipelines.records.lock_snapshots import working_snapshot
 from pipelines.records.trained_on import trained_problems
 
 HELD_OUT = {"b/0": "What is 2+2?", "b/1": "What is 3+3?", "b/2": "What is 4+4?"}
@@ -59,7 +59,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_only_what_trained_the_policy_or_one_before_it_counts(root: Path) -> None:
-    place = working_place(root)
+    place = working_snapshot(root)
     assert trained_problems(place, "base") == frozenset()
     assert len(trained_problems(place, "sft")) == 1
     assert len(trained_problems(place, "rl_1")) == 2
@@ -68,10 +68,10 @@ def test_only_what_trained_the_policy_or_one_before_it_counts(root: Path) -> Non
 
 def test_without_rollouts_the_whole_table_of_the_round_counts(root: Path) -> None:
     (root / "data/rollouts/rl_1.parquet").unlink()
-    assert read_answers(working_place(root), "rl_1").leaked == {("b", "b/1"), ("b", "b/2")}
+    assert read_answers(working_snapshot(root), "rl_1").leaked == {("b", "b/1"), ("b", "b/2")}
 
 
 def test_nothing_is_claimed_where_a_table_or_the_policy_is_gone(root: Path) -> None:
-    assert trained_problems(working_place(root), "rl_9") is None
+    assert trained_problems(working_snapshot(root), "rl_9") is None
     (root / "data/demonstrations/train.parquet").unlink()
-    assert read_answers(working_place(root), "rl_1").leaked is None
+    assert read_answers(working_snapshot(root), "rl_1").leaked is None

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from pipelines.commands.comparing_outputs import Tolerance, Verdict, compare_files, compare_folders
 from pipelines.commands.verifying import Order, as_markdown, write_certificate
 from pipelines.commands.verifying import certify as verify
-from pipelines.records.places import working_place
+from pipelines.records.lock_snapshots import working_snapshot
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
 from stages.observe.unchanged import key_on_record
@@ -207,7 +207,7 @@ def verdicts(content):
 
 def test_a_stage_knows_before_it_starts_the_key_that_dvc_will_write(finished, monkeypatch):
     monkeypatch.chdir(finished)
-    entries = working_place(finished).entries
+    entries = working_snapshot(finished).entries
     assert entries["train"].params["train"]["rate"] == "5e-06", "DVC's YAML is another one"
     assert {name: key_on_record(name) for name in entries} == {name: entry.key for name, entry in entries.items()}
 

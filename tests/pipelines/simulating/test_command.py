@@ -13,7 +13,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from pipelines.simulating.replica import Outcome
+from pipelines.simulating.replica import SimulationResult
 from pipelines.simulating.schedules import POLICIES
 from pipelines.simulating.setting import paper_settings
 from pipelines.simulating.table import Cell, draw, ratios, sentence
@@ -27,7 +27,7 @@ def invoke(*arguments):
 
 
 def cell(setting, policy, seconds):
-    outcome = Outcome(seconds, 8, {0: 9, 2: 1}, {1: 10}, 0.5, 0.1, 1e3, None, 10, 10, 0)
+    outcome = SimulationResult(seconds, 8, {0: 9, 2: 1}, {1: 10}, 0.5, 0.1, 1e3, None, 10, 10, 0)
     return Cell(setting, policy, (outcome,))
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.simulating.replica import DecodeStep, Machine, ReplicaSizes
+from pipelines.simulating.replica import ClusterSplit, DecodeStep, ReplicaSizes
 from pipelines.simulating.schedules import (
     OURS,
     POLICIES,
-    Schedule,
+    AsynchronousSchedule,
     Steps,
     asynchronous,
     best_split,
@@ -45,7 +45,7 @@ def machine(replicas=1, groups=2, size=2, **changed):
         "batch_bound": 100,
         "repack_seconds": 5.0,
     }
-    return Machine(**given | changed)
+    return ClusterSplit(**given | changed)
 
 
 class Repeating(list):
@@ -79,7 +79,7 @@ def test_batches_by_hand():
 def test_one_replica_that_never_waits_by_hand():
     # A cycle: pull 1 s, 40 s. Training takes 12.5 s beside it. What version v draws is trained on as step v + 1: when
     # its cycle ends, the step before it has long been published (12.5 + 2 s after the cycle's start).
-    found = asynchronous(machine(), GROUPS, 3, 5, Schedule(False))
+    found = asynchronous(machine(), GROUPS, 3, 5, AsynchronousSchedule(False))
     assert found.seconds_per_step == pytest.approx(41)
     assert found.consumed == {1: 20}
     # At the end of [10] the training of the batch before is still on; the others end after it.
@@ -102,7 +102,8 @@ def test_repack_frees_replicas():
     setting = small(gpus=32, repack_seconds=0.5)
     lengths = DrawnLengths(setting.work.lengths, 4, 0)
     without, packed = (
-        asynchronous(setting.machine(16), lengths, 5, 20, Schedule(is_repacked)) for is_repacked in (False, True)
+        asynchronous(setting.machine(16), lengths, 5, 20, AsynchronousSchedule(is_repacked))
+        for is_repacked in (False, True)
     )
     assert packed.tokens_per_second > 1.25 * without.tokens_per_second
     assert packed.seconds_per_step < without.seconds_per_step and packed.kv_used > without.kv_used

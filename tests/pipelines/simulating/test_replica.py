@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pipelines.simulating.replica import DecodeStep, Replica, ReplicaSizes, Trajectory
+from pipelines.simulating.replica import DecodeStep, ReplicaSizes, SimulatedReplica, SimulatedTrajectory
 
 STEP = DecodeStep(fixed=1e-3, read=5e-3, read_token=3e-8, multiply=6e-5)
 
@@ -14,7 +14,7 @@ def sizes(kv=1e9, most=64, prefill=1e-5, admitted=0.95):
 
 
 def trajectories(lengths):
-    return [Trajectory(number, number, length) for number, length in enumerate(lengths)]
+    return [SimulatedTrajectory(number, number, length) for number, length in enumerate(lengths)]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -78,7 +78,7 @@ def test_a_replica_ends_its_work_when_the_slow_one_does(kv, most, seed):
     rng = random.Random(seed)
     lengths = [rng.randint(1, 300) for _ in range(40)]
     own = sizes(kv, most)
-    replica = Replica(0, own)
+    replica = SimulatedReplica(0, own)
     replica.submit(trajectories(lengths))
     # Looked at every now and then: a cut between two tokens must change nothing.
     fast = [one for look in range(1, 4000) for one in replica.run_until(0.05 * look)]
@@ -90,7 +90,7 @@ def test_a_replica_ends_its_work_when_the_slow_one_does(kv, most, seed):
 
 
 def test_the_cache_never_holds_more_than_it_can():
-    replica = Replica(0, sizes(kv=2000))
+    replica = SimulatedReplica(0, sizes(kv=2000))
     replica.submit(trajectories([400] * 30))
     for look in range(1, 2000):
         replica.run_until(0.02 * look)
@@ -99,7 +99,7 @@ def test_the_cache_never_holds_more_than_it_can():
 
 
 def test_a_withdrawn_trajectory_goes_on_elsewhere_with_its_tokens():
-    one, other = Replica(0, sizes()), Replica(1, sizes())
+    one, other = SimulatedReplica(0, sizes()), SimulatedReplica(1, sizes())
     one.version = other.version = 3
     one.submit(trajectories([50, 200]))
     one.run_until(0.2)
