@@ -91,8 +91,10 @@ def difference(variant: MeasuredVariant, against: MeasuredVariant) -> Difference
     A seed in which both lack it, such as an accuracy that neither reached, is left out.
     """
     shared = [seed for seed in variant.by_seed if seed in against.by_seed]
+    # Where neither variant has a number with this seed, it says nothing about their difference.
     seeds = [seed for seed in shared if not variant.by_seed[seed] is against.by_seed[seed] is None]
     pairs = [(seed, variant.by_seed[seed], against.by_seed[seed]) for seed in seeds]
+    # Where one variant alone lacks a number, leaving that seed out would compare its good seeds only.
     if not pairs or any(first is None or second is None for _, first, second in pairs):
         return Difference({}, None, None)
     by_seed = {seed: first - second for seed, first, second in pairs}
@@ -101,6 +103,7 @@ def difference(variant: MeasuredVariant, against: MeasuredVariant) -> Difference
 
 def _over_problems(variant: MeasuredVariant, against: MeasuredVariant, seeds: Sequence[int]) -> Interval | None:
     first, second = (_averaged(measured, seeds) for measured in (against, variant))
+    # A paired interval needs the same problems on both sides.
     if not first or set(first) != set(second):
         return None
     names = sorted(first)
@@ -126,10 +129,12 @@ def verdict(claimed: Claim, found: Difference) -> Verdict:
     """
     if found.interval is None:
         return "not separated"
+    # A seed is an interval without width, so that one rule judges seeds and intervals.
     sides = [found.interval, *(Interval(value, value, value) for value in found.by_seed.values())]
     is_claimed = _all_say(sides, claimed)
     if is_claimed is None:
         return "not separated"
+    # With one seed there is no interval over seeds, and nothing says that training again would show the same.
     is_firm = found.over_seeds is not None and _all_say([*sides, found.over_seeds], claimed) is not None
     if is_claimed:
         return "agrees" if is_firm else "leans for"
@@ -141,6 +146,7 @@ def _all_say(sides: Sequence[Interval], claimed: Claim) -> bool | None:
     margin = claimed.margin or 0.0
     if claimed.direction == "same" and all(-margin <= side.low and side.high <= margin for side in sides):
         return True
+    # One interval that reaches over 0, or seeds on two sides, leave the claim open.
     verdicts = {side.verdict(margin) for side in sides}
     if len(verdicts) > 1 or "not separated" in verdicts:
         return None
@@ -205,6 +211,7 @@ def judge_claims(ablation: Ablation, measured: Mapping[str, Mapping[str, Measure
 
 def _published(ablation: Ablation, claimed: Claim) -> float | None:
     numbers = [ablation.published.get(name, {}).get(claimed.metric) for name in (claimed.variant, claimed.against)]
+    # The paper may have numbers of one of the two variants alone.
     return None if None in numbers else numbers[0] - numbers[1]
 
 
@@ -215,6 +222,7 @@ def spent_to_reach(accuracies: Sequence[float], spent: Sequence[float], goal: fl
     """
     if len(accuracies) < window:
         return None
+    # The accuracy of a single step is that of a few problems, and would reach the goal by chance.
     smooth = numpy.convolve(accuracies, numpy.full(window, 1 / window), mode="valid")
     reached = numpy.flatnonzero(smooth >= goal)
     return float(numpy.cumsum(spent)[reached[0] + window - 1]) if len(reached) else None
@@ -227,6 +235,7 @@ def measure(ablation: Ablation, places: Mapping[PlannedRun, Path]) -> dict[str, 
         for run, place in places.items():
             own = measured.setdefault(name, {}).setdefault(run.variant, MeasuredVariant({}, {}))
             policy = ablation.policy_of(run.variant)
+            # A variant without RL has no training curve. Its row shows a dash.
             if not applies(metric, policy, run.params):
                 own.by_seed[run.seed] = None
                 continue
@@ -245,6 +254,7 @@ def _value(metric: Metric, policy: str, place: Path) -> float | None:
         case Score():
             return read_metrics(place, file)[metric.key]
         case CurveMean():
+            # Steps without such a number, for example without a response that ended, leave the cell empty.
             values = read_curve(place, file)[metric.column].dropna()
             chosen = values if metric.last_steps is None else values.tail(metric.last_steps)
             return float(chosen.mean()) if len(chosen) else None
@@ -289,12 +299,14 @@ def record_folder(state: Path, name: str, run: PlannedRun) -> Path:
 def keep_results(checkout: Path, place: Path, run: PlannedRun, about: dict[str, Any]) -> None:
     """Copies what the targets made out of the worktree. UserError when a target left nothing."""
     with replace_folder(place) as folder:
+        # With these `retrace compare`, `mirror` and `explain` read a kept run as they read a checkout.
         for name in ("params.yaml", "dvc.lock"):
             shutil.copy2(checkout / name, folder / name)
         for kind in KEPT:
             if (checkout / "data" / kind).is_dir():
                 shutil.copytree(checkout / "data" / kind, folder / kind, ignore=shutil.ignore_patterns(".gitignore"))
         for target in run.targets:
+            # Before run.json is written: without it the folder counts as no finished run.
             if not (folder / "metrics" / f"{target.replace('@', '/')}.json").exists():
                 raise UserError(f"DVC ended well and left no metrics of {target}")
         write_json(folder / "run.json", about)
@@ -308,6 +320,7 @@ def read_record(place: Path) -> dict[str, Any] | None:
 
 def finished(state: Path, name: str, run: PlannedRun, code: Mapping[str, str] | None) -> dict[str, Any] | None:
     """The record of the run if it has these parameters and (unless None) ran these definitions."""
+    # Equal parameters and equal code, whatever the commit: an edit that the run does not reach keeps it valid.
     record = read_record(record_folder(state, name, run))
     if record is None or record["params_hash"] != run.params_hash:
         return None
@@ -326,6 +339,7 @@ def is_one_code(records: Iterable[Mapping[str, Any]]) -> bool:
 
 def seconds_of_others(state: Path, name: str, runs: Iterable[PlannedRun]) -> list[float]:
     """Times of finished runs that found their shared stages in the cache."""
+    # Runs that made the shared stages took longer, and would spoil the estimate for those that do not.
     records = [finished(state, name, run, None) for run in runs]
     return [record["seconds"] for record in records if record and not record["made_shared_stages"]]
 

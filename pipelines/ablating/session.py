@@ -141,9 +141,11 @@ def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
         failed = []
         if pending:
             gpus = visible_gpus()
+            # A run that takes several GPUs has to see all of them, so that none is dealt to it.
             dealt = gpus if all(wants_one_gpu(run.params) for run in session.runs) else []
             with gpu_slots(len(gpus), lock_folder(), say):  # the runs share the cards with nobody else
                 failed = AblationBatch(session, pending, dealt, say).run()
+        # Without a single finished run there is nothing to write.
         if not failed or len(failed) < len(session.runs):
             _write(session, say)
     if failed:
@@ -153,8 +155,10 @@ def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
 
 def _open(choice: Choice) -> Session:
     ablation = read_ablation(choice.root, choice.name)
+    # All variants are checked first: a mistake in the last one must not show after hours.
     check_ablation(choice.root, ablation)
     runs = plan_runs(choice.root, ablation, choice.variants, choice.seeds)
+    # The targets of all runs, so that choosing variants changes no hash of a run's code.
     every = plan_runs(choice.root, ablation, None, None)
     code = code_at(choice.root, choice.revision, choice.is_with_changes)
     targets = sorted({target for run in every for target in run.targets})
@@ -178,6 +182,7 @@ def _say_start(session: Session, pending: Sequence[PlannedRun], say: Callable[[s
     )
     threads = max(run.params[section].get("threads", 1) for run in pending for section in ("sampler", "trainer"))
     cores = len(os.sched_getaffinity(0))
+    # Runs on GPUs use the cores little, and small ones are meant to share a card.
     if threads * jobs > cores and not visible_gpus():
         say(f"WARNING: {jobs} runs of {threads} threads on {cores} cores get in each other's way: lower --jobs")
 
@@ -201,6 +206,7 @@ def _write(session: Session, say: Callable[[str], None]) -> None:
         say(f"  {claimed.metric}: {claimed.variant} {claimed.direction} {claimed.against}: {one.verdict}")
     say(f"results: {page}")
     try:
+        # After the files: results that MLflow does not get are still on disk, and `retrace mirror` sends them.
         if findings.track():
             say("MLflow has the results, tagged ablation and variant")
     except UserError as error:
@@ -263,6 +269,7 @@ class AblationBatch:
                     self._start_what_fits()
                     for job in [job for job in self.running if job.process.poll() is not None]:
                         self.running.remove(job)
+                        # Also after a failure, or the runs with the same prefix would wait for ever.
                         self.tried.add(job.run.prefix)
                         if not self._end(job):
                             self.failed.append(job.run)
@@ -283,12 +290,14 @@ class AblationBatch:
             if run is None:
                 return
             self.waiting.remove(run)
+            # The card with the fewest runs, the first of equals.
             taken = [job.gpu for job in self.running]
             self.running.append(self._start(run, min(self.gpus, key=taken.count, default=None)))
 
     def _start(self, run: PlannedRun, gpu: str | None) -> ActiveRun:
         folder = ablation_folder(self.state, self.ablation.name) / run.name
         log = folder.parent / "logs" / f"{run.name}.log"
+        # A worktree of other parameters or other code is made anew instead of continued.
         key = f"{run.params_hash} {stable_hash(self.session.code_hashes[run.name])}\n"
         with checkout(self.session.code, folder, self.cache, key) as is_new:
             if is_new:
@@ -306,8 +315,11 @@ class AblationBatch:
                 env=worktree_environment(folder) | tags | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}),
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                # Nobody sits at the keyboard of a run that is one of many.
                 stdin=subprocess.DEVNULL,
                 text=True,
+                # A process group of its own: ending it ends all that DVC has started. If this process is killed, the
+                # kernel ends DVC.
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )
@@ -335,6 +347,7 @@ class AblationBatch:
             except (UserError, OSError) as error:
                 problem = str(error)
             else:
+                # A worktree holds links into the cache and checkpoints; its results have been copied.
                 if not self.session.choice.is_kept:
                     remove_checkout(code.root, job.folder)
                 self.say(f"{run.variant} seed {run.seed}: done in {job.seconds:.0f} s")
@@ -389,6 +402,7 @@ def jobs_that_fit(root: Path, params: Iterable[Mapping[str, Any]], machine: Free
     """
     every = list(params)
     on_gpu = bool(machine.gpu_free_bytes)
+    # Runs start in any order, so that each place has to hold the largest.
     bytes_each = max(_bytes_of(root, one, machine) for one in _distinct(every))
     threads = 1 if on_gpu else max(_threads(one) for one in every)
     host_each = HOST_BYTES + (0 if on_gpu else bytes_each)
@@ -408,8 +422,10 @@ def jobs_that_fit(root: Path, params: Iterable[Mapping[str, Any]], machine: Free
             )
         )
     if on_gpu and not all(map(wants_one_gpu, every)):
+        # Two such runs side by side would meet on the same cards.
         limits.append((1, "a run takes several GPUs"))
     count, reason = min(limits)
+    # At least one run is tried, however little is free: the estimate may be too careful.
     return max(1, count), reason
 
 
@@ -434,6 +450,7 @@ def _bytes_of(root: Path, params: Mapping[str, Any], machine: FreeResources) -> 
         stages = make_plan(root, str(file), PlanRequest(gpu=ANY_GPU)).stages
     sampler = params["sampler"]
     card = max(machine.gpu_free_bytes.values(), default=0.0)
+    # vLLM fills its share of the card whatever the policy needs, so that the plan's bytes do not count.
     share = card * sampler["memory_fraction"] if sampler["kind"] == "vllm" else None
     return max(_held(stage, share) for stage in stages) + (CONTEXT_BYTES if machine.gpu_free_bytes else 0.0)
 
@@ -452,6 +469,7 @@ def _threads(params: Mapping[str, Any]) -> int:
 
 
 def _gpu_free_bytes(gpu: str) -> float:
+    # nvidia-smi and not torch: a CUDA context in this process would take memory from the runs.
     command = ["nvidia-smi", f"--id={gpu}", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)

@@ -44,6 +44,7 @@ class AblationFindings:
 
     def __init__(self, ablation: Ablation, state: Path, runs: Sequence[PlannedRun]) -> None:
         """UserError when no run of `runs` is finished, whatever code it ran."""
+        # Of any code: the page says where runs differ in it, and an old result is better than none.
         records = {run: finished(state, ablation.name, run, None) for run in runs}
         done = {run: record for run, record in records.items() if record}
         if not done:
@@ -56,6 +57,7 @@ class AblationFindings:
         self.about: dict[str, Any] = {
             "missing": describe_missing(*([(run.variant, run.seed) for run in some] for some in (runs, done))),
             "seeds": sorted({run.seed for run in done}),
+            # Twelve digits name a commit for people; run.json has the whole hash.
             "commits": sorted({record["commit"][:12] for record in done.values()}),
             "is_one_code": is_one_code(done.values()),
             "is_dirty": any(record["is_dirty"] for record in done.values()),
@@ -93,6 +95,7 @@ class AblationFindings:
         """Writes <name>.html and <name>.json; returns the page's path."""
         page = folder / f"{self.ablation.name}.html"
         write_text_atomically(page, render_page(self.ablation, self.tables, self.judged, self.about))
+        # The page is for people. Tests, the table of all claims and MLflow read this.
         write_json(folder / f"{self.ablation.name}.json", self.metrics())
         return page
 
@@ -139,6 +142,7 @@ def _log(
 
     from pipelines.records.stage_runs import whole_run
 
+    # The hash of all results: after another run the numbers are new, and so are the runs in MLflow.
     known = f"tags.results = '{tags['results']}' and tags.variant = '{tags['variant']}'"
     if store.client.search_runs([store.experiment_id], known, max_results=1):
         return False
@@ -212,11 +216,13 @@ def claims_by_world(found: Iterable[tuple[Ablation, Sequence[Judged]]]) -> Table
     of_paper: dict[ClaimKey, str] = {}
     worlds: list[str] = []
     for ablation, judged in found:
+        # Recipes of one world share the first word of their names: laptop, laptop-asynchronous.
         world = ablation.recipe.partition("-")[0]
         worlds += [world] if world not in worlds else []
         for one in judged:
             place = ablation.paper.reference, describe_claim(ablation, one.claimed)
             cells[place][world] = _cell(ablation, one)
+            # The paper has one number for a claim, whatever world tries it.
             of_paper.setdefault(place, published(one.published, True))
     papers = list(dict.fromkeys(reference for reference, _ in cells))
     rows = [
@@ -275,6 +281,7 @@ def dot_plot(metric: Metric, rows: Sequence[VariantRow]) -> Chart | None:
     known = [row for row in rows if row.measured.values]
     if not known:
         return None
+    # Intervals are of differences. Added to the mean of the baseline, they stand on the scale of the dots.
     base = next((row.measured.mean for row in rows if row.to_baseline is None), None)
     factor = 100 if metric.unit == "percent" else 1
     drawn = []
@@ -326,6 +333,7 @@ def number(value: float | None, unit: str, is_difference: bool = False) -> str:
 
 def spread(measured: MeasuredVariant, unit: str) -> str:
     """Mean ± standard deviation over seeds; how many seeds have no number, where one is missing."""
+    # A mean over the seeds that reached the goal would flatter the variant: the count says how many did not.
     if measured.mean is None:
         count, missing = len(measured.by_seed), len(measured.by_seed) - len(measured.values)
         return ABSENT if missing == count else f"{ABSENT} (in {missing} of {count} seeds)"
@@ -339,6 +347,7 @@ def describe_missing(planned: Sequence[tuple[str, int]], done: Sequence[tuple[st
     left = {name: {seed for variant, seed in planned if variant == name} for name in variants}
     for variant, seed in done:
         left[variant].discard(seed)
+    # Seeds that no variant has yet are named once, and not with every variant.
     of_all = set.intersection(*left.values()) if len(variants) > 1 else set()
     groups: dict[tuple[int, ...], list[str]] = {}
     for variant, seeds in left.items():
@@ -370,6 +379,7 @@ def format_difference(found: Difference | None, unit: str) -> str:
 def published(value: float | None, is_difference: bool = False) -> str:
     if value is None:
         return ABSENT
+    # In the unit of the paper, which may be another one than ours: nothing is converted.
     return f"{value:+.4g}" if is_difference else f"{value:.4g}"
 
 
@@ -378,6 +388,7 @@ def metric_table(ablation: Ablation, name: str, rows: Sequence[VariantRow]) -> T
     metric = ablation.metrics[name]
     head = ["variant", metric.label + unit_suffix(metric), f"minus {ablation.baseline}"]
     head += ["minus the one before"] if ablation.is_ladder else []
+    # Papers often publish one metric of several: a column of dashes says nothing.
     has_published = any(row.published is not None for row in rows)
     lines = []
     for row in rows:

@@ -62,6 +62,7 @@ def _compare(
     out: Path,
 ) -> str:
     """Prints, writes and tracks the comparison; returns a warning, or ""."""
+    # Imported here, because pandas and the charts would slow down every `retrace --help`.
     from pipelines.comparing.page import as_json as content_of
     from pipelines.comparing.page import render_page, text_table
     from pipelines.comparing.results import compare as compare_sides
@@ -70,12 +71,14 @@ def _compare(
     from pipelines.comparing.tracking import run_finder, track_comparison
     from pipelines.runtime.named_file import write_named_file
 
+    # Generators have pictures and no verdicts, so that the rest of the command does not apply.
     if tables := find_pictures(what, PROJECT):
         compared = compare_pictures(tables)
         typer.echo(json.dumps(picture_json(compared), indent=2) if as_json else picture_table(compared))
         return ""
     sides = read_sides(what, PROJECT, run_finder(PROJECT, state_folder()))
     findings = compare_sides(sides, families, common, all_pairs, clean)
+    # Benchmarks may be shared and still lack the metric, such as avg where only greedy responses exist.
     if not findings.comparisons:
         raise UserError(f"none of the metrics {', '.join(families)} was sampled for all of {', '.join(what)}")
     write_named_file(out, render_page(findings, examples(findings, families, problems)), "--out")
@@ -92,4 +95,5 @@ def chosen_families(text: str) -> list[str]:
     unknown = [word for word in words if word not in FAMILIES]
     if unknown or not words:
         raise UserError(f"--metrics {text!r}: there are {', '.join(FAMILIES)}")
+    # In a fixed order: the first metric leads the page, whatever the caller wrote first.
     return [family for family in FAMILIES if family in words]

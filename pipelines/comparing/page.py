@@ -23,12 +23,14 @@ from stages.algorithms.estimators import FEWEST_PROBLEMS, LARGEST_P, Interval
 from stages.pages.drawing import BAD, GOOD, INK, MUTED, WIDE, Chart, Row, cut, intervals
 from stages.pages.page import fill_page, markdown_table, metric_label, points
 
+# Colour is for findings about the setting. `higher` and `lower` are about two policies, and stay in ink.
 _COLORS = {"better": GOOD, "worse": BAD, "not separated": MUTED}
 
 
 def render_page(findings: ComparisonFindings, shown: Sequence[Examples]) -> str:
     """The page as HTML; equal arguments give equal text. Every text is escaped: problems and responses are hostile."""
     benchmarks = {one.name: one for one in findings.benchmarks}
+    # `groupby` needs equal benchmarks side by side. The sort is stable, so that metrics keep their order.
     ordered = sorted(findings.comparisons, key=lambda one: one.benchmark)
     tables = [
         (benchmarks[name], plot(name, rows := list(group)), rows)
@@ -43,6 +45,7 @@ def render_page(findings: ComparisonFindings, shown: Sequence[Examples]) -> str:
         "shown": shown,
         "characters": CHARACTERS,
         "responses": RESPONSES,
+        # With one seed a side the column would hold dashes alone.
         "has_seeds": any(len(side.answers) > 1 for side in findings.sides),
     }
     filters = {"score": percent, "interval": format_interval, "p": format_p, "seeds": format_seeds}
@@ -122,6 +125,7 @@ def sentence(one: PolicyComparison) -> str:
         )
     if one.verdict != "not separated":
         return f"{one.second} is {one.verdict} than {one.first} in {measured}: {difference}."
+    # Said before "not separated", because more problems would help and another policy would not.
     if one.difference.problems < FEWEST_PROBLEMS:
         both = f"{one.second} and {one.first}"
         return f"Too few problems ({one.difference.problems}) to separate {both} in {measured}: {difference}."
@@ -180,6 +184,7 @@ def _describe_leaked(benchmark: SharedBenchmark, is_clean: bool) -> str:
 def text_table(findings: ComparisonFindings) -> str:
     """Aligned columns for a terminal, with the notes below."""
     rows = [list(HEAD), *(cells(one) for one in findings.comparisons)]
+    # A terminal has little width: a column without any value is left out.
     kept = [place for place in range(len(HEAD)) if HEAD[place] != "seeds" or any(r[place] != ABSENT for r in rows[1:])]
     columns = [[row[place] for row in rows] for place in kept]
     rule = ["-" * max(map(len, column)) for column in columns]
@@ -207,6 +212,7 @@ def as_json(findings: ComparisonFindings) -> dict[str, Any]:
     ]
     shared = [
         {
+            # The problems themselves are left out: their number says what the comparison rests on.
             "name": one.name,
             "problems": len(one.problems),
             "samples": one.samples,
@@ -244,6 +250,7 @@ def _as_json(one: PolicyComparison) -> dict[str, Any]:
         "first_seed_sd": one.first_seed_sd,
         "second_seed_sd": one.second_seed_sd,
         "by_seed": {str(seed): value for seed, value in one.by_seed.items()},
+        # The low and the high end. The estimate is `difference` already.
         "over_seeds": list(one.over_seeds[1:]) if one.over_seeds else None,
         "finding": one.verdict,
         "claim": one.claim,

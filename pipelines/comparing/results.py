@@ -128,6 +128,7 @@ def compare(
         for side in sides
         for benchmark in benchmarks
     }
+    # Holm corrects for each comparison: against one baseline there are fewer, and more differences are found.
     pairs = list(combinations(sides, 2)) if is_all_pairs else [(sides[0], side) for side in sides[1:]]
     planned = [
         (benchmark, metric, first, second)
@@ -158,6 +159,7 @@ def _compare(
     first, second = (sum(own) / len(own) for own in tables)
     seed_scores = [
         {
+            # Without a seed on record a negative number stands in, which is never shared with the other side.
             answers.seed if answers.seed is not None else -1 - place: float(table.mean())
             for place, (answers, table) in enumerate(zip(side.answers, own, strict=True))
         }
@@ -187,9 +189,11 @@ def _over_seeds(first: dict[int, float], second: dict[int, float]) -> tuple[dict
     """Differences of shared seeds, the interval over seeds, and whether the seeds agree on the sign."""
     shared = {seed: second[seed] - first[seed] for seed in first if seed in second and seed >= 0}
     signs = numpy.sign(list(shared.values()))
+    # Pairing by seed removes what a seed has in common: the data order and the samples of both sides.
     if len(shared) == len(first) == len(second):
         return shared, seed_interval(list(shared.values())), len(set(signs)) == 1
     apart = min(second.values()) > max(first.values()) or max(second.values()) < min(first.values())
+    # One seed has no spread: there is no interval, and only the ranges can say that seeds agree.
     if min(len(first), len(second)) < 2:
         return shared, None, apart
     return shared, welch_interval(list(first.values()), list(second.values())), apart
@@ -212,6 +216,7 @@ def shared_benchmarks(
     """
     tables = {f"{side.name}{_seed_suffix(own, side)}": own for side in sides for own in side.answers}
     unknown = [label for label, own in tables.items() if own.leaked is None]
+    # "Nothing known" must not count as clean.
     if is_clean and unknown:
         raise UserError(
             f"--clean: what {', '.join(unknown)} was trained on is not known: a training table is neither there nor "
@@ -254,10 +259,12 @@ def _shared(name: str, tables: dict[str, Answers], is_clean: bool) -> tuple[Shar
     for label, own in problems.items():
         if len(own) > len(shared):
             told.append(f"{name}: {len(own) - len(shared)} of {label}'s {len(own)} problems are not in all others")
+    # An empty hash is of a side that kept only verdicts, so that it contradicts nobody.
     changed = {key for key in shared if len({own[key] for own in problems.values()} - {""}) > 1}
     if changed:
         told.append(f"{name}: {len(changed)} problems have the same id and another text or answer")
     shared -= changed
+    # What one side was trained on is left out for all: a paired comparison needs the same problems.
     leaked = shared & {key for own in tables.values() for benchmark, key in own.leaked or () if benchmark == name}
     shared -= leaked if is_clean else set()
     counts = {
@@ -276,6 +283,7 @@ def _problems(answers: Answers, rows: pandas.DataFrame, benchmark: str) -> _Prob
     if answers.responses is not None:
         own = answers.responses[answers.responses["benchmark"] == benchmark].drop_duplicates("problem_id")
         for row in own[["problem_id", "problem", "answer"]].itertuples(index=False):
+            # A text may hold half of a surrogate pair, which UTF-8 cannot encode.
             text = f"{row.problem}\0{row.answer}".encode("utf-8", "replace")
             found[row.problem_id] = hashlib.sha256(text).hexdigest()
     return found
@@ -295,6 +303,7 @@ def problem_scores(answers: Answers, benchmark: SharedBenchmark, families: Seque
     """
     verdicts = answers.verdicts
     rows = verdicts[(verdicts["benchmark"] == benchmark.name) & verdicts["problem_id"].isin(benchmark.problems)]
+    # Unparsed and undecided responses count as not correct, as `grade` has it.
     rows = rows.assign(is_correct=rows["verdict"] == "correct")
     columns: dict[str, Sequence[float]] = {}
     for metric in benchmark.metrics(families):
@@ -303,10 +312,12 @@ def problem_scores(answers: Answers, benchmark: SharedBenchmark, families: Seque
             ["problem_id", "sample_index"], kind="stable"
         )
         groups = (
+            # The first samples of each problem: a side with more samples must not get more chances.
             own.groupby("problem_id", sort=True).head(1 if family == "greedy" else k).groupby("problem_id", sort=True)
         )
         match family:
             case "pass":
+                # With k samples of k this is "any of them correct", by the estimator that `grade` uses.
                 columns[metric] = numpy.atleast_1d(pass_at_k(k, groups["is_correct"].sum().to_numpy(), k))
             case "maj":
                 columns[metric] = [majority_at_k(votes(group), CORRECT_VOTE, k) for _, group in groups]
@@ -373,6 +384,7 @@ def examples(findings: ComparisonFindings, families: Sequence[str], problems: in
     """Of each pair and benchmark, on the first metric: at most `problems` won and as many lost, the largest first."""
     pairs = list(dict.fromkeys((one.first, one.second) for one in findings.comparisons))
     sides = {side.name: side for side in findings.sides}
+    # Shared among all pairs and benchmarks, so that a page of many sides still opens.
     most = min(problems, max(1, PROBLEMS_ON_THE_PAGE // (2 * len(pairs) * len(findings.benchmarks))))
     return [
         _examples(findings, benchmark, benchmark.metrics(families)[0], sides[first], sides[second], most)
@@ -387,6 +399,7 @@ def _examples(
 ) -> Examples:
     scores = [findings.scores[side.name, benchmark.name][metric] for side in (first, second)]
     table = pandas.DataFrame({"first": scores[0], "second": scores[1]})
+    # Rounded, because means of equal shares may differ in the last bits: such a problem is a tie.
     table["gain"] = (table["second"] - table["first"]).round(12)
     rows = [_rows(side, benchmark.name) for side in (first, second)]
     outcomes = []
@@ -410,6 +423,7 @@ def _rows(side: Side, benchmark: str) -> dict[str, pandas.DataFrame] | None:
 
 def _problem(row, rows: Sequence[dict[str, pandas.DataFrame] | None]) -> ExampleProblem:
     own = [table.get(row.Index) if table else None for table in rows]
+    # Both sides answered the same problem, so that either table has its text.
     known = next((table for table in own if table is not None), None)
     text, answer = ("", "") if known is None else known.iloc[0][["problem", "answer"]]
     said = [[] if table is None else [_response(one) for one in table.itertuples()] for table in own]
@@ -510,6 +524,7 @@ def _pictures_of(argument: str, root: Path) -> Path | None:
 def _compare_quantities(
     first: str, one: pandas.DataFrame, second: str, other: pandas.DataFrame
 ) -> list[PictureComparison]:
+    # One to one: a picture that is there twice would count twice.
     both = one.merge(other, on=NOISE, suffixes=("_first", "_second"), validate="one_to_one")
     if not len(one) == len(other) == len(both):
         raise UserError(
@@ -522,6 +537,7 @@ def _compare_quantities(
         if any(side.isna().any() for side in values):  # nobody knows the truth of these prompts
             continue
         means = (float(values[0].mean()), float(values[1].mean()))
+        # Pictures of one prompt are alike, so that whole prompts are resampled.
         difference = paired_bootstrap(*values, both["prompt_id"])
         found.append(PictureComparison(first, second, quantity, means, difference, len(both)))
     return found

@@ -67,6 +67,7 @@ def read_sides(arguments: Sequence[str], root: Path, find_run: FindRun) -> list[
         replace(side, name=f"{side.name} ({side.answers[0].where})") if names.count(side.name) > 1 else side
         for side in sides
     ]
+    # Where names are equal the place was added above. Equal names now mean the same policy of the same place.
     twice = sorted({side.name for side in sides if [other.name for other in sides].count(side.name) > 1})
     if twice:
         raise UserError(f"given twice: {', '.join(twice)}")
@@ -82,6 +83,7 @@ def _sides_of(argument: str, root: Path, find_run: FindRun) -> list[Side]:
         return found
     answers = tuple(own for side in found for own in side.answers)
     seeds = [own.seed for own in answers]
+    # Two runs of one seed are one run twice, and would make the interval over seeds too narrow.
     if len(set(seeds)) < len(seeds):
         raise UserError(f"{argument!r} has the seeds {seeds}: what commas join are runs of different seeds")
     policies = list(dict.fromkeys(own.policy for own in answers))
@@ -90,6 +92,7 @@ def _sides_of(argument: str, root: Path, find_run: FindRun) -> list[Side]:
 
 def _find(part: str, root: Path, find_run: FindRun) -> list[Side]:
     here = working_snapshot(root)
+    # A policy of this project comes before a folder of the same name.
     if part in policies_of(here):
         return [Side(part, (read_answers(here, part),))]
     folder = folder_of(root, part)
@@ -128,6 +131,7 @@ def _checkout(root: Path, folder: Path) -> LockSnapshot:
 def _sides_of_folder(root: Path, folder: Path, given: str) -> list[Side]:
     """The variants of an ablation, each with its seeds."""
     runs = (
+        # A run, the folder of all runs, or the ablation: whichever the caller named has them at one of these.
         sorted(folder.glob("run.json"))
         or sorted(folder.glob("*/run.json"))
         or sorted(folder.glob("results/*/run.json"))
@@ -149,6 +153,7 @@ def _in_order(root: Path, ablation: str, variants: list[str]) -> list[str]:
         content = read_ablation(root, ablation)
     except UserError:
         return variants
+    # Variants that the file no longer has still have results. They come last.
     listed = [content.baseline, *content.variants]
     return sorted(variants, key=lambda name: listed.index(name) if name in listed else len(listed))
 
@@ -158,6 +163,7 @@ def policies_of(snapshot: LockSnapshot) -> list[str]:
     names = list(snapshot.graded)
     if snapshot.folder is not None:
         verdicts = snapshot.folder / ("verdicts" if snapshot.is_kept else "data/verdicts")
+        # A table that was copied here by hand has no entry in dvc.lock.
         names += sorted(file.stem for file in verdicts.glob("*.parquet"))
     return list(dict.fromkeys(names))
 
@@ -194,7 +200,9 @@ def _leaked(snapshot: LockSnapshot, policy: str, asked: Path | None) -> frozense
     trained = trained_problems(snapshot, policy)
     if trained is None or asked is None:
         return None
+    # Without responses the benchmark table has the same texts, as it is now.
     rows = pandas.read_parquet(asked, columns=["benchmark", "problem_id", "problem"]).drop_duplicates()
+    # By the text, because sources number the same problem differently.
     is_leaked = [normalise_problem(text) in trained for text in rows["problem"]]
     return frozenset(zip(rows["benchmark"][is_leaked], rows["problem_id"][is_leaked], strict=True))
 

@@ -33,6 +33,7 @@ def keep_comparison(findings: ComparisonFindings, state: Path) -> dict[str, Any]
     content = as_json(findings)
     digest = stable_hash(content)
     file = state / "comparisons" / f"{digest[:16]}.json"
+    # Equal results keep their first record: its time and hash belong to the run in MLflow.
     if file.exists():
         return json.loads(file.read_text(encoding="utf-8"))
     rows = [dict(zip(HEAD, cells(one), strict=True)) for one in findings.comparisons]
@@ -66,6 +67,7 @@ def log_comparison(store: Any, record: Mapping[str, Any]) -> bool:
         for one in content["comparisons"]
         for key, value in _numbers(one)
     ]
+    # MLflow takes at most 1,000 metrics in a batch.
     for start in range(0, len(points), 1000):
         store.client.log_batch(run_id, metrics=points[start : start + 1000])
     columns = {key: [row[key] for row in record["rows"]] for key in record["rows"][0]}
@@ -113,6 +115,7 @@ def run_finder(root: Path, state: Path) -> FindRun:
                     problem or f"MLflow run {text!r} is of stage {run.data.tags.get('stage', '?')} and has no policy"
                 )
                 continue
+            # A run knows its key. The first dvc.lock with this key has the bytes that the run made.
             for snapshot in _places(root, state):
                 entry = snapshot.entries.get(run.data.tags.get("dvc.stage", ""))
                 if entry and is_run_of(run, entry) and policy in policies_of(snapshot):
@@ -139,10 +142,12 @@ def _runs(text: str) -> list[Any]:
         return []
     from mlflow.exceptions import MlflowException
 
+    # A quotation mark would end the string in the filter of MLflow.
     if not re.fullmatch(r"[\w@.:+\- ]+", text):
         return []
     with mlflow_faults("or compare policies by name"):
         store = open_store()
+        # An id is unique. A name may belong to many runs, of which the newest with verdicts counts.
         if re.fullmatch(r"[0-9a-f]{32}", text):
             try:
                 return [store.client.get_run(text)]

@@ -51,6 +51,7 @@ def plan(
 
     Exit code 1: something will not fit. 2: a mistake of the caller.
     """
+    # Without a recipe: this compares the formulas with runs that others have published.
     if published:
         typer.echo("\n".join(published_lines(mfu, bandwidth_share)))
         return
@@ -82,6 +83,7 @@ def plan(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
     typer.echo(json.dumps(as_dict(made), indent=2) if as_json else "\n".join(lines_of(made)))
+    # A script can stop here before it starts a recipe that does not fit.
     raise typer.Exit(1 if made.problems else 0)
 
 
@@ -309,12 +311,14 @@ def planned_step(run: PublishedRun, mfu: float, bandwidth_share: float) -> tuple
         trainer_dtype="bfloat16",
         sampler_dtype="bfloat16",
         is_checkpointed=True,
+        # The sources name no limit: the cache alone bounds how many sequences are decoded at once.
         max_sequences=10**9,
         mfu=mfu,
         bandwidth_share=bandwidth_share,
     )
     lengths = ResponseLengths(run.response, run.longest)
     sequence = PUBLISHED_PROMPT + run.response
+    # The mean of (prompt + response) squared, with a fixed prompt: attention grows with the square of the length.
     square = PUBLISHED_PROMPT**2 + 2 * PUBLISHED_PROMPT * run.response + lengths.mean_square
     tokens = run.responses * sequence
     training = Training(
@@ -323,10 +327,13 @@ def planned_step(run: PublishedRun, mfu: float, bandwidth_share: float) -> tuple
         forward_tokens=run.forward_passes * tokens,
         context=square / sequence,
         longest=PUBLISHED_PROMPT + run.longest,
+        # Updates take no time in the formulas for GPUs, so that their number does not matter.
         updates=1,
         kind="adamw",
     )
+    # Groups of 16, as in DAPO. This only decides how often a prompt is read.
     sampling = Sampling(1, run.responses / 16, 16, PUBLISHED_PROMPT, lengths)
+    # What the weights leave of the sampler's share of its GPUs holds keys and values.
     room = gpu.memory_gb * 1e9 * MEMORY_SHARE_OF_SAMPLER * run.gpus_per_replica - shape.parameters * width
     kv_tokens = room / shape.kv_bytes_per_token(width)
     return speed.training_seconds(shape, training), speed.sampling_seconds(shape, sampling, kv_tokens)

@@ -166,6 +166,7 @@ def _lengths(
     stages: list[GraphStage], sections: Mapping[str, Any], policy: str, shape: Shape, question: PlanRequest
 ) -> Lengths:
     """The stated defaults, with what the user or an earlier run says in their place."""
+    # The limit of vLLM binds before the positions of the policy do.
     context = getattr(sections["sampler"], "max_model_tokens", 0) or shape.max_positions
     prompt = min(PROMPT_SHARE * context, LONGEST_ASSUMED_PROMPT) if context else LONGEST_ASSUMED_PROMPT
     values = {"prompt": prompt, "response_share": RESPONSE_SHARE, "drawn_per_trained": DRAWN_PER_TRAINED}
@@ -206,6 +207,7 @@ def make_plan(root: Path, recipe: str, question: PlanRequest, probe: Any = None)
         speed = _cpu(sections, shape, lengths, list(work.values()), probe, assumptions)
         gpu = Gpu("cpu", psutil.virtual_memory().total / 1e9, 0.0, 0.0, 0.0)
         not_counted.append("what table stages do after their processes have started")
+        # This machine is there anyway: an hour of it costs nothing.
         count, price = 1, 0.0
     else:
         speed, gpu = _gpus(sections, question, ranks, assumptions), find_gpu(question.gpu)
@@ -261,6 +263,8 @@ def _cpu(
 
     sampler, trainer = sections["sampler"], sections["trainer"]
     threads = getattr(sampler, "threads", trainer.threads)
+    # The torch sampler decodes a small policy in lanes, one on each thread. A larger one uses all threads for one
+    # batch.
     is_small = shape.parameters <= SMALL_POLICY and sampler.kind == "torch"
     lanes = min(threads, MOST_LANES) if is_small else 1
     if probe is None:
@@ -338,12 +342,15 @@ def _planned(
         ranks = together.trainer_ranks if together else ranks
         held = training_memory(shape, trainer, training.kind, ranks, training.longest, training.holds_reference)
     if drawing:
+        # A call with `in_flight` starts a prompt when another has ended: no more than these are in the cache.
         open_prompts = (min(part.prompts, part.in_flight or part.prompts) * part.samples for part in drawing)
         sequences = max(open_prompts) / replicas
         longest = max(part.prompt_tokens + part.lengths.most for part in drawing)
         drawn_with = sampling_memory(shape, sampler, gpu, sequences, longest)
+    # A cache without room is among the problems already. One token keeps the time finite.
     kv_tokens = max(1.0, drawn_with.kv_tokens) if drawn_with else 1.0
     start = speed.start_seconds(bool(training or drawing)) if isinstance(speed, CpuSpeed) else 0.0
+    # FLOPs are for the table. The seconds below come from the device's own model.
     flops = training_flops(training, shape, trainer.gradient_checkpointing) if training else 0.0
     trained = speed.training_seconds(shape, training) if training else 0.0
     drawn = sum(speed.sampling_seconds(shape, part, kv_tokens) for part in drawing)
@@ -369,6 +376,7 @@ def _measured(lengths: Lengths, metrics: Path, stages: Iterable[GraphStage]) -> 
     responses, drawn, trained = dict(lengths.responses), dict(lengths.drawn), dict(lengths.trained)
     for stage in stages:
         found = _read(metrics, stage)
+        # By the keys and not by the name of the stage, so that a new stage with these metrics is read as well.
         if found.get("rollouts/drawn") and found.get("groups/trained"):
             responses[stage.address] = found["tokens/sampled"] / found["rollouts/drawn"]
             drawn[stage.address] = found["groups/drawn"] / found["groups/trained"]
@@ -376,6 +384,7 @@ def _measured(lengths: Lengths, metrics: Path, stages: Iterable[GraphStage]) -> 
             responses[stage.address] = found["tokens/sampled"] / found["rows/kept"]
         elif found.get("tokens/trained"):
             trained[stage.address] = found["tokens/trained"]
+    # Nothing was found: an empty folder would pass assumptions off as measurements.
     if (responses, drawn, trained) == (lengths.responses, lengths.drawn, lengths.trained):
         raise UserError(
             f"--measured {metrics} has no metrics of a stage that trained or sampled: name data/metrics of a "
@@ -415,9 +424,11 @@ def make_picture_plan(root: Path, recipe: str, params: Mapping[str, Any], questi
     sections, stages = check_values(params, recipe, root), stages_of(read_definitions(root / "dvc.yaml"), params)
     prompts, assumptions = _prompts(stages, sections)
     device, rate, memory = _picture_device(sections, question, assumptions)
+    # Here too the torch trainer is one process.
     ranks = 1 if sections["trainer"].kind == "torch" else question.gpus
     planned = []
     for stage in stages:
+        # Only stages whose declaration names networks hold any. The others read and write files.
         asked = about(stage.name).networks
         if asked is not None:
             work = asked(sections, stage.address, prompts)
@@ -429,6 +440,7 @@ def make_picture_plan(root: Path, recipe: str, params: Mapping[str, Any], questi
         for stage in planned
         if sum(stage.memory_bytes.values()) > memory
     ]
+    # An hour of this machine costs nothing.
     price = 0.0 if device == "cpu" else PRICE if question.price is None else question.price
     return Plan(Path(recipe).stem, None, device, ranks, price, planned, problems, assumptions)
 
@@ -476,6 +488,7 @@ def _picture_device(sections: Mapping[str, Any], question: PlanRequest, told: li
 
 def _cpu_rate() -> float:
     one = numpy.ones((PROBE_SIDE, PROBE_SIDE), dtype=numpy.float32)
+    # The first product pays for threads and buffers of the library.
     one @ one
     start, products = time.perf_counter(), 0
     while time.perf_counter() - start < PROBE_SECONDS:
@@ -487,6 +500,7 @@ def _cpu_rate() -> float:
 def _planned_pictures(
     name: str, work: NetworkWork, sections: Mapping[str, Any], rate: float, ranks: int
 ) -> PictureStage:
+    # A backward pass costs two forward passes, and checkpointing goes forward once more.
     passes = 4 if sections["trainer"].gradient_checkpointing else 3
     flops = work.forward + passes * work.with_gradient
     # Generators and scorers compute in float32, and so do the optimizer's two moments: 4 bytes a number.

@@ -93,6 +93,7 @@ class Chain:
 
 def find_chain(argument: str, root: Path) -> Chain:
     """The chain behind a policy, a stage, or a file. UserError for an unknown one, and for one that never ran."""
+    # `v1.0:rl_1` explains what a revision has on record. Without a colon it is the working tree.
     before, _, rest = argument.rpartition(":")
     snapshot = snapshot_at(root, before) if before else working_snapshot(root)
     if not snapshot.entries:
@@ -109,12 +110,14 @@ def _targets(argument: str, snapshot: LockSnapshot, root: Path) -> tuple[tuple[s
     for name in (argument, scored.name if scored else ""):
         if name in snapshot.entries:
             return (name,), ""
+    # A bare name may be a policy, a path from the project's root, or one below data/. The first that a stage made wins.
     for path in _paths(argument, root):
         found = makers_of(snapshot.entries, path)
         if found:
             return found, path
     policies = [path.removeprefix(POLICIES) for path in snapshot.outs if path.startswith(POLICIES)]
     others = [path.removeprefix("data/") for path in snapshot.outs if path.startswith(OTHER_MODELS)]
+    # The errors from here on differ in their remedy: run a stage, name another file, or choose from the list.
     if argument in _declared(snapshot):
         raise UserError(f"policy {argument!r} is in params.yaml and never ran: run `dvc repro grade@{argument}`")
     if (root / argument).exists():
@@ -155,12 +158,14 @@ def _step(entry: LockedStage, snapshot: LockSnapshot) -> ChainStep:
     )
     raw = tuple(_raw(entry))
     fingerprint = snapshot.file(f"{CODE}{entry.stage}.json")
+    # A fingerprint that was made again since then counts the definitions of other code than the stage ran.
     is_same = fingerprint is not None and entry.code and dvc_md5(fingerprint) == entry.code
     definitions = len(json.loads(fingerprint.read_text(encoding="utf-8"))) if fingerprint and is_same else None
     return ChainStep(entry, inputs, raw, definitions)
 
 
 def _is_stale(path: str, digest: str, makers: tuple[str, ...], snapshot: LockSnapshot) -> bool:
+    # A folder that several stages fill has no hash of its own on record, so nothing can be compared with it.
     made = [snapshot.entries[maker].outs[path] for maker in makers if path in snapshot.entries[maker].outs]
     return bool(made) and digest not in made
 
@@ -172,6 +177,8 @@ def _raw(entry: LockedStage) -> list[dict[str, Any]]:
     for origin in about(entry.stage).raw(params):
         if isinstance(origin, Mapping) and "kind" in origin:
             own = {key: origin[key] for key in RAW_KEYS if origin.get(key) is not None}
+            # Data with an address are known by it. Generated data are made again from the seed, which may be that of
+            # the run.
             has_place = any(key in own for key in ("url", "path", "repository", "package"))
             found.append(own if has_place or "seed" in own or "seed" not in params else own | {"seed": params["seed"]})
     return found
@@ -226,7 +233,9 @@ def stage_costs(chain: Chain, state: Path) -> dict[str, StageCost]:
     """Stage -> its record. Without a tracking database the ledger and git answer."""
     runs, lines = _runs(), defaultdict(list)
     for line in read_ledger(state / "ledger.jsonl"):
+        # A stage that was run again with equal inputs has several lines of one key. Its cost is their sum.
         lines[line.get("lock_hash")].append(line)
+    # Runs that MLflow does not know carry no commit. The first commit with the same key on record stands in.
     commits = first_commits(snapshots_in_git(chain.snapshot.root))
     return {
         step.entry.name: _spent(step, runs.get(step.entry.key), lines[step.entry.key], commits.get(step.entry.key, ""))
@@ -236,6 +245,7 @@ def stage_costs(chain: Chain, state: Path) -> dict[str, StageCost]:
 
 def _runs() -> dict[str, Any]:
     uri = tracking_uri()
+    # Opening the store would create the database, only to find it empty.
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
         return {}
     with mlflow_faults("then run it again"):
@@ -261,11 +271,14 @@ def _gpus(step: ChainStep, tags: Mapping[str, str]) -> int | None:
     params = step.entry.params
     if not about(step.entry.stage).runs_model(params):
         return 0
+    # A mirrored run was not executed here: nobody knows how many GPUs it saw.
     if not tags.get("gpus", "").isdecimal():
         return None
     seen = int(tags["gpus"])
+    # An engine that is set to the CPU leaves the GPUs that it sees unused.
     if not seen or "cpu" in _values(params, "device", str):
         return 0
+    # `dvc.lock` has a parameter under its dotted name where a stage depends on that one alone.
     wanted = max(params.get("launch.gpus_per_node", 1), *_values(params, "tensor_parallel", int), 1)
     return max(int(tags.get("ranks", 1)), min(seen, wanted))
 

@@ -108,6 +108,7 @@ def record_graph_run(root: Path, tell: Callable[[str], object] = say) -> dict[st
             _give(root, state, record)
     except UserError as error:
         tell(f"WARNING: {error}")
+    # Whatever MLflow raises, a run that ended well must not be reported as failed.
     except Exception as error:
         tell(f"WARNING: MLflow lacks this run of the graph ({type(error).__name__}: {error}); {REMEDY}")
     return record
@@ -117,10 +118,13 @@ def _give(root: Path, state: Path, record: dict[str, Any]) -> None:
     from pipelines.records.stage_runs import mirror_entries, remove_half_made
     from pipelines.records.tracking_store import mlflow_faults, open_store
 
+    # `retrace mirror` holds the same lock. Two processes that search before they create would both create the run.
     with open(state / "mirror.lock", "w") as lock, mlflow_faults(REMEDY):
         fcntl.flock(lock, fcntl.LOCK_EX)
         store = open_store()
+        # Nobody else writes under this lock, so that a run that is half made belongs to a process that was killed.
         remove_half_made(store)
+        # Stage runs come first: the run of the graph adopts those that MLflow has.
         mirror_entries(store, [working_snapshot(root)], read_ledger(state / "ledger.jsonl"))
         log_records(store, root, state, [record])
 
@@ -139,9 +143,11 @@ def keep_record(snapshot: LockSnapshot, state: Path) -> dict[str, Any] | None:
     entries = _entries_of_run(snapshot)
     if not entries:
         return None
+    # The report is left out: a page that was drawn anew shows the same run.
     hashes = sorted(entry.key for entry in entries if not _writes_page(entry))
     key = stable_hash(hashes)
     file = state / "graph_runs" / f"{key[:16]}.json"
+    # Kept as it was first made: the files behind it may be those of a later run by now.
     if file.exists():
         return _read(file)
     record = _describe(snapshot, entries)
@@ -177,9 +183,11 @@ def _entries_of_run(snapshot: LockSnapshot) -> list[LockedStage]:
     """The stages behind the report, or behind the grades of an ablation's run; [] where one ran on older inputs."""
     entries = _of_the_graph(snapshot)
     graded = [entry.name for entry in snapshot.graded.values() if entry.name in entries]
+    # An ablation's run stops at its grades: it has no report to start from.
     ends = graded if snapshot.is_kept else [name for name, entry in entries.items() if _writes_page(entry)]
     behind, made = set(stages_behind(entries, ends)), recorded_outs(entries)
     found = [entry for name, entry in entries.items() if name in behind]
+    # After a `dvc repro` of one stage the later ones are of older inputs: their scores are not those of this run.
     is_current = all(made.get(path, digest) == digest for entry in found for path, digest in entry.deps.items())
     return found if is_current else []
 
@@ -202,6 +210,7 @@ def _describe(snapshot: LockSnapshot, entries: list[LockedStage]) -> dict[str, A
     from stages.observe.mlflow_store import flatten
 
     result = result_of(snapshot.content)
+    # result.json is older than the grades then, and would give this run the scores of the one before.
     if result and _is_outdated(result["scores"], snapshot, entries):
         return None
     scores = result["scores"] if result else _grades(snapshot, entries)
@@ -239,6 +248,7 @@ def _is_outdated(scores: list[dict[str, Any]], snapshot: LockSnapshot, entries: 
     for score in scores:
         name = f"{score['benchmark']}/{score['metric'].replace('@', '_at_')}"
         graded = numbers.get(score["policy"], {}).get(name)
+        # Both numbers come from one computation and went through JSON; more than rounding means that it was done again.
         if graded is not None and not math.isclose(graded, score["value"], rel_tol=1e-9):
             return True
     return False
@@ -264,6 +274,7 @@ def _metrics(scores: list[dict[str, Any]], gains: list[dict[str, Any]]) -> Itera
     The first two are named alike in all runs, so that runs of different recipes share a column.
     """
     first, last = scores[0]["benchmark"], scores[-1]["policy"]
+    # With one benchmark its name would only lengthen every column.
     is_one = len({score["benchmark"] for score in scores}) == 1
     rows = [("score", score["policy"], score) for score in scores]
     shown = {(score["benchmark"], score.get("metric")) for score in scores}
@@ -289,6 +300,7 @@ def _tags(snapshot: LockSnapshot, params: Mapping[str, str], warnings: list[str]
     seed = str(snapshot.about.get("seed", params.get("seed", "")))
     return {
         "kind": "graph_run",
+        # Runs of one recipe share this tag. What was changed stands in `changes`.
         "recipe": recipe_name(folder).removesuffix("+changes") if folder else "",
         "seed": seed,
         "variation": _experiment(snapshot) or snapshot.about.get("variant", "") or variation(changes),
@@ -315,6 +327,7 @@ def _experiment(snapshot: LockSnapshot) -> str:
         return snapshot.label.rpartition("/")[2]
     if snapshot.folder is None or snapshot.is_kept:
         return ""
+    # `dvc exp apply` copies the dvc.lock of an experiment here. Git finds the experiment by the hash of these bytes.
     lock = ask_git(snapshot.folder, "hash-object", "dvc.lock")
     for reference in ask_git(snapshot.folder, "for-each-ref", "--format=%(refname)", "refs/exps").split():
         if lock and ask_git(snapshot.folder, "rev-parse", "--quiet", "--verify", f"{reference}:dvc.lock") == lock:
@@ -339,6 +352,7 @@ def log_records(store: MlflowStore, root: Path, state: Path, records: Iterable[d
     runs, made = runs_by_key(store), 0
     for record in records:
         stages = [runs[key] for key in record["lock_hashes"] if key in runs]
+        # A run in MLflow has one parent: a stage that several runs of the graph share stays below the first of them.
         orphans = [run for run in stages if PARENT not in run.data.tags]
         wanted = f"tags.graph_run = '{record['key']}'"
         found = store.client.search_runs([store.experiment_id], wanted, max_results=1)
@@ -347,6 +361,7 @@ def log_records(store: MlflowStore, root: Path, state: Path, records: Iterable[d
             _adopt(store, run, parent, record["tags"])
         made += not found
         changes = {"given_to": without_password(store.uri), "experiment_id": store.experiment_id, "run_id": parent}
+        # A record that is complete stays untouched, so that mirroring twice writes nothing.
         if record | changes != record:
             record |= changes
             write_json(state / "graph_runs" / f"{record['key'][:16]}.json", record)
@@ -375,6 +390,7 @@ def _page(root: Path, path: str, digest: str) -> bytes | None:
     """The report: the file that is there, or the object in DVC's cache; None where that run's page is in neither."""
     if not path:
         return None
+    # A later run overwrites the page. Only a file with the recorded hash is the page of this run.
     places = [root / path, cached_object(root, digest)]
     return next((one.read_bytes() for one in places if one and one.is_file() and dvc_md5(one) == digest), None)
 
@@ -384,9 +400,11 @@ def _adopt(store: MlflowStore, run: Any, parent: str, about: Mapping[str, str]) 
     from stages.observe.mlflow_store import describe_name
 
     tags = {name: about[name] for name in ("variation",) if name in about}
+    # The object in memory is updated too, because the name below is made from its tags.
     run.data.tags.update(tags | {PARENT: parent})
     for name, value in tags.items():
         store.client.set_tag(run.info.run_id, name, value)
     name = describe_name(run.data.tags.get("dvc.stage") or run.info.run_name, run.data.tags)
     store.client.update_run(run.info.run_id, name=name)
+    # Last: when a process is killed before this line, the stage still counts as an orphan and is adopted next time.
     store.client.set_tag(run.info.run_id, PARENT, parent)

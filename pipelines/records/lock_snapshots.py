@@ -49,6 +49,7 @@ class LockSnapshot:
     def file(self, path: str) -> Path | None:
         """A file of this snapshot: itself, or the object in DVC's cache; None when neither is there."""
         if self.folder is not None:
+            # An ablation keeps verdicts and no responses: those come from the cache, under their hash.
             own = self.folder / (path.removeprefix("data/") if self.is_kept else path)
             if own.exists():
                 return own
@@ -61,11 +62,13 @@ class LockSnapshot:
         """
         digest = self.outs[path]
         if listing := self._cached(digest):
+            # DVC stores a folder as a JSON list of its files. The hash of that list ends with `.dir`.
             if not digest.endswith(".dir"):
                 return {"": listing}
             files = {one["relpath"]: self._cached(one["md5"]) for one in json.loads(listing.read_text())}
             if all(files.values()):
                 return files
+        # The working tree may have moved on: only equal bytes are the output that is on record.
         here = (self.folder or self.root) / path
         if not here.exists() or dvc_md5(here) != digest:
             return None
@@ -89,12 +92,14 @@ def working_snapshot(root: Path, label: str = "working tree", project: Path | No
     """A project folder as it lies there; without a `dvc.lock` it has no entries."""
     lock = root / LOCK
     entries = read_lock(lock.read_bytes() if lock.exists() else None, str(root))
+    # A copied checkout may have no `.dvc`: the cache of the project that asks may still have its files.
     own = root if project is None or (root / ".dvc").is_dir() else project
     return LockSnapshot(label, own, root, False, "", entries, {})
 
 
 def snapshot_at(root: Path, revision: str) -> LockSnapshot:
     """What a git revision has on record. UserError when there is no such revision or it has no `dvc.lock`."""
+    # An annotated tag is an object of its own: `^{commit}` gives the commit behind it.
     commit = ask_git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if not commit:
         raise UserError(
@@ -145,6 +150,7 @@ def kept_snapshots(root: Path, state: Path, tell: Callable[[str], object] = str)
 
 @cache
 def _cache_folder(root: Path) -> Path | None:
+    # Importing DVC takes long, and many callers only read dvc.lock.
     from pipelines.runtime.checkouts import cache_folder
 
     return cache_folder(root) if (root / ".dvc").is_dir() else None

@@ -37,6 +37,7 @@ from stages.observe.tracking import LOG_NAME, final_numbers, recipe_name
 
 def runs_by_key(store: MlflowStore) -> dict[str, Any]:
     """The newest finished run of each key (`run_key`), a page at a time. A run without a key was run by hand."""
+    # Oldest first, so that the newest run of a key replaces those before it.
     found, token = {}, None
     wanted = "tags.lock_hash LIKE '%' and attributes.status = 'FINISHED'"
     while True:
@@ -65,6 +66,7 @@ def mirror_entries(store: MlflowStore, snapshots: Sequence[LockSnapshot], ledger
                 continue
             line = lines.get(entry.key)
             _make(store, snapshot, entry, numbers, line, _tags(snapshot, entry, line, commits.get(entry.key, "")))
+            # Many commits have the same stage on record. It is one run.
             known.add(entry.key)
             made += 1
     return made
@@ -75,6 +77,7 @@ def first_commits(snapshots: Iterable[LockSnapshot]) -> dict[str, str]:
     commits: dict[str, str] = {}
     for snapshot in snapshots:
         for entry in snapshot.entries.values() if snapshot.folder is None else ():
+            # Setdefault, because commits come oldest first: the first one with this key is when the result came to be.
             commits.setdefault(entry.key, snapshot.commit)
     return commits
 
@@ -89,6 +92,7 @@ def recorded_numbers(snapshot: LockSnapshot, entry: LockedStage) -> dict[str, fl
             values = json.loads(content) if content is not None else None
         except ValueError:
             values = None
+        # A run without its final numbers would look like one that measured nothing. It is left out instead.
         if not isinstance(values, dict):
             return None
         found |= {name: value for name, value in values.items() if isinstance(value, int | float)}
@@ -109,6 +113,7 @@ def _make(
     times = {f"time/{name}_seconds": spent for name, spent in (line or {}).get("phases", {}).items()}
     times |= {"time/total_seconds": seconds} if line else {}
     started = int(datetime.fromisoformat(line["started"]).timestamp() * 1000) if line else recorded_ms(snapshot, entry)
+    # When each step ended is not on record: all points get the time at which the stage ended.
     ended = started + int(1000 * seconds)
     sources = {
         path: {"path": path, "digest": digest}
@@ -135,6 +140,7 @@ def _tags(snapshot: LockSnapshot, entry: LockedStage, line: Mapping[str, Any] | 
         "mirrored": "true",
         "code": entry.code,
     }
+    # Where the stage was executed here, later attempts find its run by this hash.
     tags["stage_hash"] = line["stage_hash"] if line else entry.key
     tags |= dict.fromkeys(about(entry.stage).named_after, entry.item or entry.stage)
     seed = entry.params.get("seed")
@@ -203,6 +209,7 @@ def replay_kept(store: MlflowStore, state: Path) -> tuple[int, list[str]]:
     for place in kept_logs(state):
         try:
             messages = read_log(place)
+            # Reversed, so that the first message of each kind is the one that stays.
             first = {message["kind"]: message for message in reversed(messages)}
             start = first["start"]
             stage_hash, ms = start["tags"]["stage_hash"], int(start["ms"])
@@ -213,6 +220,7 @@ def replay_kept(store: MlflowStore, state: Path) -> tuple[int, list[str]]:
             continue
         kept = first.get("tags", {}).get("tags", {})
         own = {name: value for name, value in kept.items() if not name.startswith("mlflow.") or name in MLFLOW_TAGS}
+        # A failed attempt has an end as well, and the next attempt continues the same log: the last one counts.
         status = next((one["status"] for one in reversed(messages) if one["kind"] == "end"), "KILLED")
         with whole_run(store, start, {**start["tags"], **own, "rebuilt": "true"}) as run_id:
             log_what_fits(store, run_id, [message for message in messages if message["kind"] == "values"])
@@ -226,6 +234,7 @@ def whole_run(store: MlflowStore, message: Mapping[str, Any], tags: Mapping[str,
     """A run that gets the tags by which it is known only when the block has ended: half of one is no run."""
     run_id = store.create(message, {**{key: tags[key] for key in tags if key not in KNOWN_BY}, HALF_MADE: "true"})
     yield run_id
+    # From here on a search finds the run, so that everything else must be in it already.
     for name in KNOWN_BY:
         if name in tags:
             store.client.set_tag(run_id, name, tags[name])
@@ -268,6 +277,7 @@ def _may_be_starting(log: Path) -> bool:
 
     A log from the future was written before somebody set the clock back.
     """
+    # A log that has its `end` waits for nobody, however young it is. That message is the last line, and short.
     return abs(time.time() - log.stat().st_mtime) < SECONDS_TO_START and b'"kind": "end"' not in log.read_bytes()[-200:]
 
 
@@ -275,6 +285,7 @@ def _deliver(store: MlflowStore, log: Path) -> int:
     state_file = log.parent / "tracking_state.json"
     known = json.loads(state_file.read_text()) if state_file.exists() else {}
     run_id = known.get("run_id") or known.get("last_run_id", "")
+    # Only where this very server once had the run: a run of another server is not missing here.
     if run_id and known.get("uri") == without_password(store.uri) and not _exists(store, run_id):
         write_json(state_file, {**known, "offset": 0, "run_id": "", "last_run_id": ""})
     delivery = Delivery(log.parent)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 def open_store() -> MlflowStore:
     """The store at `$MLFLOW_TRACKING_URI`, else that of state/mlflow.db; raises what MLflow raises."""
+    # MLflow takes its timeouts and retries from the environment. What the user has set there stays.
     for name, value in DELIVERY_SETTINGS.items():
         os.environ.setdefault(name, value)
     from stages.observe.mlflow_store import MlflowStore
@@ -30,6 +31,7 @@ def open_store() -> MlflowStore:
 @contextmanager
 def mlflow_faults(afterwards: str) -> Iterator[None]:
     """Inside, what MLflow, its database or the network raise becomes a UserError; `afterwards` ends its remedy."""
+    # MLflow takes seconds to import, and commands that never reach it should not wait.
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 

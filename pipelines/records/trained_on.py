@@ -34,6 +34,7 @@ def trained_problems(snapshot: LockSnapshot, policy: str) -> frozenset[str] | No
         entry = next((entry for entry in snapshot.entries.values() if path in entry.outs), None)
         if entry is None:
             return None
+        # A policy carries what its starting policy was trained on.
         wanted += [dep for dep in entry.deps if dep.startswith(POLICIES)]
         try:
             found = _problems_of(snapshot, entry)
@@ -51,6 +52,7 @@ def _problems_of(snapshot: LockSnapshot, entry: LockedStage) -> set[str] | None:
         rollouts = snapshot.file(out) if out.startswith(ROLLOUTS) else None
         if rollouts and _has(rollouts, "problem_id", "is_trained"):
             rows = pandas.read_parquet(rollouts, columns=["problem_id", "is_trained"])
+            # Groups whose rewards are all equal are dropped before the update: their problems moved no weight.
             trained = set(rows.loc[rows["is_trained"], "problem_id"])
     texts: set[str] = set()
     for dep in entry.deps:
@@ -65,6 +67,7 @@ def _problems_of(snapshot: LockSnapshot, entry: LockedStage) -> set[str] | None:
 
 
 def _texts(table: Path, trained: set[str] | None) -> list[str]:
+    # A table of texts has no problems that a benchmark could share.
     if not _has(table, "problem_id", "problem"):
         return []
     rows = pandas.read_parquet(table, columns=["problem_id", "problem"])

@@ -84,6 +84,7 @@ def current(root: Path, recipe: str) -> Champion | None:
     """None when there has been no promotion."""
     if not has_revision(root, f"refs/tags/{moving_tag(recipe)}"):
         return None
+    # The moving tag points to the tag object of a promotion, not to the commit: two promotions may share a commit.
     target = git(root, "rev-parse", f"refs/tags/{moving_tag(recipe)}")
     for one in promotions(root, recipe):
         if git(root, "rev-parse", f"refs/tags/{one.tag}") == target:
@@ -96,6 +97,7 @@ def current(root: Path, recipe: str) -> Champion | None:
 
 def promote(root: Path, champion: Champion) -> None:
     """Makes it the champion: its tag, the moving tag, the alias. Every step may be repeated."""
+    # When an earlier call was killed after this step, the tag exists, and only the rest remains to be done.
     if not has_revision(root, f"refs/tags/{champion.tag}"):
         message = f"{champion.policy} of {champion.recipe} promoted\n\n{json.dumps(asdict(champion), indent=1)}"
         git_as_someone(root, "tag", "--annotate", champion.tag, champion.commit, "--message", message)
@@ -104,6 +106,8 @@ def promote(root: Path, champion: Champion) -> None:
 
 def make_current(root: Path, champion: Champion) -> None:
     """Points the moving tag and the alias to a promotion."""
+    # Git comes before MLflow, because the registry can be written from the tags and not the other way round. Without
+    # --no-sign the setting tag.gpgSign would make a new tag object here, which is no promotion.
     git(root, "tag", "--force", "--no-sign", moving_tag(champion.recipe), f"refs/tags/{champion.tag}")
     update_registry(root, champion.recipe)
 
@@ -137,10 +141,12 @@ def _update_registry(client: MlflowClient, name: str, every: Sequence[Champion],
         client.create_registered_model(name, description=f"Champions of the recipe {now.recipe}; weights lie in DVC.")
     known = {version.tags.get("git.tag"): version.version for version in client.search_model_versions(f"name='{name}'")}
     changed = [one.tag for one in every if one.tag not in known]
+    # Oldest first, so that MLflow counts its versions in the order of the promotions.
     for one in every:
         if one.tag not in known:
             known[one.tag] = _register(client, name, one)
     before = client.get_registered_model(name).aliases.get(ALIAS)
+    # MLflow returns a version as a number or as a text, depending on the store.
     if str(before) != str(known[now.tag]):
         client.set_registered_model_alias(name, ALIAS, str(known[now.tag]))
         changed.append(f"alias {ALIAS}")
@@ -182,6 +188,7 @@ def roll_back(root: Path, recipe: str, to: int | None, say: Callable[[str], None
         raise UserError(
             f"the tag {moving_tag(recipe)} is gone: say with --to which champion it is to name, there are {known}"
         )
+    # Behind the last promotion, and not behind the champion in use: repeating the command then changes nothing.
     target = last.before if to is None else to
     if target is None:
         raise UserError(f"there is no champion of {recipe} before {last.told()}: it is the first")
@@ -189,6 +196,7 @@ def roll_back(root: Path, recipe: str, to: int | None, say: Callable[[str], None
     if found is None:
         raise UserError(f"recipe {recipe} has no champion v{target}: there are {known}")
     if now == found:
+        # MLflow may have been away during the first call: this one brings it up to date.
         mended = update_registry(root, recipe)
         say(f"{found.told()} is the champion of {recipe} already" + (f"; mended in MLflow: {mended}" if mended else ""))
         return

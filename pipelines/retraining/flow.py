@@ -52,6 +52,7 @@ from stages.foundations.yaml_text import load_yaml
 from stages.observe.git import commit_all, file_at, git, has_revision
 from stages.observe.tracking import json_lines, latest_runs
 
+# Tasks change git and folders: Prefect must neither reuse an earlier result nor try one again.
 OPTIONS = {"cache_policy": NO_CACHE, "persist_result": False, "retries": 0}
 
 
@@ -78,6 +79,7 @@ def retrain(
     """
     root = project_folder(project)
     with refusing_lock(retraining_folder(root), "another retraining runs: wait for it"):
+        # First of all: a registry that cannot be reached ends the flow here, and not after hours of training.
         update_registry(root, recipe)
         champion = current(root, recipe)
         snapshot = find_new_data(root, recipe, champion, root / incoming, ask_upstream)
@@ -87,6 +89,7 @@ def retrain(
             return Completed(name="Nothing new", message=told)
         folder = make_snapshot(attempt)
         run_stages(folder, hours_per_stage, env=worktree_environment(folder))
+        # Before the gate, so that the branch of a refused candidate has its results too.
         commit = keep_results(attempt, folder)
         decision = pass_gate(attempt, folder, policy, hours_per_stage)
         if decision is None or decision.is_promoted:
@@ -94,6 +97,7 @@ def retrain(
         else:
             told = decision_sentence(decision, champion)
         is_promoted = decision is None or decision.is_promoted
+        # Recorded before the worktree goes: a kill in between leaves a folder, and no data that count as new again.
         _record(attempt, "promoted" if is_promoted else "refused", told)
         remove_checkout(root, folder)
         return Completed(name="Promoted" if is_promoted else "Refused", message=told)
@@ -107,6 +111,7 @@ def find_new_data(root: Path, recipe: str, champion: Champion | None, incoming: 
     own, then = (_recipe(root, revision, recipe) for revision in ("HEAD", champion.commit if champion else "HEAD"))
     if own is None:
         raise UserError(f"{file} is not committed: a retraining runs committed code and recipes")
+    # The champion ran on params.yaml of its commit, which holds the incoming data that no recipe names.
     theirs = _params(root, champion.commit, "params.yaml") if champion else None
     snapshot = look(
         carried_over(own, theirs, then), incoming, ask_upstream, retraining_folder(root) / "revisions", logger.info
@@ -145,6 +150,7 @@ def _params(root: Path, revision: str, file: str) -> dict[str, Any] | None:
 
 def _attempt(root: Path, recipe: str, snapshot: Snapshot, champion: Champion | None, force: bool) -> Retraining:
     base = git(root, "rev-parse", "HEAD")
+    # A forced retraining may have the data of an earlier one. The commit in its name keeps them apart.
     return Retraining(root, recipe, f"{snapshot.name}-{base[:8]}" if force else snapshot.name, snapshot, base, champion)
 
 
@@ -156,6 +162,7 @@ def _nothing_new(attempt: Retraining) -> str:
     theirs = stable_hash(data_of(_params(attempt.root, champion.commit, "params.yaml") or {}))[:12]
     if theirs == attempt.snapshot.name:
         return f"Nothing new: these are the data of champion {champion.told()}."
+    # The same data may be on record more than once. The last outcome counts.
     for line in reversed(_records(attempt.root, attempt.recipe)):
         if line["name"] == attempt.name:
             return f"Nothing new: these data were {line['outcome']} on {line['date']}. {line['told']}"
@@ -200,6 +207,7 @@ def pass_gate(attempt: Retraining, folder: Path, policy: str, hours_per_stage: f
     if champion is None:
         logger.info("recipe %s has no champion: the first one needs no comparison", attempt.recipe)
         return None
+    # Scores on record may come from other benchmarks or another verifier. Only equal conditions are compared.
     theirs, is_again = champion_measurement(
         champion, folder, policy, stage_hours(folder, hours_per_stage), lambda line: logger.info("%s", line)
     )
@@ -218,6 +226,7 @@ def make_champion(attempt: Retraining, folder: Path, policy: str, commit: str, d
     versions = [one.version for one in promotions(root, attempt.recipe)]
     champion = Champion(
         recipe=attempt.recipe,
+        # A number is never used twice, also after a rollback: tags of promotions never move.
         version=max(versions, default=0) + 1,
         policy=policy,
         commit=commit,
@@ -271,6 +280,7 @@ def retraining_folder(root: Path) -> Path:
 def open_worktree(attempt: Retraining, say: Callable[[str], None]) -> Path:
     """The attempt's worktree, with the snapshot as a commit on its branch; an interrupted attempt's is used again."""
     root, folder = attempt.root, attempt.folder
+    # Uncommitted changes are left out: the commit on the branch must say what was run.
     code = Code(root, attempt.base, is_with_changes=False, changed=())
     key = f"{attempt.snapshot.name} {attempt.base}\n"
     with checkout(code, folder, cache_folder(root), key, attempt.branch) as is_new:
@@ -289,6 +299,7 @@ def open_worktree(attempt: Retraining, say: Callable[[str], None]) -> Path:
 
 def _place_snapshots(attempt: Retraining, folder: Path, say: Callable[[str], None]) -> None:
     champion = attempt.champion
+    # `dvc add` replaces the record of the folder: files of earlier snapshots must be in it, or they drop out.
     if champion and has_revision(attempt.root, f"{champion.commit}:{BOOKKEEPING[0]}"):
         git(folder, "checkout", champion.commit, "--", *BOOKKEEPING)
         _dvc(folder, "checkout", BOOKKEEPING[0])
@@ -312,6 +323,7 @@ def _link_downloads(folder: Path) -> None:
     for file in downloads.iterdir() if downloads.is_dir() else ():
         if not file.name.endswith(".partial") and not (goal / file.name).exists():
             try:
+                # A hard link takes no space, and removing the worktree leaves the other name.
                 os.link(file, goal / file.name)
             except OSError:  # another file system
                 shutil.copy2(file, goal / file.name)

@@ -81,8 +81,10 @@ def decide(pairs: Sequence[Pair]) -> Decision:
         return Decision(("no problem was measured with both policies",), None, {}, None, None, None, 0)
     gain = _gain(pairs)
     names = sorted({pair.benchmark for pair in pairs})
+    # With one benchmark its gain is the gain over all problems.
     own = {name: [pair for pair in pairs if pair.benchmark == name] for name in names}
     by_benchmark = {name: _gain(own[name]) if len(names) > 1 else gain for name in names}
+    # No interval here: a fall refuses even where it may be noise, because a leak shows on these problems alone.
     clean = [pair.candidate - pair.champion for pair in pairs if pair.is_clean]
     clean_gain = fmean(clean) if clean else None
     undecided = (fmean(pair.champion_undecided for pair in pairs), fmean(pair.candidate_undecided for pair in pairs))
@@ -171,10 +173,12 @@ def champion_measurement(
     """
     theirs, own = snapshot_at(folder, champion.commit), working_snapshot(folder)
     trained = _trained(theirs, champion.policy, _remedy(champion))
+    # Generating all responses of the champion again takes a stage's time, so that it is done only where it matters.
     if _conditions(theirs, champion.policy) == _conditions(own, policy):
         tables = (_files_of(theirs, f"data/{kind}/{champion.policy}.parquet", champion)[""] for kind in TABLES)
         return Measurement(*tables, trained), False
     place = folder / "state" / "champion"
+    # Tables of an attempt that was killed may be incomplete.
     shutil.rmtree(place, ignore_errors=True)
     weights, measured_by = f"data/policies/{policy}", _measured_by(own, policy)
     moved = [weights, *(path for entry in measured_by for path in entry.outs)]
@@ -183,11 +187,14 @@ def champion_measurement(
     for name, file in _files_of(theirs, f"data/policies/{champion.policy}", champion).items():
         goal = place / weights / name
         goal.parent.mkdir(parents=True, exist_ok=True)
+        # Links and no copies: weights are large, and the objects in the cache are never written to.
         os.symlink(file, goal)
     for entry in measured_by:
         command = _moved(entry.command, moved)
         gpus = stage_gpus(folder, entry.stage, command)
+        # Untracked: this measures the champion again, and is no run of the recipe.
         surroundings = worktree_environment(folder, is_tracked=False)
+        # Other flows and commands on this machine may hold GPUs now.
         with gpu_slots(gpus, lock_folder(), on_line) as slots:
             if slots.gpus:
                 surroundings["CUDA_VISIBLE_DEVICES"] = ",".join(slots.gpus)
@@ -208,7 +215,9 @@ def _trained(snapshot: LockSnapshot, policy: str, remedy: str) -> frozenset[str]
 def _conditions(snapshot: LockSnapshot, policy: str) -> dict[str, Any]:
     """What decides a policy's verdicts beside the policy itself."""
     asking, judging = _measured_by(snapshot, policy)
+    # The policy is what is compared. Everything else that led to its responses has to be equal.
     asked = {path: digest for path, digest in asking.deps.items() if "data/policies/" not in path}
+    # Responses differ anyway; what else decides a verdict is the code of the verifier, and its parameters.
     judged = {path: digest for path, digest in judging.deps.items() if path.startswith(CODE)}
     return {"deps": asked | judged, "params": [asking.params, judging.params]}
 
@@ -264,6 +273,7 @@ def pair_up(champion: Measurement, candidate: Measurement) -> list[Pair]:
         raise UserError(
             f"the champion was measured {_modes(first)}, the candidate {_modes(second)}: nothing can be compared"
         )
+    # By text and answer, and not by id: see KEY.
     both = first.merge(second, on=KEY, suffixes=("_champion", "_candidate"))
     if len(both) < LEAST_COMMON * len(second):
         raise UserError(
@@ -289,10 +299,13 @@ def _shares(measured: Measurement) -> pandas.DataFrame:
     verdicts = read_table(measured.verdicts, VERDICT)
     names = ["problem_id", "benchmark", "mode", "sample_index"]
     rows = responses[[*names, "problem", "answer"]].merge(verdicts[[*names, "verdict"]], on=names, validate="1:1")
+    # The merge keeps only responses with a verdict: fewer rows mean that the tables are of two runs.
     if len(rows) != len(responses):
         raise UserError(f"{measured.verdicts} does not belong to {measured.responses}: run the grade stage again")
+    # The mean of several samples is less noisy than one greedy response.
     mode = "sampled" if (rows["mode"] == "sampled").any() else "greedy"
     rows = rows[rows["mode"] == mode]
+    # Unparsed, exhausted and crashed: the verifier has no opinion on these.
     rows = rows.assign(correct=rows["verdict"] == "correct", undecided=~rows["verdict"].isin(OPINIONS), mode=mode)
     return rows.groupby([*KEY, "mode"], as_index=False)[["correct", "undecided"]].mean()
 

@@ -131,6 +131,7 @@ class SimulatedReplica:
     def withdraw(self) -> list[SimulatedTrajectory]:
         """All trajectories, with the tokens that they have so far; the replica is empty then."""
         in_order = sorted(self._running, key=lambda entry: entry[1])
+        # A trajectory that was put back and admitted again with the same last step is in the heap twice.
         gone = list(dict.fromkeys(entry[2] for entry in in_order if self._is_live(entry)))
         for trajectory in gone:
             trajectory.made = trajectory.length - (trajectory.end_step - self._steps)
@@ -143,6 +144,7 @@ class SimulatedReplica:
     def read_again(self) -> None:
         """The prefix of every sequence is computed again: other weights have come while it was in flight."""
         sizes = self.sizes
+        # A group reads its prompt once, so that the copies of it in the cache are taken off.
         own = self.kv - self._sequences * (sizes.prompt_tokens - sizes.prefilled_prompt)
         self.time += sizes.prefill_token * own
 
@@ -160,6 +162,7 @@ class SimulatedReplica:
                 break
             sequences, kv = self._sequences, self.kv
             steps = running[0][0] - self._steps
+            # A single sequence always fits: `Setting` refuses a cache that is smaller than the longest one.
             is_full = kv + steps * sequences > capacity and sequences > 1
             if is_full:
                 steps = max(0, int((capacity - kv) // sequences))
@@ -173,6 +176,7 @@ class SimulatedReplica:
             self._steps += steps
             self.tokens += steps * sequences
             self.kv = kv + steps * sequences
+            # The cache grows evenly between two events, so that the mean of both ends is exact.
             self.kv_seconds += seconds * (kv + self.kv) / 2 / capacity
             if is_cut:
                 break
@@ -194,18 +198,24 @@ class SimulatedReplica:
         while waiting and self._sequences < sizes.most_sequences:
             trajectory = waiting[0]
             need = sizes.prompt_tokens + trajectory.made
+            # An empty replica admits the first sequence in any case, or it would wait for ever.
             if self._sequences and self.kv + need > sizes.admitted_tokens:
                 break
             waiting.popleft()
+            # One that was put back or moved keeps the version of its first token: staleness counts from there.
             if not trajectory.made:
                 trajectory.version = self.version
             trajectory.end_step = self._steps + trajectory.length - trajectory.made
+            # The number decides between equal ends: the order then repeats, and trajectories need no comparison.
             heappush(self._running, (trajectory.end_step, trajectory.number, trajectory))
             self._admitted.append(trajectory)
             self._sequences += 1
             self.kv += need
+            # Tokens that were generated before the trajectory was put back have to be read again.
             read += sizes.prefilled_prompt + trajectory.made
+        # While prompts are read, nothing is decoded.
         self.time += read * sizes.prefill_token
+        # Ended ones stay in the list until then: taking each out at its end would cost a pass over the list.
         if len(self._admitted) > 4 * sizes.most_sequences:
             self._admitted = [one for one in self._admitted if one.end_step >= 0]
 
@@ -217,7 +227,9 @@ class SimulatedReplica:
         youngest.end_step = -1
         self._sequences -= 1
         self.kv -= self.sizes.prompt_tokens + youngest.made
+        # At the front, because it was admitted before all that wait.
         self._waiting.appendleft(youngest)
+        # The heap keeps the old entry of a trajectory that was put back, until there are too many.
         if len(self._running) > 4 * self.sizes.most_sequences:
             self._running[:] = [entry for entry in self._running if self._is_live(entry)]
             heapify(self._running)
@@ -335,6 +347,7 @@ class Tally:
     def begin(self, time: float) -> None:
         """Measuring starts at `time`."""
         self._is_measuring, self._began = True, time
+        # Sums of the warm-up are subtracted later, so that replicas need no second set of counters.
         self._kv_seconds = sum(replica.kv_seconds for replica in self.replicas)
         self._busy = sum(replica.busy_seconds for replica in self.replicas)
         self._tokens = sum(replica.tokens for replica in self.replicas)
@@ -358,6 +371,7 @@ class Tally:
         seconds = time - self._began
         kv_seconds = sum(replica.kv_seconds for replica in self.replicas) - self._kv_seconds
         busy = sum(replica.busy_seconds for replica in self.replicas) - self._busy
+        # Replicas that share GPUs with the trainer exist only while they generate.
         there = (there_seconds or seconds) * len(self.replicas)
         tokens = sum(replica.tokens for replica in self.replicas) - self._tokens
         return SimulationResult(

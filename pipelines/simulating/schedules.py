@@ -59,6 +59,7 @@ def one_step(machine: ClusterSplit, lengths: Any, steps: int) -> SimulationResul
     for _ in ready:
         tally.end(0)
     time = max(time for time, _ in ready) + machine.collective_seconds
+    # One step more than is measured: the first has no batch of older weights yet.
     for step in range(steps + 1):
         if step == 1:
             tally.begin(time)
@@ -68,6 +69,7 @@ def one_step(machine: ClusterSplit, lengths: Any, steps: int) -> SimulationResul
         trained = time + machine.training_seconds(machine.tokens(batch))
         ready = _generate(machine, replicas, lengths, step + 1, step, time, tally)
         for ended, _ in ready:
+            # A response that ends after the training beside it is one step older than the newest weights.
             tally.end(int(ended > trained))
         generated = max(time for time, _ in ready)
         generating += generated - time
@@ -106,6 +108,7 @@ def _minibatches(machine: ClusterSplit, ended: list[tuple[float, SimulatedTrajec
     taken = before = 0
     for group, time in sorted(ends.items(), key=lambda one: one[1]):
         taken += tokens[group]
+        # The quota is a quotient: rounding must not swallow the last mini-batch.
         if taken >= quota * (len(cut) + 1) - 1e-6:
             cut.append((time, taken - before))
             before = taken
@@ -130,6 +133,7 @@ def _generate(
             members = machine.group(step * machine.groups + number, lengths)
             tally.issued += len(members)
             replica.submit(members)
+        # The replicas do not meet before the batch is complete, so that each runs to its end alone.
         ended += replica.run_until(float("inf"))
     return ended
 
@@ -162,6 +166,7 @@ class _Groups:
 
     def _submit_next(self, replica: SimulatedReplica, version: int) -> int:
         """Begins the next group at a replica; its trajectories."""
+        # In the order of issue, which is the order of the lengths: each schedule meets the same responses.
         group, self._issued = self._issued, self._issued + 1
         self.window.begin(group, version)
         members = self._members[group] = self.machine.group(group, self.lengths)
@@ -179,6 +184,7 @@ class _Groups:
 
     def _take(self, step: int, batch: list[int]) -> float:
         """Trains on the batch; seconds that this takes."""
+        # Popped, because a group is trained on once: a long run must not keep all of its trajectories.
         members = [trajectory for group in batch for trajectory in self._members.pop(group)]
         self.tally.train(step, members)
         self.window.take(batch)
@@ -280,6 +286,7 @@ class _AsynchronousLoop(_Groups):
         self._ended: list[tuple[float, int]] = []
         """(time, version) since the last look."""
         self._events: list[tuple[float, int, Any, Any]] = []
+        # Events at one time happen in the order in which they were made. Without it the heap would compare functions.
         self._order = count()
 
     def run(self, warm_up: int, steps: int) -> SimulationResult:
@@ -306,6 +313,7 @@ class _AsynchronousLoop(_Groups):
     def _begin(self, time: float, replica: SimulatedReplica) -> None:
         """An empty replica pulls newer weights and takes its share."""
         replica.wait_until(time)
+        # Pulling the weights that it has already would only cost time.
         if self.published > replica.version:
             replica.version = self.published
             replica.time += self.machine.pull_seconds
@@ -321,6 +329,7 @@ class _AsynchronousLoop(_Groups):
 
     def _decode(self, replica: SimulatedReplica) -> None:
         """Until it is empty, and at most to the next look."""
+        # No further: the next look may move what is in flight here to another replica.
         for time, trajectory in replica.run_until(self.next_look):
             self._ended.append((time, trajectory.version))
             if whole := self._whole_with(time, trajectory):
@@ -340,6 +349,7 @@ class _AsynchronousLoop(_Groups):
 
     def _trained(self, time: float, _: None) -> None:
         self._trained_at.append(time)
+        # The trainer waits for the push to its relay alone. The broadcast to the other relays goes on beside it.
         self._at(time + self.machine.push_seconds, self._pushed, len(self._trained_at))
 
     def _pushed(self, time: float, version: int) -> None:
@@ -349,6 +359,7 @@ class _AsynchronousLoop(_Groups):
 
     def _publish(self, time: float, version: int) -> None:
         self.published = version
+        # Newer weights move the window, so that replicas that were not allowed to begin may do so now.
         idle, self._idle = self._idle, []
         for replica in idle:
             self._begin(time, replica)
@@ -372,8 +383,10 @@ class _AsynchronousLoop(_Groups):
         ]
         for source, destination in repack(loads, sizes.admitted_tokens, self.machine.batch_bound):
             self.replicas[destination].submit(self.replicas[source].withdraw())
+            # The replica that was emptied starts afresh with the newest weights: this is what repacking gains.
             self._at(time, self._begin, self.replicas[source])
         for replica in self.replicas:
+            # `repack` calls a replica idle when its cache shrinks from one look to the next.
             replica.previous_kv = replica.kv
 
     def _count_ended(self) -> None:
@@ -415,6 +428,7 @@ def simulate_split(policy: str, setting: Setting, lengths: Any, replicas: int, s
         case "partial":
             return partial(setting.machine(replicas), lengths, steps.warm_up, steps.measured, constants.eta)
         case "asynchronous" | "asynchronous_repack" | "ours":
+            # Our schedule differs from the published one in this factor alone.
             share = constants.share * (OUR_SHARE if policy == OURS else 1)
             schedule = AsynchronousSchedule(policy != "asynchronous", share, constants.window)
             return asynchronous(setting.machine(replicas), lengths, steps.warm_up, steps.measured, schedule)
@@ -432,6 +446,7 @@ def best_split(policy: str, setting: Setting, lengths: Any, steps: Steps) -> int
             f"{setting.model.tensor_parallel} and a trainer, raise --gpus or leave it out of --policies"
         )
     work = setting.work
+    # The same groups that the simulation will issue, so that this is an estimate of its own training time.
     looked_at = [length for group in range(KNOWN_GROUPS) for length in lengths[group]]
     tokens = work.trajectories * (work.prompt_tokens + sum(looked_at) / len(looked_at))
     best = math.inf
@@ -461,6 +476,7 @@ def _lowest(seconds: Callable[[int], float], most: int) -> int:
             known[count] = seconds(count)
         return known[count]
 
+    # The usual optimum comes first: the bound in `seconds` then spares most of the others their simulation.
     best = min([max(1, round(most * part / 8)) for part in (3, 2, 1, 4, 5, 6)], key=of)
     stride = max(1, most // 16)
     while True:
