@@ -252,14 +252,14 @@ def _value(metric: Metric, policy: str, place: Path) -> float | None:
     file = resolve(metric.file, policy)
     match metric:
         case Score():
-            return read_metrics(place, file)[metric.key]
+            return json.loads((place / "metrics" / f"{file}.json").read_text())[metric.key]
         case CurveMean():
             # Steps without such a number, for example without a response that ended, leave the cell empty.
-            values = read_curve(place, file)[metric.column].dropna()
+            values = pandas.read_csv(place / "curves" / f"{file}.csv")[metric.column].dropna()
             chosen = values if metric.last_steps is None else values.tail(metric.last_steps)
             return float(chosen.mean()) if len(chosen) else None
         case TokensToReach() | StepsToReach():
-            curve = read_curve(place, file)
+            curve = pandas.read_csv(place / "curves" / f"{file}.csv")
             accuracies, tokens = curve["accuracy/mean"].to_list(), curve["tokens/sampled"].to_list()
             spent = tokens if isinstance(metric, TokensToReach) else [1] * len(tokens)
             return spent_to_reach(accuracies, spent, metric.accuracy, metric.window_steps)
@@ -271,7 +271,7 @@ def _scores_of_problems(metric: Score, policy: str, place: Path) -> dict[str, fl
     is_greedy = quantity == "greedy"
     if not is_greedy and not quantity.startswith(("avg_at_", "pass_at_")):
         return {}
-    verdicts = read_verdicts(place, policy)
+    verdicts = pandas.read_parquet(place / "verdicts" / f"{policy}.parquet")
     own = verdicts[(verdicts["benchmark"] == benchmark) & (verdicts["mode"] == ("greedy" if is_greedy else "sampled"))]
     correct = (own["verdict"] == "correct").groupby(own["problem_id"])
     if not quantity.startswith("pass_at_"):
@@ -312,16 +312,11 @@ def keep_results(checkout: Path, place: Path, run: PlannedRun, about: dict[str, 
         write_json(folder / "run.json", about)
 
 
-def read_record(place: Path) -> dict[str, Any] | None:
-    """What `run.json` says; None where there is no finished run."""
-    file = place / "run.json"
-    return json.loads(file.read_text()) if file.exists() else None
-
-
 def finished(state: Path, name: str, run: PlannedRun, code: Mapping[str, str] | None) -> dict[str, Any] | None:
     """The record of the run if it has these parameters and (unless None) ran these definitions."""
     # Equal parameters and equal code, whatever the commit: an edit that the run does not reach keeps it valid.
-    record = read_record(record_folder(state, name, run))
+    file = record_folder(state, name, run) / "run.json"
+    record = json.loads(file.read_text()) if file.exists() else None
     if record is None or record["params_hash"] != run.params_hash:
         return None
     return record if code in (None, record.get("code")) else None
@@ -342,18 +337,3 @@ def seconds_of_others(state: Path, name: str, runs: Iterable[PlannedRun]) -> lis
     # Runs that made the shared stages took longer, and would spoil the estimate for those that do not.
     records = [finished(state, name, run, None) for run in runs]
     return [record["seconds"] for record in records if record and not record["made_shared_stages"]]
-
-
-def read_metrics(place: Path, file: str) -> dict[str, float]:
-    """A metric file of a finished run."""
-    return json.loads((place / "metrics" / f"{file}.json").read_text())
-
-
-def read_curve(place: Path, file: str) -> pandas.DataFrame:
-    """A curve of a finished run."""
-    return pandas.read_csv(place / "curves" / f"{file}.csv")
-
-
-def read_verdicts(place: Path, policy: str) -> pandas.DataFrame:
-    """The verdicts on a policy's responses."""
-    return pandas.read_parquet(place / "verdicts" / f"{policy}.parquet")

@@ -105,10 +105,10 @@ def list_ablations(root: Path) -> list[str]:
     for name in ablation_names(root):
         try:
             ablation = read_ablation(root, name)
-            told = f"{ablation.title} ({len(ablation.variants)} variants, {len(ablation.seeds)} seeds)"
+            text = f"{ablation.title} ({len(ablation.variants)} variants, {len(ablation.seeds)} seeds)"
         except UserError as error:
-            told = f"BROKEN: {str(error).splitlines()[0]}"
-        lines.append(f"{name:<24} {told}")
+            text = f"BROKEN: {str(error).splitlines()[0]}"
+        lines.append(f"{name:<24} {text}")
     return lines or ["there are no files in pipelines/ablations/"]
 
 
@@ -117,12 +117,12 @@ def show_plan(choice: Choice) -> list[str]:
     session = _open(choice)
     lines = describe_plan(session.ablation, session.runs, session.is_done, session.ablation.baseline)
     count = len(session.pending)
-    told = (
+    text = (
         f"about {session.estimate_minutes():.0f} min with --jobs {session.jobs}{session.packed}"
         if count
         else "nothing to run"
     )
-    return [*lines, "", f"{count} of {len(session.runs)} runs to do, {told}; code {_describe_code(session.code)}"]
+    return [*lines, "", f"{count} of {len(session.runs)} runs to do, {text}; code {_describe_code(session.code)}"]
 
 
 def show_markdown(choice: Choice) -> str:
@@ -188,13 +188,13 @@ def _say_start(session: Session, pending: Sequence[PlannedRun], say: Callable[[s
 
 
 def _describe_code(code: Code) -> str:
-    told = code.commit[:12]
+    text = code.commit[:12]
     if not code.changed:
-        return told
+        return text
     names = ", ".join(code.changed[:5]) + (", ..." if len(code.changed) > 5 else "")
     if code.is_with_changes:
-        return f"{told} with uncommitted changes (dirty): {names}"
-    return f"{told}; uncommitted changes are not run (--with-changes runs them): {names}"
+        return f"{text} with uncommitted changes (dirty): {names}"
+    return f"{text}; uncommitted changes are not run (--with-changes runs them): {names}"
 
 
 def _write(session: Session, say: Callable[[str], None]) -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +27,7 @@ from pipelines.ablating.results import (
     record_folder,
     rows_of,
 )
-from pipelines.records.tracking_store import mlflow_faults, open_store
+from pipelines.records.tracking_store import is_tracking_off, mlflow_faults, open_store
 from stages.algorithms.estimators import Interval
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_json, write_text_atomically
@@ -104,7 +103,7 @@ class AblationFindings:
 
         UserError when MLflow cannot be reached; what a killed call has made is not made again.
         """
-        if os.environ.get("RETRACE_TRACKING") == "off":
+        if is_tracking_off():
             return False
         with mlflow_faults("`retrace mirror` gives it the results, which are kept"):
             return self._track(open_store())
@@ -352,8 +351,8 @@ def describe_missing(planned: Sequence[tuple[str, int]], done: Sequence[tuple[st
     groups: dict[tuple[int, ...], list[str]] = {}
     for variant, seeds in left.items():
         groups.setdefault(tuple(sorted(seeds - of_all)), []).append(variant)
-    told = [f"{_seeds(sorted(of_all))} of every variant"] if of_all else []
-    return told + [f"{_seeds(seeds)} of {', '.join(names)}" for seeds, names in groups.items() if seeds]
+    lines = [f"{_seeds(sorted(of_all))} of every variant"] if of_all else []
+    return lines + [f"{_seeds(seeds)} of {', '.join(names)}" for seeds, names in groups.items() if seeds]
 
 
 def _seeds(seeds: Sequence[int]) -> str:

@@ -225,15 +225,15 @@ def shared_benchmarks(
     names = sorted({name for own in tables.values() for name in own.verdicts["benchmark"].unique()})
     found, differences = [], []
     for name in names:
-        benchmark, told = _shared(name, tables, is_clean)
-        differences += told
+        benchmark, lines = _shared(name, tables, is_clean)
+        differences += lines
         if benchmark and benchmark.problems and (benchmark.samples or benchmark.is_greedy):
             found.append(benchmark)
     if differences and not is_common:
         more = [f"  ... and {len(differences) - MOST_LISTED} more"] if len(differences) > MOST_LISTED else []
-        lines = "\n".join([f"  {line}" for line in differences[:MOST_LISTED]] + more)
+        listed = "\n".join([f"  {line}" for line in differences[:MOST_LISTED]] + more)
         raise UserError(
-            f"the sides did not answer the same problems:\n{lines}\nA paired comparison needs the same: grade them "
+            f"the sides did not answer the same problems:\n{listed}\nA paired comparison needs the same: grade them "
             "on the same benchmarks, or compare what they share with --common"
         )
     if not found:
@@ -253,16 +253,16 @@ def _shared(name: str, tables: dict[str, Answers], is_clean: bool) -> tuple[Shar
     absent = [label for label, own in rows.items() if own.empty]
     if absent:
         return None, [f"{name}: not answered by {', '.join(absent)}; the benchmark is left out"]
-    told = []
+    lines = []
     problems = {label: _problems(tables[label], own, name) for label, own in rows.items()}
     shared = set.intersection(*(set(own) for own in problems.values()))
     for label, own in problems.items():
         if len(own) > len(shared):
-            told.append(f"{name}: {len(own) - len(shared)} of {label}'s {len(own)} problems are not in all others")
+            lines.append(f"{name}: {len(own) - len(shared)} of {label}'s {len(own)} problems are not in all others")
     # An empty hash is of a side that kept only verdicts, so that it contradicts nobody.
     changed = {key for key in shared if len({own[key] for own in problems.values()} - {""}) > 1}
     if changed:
-        told.append(f"{name}: {len(changed)} problems have the same id and another text or answer")
+        lines.append(f"{name}: {len(changed)} problems have the same id and another text or answer")
     shared -= changed
     # What one side was trained on is left out for all: a paired comparison needs the same problems.
     leaked = shared & {key for own in tables.values() for benchmark, key in own.leaked or () if benchmark == name}
@@ -273,9 +273,9 @@ def _shared(name: str, tables: dict[str, Answers], is_clean: bool) -> tuple[Shar
     for mode, by_label in counts.items():
         if len(set(by_label.values())) > 1:
             listed = ", ".join(f"{label} {count}" for label, count in by_label.items())
-            told.append(f"{name}: {mode} responses for each problem differ ({listed}); the first ones are compared")
+            lines.append(f"{name}: {mode} responses for each problem differ ({listed}); the first ones are compared")
     samples, greedy = (min(counts[mode].values()) for mode in ("sampled", "greedy"))
-    return SharedBenchmark(name, tuple(sorted(shared)), samples, greedy > 0, len(leaked)), told
+    return SharedBenchmark(name, tuple(sorted(shared)), samples, greedy > 0, len(leaked)), lines
 
 
 def _problems(answers: Answers, rows: pandas.DataFrame, benchmark: str) -> _Problems:

@@ -6,10 +6,10 @@ Each table is kept under `state/comparisons/` as well, so that `retrace mirror` 
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,9 @@ from pipelines.comparing.page import HEAD, as_json, cells, markdown
 from pipelines.comparing.results import ComparisonFindings
 from pipelines.comparing.sides import FindRun, policies_of
 from pipelines.records.lock_snapshots import LockSnapshot, kept_snapshots, snapshots_in_git, working_snapshot
-from pipelines.records.tracking_store import mlflow_faults, open_store
-from stages.foundations.dvc_lock import LockedStage
+from pipelines.records.tracking_store import has_database, is_tracking_off, metric_name, mlflow_faults, open_store
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_json
-from stages.observe.tracking import tracking_uri
-
-NAMES_ALLOWED = re.compile(r"[^\w\-. /]")
-LONGEST_NAME = 250
-"""Of an MLflow metric."""
 
 
 def keep_comparison(findings: ComparisonFindings, state: Path) -> dict[str, Any]:
@@ -63,7 +57,7 @@ def log_comparison(store: Any, record: Mapping[str, Any]) -> bool:
     name = f"compare: {', '.join(sides)}"[:120]
     run_id = store.client.create_run(store.experiment_id, record["ms"], tags, name).info.run_id
     points = [
-        Metric(NAMES_ALLOWED.sub("_", key)[:LONGEST_NAME], value, record["ms"], 0)
+        Metric(metric_name(key), value, record["ms"], 0)
         for one in content["comparisons"]
         for key, value in _numbers(one)
     ]
@@ -90,7 +84,7 @@ def _numbers(one: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 def track_comparison(findings: ComparisonFindings, state: Path) -> str:
     """Keeps the table and gives it to MLflow; returns a warning when MLflow could not be reached, else ""."""
     record = keep_comparison(findings, state)
-    if os.environ.get("RETRACE_TRACKING") == "off":
+    if is_tracking_off():
         return ""
     try:
         with mlflow_faults("`retrace mirror` gives it the table, which is kept"):
@@ -116,9 +110,9 @@ def run_finder(root: Path, state: Path) -> FindRun:
                 )
                 continue
             # A run knows its key. The first dvc.lock with this key has the bytes that the run made.
-            for snapshot in _places(root, state):
+            for snapshot in chain([working_snapshot(root)], kept_snapshots(root, state), snapshots_in_git(root)):
                 entry = snapshot.entries.get(run.data.tags.get("dvc.stage", ""))
-                if entry and is_run_of(run, entry) and policy in policies_of(snapshot):
+                if entry and run.data.tags.get("lock_hash") == entry.key and policy in policies_of(snapshot):
                     return snapshot, policy
             problem = problem or (
                 f"MLflow run {text!r} is of policy {policy!r}; no dvc.lock (here, in git, in an ablation's results) "
@@ -129,16 +123,9 @@ def run_finder(root: Path, state: Path) -> FindRun:
     return find
 
 
-def _places(root: Path, state: Path) -> Iterator[LockSnapshot]:
-    yield working_snapshot(root)
-    yield from kept_snapshots(root, state)
-    yield from snapshots_in_git(root)
-
-
 def _runs(text: str) -> list[Any]:
     """Runs of that id or name, the newest first; none without a tracking database."""
-    uri = tracking_uri()
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+    if not has_database():
         return []
     from mlflow.exceptions import MlflowException
 
@@ -158,8 +145,3 @@ def _runs(text: str) -> list[Any]:
         wanted = (f"attributes.run_name = '{text}'", f"tags.`dvc.stage` = '{text}'")
         search, experiments = store.client.search_runs, [store.experiment_id]
         return [run for one in wanted for run in search(experiments, one, max_results=100)]
-
-
-def is_run_of(run: Any, entry: LockedStage) -> bool:
-    """True when an MLflow run is one of this entry."""
-    return run.data.tags.get("lock_hash") == entry.key

@@ -89,8 +89,8 @@ def plan(
 
 def _refuse_gpu_options(question: PlanRequest) -> None:
     """UserError where options that count GPUs stand beside a plan for this machine's CPU, which would ignore them."""
-    told = {"--gpus": question.gpus > 1, "--replicas": question.replicas > 1, "--price": question.price is not None}
-    given = " and ".join(name for name, is_given in told.items() if is_given)
+    options = {"--gpus": question.gpus > 1, "--replicas": question.replicas > 1, "--price": question.price is not None}
+    given = " and ".join(name for name, is_given in options.items() if is_given)
     if given and question.gpu.lower() == "cpu":
         raise UserError(
             f"{given} needs the GPU's name, and --gpu cpu (the default) plans for this machine's CPU: add --gpu H100, "

@@ -256,7 +256,7 @@ def length_lines(lengths: Lengths) -> list[str]:
 
 
 def _cpu(
-    sections: Mapping[str, Any], shape: Shape, lengths: Lengths, work: list[Work], probe: Any, told: list[str]
+    sections: Mapping[str, Any], shape: Shape, lengths: Lengths, work: list[Work], probe: Any, assumptions: list[str]
 ) -> CpuSpeed:
     from pipelines.planning.probe import ProbeSettings, probe_cpu
     from stages.engines.samplers.torch_sampler import MOST_LANES, SMALL_POLICY
@@ -284,16 +284,18 @@ def _cpu(
             lanes,
         )
         probe = probe_cpu(shape, settings)
-    told.append(
+    assumptions.append(
         f"cpu: measured in {probe.seconds:.0f} s, {probe.free_share:.0%} of one core got"
         + ("; the machine is busy, so threads and lanes beyond one are taken to gain nothing" if probe.is_busy else "")
     )
     if sampler.kind == "vllm":
-        told.append("sampler vllm on a CPU: planned as if the probe's products were its own; its start is not counted")
+        assumptions.append(
+            "sampler vllm on a CPU: planned as if the probe's products were its own; its start is not counted"
+        )
     return CpuSpeed(probe, lanes, sampler.max_sequences, trainer.gradient_checkpointing, trainer.threads)
 
 
-def _gpus(sections: Mapping[str, Any], question: PlanRequest, ranks: int, told: list[str]) -> GpuSpeed:
+def _gpus(sections: Mapping[str, Any], question: PlanRequest, ranks: int, assumptions: list[str]) -> GpuSpeed:
     sampler, trainer = sections["sampler"], sections["trainer"]
     parallel = getattr(sampler, "tensor_parallel", 1)
     if question.replicas * parallel > question.gpus:
@@ -301,7 +303,7 @@ def _gpus(sections: Mapping[str, Any], question: PlanRequest, ranks: int, told: 
             f"{question.replicas} replicas over {parallel} GPUs each need more than --gpus {question.gpus}: "
             "lower --replicas or sampler.tensor_parallel"
         )
-    told += [
+    assumptions += [
         f"training: {ranks} GPU(s) at {question.mfu:.2f} of the peak; sampling: {question.replicas} replica(s) over "
         f"{parallel} GPU(s), or one for every {parallel} rank(s) where that is more, at "
         f"{question.bandwidth_share:.2f} of the bandwidth"
@@ -463,26 +465,28 @@ def _refuse_language_options(question: PlanRequest) -> None:
 def _prompts(stages: list[GraphStage], sections: Mapping[str, Any]) -> tuple[Mapping[str, int], list[str]]:
     asked = [about(stage.name).prompts for stage in stages]
     found = next((ask(sections) for ask in asked if ask is not None), {})
-    told = ", ".join(f"{count:,} {split}" for split, count in (found or ASSUMED_PROMPTS).items())
+    counts = ", ".join(f"{count:,} {split}" for split, count in (found or ASSUMED_PROMPTS).items())
     source = "" if found else " (assumed: their files are not there)"
-    return found or ASSUMED_PROMPTS, [f"prompts: {told}{source}"]
+    return found or ASSUMED_PROMPTS, [f"prompts: {counts}{source}"]
 
 
-def _picture_device(sections: Mapping[str, Any], question: PlanRequest, told: list[str]) -> tuple[str, float, float]:
+def _picture_device(
+    sections: Mapping[str, Any], question: PlanRequest, assumptions: list[str]
+) -> tuple[str, float, float]:
     """Name, FLOPs a second of one device, and bytes of its memory."""
-    told += [
+    assumptions += [
         "the way back costs twice the way there; with gradient checkpointing the way there is gone twice",
         "not counted: activations, process starts, loading, optimizer, decoding, launches between kernels",
     ]
     if question.gpu.lower() == "cpu":
         rate = _cpu_rate()
-        told.append(
+        assumptions.append(
             f"cpu: {rate / 1e9:.0f} GFLOP/s, measured now with products of large matrices; small networks are "
             "several times slower"
         )
         return "cpu", rate, float(psutil.virtual_memory().total)
     gpu, dtype = find_gpu(question.gpu), sections["trainer"].dtype
-    told.append(f"GPU: {question.mfu:.2f} of the peak of {dtype}")
+    assumptions.append(f"GPU: {question.mfu:.2f} of the peak of {dtype}")
     return gpu.name, gpu.flops(dtype) * question.mfu, gpu.memory_gb * 1e9
 
 

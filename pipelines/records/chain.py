@@ -16,13 +16,13 @@ from typing import Any
 
 from pipelines.records.lock_snapshots import LockSnapshot, snapshot_at, snapshots_in_git, working_snapshot
 from pipelines.records.stage_runs import first_commits, runs_by_key
-from pipelines.records.tracking_store import mlflow_faults, open_store
+from pipelines.records.tracking_store import has_database, mlflow_faults, open_store
 from stages.foundations.dvc_lock import CODE, LockedStage, makers_of, stages_behind
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
 from stages.foundations.stage import about
 from stages.foundations.yaml_text import load_yaml
-from stages.observe.tracking import TOTAL_SECONDS, read_ledger, shown_name, tracking_uri
+from stages.observe.tracking import TOTAL_SECONDS, read_ledger, shown_name
 
 POLICIES = "data/policies/"
 OTHER_MODELS = ("data/generators/", "data/image_scorers/")
@@ -244,9 +244,7 @@ def stage_costs(chain: Chain, state: Path) -> dict[str, StageCost]:
 
 
 def _runs() -> dict[str, Any]:
-    uri = tracking_uri()
-    # Opening the store would create the database, only to find it empty.
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+    if not has_database():
         return {}
     with mlflow_faults("then run it again"):
         return runs_by_key(open_store())

@@ -17,8 +17,6 @@ from __future__ import annotations
 import fcntl
 import json
 import math
-import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -26,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.graph.result import changes_from_recipe, result_of
 from pipelines.records.lock_snapshots import LockSnapshot, cached_object, snapshot_at, working_snapshot
+from pipelines.records.tracking_store import is_tracking_off, metric_name, mlflow_faults, open_store
 from stages.foundations.dvc_lock import LockedStage, recorded_outs, stages_behind
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, stable_hash, write_json
@@ -44,8 +43,6 @@ REMEDY = "the run is complete, and `retrace mirror` gives it to MLflow later"
 PARENT = "mlflow.parentRunId"
 EXPERIMENTS = "git refs/exps/"
 """How the label of a DVC experiment begins."""
-NAMES_ALLOWED = re.compile(r"[^\w\-. /]")
-"""In MLflow's metrics."""
 LONGEST_TAG = 2000
 MOST_METRICS = 30
 MOST_NAMED_CHANGES = 2
@@ -98,7 +95,7 @@ def record_graph_run(root: Path, tell: Callable[[str], object] = say) -> dict[st
     Returns the record; None where there is none. Never fails, because the run has ended well: `tell` gets a warning
     with the remedy. RETRACE_TRACKING=off skips all.
     """
-    if os.environ.get("RETRACE_TRACKING") == "off":
+    if is_tracking_off():
         return None
     record = None
     try:
@@ -116,7 +113,6 @@ def record_graph_run(root: Path, tell: Callable[[str], object] = say) -> dict[st
 
 def _give(root: Path, state: Path, record: dict[str, Any]) -> None:
     from pipelines.records.stage_runs import mirror_entries, remove_half_made
-    from pipelines.records.tracking_store import mlflow_faults, open_store
 
     # `retrace mirror` holds the same lock. Two processes that search before they create would both create the run.
     with open(state / "mirror.lock", "w") as lock, mlflow_faults(REMEDY):
@@ -290,7 +286,7 @@ def _metrics(scores: list[dict[str, Any]], gains: list[dict[str, Any]]) -> Itera
     for kind in ("", "_low", "_high"):
         for what, name, one in rows:
             named = name if is_one else f"{one['benchmark']}/{name}"
-            yield NAMES_ALLOWED.sub("_", f"{what}{kind}/{named}"), one[kind[1:] or "value"]
+            yield metric_name(f"{what}{kind}/{named}"), one[kind[1:] or "value"]
 
 
 def _tags(snapshot: LockSnapshot, params: Mapping[str, str], warnings: list[str]) -> dict[str, str]:

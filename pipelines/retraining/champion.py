@@ -10,7 +10,6 @@ may be lost: `update_registry` writes it again from the tags.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ import typer
 
 from pipelines.graph.recipes import recipe_names
 from pipelines.records.lock_snapshots import snapshot_at
-from pipelines.records.tracking_store import mlflow_faults, open_store
+from pipelines.records.tracking_store import is_tracking_off, mlflow_faults, open_store
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.observe.git import git, git_as_someone, has_revision
@@ -53,7 +52,7 @@ class Champion:
     def tag(self) -> str:
         return f"{moving_tag(self.recipe)}-v{self.version}"
 
-    def told(self) -> str:
+    def describe(self) -> str:
         return f"v{self.version} ({self.policy}, policy {self.policy_hash[:8]}, commit {self.commit[:10]}, {self.date})"
 
 
@@ -126,10 +125,6 @@ def update_registry(root: Path, recipe: str) -> str:
         return _update_registry(open_store().client, f"retrace-{recipe}", every, now)
 
 
-def is_tracking_off() -> bool:
-    return os.environ.get("RETRACE_TRACKING") == "off"
-
-
 def _update_registry(client: MlflowClient, name: str, every: Sequence[Champion], now: Champion) -> str:
     from mlflow.exceptions import MlflowException
 
@@ -191,21 +186,24 @@ def roll_back(root: Path, recipe: str, to: int | None, say: Callable[[str], None
     # Behind the last promotion, and not behind the champion in use: repeating the command then changes nothing.
     target = last.before if to is None else to
     if target is None:
-        raise UserError(f"there is no champion of {recipe} before {last.told()}: it is the first")
+        raise UserError(f"there is no champion of {recipe} before {last.describe()}: it is the first")
     found = next((one for one in every if one.version == target), None)
     if found is None:
         raise UserError(f"recipe {recipe} has no champion v{target}: there are {known}")
     if now == found:
         # MLflow may have been away during the first call: this one brings it up to date.
         mended = update_registry(root, recipe)
-        say(f"{found.told()} is the champion of {recipe} already" + (f"; mended in MLflow: {mended}" if mended else ""))
+        say(
+            f"{found.describe()} is the champion of {recipe} already"
+            + (f"; mended in MLflow: {mended}" if mended else "")
+        )
         return
     make_current(root, found)
     alias = f"MLflow's alias retrace-{recipe}@{ALIAS}"
     if now is not None:
-        say(f"the champion of {recipe} was {now.told()}")
+        say(f"the champion of {recipe} was {now.describe()}")
     say(
-        f"and now is {found.told()}: tag {moving_tag(recipe)}"
+        f"and now is {found.describe()}: tag {moving_tag(recipe)}"
         + (f"; RETRACE_TRACKING=off leaves {alias} as it was" if is_tracking_off() else f" and {alias}")
     )
 
@@ -213,10 +211,10 @@ def roll_back(root: Path, recipe: str, to: int | None, say: Callable[[str], None
 def _no_champion(root: Path, recipe: str) -> str:
     recipes, crowned = recipe_names(root), sorted({one.recipe for one in _promoted(root)})
     if recipes and recipe not in recipes:
-        told = f"unknown recipe {recipe!r}: there are {', '.join(recipes)}"
+        problem = f"unknown recipe {recipe!r}: there are {', '.join(recipes)}"
     else:
-        told = f"recipe {recipe} has no champion yet: the flow retrain promotes the first"
-    return f"{told}; champions have {', '.join(crowned)}" if crowned else told
+        problem = f"recipe {recipe} has no champion yet: the flow retrain promotes the first"
+    return f"{problem}; champions have {', '.join(crowned)}" if crowned else problem
 
 
 def rollback(

@@ -85,22 +85,22 @@ def retrain(
         snapshot = find_new_data(root, recipe, champion, root / incoming, ask_upstream)
         _require_policy(snapshot, recipe, policy)
         attempt = _attempt(root, recipe, snapshot, champion, force)
-        if (told := _nothing_new(attempt)) and not force:
-            return Completed(name="Nothing new", message=told)
+        if (sentence := _nothing_new(attempt)) and not force:
+            return Completed(name="Nothing new", message=sentence)
         folder = make_snapshot(attempt)
         run_stages(folder, hours_per_stage, env=worktree_environment(folder))
         # Before the gate, so that the branch of a refused candidate has its results too.
         commit = keep_results(attempt, folder)
         decision = pass_gate(attempt, folder, policy, hours_per_stage)
         if decision is None or decision.is_promoted:
-            told = make_champion(attempt, folder, policy, commit, decision)
+            sentence = make_champion(attempt, folder, policy, commit, decision)
         else:
-            told = decision_sentence(decision, champion)
+            sentence = decision_sentence(decision, champion)
         is_promoted = decision is None or decision.is_promoted
         # Recorded before the worktree goes: a kill in between leaves a folder, and no data that count as new again.
-        _record(attempt, "promoted" if is_promoted else "refused", told)
+        _record(attempt, "promoted" if is_promoted else "refused", sentence)
         remove_checkout(root, folder)
-        return Completed(name="Promoted" if is_promoted else "Refused", message=told)
+        return Completed(name="Promoted" if is_promoted else "Refused", message=sentence)
 
 
 @task(name="look for new data", task_run_name="look for new data", **OPTIONS)
@@ -161,7 +161,7 @@ def _nothing_new(attempt: Retraining) -> str:
         return ""
     theirs = stable_hash(data_of(_params(attempt.root, champion.commit, "params.yaml") or {}))[:12]
     if theirs == attempt.snapshot.name:
-        return f"Nothing new: these are the data of champion {champion.told()}."
+        return f"Nothing new: these are the data of champion {champion.describe()}."
     # The same data may be on record more than once. The last outcome counts.
     for line in reversed(_records(attempt.root, attempt.recipe)):
         if line["name"] == attempt.name:
@@ -237,9 +237,9 @@ def make_champion(attempt: Retraining, folder: Path, policy: str, commit: str, d
     )
     promote(root, champion)
     why = decision_sentence(decision, before) if decision else "It is the first."
-    told = f"{attempt.branch} is champion {champion.told()}. {why}"
-    get_run_logger().info("%s", told)
-    return told
+    sentence = f"{attempt.branch} is champion {champion.describe()}. {why}"
+    get_run_logger().info("%s", sentence)
+    return sentence
 
 
 def _run_id(folder: Path, policy: str) -> str:
@@ -259,8 +259,8 @@ def _records(root: Path, recipe: str) -> list[dict[str, str]]:
     return list(json_lines(file.read_bytes().splitlines())) if file.exists() else []
 
 
-def _record(attempt: Retraining, outcome: str, told: str) -> None:
-    line = {"name": attempt.name, "branch": attempt.branch, "outcome": outcome, "date": _now(), "told": told}
+def _record(attempt: Retraining, outcome: str, sentence: str) -> None:
+    line = {"name": attempt.name, "branch": attempt.branch, "outcome": outcome, "date": _now(), "told": sentence}
     with open(retraining_folder(attempt.root) / f"{attempt.recipe}.jsonl", "a") as file:
         file.write("\n" + json.dumps(line) + "\n")  # the line before may have been cut off
 

@@ -91,7 +91,11 @@ def decide(pairs: Sequence[Pair]) -> Decision:
     reasons = [
         *_of_gain(gain),
         # The interval and not the verdict: a benchmark too small for a verdict can still warn.
-        *(f"worse on {name}: {told(own)}" for name, own in by_benchmark.items() if own.interval.verdict() == "worse"),
+        *(
+            f"worse on {name}: {describe_gain(own)}"
+            for name, own in by_benchmark.items()
+            if own.interval.verdict() == "worse"
+        ),
         *_of_clean(clean_gain),
     ]
     if undecided[1] > undecided[0] + ROUNDING:
@@ -99,7 +103,7 @@ def decide(pairs: Sequence[Pair]) -> Decision:
     return Decision(tuple(reasons), gain, by_benchmark, clean_gain, *undecided, len(pairs))
 
 
-def told(gain: PairedDifference) -> str:
+def describe_gain(gain: PairedDifference) -> str:
     """`+2.0 points (0.5 to 3.5)`: percentage points with the 95% interval."""
     estimate, low, high = gain.interval
     return f"{100 * estimate:+.1f} points ({100 * low:.1f} to {100 * high:.1f})"
@@ -113,7 +117,7 @@ def _of_gain(gain: PairedDifference) -> list[str]:
     if gain.verdict == "better":
         return []
     reason = "worse than the champion" if gain.verdict == "worse" else "inside the noise"
-    return [f"{reason}: {told(gain)}"]
+    return [f"{reason}: {describe_gain(gain)}"]
 
 
 def _of_clean(clean_gain: float | None) -> list[str]:
@@ -126,14 +130,14 @@ def decision_sentence(decision: Decision, champion: Champion) -> str:
     """One sentence: promoted with its gain, or refused with every reason."""
     against = f"champion v{champion.version}"
     if decision.is_promoted:
-        return f"Scores higher than {against} on {decision.problems} problems: {told(decision.gain)}."
+        return f"Scores higher than {against} on {decision.problems} problems: {describe_gain(decision.gain)}."
     return f"Refused against {against}: {'; '.join(decision.reasons)}."
 
 
 def decision_page(decision: Decision, champion: Champion, branch: str, policy: str) -> str:
     """Markdown: the sentence, then the numbers behind it."""
-    rows = [("all problems", told(decision.gain) if decision.gain else "none")]
-    rows += [(name, told(found)) for name, found in decision.by_benchmark.items()]
+    rows = [("all problems", describe_gain(decision.gain) if decision.gain else "none")]
+    rows += [(name, describe_gain(found)) for name, found in decision.by_benchmark.items()]
     clean = "no problem is clean" if decision.clean_gain is None else f"{100 * decision.clean_gain:+.1f} points"
     rows.append(("clean subset", clean))
     if decision.candidate_undecided is not None:
@@ -146,7 +150,7 @@ def decision_page(decision: Decision, champion: Champion, branch: str, policy: s
             "",
             decision_sentence(decision, champion),
             "",
-            f"Paired by problem against champion {champion.told()}; intervals are 95%, over problems. "
+            f"Paired by problem against champion {champion.describe()}; intervals are 95%, over problems. "
             "The decision is about these two policies, not about their settings.",
             "",
             "| candidate - champion | |",
@@ -241,7 +245,7 @@ def _files_of(snapshot: LockSnapshot, path: str, champion: Champion) -> dict[str
     """The files of an output of the champion. UserError with the remedy when DVC's cache lacks one."""
     files = snapshot.files(path)
     if files is None:
-        raise UserError(f"DVC's cache lacks {path} of champion {champion.told()}: {_remedy(champion)}")
+        raise UserError(f"DVC's cache lacks {path} of champion {champion.describe()}: {_remedy(champion)}")
     return files
 
 

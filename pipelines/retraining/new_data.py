@@ -110,7 +110,7 @@ def _inside(params: Mapping[str, Any], name: str) -> dict[str, Any]:
 def look(
     params: dict[str, Any], incoming: Path, is_upstream_asked: bool, memory: Path, say: Callable[[str], None]
 ) -> Snapshot:
-    """The newest data. `memory` is a folder for what servers said last; sources that do not answer are told and kept.
+    """The newest data. `memory` is a folder for what servers said last. A source that does not answer keeps its revision.
 
     UserError names a file in `incoming` that cannot be used, and what to write.
     """
@@ -122,8 +122,8 @@ def look(
             # Into the table in place, so that the snapshot's parameters have the new revision.
             if changed:
                 sources[name]["from"] |= changed
-                told = ", ".join(f"{key} {str(value)[:12]}" for key, value in changed.items() if key != "url")
-                found.changes.append(f"source {name} has a new revision: {told}")
+                values = ", ".join(f"{key} {str(value)[:12]}" for key, value in changed.items() if key != "url")
+                found.changes.append(f"source {name} has a new revision: {values}")
     waiting = sorted(incoming.iterdir()) if incoming.is_dir() else []
     require_no_links(incoming, waiting)
     for path in waiting:
@@ -159,8 +159,8 @@ def _take(path: Path, found: Snapshot) -> None:
             )
         new, table = _problems(path, name, form, entry or sources.get(name), place, sha256), sources
     if table.get(name) != new:
-        told = "a new file for source" if name in table else "a new source"
-        found.changes.append(f"{path.name}: {told} {name}")
+        what = "a new file for source" if name in table else "a new source"
+        found.changes.append(f"{path.name}: {what} {name}")
         table[name] = new
     found.files[place] = path
 
