@@ -110,7 +110,7 @@ def _inside(params: Mapping[str, Any], name: str) -> dict[str, Any]:
 def look(
     params: dict[str, Any], incoming: Path, is_upstream_asked: bool, memory: Path, say: Callable[[str], None]
 ) -> Snapshot:
-    """The newest data. `memory` is a folder for what servers said last. A source that does not answer keeps its revision.
+    """The newest data. `memory` is a folder for what servers said last. Silent servers change nothing.
 
     UserError names a file in `incoming` that cannot be used, and what to write.
     """

@@ -26,7 +26,7 @@ from stages.foundations.job import attempt_at
 from stages.observe.mlflow_uploader import kept_logs
 from stages.observe.tracking import latest_runs, track
 from tests.fakes.graded_project import STAGES as GRAPH
-from tests.fakes.graded_project import commit_all, git, write_lock, write_project
+from tests.fakes.graded_project import commit_all, git, write_kept_run, write_lock, write_project
 
 STAGES = ["base", "grade@rl_1", "grade@sft", "respond@rl_1", "respond@sft", "rl_round@rl_1", "sft"]
 """Those with metrics."""
@@ -195,13 +195,8 @@ def test_commits_before_this_one_are_mirrored_too(project, database):
 
 def test_an_ablations_results_have_variant_and_seed(project):
     for variant in ("plain", "slow"):
-        place = project / "state" / "ablations" / "mini" / "results" / f"{variant}-5"
         made = write_project(project.parent / variant, seed=5 + len(variant))
-        for kind in ("verdicts", "metrics", "curves"):
-            shutil.copytree(made / "data" / kind, place / kind)
-        shutil.copy(made / "dvc.lock", place / "dvc.lock")
-        about = {"ablation": "mini", "variant": variant, "seed": 5, "policy": "rl_1", "commit": "", "is_dirty": False}
-        (place / "run.json").write_text(json.dumps(about))
+        write_kept_run(project / "state" / "ablations" / "mini" / "results", made, variant, 5)
     mirror(project)
     runs = runs_of(project, "tags.ablation = 'mini' and tags.stage = 'grade' and tags.policy = 'rl_1'")[1]
     assert {run.info.run_name for run in runs} == {"plain s5 grade@rl_1", "slow s5 grade@rl_1"}

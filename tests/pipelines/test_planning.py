@@ -57,20 +57,16 @@ def test_parameters_by_hand():
     assert TINY.kv_bytes_per_token(2) == 2 * 2 * 1 * 2 * 2
 
 
-@pytest.mark.parametrize(
-    ("name", "billions"),
-    [
-        ("Qwen2.5-32B", 32.76),
-        ("Qwen2.5-7B", 7.615),
-        ("Qwen2.5-0.5B", 0.494),
-        ("Qwen3-32B", 32.76),
-        ("Qwen3-8B", 8.19),
-        ("Llama-3.1-8B", 8.03),
-        ("SmolLM2-135M", 0.1345),
-    ],
-)
-def test_parameters_are_those_that_were_published(name, billions):
-    assert PUBLISHED[name.lower()].parameters / 1e9 == pytest.approx(billions, rel=1e-3)
+BILLIONS = {"Qwen2.5-32B": 32.76, "Qwen2.5-7B": 7.615, "Qwen2.5-0.5B": 0.494, "SmolLM2-135M": 0.1345}
+BILLIONS |= {"Qwen3-32B": 32.76, "Qwen3-8B": 8.19, "Llama-3.1-8B": 8.03}
+
+
+def test_parameters_are_those_that_were_published():
+    planned = {name: PUBLISHED[name.lower()].parameters / 1e9 for name in BILLIONS}
+    assert planned == pytest.approx(BILLIONS, rel=1e-3)
+    assert named_shape("Qwen2.5-Math-7B-Instruct").max_positions == 4096
+    with pytest.raises(UserError, match="--config"):
+        named_shape("unheard-of")
 
 
 def test_parameters_are_those_of_the_model_that_transformers_makes(tmp_path):
@@ -88,12 +84,6 @@ def test_parameters_are_those_of_the_model_that_transformers_makes(tmp_path):
     config.save_pretrained(tmp_path)
     made = sum(weight.numel() for weight in Qwen2ForCausalLM(config).parameters())
     assert read_config(tmp_path / "config.json").parameters == made
-
-
-def test_a_name_takes_the_longest_match():
-    assert named_shape("Qwen2.5-Math-7B-Instruct").max_positions == 4096
-    with pytest.raises(UserError, match="--config"):
-        named_shape("unheard-of")
 
 
 def test_training_flops_by_hand():
@@ -181,14 +171,10 @@ def test_the_measured_laptop_run_is_met_within_30_percent():
 
 def test_a_folder_without_metrics_or_with_others_is_refused(tmp_path):
     no_run = "has no metrics of a stage that trained or sampled: name data/metrics of a finished run"
-    with pytest.raises(UserError, match=no_run):
-        make_plan(PROJECT, "laptop", PlanRequest(measured=str(tmp_path)), PROBE)
-    (tmp_path / "sft.json").write_text('{"loss": 1}')
-    with pytest.raises(UserError, match=no_run):
-        make_plan(PROJECT, "laptop", PlanRequest(measured=str(tmp_path)), PROBE)
-    (tmp_path / "sft.json").write_text("[1]")
-    with pytest.raises(UserError, match=r"sft\.json is no metric file"):
-        make_plan(PROJECT, "laptop", PlanRequest(measured=str(tmp_path)), PROBE)
+    for content, told in (("{}", no_run), ('{"loss": 1}', no_run), ("[1]", r"sft\.json is no metric file")):
+        (tmp_path / "sft.json").write_text(content)
+        with pytest.raises(UserError, match=told):
+            make_plan(PROJECT, "laptop", PlanRequest(measured=str(tmp_path)), PROBE)
 
 
 def test_lengths_of_a_finished_run_take_the_place_of_assumptions(tmp_path):
@@ -222,16 +208,17 @@ def large_recipe(tmp_path, **changes):
 
 
 def test_what_does_not_fit_is_told_with_a_remedy(tmp_path):
-    question = PlanRequest("H100", 128, replicas=32)
-    assert make_plan(PROJECT, large_recipe(tmp_path, sampler__memory_fraction=0.3), question).problems == []
-    told = " ".join(make_plan(PROJECT, large_recipe(tmp_path, trainer__zero_stage=1), question).problems)
+    def problems(**changes):
+        made = make_plan(PROJECT, large_recipe(tmp_path, **changes), PlanRequest("H100", 128, replicas=32))
+        return " ".join(made.problems)
+
+    assert problems(sampler__memory_fraction=0.3) == ""
+    told = problems(trainer__zero_stage=1)
     assert "training needs" in told and "raise trainer.zero_stage (now 1)" in told
-    told = " ".join(make_plan(PROJECT, large_recipe(tmp_path, sampler__tensor_parallel=1), question).problems)
-    assert "raise sampler.tensor_parallel (now 1)" in told
-    told = " ".join(make_plan(PROJECT, large_recipe(tmp_path, sampler__memory_fraction=0.9), question).problems)
+    assert "raise sampler.tensor_parallel (now 1)" in problems(sampler__tensor_parallel=1)
+    told = problems(sampler__memory_fraction=0.9)
     assert "share rank 0's GPU" in told and "lower sampler.memory_fraction to 0." in told
-    told = " ".join(make_plan(PROJECT, large_recipe(tmp_path, sampler__max_model_tokens=8192), question).problems)
-    assert "more than sampler.max_model_tokens 8192" in told
+    assert "more than sampler.max_model_tokens 8192" in problems(sampler__max_model_tokens=8192)
     with pytest.raises(UserError, match="lower --replicas"):
         make_plan(PROJECT, large_recipe(tmp_path), PlanRequest("H100", 8, replicas=32))
 
@@ -270,11 +257,6 @@ def asynchronous_recipe(tmp_path, **loop):
     return str(path)
 
 
-def test_side_by_side_takes_the_longer_of_both_and_one_step_of_the_other():
-    own = SideBySide(replicas=2, trainer_ranks=1, steps=10)
-    assert own.seconds(100.0, 40.0) == 104.0 and own.seconds(40.0, 100.0) == 104.0
-
-
 def test_prompts_that_take_each_others_place_empty_the_batch_once():
     shape, most = named_shape("Qwen2.5-7B"), ResponseLengths(1000.0, 8000)
     speed = GpuSpeed(GPUS["H100"], 1, 2, 1, "bfloat16", "bfloat16", False, 64)
@@ -283,6 +265,8 @@ def test_prompts_that_take_each_others_place_empty_the_batch_once():
     full = (12800 / 2 - 64) * 1000 / 64 * speed.step_seconds(shape, 64, endless.context)
     found = speed.sampling_seconds(shape, endless, 1e9)
     assert full < found < full * 1.2 and found < 0.6 * speed.sampling_seconds(shape, calls, 1e9)
+    both = SideBySide(replicas=2, trainer_ranks=1, steps=10)
+    assert both.seconds(100.0, 40.0) == both.seconds(40.0, 100.0) == 104.0, "the longer, and a step of the other"
 
 
 def test_the_asynchronous_loop_is_planned_side_by_side_on_gpus_of_its_own(tmp_path):
@@ -356,24 +340,11 @@ def test_the_probe_measures_something_of_everything(monkeypatch):
     monkeypatch.setattr(probing, "SECONDS_EACH", 0.01)
     monkeypatch.setattr(probing, "MODEL_STAGE", "json")
     monkeypatch.setattr(probing, "TABLE_STAGE", "json")
-    settings = ProbeSettings(
-        dtype="float32",
-        threads=1,
-        micro_batch_tokens=32,
-        sequence_tokens=16,
-        response_share=0.5,
-        optimizers=frozenset({"adamw", "muon"}),
-        context=8,
-        steps=4,
-        samples=2,
-        lanes=2,
-    )
+    sizes = {"micro_batch_tokens": 32, "sequence_tokens": 16, "response_share": 0.5, "context": 8, "steps": 4}
+    settings = ProbeSettings("float32", 1, optimizers=frozenset({"adamw", "muon"}), samples=2, lanes=2, **sizes)
     found = probe_cpu(TINY, settings)
-    assert found.layer_training_token + found.head_training_token > found.layer_forward_token > 0
-    assert (
-        found.layer_step[1] >= 0
-        and found.head_step[0] + found.head_step[1] > 0
-        and found.lane_slowdown >= 1
-        and found.update["muon"] > 0
-    )
-    assert 0 < found.free_share <= 1
+    # On a loaded machine noise may leave nothing for the second layer: then all time is the head's.
+    assert found.layer_training_token + found.head_training_token > found.layer_forward_token
+    assert found.layer_forward_token + found.head_forward_token > 0
+    assert found.layer_step[1] >= 0 and sum(found.head_step) > 0
+    assert found.lane_slowdown >= 1 and found.update["muon"] > 0 and 0 < found.free_share <= 1
