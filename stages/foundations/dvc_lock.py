@@ -89,9 +89,11 @@ def read_lock(text: str | bytes | None, label: str) -> dict[str, LockedStage]:
 
 
 def _entry(name: str, stage: Mapping[str, Any]) -> LockedStage:
+    # One group for each parameter file. The names of parameters do not depend on the file.
     params = {key: value for group in (stage.get("params") or {}).values() for key, value in group.items()}
     return LockedStage(
         name,
+        # DVC writes one command as a text, which may be folded over lines, and several as a list.
         " ".join(stage["cmd"].split() if isinstance(stage["cmd"], str) else stage["cmd"]),
         {item["path"]: item["md5"] for item in stage.get("deps") or []},
         params,
@@ -110,6 +112,7 @@ def makers_of(entries: LockedStages, path: str) -> tuple[str, ...]:
 
     Stage `code` is none of them: what it makes is code, and not data.
     """
+    # Every output is inside of the project: `.` would name all stages.
     if path in ("", ".") or path.startswith(CODE):
         return ()
     return tuple(
@@ -128,12 +131,14 @@ def stages_behind(entries: LockedStages, targets: Iterable[str]) -> list[str]:
     def visit(name: str) -> None:
         if name in order:
             return
+        # A dvc.lock that was merged by hand may have a circle, and the recursion would never end.
         if name in open_ones:
             raise UserError(f"dvc.lock goes round in a circle at {name}: run `dvc repro`")
         open_ones.add(name)
         for path in entries[name].deps:
             for maker in makers_of(entries, path):
                 visit(maker)
+        # After its inputs, which the loop above has appended.
         order.append(name)
 
     for name in targets:
