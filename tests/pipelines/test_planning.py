@@ -237,22 +237,9 @@ def asynchronous_recipe(tmp_path, **loop):
         large_recipe(tmp_path, launch__command={"kind": "python"}, sampler__replicas={"kind": "ray", "count": 28})
     )
     params = yaml.safe_load(path.read_text())
-    params["rl"] |= {
-        "proximal": "recompute",
-        "rollout_correction": {"kind": "importance_weights", "level": "token", "cap": 2.0},
-        "loop": {
-            "kind": "asynchronous",
-            "window": 2,
-            "replica_share": 1.0,
-            "takes_groups": "when_empty",
-            "report_seconds": 1.0,
-            "repack": {"kind": "best_fit", "every_seconds": 5.0, "batch_bound": 64},
-            "relay": {"keep": 3, "chunk_mib": 64},
-            "stalled_seconds": 5.0,
-            "trainer_ranks": 16,
-            **loop,
-        },
-    }
+    correction = {"kind": "importance_weights", "level": "token", "cap": 2.0}
+    loop = read_recipe(PROJECT, "laptop-asynchronous")["rl"]["loop"] | {"window": 2, "trainer_ranks": 16, **loop}
+    params["rl"] |= {"proximal": "recompute", "rollout_correction": correction, "loop": loop}
     path.write_text(yaml.safe_dump(params))
     return str(path)
 
