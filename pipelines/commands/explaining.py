@@ -19,8 +19,8 @@ from stages.foundations.machine import PROJECT, state_folder
 from stages.foundations.stage import declared_stage
 
 if TYPE_CHECKING:  # it imports MLflow, which takes a second that `retrace --help` does not have
-    from pipelines.records.chain import Chain, StageCost, Step
-    from stages.foundations.dvc_lock import Entry
+    from pipelines.records.chain import Chain, ChainStep, StageCost
+    from stages.foundations.dvc_lock import LockedStage
 
 
 def explain(
@@ -86,7 +86,7 @@ def totals(chain: Chain, spent: Mapping[str, StageCost]) -> dict[str, Any]:
 def as_text(chain: Chain, spent: Mapping[str, StageCost], is_all: bool) -> str:
     """The target first, then what it depends on, down to the raw bytes."""
     total = totals(chain, spent)
-    lines = [f"{chain.told}: {', '.join(chain.targets)} ({chain.place.told})"]
+    lines = [f"{chain.argument}: {', '.join(chain.targets)} ({chain.snapshot.label})"]
     lines += [f"  {line}" for line in _describe_scores(chain)]
     lines += [f"WARNING: {chain.changed}"] if chain.changed else []
     lines.append(_describe_totals(total) + _describe_gaps(total))
@@ -119,7 +119,7 @@ def _describe_scores(chain: Chain) -> list[str]:
     ]
 
 
-def _describe_step(step: Step, own: StageCost, is_all: bool) -> list[str]:
+def _describe_step(step: ChainStep, own: StageCost, is_all: bool) -> list[str]:
     from stages.observe.mlflow_store import flatten
 
     entry = step.entry
@@ -148,7 +148,7 @@ def _on_one_line(value: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f]", lambda found: repr(found[0])[1:-1], value)
 
 
-def _own_first(entry: Entry) -> dict[str, Any]:
+def _own_first(entry: LockedStage) -> dict[str, Any]:
     """Seed first, then the stage's own sections, which it declares last. What it shares with others says less of it."""
     stage = declared_stage(entry.stage)
     order = ["seed", *reversed([name for name in (stage.sections if stage else ()) if name != "seed"])]
@@ -175,8 +175,8 @@ def _describe_run(own: StageCost) -> str:
 def content_of(chain: Chain, spent: Mapping[str, StageCost]) -> dict[str, Any]:
     """Everything, hashes in full, each stage after what it depends on."""
     return {
-        "target": chain.told,
-        "place": chain.place.told,
+        "target": chain.argument,
+        "place": chain.snapshot.label,
         "targets": list(chain.targets),
         "scores": dict(chain.scores),
         "changed": chain.changed,
@@ -185,7 +185,7 @@ def content_of(chain: Chain, spent: Mapping[str, StageCost]) -> dict[str, Any]:
     }
 
 
-def _step_as_json(step: Step, own: StageCost) -> dict[str, Any]:
+def _step_as_json(step: ChainStep, own: StageCost) -> dict[str, Any]:
     entry = step.entry
     inputs = [
         {"path": one.path, "md5": one.digest, "made_by": list(one.makers), "stale": one.is_stale} for one in step.inputs
@@ -243,8 +243,8 @@ def draw(chain: Chain, spent: Mapping[str, StageCost]) -> str:
     body = "\n".join(
         [f'<svg viewBox="0 0 {width} {height}" overflow="visible"><style>{STYLE}</style>', *parts, "</svg>"]
     )
-    about = f"{_describe_totals(totals(chain, spent))}; {chain.place.told}"
-    return picture_file(f"{chain.told}: from raw bytes", about, [("", body)])
+    about = f"{_describe_totals(totals(chain, spent))}; {chain.snapshot.label}"
+    return picture_file(f"{chain.argument}: from raw bytes", about, [("", body)])
 
 
 def _layout(chain: Chain) -> dict[str, tuple[int, int]]:
@@ -261,7 +261,7 @@ def _layout(chain: Chain) -> dict[str, tuple[int, int]]:
     rows = {name: min(users[name]) - 1 if name in users else depth for name, depth in depths.items()}
     places: dict[str, tuple[int, int]] = {}
 
-    def middle(step: Step) -> float:
+    def middle(step: ChainStep) -> float:
         above = [places[maker][0] for one in step.inputs for maker in one.makers if maker in places]
         return sum(above) / len(above) if above else 99.0  # right of all others
 
@@ -272,7 +272,7 @@ def _layout(chain: Chain) -> dict[str, tuple[int, int]]:
     return places
 
 
-def _edges(step: Step, corner: Any) -> list[str]:
+def _edges(step: ChainStep, corner: Any) -> list[str]:
     x, y = corner(step.entry.name)
     lines = []
     for one in step.inputs:
@@ -289,7 +289,7 @@ def _edges(step: Step, corner: Any) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def _box(step: Step, own: StageCost, kind: str, x: float, y: float) -> list[str]:
+def _box(step: ChainStep, own: StageCost, kind: str, x: float, y: float) -> list[str]:
     from stages.pages.drawing import cut
 
     entry = step.entry

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.records.graph_run import experiment_places, keep_record, kept_records, log_records
-from pipelines.records.places import Place, kept_places, places_in_git, working_place
+from pipelines.records.graph_run import experiment_snapshots, keep_record, kept_records, log_records
+from pipelines.records.lock_snapshots import LockSnapshot, kept_snapshots, snapshots_in_git, working_snapshot
 from pipelines.records.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT, state_folder
 from stages.observe.tracking import read_ledger
 
 if TYPE_CHECKING:
-    from pipelines.ablating.writing import Findings
+    from pipelines.ablating.writing import AblationFindings
     from stages.observe.mlflow_store import MlflowStore
 
 
@@ -104,23 +104,23 @@ def rebuild(root: Path, state: Path) -> Report:
     return report
 
 
-def _places(root: Path, state: Path, report: Report) -> list[Place]:
+def _places(root: Path, state: Path, report: Report) -> list[LockSnapshot]:
     """Places on record: here, ablations, then commits from the oldest. A broken one is a problem, the others go on."""
-    here: list[Place] = []
+    here: list[LockSnapshot] = []
     try:
-        here.append(working_place(root))
+        here.append(working_snapshot(root))
     except UserError as error:
         report.problems.append(str(error))
     tell = report.problems.append
-    return [*here, *experiment_places(root, tell), *kept_places(root, state, tell), *places_in_git(root, tell)]
+    return [*here, *experiment_snapshots(root, tell), *kept_snapshots(root, state, tell), *snapshots_in_git(root, tell)]
 
 
-def _graph_runs(store: MlflowStore, root: Path, state: Path, places: list[Place], report: Report) -> int:
+def _graph_runs(store: MlflowStore, root: Path, state: Path, places: list[LockSnapshot], report: Report) -> int:
     for place in places:
         try:
             keep_record(place, state)
         except (UserError, ValueError, LookupError) as error:
-            report.problems.append(f"{place.told}: its run of the graph stays out ({error})")
+            report.problems.append(f"{place.label}: its run of the graph stays out ({error})")
     return log_records(store, root, state, kept_records(state, report.problems.append))
 
 
@@ -140,15 +140,15 @@ def _results(store, root: Path, state: Path, report: Report) -> int:
     return made
 
 
-def _ablation_result(root: Path, state: Path, name: str) -> Findings | None:
+def _ablation_result(root: Path, state: Path, name: str) -> AblationFindings | None:
     """What a finished ablation found; None for one whose file has changed, or that is not done: it waits."""
     from pipelines.ablating.definition import read_ablation
     from pipelines.ablating.plan import plan_runs
-    from pipelines.ablating.writing import Findings
+    from pipelines.ablating.writing import AblationFindings
 
     try:
         ablation = read_ablation(root, name)
-        findings = Findings(ablation, state, plan_runs(root, ablation, None, None))
+        findings = AblationFindings(ablation, state, plan_runs(root, ablation, None, None))
     except UserError:
         return None
     return None if findings.about["missing"] else findings

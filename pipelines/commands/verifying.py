@@ -26,7 +26,7 @@ import typer
 from pipelines.commands.comparing_outputs import Comparison, Tolerance, Verdict, compare_files, compare_folders
 from pipelines.graph.graph import repro_arguments
 from pipelines.graph.project_lock import refusing_lock
-from pipelines.records.places import Place, place_at, working_place
+from pipelines.records.lock_snapshots import LockSnapshot, snapshot_at, working_snapshot
 from pipelines.runtime.checkouts import Code, code_at, make_checkout, remove_checkout, run_dvc
 from pipelines.runtime.process_group import terminated_as_interrupt
 from stages.foundations.dvc_lock import stages_behind
@@ -101,7 +101,7 @@ def certify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) 
 
 def _verify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) -> dict[str, Any]:
     code = code_at(root, order.revision or "HEAD", is_with_changes=False)
-    reference = place_at(root, order.revision) if order.revision else working_place(root)
+    reference = snapshot_at(root, order.revision) if order.revision else working_snapshot(root)
     params = reference.content("params.yaml") or b""
     if not reference.entries:
         raise UserError("there is no dvc.lock to verify: run `make repro` first, or name a --revision that has one")
@@ -147,7 +147,7 @@ def _verify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) 
     }
 
 
-def _compared(reference: Place, order: Order, folder: Path) -> list[dict[str, Any]]:
+def _compared(reference: LockSnapshot, order: Order, folder: Path) -> list[dict[str, Any]]:
     """A row of the certificate for each output of the stages that ran, in the order of the lock."""
     ran = [order.stage] if order.stage else stages_behind(reference.entries, order.targets or reference.entries)
     rows = []
@@ -159,7 +159,7 @@ def _compared(reference: Place, order: Order, folder: Path) -> list[dict[str, An
     return rows
 
 
-def _compare(reference: Place, path: str, folder: Path, tolerance: Tolerance) -> Comparison:
+def _compare(reference: LockSnapshot, path: str, folder: Path, tolerance: Tolerance) -> Comparison:
     made = folder / path
     if not made.exists():
         return Comparison(Verdict.MISSING, "was not made")
@@ -267,7 +267,7 @@ def make_clean_checkout(code: Code, params: bytes, folder: Path) -> list[str]:
     return [f"../{name}" for name in beside]
 
 
-def remove_outputs(folder: Path, reference: Place) -> None:
+def remove_outputs(folder: Path, reference: LockSnapshot) -> None:
     """Takes away outputs that are in git (metric files, curves), so that each is made anew."""
     for path in reference.outs:
         made = folder / path
@@ -277,7 +277,7 @@ def remove_outputs(folder: Path, reference: Place) -> None:
             made.unlink(missing_ok=True)
 
 
-def lay_inputs(folder: Path, reference: Place, stage: str) -> None:
+def lay_inputs(folder: Path, reference: LockSnapshot, stage: str) -> None:
     """Copies what one stage reads from the finished run. UserError when something is gone."""
     deps = reference.entries[stage].deps
     for output in reference.outs:

@@ -19,7 +19,7 @@ CODE = "data/code/"
 
 
 @dataclass(frozen=True)
-class Entry:
+class LockedStage:
     """A stage of a `dvc.lock`."""
 
     name: str
@@ -50,7 +50,7 @@ class Entry:
         return self.deps.get(f"{CODE}{self.stage}.json", "")
 
 
-Entries = Mapping[str, Entry]
+LockedStages = Mapping[str, LockedStage]
 """The stages of a `dvc.lock` by DVC's address, in the order of the file."""
 
 
@@ -75,22 +75,24 @@ def _numbers(value: Any) -> Any:
     return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
 
 
-def read_lock(text: str | bytes | None, told: str) -> dict[str, Entry]:
-    """The stages of a `dvc.lock`, none where there is none; UserError when it is no such file. `told` says whose."""
+def read_lock(text: str | bytes | None, label: str) -> dict[str, LockedStage]:
+    """The stages of a `dvc.lock`, none where there is none; UserError when it is no such file. `label` says whose."""
     try:
         content = load_yaml(text) if text else {}
         return {name: _entry(name, stage) for name, stage in (content or {}).get("stages", {}).items()}
     except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())  # YAML's has several lines
         raise UserError(
-            f"the dvc.lock of {told} is not readable ({reason}): take it from git, or run `dvc repro`"
+            f"the dvc.lock of {label} is not readable ({reason}): take it from git, or run `dvc repro`"
         ) from None
 
 
-def _entry(name: str, stage: Mapping[str, Any]) -> Entry:
+def _entry(name: str, stage: Mapping[str, Any]) -> LockedStage:
+    # One group for each parameter file. The names of parameters do not depend on the file.
     params = {key: value for group in (stage.get("params") or {}).values() for key, value in group.items()}
-    return Entry(
+    return LockedStage(
         name,
+        # DVC writes one command as a text, which may be folded over lines, and several as a list.
         " ".join(stage["cmd"].split() if isinstance(stage["cmd"], str) else stage["cmd"]),
         {item["path"]: item["md5"] for item in stage.get("deps") or []},
         params,
@@ -99,16 +101,17 @@ def _entry(name: str, stage: Mapping[str, Any]) -> Entry:
     )
 
 
-def recorded_outs(entries: Entries) -> dict[str, str]:
+def recorded_outs(entries: LockedStages) -> dict[str, str]:
     """Path -> DVC's hash of every output."""
     return {path: digest for entry in entries.values() for path, digest in entry.outs.items()}
 
 
-def makers_of(entries: Entries, path: str) -> tuple[str, ...]:
+def makers_of(entries: LockedStages, path: str) -> tuple[str, ...]:
     """Stages with that output, with an output inside of that folder, or with an output folder that holds it.
 
     Stage `code` is none of them: what it makes is code, and not data.
     """
+    # Every output is inside of the project: `.` would name all stages.
     if path in ("", ".") or path.startswith(CODE):
         return ()
     return tuple(
@@ -119,7 +122,7 @@ def makers_of(entries: Entries, path: str) -> tuple[str, ...]:
     )
 
 
-def stages_behind(entries: Entries, targets: Iterable[str]) -> list[str]:
+def stages_behind(entries: LockedStages, targets: Iterable[str]) -> list[str]:
     """The targets and all that they depend on, each after its inputs. UserError where they go round in a circle."""
     order: list[str] = []
     open_ones: set[str] = set()
@@ -127,12 +130,14 @@ def stages_behind(entries: Entries, targets: Iterable[str]) -> list[str]:
     def visit(name: str) -> None:
         if name in order:
             return
+        # A dvc.lock that was merged by hand may have a circle, and the recursion would never end.
         if name in open_ones:
             raise UserError(f"dvc.lock goes round in a circle at {name}: run `dvc repro`")
         open_ones.add(name)
         for path in entries[name].deps:
             for maker in makers_of(entries, path):
                 visit(maker)
+        # After its inputs, which the loop above has appended.
         order.append(name)
 
     for name in targets:

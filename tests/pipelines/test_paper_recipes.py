@@ -12,7 +12,7 @@ import pytest
 
 from pipelines.graph.recipes import read_recipe
 from pipelines.graph.schema import check_values
-from pipelines.planning.plan import Question, make_plan
+from pipelines.planning.plan import PlanRequest, make_plan
 from tests.fakes.graph_in_process import run_graph
 from tests.fakes.taught_policy import PROBLEMS
 
@@ -51,7 +51,7 @@ def test_the_plan_says_that_it_fits_and_what_it_costs(name):
     launch = sections["launch"]
     gpus = launch.nodes * launch.gpus_per_node
     replicas = gpus // sections["sampler"].tensor_parallel
-    plan = make_plan(PROJECT, name, Question("H100", gpus, replicas=replicas, price=2.5))
+    plan = make_plan(PROJECT, name, PlanRequest("H100", gpus, replicas=replicas, price=2.5))
     assert plan.recipe == name and plan.problems == [] and plan.cost > 0
     assert max(stage.seconds for stage in plan.stages) < launch.hours * 3600
 
