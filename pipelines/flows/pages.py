@@ -54,7 +54,8 @@ def run_name(root: Path, recipe: str) -> str:
     """
     try:
         params = read_recipe(root, recipe) if recipe else read_yaml(root / "params.yaml")
-    except UserError:  # the flow itself reports it
+    except UserError:
+        # The flow reports it with all its lines. A name needs none of them.
         return recipe
     changes = {} if recipe else changes_from_recipe(root)
     name = recipe or recipe_name(root).removesuffix("+changes")
@@ -66,7 +67,9 @@ def result_message(result: Mapping[str, Any] | None, done: Done) -> str:
     """One sentence for the flow's state: the last policy's scores, the first gain on each benchmark, what ran."""
     if not result:
         return done.told()
-    scores = {score["benchmark"]: score for score in result["scores"]}  # the last policy's, which are the last
+    # The last policy's scores win: they are last in the list.
+    scores = {score["benchmark"]: score for score in result["scores"]}
+    # Reversed, so that the first gain of a benchmark is the one that stays.
     gains = {gain["benchmark"]: gain for gain in reversed(result["gains"])}
     parts = []
     for benchmark, score in scores.items():
@@ -214,6 +217,7 @@ def _best_and_others(metrics: Mapping[str, float]) -> tuple[list[str], list[str]
     """Names of the numbers that have an interval: those to compare policies by, and the others."""
 
     def rank(name: str) -> tuple[bool, bool]:
+        # All problems come before the clean ones, and averages over samples before other scores.
         return "clean_" in name, "/avg" not in name
 
     names = sorted((name for name in metrics if {f"{name}_low", f"{name}_high"} <= set(metrics)), key=rank)
@@ -237,7 +241,8 @@ def _headlines(root: Path, path: str) -> dict[str, float]:
         f"{benchmark}{name}": value
         for benchmark, one in sorted(files.items())
         for name, value in json.loads(one.read_text()).items()
-        if name not in ("score", "low", "high")  # scores have a table of their intervals
+        # Scores have a table of their intervals.
+        if name not in ("score", "low", "high")
     }
 
 

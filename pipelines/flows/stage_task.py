@@ -62,6 +62,7 @@ class StageFailed(Exception):
     """The stage's command failed. The first line of the message says why, the rest what to do."""
 
 
+# No cache and no retry: DVC knows what is up to date, and a person runs the flow again.
 @task(name="stage", cache_policy=NO_CACHE, persist_result=False, retries=0)
 def bring_up_to_date(
     project: str, stage: DvcStage, hours: float, env: Mapping[str, str] | None = None, flags: Sequence[str] = ()
@@ -72,6 +73,7 @@ def bring_up_to_date(
     """
     logger, root = get_run_logger(), Path(project)
     log = TaskLog(stage.slug, f"Progress of stage {stage.name}", percent)
+    # The login of Prefect's server is not in it: stages read hostile text.
     surroundings = dict(env or environment())
     if (address := mlflow_search(stage.name)) and has_mlflow_run(stage, surroundings):
         create_link_artifact(address, f"MLflow runs of {stage.name}", key=f"mlflow-{stage.slug}")
@@ -123,6 +125,7 @@ def percent(line: str) -> float | None:
 
 def cause(lines: Sequence[str]) -> str:
     """The line that says why a stage failed: its error or exception, else its last line before DVC's."""
+    # DVC's line says only that the stage failed.
     before_dvc = [line.strip() for line in lines if not line.startswith("ERROR: failed to reproduce")]
     errors = [line for line in before_dvc if ERROR.match(line)]
     told = (errors or before_dvc or list(lines) or ["it said nothing"])[-1]
@@ -139,6 +142,7 @@ def remedy(lines: Iterable[str]) -> str:
 def _slots(stage: DvcStage, say: Callable[[str], None]) -> Iterator[Slots]:
     """The GPUs, first queued by Prefect and then locked on this machine."""
     is_queued = 0 < stage.gpus <= len(visible_gpus())
+    # A lost lease must not end a training run: the lock on the GPU still holds.
     queue = concurrency(LIMIT, occupy=stage.gpus, lease_duration=60, raise_on_lease_renewal_failure=False)
     # Prefect's limit shows who waits, and is lost with its server. The locks on this machine are what keeps two stages
     # apart.
@@ -186,6 +190,7 @@ class TaskLog:
         self.last.append(line)
         self._logger.info("%s", line)
         percent = self._percent(line)
+        # Each update is a request to Prefect's server.
         if percent is not None and time.monotonic() - self._updated >= SECONDS_BETWEEN_UPDATES:
             self._updated = time.monotonic()
             self._show(min(100.0, percent))

@@ -62,7 +62,8 @@ def run_name_of_form() -> str:
     given = flow_run.parameters
     try:
         return run_name(project_folder(given.get("project", "")), named(given.get("recipe", AS_IT_IS)))
-    except UserError:  # the flow itself reports it
+    except UserError:
+        # The flow itself reports it.
         return ""
 
 
@@ -112,6 +113,7 @@ def run_stages(
         flags, hours = pull_before_run(root, tell), stage_hours(root, hours_per_stage)
         outcomes, left = {}, stages_in_order(root, targets)
         while left:
+            # Let go before the task, which takes the lock itself.
             with project_lock(root, tell):
                 count = count_unchanged(root, left, flags)
             outcomes |= {stage.name: UNCHANGED for stage in left[:count]}
@@ -120,7 +122,8 @@ def run_stages(
                 outcomes[stage.name] = task(str(root), stage, hours, env, flags, return_state=True).result()
             left = left[count + 1 :]
         push_after_run(root, tell)
-    except Exception:  # no interrupt: a person who presses Ctrl-C would have to wait
+    except Exception:
+        # Not for an interrupt: a person who presses Ctrl-C would have to wait.
         _mirror(root, tell)
         raise
     if _on_record(root) != before:
@@ -154,6 +157,7 @@ def run_by_hand(project: str) -> int:
     Returns 0 when all is done, 1 when a stage failed. UserError for a mistake of the caller, and KeyboardInterrupt.
     """
     try:
+        # First the signals: a SIGTERM while the server starts must end the server too.
         with terminated_as_interrupt(), server_in_use():
             reproduce(project=project)
     except (StageFailed, TimedOut) as error:

@@ -43,6 +43,7 @@ SECONDS_BETWEEN_LINES, SECONDS_BETWEEN_REWRITES = 10.0, 0.2
 LINES_IN_A_FAILURE = 200
 MOST_WARNINGS = 5
 """Different ones shown for a stage; the log has all."""
+# DVC has no other interface for this than its messages. They are those of the locked version.
 _RUNNING = re.compile(r"Running stage '([^']+)':$")
 _RESTORED = re.compile(r"Stage '([^']+)' is cached - skipping run")
 _SKIPPED = re.compile(r"(?:Stage )?'([^']+)' didn't change, skipping$")
@@ -101,6 +102,7 @@ class Console:
         self._log.write(line + "\n")
         line = _CONTROLS.sub("", line)
         found = _RUNNING.match(line) or _RESTORED.match(line) or _SKIPPED.match(line)
+        # A stage's output may look like a message of DVC. A name that is no stage gives it away.
         if found and found[1] in self._stages:
             self._end_stage()
             self._seen += 1
@@ -109,6 +111,7 @@ class Console:
             if found.re is _RUNNING:
                 self._stage = _Running(found[1], self._clock())
                 self._show_status("runs")
+            # A stage that is restored from the run cache has no end of its own: nothing ran.
             self._restored += found.re is _RESTORED
         # DVC itself exits with 255 whatever the stage's code was; this line alone names it.
         elif failed := _FAILED.match(line):
@@ -143,7 +146,8 @@ class Console:
             remember_seconds(self._root, self._seconds)
 
     def _take(self, stage: _Running, line: str) -> None:
-        if line.startswith("> ") and not stage.lines:  # DVC's line with the command
+        # DVC first repeats the command.
+        if line.startswith("> ") and not stage.lines:
             return
         stage.lines.append(line)
         stage.is_resumed |= _RESUMED.match(line) is not None
@@ -166,7 +170,8 @@ class Console:
         seconds = self._clock() - stage.started
         self._ran += 1
         if stage.name not in self._quiet:
-            if not stage.is_resumed:  # else the next forecast would promise the rest of a stage as its whole
+            # Else the next forecast would take the rest of a stage for its whole.
+            if not stage.is_resumed:
                 self._seconds[stage.name] = seconds
             name = f"{self._place()} {stage.name:<{self._width}}"
             headline = ", ".join(_headline(self._root, self._stages[stage.name]))
@@ -186,9 +191,11 @@ class Console:
         how = f"exit code {ended}" if ended >= 0 else f"killed by signal {-ended}"
         say(f"{self._place()} {name}  failed after {seconds}, {how}")
         for line in lines:
+            # Progress lines would push the error out of the part that people read.
             if not _PROGRESS.match(line):
                 say(line)
         say(f"The whole output is in {LOG}.")
+        # A signal is a negative number in DVC's message, and no exit code.
         return ended if ended > 0 else code
 
     def _place(self) -> str:
@@ -311,7 +318,8 @@ def make_forecast(root: Path) -> Forecast:
     lock = _read(root / "dvc.lock").get("stages") or {}
     params, waiting = _read(root / "params.yaml"), [stage for stage in stages if not writes_code(stage)]
     running: dict[str, GraphStage] = {}
-    while True:  # until no stage more depends on one that runs
+    # A stage that runs may change the inputs of others, so look again until no stage is added.
+    while True:
         written = [out for stage in running.values() for out in stage.outs]
         more = {
             stage.address: stage
@@ -361,6 +369,7 @@ def remember_seconds(root: Path, seconds: Mapping[str, float]) -> None:
 
 def _known_seconds(root: Path, recipe: str) -> dict[str, float]:
     """Seconds by stage of the recipe: what earlier runs of the graph here took, else what the ledger has."""
+    # The ledger has the time of a stage alone. `TIMES` includes DVC's hashing, so it wins.
     ledger = {
         line["name"]: float(line["seconds"])
         for line in latest_runs(root / "state" / "ledger.jsonl")
@@ -387,6 +396,7 @@ def _has_changed(root: Path, stage: GraphStage, recorded: Mapping[str, Any] | No
     if recorded is None:
         return True
     files = [*recorded.get("deps", ()), *recorded.get("outs", ())]
+    # A path that was added or removed in dvc.yaml makes DVC run the stage.
     if {file["path"] for file in files} != {*stage.deps, *stage.outs}:
         return True
     values = recorded.get("params", {}).get("params.yaml", {})
@@ -444,6 +454,7 @@ def keep_as_measured(root: Path, machine: str) -> Path:
         )
     seconds = _known_seconds(root, recipe)
     names = [stage.address for stage in graph_stages(root) if not writes_code(stage)]
+    # A half-known run would be shown to others as the time of the whole recipe.
     if missing := [name for name in names if name not in stages or name not in seconds]:
         raise UserError(f"no time is known for {', '.join(missing)}: let `make repro` run them here")
     measured = _read(root / MEASURED)

@@ -39,6 +39,7 @@ def project_lock(root: Path, say: Callable[[str], None]) -> Iterator[int]:
     """
     path = root / "state" / "locks" / "repro.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Not "w": that would cut off the process id of whoever holds the lock.
     with open(path, "a+") as lock:
         said = -SECONDS_BETWEEN_LINES
         while not _is_taken(lock.fileno()):
@@ -85,6 +86,7 @@ def repair_dvc_state(root: Path, say: Callable[[str], None]) -> None:
     that ran. Other faults in it (the marks of a merge) are left to DVC.
     """
     table = root / ".dvc" / "tmp" / "rwlock"
+    # A DVC that is alive writes within milliseconds. What stays torn for a second has no writer.
     if not _becomes(table, _is_json):
         say(f"removing {table}: a DVC was killed while it wrote it")
         table.unlink(missing_ok=True)
@@ -98,6 +100,7 @@ def repair_dvc_state(root: Path, say: Callable[[str], None]) -> None:
 def _drop_dead_entries(table: Path) -> None:
     """Removes processes that have ended, under the lock with which DVC edits the table."""
     found = json.loads(table.read_text())
+    # Importing DVC takes a second, so only a table with dead entries does it.
     if _living(found) == found:
         return
     from dvc.lock import LockError, make_lock
@@ -105,13 +108,15 @@ def _drop_dead_entries(table: Path) -> None:
     try:
         with make_lock(str(table.with_name("rwlock.lock")), tmp_dir=str(table.parent)):
             write_text_atomically(table, json.dumps(_living(json.loads(table.read_text()))))
-    except LockError:  # a DVC edits the table now: it removes dead entries itself, with a warning
+    except LockError:
+        # A DVC edits the table now: it removes dead entries itself, with a warning.
         return
 
 
 def _living(table: Any) -> Any:
     """The table without dead processes; unchanged when it is not of DVC's form, which DVC reports."""
     try:
+        # A process id may belong to another process by now. Such an entry stays: nothing tells the two apart.
         write = {path: info for path, info in table["write"].items() if psutil.pid_exists(info["pid"])}
         read = {
             path: [info for info in infos if psutil.pid_exists(info["pid"])] for path, infos in table["read"].items()
@@ -173,5 +178,6 @@ def _drop_torn_stage(lock: Path, say: Callable[[str], None]) -> None:
         say(f"{lock}: dropping its last stage, which a DVC was killed in writing; DVC's run cache has it")
         write_text_atomically(lock, kept)
     elif len(starts) <= 1 and "\n<<<<<<<" not in f"\n{text}":
+        # A file with the marks of a merge is whole, and a person has to choose: DVC reports it.
         say(f"removing {lock}: a DVC was killed while it wrote it; its run cache has the stages that ran")
         lock.unlink()

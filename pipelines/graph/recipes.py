@@ -59,6 +59,7 @@ def use_recipe(root: Path, name: str) -> None:
     if params.exists() and params.read_text(encoding="utf-8") != text:
         _keep_edits(root, params)
     write_text_atomically(params, text)
+    # The hash shows later whether params.yaml was edited: tracking then names it a recipe with changes.
     write_text_atomically(root / "state" / "recipe", f"{name}\n{sha256_of(params)}\n")
 
 
@@ -77,7 +78,8 @@ def _keep_edits(root: Path, params: Path) -> None:
         try:
             if recipe_text(root, name) == own:
                 return
-        except UserError:  # another recipe's fault
+        except UserError:
+            # A mistake in another recipe is no concern of this run.
             continue
     write_text_atomically(root / "state" / "params.before.yaml", own)
     say("params.yaml had changes of its own: they are kept in state/params.before.yaml")
@@ -86,7 +88,8 @@ def _keep_edits(root: Path, params: Path) -> None:
 def _check(root: Path, given: Any, told: str) -> None:
     """UserError names each mistake. A DVC project without this program's schema has no parameters to check."""
     if (root / "pipelines" / "graph" / "schema.py").exists():
-        from pipelines.graph.schema import check_values  # imports every stage's parameters, which takes 2 s
+        # It imports the parameters of every stage, which takes 2 s.
+        from pipelines.graph.schema import check_values
 
         check_values(given or {}, told, root)
 
@@ -158,6 +161,7 @@ def find_strays(root: Path) -> tuple[list[Path], Path]:
         path
         for folder in folders
         for path in folder.rglob("*")
+        # .gitignore belongs to DVC, and the other file keeps an empty folder in git.
         if path.is_file() and path.name not in (".gitignore", KEEP)
     }
     return sorted(path for path in files if not _is_under(path, outs)), cache
@@ -205,6 +209,7 @@ def _is_settled(root: Path, recipe: str, lock: IO[str]) -> bool:
         use_recipe(root, recipe)
     if _takes(lock, fcntl.LOCK_SH) and (not recipe or is_in_use(root, recipe)):
         return True
+    # Let go at once: whoever waits to write the file needs it alone.
     fcntl.flock(lock, fcntl.LOCK_UN)
     return False
 
@@ -285,6 +290,7 @@ def _chain(
     while True:
         if wanted in chain:
             raise UserError(f"recipe {name}: `extends` goes round in a circle: {' -> '.join([*chain, wanted])}")
+        # A recipe extends a file beside it. A path could lead anywhere.
         text = read(f"pipelines/recipes/{wanted}") if "/" not in wanted else None
         if text is None:
             raise UserError(
@@ -324,6 +330,7 @@ def _refuse_other_kinds(content: dict[str, Any], changes: dict[str, Any], name: 
     for key, kind in changes.items():
         *sections, last = key.split(".")
         there = value_at(content, sections)
+        # Only a change of kind is dangerous: the other keys belong to the kind that was there.
         if last != "kind" or not isinstance(there, dict) or there.get("kind") == kind:
             continue
         staying = [other for other in there if other != "kind"]
@@ -339,8 +346,10 @@ def _yaml() -> Any:
     from ruamel.yaml import YAML
 
     reader = YAML()
+    # What the recipe on top leaves alone is to come out as it was written: no line is folded.
     reader.preserve_quotes, reader.width = True, 4096
     reader.indent(mapping=2, sequence=4, offset=2)
+    # ruamel would write nothing for null, and an empty value reads like a forgotten one.
     reader.representer.add_representer(type(None), lambda to, _: to.represent_scalar("tag:yaml.org,2002:null", "null"))
     return reader
 
@@ -349,7 +358,8 @@ def _with_comments(text: str) -> Any:
     """The document as what writes it again as it was; ValueError when it is not valid YAML."""
     from ruamel.yaml.error import YAMLError
 
-    _values(text)  # ruamel reads any depth, until Python gives up
+    # ruamel reads any depth, until Python's stack ends. Our reader stops before.
+    _values(text)
     try:
         return _yaml().load(text)
     except YAMLError as error:

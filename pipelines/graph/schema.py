@@ -44,6 +44,7 @@ def section_models(root: Path = PROJECT) -> dict[str, Any]:
     for stage in stages:
         models |= stage.sections
     for stage in stages:
+        # A section of `foreach` is a mapping of items, and its own stage knows what an item is.
         if stage.items is not None or stage.foreach in stage.sections:
             models[stage.foreach] = stage.sections.get(stage.foreach, stage.items)
     return models
@@ -63,7 +64,8 @@ def check_values(given: Mapping[str, Any], told: str, root: Path = PROJECT) -> d
     models, definitions = section_models(root), read_definitions(root / "dvc.yaml")
     try:
         stages, loops = stages_of(definitions, given), foreach_sections(definitions)
-    except UserError as error:  # a name that is none: nothing else is looked at
+    except UserError as error:
+        # A name that cannot be one leaves no graph to check.
         raise UserError(f"{told} is not usable:\n  {error}") from None
     optional = optional_sections(root / "dvc.yaml")
     problems = _wrong_sections(given, models, definitions, stages, optional)
@@ -75,6 +77,7 @@ def check_values(given: Mapping[str, Any], told: str, root: Path = PROJECT) -> d
             except UserError as error:
                 problems += str(error).splitlines()[1:]
     if not problems:
+        # Only now: a missing section would show up here again, as every input that its stages make.
         problems = [f"  {line}" for line in _gaps(definitions, stages, given)]
     if not problems:
         problems = [f"  {line}" for line in _contradictions(sections, stages)]
@@ -186,8 +189,11 @@ def entry_of(name: str, stage: Stage) -> dict[str, Any]:
     outputs, of_item = dict(stage.outputs), "${item}" if get_origin(stage.items) is list else "${key}"
     metrics, headline, curves = (outputs.pop(one, None) for one in (METRICS, HEADLINE, CURVES))
     column, title = about(name).plot
+    # Git keeps these files (`cache: false`), so they must be plots or metrics: DVC leaves a stage with any other such
+    # output out of its run cache. `dvc metrics show` would print every number of them, so they are plots.
     plots = [{metrics: {"cache": False}}] if metrics else []
     plots += [{curves: {"cache": False, "x": "step", "y": column, "title": title}}] if curves else []
+    # Stage `code` writes the fingerprints, so it cannot depend on one.
     code = [] if name == "code" else [f"data/code/{name}.json"]
     program = "pipelines.launching" if stage.is_launched else "stages"
     body = {

@@ -59,9 +59,11 @@ def main() -> None:
     if is_shown:
         print(shown(launch, stage))
         return
+    # A job on a cluster outlives this process. An interrupt runs the blocks that take it back.
     with terminated_as_interrupt():
         if launch.is_here:
-            run(launch, stage)  # becomes the stage, which compares its inputs itself
+            # It becomes the stage, which compares its inputs itself.
+            run(launch, stage)
         run_unchanged(lambda: sys.exit(run(launch, stage)))
 
 
@@ -71,6 +73,7 @@ def launch_of(words: Sequence[str]) -> LaunchParams:
     launch = load_section(file, "launch", LaunchParams)
     if about(words[0].partition("@")[0]).runs_model(read_yaml(file)):
         return launch
+    # The job would hold GPUs that nothing uses.
     return launch.model_copy(update={"nodes": 1, "command": PythonCommand(kind="python")})
 
 

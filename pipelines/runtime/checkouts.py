@@ -28,6 +28,7 @@ from stages.foundations.yaml_text import load_yaml
 from stages.observe.git import git, git_bytes
 from stages.observe.tracking import tracking_uri
 
+# What a stage computes with. `pipelines` starts stages and changes no result.
 CODE = ("dvc.yaml", "stages")
 
 
@@ -86,6 +87,7 @@ def code_hashes(code: Code, targets: Iterable[str], params: Sequence[Mapping[str
         stages = load_yaml((folder / "dvc.yaml").read_text())["stages"]
         needed = {name: stages[name] for name in needed_stages(stages, {t.partition("@")[0] for t in targets})}
         memory: Memory = {}
+        # A revision may have stages without a package, whose command is any program.
         modules = needed.keys() & set(stage_names(folder))
         found = []
         for own in params:
@@ -110,6 +112,7 @@ def needed_stages(stages: Mapping[str, Any], targets: Iterable[str]) -> list[str
         wanted = _paths(stages[name], ("deps",))
         for other, stage in stages.items():
             made = _paths(stage, ("outs", "metrics", "plots"))
+            # A stage too many costs a look of DVC. One too few would reuse a result of other code.
             if any(_may_be_one(dep, out) for dep in wanted for out in made):
                 pending.append(other)
     return sorted(found)
@@ -208,6 +211,7 @@ def worktree_environment(folder: Path, is_tracked: bool = True) -> dict[str, str
     """Tracking goes to the project's store or nowhere; everything else of the run stays in its worktree."""
     own = {name: value for name, value in environment().items() if name not in LEFT_OUT}
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # Resolved here: in the worktree the default would be its own database.
     tracking = {"MLFLOW_TRACKING_URI": tracking_uri()} if is_tracked else {"RETRACE_TRACKING": "off"}
     return {**own, "PYTHONPATH": os.pathsep.join(paths), **tracking}
 
@@ -223,4 +227,5 @@ def _copy_or_remove(source: Path, goal: Path) -> None:
 def remove_checkout(root: Path, folder: Path) -> None:
     """Removes the worktree with all in it; nothing happens where there is none."""
     shutil.rmtree(folder, ignore_errors=True)
+    # The folder goes first: `git worktree remove` refuses one with changes in it.
     git(root, "worktree", "prune")

@@ -76,7 +76,8 @@ def gpu_slots(wanted: int, locks: Path, say: Callable[[str], None]) -> Iterator[
         yield Slots(tuple(held), tuple(lock.fileno() for lock in held.values()))
     finally:
         for lock in held.values():
-            lock.close()  # not LOCK_UN: the supervisor of a stage that is still ending holds it too
+            # Not LOCK_UN: the supervisor of a stage that is still ending holds the lock too.
+            lock.close()
 
 
 def _make_private(folder: Path) -> None:
@@ -97,6 +98,7 @@ def _wait(wanted: int, gpus: Sequence[str], locks: Path, say: Callable[[str], No
         for gpu in gpus:
             if len(held) < wanted and (lock := _try(_file(locks, gpu))):
                 held[gpu] = lock
+        # All or none: two flows that each hold half of what they need would wait for ever.
         if len(held) == wanted:
             return held
         for lock in held.values():
@@ -115,7 +117,8 @@ def _try(path: Path) -> IO[str] | None:
     except BlockingIOError:
         lock.close()
         return None
-    if not os.fstat(lock.fileno()).st_nlink:  # a cleaner of temporary files has just removed it
+    # A cleaner of temporary files has just removed it: the next one would lock another file.
+    if not os.fstat(lock.fileno()).st_nlink:
         lock.close()
         return None
     lock.truncate(0)
@@ -130,7 +133,8 @@ def _holders(gpus: Sequence[str], locks: Path) -> str:
 
 
 def _file(locks: Path, gpu: str) -> Path:
-    return locks / f"gpu-{gpu.replace('/', '-')}.lock"  # the name of a part of a GPU (MIG) may have slashes
+    # The name of a part of a GPU (MIG) may have slashes.
+    return locks / f"gpu-{gpu.replace('/', '-')}.lock"
 
 
 def _read(path: Path) -> str:
@@ -168,6 +172,7 @@ def watched() -> Iterator[Usage]:
         while not is_over.wait(SECONDS_BETWEEN_LOOKS):
             total = 0
             for child in myself.children(recursive=True):
+                # The child has ended since it was listed.
                 with suppress(psutil.Error):
                     total += child.memory_info().rss
             usage.peak_bytes = max(usage.peak_bytes, total)

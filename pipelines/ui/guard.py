@@ -69,6 +69,7 @@ def guarded(app: Any, port: int, entering: str, login: str = "") -> Any:
 
     def is_known(scope: Mapping[str, Any]) -> bool:
         sent = dict(scope["headers"]).get(b"authorization", b"")
+        # Compared in constant time, as the login must not be guessed letter by letter.
         return not login or scope["path"] == HEALTH or hmac.compare_digest(sent, wanted)
 
     async def guard(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
@@ -131,6 +132,7 @@ def keep_login(state: Path, api: str, login: str) -> None:
     path = _path(state)
     path.parent.mkdir(parents=True, exist_ok=True)
     forget_login(state)
+    # O_EXCL with the mode: the file is never readable by others, not even while it is empty.
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         json.dump({"api": api, "login": login}, file)
 

@@ -90,6 +90,7 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
             while True:
                 time.sleep(1)
                 shorten_logs(state, started)
+                # One that never came up would only fail again: `require_alive` shows its lines.
                 if started["worker"].poll() is not None and is_ready():
                     print(
                         "the worker has ended: another one takes its place, its runs are marked as crashed", flush=True
@@ -99,8 +100,10 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
     except KeyboardInterrupt:
         print("\nending the servers", flush=True)
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave a server behind
-        if "worker" in started:  # while there are servers to tell it to
+        # A second Ctrl-C must not leave a server behind.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # The worker goes first, while there are servers that can be told of its runs.
+        if "worker" in started:
             runs = going_runs(api, login)
             end_groups([started.pop("worker")])
             tell_ended(api, login, runs)
@@ -126,6 +129,7 @@ def port(name: str, default: int) -> int:
     if number is None:
         raise UserError(f"{name}={text} is no port number: give one from 1 to 65535, or none for {default}")
     with socket.socket() as probe:
+        # As the servers do: a port whose last connection has just closed is free for them.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, number))
@@ -152,7 +156,8 @@ def server_settings(state: Path, prefect_port: int, mlflow_port: int) -> Mapping
         "PREFECT_HOME": str(home),
         "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home / 'prefect.db'}",
         "PREFECT_API_URL": f"http://{HOST}:{prefect_port}/api",
-        "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # SQLite has one writer: on a busy machine others wait for it
+        # SQLite has one writer, and on a busy machine others wait for it.
+        "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
         "PREFECT_WORKER_QUERY_SECONDS": "5",
@@ -216,7 +221,8 @@ def start(name: str, arguments: list[str], settings: Mapping[str, str]) -> subpr
     path = state_folder() / "logs" / f"{name}.log"
     if path.exists():
         path.replace(path.with_name(f"{name}.before.log"))
-    with open(path, "a") as log:  # appending, so that it may be cut while it is written
+    # Appending, so that it may be cut while it is written.
+    with open(path, "a") as log:
         return subprocess.Popen(
             supervised([sys.executable, *arguments]),
             cwd=PROJECT,
@@ -255,7 +261,8 @@ def wait_until_up(address: str, name: str, started: Mapping[str, subprocess.Pope
         try:
             urllib.request.urlopen(address, timeout=2).close()
             return
-        except OSError:  # not yet
+        except OSError:
+            # Not yet.
             time.sleep(0.3)
     raise UserError(f"{name} did not answer at {address} within {SECONDS_TO_START:.0f} s:\n{last_lines(name)}")
 

@@ -79,6 +79,7 @@ def passing_server() -> Iterator[str]:
     Yields the API's address. UserError when the server does not start; what it said stands on standard error.
     """
     with socket.socket() as probe:
+        # The system picks a free port. Another process could take it in between, and the server then says so.
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     address = f"http://127.0.0.1:{port}/api"
@@ -100,7 +101,8 @@ def passing_server() -> Iterator[str]:
         with temporary_settings(updates=ours):
             try:
                 yield address
-            finally:  # after a failure too, or Prefect tries for a minute at the end of this process
+            finally:
+                # After a failure too, or Prefect tries for a minute at the end of this process.
                 asyncio.run(_send_what_waits())
     finally:
         end_groups([server])
@@ -112,7 +114,8 @@ def _wait(server: subprocess.Popen, address: str) -> None:
         try:
             urllib.request.urlopen(address, timeout=2).close()
             return
-        except OSError:  # not yet
+        except OSError:
+            # Not yet.
             time.sleep(0.2)
     raise UserError(
         f"Prefect's server did not start within {SECONDS_TO_START:.0f} s: read its lines above, or start one with "

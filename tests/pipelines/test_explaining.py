@@ -5,10 +5,10 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from pipelines.commands.explaining import as_text, draw, explain, format_time
+from pipelines.cli import app
+from pipelines.commands.explaining import as_text, draw, format_time
 from pipelines.commands.explaining import content_of as as_json
 from pipelines.records.chain import StageCost, find_chain, stage_costs
 from pipelines.records.places import working_place
@@ -152,9 +152,7 @@ def test_the_picture_has_a_box_for_each_stage_and_no_markup_of_others(project):
 
 
 def run(*arguments):
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(explain)
-    return CliRunner().invoke(app, list(arguments))
+    return CliRunner().invoke(app, ["explain", *arguments])
 
 
 def test_the_command_prints_json_and_draws(project, tmp_path):
