@@ -25,9 +25,9 @@ import typer
 
 from pipelines.commands.comparing_outputs import Comparison, Tolerance, Verdict, compare_files, compare_folders
 from pipelines.graph.graph import repro_arguments
-from pipelines.graph.project_lock import refusing_lock
 from pipelines.records.places import Place, place_at, working_place
 from pipelines.runtime.checkouts import Code, code_at, make_checkout, remove_checkout, run_dvc
+from pipelines.runtime.locks import refusing_lock
 from pipelines.runtime.process_group import terminated_as_interrupt
 from stages.foundations.dvc_lock import stages_behind
 from stages.foundations.errors import UserError

@@ -25,7 +25,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, TextIO
 
+from pipelines.graph.recipes import value_at
 from pipelines.graph.result import changes_from_recipe, seconds_in_words
+from stages.foundations.dvc_lock import CODE, Entry, lock_of, with_numbers
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, write_text_atomically
 from stages.foundations.machine import PROJECT
@@ -250,8 +252,6 @@ def _headline(root: Path, stage: GraphStage) -> Iterator[str]:
                 yield form.format(value) + (f" on {file.stem}" if path.is_dir() else "")
 
 
-CODE = "data/code/"
-"""Small files that stages depend on: they are hashed here. Of other files the size is compared."""
 MOST_CHANGES = 4
 """Changes to the recipe that are shown, each with both values."""
 TIMES = "state/stage_seconds.json"
@@ -315,7 +315,7 @@ def forecast_lines(forecast: Forecast, root: Path) -> list[str]:
 def make_forecast(root: Path) -> Forecast:
     """The forecast for a project. A stage runs when its parameters, code, paths or inputs are not those of dvc.lock."""
     stages = graph_stages(root)
-    lock = _read(root / "dvc.lock").get("stages") or {}
+    lock = lock_of(root)
     params, waiting = _read(root / "params.yaml"), [stage for stage in stages if not writes_code(stage)]
     running: dict[str, GraphStage] = {}
     # A stage that runs may change the inputs of others, so look again until no stage is added.
@@ -392,37 +392,26 @@ def _reads(stage: GraphStage, written: Iterable[str]) -> bool:
     return any(out == dep or out.startswith(f"{dep}/") for out in written for dep in stage.deps)
 
 
-def _has_changed(root: Path, stage: GraphStage, recorded: Mapping[str, Any] | None, params: Mapping[str, Any]) -> bool:
-    if recorded is None:
-        return True
-    files = [*recorded.get("deps", ()), *recorded.get("outs", ())]
+def _has_changed(root: Path, stage: GraphStage, entry: Entry | None, params: Mapping[str, Any]) -> bool:
     # A path that was added or removed in dvc.yaml makes DVC run the stage.
-    if {file["path"] for file in files} != {*stage.deps, *stage.outs}:
+    if entry is None or entry.deps.keys() | entry.outs.keys() != {*stage.deps, *stage.outs}:
         return True
-    values = recorded.get("params", {}).get("params.yaml", {})
+    if any(value_at(params, key.split(".")) != value for key, value in with_numbers(entry.params).items()):
+        return True
+    return any(_differs(root / path, path, entry) for path in (*entry.deps, *entry.outs))
+
+
+def _differs(file: Path, path: str, entry: Entry) -> bool:
+    if not file.exists():
+        return True
+    if path.startswith(CODE):
+        return dvc_md5(file) != entry.deps.get(path, entry.outs.get(path))
     # Sizes, not hashes, of data and weights: DVC hashes them next, and a forecast must not take as long again.
-    return any(_at(params, key) != value for key, value in values.items()) or any(
-        _differs(root / file["path"], file) for file in files
-    )
+    return file.is_file() and file.stat().st_size != entry.sizes[path]
 
 
-def _at(params: Any, key: str) -> Any:
-    """The value at a dotted key; None where there is none."""
-    for name in key.split("."):
-        params = params.get(name) if isinstance(params, Mapping) else None
-    return params
-
-
-def _differs(path: Path, recorded: Mapping[str, Any]) -> bool:
-    if not path.exists():
-        return True
-    if recorded["path"].startswith(CODE):
-        return dvc_md5(path) != recorded["md5"]
-    return path.is_file() and path.stat().st_size != recorded.get("size")
-
-
-def _written_bytes(recorded: Mapping[str, Any]) -> int:
-    return sum(out.get("size", 0) for out in recorded.get("outs", ()))
+def _written_bytes(entry: Entry) -> int:
+    return sum(entry.sizes[path] for path in entry.outs)
 
 
 def _known(forecast: Forecast, unknown: tuple[str, ...], known: str) -> str:
@@ -447,7 +436,7 @@ def keep_as_measured(root: Path, machine: str) -> Path:
 
     UserError where params.yaml changes the recipe, or where the time of a stage of dvc.lock is not known.
     """
-    recipe, stages = _recipe(root), _read(root / "dvc.lock").get("stages", {})
+    recipe, lock = _recipe(root), lock_of(root)
     if not recipe or (changes := changes_from_recipe(root)):
         raise UserError(
             f"params.yaml is no unchanged recipe ({', '.join(changes) or 'no name'}): run `make repro` of one"
@@ -455,12 +444,12 @@ def keep_as_measured(root: Path, machine: str) -> Path:
     seconds = _known_seconds(root, recipe)
     names = [stage.address for stage in graph_stages(root) if not writes_code(stage)]
     # A half-known run would be shown to others as the time of the whole recipe.
-    if missing := [name for name in names if name not in stages or name not in seconds]:
+    if missing := [name for name in names if name not in lock or name not in seconds]:
         raise UserError(f"no time is known for {', '.join(missing)}: let `make repro` run them here")
     measured = _read(root / MEASURED)
     measured[recipe] = {
         "machine": machine,
-        "stages": {name: {"seconds": seconds[name], "bytes": _written_bytes(stages[name])} for name in names},
+        "stages": {name: {"seconds": seconds[name], "bytes": _written_bytes(lock[name])} for name in names},
     }
     write_text_atomically(root / MEASURED, json.dumps(measured, indent=1, sort_keys=True) + "\n")
     return root / MEASURED

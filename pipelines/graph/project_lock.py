@@ -1,4 +1,4 @@
-"""One `dvc repro` at a time in a project: whoever comes second waits, then finds the work done. And locks that refuse.
+"""One `dvc repro` at a time in a project: whoever comes second waits, then finds the work done.
 
 DVC's own --wait-for-lock waits for its repository lock only: a second `dvc repro` that meets an output which the first
 one is making fails with "is busy".
@@ -10,7 +10,6 @@ atomically.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -23,12 +22,9 @@ from typing import Any
 import psutil
 import yaml
 
-from stages.foundations.errors import UserError
+from pipelines.runtime.locks import try_lock, wait_for
 from stages.foundations.files import write_text_atomically
 from stages.foundations.yaml_text import load_yaml
-
-SECONDS_BETWEEN_TRIES = 0.5
-SECONDS_BETWEEN_LINES = 60.0
 
 
 @contextmanager
@@ -41,36 +37,17 @@ def project_lock(root: Path, say: Callable[[str], None]) -> Iterator[int]:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not "w": that would cut off the process id of whoever holds the lock.
     with open(path, "a+") as lock:
-        said = -SECONDS_BETWEEN_LINES
-        while not _is_taken(lock.fileno()):
-            if time.monotonic() - said >= SECONDS_BETWEEN_LINES:
-                said = time.monotonic()
-                say(f"waiting for the run of process {path.read_text().strip() or '?'}, which is at work in {root}")
-            time.sleep(SECONDS_BETWEEN_TRIES)
+        wait_for(
+            lambda: try_lock(lock),
+            say,
+            lambda: f"waiting for the run of process {path.read_text().strip() or '?'}, which is at work in {root}",
+        )
         # Only now that it is ours: who waits reads the number of the process that is at work from this file.
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
         repair_dvc_state(root, say)
         yield lock.fileno()
-
-
-@contextmanager
-def refusing_lock(folder: Path, refusal: str) -> Iterator[None]:
-    """Holds the file `lock` in the folder, which is made; UserError with the refusal while another process holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        if not _is_taken(lock.fileno()):
-            raise UserError(f"{refusal} ({folder / 'lock'} is held)")
-        yield
-
-
-def _is_taken(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 SECONDS_TO_WRITE = 1.0

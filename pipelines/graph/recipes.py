@@ -23,7 +23,6 @@ import copy
 import fcntl
 import io
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -32,7 +31,8 @@ from typing import IO, Any
 
 import yaml
 
-from stages.foundations.dvc_lock import LOCK, read_lock, recorded_outs
+from pipelines.runtime.locks import try_lock, wait_for
+from stages.foundations.dvc_lock import lock_of, recorded_outs
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, sha256_of, write_text_atomically
 from stages.foundations.params import read_yaml
@@ -113,8 +113,7 @@ def remove_orphaned_outputs(root: Path) -> list[Path]:
     params = root / "params.yaml"
     _check(root, read_yaml(params), str(params))
     strays, cache = find_strays(root)
-    lock, moved = root / LOCK, 0
-    recorded = recorded_outs(read_lock(lock.read_bytes() if lock.exists() else None, str(root)))
+    recorded, moved = recorded_outs(lock_of(root)), 0
     for path in strays:
         # The way back costs nothing where DVC has the file; what only lies here is kept.
         if _is_cached(cache, path, recorded.get(path.relative_to(root).as_posix())):
@@ -178,10 +177,6 @@ def _is_cached(cache: Path, path: Path, recorded: str | None) -> bool:
     return (cache / recorded[:2] / recorded[2:]).is_file() and dvc_md5(path) == recorded
 
 
-SECONDS_BETWEEN_TRIES = 0.5
-SECONDS_BETWEEN_LINES = 60.0
-
-
 @contextmanager
 def recipe_in_use(root: Path, recipe: str, say: Callable[[str], None]) -> Iterator[None]:
     """Makes params.yaml the recipe ("" leaves it as it is) and keeps others from changing it while the block runs.
@@ -193,33 +188,21 @@ def recipe_in_use(root: Path, recipe: str, say: Callable[[str], None]) -> Iterat
     path = root / "state" / "locks" / "params.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+") as lock:
-        said = -SECONDS_BETWEEN_LINES
-        while not _is_settled(root, recipe, lock):
-            if time.monotonic() - said >= SECONDS_BETWEEN_LINES:
-                said = time.monotonic()
-                say(f"recipe {recipe or 'as it is'}: waiting for the runs that use another params.yaml in {root}")
-            time.sleep(SECONDS_BETWEEN_TRIES)
+        reason = f"recipe {recipe or 'as it is'}: waiting for the runs that use another params.yaml in {root}"
+        wait_for(lambda: _is_settled(root, recipe, lock), say, lambda: reason)
         yield
 
 
 def _is_settled(root: Path, recipe: str, lock: IO[str]) -> bool:
     """True with the shared lock and the right parameters; a lock alone may have been got after another change."""
     # Alone while the file is written. Any number of runs then share it, as long as they want the same recipe.
-    if recipe and not is_in_use(root, recipe) and _takes(lock, fcntl.LOCK_EX):
+    if recipe and not is_in_use(root, recipe) and try_lock(lock):
         use_recipe(root, recipe)
-    if _takes(lock, fcntl.LOCK_SH) and (not recipe or is_in_use(root, recipe)):
+    if try_lock(lock, fcntl.LOCK_SH) and (not recipe or is_in_use(root, recipe)):
         return True
     # Let go at once: whoever waits to write the file needs it alone.
     fcntl.flock(lock, fcntl.LOCK_UN)
     return False
-
-
-def _takes(lock: IO[str], kind: int) -> bool:
-    try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 EXTENDS, WITHOUT = "extends", "without"

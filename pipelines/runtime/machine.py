@@ -9,7 +9,6 @@ Usage is measured from the process that started the stage (`watched`).
 
 from __future__ import annotations
 
-import fcntl
 import os
 import resource
 import stat
@@ -24,13 +23,12 @@ from typing import IO
 
 import psutil
 
+from pipelines.runtime.locks import try_lock, wait_for
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT, list_gpus
 
 LIMIT = "gpu"
 """Name of the concurrency limit in Prefect."""
-SECONDS_BETWEEN_TRIES = 1.0
-SECONDS_BETWEEN_LINES = 60.0
 
 
 @dataclass(frozen=True)
@@ -92,33 +90,34 @@ def _make_private(folder: Path) -> None:
 
 
 def _wait(wanted: int, gpus: Sequence[str], locks: Path, say: Callable[[str], None]) -> dict[str, IO[str]]:
-    said = -SECONDS_BETWEEN_LINES
-    while True:
-        held: dict[str, IO[str]] = {}
+    held: dict[str, IO[str]] = {}
+    busy: list[str] = []
+
+    def takes_all() -> bool:
+        busy.clear()
         for gpu in gpus:
-            if len(held) < wanted and (lock := _try(_file(locks, gpu))):
+            if len(held) == wanted:
+                break
+            if lock := _try(_file(locks, gpu)):
                 held[gpu] = lock
-        # All or none: two flows that each hold half of what they need would wait for ever.
+            else:
+                busy.append(gpu)
         if len(held) == wanted:
-            return held
+            return True
+        # All or none: two flows that each hold half of what they need would wait for ever.
         for lock in held.values():
             lock.close()
-        if time.monotonic() - said >= SECONDS_BETWEEN_LINES:
-            said = time.monotonic()
-            busy = [gpu for gpu in gpus if gpu not in held]
-            say(f"waiting for {wanted} of the GPUs {', '.join(gpus)}; {_holders(busy, locks)}")
-        time.sleep(SECONDS_BETWEEN_TRIES)
+        held.clear()
+        return False
+
+    wait_for(takes_all, say, lambda: f"waiting for {wanted} of the GPUs {', '.join(gpus)}; {_holders(busy, locks)}")
+    return held
 
 
 def _try(path: Path) -> IO[str] | None:
     lock = open(path, "a+")  # noqa: SIM115 (closed by whoever holds it)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        return None
-    # A cleaner of temporary files has just removed it: the next one would lock another file.
-    if not os.fstat(lock.fileno()).st_nlink:
+    # Without a link a cleaner of temporary files has just removed it: the next one would lock another file.
+    if not try_lock(lock) or not os.fstat(lock.fileno()).st_nlink:
         lock.close()
         return None
     lock.truncate(0)

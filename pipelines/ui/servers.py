@@ -28,8 +28,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from pipelines.graph.project_lock import refusing_lock
 from pipelines.records.graph_run import VIEW_KEY, keep_view
+from pipelines.runtime.locks import refusing_lock
 from pipelines.runtime.process_group import end_groups, environment, supervised, terminated_as_interrupt
 from pipelines.ui.guard import (
     ENTER,

@@ -111,9 +111,10 @@ def finished(root: Path) -> Path:
         listed = definitions[stage.name].get("do", definitions[stage.name]).get("params", [])
         named = [key for key in listed if "$" not in key and "." not in key and key in params]
         stages[stage.address] = {
+            "cmd": "python -m stages",
             "params": {"params.yaml": {key: params[key] for key in named}},
-            "deps": [{"path": path} for path in stage.deps],
-            "outs": [{"path": path, "size": 1000} for path in stage.outs],
+            "deps": [{"path": path, "md5": "of a folder"} for path in stage.deps],
+            "outs": [{"path": path, "md5": "", "size": 1000} for path in stage.outs],
         }
     for stage in stages.values():
         for file in stage["deps"]:

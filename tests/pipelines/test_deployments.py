@@ -64,7 +64,7 @@ def test_gpus_are_those_of_the_environment(monkeypatch):
 
 def test_two_tasks_get_different_gpus_and_the_third_waits_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("RETRACE_GPUS", "0,1")
-    monkeypatch.setattr("pipelines.runtime.machine.SECONDS_BETWEEN_TRIES", 0.02)
+    monkeypatch.setattr("pipelines.runtime.locks.SECONDS_BETWEEN_TRIES", 0.02)
     lines, got = [], []
 
     def third():
@@ -87,7 +87,7 @@ def test_two_tasks_get_different_gpus_and_the_third_waits_and_says_so(tmp_path, 
 def test_clones_of_one_user_share_the_locks_and_say_which_clone_holds_one(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("RETRACE_GPUS", "0,MIG-GPU-5/1/0")
-    monkeypatch.setattr("pipelines.runtime.machine.SECONDS_BETWEEN_TRIES", 0.02)
+    monkeypatch.setattr("pipelines.runtime.locks.SECONDS_BETWEEN_TRIES", 0.02)
     lines, got = [], []
 
     def other_clone():
@@ -116,7 +116,7 @@ def test_a_lock_folder_that_somebody_else_made_is_refused(tmp_path, monkeypatch)
 def test_all_or_nothing(tmp_path, monkeypatch):
     """A task that wants two does not sit on one while it waits."""
     monkeypatch.setenv("RETRACE_GPUS", "0,1")
-    monkeypatch.setattr("pipelines.runtime.machine.SECONDS_BETWEEN_TRIES", 0.02)
+    monkeypatch.setattr("pipelines.runtime.locks.SECONDS_BETWEEN_TRIES", 0.02)
     got = []
 
     def both():

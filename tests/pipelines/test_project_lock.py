@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from pipelines.graph.project_lock import project_lock, refusing_lock
+from pipelines.graph.project_lock import project_lock
+from pipelines.runtime.locks import refusing_lock
 from stages.foundations.errors import UserError
 from tests.fakes.processes import wait_until
 
@@ -47,7 +48,7 @@ def test_a_held_lock_outlives_its_owner_until_the_command_ends(tmp_path):
 
 
 def test_a_refusing_lock_names_its_file_and_is_free_after_its_holder(tmp_path):
-    hold = "import sys; from pathlib import Path; from pipelines.graph.project_lock import refusing_lock\n"
+    hold = "import sys; from pathlib import Path; from pipelines.runtime.locks import refusing_lock\n"
     hold += "with refusing_lock(Path(sys.argv[1]), ''): print('held', flush=True); input()"
     holder = subprocess.Popen(
         [sys.executable, "-c", hold, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -18,7 +18,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from pipelines.graph.project_lock import refusing_lock
+from pipelines.runtime.locks import refusing_lock
 from pipelines.runtime.process_group import end_groups
 from pipelines.ui.guard import ENTER, basic
 from pipelines.ui.servers import MESSAGE, READY, going_runs, is_ready, main, port, shorten_logs, start, tell_ended
