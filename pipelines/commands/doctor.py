@@ -8,16 +8,13 @@ import json
 import os
 import re
 import shutil
-import socket
 import sqlite3
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from http.client import HTTPException
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +24,7 @@ import typer
 from pipelines.environment import CUDA_GIB, STAMP, has_nvidia_gpu, lock_group, read_lock
 from pipelines.graph.sharing import default_remote, remote_fault
 from pipelines.ui.guard import HOST
-from pipelines.ui.servers import port_number
+from pipelines.ui.servers import answers, port_fault, port_number
 from stages.engines.workers.sandbox import lacking
 from stages.foundations.errors import UserError
 from stages.foundations.legible import without_password
@@ -97,7 +94,7 @@ LITTLE_DISK, TOO_LITTLE_DISK = 10 * GIB, 2 * GIB
 LITTLE_MEMORY = 2 * GIB
 # Every recipe needs this group. The others are needed where the stamp calls them complete.
 NEEDED_GROUPS = ("core",)
-SHOWN_PACKAGES = 5
+SHOWN_PACKAGES, SHOWN_FAULTS = 5, 3
 SERVERS = {"Prefect": ("PREFECT_PORT", 4200, "/api/health"), "MLflow": ("MLFLOW_PORT", 5000, "/health")}
 
 
@@ -141,9 +138,13 @@ def check_packages(root: Path, installed: Mapping[str, str] | None = None) -> It
                 if found.partition("+")[0] != pinned:
                     other.append(f"{name} {found} instead of {pinned}")
     if missing:
-        yield problem("packages", f"missing: {_some(missing)}", "`make set-up`")
+        yield problem("packages", f"missing: {_some(missing, SHOWN_PACKAGES)}", "`make set-up`")
     if other:
-        yield problem("packages", f"other versions than locked: {_some(other)}", f"delete .venv/{STAMP}, `make set-up`")
+        yield problem(
+            "packages",
+            f"other versions than locked: {_some(other, SHOWN_PACKAGES)}",
+            f"delete .venv/{STAMP}, `make set-up`",
+        )
     if not missing and not other:
         yield ok("packages", f"{count} as locked" + (f"; groups {', '.join(sorted(done))}" if done else ""))
 
@@ -180,9 +181,8 @@ def _complete_groups(root: Path) -> list[str]:
         return []
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN_PACKAGES} more" if len(names) > SHOWN_PACKAGES else ""
-    return ", ".join(names[:SHOWN_PACKAGES]) + more
+def _some(names: list[str], most: int = SHOWN_FAULTS, between: str = ", ") -> str:
+    return between.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def check_gpu() -> Iterator[Finding]:
@@ -214,11 +214,8 @@ def check_gpu() -> Iterator[Finding]:
 
 def _nvidia_smi() -> list[str] | None:
     """`name, driver, used MiB, total MiB` of each GPU."""
-    command = [
-        "nvidia-smi",
-        "--query-gpu=name,driver_version,memory.used,memory.total",
-        "--format=csv,noheader,nounits",
-    ]
+    query = "--query-gpu=name,driver_version,memory.used,memory.total"
+    command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
     try:
         # A driver that hangs must not hang the doctor.
         done = subprocess.run(command, capture_output=True, text=True, timeout=20)
@@ -287,38 +284,17 @@ def check_servers() -> Iterator[Finding]:
         port = port_number(text)
         if port is None:
             yield problem(name, f"{variable}={text} is no port number", f"`unset {variable}`, or give one")
-        elif _is_free(port):
+        elif not port_fault(port):
             yield ok(name, f"not running; port {port} is free for `make ui`")
-        elif _answers(f"http://{HOST}:{port}{path}"):
+        elif answers(f"http://{HOST}:{port}{path}"):
             yield ok(name, f"running at http://{HOST}:{port}")
         else:
             text = f"something else listens on port {port}"
             yield warning(name, text, f"end it, or choose another port: `make ui {variable}={port + 1}`")
 
 
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        # As the servers do: a port whose last connection has just closed is free for them.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
-
-
-def _answers(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(address, timeout=3) as answer:
-            return answer.status == 200
-    except (OSError, HTTPException):
-        # HTTPException comes from what listens there and does not speak HTTP.
-        return False
-
-
 FICLONE = 0x40049409
 """Linux: makes one file share the other's blocks (ioctl_ficlone(2))."""
-SHOWN_FAULTS = 3
 
 
 def check_params(root: Path) -> Iterator[Finding]:
@@ -331,8 +307,7 @@ def check_params(root: Path) -> Iterator[Finding]:
         check(root / "params.yaml")
     except UserError as error:
         lines = [line.strip() for line in str(error).splitlines()[1:]]
-        more = f" and {len(lines) - SHOWN_FAULTS} more" if len(lines) > SHOWN_FAULTS else ""
-        yield problem("params", "; ".join(lines[:SHOWN_FAULTS]) + more, "correct params.yaml, or `retrace use RECIPE`")
+        yield problem("params", _some(lines, between="; "), "correct params.yaml, or `retrace use RECIPE`")
     else:
         yield ok("params", "params.yaml is usable")
 
@@ -375,10 +350,7 @@ def check_git(root: Path) -> Iterator[Finding]:
     if Path(top).resolve() != root.resolve():
         yield warning("git", f"the repository is {top}, not the project", "ablations and `verify` want one of its own")
     elif code:
-        shown = ", ".join(code[:SHOWN_FAULTS]) + (
-            f" and {len(code) - SHOWN_FAULTS} more" if len(code) > SHOWN_FAULTS else ""
-        )
-        text = f"{branch} at {commit}; code is not committed: {shown}"
+        text = f"{branch} at {commit}; code is not committed: {_some(code)}"
         yield warning("git", text, "commit it, so that results can be traced to code")
     elif "dvc.lock" in changed:
         remedy = "`git add dvc.lock data/metrics data/headline data/curves && git commit`"

@@ -15,6 +15,7 @@ import typer
 from markupsafe import escape
 
 from pipelines.graph.result import seconds_in_words
+from pipelines.output import write_named_file
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT, state_folder
 from stages.foundations.stage import declared_stage
@@ -44,7 +45,6 @@ def explain(
     mistake of the caller.
     """
     from pipelines.records.chain import find_chain, stage_costs
-    from pipelines.runtime.named_file import write_named_file
 
     if picture is not None and picture.suffix != ".svg":
         raise UserError(f"--picture {picture}: the picture is an SVG file, give a name that ends in .svg")

@@ -69,7 +69,7 @@ def _compare(
     from pipelines.comparing.results import examples
     from pipelines.comparing.sides import read_sides
     from pipelines.comparing.tracking import run_finder, track_comparison
-    from pipelines.runtime.named_file import write_named_file
+    from pipelines.output import write_named_file
 
     if tables := find_pictures(what, PROJECT):
         compared = compare_pictures(tables)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.comparing.results import CHARACTERS, RESPONSES, Benchmark, Comparison, Examples, Findings
-from pipelines.text_tables import aligned
+from pipelines.output import aligned
 from stages.algorithms.estimators import FEWEST_PROBLEMS, LARGEST_P, Interval
 from stages.pages.drawing import BAD, GOOD, INK, MUTED, WIDE, Chart, Row, cut, intervals
 from stages.pages.page import fill_page, markdown_table, metric_label, points

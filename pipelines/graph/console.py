@@ -316,7 +316,7 @@ def make_forecast(root: Path) -> Forecast:
     """The forecast for a project. A stage runs when its parameters, code, paths or inputs are not those of dvc.lock."""
     stages = graph_stages(root)
     lock = lock_of(root)
-    params, waiting = _read(root / "params.yaml"), [stage for stage in stages if not writes_code(stage)]
+    params, waiting = with_numbers(_read(root / "params.yaml")), [stage for stage in stages if not writes_code(stage)]
     running: dict[str, GraphStage] = {}
     # A stage that runs may change the inputs of others, so look again until no stage is added.
     while True:

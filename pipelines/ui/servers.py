@@ -128,17 +128,24 @@ def port(name: str, default: int) -> int:
     number = port_number(text)
     if number is None:
         raise UserError(f"{name}={text} is no port number: give one from 1 to 65535, or none for {default}")
+    if fault := port_fault(number):
+        raise UserError(
+            f"port {number} on {HOST} cannot be used ({fault}): end what listens there, "
+            f"or choose another: make ui {name}={number + 1}"
+        )
+    return number
+
+
+def port_fault(number: int) -> str:
+    """Why nothing more can listen on the port; "" where something can."""
     with socket.socket() as probe:
         # As the servers do: a port whose last connection has just closed is free for them.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, number))
         except OSError as error:
-            raise UserError(
-                f"port {number} on {HOST} cannot be used ({error.strerror}): end what listens there, "
-                f"or choose another: make ui {name}={number + 1}"
-            ) from error
-    return number
+            return str(error.strerror)
+    return ""
 
 
 def port_number(text: str) -> int | None:
@@ -194,21 +201,10 @@ def make_tracking_database(state: Path) -> str:
 
 def mlflow_command(state: Path, mlflow_port: int) -> list[str]:
     return [
-        "-m",
-        "mlflow",
-        "server",
-        "--host",
-        HOST,
-        "--port",
-        str(mlflow_port),
-        "--workers",
-        "1",
-        "--app-name",
-        "retrace",
-        "--backend-store-uri",
-        f"sqlite:///{state / 'mlflow.db'}",
-        "--default-artifact-root",
-        (state / "mlartifacts").as_uri(),
+        *("-m", "mlflow", "server", "--app-name", "retrace", "--workers", "1"),
+        *("--host", HOST, "--port", str(mlflow_port)),
+        *("--backend-store-uri", f"sqlite:///{state / 'mlflow.db'}"),
+        *("--default-artifact-root", (state / "mlartifacts").as_uri()),
     ]
 
 
@@ -258,13 +254,20 @@ def wait_until_up(address: str, name: str, started: Mapping[str, subprocess.Pope
     until = time.monotonic() + SECONDS_TO_START
     while time.monotonic() < until:
         require_alive(started)
-        try:
-            urllib.request.urlopen(address, timeout=2).close()
+        if answers(address):
             return
-        except OSError:
-            # Not yet.
-            time.sleep(0.3)
+        time.sleep(0.3)
     raise UserError(f"{name} did not answer at {address} within {SECONDS_TO_START:.0f} s:\n{last_lines(name)}")
+
+
+def answers(address: str) -> bool:
+    """Whether a server is there and well."""
+    try:
+        with urllib.request.urlopen(address, timeout=3) as answer:
+            return answer.status == 200
+    except (OSError, HTTPException):
+        # HTTPException comes from what listens there and does not speak HTTP.
+        return False
 
 
 def wait_until_ready(started: Mapping[str, subprocess.Popen]) -> None:

@@ -33,11 +33,10 @@ from prefect.settings import (
 
 from pipelines.runtime.process_group import end_groups, supervised
 from pipelines.ui.guard import basic, draw_login, login_settings
+from pipelines.ui.servers import SECONDS_TO_START, answers
 from stages.foundations.errors import UserError
 from stages.foundations.legible import without_password
 from stages.foundations.machine import PROJECT
-
-SECONDS_TO_START = 300.0
 
 
 @contextmanager
@@ -111,12 +110,9 @@ def passing_server() -> Iterator[str]:
 def _wait(server: subprocess.Popen, address: str) -> None:
     until = time.monotonic() + SECONDS_TO_START
     while server.poll() is None and time.monotonic() < until:
-        try:
-            urllib.request.urlopen(address, timeout=2).close()
+        if answers(address):
             return
-        except OSError:
-            # Not yet.
-            time.sleep(0.2)
+        time.sleep(0.2)
     raise UserError(
         f"Prefect's server did not start within {SECONDS_TO_START:.0f} s: read its lines above, or start one with "
         "`make ui` and name it: PREFECT_API_URL=http://127.0.0.1:4200/api"
