@@ -49,16 +49,16 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             # 130 is what a shell makes of SIGINT.
-            told, code = "interrupted", 130
+            message, code = "interrupted", 130
         except UserError as error:
-            told, code = str(error), 2
+            message, code = str(error), 2
         except OSError as error:
             # A closed pipe is for Python to end on: whoever read the output has seen enough.
-            if error.errno == errno.EPIPE or not (told := storage_failure(error) or _file_fault(error)):
+            if error.errno == errno.EPIPE or not (message := storage_failure(error) or _file_fault(error)):
                 raise
             # A full disk is no mistake of the caller, a wrong path is.
             code = 1 if storage_failure(error) else 2
-        typer.echo(told if code == 130 else f"error: {told}", err=True)
+        typer.echo(message if code == 130 else f"error: {message}", err=True)
         raise typer.Exit(code)
 
 

@@ -93,7 +93,9 @@ def compare_folders(first: Mapping[str, Path], second: Path, tolerance: Toleranc
     found |= {name: Comparison(Verdict.DIFFERENT, "is new") for name in made - set(first)}
     order = list(Verdict)
     worst = max((item.verdict for item in found.values()), key=order.index, default=Verdict.IDENTICAL)
-    return Comparison(worst, _told([f"{name}: {item.detail}" for name, item in sorted(found.items()) if item.detail]))
+    return Comparison(
+        worst, _first_few([f"{name}: {item.detail}" for name, item in sorted(found.items()) if item.detail])
+    )
 
 
 def _csv(path: Path) -> pandas.DataFrame:
@@ -114,7 +116,7 @@ def _parquet(path: Path) -> pandas.DataFrame:
 def _compare_values(first: Any, second: Any, tolerance: Tolerance) -> Comparison:
     differences = list(_differences("", first, second, tolerance))
     if differences:
-        return Comparison(Verdict.DIFFERENT, _told(differences))
+        return Comparison(Verdict.DIFFERENT, _first_few(differences))
     return Comparison(Verdict.EQUAL, "numbers within the tolerance, or written otherwise")
 
 
@@ -155,7 +157,7 @@ def _compare_tables(first: pandas.DataFrame, second: pandas.DataFrame, tolerance
         text for name in first.columns if (text := _column_difference(name, first[name], second[name], tolerance))
     ]
     if differences:
-        return Comparison(Verdict.DIFFERENT, f"of {len(first)} rows, {_told(differences)}")
+        return Comparison(Verdict.DIFFERENT, f"of {len(first)} rows, {_first_few(differences)}")
     return Comparison(Verdict.EQUAL, f"{len(first)} rows, numbers within the tolerance")
 
 
@@ -224,7 +226,7 @@ def _first_difference(first: bytes, second: bytes) -> str:
     return f"the first other line is {number}"
 
 
-def _told(differences: list[str]) -> str:
+def _first_few(differences: list[str]) -> str:
     more = f"; {len(differences) - TOLD} more" if len(differences) > TOLD else ""
     return "; ".join(differences[:TOLD]) + more
 

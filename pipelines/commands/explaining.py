@@ -116,7 +116,7 @@ def _describe_scores(chain: Chain) -> list[str]:
     ]
 
 
-def _describe_step(step: Step, own: StageCost, is_all: bool) -> list[str]:
+def _describe_step(step: Step, cost: StageCost, is_all: bool) -> list[str]:
     from stages.observe.mlflow_store import flatten
 
     entry = step.entry
@@ -136,8 +136,8 @@ def _describe_step(step: Step, own: StageCost, is_all: bool) -> list[str]:
         lines.append(f"          and {len(params) - len(shown)} more: --params shows all")
     if entry.code:
         reached = f", {step.definitions} definitions" if step.definitions is not None else ""
-        lines.append(f"  code    {entry.code[:SHORT]}{reached}{_describe_commit(own)}")
-    lines.append(f"  run     {_describe_run(own)}")
+        lines.append(f"  code    {entry.code[:SHORT]}{reached}{_describe_commit(cost)}")
+    lines.append(f"  run     {_describe_run(cost)}")
     return lines
 
 
@@ -155,19 +155,19 @@ def _own_first(entry: Entry) -> dict[str, Any]:
     return dict(sorted(entry.params.items(), key=lambda item: places.get(item[0].partition(".")[0], len(order))))
 
 
-def _describe_commit(own: StageCost) -> str:
-    if not own.commit:
+def _describe_commit(cost: StageCost) -> str:
+    if not cost.commit:
         return "; no commit on record"
-    return f"; commit {own.commit[:12]}" + (" with uncommitted changes" if own.is_dirty else "")
+    return f"; commit {cost.commit[:12]}" + (" with uncommitted changes" if cost.is_dirty else "")
 
 
-def _describe_run(own: StageCost) -> str:
-    parts = [f"MLflow {own.run_id}" if own.run_id else "not in MLflow (`retrace mirror` makes one)"]
-    if own.is_mirrored:
+def _describe_run(cost: StageCost) -> str:
+    parts = [f"MLflow {cost.run_id}" if cost.run_id else "not in MLflow (`retrace mirror` makes one)"]
+    if cost.is_mirrored:
         parts.append("mirrored, its execution is not on record")
-    parts.append(format_time(own.seconds) if own.seconds is not None else "no time on record")
-    if own.gpus:
-        parts.append(f"{own.gpus} GPU{'s' if own.gpus > 1 else ''}, {own.gpu_hours or 0:.3g} GPU-hours")
+    parts.append(format_time(cost.seconds) if cost.seconds is not None else "no time on record")
+    if cost.gpus:
+        parts.append(f"{cost.gpus} GPU{'s' if cost.gpus > 1 else ''}, {cost.gpu_hours or 0:.3g} GPU-hours")
     return ", ".join(parts)
 
 
@@ -184,7 +184,7 @@ def content_of(chain: Chain, spent: Mapping[str, StageCost]) -> dict[str, Any]:
     }
 
 
-def _step_as_json(step: Step, own: StageCost) -> dict[str, Any]:
+def _step_as_json(step: Step, cost: StageCost) -> dict[str, Any]:
     entry = step.entry
     inputs = [
         {"path": one.path, "md5": one.digest, "made_by": list(one.makers), "stale": one.is_stale} for one in step.inputs
@@ -199,13 +199,13 @@ def _step_as_json(step: Step, own: StageCost) -> dict[str, Any]:
         "params": entry.params,
         "code_md5": entry.code,
         "code_definitions": step.definitions,
-        "commit": own.commit,
-        "dirty": own.is_dirty,
-        "mlflow_run": own.run_id,
-        "mirrored": own.is_mirrored,
-        "seconds": own.seconds,
-        "gpus": own.gpus,
-        "gpu_hours": own.gpu_hours,
+        "commit": cost.commit,
+        "dirty": cost.is_dirty,
+        "mlflow_run": cost.run_id,
+        "mirrored": cost.is_mirrored,
+        "seconds": cost.seconds,
+        "gpus": cost.gpus,
+        "gpu_hours": cost.gpu_hours,
     }
 
 
@@ -290,7 +290,7 @@ def _edges(step: Step, corner: Any) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def _box(step: Step, own: StageCost, kind: str, x: float, y: float) -> list[str]:
+def _box(step: Step, cost: StageCost, kind: str, x: float, y: float) -> list[str]:
     from stages.pages.drawing import cut
 
     entry = step.entry
@@ -304,9 +304,9 @@ def _box(step: Step, own: StageCost, kind: str, x: float, y: float) -> list[str]
     else:
         lines = [path.removeprefix("data/")]
     code = f"code {entry.code[:8]}" if entry.code else ""
-    commit = f"commit {own.commit[:8]}" + ("+" if own.is_dirty else "") if own.commit else ""
-    time = format_time(own.seconds) if own.seconds is not None else "no time on record"
-    hours = f", {own.gpu_hours:.3g} GPU-h" if own.gpu_hours else ""
+    commit = f"commit {cost.commit[:8]}" + ("+" if cost.is_dirty else "") if cost.commit else ""
+    time = format_time(cost.seconds) if cost.seconds is not None else "no time on record"
+    hours = f", {cost.gpu_hours:.3g} GPU-h" if cost.gpu_hours else ""
     lines += [f"md5 {digest[:8]}  {code}", "  ".join(filter(None, [commit, time + hours]))]
     parts = [
         f'<g class="{kind}"><title>{escape(entry.command)}</title>',

@@ -113,16 +113,16 @@ def _is_page(file: Path) -> bool:
 def _read(pages: Iterator[Found], wanted: Wanted) -> Iterator[tuple[Found, Outcome]]:
     """Each page with its outcome, in order; pages are foreign, so they are read in confined processes only."""
     while batch := list(islice(pages, BATCH)):
-        told = [(name, wanted.format or form, content, reason) for name, form, content, reason in batch]
+        chosen = [(name, wanted.format or form, content, reason) for name, form, content, reason in batch]
         asked = [
             {"page_id": name, "url": "", "format": form, "content": content, "licence": ""}
-            for name, form, content, _ in told
+            for name, form, content, _ in chosen
             if content is not None
         ]
         outcomes = read_pages(asked, MAX_ANSWER_CHARACTERS, LIMITS, wanted.jobs)
         if wanted.jobs > 1:
             outcomes = progress(outcomes, len(asked), "extracting", "pages")
-        for found in told:
+        for found in chosen:
             # Only pages with content have an outcome of the reader.
             yield found, ([], "", "") if found[2] is None else next(outcomes)
 
@@ -141,7 +141,7 @@ def _pages(path: Path, macros: Mapping[str, Any], form: str) -> Iterator[Found]:
         yield str(path), "", None, "too_large"
     else:
         text = decode(path.read_bytes(), "")
-        form = form or FORMATS.get(path.suffix.lower()) or (told_by_content(text) if text else "")
+        form = form or FORMATS.get(path.suffix.lower()) or (format_of_content(text) if text else "")
         if text is None:
             yield str(path), form, None, "undecodable"
         elif not form and path.suffix:
@@ -158,11 +158,11 @@ def _from_row(name: str, row: Any) -> Found:
         return name, "", None, "row_malformed"
     name = next((texts[field] for field in _NAME_FIELDS if texts.get(field)), name)
     form = next((known for known in READERS if known in texts.get("format", "").lower()), "")
-    form = form or ("html" if "html" in texts else told_by_content(content)) or "markdown"
+    form = form or ("html" if "html" in texts else format_of_content(content)) or "markdown"
     return name, form, content, ""
 
 
-def told_by_content(text: str) -> str:
+def format_of_content(text: str) -> str:
     """The format that the beginning of a page speaks for: html, cnxml, pretext, latex, markdown, or none."""
     # Enough for a long head of scripts and styles. A book of 60 MB is not searched to its end.
     beginning = text[:20_000]
@@ -194,5 +194,5 @@ def extract(
     """Print the exercises of pages as JSON lines, each with the evidence it stands on and a confidence."""
     wanted = Wanted(form, solved_only, min_confidence, jobs)
     counts = extract_files(files, typer.echo, lambda line: typer.echo(line, err=True), wanted)
-    told = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
-    typer.echo(f"pages: {told or 'none'}", err=True)
+    summary = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+    typer.echo(f"pages: {summary or 'none'}", err=True)

@@ -126,8 +126,8 @@ def _write_verdicts(source: TextIO, verifier, target: TextIO) -> None:
         target.write(json.dumps(line, default=float) + "\n")
         # A pipe then gets each verdict when it is known: a file may take hours.
         target.flush()
-    told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
-    say(f"graded {counts.total()} rows in {time.monotonic() - started:.1f} s: {told or 'nothing'}")
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+    say(f"graded {counts.total()} rows in {time.monotonic() - started:.1f} s: {summary or 'nothing'}")
     for fault, count in sorted((+faults).items()):
         say(f"{count} rows could not be read ({fault}): they are unparsed, with that reason")
     if not counts.total():

@@ -37,7 +37,7 @@ def mirror(as_json: Annotated[bool, typer.Option("--json", help="print what was 
     hit did not execute get one too, with the tag `mirrored: true`.
     """
     report = rebuild(PROJECT, state_folder())
-    typer.echo(json.dumps(asdict(report), indent=2) if as_json else report.told())
+    typer.echo(json.dumps(asdict(report), indent=2) if as_json else report.summary())
     for problem in report.problems:
         typer.echo(f"WARNING: {problem}", err=True)
 
@@ -62,7 +62,7 @@ class Report:
     def is_nothing(self) -> bool:
         return not any((self.replayed, self.delivered, self.mirrored, self.graph_runs, self.results))
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """One line."""
         if self.is_nothing:
             return "MLflow was told nothing" if self.problems else "MLflow has every run: nothing to do"

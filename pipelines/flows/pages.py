@@ -36,11 +36,11 @@ class Done:
     record: Mapping[str, Any] | None = None
     """Of the run of the graph (pipelines/records/graph_run.py); None where none ended, or nothing is tracked."""
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """`3 of 24 stages ran`, and how many were restored."""
         restored = len(self.stages("restored"))
-        told = f"{len(self.stages(RAN))} of {len(self.outcomes)} stages ran"
-        return f"{told}, {restored} restored from DVC's cache" if restored else told
+        summary = f"{len(self.stages(RAN))} of {len(self.outcomes)} stages ran"
+        return f"{summary}, {restored} restored from DVC's cache" if restored else summary
 
     def stages(self, outcome: str) -> list[str]:
         """The stages that ended so."""
@@ -66,7 +66,7 @@ def run_name(root: Path, recipe: str) -> str:
 def result_message(result: Mapping[str, Any] | None, done: Done) -> str:
     """One sentence for the flow's state: the last policy's scores, the first gain on each benchmark, what ran."""
     if not result:
-        return done.told()
+        return done.summary()
     # The last policy's scores win: they are last in the list.
     scores = {score["benchmark"]: score for score in result["scores"]}
     # Reversed, so that the first gain of a benchmark is the one that stays.
@@ -79,7 +79,7 @@ def result_message(result: Mapping[str, Any] | None, done: Done) -> str:
         parts.append(f"{score['policy']} {_percent(score)}{where}{over}")
     unscored = (gain for name, gain in gains.items() if name not in scores)
     parts += [f"{gain['policy']} - {gain['baseline']}, {gain['metric']}: {describe_gain(gain)}" for gain in unscored]
-    return "; ".join([*parts, done.told(), *(f"WARNING: {warning}" for warning in result["warnings"])])
+    return "; ".join([*parts, done.summary(), *(f"WARNING: {warning}" for warning in result["warnings"])])
 
 
 def result_page(root: Path, result: Mapping[str, Any] | None, done: Done) -> str:
@@ -174,7 +174,7 @@ def describe(page: StagePage) -> str:
     """Markdown: what happened, a link to the stage's last MLflow run, and its metrics as a table."""
     lines = [f"## {page.stage.name}", "", _SENTENCES[page.outcome], ""]
     if page.outcome == RAN:
-        lines += [f"Resources: {page.slots}, {page.usage.told()}", ""]
+        lines += [f"Resources: {page.slots}, {page.usage.in_words()}", ""]
     state = Path(page.env.get("RETRACE_STATE") or page.root / "state")
     runs = {run["name"]: run for run in latest_runs(state / "ledger.jsonl")}
     if page.stage.name in runs:

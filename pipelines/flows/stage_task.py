@@ -83,7 +83,7 @@ def bring_up_to_date(
         logger.info(
             "stage %s: %s, %d of %d CPU cores, at most %g h",
             stage.name,
-            _told(slots),
+            _describe(slots),
             len(os.sched_getaffinity(0)),
             os.cpu_count() or 1,
             hours,
@@ -103,7 +103,7 @@ def bring_up_to_date(
     log.finish()
     # DVC says what it did: ran, restored from the run cache, or nothing to do.
     outcome = next((word for said, word in OUTCOMES.items() if any(said in line for line in log.last)), RAN)
-    page = StagePage(stage, root, surroundings, outcome, _told(slots), usage)
+    page = StagePage(stage, root, surroundings, outcome, _describe(slots), usage)
     create_markdown_artifact(describe(page), key=f"stage-{stage.slug}", description=f"Metrics of stage {stage.name}")
     return outcome
 
@@ -113,8 +113,8 @@ def failed(error: Exception) -> State:
 
     Had a task or a flow raised it, the log would have a traceback through Prefect.
     """
-    told = str(error).partition("\n")[0] if isinstance(error, StageFailed) else str(error)
-    return Failed(message=" ".join(told.split()), data=error)
+    message = str(error).partition("\n")[0] if isinstance(error, StageFailed) else str(error)
+    return Failed(message=" ".join(message.split()), data=error)
 
 
 def percent(line: str) -> float | None:
@@ -128,14 +128,14 @@ def cause(lines: Sequence[str]) -> str:
     # DVC's line says only that the stage failed.
     before_dvc = [line.strip() for line in lines if not line.startswith("ERROR: failed to reproduce")]
     errors = [line for line in before_dvc if ERROR.match(line)]
-    told = (errors or before_dvc or list(lines) or ["it said nothing"])[-1]
-    return told.removeprefix("error: ").removeprefix("ERROR: ")
+    line = (errors or before_dvc or list(lines) or ["it said nothing"])[-1]
+    return line.removeprefix("error: ").removeprefix("ERROR: ")
 
 
 def remedy(lines: Iterable[str]) -> str:
-    """What to do about a failure, told from the last lines of its log."""
+    """What to do about a failure, by the last lines of its log."""
     text = "\n".join(lines)
-    return next((told for pattern, told in REMEDIES if re.search(pattern, text, re.MULTILINE)), OTHERWISE)
+    return next((advice for pattern, advice in REMEDIES if re.search(pattern, text, re.MULTILINE)), OTHERWISE)
 
 
 @contextmanager
@@ -150,14 +150,14 @@ def _slots(stage: DvcStage, say: Callable[[str], None]) -> Iterator[Slots]:
         yield slots
 
 
-def _told(slots: Slots) -> str:
+def _describe(slots: Slots) -> str:
     return f"GPU {', '.join(slots.gpus)}" if slots.gpus else "no GPU"
 
 
 def _tell_failure(stage: DvcStage, log: TaskLog, reason: str, usage: Usage) -> None:
     lines = "\n".join(f"    {line}" for line in log.last)
-    told = reason.replace("\n", "\n\n")
-    text = f"## {stage.name} failed\n\n{told}\n\n{usage.told()}\n\n{lines}\n"
+    paragraphs = reason.replace("\n", "\n\n")
+    text = f"## {stage.name} failed\n\n{paragraphs}\n\n{usage.in_words()}\n\n{lines}\n"
     create_markdown_artifact(text, key=f"stage-{stage.slug}", description=f"Failure of stage {stage.name}")
 
 

@@ -136,7 +136,7 @@ def _evaluate(root: Path, policy: str, recipe: str, hours_per_stage: float) -> S
             key=f"scores-{policy.replace('_', '-')}",
             description=f"Scores of policy {policy}",
         )
-        return Completed(message=f"{policy} {best_scores(root, stage.metrics[0])}; {done.told()}")
+        return Completed(message=f"{policy} {best_scores(root, stage.metrics[0])}; {done.summary()}")
 
 
 def named(recipe: str) -> str:
@@ -177,7 +177,7 @@ def run_stages(
         _mirror(root, tell)
     # Also when nothing ran: `dvc repro` alone leaves no record.
     done = Done(outcomes, time.monotonic() - started, record_graph_run(root, logger.warning))
-    tell(f"{done.told()}, {len(done.stages(UNCHANGED))} were up to date")
+    tell(f"{done.summary()}, {len(done.stages(UNCHANGED))} were up to date")
     return done
 
 
@@ -194,7 +194,7 @@ def _mirror(root: Path, tell: Callable[[str], None]) -> None:
     except UserError as error:
         tell(f"warning: {error}")
         return
-    for line in [report.told(), *(f"warning: {problem}" for problem in report.problems)]:
+    for line in [report.summary(), *(f"warning: {problem}" for problem in report.problems)]:
         tell(line)
 
 

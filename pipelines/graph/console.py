@@ -218,9 +218,9 @@ class Console:
         if stage is None or stage.name in self._quiet:
             return
         # A stage's own lines begin with its name, which the status has already.
-        own = {stage.name, *stage.name.split("@")}
+        names = {stage.name, *stage.name.split("@")}
         label, _, rest = line.partition(": ")
-        text = f"{self._place()} {stage.name}  {_SPENT.sub('', rest if label in own else line)}"
+        text = f"{self._place()} {stage.name}  {_SPENT.sub('', rest if label in names else line)}"
         if self.rewrites and (now - self._rewritten >= SECONDS_BETWEEN_REWRITES or not self._status):
             self._rewritten = now
             # One column less: a line that is full makes some terminals begin a new one.

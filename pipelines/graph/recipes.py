@@ -73,25 +73,25 @@ def is_in_use(root: Path, name: str) -> bool:
 
 def _keep_edits(root: Path, params: Path) -> None:
     """Copies a params.yaml that is no recipe to state/, where the last such file can be found again."""
-    own = params.read_text(encoding="utf-8")
+    edited = params.read_text(encoding="utf-8")
     for name in recipe_names(root):
         try:
-            if recipe_text(root, name) == own:
+            if recipe_text(root, name) == edited:
                 return
         except UserError:
             # A mistake in another recipe is no concern of this run.
             continue
-    write_text_atomically(root / "state" / "params.before.yaml", own)
+    write_text_atomically(root / "state" / "params.before.yaml", edited)
     say("params.yaml had changes of its own: they are kept in state/params.before.yaml")
 
 
-def _check(root: Path, given: Any, told: str) -> None:
+def _check(root: Path, given: Any, label: str) -> None:
     """UserError names each mistake. A DVC project without this program's schema has no parameters to check."""
     if (root / "pipelines" / "graph" / "schema.py").exists():
         # It imports the parameters of every stage, which takes 2 s.
         from pipelines.graph.schema import check_values
 
-        check_values(given or {}, told, root)
+        check_values(given or {}, label, root)
 
 
 def stages_left_out(root: Path) -> list[str]:
@@ -241,8 +241,8 @@ def recipe_text(root: Path, name: str, read: Callable[[str], str | None] | None 
     chain = _chain(name, read, _with_comments)
     text, content = chain[-1][0], _merged(chain, name)
     if len(chain) > 1:
-        told = f"# Recipe {name}, resolved. What it changes: pipelines/recipes/{name}.yaml. Comments are inherited."
-        text = f"{told}\n{_dumped(content)}"
+        text = f"# Recipe {name}, resolved. What it changes: pipelines/recipes/{name}.yaml. Comments are inherited.\n"
+        text += _dumped(content)
     missing = _left_out(root, content)
     if missing:
         text = text.rstrip("\n") + "\n\n# Left out by the recipe:\n" + "".join(f"{one}: {{}}\n" for one in missing)
@@ -356,13 +356,13 @@ def _values(text: str) -> Any:
         raise ValueError(str(error)) from None
 
 
-def _loaded(text: str, told: str, load: Callable[[str], Any]) -> dict[str, Any]:
+def _loaded(text: str, file: str, load: Callable[[str], Any]) -> dict[str, Any]:
     try:
         content = load(text)
     except ValueError as error:
-        raise UserError(f"pipelines/recipes/{told} is not valid YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"pipelines/recipes/{file} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
-        raise UserError(f"pipelines/recipes/{told} must hold a mapping of sections")
+        raise UserError(f"pipelines/recipes/{file} must hold a mapping of sections")
     return content
 
 

@@ -55,25 +55,25 @@ def check_params(path: Path, root: Path = PROJECT) -> dict[str, Any]:
     return check_values(read_yaml(path), str(path), root)
 
 
-def check_values(given: Mapping[str, Any], told: str, root: Path = PROJECT) -> dict[str, Any]:
+def check_values(given: Mapping[str, Any], label: str, root: Path = PROJECT) -> dict[str, Any]:
     """The validated sections of a whole parameter file, for the dvc.yaml in `root`, without empty ones of `foreach`.
 
-    UserError tells every section that is missing, unknown, unread or wrong, and every input that no stage makes. `told`
-    is what messages call the file.
+    UserError names every section that is missing, unknown, unread or wrong, and every input that no stage makes.
+    `label` is what messages call the file.
     """
     models, definitions = section_models(root), read_definitions(root / "dvc.yaml")
     try:
         stages, loops = stages_of(definitions, given), foreach_sections(definitions)
     except UserError as error:
         # A name that cannot be one leaves no graph to check.
-        raise UserError(f"{told} is not usable:\n  {error}") from None
+        raise UserError(f"{label} is not usable:\n  {error}") from None
     optional = optional_sections(root / "dvc.yaml")
     problems = _wrong_sections(given, models, definitions, stages, optional)
     sections: dict[str, Any] = {}
     for name in models:
         if name in given and (given[name] or name not in loops):
             try:
-                sections[name] = validate_section(given[name], name, models[name], Path(told))
+                sections[name] = validate_section(given[name], name, models[name], Path(label))
             except UserError as error:
                 problems += str(error).splitlines()[1:]
     if not problems:
@@ -82,7 +82,7 @@ def check_values(given: Mapping[str, Any], told: str, root: Path = PROJECT) -> d
     if not problems:
         problems = [f"  {line}" for line in _contradictions(sections, stages)]
     if problems:
-        raise UserError(f"{told} is not usable:\n" + "\n".join(problems))
+        raise UserError(f"{label} is not usable:\n" + "\n".join(problems))
     return sections
 
 

@@ -236,7 +236,7 @@ def _fault(repo: Any) -> str:
             answers.append("")
         except Exception as error:
             # Libraries of storages raise whatever they like, and this thread has to answer.
-            answers.append(_told(error))
+            answers.append(_reason(error))
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
@@ -244,7 +244,7 @@ def _fault(repo: Any) -> str:
     return answers[0] if answers else f"no answer in {SECONDS_TO_ANSWER:.0f} s"
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     cause = error.__cause__ or error
     return f"{type(cause).__name__}: {cause}"
 
@@ -268,7 +268,7 @@ def main(argv: list[str]) -> int:
                 said = {"pull": pull, "push": push}[action](repo)
     except Exception as error:
         # As above.
-        code, said = 1, _told(error)
+        code, said = 1, _reason(error)
     print(said, flush=True)
     return code
 

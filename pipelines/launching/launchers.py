@@ -83,9 +83,9 @@ LOOKS_WITHOUT_ANSWER = 30
 
 def pytorch_job(launch: LaunchParams, command: KubernetesCommand, name: str, stage: Sequence[str]) -> dict[str, Any]:
     """The manifest. No pod starts again by itself: the stage goes on from its checkpoint when it is run again."""
-    told = [f"{command.project}/.venv/bin/python", *TORCHRUN, *stage]
+    words = [f"{command.project}/.venv/bin/python", *TORCHRUN, *stage]
     # The operator looks for a container of this name.
-    pod = _pod(launch, command, {"name": "pytorch", "command": told})
+    pod = _pod(launch, command, {"name": "pytorch", "command": words})
     counts = {"Master": 1, "Worker": launch.nodes - 1}
     return {
         "apiVersion": "kubeflow.org/v1",
@@ -111,7 +111,7 @@ def pytorch_job(launch: LaunchParams, command: KubernetesCommand, name: str, sta
 def ray_job(launch: LaunchParams, command: KubernetesCommand, name: str, stage: Sequence[str]) -> dict[str, Any]:
     """The manifest. The cluster ends with the stage; KubeRay gives Ray the GPUs that the pods are limited to."""
     # Words without a meaning to a shell: KubeRay joins them into a command of its own.
-    told = ["env", f"--chdir={command.project}", "RAY_ADDRESS=auto", f"{command.project}/.venv/bin/python", *stage]
+    words = ["env", f"--chdir={command.project}", "RAY_ADDRESS=auto", f"{command.project}/.venv/bin/python", *stage]
     head, worker = (
         {"rayStartParams": {}, "template": {"spec": _pod(launch, command, {"name": f"ray-{kind}"})}}
         for kind in ("head", "worker")
@@ -124,7 +124,7 @@ def ray_job(launch: LaunchParams, command: KubernetesCommand, name: str, stage: 
         "kind": "RayJob",
         "metadata": {"name": name, "namespace": command.namespace},
         "spec": {
-            "entrypoint": shlex.join(told),
+            "entrypoint": shlex.join(words),
             "submissionMode": "K8sJobMode",
             "shutdownAfterJobFinishes": True,
             "backoffLimit": 0,
@@ -137,10 +137,10 @@ def ray_job(launch: LaunchParams, command: KubernetesCommand, name: str, stage: 
     }
 
 
-def _pod(launch: LaunchParams, command: KubernetesCommand, own: dict[str, Any]) -> dict[str, Any]:
+def _pod(launch: LaunchParams, command: KubernetesCommand, special: dict[str, Any]) -> dict[str, Any]:
     """A node: the clone, shared memory and all its GPUs for one container."""
     container = {
-        **own,
+        **special,
         "image": command.image,
         "workingDir": command.project,
         "env": [{"name": key, "value": value} for key, value in command.environment.items()],

@@ -127,8 +127,8 @@ def _try(path: Path) -> IO[str] | None:
 
 
 def _holders(gpus: Sequence[str], locks: Path) -> str:
-    told = [f"{gpu} is held by process {holder}" for gpu in gpus if (holder := _read(_file(locks, gpu)))]
-    return ", ".join(told) or "another flow is about to take them"
+    holders = [f"{gpu} is held by process {holder}" for gpu in gpus if (holder := _read(_file(locks, gpu)))]
+    return ", ".join(holders) or "another flow is about to take them"
 
 
 def _file(locks: Path, gpu: str) -> Path:
@@ -151,7 +151,7 @@ class Usage:
     cpu_seconds: float = 0.0
     peak_bytes: int = 0
 
-    def told(self) -> str:
+    def in_words(self) -> str:
         memory = f", {self.peak_bytes / 2**30:.2f} GiB of memory" if self.peak_bytes else ""
         return f"{self.wall_seconds:.1f} s, {self.cpu_seconds:.1f} s of CPU time{memory}."
 

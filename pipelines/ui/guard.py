@@ -83,8 +83,8 @@ def guarded(app: Any, port: int, entering: str, login: str = "") -> Any:
         if scope["type"] == "http" and scope["path"] == ENTER:
             return await _answer(send, 200, "text/html", page)
         if not is_known(scope):
-            told = "Open the link that `make ui` printed last: it contains the login.\n"
-            return await _answer(send, 401, "text/plain", told, (b"www-authenticate", b'Basic realm="make ui"'))
+            text = "Open the link that `make ui` printed last: it contains the login.\n"
+            return await _answer(send, 401, "text/plain", text, (b"www-authenticate", b'Basic realm="make ui"'))
 
         async def send_framed(message: Mapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
