@@ -133,15 +133,21 @@ def test_the_lock_resolves_on_a_machine_without_any_index_settings(python, machi
     assert "torch==" in done.stdout
 
 
-def test_nothing_to_do_starts_nothing_and_is_silent(project):
+def write_python(project):
+    """An interpreter that notes what it is asked for, each call in a line."""
     python = project / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\ntouch "$0.was_started"\n')
+    python.write_text('#!/bin/sh\necho "$@" >> "$0.asked"\n')
     python.chmod(0o755)
+    return python.with_name("python.asked")
+
+
+def test_nothing_to_do_starts_nothing_and_is_silent(project):
+    asked = write_python(project)
     Environment(project)._write_stamp(["core"])
     done = subprocess.run([sys.executable, "pipelines/set_up.py", "repro"], cwd=project, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert not python.with_name("python.was_started").exists(), "pip would be run with it"
+    assert not asked.exists(), "pip would be run with it"
     with open(project / "requirements.lock", "a") as lock:
         lock.write("\n# group: more\n")
     assert Environment(project).done == []
@@ -149,15 +155,12 @@ def test_nothing_to_do_starts_nothing_and_is_silent(project):
 
 def test_pip_takes_nothing_but_torch_from_the_index_of_torch(project, monkeypatch):
     monkeypatch.setenv("RETRACE_TORCH", "https://torch.example/cpu")
-    python = project / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\necho "$@" >> "$0.asked"\n')
-    python.chmod(0o755)
+    asked = write_python(project)
     wanted, constraints = project / "wanted.txt", project / "constraints.txt"
     wanted.write_text("numpy==2.4.0 --hash=sha256:00\ntorch==2.13.0\n")
     constraints.touch()
     Environment(project)._install_with_pip(wanted, constraints)
-    torch, rest = python.with_name("python.asked").read_text().splitlines()
+    torch, rest = asked.read_text().splitlines()
     assert torch.endswith("--no-deps --index-url https://torch.example/cpu torch==2.13.0")
     assert rest.endswith(f"-r {wanted} -c {constraints}") and "torch.example" not in rest
 
