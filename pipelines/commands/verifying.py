@@ -206,7 +206,7 @@ def _version(name: str) -> str:
 
 
 def write_certificate(content: dict[str, Any], folder: Path) -> tuple[Path, Path]:
-    """Writes certificate.json and certificate.md into `folder`."""
+    """Writes and returns certificate.json and certificate.md."""
     write_json(folder / "certificate.json", content)
     write_text_atomically(folder / "certificate.md", as_markdown(content))
     return folder / "certificate.json", folder / "certificate.md"

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -251,13 +251,24 @@ def shorten_logs(state: Path, names: Iterable[str], longest: int = LONGEST_LOG) 
 
 def wait_until_up(address: str, name: str, started: Mapping[str, subprocess.Popen]) -> None:
     """Waits until the server answers; UserError with its last log lines when it ends or takes too long."""
+    _wait(lambda: answers(address), started, name, f"{name} did not answer at {address}")
+
+
+def wait_until_ready(started: Mapping[str, subprocess.Popen]) -> None:
+    """Waits until the worker has registered the deployments; UserError as above."""
+    _wait(is_ready, started, "worker", "the worker did not start")
+
+
+def _wait(is_done: Callable[[], bool], started: Mapping[str, subprocess.Popen], name: str, fault: str) -> None:
     until = time.monotonic() + SECONDS_TO_START
-    while time.monotonic() < until:
+    while True:
+        # First, as a foreign server may answer at the port that kept ours from starting.
         require_alive(started)
-        if answers(address):
+        if is_done():
             return
+        if time.monotonic() > until:
+            raise UserError(f"{fault} within {SECONDS_TO_START:.0f} s:\n{last_lines(name)}")
         time.sleep(0.3)
-    raise UserError(f"{name} did not answer at {address} within {SECONDS_TO_START:.0f} s:\n{last_lines(name)}")
 
 
 def answers(address: str) -> bool:
@@ -268,16 +279,6 @@ def answers(address: str) -> bool:
     except (OSError, HTTPException):
         # HTTPException comes from what listens there and does not speak HTTP.
         return False
-
-
-def wait_until_ready(started: Mapping[str, subprocess.Popen]) -> None:
-    """Waits until the worker has registered the deployments; UserError as above."""
-    until = time.monotonic() + SECONDS_TO_START
-    while not is_ready():
-        require_alive(started)
-        if time.monotonic() > until:
-            raise UserError(f"the worker did not start within {SECONDS_TO_START:.0f} s:\n{last_lines('worker')}")
-        time.sleep(0.3)
 
 
 def is_ready() -> bool:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -275,17 +276,12 @@ class TestServers:
         subprocess.run([sys.executable, "-c", script], env={**os.environ, **settings}, check=True)
         assert mlflow(ui, "experiments/get-by-name?experiment_name=by%20a%20client")
 
-    @pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt-get install chromium")
     def test_a_page_of_another_port_in_the_users_browser_gets_nothing(self, ui, other_page):
         """The user has entered both servers in this browser."""
-        api = pytest.importorskip("playwright.sync_api", reason="set-up installs playwright: make set-up")
         of_mlflow = f"http://127.0.0.1:{ui.mlflow}"
         before = set(flow_runs(ui, scheduled=True))
         place = f"http://127.0.0.1:{ui.prefect}/api/deployments/{ui.deployments()['reproduce']['id']}/create_flow_run"
-        with api.sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-            page = browser.new_context().new_page()
-            page.set_default_timeout(240_000)
+        with chromium_page() as page:
             page.goto(ui.printed[1].split()[1])
             page.get_by_text("Run Name").first.wait_for()
             assert ui.login not in page.evaluate("location.href")
@@ -301,7 +297,6 @@ class TestServers:
             page.goto(other_page)
             prefect_gave = page.evaluate(FROM_ANOTHER_PAGE, place)
             framed.append(page.frames[-1].url)
-            browser.close()
         assert mlflow_gave == {"read": "TypeError", "write": "opaque", "script": "error"}
         with pytest.raises(urllib.error.HTTPError, match="404"):
             mlflow(ui, "experiments/get-by-name?experiment_name=made")
@@ -312,14 +307,9 @@ class TestServers:
         assert set(flow_runs(ui, scheduled=True)) == before
         assert all(url.startswith("chrome-error:") for url in framed)
 
-    @pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt-get install chromium")
     def test_the_form_in_the_browser_starts_a_flow_that_finishes(self, ui, dvc_project):
-        api = pytest.importorskip("playwright.sync_api", reason="set-up installs playwright: make set-up")
         form = f"http://127.0.0.1:{ui.prefect}/deployments/deployment/{ui.deployments()['reproduce']['id']}/run"
-        with api.sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-            page = browser.new_page()
-            page.set_default_timeout(240_000)
+        with chromium_page() as page:
             page.goto(ui.link)
             page.get_by_text("reproduce", exact=True).first.wait_for()
             assert ui.login not in page.url and page.evaluate("history.length") <= 2
@@ -334,7 +324,6 @@ class TestServers:
             page.locator("textarea").fill(str(dvc_project))
             page.get_by_role("button", name="Submit").click()
             wait_until(lambda: started_for(ui, dvc_project))
-            browser.close()
         run = started_for(ui, dvc_project)[0]
         state = ui.wait_for(run)
         assert state["type"] == "COMPLETED", ui.log(run)
@@ -471,6 +460,20 @@ pathlib.Path("pids.partial").write_text(f"{os.getpid()} {own.pid} {daemon}")
 os.replace("pids.partial", "pids")
 time.sleep(300)
 """
+
+
+@contextmanager
+def chromium_page():
+    """A page of a browser; the test is skipped where there is none."""
+    if not CHROMIUM:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    api = pytest.importorskip("playwright.sync_api", reason="set-up installs playwright: make set-up")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page()
+        page.set_default_timeout(240_000)
+        yield page
+        browser.close()
 
 
 def mlflow(ui, path):
