@@ -27,7 +27,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.observe.command import storage_failure
 
-WITHOUT_PROJECT = tuple(command.__name__ for command in (grade, agreement, extract))
+WITHOUT_PROJECT = ("grade", "agreement", "extract")
 """Commands that work on the files they are given, and so on any checkout."""
 
 
@@ -89,7 +89,7 @@ def _clone_around() -> Path | None:
 
 @app.command()
 def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/, without .yaml")]) -> None:
-    """Take a recipe into use: params.yaml becomes the whole of it, what its base says included."""
+    """Take a recipe into use: params.yaml becomes the whole of it, inherited values included."""
     with recipe_in_use(PROJECT, recipe, lambda line: typer.echo(line, err=True)):
         # Now and not only before the next run: `dvc repro` by hand must not read files of another recipe.
         remove_orphaned_outputs(PROJECT)
@@ -118,18 +118,9 @@ def graph(
         typer.echo(f"dvc.yaml now has what these stages declare: {names}")
 
 
-app.command()(ablate)
-app.command()(grade)
-app.command()(agreement)
-app.command()(extract)
-app.command()(rollback)
-app.command()(plan)
-app.command()(simulate)
-app.command()(compare)
-app.command()(verify)
-app.command()(mirror)
-app.command()(explain)
-app.command()(doctor)
+# `--help` lists them in this order.
+for command in (ablate, grade, agreement, extract, rollback, plan, simulate, compare, verify, mirror, explain, doctor):
+    app.command()(command)
 app.add_typer(annotations, name="annotations")
 
 if __name__ == "__main__":

@@ -58,8 +58,14 @@ class Report:
     """Comparisons and results of ablations."""
     problems: list[str] = field(default_factory=list)
 
+    @property
+    def is_nothing(self) -> bool:
+        return not any((self.replayed, self.delivered, self.mirrored, self.graph_runs, self.results))
+
     def summary(self) -> str:
         """One line."""
+        if self.is_nothing:
+            return "MLflow was told nothing" if self.problems else "MLflow has every run: nothing to do"
         parts = (
             (self.replayed, "rebuilt from their logs"),
             (self.mirrored, "rebuilt from dvc.lock and metric files"),
@@ -67,9 +73,7 @@ class Report:
             (self.graph_runs, "runs of the graph"),
             (self.results, "comparisons and ablation results"),
         )
-        if done := [f"{count} {what}" for count, what in parts if count]:
-            return f"MLflow runs: {', '.join(done)}"
-        return "MLflow was told nothing" if self.problems else "MLflow has every run: nothing to do"
+        return "MLflow runs: " + ", ".join(f"{count} {what}" for count, what in parts if count)
 
 
 def rebuild(root: Path, state: Path) -> Report:

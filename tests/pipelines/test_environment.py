@@ -14,6 +14,8 @@ from pipelines.environment import NO_CPU_BUILD, Environment, SetUpError, groups_
 from pipelines.lock import plain_environment
 
 PROJECT = Path(__file__).resolve().parents[2]
+LOCK = (PROJECT / "requirements.lock").read_text()
+GROUPS = read_lock(LOCK)
 OLD_PYTHONS = [name for name in ("python2", "python3.6", "python3.8", "python3.10") if shutil.which(name)]
 
 
@@ -87,10 +89,8 @@ def test_set_up_needs_no_package():
 
 
 def test_the_lock_pins_everything_and_holds_no_address():
-    text = (PROJECT / "requirements.lock").read_text()
-    groups = read_lock(text)
-    assert "://" not in text and "@" not in text and "+" not in text
-    pins = {pin for group in groups.values() for pin in group}
+    assert not [sign for sign in ("://", "@", "+") if sign in LOCK]
+    pins = {pin for group in GROUPS.values() for pin in group}
     assert all(re.fullmatch(r"[a-z0-9.-]+==[\w.!]+( ; [^#]+?)?( --hash=sha256:[0-9a-f]{64})*", pin) for pin in pins)
     assert all("--hash" in pin for pin in pins if not pin.startswith("torch"))
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
@@ -100,17 +100,15 @@ def test_the_lock_pins_everything_and_holds_no_address():
 
 
 def test_a_package_has_one_version_in_all_groups():
-    groups = read_lock((PROJECT / "requirements.lock").read_text())
     versions: dict[str, set[str]] = {}
-    for pin in (pin for group in groups.values() for pin in group):
+    for pin in (pin for group in GROUPS.values() for pin in group):
         versions.setdefault(pin.partition("==")[0], set()).add(pin)
     assert not {name for name, found in versions.items() if len(found) > 1 and not any(" ; " in one for one in found)}
 
 
 def test_torchvision_comes_with_vllms_cuda_build_alone():
     """Built for another torch it breaks transformers' image processors, and nothing of ours needs it."""
-    groups = read_lock((PROJECT / "requirements.lock").read_text())
-    found = {name for name, pins in groups.items() for pin in pins if pin.split("==")[0] in NO_CPU_BUILD}
+    found = {name for name, pins in GROUPS.items() for pin in pins if pin.split("==")[0] in NO_CPU_BUILD}
     assert found <= {"vllm-cuda"}
 
 
@@ -119,9 +117,8 @@ def test_torchvision_comes_with_vllms_cuda_build_alone():
 )
 def test_the_lock_resolves_on_a_machine_without_any_index_settings(python, machine, tmp_path):
     """The versions agree with the metadata of the public index: a local wheel once hid that they did not."""
-    groups = read_lock((PROJECT / "requirements.lock").read_text())
     wanted = ["core", "deepspeed", "ray", "reasoning_gym", "test", "bench"]
-    lines = {"wanted": [pin for group in wanted for pin in groups[group]], "constraints": groups["cuda"]}
+    lines = {"wanted": [pin for group in wanted for pin in GROUPS[group]], "constraints": GROUPS["cuda"]}
     for name, pins in lines.items():
         (tmp_path / f"{name}.txt").write_text("\n".join(pins) + "\n")
     command = [sys.executable, "-m", "uv", "pip", "compile", "--python-version", python]
