@@ -36,7 +36,7 @@ from pipelines.ablating.plan import (
 from pipelines.ablating.results import ablation_folder, finished, keep_results, record_folder, seconds_of_others
 from pipelines.ablating.writing import AblationFindings
 from pipelines.graph.graph import repro_arguments
-from pipelines.graph.project_lock import refusing_lock, repair_dvc_state
+from pipelines.graph.project_lock import repair_dvc_state
 from pipelines.planning.memory import CONTEXT_BYTES
 from pipelines.planning.plan import PlanRequest, StagePlan, make_plan
 from pipelines.runtime.checkouts import (
@@ -48,6 +48,7 @@ from pipelines.runtime.checkouts import (
     remove_checkout,
     worktree_environment,
 )
+from pipelines.runtime.locks import refusing_lock
 from pipelines.runtime.machine import gpu_slots, lock_folder, visible_gpus
 from pipelines.runtime.process_group import dvc, end_groups, terminated_as_interrupt
 from stages.foundations.errors import UserError

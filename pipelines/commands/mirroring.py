@@ -36,12 +36,8 @@ def mirror(as_json: Annotated[bool, typer.Option("--json", help="print what was 
     Safe to run at any time: what is there is left alone, so deleting state/mlflow.db loses no number. Runs that a cache
     hit did not execute get one too, with the tag `mirrored: true`.
     """
-    try:
-        report = rebuild(PROJECT, state_folder())
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
-    typer.echo(json.dumps(asdict(report), indent=2) if as_json else report.told())
+    report = rebuild(PROJECT, state_folder())
+    typer.echo(json.dumps(asdict(report), indent=2) if as_json else report.summary())
     for problem in report.problems:
         typer.echo(f"WARNING: {problem}", err=True)
 
@@ -66,7 +62,7 @@ class Report:
     def is_nothing(self) -> bool:
         return not any((self.replayed, self.delivered, self.mirrored, self.graph_runs, self.results))
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """One line."""
         if self.is_nothing:
             return "MLflow was told nothing" if self.problems else "MLflow has every run: nothing to do"
@@ -89,13 +85,17 @@ def rebuild(root: Path, state: Path) -> Report:
         return Report(problems=["RETRACE_TRACKING=off: nothing is tracked"])
     from pipelines.records.stage_runs import deliver_unfinished, mirror_entries, remove_half_made, replay_kept
 
-    lock_file = state_folder() / "mirror.lock"  # of the database, which a retraining's worktree shares
+    # The lock of the database, which a retraining's worktree shares.
+    lock_file = state_folder() / "mirror.lock"
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     with open(lock_file, "w") as lock, mlflow_faults("what was done is kept, and `retrace mirror` goes on"):
+        # Two at once would each make the runs that are missing.
         fcntl.flock(lock, fcntl.LOCK_EX)
         store, report = open_store(), Report()
+        # First: what a killed mirroring left half made would count as there.
         remove_half_made(store)
         report.delivered = deliver_unfinished(store, state)
+        # Logs before dvc.lock: a run with its points is worth more than one rebuilt from final numbers.
         report.replayed, report.problems = replay_kept(store, state)
         places = _places(root, state, report)
         report.mirrored = mirror_entries(store, places, read_ledger(state / "ledger.jsonl"))
@@ -108,6 +108,7 @@ def _places(root: Path, state: Path, report: Report) -> list[LockSnapshot]:
     """Places on record: here, ablations, then commits from the oldest. A broken one is a problem, the others go on."""
     here: list[LockSnapshot] = []
     try:
+        # First of all: what is in the workspace counts before an older commit with the same stage.
         here.append(working_snapshot(root))
     except UserError as error:
         report.problems.append(str(error))

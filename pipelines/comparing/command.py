@@ -49,7 +49,7 @@ def compare(
     from pipelines.comparing.results import compare_pictures, examples, find_pictures, picture_json, picture_table
     from pipelines.comparing.sides import read_sides
     from pipelines.comparing.tracking import run_finder, track_comparison
-    from pipelines.runtime.named_file import write_named_file
+    from pipelines.output import write_named_file
 
     try:
         families = chosen_families(metrics)

@@ -18,7 +18,7 @@ from pipelines.comparing.results import (
     PolicyComparison,
     SharedBenchmark,
 )
-from pipelines.text_tables import aligned
+from pipelines.output import aligned
 from stages.algorithms.estimators import FEWEST_PROBLEMS, LARGEST_P, Interval
 from stages.pages.drawing import BAD, GOOD, INK, MUTED, WIDE, Chart, Row, cut, intervals
 from stages.pages.page import fill_page, markdown_table, metric_label, points

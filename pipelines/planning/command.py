@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pipelines.output import aligned
 from pipelines.planning.plan import (
     PictureStage,
     Plan,
@@ -23,7 +24,6 @@ from pipelines.planning.plan import (
 )
 from pipelines.planning.sizes import GPUS, NUMBER_BYTES, named_shape
 from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, GpuSpeed
-from pipelines.text_tables import aligned
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.foundations.stage import ResponseLengths, Sampling, Training

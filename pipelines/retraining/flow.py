@@ -29,7 +29,6 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from pipelines.flows.whole_graph import Hours, Policy, Recipe, project_folder, run_stages
-from pipelines.graph.project_lock import refusing_lock
 from pipelines.graph.recipes import read_recipe
 from pipelines.launching.params import stage_hours
 from pipelines.records.lock_snapshots import working_snapshot
@@ -45,6 +44,7 @@ from pipelines.retraining.gate import (
 )
 from pipelines.retraining.new_data import SNAPSHOTS, Snapshot, carried_over, copy_files, data_of, look
 from pipelines.runtime.checkouts import Code, cache_folder, checkout, remove_checkout, run_dvc, worktree_environment
+from pipelines.runtime.locks import refusing_lock
 from stages.foundations.errors import UserError
 from stages.foundations.files import load_yaml, stable_hash, write_text_atomically
 from stages.foundations.machine import state_folder

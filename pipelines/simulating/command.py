@@ -13,9 +13,9 @@ from typing import Annotated
 
 import typer
 
+from pipelines.output import write_named_file
 from pipelines.planning.plan import PlanRequest, RecipeWork, length_lines, read_work
 from pipelines.planning.sizes import GPUS, NUMBER_BYTES, find_gpu
-from pipelines.runtime.named_file import write_named_file
 from pipelines.simulating.schedules import OURS, POLICIES, Steps
 from pipelines.simulating.setting import (
     BATCH_STEPS,

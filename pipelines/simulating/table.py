@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from functools import partial as bound
 from typing import Any
 
+from pipelines.output import aligned
 from pipelines.simulating.replica import SimulationResult, mean
 from pipelines.simulating.schedules import OURS, POLICIES, Steps, best_split, simulate_split
 from pipelines.simulating.setting import PUBLISHED, DrawnLengths, Setting, paper_setting
-from pipelines.text_tables import aligned
 from stages.observe.progress import progress
 
 BASELINES = ("synchronous", "one_step", "stream", "partial")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -29,7 +30,7 @@ class LockedStage:
     params: Mapping[str, Any]
     outs: Mapping[str, str]
     sizes: Mapping[str, int]
-    """Bytes of outputs."""
+    """Bytes of inputs and outputs."""
 
     @property
     def stage(self) -> str:
@@ -60,18 +61,18 @@ def run_key(name: str, deps: Mapping[str, str], params: Mapping[str, Any]) -> st
     A stage knows it before it starts, and DVC writes the same name, hashes and parameters into `dvc.lock` at its end.
     The command is left out: it may hold paths of a machine.
     """
-    return stable_hash({"name": name, "deps": dict(deps), "params": _numbers(params)})
+    return stable_hash({"name": name, "deps": dict(deps), "params": with_numbers(params)})
 
 
 _NUMBER = re.compile(r"[-+]?\d+[eE][-+]?\d+")
 
 
-def _numbers(value: Any) -> Any:
+def with_numbers(value: Any) -> Any:
     """DVC writes 5.0e-06 as `5e-06`, which is a number in its YAML 1.2 and a text in the YAML 1.1 of PyYAML."""
     if isinstance(value, Mapping):
-        return {name: _numbers(one) for name, one in value.items()}
+        return {name: with_numbers(one) for name, one in value.items()}
     if isinstance(value, list):
-        return [_numbers(one) for one in value]
+        return [with_numbers(one) for one in value]
     return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
 
 
@@ -87,17 +88,24 @@ def read_lock(text: str | bytes | None, label: str) -> dict[str, LockedStage]:
         ) from None
 
 
+def lock_of(root: Path) -> dict[str, LockedStage]:
+    """`read_lock` for the file in a project's folder."""
+    path = root / LOCK
+    return read_lock(path.read_bytes() if path.exists() else None, str(root))
+
+
 def _entry(name: str, stage: Mapping[str, Any]) -> LockedStage:
     # One group for each parameter file. The names of parameters do not depend on the file.
     params = {key: value for group in (stage.get("params") or {}).values() for key, value in group.items()}
+    deps, outs = stage.get("deps") or [], stage.get("outs") or []
     return LockedStage(
         name,
         # DVC writes one command as a text, which may be folded over lines, and several as a list.
         " ".join(stage["cmd"].split() if isinstance(stage["cmd"], str) else stage["cmd"]),
-        {item["path"]: item["md5"] for item in stage.get("deps") or []},
+        {item["path"]: item["md5"] for item in deps},
         params,
-        {item["path"]: item["md5"] for item in stage.get("outs") or []},
-        {item["path"]: item.get("size", 0) for item in stage.get("outs") or []},
+        {item["path"]: item["md5"] for item in outs},
+        {item["path"]: item.get("size", 0) for item in [*deps, *outs]},
     )
 
 

@@ -1,8 +1,12 @@
-"""Tables for a terminal."""
+"""What a command gives its caller: tables for a terminal, and the file that an option names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+
+from stages.foundations.errors import UserError
+from stages.foundations.files import write_text_atomically
 
 
 def aligned(rows: Sequence[Sequence[str]], left_columns: int = 1) -> list[str]:
@@ -15,3 +19,11 @@ def aligned(rows: Sequence[Sequence[str]], left_columns: int = 1) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def write_named_file(path: Path, text: str, option: str) -> None:
+    """Writes the file. UserError with the option's name where it cannot be written."""
+    try:
+        write_text_atomically(path, text)
+    except OSError as error:
+        raise UserError(f"{option} {path} cannot be written ({error.strerror}): name another place") from error
