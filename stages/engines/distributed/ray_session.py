@@ -1,8 +1,8 @@
 """Ray for as long as a block runs: the cluster at RAY_ADDRESS, else one of this process's own.
 
 Its own listens on loopback only, asks for a token that nobody else has, starts no dashboard and reports nothing home.
-It ends with this process, however that one ends: see `ray_guard.py`. `map_with_ray` uses it: a function over rows, one
-task a row.
+It ends with this process, however that one ends: see `relays/guards.py`. `map_with_ray` uses it: a function over rows,
+one task a row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from stages.engines.relays.folder_guard import remove_abandoned
+from stages.engines.relays.guards import remove_abandoned
 from stages.foundations.code_guard import guard_environment
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT, state_folder, variables_set
@@ -37,7 +37,7 @@ SOCKET_IN_FOLDER = "/session_2026-11-21_18-24-03_847922_1234567/sockets/plasma_s
 """An example of the longest name that Ray gives a socket below its folder: only its length counts."""
 START_SECONDS = 300.0
 """For Ray to start, and for a node of a cluster to answer."""
-GUARD = "stages.engines.distributed.ray_guard"
+GUARD = "stages.engines.relays.guards"
 
 
 def total_gpus() -> float:
@@ -112,11 +112,11 @@ def _require(ray: Any, packages: Sequence[str]) -> None:
 
     check = ray.remote(num_cpus=0, max_retries=0)(missing_packages)
     nodes = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]}
-    asked = {
+    answers = {
         node: check.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(list(packages))
         for node in nodes
     }
-    for node, answer in asked.items():
+    for node, answer in answers.items():
         try:
             missing = ray.get(answer, timeout=START_SECONDS)
         except ray.exceptions.RayError as error:
@@ -225,7 +225,7 @@ def _start(ray: Any, processes: int, folder: Path) -> None:
 def _guard(folder: Path | None, run: str) -> Iterator[None]:
     """A process that outlives this one, in a session of its own, and ends and removes what is left behind."""
     guard = subprocess.Popen(
-        [sys.executable, "-P", "-m", GUARD, str(folder or ""), str(os.getpid()), run],
+        [sys.executable, "-P", "-m", GUARD, "session", str(folder or ""), str(os.getpid()), run],
         stdin=subprocess.PIPE,
         start_new_session=True,
     )

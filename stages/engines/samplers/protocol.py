@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
 import numpy
@@ -205,6 +206,7 @@ def sample_trajectories(
     ended = sampler.stream(trajectories, settings)
     if label:
         ended = progress(ended, len(trajectories), label, "responses")
+    # They come as they end, the shortest first.
     samples = dict(ended)
     return [samples[index] for index in range(len(trajectories))]
 
@@ -236,6 +238,12 @@ GOLDEN_GAMMA = numpy.uint64(0x9E3779B97F4A7C15)
 FIRST_FACTOR, SECOND_FACTOR = numpy.uint64(0xBF58476D1CE4E5B9), numpy.uint64(0x94D049BB133111EB)
 
 
+def equal_prompts(trajectories: Sequence[Trajectory], indices: Iterable[int]) -> list[list[int]]:
+    """Runs of neighbours among `indices` whose trajectories have the same prompt."""
+    runs = groupby(indices, key=lambda index: tuple(trajectories[index].prompt))
+    return [list(run) for _, run in runs]
+
+
 def uniform(seeds: numpy.ndarray, positions: numpy.ndarray) -> numpy.ndarray:
     """Numbers in [0, 1) with 53 random bits, float64, for seeds (uint64) and positions (from 0) that broadcast.
 
@@ -243,8 +251,10 @@ def uniform(seeds: numpy.ndarray, positions: numpy.ndarray) -> numpy.ndarray:
     Source: SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), with the
     constants of the authors' reference code.
     """
+    # uint64 wraps around without a warning, as the reference code in C does.
     bits = seeds + (positions.astype(numpy.uint64) + numpy.uint64(1)) * GOLDEN_GAMMA
     bits = (bits ^ (bits >> numpy.uint64(30))) * FIRST_FACTOR
     bits = (bits ^ (bits >> numpy.uint64(27))) * SECOND_FACTOR
     bits ^= bits >> numpy.uint64(31)
+    # The upper 53 bits are all that a float64 below 1 can hold.
     return (bits >> numpy.uint64(11)).astype(numpy.float64) * 2.0**-53

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from stages.engines.devices import pick_device, tell_slow_bfloat16
+from stages.engines.devices import pick_device, warn_of_slow_bfloat16
 from stages.engines.trainers.one_rank import OneRank
 from stages.engines.trainers.params import AdamwParams, MuonParams, TorchTrainerParams
 from stages.engines.trainers.protocol import Batch, LossFunction, Outputs, TrainedModel, Update, add_up
@@ -43,7 +43,7 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
         self.max_gradient_norm = max_gradient_norm
         self.masters = MasterWeights(model.module) if params.dtype == "mixed" else None
         if self.masters:
-            tell_slow_bfloat16(self.device, "trainer.dtype: mixed")
+            warn_of_slow_bfloat16(self.device, "trainer.dtype: mixed")
         self.learned = {name: self._learned(weight) for name, weight in model.module.named_parameters()}
         ends = [self._learned(weight) for weight in model.ends]
         self.optimizers = build_optimizers(list(self.learned.values()), ends, optimizer)

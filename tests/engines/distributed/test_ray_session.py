@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from stages.engines.distributed.ray_session import missing_packages
-from stages.engines.relays.folder_guard import CLAIM, remove_abandoned
+from stages.engines.relays.guards import CLAIM, remove_abandoned
 from stages.engines.relays.published_weights import MEMORY, PREFIX
 from tests.fakes.processes import assert_becomes
 

@@ -16,8 +16,7 @@ from stages.engines.policies.forward_probe import check_sampler_forward, check_t
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.policies.policy_folders import count_policy, load_policy, save_policy
-from stages.engines.policies.statistics import policy_statistics
-from stages.engines.policies.varlen_attention import NAME
+from stages.engines.policies.statistics import NAME, policy_statistics
 from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.samplers.torch_sampler import TorchSampler, read_logprobs
 from stages.engines.trainers.params import TorchTrainerParams

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from stages.engines.policies.packing import TokenSequence, pack
-from stages.engines.policies.statistics import policy_statistics
-from stages.engines.policies.varlen_attention import NAME, use_varlen_attention, uses_varlen_attention
+from stages.engines.policies.statistics import NAME, policy_statistics, use_varlen_attention, uses_varlen_attention
 from stages.engines.trainers.params import DeepspeedTrainerParams
 from tests.fakes.tiny_policy import tiny_model
 

@@ -14,7 +14,7 @@ import torch
 
 from stages.engines.distributed.ray_session import ray_session, read_settings_again, session_token
 from stages.engines.relays.published_weights import PublishedWeights, weights_folder
-from stages.engines.relays.relay import Relay, RelayChain
+from stages.engines.relays.relay import Relay, RelayChain, start_relay
 from stages.engines.replicas.fleet import Fleet, ReplicaSpec, Reported
 from stages.engines.replicas.replica import Orders
 from stages.engines.samplers.protocol import SamplingSettings, Trajectory
@@ -138,12 +138,8 @@ def test_another_policy_under_the_same_number_replaces_it(cluster, chain_of):
 
 
 def relay_of(cluster, place, kind=Relay, keep=3):
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
     run, nodes = cluster
-    strategy = NodeAffinitySchedulingStrategy(nodes[place], soft=False)
-    actor = the_ray().remote(num_cpus=0, max_concurrency=4)(kind).options(scheduling_strategy=strategy)
-    return actor.remote(nodes[place], run, keep, False)
+    return start_relay(nodes[place], run, keep, False, kind)
 
 
 @pytest.fixture(scope="module")
@@ -200,8 +196,8 @@ def test_a_killed_relay_reads_its_folder_again(cluster, chain_of):
     chain.announce(1)
     poll_until(chain, all_have(chain, [1]))
     for node in cluster[1]:
-        seat = chain._seats[node]
-        os.kill(the_ray().get(seat.actor.process.remote()), signal.SIGKILL)
+        slot = chain._slots[node]
+        os.kill(the_ray().get(slot.actor.process.remote()), signal.SIGKILL)
     publish(cluster, 2)
     chain.announce(2)
     poll_until(chain, all_have(chain, [1, 2]))
@@ -213,7 +209,7 @@ def test_a_stopped_relay_is_restarted(cluster, chain_of):
     publish(cluster, 1)
     chain.announce(1)
     poll_until(chain, all_have(chain, [1]))
-    process = psutil.Process(the_ray().get(chain._seats[cluster[1][1]].actor.process.remote()))
+    process = psutil.Process(the_ray().get(chain._slots[cluster[1][1]].actor.process.remote()))
     process.suspend()
     publish(cluster, 2)
     chain.announce(2)
