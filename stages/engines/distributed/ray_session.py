@@ -151,13 +151,16 @@ def _own(processes: int, run: str) -> Iterator[None]:
     # Ray reads these when it is imported, and hands them to its processes.
     settings = {
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the name misleads: 0 is what keeps Ray on 127.0.0.1
+        # The name misleads: 0 is what keeps Ray on 127.0.0.1.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_gcs_server_port_wait_time_s": "300",
         # Ray's is 15, with which an actor beside any busy process gets a thirtieth of a core and looks as if it hung.
         "RAY_worker_niceness": "0",
-        "RAY_prestart_worker_first_driver": "0",  # one for each CPU: most are not needed
+        # Else Ray starts one for each CPU, and most are not needed.
+        "RAY_prestart_worker_first_driver": "0",
         "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": session_token(),  # without it Ray writes one into the home folder
+        # Without it Ray writes one into the home folder.
+        "RAY_AUTH_TOKEN": session_token(),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
     }
     with variables_set(settings), _folder() as folder, _guard(folder, run):
@@ -204,9 +207,10 @@ def _start(ray: Any, processes: int, folder: Path) -> None:
             **common,
         )
         return
-    except Exception as error:  # Ray has no class for this one
+    # Ray has no class for this one. A ValueError is about the arguments, and without a port nothing is starting.
+    except Exception as error:
         ports = list(folder.glob("session_latest/gcs_server_port_*"))
-        if not ports or isinstance(error, ValueError):  # the latter refuses what it was asked for
+        if not ports or isinstance(error, ValueError):
             raise
         say(f"Ray is slow to start, waiting for it ({str(error)[:60]}...)")
     deadline = time.monotonic() + START_SECONDS
@@ -214,7 +218,8 @@ def _start(ray: Any, processes: int, folder: Path) -> None:
         try:
             ray.init(address=f"127.0.0.1:{ports[0].read_text().strip()}", **common)
             return
-        except Exception:  # not up yet; what Ray raises differs by how far it is, and after the deadline it is raised
+        # Not up yet: what Ray raises differs by how far it is. After the deadline it is raised.
+        except Exception:
             ray.shutdown()
             if time.monotonic() > deadline:
                 raise
@@ -227,6 +232,7 @@ def _guard(folder: Path | None, run: str) -> Iterator[None]:
     guard = subprocess.Popen(
         [sys.executable, "-P", "-m", GUARD, "session", str(folder or ""), str(os.getpid()), run],
         stdin=subprocess.PIPE,
+        # Signals to this process's group, such as Ctrl-C, must not end the guard before its work.
         start_new_session=True,
     )
     try:
@@ -256,7 +262,8 @@ def _folder() -> Iterator[Path]:
     if len(f"{place}/{os.getpid()}") + len(SOCKET_IN_FOLDER) > LONGEST_SOCKET:
         place, prefix = Path(tempfile.gettempdir()), "retrace-ray-"
     folder = place / f"{prefix}{os.getpid()}"
-    shutil.rmtree(folder, ignore_errors=True)  # of a process that had this number before a power cut
+    # Of a process that had this number before a power cut.
+    shutil.rmtree(folder, ignore_errors=True)
     place.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700)
     try:
@@ -280,6 +287,7 @@ def map_with_ray(function: Callable[[Row], Row], rows: Sequence[Row], processes:
         logging.getLogger("ray.data").setLevel(logging.WARNING)
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
+        # Any number of rows may fail: they are left out, as the docstring says.
         context.max_errored_blocks = -1
         table = ray.data.from_items(list(rows), override_num_blocks=len(rows))
         yield from table.map(function, num_cpus=1, concurrency=processes).iter_rows()

@@ -238,6 +238,7 @@ class Fleet:
         slot.calls.append(call)
 
     def _patience(self, orders: Orders) -> float:
+        # The median: one step in which an engine compiled must not make the fleet patient for long.
         usual = statistics.median(self._steps) if self._steps else 0.0
         if orders.pull is not None and self._pulls:
             usual += statistics.median(self._pulls)
@@ -254,10 +255,12 @@ class Fleet:
         if heads:
             self._ray.wait(heads, timeout=seconds)
         else:
+            # Nothing is outstanding that could end the waiting sooner.
             time.sleep(seconds)
 
     def _collect(self) -> list[Event]:
         events: list[Event] = []
+        # Again and again: behind a call that is over the next one may be over too.
         while heads := {slot.calls[0].ref: slot for slot in self._slots if slot.calls}:
             ended, _ = self._ray.wait(list(heads), num_returns=len(heads), timeout=0)
             if not ended:
@@ -269,19 +272,21 @@ class Fleet:
         """The event of a call that is over."""
         call = slot.calls.popleft()
         try:
-            found = self._ray.get(call.ref)
+            answer = self._ray.get(call.ref)
+        # Ray wraps what a replica raises in a class of both kinds: the user is to see the sentence alone.
         except UserError as error:
             raise UserError(str(getattr(error, "cause", error))) from error
         except self._ray.exceptions.RayError as error:
             return self._vacate(slot, _reason(error), Died)
+        # A call's patience begins when it is the oldest: until then the replica works on the one before.
         if slot.calls:
             slot.calls[0].since = self._clock.now
         slot.reported_at = self._clock.now
         if not slot.is_started:
-            slot.is_started, (slot.node, pid) = True, found
+            slot.is_started, (slot.node, pid) = True, answer
             return Started(slot.number, slot.node, pid)
-        self._note(slot, found)
-        return Reported(slot.number, found)
+        self._note(slot, answer)
+        return Reported(slot.number, answer)
 
     def _note(self, slot: _ReplicaSlot, report: Report) -> None:
         for name in (*report.ended, *report.withdrawn):
@@ -366,6 +371,7 @@ def spec_of(
             memory += _held_bytes(policy_folder, dtype)
         case VllmSamplerParams(tensor_parallel=cpus, dtype=dtype, kv_cache_gib=gib):
             memory += _held_bytes(policy_folder, dtype) + int(gib * (1 << 30))
+    # On a GPU the weights are not in the node's memory.
     memory = PROCESS_BYTES if gpus else memory
     build = partial(build_replica_sampler, alone, policy_folder.absolute())
     return ReplicaSpec(build, run, version, cpus, gpus, memory)
@@ -405,7 +411,8 @@ def gpus_each(params: SamplerParams, count: int, others: int, total: float) -> f
 def check_room(spec: ReplicaSpec, count: int, nodes: Sequence[Mapping[str, Any]]) -> None:
     """UserError when `count` replicas do not fit the nodes (as `ray.nodes()` describes them)."""
     alive = [node["Resources"] for node in nodes if node["Alive"]]
-    memory = [resources.get("memory", 0.0) for resources in alive]  # what was free when Ray started there
+    # What was free when Ray started there. By node, because a replica cannot be spread over two.
+    memory = [resources.get("memory", 0.0) for resources in alive]
     fitting = sum(int(free // spec.memory_bytes) for free in memory)
     if fitting < count:
         raise UserError(

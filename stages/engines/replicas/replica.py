@@ -54,6 +54,7 @@ class Replica:
         """
         started_at = time.time()
         self._clock.spend("orders" if self._names else "idle")
+        # Withdrawn first: weights and settings change only with nothing in flight.
         withdrawn = self._withdraw(orders)
         pulled, pull_failed, gap = self._pull(orders)
         if orders.settings is not None and orders.settings != self._settings:
@@ -113,6 +114,7 @@ class Replica:
             metadata, tensors = self._weights.load(version)
         except VersionGone as error:
             return None, str(error), None
+        # A decoding belongs to the weights that it was opened under.
         self._close_decoding()
         # Whatever happens from here on, the weights are no longer those of the version before.
         self.version = None
@@ -200,7 +202,8 @@ class ReplicaActor:
 
         node = ray.get_runtime_context().get_node_id()
         folder = None if self._run is None else weights_folder(self._run, node)
-        with quick_imports():  # torch and transformers, which every sampler loads
+        # torch and transformers, which every sampler loads.
+        with quick_imports():
             import stages.engines.policies.policy_folders  # noqa: F401
 
         self._replica = Replica(self._build, folder, self._version)
@@ -327,7 +330,8 @@ class ProbeCheck:
         stood_still = bool(self._answered) and answered == self._answered
         moved = largest_gap(probe.logprobs, self._published) if self._published else 0.0
         if probe.max_logprob_gap is not None:
-            if not gap <= probe.max_logprob_gap:  # NaN is no agreement
+            # `not <=` and no `>`: NaN is no agreement.
+            if not gap <= probe.max_logprob_gap:
                 raise SyncError(
                     f"after the sync to version {sampler.policy_version} a token's log-prob differs by {gap:.2e} "
                     f"between sampler and trainer (allowed: rl.weight_sync_check.max_logprob_gap "

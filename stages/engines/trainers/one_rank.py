@@ -51,4 +51,5 @@ def launched_ranks() -> Iterator[Ranks]:
 
     group = ProcessGroup()
     yield group
+    # Without `finally`: after an error this process ends, and that ends the others' waiting.
     group.leave()

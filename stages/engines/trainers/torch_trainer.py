@@ -50,6 +50,7 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
         if self.device.type == "cuda":
             for opt in self.optimizers:
                 allocate_state(opt)
+        # Copies of the peaks: `update` writes the scheduled rates over those of the groups.
         self.peak_rates = [[group["lr"] for group in opt.param_groups] for opt in self.optimizers]
 
     def _learned(self, weight: Tensor) -> Tensor:
@@ -123,6 +124,7 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
         tensors = load_file(folder / FILE, device=str(self.device))
         for name, weight in self.learned_weights():
             weight.copy_(tensors.pop(f"weights/{name}"))
+        # The masters were restored: the network computes with their rounded copies.
         if self.masters:
             self.masters.write_back()
         for path, value in tensors.items():
@@ -180,11 +182,13 @@ def allocate_state(optimizer: torch.optim.Optimizer) -> None:
         weight.grad = torch.zeros_like(weight)
     for group in optimizer.param_groups:
         group["lr"] = 0.0
-    optimizer.step()  # of zero gradients at a rate of 0: moments of zero, and the weights as they were
+    # Of zero gradients at a rate of 0: moments of zero, and the weights as they were.
+    optimizer.step()
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     for weight in weights:
         weight.grad = None
+        # Back to 0: AdamW corrects its first moments by the number of steps.
         if "step" in optimizer.state[weight]:
             optimizer.state[weight]["step"].zero_()
 
@@ -208,7 +212,8 @@ class Float32Muon(torch.optim.Muon):
                 if "momentum_buffer" not in state:
                     state["momentum_buffer"] = torch.zeros_like(weight.grad)
                 state["momentum_buffer"].lerp_(weight.grad, 1 - momentum)
-                update = weight.grad.lerp(state["momentum_buffer"], momentum)  # Nesterov's
+                # Nesterov's momentum.
+                update = weight.grad.lerp(state["momentum_buffer"], momentum)
                 rows, columns = weight.shape
                 weight.mul_(1 - rate * group["weight_decay"])
                 # A tall matrix gets a larger step, so that the root mean square of its outputs' change is that of a
@@ -220,7 +225,8 @@ def _orthogonal(update: Tensor, group: dict[str, Any]) -> Tensor:
     """U S' V^T of an update U S V^T [rows, columns], S' near 1: what Newton-Schulz steps make of S / |S|."""
     a, b, c = group["ns_coefficients"]
     is_tall = update.shape[0] > update.shape[1]
-    state = update.T if is_tall else update  # its products with itself are the smaller ones
+    # The wide form, whose product with its transpose is the smaller one.
+    state = update.T if is_tall else update
     # The largest singular value is now at most 1, as the iteration needs.
     state = state / state.norm().clamp(min=group["eps"])
     for _ in range(group["ns_steps"]):

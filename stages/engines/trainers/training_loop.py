@@ -89,8 +89,10 @@ def train(
         if is_validated := done % schedule.validate_every_steps == 0 or done == schedule.steps:
             with run.phase("validate"):
                 row |= validate()
+        # Before the checkpoint, which holds the curve up to its step.
         curve.append(row)
         run.log({name: value for name, value in row.items() if name != "step"}, step=done)
+        # After every validation too: what is kept must never be behind the curve that says so.
         if done % schedule.checkpoint_every_steps == 0 or (is_validated and kept is not None):
             with run.phase("checkpoint"):
                 before = _save(trainer, checkpoints, curve, kept, before)
@@ -154,10 +156,10 @@ def _save(trainer: Trainer, checkpoints: Checkpoints, curve: Curve, kept: Kept |
 def _resume(
     label: str, trainer: Trainer, checkpoints: Checkpoints, kept: Kept | None
 ) -> tuple[int, Curve, Path | None]:
-    found = checkpoints.latest(trainer)
-    if found is None:
+    latest = checkpoints.latest(trainer)
+    if latest is None:
         return 0, [], None
-    step, folder = found
+    step, folder = latest
     say(f"{label}: going on from step {step}")
     trainer.load_checkpoint(folder)
     if kept is not None:
