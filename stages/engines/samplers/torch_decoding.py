@@ -134,10 +134,10 @@ class TorchDecoding:
         ends = torch.tensor([len(cache) for cache in self.caches]).cumsum(0).tolist()
         kept, start = [], 0
         for cache, end in zip(self.caches, ends, strict=True):
-            own = rows[(rows >= start) & (rows < end)] - start
-            if len(own):
-                if len(own) < len(cache):
-                    cache.keep(own)
+            kept_rows = rows[(rows >= start) & (rows < end)] - start
+            if len(kept_rows):
+                if len(kept_rows) < len(cache):
+                    cache.keep(kept_rows)
                 kept.append(cache)
             start = end
         self.caches = kept

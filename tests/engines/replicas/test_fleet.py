@@ -21,9 +21,9 @@ from stages.engines.replicas.fleet import (
     gpus_each,
 )
 from stages.engines.replicas.replica import Orders
-from stages.engines.samplers.params import TorchSamplerParams, VllmSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings, Trajectory
 from stages.foundations.errors import UserError
+from tests.fakes.engine_params import TORCH_SAMPLER, VLLM_SAMPLER
 from tests.fakes.processes import assert_all_end, wait_until
 from tests.fakes.stepping import stepping_sampler
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
@@ -57,9 +57,9 @@ class Hub:
 
     def until(self, condition):
         def has_come():
-            found = condition()
-            self.events += [] if found else self.fleet.poll(0.5)
-            return found
+            is_met = condition()
+            self.events += [] if is_met else self.fleet.poll(0.5)
+            return is_met
 
         wait_until(has_come, told=self.events)
 
@@ -192,21 +192,11 @@ def test_replicas_that_do_not_fit_are_one_sentence():
 
 
 def test_gpus_are_whole_or_shared():
-    cpu = TorchSamplerParams(kind="torch", device="cpu", dtype="float32", threads=1, max_sequences=4)
-    vllm = VllmSamplerParams(
-        kind="vllm",
-        dtype="auto",
-        max_model_tokens=64,
-        max_sequences=4,
-        memory_fraction=0.3,
-        kv_cache_gib=1.0,
-        tensor_parallel=1,
-        enforce_eager=True,
-    )
-    assert gpus_each(cpu, 2, 1, 8) == 0
-    assert gpus_each(vllm, 2, 1, 0) == 0
-    assert gpus_each(vllm, 2, 1, 3) == 1
-    assert gpus_each(vllm, 2, 1, 1) == pytest.approx(1 / 3)
-    assert gpus_each(vllm.model_copy(update={"tensor_parallel": 2}), 2, 1, 5) == 2
+    wide = VLLM_SAMPLER.model_copy(update={"tensor_parallel": 2})
+    assert gpus_each(TORCH_SAMPLER, 2, 1, 8) == 0
+    assert gpus_each(VLLM_SAMPLER, 2, 1, 0) == 0
+    assert gpus_each(VLLM_SAMPLER, 2, 1, 3) == 1
+    assert gpus_each(VLLM_SAMPLER, 2, 1, 1) == pytest.approx(1 / 3)
+    assert gpus_each(wide, 2, 1, 5) == 2
     with pytest.raises(UserError, match="do not fit 4 GPUs"):
-        gpus_each(vllm.model_copy(update={"tensor_parallel": 2}), 2, 1, 4)
+        gpus_each(wide, 2, 1, 4)

@@ -20,32 +20,19 @@ from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.replicas.replica import SyncError
 from stages.engines.samplers import vllm_sampler, vllm_weights
-from stages.engines.samplers.params import VllmSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings, StopReason, Trajectory, sample_trajectories
 from stages.engines.samplers.vllm_sampler import VllmSampler, transformers_reference
-from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
 from stages.rl_round.loop.weight_sync import WeightSyncCheck
 from stages.rl_round.params import WeightSyncCheckParams
 from tests.fakes.drawing import sample_numbered
+from tests.fakes.engine_params import ADAMW as SLOW_ADAMW
+from tests.fakes.engine_params import TORCH_TRAINER, VLLM_SAMPLER
 from tests.fakes.processes import assert_all_end
 from tests.fakes.tiny_policy import write_tiny_policy
 
-PARAMS = VllmSamplerParams(
-    kind="vllm",
-    dtype="float32",
-    max_model_tokens=64,
-    max_sequences=32,
-    memory_fraction=0.5,
-    kv_cache_gib=0.1,
-    tensor_parallel=1,
-    enforce_eager=True,
-)
-TRAINER = TorchTrainerParams(
-    kind="torch", device="cpu", dtype="float32", threads=1, micro_batch_tokens=512, gradient_checkpointing=False
-)
-ADAMW = AdamwParams(kind="adamw", learning_rate=0.02, beta1=0.9, beta2=0.95, weight_decay=0.0)
+ADAMW = SLOW_ADAMW.model_copy(update={"learning_rate": 0.02, "weight_decay": 0.0})
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=16, log_threshold=None)
 PROMPTS = [[36, 80, 78], [81], [86, 85, 70, 222, 19, 12]]
 EXACT = 1e-4
@@ -55,8 +42,8 @@ class Pair:
     """A live vLLM engine and a trainer of the same policy."""
 
     def __init__(self, policy, **changes):
-        self.sampler = VllmSampler(PARAMS.model_copy(update=changes), policy)
-        self.trainer = TorchTrainer(TRAINER, ADAMW, 1.0, language_model(policy, TRAINER))
+        self.sampler = VllmSampler(VLLM_SAMPLER.model_copy(update=changes), policy)
+        self.trainer = TorchTrainer(TORCH_TRAINER, ADAMW, 1.0, language_model(policy, TORCH_TRAINER))
         self.version = 0
 
     def train_and_sync(self):
@@ -89,7 +76,7 @@ def test_many_long_prompts_at_once_are_answered_and_the_process_is_left_as_it_wa
     trainer = deepspeed_trainer(2, policy)
     threads = torch.get_num_threads()
     children = len(psutil.Process().children(recursive=True))
-    sampler = VllmSampler(PARAMS.model_copy(update={"max_model_tokens": 400}), policy)
+    sampler = VllmSampler(VLLM_SAMPLER.model_copy(update={"max_model_tokens": 400}), policy)
     torch.set_num_threads(threads + 1)
     assert torch.get_num_threads() == threads + 1, "vLLM must not keep trainers from setting their threads"
     torch.set_num_threads(threads)
@@ -301,7 +288,7 @@ def test_worker_processes_get_weights_through_files(tmp_path, monkeypatch):
 )
 def test_a_policy_that_does_not_fit_is_refused(tmp_path, sizes, said):
     policy = write_tiny_policy(tmp_path / "policy", **sizes)
-    params = PARAMS if sizes else PARAMS.model_copy(update={"max_model_tokens": 513})
+    params = VLLM_SAMPLER if sizes else VLLM_SAMPLER.model_copy(update={"max_model_tokens": 513})
     with pytest.raises(UserError, match=said):
         VllmSampler(params, policy)
 
@@ -310,7 +297,7 @@ def test_a_policy_that_does_not_fit_is_refused(tmp_path, sizes, said):
 def test_an_engine_that_computes_another_function_is_refused(pair, tmp_path, dtype):
     """The engine of one policy, and transformers' log-probs of another."""
     folder = write_tiny_policy(tmp_path, seed=4, initializer_range=0.2)
-    reference = transformers_reference(folder, torch.device("cpu"), PARAMS.max_model_tokens)
+    reference = transformers_reference(folder, torch.device("cpu"), VLLM_SAMPLER.max_model_tokens)
     with pytest.raises(UserError, match=r"vLLM does not compute what transformers .* LlamaForCausalLM \(llama\)"):
         check_engine_forward(reference, "vLLM", dtype, pair.sampler.logprobs)
 
@@ -322,18 +309,18 @@ def test_weights_that_are_not_the_architectures_are_refused_before_vllm_starts(t
     weights["model.norm.weight"][3] = math.nan
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UserError, match=r"1 not finite \(model\.norm\.weight\)"):
-        VllmSampler(PARAMS, folder)
+        VllmSampler(VLLM_SAMPLER, folder)
 
 
 def test_a_folder_without_a_policy_is_refused(tmp_path):
     with pytest.raises(UserError, match="dvc repro base"):
-        VllmSampler(PARAMS, tmp_path)
+        VllmSampler(VLLM_SAMPLER, tmp_path)
 
 
 def test_vllm_missing_is_said_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="make repro RECIPE"):
-        VllmSampler(PARAMS, tmp_path)
+        VllmSampler(VLLM_SAMPLER, tmp_path)
 
 
 def test_kept_distributions_are_the_trainers(pair):
@@ -403,7 +390,7 @@ def test_a_closed_decoding_leaves_the_engine_empty(pair):
     assert pair.gap_of_probe() < EXACT
 
 
-def test_a_sampler_that_rests_wakes_around_the_next_weights(pair, monkeypatch):
+def test_a_sampler_that_sleeps_wakes_around_the_next_weights(pair, monkeypatch):
     """A CPU has no sleep of its own, so the engine's calls are noted; what happens between them is real."""
     calls = []
     engine = pair.sampler._llm
