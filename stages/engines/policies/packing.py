@@ -54,7 +54,7 @@ class ResponseBatch:
     response_ids: Tensor
     """Response tokens, padded with 0, [responses, tokens]."""
     response_mask: Tensor
-    """1 where a response token stands, [responses, tokens], float."""
+    """1 at response tokens, 0 at padding, [responses, tokens], float."""
     counted: Tensor
     """Flat indices of the 1s of the mask, made on the CPU: on a GPU, looking for them would make the host wait."""
     row_places: Tensor
@@ -79,7 +79,7 @@ class ResponseBatch:
         return not len(self.counted)
 
     def to(self, device: torch.device) -> ResponseBatch:
-        """The same batch on `device`; the host goes on while a GPU takes it."""
+        """The same batch on `device`; the host does not wait until a GPU has it."""
 
         def moved(value: Any) -> Any:
             if not isinstance(value, Tensor):

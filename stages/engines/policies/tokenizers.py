@@ -79,7 +79,7 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, params: PlainPrompt | Chat
 
 def encode_response(tokenizer: PreTrainedTokenizerBase, response: str) -> list[int]:
     """Token ids of a whole response, the end-of-sequence token included."""
-    # Without special tokens: a response goes on behind a prompt, which has the one of the beginning.
+    # Without special tokens: a response follows a prompt, which has the one of the beginning.
     return [*tokenizer.encode(response, add_special_tokens=False), tokenizer.eos_token_id]
 
 

@@ -1,7 +1,7 @@
 """Processes that outlive a run and remove what it left behind, even if everything of it was killed.
 
     python -m stages.engines.relays.guards session FOLDER PARENT RUN    (waits for the end of its standard input)
-    python -m stages.engines.relays.guards folder FOLDER                (goes on in the background)
+    python -m stages.engines.relays.guards folder FOLDER                (works in the background)
 
 The first guards a session, on the machine of the process that holds it. Ray asks the kernel to end its servers with the
 process that started them, and its workers end with their raylet. But its two agents outlived a killed raylet by two

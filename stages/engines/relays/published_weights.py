@@ -190,7 +190,7 @@ class PublishedWeights:
         return manifest.metadata, tensors
 
     def prune(self, keep: int) -> list[int]:
-        """Removes all but the newest `keep` versions and gives those that it removed; who reads one goes on reading."""
+        """Removes all but the newest `keep` versions and returns those that it removed; a reader of one keeps it."""
         versions = self.versions()
         gone = versions[: max(0, len(versions) - keep)]
         for version in gone:
@@ -228,7 +228,7 @@ class PublishedWeights:
 
 
 def require_room(folder: Path, size: int) -> None:
-    """UserError when `size` more bytes do not fit where `folder` lies."""
+    """UserError when `size` more bytes do not fit the file system of `folder`."""
     free = shutil.disk_usage(folder).free - SPARE_BYTES
     if size > free:
         raise UserError(
@@ -264,7 +264,7 @@ def _safetensors(shard: dict[str, Tensor]) -> list[memoryview]:
     """
     import torch
 
-    # The widest numbers first: then every tensor lies at a multiple of its own width.
+    # The widest numbers first: then every tensor begins at a multiple of its width.
     ordered = dict(sorted(shard.items(), key=lambda item: (-item[1].element_size(), item[0])))
     tensors = [memoryview(tensor.reshape(-1).view(torch.uint8).numpy()) for tensor in ordered.values() if tensor.nbytes]
     return [memoryview(safetensors_header(ordered)), *tensors]

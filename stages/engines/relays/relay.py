@@ -1,10 +1,10 @@
-"""One relay a node: it brings each version of the weights from the trainer's node into its own node's memory.
+"""One relay a node: it brings each version of the weights from the trainer's node into the memory of its node.
 
 Relays stand in a chain that begins on the trainer's node. Each asks the one before it for chunks, which passes on what
 it has even while it is still receiving the rest itself, so a version takes little longer for many nodes than for one.
 Every chunk is checked; a damaged one is asked for again, and who is silent is passed over for the one before it.
 
-A relay holds nothing but files: one that was killed reads its folder again and goes on. There are no tensors in here.
+A relay holds nothing but files, and no tensors: one that was killed reads its folder again when it is restarted.
 
 `Relay` runs on each node. `RelayChain` is the process that tells all relays of new versions. It waits for none of them.
 """
@@ -117,7 +117,7 @@ class Relay:
             return None
 
     def chunk(self, version: int, digest: str, place: tuple[int, int]) -> bytes | None:
-        """A piece of a version as it lies here; None when it is not here, or not yet."""
+        """A piece of a version as it is here; None when it is not here, or not yet."""
         partial = self._partial
         try:
             if partial and partial.manifest.version == version and place in partial.here:

@@ -1,7 +1,7 @@
 """A sampler that works in short turns: orders in, some decoding, a report out.
 
 It holds one version of the weights at a time and takes another only while nothing is in flight, so no trajectory is
-drawn under two. A version counts as its own after the probe in the version's manifest agrees, not before.
+drawn under two. It uses a version only after the probe in the manifest of that version agrees.
 
 `Replica` knows nothing of Ray; `ReplicaActor` is what runs in a replica's process. `Orders` and `Report` are plain
 values, so the process that holds the fleet needs no torch. `ProbeCheck` is the check of every pull: on a fixed batch,
@@ -217,16 +217,16 @@ class ReplicaActor:
 
 
 Name = Hashable
-"""Of a trajectory, the caller's own."""
+"""Of a trajectory; the caller chooses it."""
 IDLE = Load(running=0, waiting=0, kv_tokens=0)
 ACTIVITIES = ("pull", "prefill", "decode", "orders", "idle")
 """What a replica's time goes into. `prefill` is every step that begins a trajectory, with the token that it draws;
-`orders` is what lies between two calls while trajectories are in flight; `idle` is all without any."""
+`orders` is the time between two calls while trajectories are in flight; `idle` is all without any."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What a replica is to do, in the order of the fields, before it goes on decoding."""
+    """What a replica is to do, in the order of the fields, before it continues to decode."""
 
     withdraw: tuple[Name, ...] = ()
     """Trajectories to end before their time; names of ended ones are passed over."""

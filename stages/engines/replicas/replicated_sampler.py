@@ -1,7 +1,7 @@
 """One sampler made of many: trajectories are dealt to replicas as they get room, and dealt again when one is lost.
 
-Which replica draws a trajectory changes nothing but who stands beside it: its random numbers are its own. So what is
-drawn is what one sampler draws, up to float sums in another order.
+A trajectory has its own random numbers, so every replica draws the same for it. Float sums may be in another order,
+because other trajectories are decoded beside it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ReplicatedSampler:
                     # At the front: they have waited longest.
                     waiting.extendleft(equal_prompts(trajectories, again))
         finally:
-            # Also when the caller stopped early: what goes on would take the places of the next call.
+            # Also when the caller stopped early: what is still decoded would take the places of the next call.
             for replica in self._fleet.started():
                 left = tuple(name for name, where in open_names.items() if where == replica)
                 if left:

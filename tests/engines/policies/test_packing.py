@@ -15,6 +15,7 @@ from stages.engines.policies.language_model import ReferencePolicy, language_mod
 from stages.engines.policies.packing import TokenSequence, balanced_passes, pack, split_by_tokens
 from stages.engines.policies.statistics import NAME, policy_statistics, use_varlen_attention, uses_varlen_attention
 from stages.engines.trainers.params import DeepspeedTrainerParams
+from tests.engines.deepspeed_ranks import deepspeed_params
 from tests.fakes.engine_params import TORCH_TRAINER
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
@@ -47,27 +48,14 @@ def test_packed_statistics_equal_one_sequence_at_a_time(row_tokens):
         assert batch.response_mask[row].sum() == len(expected)
 
 
-def test_wide_rows_hold_several_sequences():
+def test_wide_rows_hold_several_sequences_and_a_response_may_be_empty_but_no_prompt():
     batch = pack(SEQUENCES, row_tokens=100)
     assert batch.row_ids.shape == (1, 20)
     assert batch.segment_ids is not None
-
-
-def test_a_response_may_be_empty():
     batch = pack([TokenSequence([1, 2], []), TokenSequence([3], [4])])
     assert batch.response_mask.sum(dim=1).tolist() == [0, 1]
-
-
-def test_an_empty_prompt_is_refused():
     with pytest.raises(ValueError, match="token before each response"):
         pack([TokenSequence([], [1])])
-
-
-def test_micro_batches_keep_every_sequence_once_and_stay_below_the_limit():
-    lengths = [5, 3, 9, 40, 2, 7, 7, 1]
-    groups = split_by_tokens(lengths, 12)
-    assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
-    assert all(sum(lengths[i] for i in group) <= 12 or len(group) == 1 for group in groups)
 
 
 PROMPT = 200
@@ -116,15 +104,17 @@ def test_attention_counts():
     assert (long, len(short)) == ([0, 5], 4)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_nothing_is_lost_and_no_limit_is_passed(ranks):
     generator = random.Random(ranks)
     for count in (0, 1, 4, 40):
         lengths = [generator.randint(1, 14) for _ in range(count)]  # some are longer than a micro-batch
-        passes = balanced_passes(lengths, 12, ranks, 0.01)
-        assert passes
-        assert all(len(groups) == ranks for groups in passes)
-        groups = [group for of_pass in passes for group in of_pass]
+        if ranks == 1:
+            groups = split_by_tokens(lengths, 12)
+        else:
+            passes = balanced_passes(lengths, 12, ranks, 0.01)
+            assert passes and all(len(groups) == ranks for groups in passes)
+            groups = [group for of_pass in passes for group in of_pass]
         assert sorted(index for group in groups for index in group) == list(range(count))
         assert all(sum(lengths[i] for i in group) <= 12 or len(group) == 1 for group in groups)
 
@@ -256,17 +246,8 @@ def test_the_body_is_one_graph(attention):
 
 
 def test_weights_that_are_spread_are_not_compiled():
-    params = {
-        "kind": "deepspeed",
-        "dtype": "mixed",
-        "offload_optimizer": False,
-        "threads": 1,
-        "micro_batch_tokens": 64,
-        "gradient_checkpointing": True,
-        "compile": "body",
-    }
-    assert DeepspeedTrainerParams(zero_stage=2, **params).compile == "body"
+    two, three = (deepspeed_params(stage, "mixed").model_dump() for stage in (2, 3))
+    assert "compile" not in three, "settings that were recorded before stay the same"
+    assert DeepspeedTrainerParams(**two, compile="body").compile == "body"
     with pytest.raises(ValueError, match="zero_stage: 2, or leave compile out"):
-        DeepspeedTrainerParams(zero_stage=3, **params)
-    absent = DeepspeedTrainerParams(zero_stage=3, **params | {"compile": None})
-    assert "compile" not in absent.model_dump(), "settings that were recorded before stay the same"
+        DeepspeedTrainerParams(**three, compile="body")

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, Qwen2Tokenizer
 
-from stages.engines.policies.policy_folders import count_policy, load_model, load_policy, model_without_weights
+from stages.engines.policies.policy_folders import load_model, load_policy, model_without_weights
 from stages.engines.policies.tokenizers import (
     KNOWN_CLASSES,
     decode_response,
@@ -37,10 +37,6 @@ def test_a_folder_that_is_no_policy_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(UserError, match="holds no usable tokenizer"):
         load_policy(tmp_path, torch.float32)
-
-
-def test_a_truncated_weights_file_is_refused(tmp_path):
-    write_tiny_policy(tmp_path)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(UserError, match="is not a policy"):
@@ -124,11 +120,6 @@ def test_the_unused_frequencies_of_old_files_are_no_fault(tmp_path):
     name = "model.layers.0.self_attn.rotary_emb.inv_freq"
     rewrite_weights(tmp_path, lambda weights: weights.update({name: torch.ones(16)}))
     load_policy(tmp_path, torch.float32)
-
-
-def test_counts_are_those_of_the_policy(tmp_path):
-    write_tiny_policy(tmp_path)
-    assert count_policy(tmp_path)["policy/vocabulary"] == 258
 
 
 def test_a_model_without_weights_is_like_the_one_with_them(tmp_path):

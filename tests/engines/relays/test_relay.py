@@ -17,15 +17,14 @@ from stages.engines.relays.published_weights import PublishedWeights, weights_fo
 from stages.engines.relays.relay import Relay, RelayChain, start_relay
 from stages.engines.replicas.fleet import Fleet, ReplicaSpec, Reported
 from stages.engines.replicas.replica import Orders
-from stages.engines.samplers.protocol import SamplingSettings, Trajectory
+from stages.engines.samplers.protocol import Trajectory
 from stages.foundations.errors import UserError
 from tests.fakes.faulty_relays import AlwaysDamaging, Damaging, NoRoom, Slow
 from tests.fakes.processes import PATIENCE_SECONDS, assert_all_end, wait_until
-from tests.fakes.stepping import stepping_sampler
+from tests.fakes.stepping import SETTINGS, stepping_sampler
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
 CHUNK_BYTES = 100_000
-SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=12, log_threshold=None)
 
 
 def the_ray():

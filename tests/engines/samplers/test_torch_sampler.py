@@ -6,6 +6,7 @@ The last part: which weights a sampler with a mismatch uses, by hand-worked roun
 import threading
 from collections import Counter
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
@@ -89,10 +90,9 @@ def test_sampled_logprobs_are_those_of_the_models_forward_pass(kind, sizes, thre
     lengths = [len(sample.token_ids) for samples in drawn for sample in samples]
     assert min(lengths) < 10 and max(lengths) == 40
     assert_logprobs_are_the_models(model, PROMPTS, drawn)
-    given = [drawn[0][0].token_ids, drawn[3][1].token_ids]
-    asked = sampler.logprobs([PROMPTS[0], PROMPTS[3]], given)
-    assert asked[0] == pytest.approx(drawn[0][0].logprobs, abs=2e-5)
-    assert asked[1] == pytest.approx(drawn[3][1].logprobs, abs=2e-5)
+    chosen = [drawn[0][0], drawn[3][1]]
+    read = sampler.logprobs([PROMPTS[0], PROMPTS[3]], [sample.token_ids for sample in chosen])
+    assert read == [pytest.approx(sample.logprobs, abs=2e-5) for sample in chosen]
 
 
 def test_pruned_logprobs_are_the_trainers():
@@ -136,10 +136,10 @@ def test_compaction_changes_no_response(open_share, spare_places, monkeypatch):
     expected = sample_numbered(sampler, PROMPTS, 12, settings, seed=5)
     monkeypatch.setattr(decoder, "OPEN_SHARE", open_share)
     monkeypatch.setattr(decoder, "SPARE_PLACES", spare_places)
-    for samples, others in zip(expected, sample_numbered(sampler, PROMPTS, 12, settings, seed=5), strict=True):
-        for sample, other in zip(samples, others, strict=True):
-            assert sample.token_ids == other.token_ids
-            assert sample.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+    drawn = sample_numbered(sampler, PROMPTS, 12, settings, seed=5)
+    for sample, other in zip(chain(*drawn), chain(*expected), strict=True):
+        assert sample.token_ids == other.token_ids
+        assert sample.logprobs == pytest.approx(other.logprobs, abs=1e-5)
 
 
 def test_greedy_responses_equal_transformers_generate():
@@ -151,27 +151,14 @@ def test_greedy_responses_equal_transformers_generate():
         assert sample.token_ids == generated[0, len(prompt) :].tolist()
 
 
-def test_the_seed_decides_and_prompts_come_back_in_order():
-    sampler = TorchSampler(replace_params(max_sequences=6), make("llama"), END)
+@pytest.mark.parametrize("changes", [{"max_sequences": 6}, {"threads": 3}], ids=["one lane", "three lanes"])
+def test_the_seed_decides_and_prompts_come_back_in_order(changes):
+    sampler = TorchSampler(replace_params(**changes), make("llama"), END)
     first, again, other = (sample_numbered(sampler, PROMPTS, 3, SETTINGS, seed) for seed in (7, 7, 8))
     assert first == again != other
     assert [len(samples) for samples in first] == [3, 3, 3, 3]
-
-
-def test_lanes_leave_torchs_threads_as_they_were_and_repeat_themselves():
-    sampler = TorchSampler(replace_params(threads=3), make("llama"), END)
-    first = sample_numbered(sampler, PROMPTS, 3, SETTINGS, 7)
-    assert torch.get_num_threads() == 3
-    assert first == sample_numbered(sampler, PROMPTS, 3, SETTINGS, 7)
+    assert torch.get_num_threads() == sampler.params.threads
     assert sample_numbered(sampler, [], 3, SETTINGS, 7) == []
-
-
-def test_broken_weights_are_told():
-    model = make("llama")
-    with torch.no_grad():
-        model.model.norm.weight[0] = torch.nan
-    with pytest.raises(FloatingPointError, match="weights hold NaN"):
-        sample_numbered(TorchSampler(PARAMS, model, END), PROMPTS, 2, SETTINGS, 0)
 
 
 def test_responses_end_with_the_end_token_or_at_the_limit():
@@ -195,8 +182,6 @@ def test_new_weights_change_what_it_says():
     sampler.load_weights(((name, weight.detach()) for name, weight in model.named_parameters()), 4)
     assert sampler.policy_version == 4
     assert sampler.logprobs([[3, 4]], [[5, 6]])[0] != pytest.approx(before[0], abs=1e-3)
-    with pytest.raises(KeyError, match="no weight nonsense"):
-        sampler.load_weights([("nonsense", torch.zeros(1))], 5)
 
 
 def test_an_unknown_architecture_is_refused_with_the_remedy():
@@ -289,26 +274,12 @@ def test_lanes_end_when_the_caller_stops_or_one_of_them_fails():
 
 
 def test_prompts_with_different_numbers_of_responses_may_be_asked_for_together():
-    asked = [
-        Trajectory([3, 4, 5], 1),
-        Trajectory([6], 2),
-        Trajectory([6], 3),
-        Trajectory([6], 4),
-        Trajectory([3, 4, 5], 5),
-    ]
+    asked = [Trajectory(prompt, seed) for seed, prompt in enumerate([[3, 4, 5], [6], [6], [6], [3, 4, 5]])]
     sampler = TorchSampler(replace_params(max_sequences=2), make("llama"), END)
     together = by_identity(sampler, asked)
     for one in asked:
-        assert (
-            by_identity(sampler, [one])[tuple(one.prompt), one.seed].token_ids
-            == together[tuple(one.prompt), one.seed].token_ids
-        )
-
-
-def test_samples_know_the_version_that_drew_them():
-    sampler = TorchSampler(PARAMS, make("llama"), END)
-    sampler.load_weights([], 7)
-    assert {one.policy_version for one in sample_trajectories(sampler, trajectories(1), SETTINGS)} == {7}
+        ((name, alone),) = by_identity(sampler, [one]).items()
+        assert alone.token_ids == together[name].token_ids
 
 
 BFLOAT16, INT8 = Bfloat16Weights(kind="bfloat16_weights"), Int8Weights(kind="int8_weights")

@@ -59,6 +59,11 @@ class Pair:
         expected = self.trainer.evaluate(batch).logprobs[batch.response_mask.bool()]
         return float((torch.tensor([value for row in logprobs for value in row]) - expected).abs().max())
 
+    @torch.no_grad()
+    def logits(self, prompt, sample):
+        """The trainer's, before each token of the sample."""
+        return self.trainer.model.module(torch.tensor([[*prompt, *sample.token_ids]])).logits[0, len(prompt) - 1 : -1]
+
     def gap_of_probe(self):
         responses = [[7, 8, 9, 10], [11, 12], [200, 100, 50]]
         return self.gap(PROMPTS, responses, self.sampler.logprobs(PROMPTS, responses))
@@ -131,16 +136,6 @@ def test_the_engine_keeps_its_own_copy_of_the_weights(pair):
     assert sample_numbered(pair.sampler, PROMPTS, 2, SETTINGS, seed=3) == before
 
 
-def test_a_tied_head_that_is_not_packed_again_shows_in_the_logprobs(pair, monkeypatch):
-    is_tied = pair.trainer.model.module.config.tie_word_embeddings
-    with monkeypatch.context() as patched:
-        patched.setattr(vllm_weights, "repack_tied_head", lambda model: None)
-        pair.train_and_sync()
-        assert (pair.gap_of_probe() > 100 * EXACT) == is_tied
-    pair.train_and_sync()
-    assert pair.gap_of_probe() < EXACT
-
-
 def test_the_probe_of_the_rl_round_fires_on_a_stale_tied_head(pair, monkeypatch):
     params = WeightSyncCheckParams(sequences=3, max_logprob_gap=EXACT)
     probe = WeightSyncCheck.drawn(params, PROMPTS, 16, pair.sampler, seed=0)
@@ -150,6 +145,7 @@ def test_the_probe_of_the_rl_round_fires_on_a_stale_tied_head(pair, monkeypatch)
         patched.setattr(vllm_weights, "repack_tied_head", lambda model: None)
         pair.train_and_sync()
         is_tied = pair.trainer.model.module.config.tie_word_embeddings
+        assert (pair.gap_of_probe() > 100 * EXACT) == is_tied
         with pytest.raises(SyncError, match="differs by") if is_tied else nullcontext():
             probe.check(pair.sampler, probe.trainer_side(pair.trainer))
     pair.train_and_sync()
@@ -206,10 +202,8 @@ def test_pruned_logprobs_are_the_trainers(pair):
     drawn = sample_numbered(pair.sampler, PROMPTS, 8, settings, seed=11)
     assert drawn != sample_numbered(pair.sampler, PROMPTS, 8, replace(settings, log_threshold=None), seed=11)
     for prompt, sample in flat(drawn):
-        with torch.no_grad():
-            logits = pair.trainer.model.module(torch.tensor([[*prompt, *sample.token_ids]])).logits
-        heated = logits[:, len(prompt) - 1 : -1] / temperature
-        expected, outside = pruned_logprobs(heated, torch.tensor([sample.token_ids]), threshold)
+        heated = pair.logits(prompt, sample) / temperature
+        expected, outside = pruned_logprobs(heated[None], torch.tensor([sample.token_ids]), threshold)
         assert sample.logprobs == pytest.approx(expected[0].tolist(), abs=EXACT)
         assert not outside.any()
 
@@ -218,21 +212,13 @@ def test_greedy_takes_the_most_probable_token(pair):
     drawn = sample_numbered(pair.sampler, PROMPTS, 2, replace(SETTINGS, temperature=0.0), seed=5)
     for prompt, (sample, twin) in zip(PROMPTS, drawn, strict=True):
         assert sample == twin
-        ids = torch.tensor([[*prompt, *sample.token_ids]])
-        with torch.no_grad():
-            best = pair.trainer.model.module(ids).logits[0, len(prompt) - 1 : -1].argmax(-1)
-        assert best.tolist() == sample.token_ids
+        assert pair.logits(prompt, sample).argmax(-1).tolist() == sample.token_ids
 
 
 def test_responses_end_at_the_end_token_or_at_the_limit(pair):
     end = pair.sampler.end_token
-    ended = [
-        sample
-        for samples in sample_numbered(
-            pair.sampler, PROMPTS, 60, replace(SETTINGS, max_response_tokens=40, temperature=2.0), 6
-        )
-        for sample in samples
-    ]
+    settings = replace(SETTINGS, max_response_tokens=40, temperature=2.0)
+    ended = [sample for _, sample in flat(sample_numbered(pair.sampler, PROMPTS, 60, settings, 6))]
     assert {sample.stop_reason for sample in ended} == set(StopReason)
     for sample in ended:
         assert len(sample.logprobs) == len(sample.token_ids) <= 40
@@ -312,12 +298,9 @@ def test_weights_that_are_not_the_architectures_are_refused_before_vllm_starts(t
         VllmSampler(VLLM_SAMPLER, folder)
 
 
-def test_a_folder_without_a_policy_is_refused(tmp_path):
+def test_a_folder_without_a_policy_or_a_missing_vllm_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="dvc repro base"):
         VllmSampler(VLLM_SAMPLER, tmp_path)
-
-
-def test_vllm_missing_is_said_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="make repro RECIPE"):
         VllmSampler(VLLM_SAMPLER, tmp_path)
@@ -328,9 +311,7 @@ def test_kept_distributions_are_the_trainers(pair):
     for prompt, sample in flat(sample_numbered(pair.sampler, PROMPTS, 3, settings, seed=12)):
         rows = sample.distributions
         assert rows[torch.arange(len(rows)), sample.token_ids].tolist() == pytest.approx(sample.logprobs, abs=1e-6)
-        with torch.no_grad():
-            logits = pair.trainer.model.module(torch.tensor([[*prompt, *sample.token_ids]])).logits
-        heated = logits[0, len(prompt) - 1 : -1] / 0.8
+        heated = pair.logits(prompt, sample) / 0.8
         assert (safe_vocabulary(heated, -1.5) == rows.isfinite()).float().mean() > 0.999
         expected = heated.masked_fill(~rows.isfinite(), -torch.inf).log_softmax(-1)
         assert torch.allclose(rows.exp(), expected.exp(), atol=EXACT)
