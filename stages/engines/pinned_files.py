@@ -10,7 +10,6 @@ import http.client
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -76,7 +75,8 @@ def _fetch(url: str, file: BinaryIO, mirror: Path | None) -> str:
         with urllib.request.urlopen(url, timeout=SILENCE_SECONDS) as response:
             expected = response.headers.get("Content-Length")
             total = int(expected) if expected and expected.isdigit() else None
-            for block in progress(_blocks(response), total and -(-total // BLOCK_BYTES), "downloading", "MiB"):
+            blocks = iter(lambda: response.read(BLOCK_BYTES), b"")
+            for block in progress(blocks, total and -(-total // BLOCK_BYTES), "downloading", "MiB"):
                 digest.update(block)
                 received += len(block)
                 file.write(block)
@@ -87,8 +87,3 @@ def _fetch(url: str, file: BinaryIO, mirror: Path | None) -> str:
     if total is not None and received < total:
         raise UserError(f"{url} broke off after {received} of {total} bytes: {remedy}")
     return digest.hexdigest()
-
-
-def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    while block := response.read(BLOCK_BYTES):
-        yield block

@@ -151,9 +151,6 @@ def main(policy: Path, out: Path) -> None:
             "diagnostics": [update.diagnostics for update in updates],
             "refuses_broken_loss": refuses_broken_loss(trainer),
             "refuses_uneven_counts": refuses_uneven_counts(trainer),
-            "sum_over_ranks": trainer.sum_over_ranks(torch.tensor([float(trainer.rank + 1)])).tolist(),
-            "gathered": trainer.gather(trainer.rank),
-            "broadcast": trainer.broadcast("first" if trainer.rank == 0 else None),
         }
         entry["resumes_exactly"] = resumes_exactly(
             partial(deepspeed_trainer, zero_stage, policy),

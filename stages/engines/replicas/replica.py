@@ -78,7 +78,6 @@ class Replica:
         )
 
     def logprobs(self, prompts: list[list[int]], responses: list[list[int]]) -> list[list[float]]:
-        """See `stages.engines.samplers.protocol.Sampler`."""
         return self.sampler.logprobs(prompts, responses)
 
     def close(self) -> None:

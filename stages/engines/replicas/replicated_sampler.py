@@ -71,7 +71,6 @@ class ReplicatedSampler:
             self._stack = stack.pop_all()
 
     def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
-        """Index and sample of each trajectory as it ends; see the protocol."""
         call = next(self._calls)
         waiting = deque(equal_prompts(trajectories, range(len(trajectories))))
         open_names: dict[Name, int] = {}
@@ -158,7 +157,7 @@ class ReplicatedSampler:
         return {}
 
     def restore_weights(self, kept: Mapping[str, Tensor]) -> None:
-        """Nothing to do; see the protocol."""
+        """Nothing: see `kept_weights`."""
 
     def close(self) -> None:
         """Ends the replicas, and Ray if it was started for them."""

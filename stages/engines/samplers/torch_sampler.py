@@ -68,7 +68,6 @@ class TorchSampler:
         return cls(params, model, tokenizer.eos_token_id, mismatch)
 
     def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
-        """Index and sample of each trajectory as it ends; see the protocol."""
         decoder = Decoder(self.model)
         # Prompts of similar length side by side: they are read together, padded to the longest.
         groups = equal_prompts(trajectories, range(len(trajectories)))
@@ -106,7 +105,6 @@ class TorchSampler:
         return min(self.params.threads, MOST_LANES, max(1, self.params.max_sequences // samples_per_prompt))
 
     def logprobs(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probs of given responses, one at a time; see the protocol."""
         return read_logprobs(self.model, prompts, responses)
 
     def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
@@ -136,10 +134,9 @@ class TorchSampler:
             self.weights[name].copy_(rounded(weight, self.mismatch))
 
     def sleep(self) -> None:
-        """Nothing; see the protocol."""
+        """Nothing: it has no device to give back."""
 
     def kept_weights(self) -> dict[str, Tensor]:
-        """The versions that stale weights wait in; see the protocol."""
         return self.past.to_tensors() if self.past else {}
 
     def restore_weights(self, kept: Mapping[str, Tensor]) -> None:

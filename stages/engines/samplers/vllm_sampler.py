@@ -191,10 +191,7 @@ class VllmSampler:
             )
 
     def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
-        """Index and sample of each trajectory as it ends; see the protocol.
-
-        UserError when distributions are to be kept and the vocabulary is larger than `LARGEST_KEPT_VOCABULARY`.
-        """
+        """UserError when distributions are to be kept and the vocabulary is larger than `LARGEST_KEPT_VOCABULARY`."""
         decoding = self._decoding(settings, is_stepped=False)
         try:
             decoding.admit(dict(enumerate(trajectories)))
@@ -289,7 +286,7 @@ class VllmSampler:
         return {}
 
     def restore_weights(self, kept: Mapping[str, Tensor]) -> None:
-        """Nothing to do; see the protocol."""
+        """Nothing: see `kept_weights`."""
 
     def _send_files(self, named_tensors: Iterator[tuple[str, Tensor]]) -> None:
         from safetensors.torch import save_file

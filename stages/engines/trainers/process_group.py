@@ -45,7 +45,6 @@ class ProcessGroup:
         self._talk = dist.new_group(backend="gloo", timeout=PATIENCE)
 
     def broadcast(self, value: Any) -> Any:
-        """Rank 0's `value` on every rank."""
         held = [value]
         with self._waiting():
             dist.broadcast_object_list(held, src=0, group=self._talk)
@@ -58,7 +57,6 @@ class ProcessGroup:
         return held[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's `value`, by rank."""
         values: list[Any] = [None] * self.world_size
         with self._waiting():
             dist.all_gather_object(values, value, group=self._talk)

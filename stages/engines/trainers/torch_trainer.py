@@ -60,7 +60,6 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
     def update(
         self, micro_batches: Sequence[Batch], loss: LossFunction[Outputs, Batch], learning_rate_scale: float
     ) -> Update:
-        """One optimizer update; see the protocol."""
         for weight in self.learned.values():
             weight.grad = None
         shares: list[Tensor] = []
@@ -89,7 +88,6 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
 
     @torch.no_grad()
     def evaluate(self, micro_batch: Batch) -> Outputs:
-        """The model's outputs without gradient."""
         self.model.set_mode(self.model.module, False)
         outputs = self.model.forward(self.model.module, micro_batch.to(self.device))
         self.model.set_mode(self.model.module, True)
@@ -133,7 +131,6 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
             self.optimizers[int(number)].state[self.learned[name]][key] = value
 
     def close(self) -> None:
-        """Frees the model."""
         # Each holds the weights: all have to go for the memory to be free.
         del self.model, self.optimizers, self.learned, self.masters
 

@@ -123,7 +123,6 @@ class BestModel:
         self.trainer = trainer
 
     def save(self, folder: Path, curve: Curve, before: Path | None) -> None:
-        """See `Kept`."""
         if VALIDATION in curve[-1] and best_row(curve) is curve[-1]:
             if self.trainer.rank == 0:
                 (folder / BEST).mkdir()
@@ -133,7 +132,7 @@ class BestModel:
             shutil.copytree(before / BEST, folder / BEST, copy_function=os.link)
 
     def load(self, folder: Path) -> None:
-        """See `Kept`; nothing, because the folder itself is what is kept."""
+        """Nothing: the folder itself is what is kept."""
 
 
 def best_row(curve: Curve) -> dict[str, float]:

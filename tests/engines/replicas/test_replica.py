@@ -115,16 +115,6 @@ def test_nothing_is_served_before_the_first_pull(policy, weights):
     assert {sample.policy_version for sample in report.ended.values()} == {4}
 
 
-def test_other_weights_draw_other_tokens(policy, weights):
-    replica = replica_of(policy, weights)
-    publish(weights, 1, seed=0)
-    publish(weights, 2, seed=9)
-    replica.advance(Orders(pull=1))
-    report = replica.advance(Orders(pull=2, settings=SETTINGS, begin=TRAJECTORIES, report_seconds=20.0))
-    assert report.version == 2
-    assert tokens(report.ended) != alone(policy)
-
-
 def test_weights_do_not_change_under_what_is_in_flight(policy, weights):
     replica = replica_of(policy, weights)
     publish(weights, 1, seed=0)
@@ -134,8 +124,10 @@ def test_weights_do_not_change_under_what_is_in_flight(policy, weights):
     assert report.version == 1 and "in flight" in report.pull_failed
     with pytest.raises(RuntimeError, match="settings cannot change"):
         replica.advance(Orders(settings=SamplingSettings(0.5, 1.0, 0, 12, None)))
-    report = replica.advance(Orders(withdraw=tuple(TRAJECTORIES), pull="newest"))
-    assert report.version == 2
+    withdraw = tuple(TRAJECTORIES)
+    report = replica.advance(Orders(withdraw, pull="newest", begin=TRAJECTORIES, report_seconds=20.0))
+    assert report.version == 2 and report.ended.keys() == TRAJECTORIES.keys()
+    assert tokens(report.ended) != alone(policy)
 
 
 def test_a_probe_that_disagrees_keeps_the_replica_from_serving(policy, weights):
@@ -160,23 +152,15 @@ def test_weights_that_stood_still_are_found_whatever_the_bound(policy, weights):
     assert "not at all" in replica.advance(Orders(pull=2)).pull_failed
 
 
-def test_a_version_that_is_gone_leaves_the_one_in_use(policy, weights):
-    replica = replica_of(policy, weights)
-    publish(weights, 1, seed=0)
-    replica.advance(Orders(pull=1, settings=SETTINGS))
-    begun = {"t0": Trajectory([5, 6], 100, PartialResponse([9], [-1.0]))}
-    report = replica.advance(Orders(pull=7, under=7, begin=begun))
-    assert "version 7" in report.pull_failed and report.version == 1
-    assert report.withdrawn == {"t0": PartialResponse([9], [-1.0])}
-
-
-def test_what_was_begun_under_another_version_is_given_back(policy, weights):
+@pytest.mark.parametrize("orders", [Orders(pull=7, under=7), Orders(under=1)], ids=["gone", "another version"])
+def test_what_cannot_be_drawn_under_its_version_is_given_back(policy, weights, orders):
     replica = replica_of(policy, weights)
     publish(weights, 2, seed=0)
     replica.advance(Orders(pull=2, settings=SETTINGS))
-    begun = {"t0": Trajectory([5, 6], 100, PartialResponse([9], [-1.0]))}
-    report = replica.advance(Orders(under=1, begin=begun))
-    assert report.withdrawn == {"t0": PartialResponse([9], [-1.0])} and report.version == 2
+    begun = PartialResponse([9], [-1.0])
+    report = replica.advance(replace(orders, begin={"t0": Trajectory([5, 6], 100, begun)}))
+    assert report.withdrawn == {"t0": begun} and report.version == 2
+    assert ("version 7" in (report.pull_failed or "")) == (orders.pull == 7)
 
 
 def test_who_only_sends_messages_or_moves_files_needs_no_torch():
