@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.virtual_sampler import DEVICE, Device
-from pipelines.simulating.replica import DecodeStep, Machine, ReplicaSizes
-from pipelines.simulating.schedules import Schedule, asynchronous, synchronous
+from pipelines.simulating.replica import ClusterSplit, DecodeStep, ReplicaSizes
+from pipelines.simulating.schedules import AsynchronousSchedule, asynchronous, synchronous
 from stages.foundations.tables import PROBLEM, ROLLOUT, read_table, write_table
 from stages.observe.progress import say
 from tests.fakes.taught_policy import rl_flags, write_params
@@ -236,7 +236,7 @@ def simulate_devices(
     groups for `training_seconds`. Weights travel in no time.
     """
     step = DecodeStep(device.step_seconds, read=0.0, read_token=0.0, multiply=device.sequence_seconds)
-    machine = Machine(
+    machine = ClusterSplit(
         sizes=ReplicaSizes(
             step=step,
             prefill_token=0.0,
@@ -263,8 +263,8 @@ def simulate_devices(
     lengths = Repeating(groups)
     outcomes = {
         "synchronous": synchronous(machine, lengths, SIMULATED_STEPS),
-        "asynchronous": asynchronous(machine, lengths, LEFT_OUT, SIMULATED_STEPS, Schedule(False)),
-        "asynchronous_repack": asynchronous(machine, lengths, LEFT_OUT, SIMULATED_STEPS, Schedule(True)),
+        "asynchronous": asynchronous(machine, lengths, LEFT_OUT, SIMULATED_STEPS, AsynchronousSchedule(False)),
+        "asynchronous_repack": asynchronous(machine, lengths, LEFT_OUT, SIMULATED_STEPS, AsynchronousSchedule(True)),
     }
     return {
         name: DeviceRun(

@@ -21,6 +21,8 @@ from pipelines.commands.mirroring import mirror
 from pipelines.commands.rewarding import reward
 from pipelines.commands.verifying import verify
 from pipelines.comparing.command import compare
+from pipelines.graph.recipes import recipe_in_use, remove_orphaned_outputs, stages_left_out
+from pipelines.graph.schema import updated_graph, write_graph
 from pipelines.planning.command import plan
 from pipelines.retraining.champion import rollback
 from pipelines.rollouts.command import rollouts
@@ -29,7 +31,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.observe.command import storage_failure
 
-WITHOUT_PROJECT = tuple(command.__name__ for command in (grade, agreement, extract, data))
+WITHOUT_PROJECT = ("agreement", "data", "extract", "grade")
 """Commands that work on the files they are given, and so on any checkout."""
 
 
@@ -50,14 +52,17 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            told, code = "interrupted", 130
+            # 130 is what a shell makes of SIGINT.
+            message, code = "interrupted", 130
         except UserError as error:
-            told, code = str(error), 2
+            message, code = str(error), 2
         except OSError as error:
-            if error.errno == errno.EPIPE or not (told := storage_failure(error) or _file_fault(error)):
+            # A closed pipe is for Python to end on: whoever read the output has seen enough.
+            if error.errno == errno.EPIPE or not (message := storage_failure(error) or _file_fault(error)):
                 raise
+            # A full disk is no mistake of the caller, a wrong path is.
             code = 1 if storage_failure(error) else 2
-        typer.echo(told if code == 130 else f"error: {told}", err=True)
+        typer.echo(message if code == 130 else f"error: {message}", err=True)
         raise typer.Exit(code)
 
 
@@ -77,7 +82,8 @@ def _clone_around() -> Path | None:
     """The clone of this program in which the caller stands, where that is not the one to which this file belongs."""
     try:
         here = Path.cwd()
-    except FileNotFoundError:  # it has been removed
+    except FileNotFoundError:
+        # The folder has been removed under the shell.
         return None
     for folder in (here, *here.parents):
         if all((folder / name).is_file() for name in ("dvc.yaml", "pipelines/cli.py")):
@@ -87,15 +93,10 @@ def _clone_around() -> Path | None:
 
 @app.command()
 def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/, without .yaml")]) -> None:
-    """Take a recipe into use: params.yaml becomes the whole of it, what its base says included."""
-    from pipelines.graph.recipes import recipe_in_use, remove_orphaned_outputs, stages_left_out
-
-    try:
-        with recipe_in_use(PROJECT, recipe, lambda line: typer.echo(line, err=True)):
-            remove_orphaned_outputs(PROJECT)
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
+    """Take a recipe into use: params.yaml becomes the whole of it, inherited values included."""
+    with recipe_in_use(PROJECT, recipe, lambda line: typer.echo(line, err=True)):
+        # Now and not only before the next run: `dvc repro` by hand must not read files of another recipe.
+        remove_orphaned_outputs(PROJECT)
     gone = ", ".join(stages_left_out(PROJECT))
     how = (
         f"`make repro` (`dvc repro` would run {gone} too, which it leaves out)"
@@ -110,8 +111,6 @@ def graph(
     check: Annotated[bool, typer.Option("--check", help="change nothing; exit code 1 where they differ")] = False,
 ) -> None:
     """Write dvc.yaml from what the stages declare (stages/NAME/stage.py). Other entries and comments stay."""
-    from pipelines.graph.schema import updated_graph, write_graph
-
     changed = updated_graph(PROJECT)[1] if check else write_graph(PROJECT)
     names = ", ".join(changed)
     if not changed:
@@ -123,22 +122,11 @@ def graph(
         typer.echo(f"dvc.yaml now has what these stages declare: {names}")
 
 
-app.command()(ablate)
-app.command()(data)
-app.command()(grade)
-app.command()(reward)
-app.command()(agreement)
-app.command()(extract)
-app.command()(rollback)
-app.command()(plan)
-app.command()(simulate)
-app.command()(compare)
-app.command()(verify)
-app.command()(mirror)
-app.command()(explain)
-app.command()(rollouts)
-app.command()(export)
-app.command()(doctor)
+# `--help` lists them in this order.
+for command in (data, ablate, grade, reward, agreement, extract, rollback, plan, simulate, compare, rollouts):
+    app.command()(command)
+for command in (verify, mirror, explain, export, doctor):
+    app.command()(command)
 app.add_typer(annotations, name="annotations")
 
 if __name__ == "__main__":

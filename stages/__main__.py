@@ -18,6 +18,7 @@ from stages.observe.quick_imports import quick_imports
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the stage. UserError for an unknown stage, as `read_job`, and for what the stage says."""
     address, *flags = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    # `stage_names` leaves `code` out: it has no fingerprint, because it depends on every source.
     names = ["code", *stage_names(PROJECT)]
     if address.startswith("-"):
         show_stages(names)
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if stage.quick_imports:
         with quick_imports():
             importlib.import_module(run)
+    # Imported last: a wrong flag or parameter is reported before torch has been loaded.
     importlib.import_module(run).main(job)
 
 

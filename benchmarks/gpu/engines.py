@@ -21,7 +21,7 @@ from stages.engines.samplers.torch_sampler import TorchSampler
 
 GPU_TESTS = (
     "tests/engines/test_on_gpu.py",
-    "tests/engines/policies/test_varlen_attention.py",
+    "tests/engines/policies/test_packing.py",
     "tests/benchmarks/test_planned_memory.py",
     "tests/algorithms/test_token_statistics_kernels.py",
 )

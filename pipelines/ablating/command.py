@@ -35,8 +35,10 @@ def ablate(
     data, base and SFT run once for each seed. Finished runs are not run again; after Ctrl-C or a crash the same command
     goes on. Results: reports/ablations/NAME.html and .json. Exit code 1: a run failed, 2: a mistake of the caller.
     """
+    # Imported here: planning and pandas would slow down every `retrace --help`.
     from pipelines.ablating.session import Choice, list_ablations, run_ablation, show_markdown, show_plan
 
+    # Standard output is for tables that may be redirected, so that progress goes to standard error.
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
@@ -69,10 +71,12 @@ def ablate(
         raise typer.Exit(2) from error
     except KeyboardInterrupt:
         say("interrupted: nothing is left running; the same command goes on")
+        # 128 + SIGINT, as shells report a process that Ctrl-C ended.
         raise typer.Exit(130) from None
 
 
 def _jobs(text: str) -> int | None:
+    # Decided later, from the parameters of the runs and what is free then.
     if text == "auto":
         return None
     if not text.isdecimal() or int(text) < 1:

@@ -19,6 +19,7 @@ from stages.foundations.params import StrictParams, read_yaml, validate_section
 
 POLICY = "{policy}"
 """Stands in a metric's file for the policy that a variant measures."""
+# Names become folders, file names and values in MLflow's filters.
 NAME = r"^[a-z0-9][a-z0-9_.-]*$"
 Name = Annotated[str, Field(pattern=NAME)]
 Unit = Literal["percent", "tokens", "number"]
@@ -103,12 +104,13 @@ class Variant(StrictParams):
     def _from_file(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             raise ValueError("must be a mapping of dotted parameter names; {says: ...} for no change")
+        # `says` is left out when it is missing, so that pydantic names the key. The other two may be missing.
         own = {name: given[name] for name in ("says",) if name in given}
         own |= {name: given.get(name) for name in ("builds_on", "policy")}
         return own | {"changes": {k: v for k, v in given.items() if k not in ("says", "builds_on", "policy")}}
 
 
-class Comparison(StrictParams):
+class Claim(StrictParams):
     """What the paper says of two variants."""
 
     metric: str
@@ -119,7 +121,8 @@ class Comparison(StrictParams):
     """For `same`: the largest difference that counts as none, in the metric's own unit (fractions, tokens)."""
 
     @model_validator(mode="after")
-    def _margin_fits(self) -> Comparison:
+    def _margin_fits(self) -> Claim:
+        # A direction has its own threshold, 0. "The same" means nothing without one.
         if (self.direction == "same") != (self.margin is not None):
             raise ValueError("margin belongs to direction `same`, which needs one; null otherwise")
         return self
@@ -157,7 +160,7 @@ class Ablation(StrictParams):
     variants: dict[Name, Variant] = Field(min_length=2)
     metrics: dict[Name, Metric] = Field(min_length=1)
     """The first one leads the table."""
-    comparisons: list[Comparison] = Field(min_length=1)
+    comparisons: list[Claim] = Field(min_length=1)
     published: dict[str, dict[str, float]]
     """Variant -> metric -> the paper's number in the paper's unit."""
 
@@ -175,6 +178,7 @@ class Ablation(StrictParams):
         for name, variant in self.variants.items():
             if variant.builds_on is not None and variant.builds_on not in earlier:
                 found.append(f"variants.{name}.builds_on: no earlier variant {variant.builds_on!r}")
+            # Only after the check, so that a variant cannot build on itself and no chain is circular.
             earlier.append(name)
         named = [("baseline", self.baseline), *(("published", name) for name in self.published)]
         for number, claimed in enumerate(self.comparisons):
@@ -198,6 +202,7 @@ class Ablation(StrictParams):
     def changes_of(self, variant: str) -> dict[str, Any]:
         """Dotted changes of a variant on the recipe, later ones over earlier ones."""
         own = self.variants[variant]
+        # The overrides of the whole file come first, at the root of every chain.
         return {**(self.changes_of(own.builds_on) if own.builds_on else self.overrides), **own.changes}
 
     def policy_of(self, variant: str) -> str:
@@ -215,9 +220,11 @@ def read_ablation(root: Path, name: str) -> Ablation:
     if name not in names:
         raise UserError(f"unknown ablation {name!r}: there are {', '.join(names) or 'none'}")
     path = root / "pipelines" / "ablations" / f"{name}.yaml"
+    # The models have no defaults, so that a typing mistake in a key cannot pass as a default.
     ablation = validate_section(read_yaml(path), f"ablation {name}", Ablation, path)
     if ablation.name != name:
         raise UserError(f"{path}: name is {ablation.name!r}, and must be that of its file: {name}")
+    # Checked here, because the models know no project.
     if ablation.recipe not in recipe_names(root):
         raise UserError(
             f"ablation {name}: unknown recipe {ablation.recipe!r}; there are {', '.join(recipe_names(root))}"

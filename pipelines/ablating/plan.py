@@ -30,6 +30,7 @@ class PlannedRun:
 
     variant: str
     seed: int
+    # Runs are keys of dictionaries, and a mapping has no hash. `params_hash` stands for it.
     params: Mapping[str, Any] = field(compare=False)
     targets: tuple[str, ...]
     params_hash: str
@@ -65,7 +66,9 @@ def planned(root: Path, ablation: Ablation, variant: str, seed: int) -> PlannedR
     params = params_of(root, ablation, variant, seed)
     targets = tuple(targets_of(ablation, variant, params))
     stages = stages_of(graph(), params)
+    # A finished run stays valid when a section changes that only pages read.
     own = _read_by(params, (stage for stage in stages if stage.metrics))
+    # Stages declare whether an ablation varies them. The others decide which runs can share their outputs.
     shared = _read_by(params, (stage for stage in stages if not about(stage.name).is_varied))
     params_hash = stable_hash({"params": own, "targets": targets})
     return PlannedRun(variant, seed, params, targets, params_hash, stable_hash(shared))
@@ -88,6 +91,7 @@ def leading(runs: Sequence[PlannedRun], baseline: str) -> list[PlannedRun]:
     Prefixes of one seed often share some stages, which those that start later find made.
     """
     first: dict[str, PlannedRun] = {}
+    # A stable sort: the baseline's runs first, the others in the order of the file.
     for run in sorted(runs, key=lambda run: run.variant != baseline):
         first.setdefault(run.prefix, run)
     return list(first.values())
@@ -97,6 +101,7 @@ def next_run(
     waiting: Sequence[PlannedRun], running: Collection[PlannedRun], ended: Collection[str]
 ) -> PlannedRun | None:
     """The first waiting run whose prefix exists or is made by nobody now; `ended` are prefixes that were tried."""
+    # Two runs that make the same stages at once would both compute them: DVC shares results, not work in progress.
     busy = {run.prefix for run in running} - set(ended)
     return next((run for run in waiting if run.prefix not in busy), None)
 
@@ -109,6 +114,7 @@ def expected_seconds(
     `measured` are times of finished runs that found their shared stages; they replace the file's figure.
     """
     each = sum(measured) / len(measured) if measured else ablation.expected_seconds.run
+    # A prefix that was made is in the run cache of DVC, and costs nothing again.
     shared = len({run.prefix for run in left} - set(made)) * ablation.expected_seconds.shared
     return (shared + len(left) * each) / max(1, min(jobs, len(left)))
 
@@ -135,6 +141,7 @@ def params_of(root: Path, ablation: Ablation, variant: str, seed: int) -> dict[s
     """The whole parameter file. UserError names a dotted change that leads through a value that is no mapping."""
     recipe = read_recipe(root, ablation.recipe)
     changes = {**ablation.changes_of(variant), "seed": seed}
+    # One by one, so that the error names the key that is wrong.
     for name, value in changes.items():
         try:
             recipe = with_changes(recipe, {name: value})
@@ -153,6 +160,7 @@ def check_ablation(root: Path, ablation: Ablation) -> dict[str, dict[str, Any]]:
     all_params, problems = {}, []
     for variant in ablation.variants:
         try:
+            # One seed is enough: seeds differ in a number that every recipe takes.
             params = params_of(root, ablation, variant, ablation.seeds[0])
             sections = check_values(params, "params.yaml")
             problems += [
@@ -169,6 +177,7 @@ def check_ablation(root: Path, ablation: Ablation) -> dict[str, dict[str, Any]]:
 
 def _error_lines(error: UserError, prefix: str) -> list[str]:
     lines = str(error).splitlines()
+    # The first line of such an error only names the file. The others have the keys.
     return lines if lines[0].startswith("ablation ") else [prefix + line.strip() for line in lines[1:]]
 
 
@@ -197,6 +206,7 @@ def applies(metric: Metric, policy: str, params: Mapping[str, Any]) -> bool:
     """False where some stage makes such a file for policies of its own, and this policy is none of them."""
     if POLICY not in metric.file or resolve(metric.file, policy) in made_files(metric, params):
         return True
+    # A variant without RL has no curve of its policy, and is not wrong: other policies have such a file.
     start = _place(metric)[0] + metric.file.partition(POLICY)[0]
     return not any(path.startswith(f"{start}${{") for path in written_outs(graph()))
 
@@ -229,6 +239,7 @@ def _wrong_metric(metric: Metric, policy: str, params: Mapping[str, Any], sectio
     if keys is None or not isinstance(metric, Score):
         return None
     benchmark, _, quantity = metric.key.partition("/")
+    # The keys of a curve or of a loss are known only after a run. Those of scores follow from the parameters.
     benchmarks = [name for name, source in sections["sources"].items() if source.role == "benchmark"]
     known = keys(sections)
     if benchmark in benchmarks and quantity in known:

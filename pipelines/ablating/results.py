@@ -26,7 +26,7 @@ import pandas
 
 from pipelines.ablating.definition import (
     Ablation,
-    Comparison,
+    Claim,
     CurveMean,
     Metric,
     Score,
@@ -43,7 +43,7 @@ Verdict = Literal["agrees", "leans for", "not separated", "leans against", "disa
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredVariant:
     """One metric of one variant."""
 
     by_seed: dict[int, float | None]
@@ -85,29 +85,32 @@ class Difference:
         return self.over_problems or self.over_seeds
 
 
-def difference(variant: Measured, against: Measured) -> Difference:
+def difference(variant: MeasuredVariant, against: MeasuredVariant) -> Difference:
     """`variant - against`; empty when they share no seed, or one of them alone lacks a number in a shared seed.
 
     A seed in which both lack it, such as an accuracy that neither reached, is left out.
     """
     shared = [seed for seed in variant.by_seed if seed in against.by_seed]
+    # Where neither variant has a number with this seed, it says nothing about their difference.
     seeds = [seed for seed in shared if not variant.by_seed[seed] is against.by_seed[seed] is None]
     pairs = [(seed, variant.by_seed[seed], against.by_seed[seed]) for seed in seeds]
+    # Where one variant alone lacks a number, leaving that seed out would compare its good seeds only.
     if not pairs or any(first is None or second is None for _, first, second in pairs):
         return Difference({}, None, None)
     by_seed = {seed: first - second for seed, first, second in pairs}
     return Difference(by_seed, _over_problems(variant, against, seeds), seed_interval(list(by_seed.values())))
 
 
-def _over_problems(variant: Measured, against: Measured, seeds: Sequence[int]) -> Interval | None:
+def _over_problems(variant: MeasuredVariant, against: MeasuredVariant, seeds: Sequence[int]) -> Interval | None:
     first, second = (_averaged(measured, seeds) for measured in (against, variant))
+    # A paired interval needs the same problems on both sides.
     if not first or set(first) != set(second):
         return None
     names = sorted(first)
     return compare_paired([first[name] for name in names], [second[name] for name in names]).interval
 
 
-def _averaged(measured: Measured, seeds: Sequence[int]) -> dict[str, float]:
+def _averaged(measured: MeasuredVariant, seeds: Sequence[int]) -> dict[str, float]:
     """Problem -> score averaged over the seeds; empty when a seed lacks a problem that another has."""
     tables = [measured.problems.get(seed, {}) for seed in seeds]
     if len({frozenset(table) for table in tables}) != 1:
@@ -115,7 +118,7 @@ def _averaged(measured: Measured, seeds: Sequence[int]) -> dict[str, float]:
     return {name: mean(table[name] for table in tables) for name in tables[0]}
 
 
-def verdict(claimed: Comparison, found: Difference) -> Verdict:
+def verdict(claimed: Claim, found: Difference) -> Verdict:
     """What the runs say of a claimed direction.
 
     `agrees`: the intervals (over problems where problems have scores, and over seeds) leave out 0 on the claimed
@@ -126,21 +129,24 @@ def verdict(claimed: Comparison, found: Difference) -> Verdict:
     """
     if found.interval is None:
         return "not separated"
+    # A seed is an interval without width, so that one rule judges seeds and intervals.
     sides = [found.interval, *(Interval(value, value, value) for value in found.by_seed.values())]
     is_claimed = _all_say(sides, claimed)
     if is_claimed is None:
         return "not separated"
+    # With one seed there is no interval over seeds, and nothing says that training again would show the same.
     is_firm = found.over_seeds is not None and _all_say([*sides, found.over_seeds], claimed) is not None
     if is_claimed:
         return "agrees" if is_firm else "leans for"
     return "disagrees" if is_firm else "leans against"
 
 
-def _all_say(sides: Sequence[Interval], claimed: Comparison) -> bool | None:
+def _all_say(sides: Sequence[Interval], claimed: Claim) -> bool | None:
     """True when all lie where the claim has them, False when all lie on one other side, None when neither."""
     margin = claimed.margin or 0.0
     if claimed.direction == "same" and all(-margin <= side.low and side.high <= margin for side in sides):
         return True
+    # One interval that reaches over 0, or seeds on two sides, leave the claim open.
     verdicts = {side.verdict(margin) for side in sides}
     if len(verdicts) > 1 or "not separated" in verdicts:
         return None
@@ -148,11 +154,11 @@ def _all_say(sides: Sequence[Interval], claimed: Comparison) -> bool | None:
 
 
 @dataclass(frozen=True)
-class Row:
+class VariantRow:
     """A variant in the table of one metric."""
 
     variant: str
-    measured: Measured
+    measured: MeasuredVariant
     to_baseline: Difference | None
     """None for the baseline itself."""
     to_previous: Difference | None
@@ -164,21 +170,21 @@ class Row:
 class Judged:
     """A claim of the paper and what was found."""
 
-    claimed: Comparison
+    claimed: Claim
     found: Difference
     published: float | None
     """The paper's difference, in the paper's unit."""
     verdict: Verdict
 
 
-def rows_of(ablation: Ablation, metric: str, measured: Mapping[str, Measured]) -> list[Row]:
+def rows_of(ablation: Ablation, metric: str, measured: Mapping[str, MeasuredVariant]) -> list[VariantRow]:
     """The rows of a metric's table in the order of the file; variants without results are left out."""
     rows, baseline = [], measured.get(ablation.baseline)
     names = [name for name in ablation.variants if name in measured]
     for place, name in enumerate(names):
         previous = names[place - 1] if ablation.is_ladder and place else None
         rows.append(
-            Row(
+            VariantRow(
                 name,
                 measured[name],
                 difference(measured[name], baseline) if baseline and name != ablation.baseline else None,
@@ -189,7 +195,7 @@ def rows_of(ablation: Ablation, metric: str, measured: Mapping[str, Measured]) -
     return rows
 
 
-def judge_claims(ablation: Ablation, measured: Mapping[str, Mapping[str, Measured]]) -> list[Judged]:
+def judge_claims(ablation: Ablation, measured: Mapping[str, Mapping[str, MeasuredVariant]]) -> list[Judged]:
     """Every comparison of the file; one with a variant that has no results is not tried."""
     judged = []
     for claimed in ablation.comparisons:
@@ -203,8 +209,9 @@ def judge_claims(ablation: Ablation, measured: Mapping[str, Mapping[str, Measure
     return judged
 
 
-def _published(ablation: Ablation, claimed: Comparison) -> float | None:
+def _published(ablation: Ablation, claimed: Claim) -> float | None:
     numbers = [ablation.published.get(name, {}).get(claimed.metric) for name in (claimed.variant, claimed.against)]
+    # The paper may have numbers of one of the two variants alone.
     return None if None in numbers else numbers[0] - numbers[1]
 
 
@@ -215,18 +222,20 @@ def spent_to_reach(accuracies: Sequence[float], spent: Sequence[float], goal: fl
     """
     if len(accuracies) < window:
         return None
+    # The accuracy of a single step is that of a few problems, and would reach the goal by chance.
     smooth = numpy.convolve(accuracies, numpy.full(window, 1 / window), mode="valid")
     reached = numpy.flatnonzero(smooth >= goal)
     return float(numpy.cumsum(spent)[reached[0] + window - 1]) if len(reached) else None
 
 
-def measure(ablation: Ablation, places: Mapping[PlannedRun, Path]) -> dict[str, dict[str, Measured]]:
+def measure(ablation: Ablation, places: Mapping[PlannedRun, Path]) -> dict[str, dict[str, MeasuredVariant]]:
     """Metric -> variant -> what its finished runs measured. UserError names a metric that a run does not have."""
-    measured: dict[str, dict[str, Measured]] = {}
+    measured: dict[str, dict[str, MeasuredVariant]] = {}
     for name, metric in ablation.metrics.items():
         for run, place in places.items():
-            own = measured.setdefault(name, {}).setdefault(run.variant, Measured({}, {}))
+            own = measured.setdefault(name, {}).setdefault(run.variant, MeasuredVariant({}, {}))
             policy = ablation.policy_of(run.variant)
+            # A variant without RL has no training curve. Its row shows a dash.
             if not applies(metric, policy, run.params):
                 own.by_seed[run.seed] = None
                 continue
@@ -243,13 +252,14 @@ def _value(metric: Metric, policy: str, place: Path) -> float | None:
     file = resolve(metric.file, policy)
     match metric:
         case Score():
-            return read_metrics(place, file)[metric.key]
+            return json.loads((place / "metrics" / f"{file}.json").read_text())[metric.key]
         case CurveMean():
-            values = read_curve(place, file)[metric.column].dropna()
+            # Steps without such a number, for example without a response that ended, leave the cell empty.
+            values = pandas.read_csv(place / "curves" / f"{file}.csv")[metric.column].dropna()
             chosen = values if metric.last_steps is None else values.tail(metric.last_steps)
             return float(chosen.mean()) if len(chosen) else None
         case TokensToReach() | StepsToReach():
-            curve = read_curve(place, file)
+            curve = pandas.read_csv(place / "curves" / f"{file}.csv")
             accuracies, tokens = curve["accuracy/mean"].to_list(), curve["tokens/sampled"].to_list()
             spent = tokens if isinstance(metric, TokensToReach) else [1] * len(tokens)
             return spent_to_reach(accuracies, spent, metric.accuracy, metric.window_steps)
@@ -261,7 +271,7 @@ def _scores_of_problems(metric: Score, policy: str, place: Path) -> dict[str, fl
     is_greedy = quantity == "greedy"
     if not is_greedy and not quantity.startswith(("avg_at_", "pass_at_")):
         return {}
-    verdicts = read_verdicts(place, policy)
+    verdicts = pandas.read_parquet(place / "verdicts" / f"{policy}.parquet")
     own = verdicts[(verdicts["benchmark"] == benchmark) & (verdicts["mode"] == ("greedy" if is_greedy else "sampled"))]
     correct = (own["verdict"] == "correct").groupby(own["problem_id"])
     if not quantity.startswith("pass_at_"):
@@ -289,26 +299,24 @@ def record_folder(state: Path, name: str, run: PlannedRun) -> Path:
 def keep_results(checkout: Path, place: Path, run: PlannedRun, about: dict[str, Any]) -> None:
     """Copies what the targets made out of the worktree. UserError when a target left nothing."""
     with replace_folder(place) as folder:
+        # With these `retrace compare`, `mirror` and `explain` read a kept run as they read a checkout.
         for name in ("params.yaml", "dvc.lock"):
             shutil.copy2(checkout / name, folder / name)
         for kind in KEPT:
             if (checkout / "data" / kind).is_dir():
                 shutil.copytree(checkout / "data" / kind, folder / kind, ignore=shutil.ignore_patterns(".gitignore"))
         for target in run.targets:
+            # Before run.json is written: without it the folder counts as no finished run.
             if not (folder / "metrics" / f"{target.replace('@', '/')}.json").exists():
                 raise UserError(f"DVC ended well and left no metrics of {target}")
         write_json(folder / "run.json", about)
 
 
-def read_record(place: Path) -> dict[str, Any] | None:
-    """What `run.json` says; None where there is no finished run."""
-    file = place / "run.json"
-    return json.loads(file.read_text()) if file.exists() else None
-
-
 def finished(state: Path, name: str, run: PlannedRun, code: Mapping[str, str] | None) -> dict[str, Any] | None:
     """The record of the run if it has these parameters and (unless None) ran these definitions."""
-    record = read_record(record_folder(state, name, run))
+    # Equal parameters and equal code, whatever the commit: an edit that the run does not reach keeps it valid.
+    file = record_folder(state, name, run) / "run.json"
+    record = json.loads(file.read_text()) if file.exists() else None
     if record is None or record["params_hash"] != run.params_hash:
         return None
     return record if code in (None, record.get("code")) else None
@@ -326,20 +334,6 @@ def is_one_code(records: Iterable[Mapping[str, Any]]) -> bool:
 
 def seconds_of_others(state: Path, name: str, runs: Iterable[PlannedRun]) -> list[float]:
     """Times of finished runs that found their shared stages in the cache."""
+    # Runs that made the shared stages took longer, and would spoil the estimate for those that do not.
     records = [finished(state, name, run, None) for run in runs]
     return [record["seconds"] for record in records if record and not record["made_shared_stages"]]
-
-
-def read_metrics(place: Path, file: str) -> dict[str, float]:
-    """A metric file of a finished run."""
-    return json.loads((place / "metrics" / f"{file}.json").read_text())
-
-
-def read_curve(place: Path, file: str) -> pandas.DataFrame:
-    """A curve of a finished run."""
-    return pandas.read_csv(place / "curves" / f"{file}.csv")
-
-
-def read_verdicts(place: Path, policy: str) -> pandas.DataFrame:
-    """The verdicts on a policy's responses."""
-    return pandas.read_parquet(place / "verdicts" / f"{policy}.parquet")

@@ -1,8 +1,8 @@
 """What `retrace ablate` does: list, plan, run, write.
 
-Pending runs go some at once, each as `dvc repro` in its worktree (`Batch`). A run that fails is reported and the
-others go on. Whatever ends this process ends every DVC and stage with it; worktrees of runs that did not finish stay,
-so that the next call resumes from their checkpoints. `jobs_that_fit` says how many runs fit side by side: small
+Some pending runs go at once, each as `dvc repro` in its worktree (`AblationBatch`). A run that fails is reported, and
+the others continue. Whatever ends this process ends every DVC and stage with it. Worktrees of unfinished runs stay, so
+that the next call resumes from their checkpoints. `jobs_that_fit` says how many runs fit side by side: small
 policies leave most of a card, or of a machine, unused.
 """
 
@@ -34,11 +34,11 @@ from pipelines.ablating.plan import (
     plan_runs,
 )
 from pipelines.ablating.results import ablation_folder, finished, keep_results, record_folder, seconds_of_others
-from pipelines.ablating.writing import Findings
+from pipelines.ablating.writing import AblationFindings
 from pipelines.graph.graph import repro_arguments
-from pipelines.graph.project_lock import refusing_lock, repair_dvc_state
+from pipelines.graph.project_lock import repair_dvc_state
 from pipelines.planning.memory import CONTEXT_BYTES
-from pipelines.planning.plan import Question, StagePlan, make_plan
+from pipelines.planning.plan import PlanRequest, StagePlan, make_plan
 from pipelines.runtime.checkouts import (
     Code,
     cache_folder,
@@ -48,6 +48,7 @@ from pipelines.runtime.checkouts import (
     remove_checkout,
     worktree_environment,
 )
+from pipelines.runtime.locks import refusing_lock
 from pipelines.runtime.machine import gpu_slots, lock_folder, visible_gpus
 from pipelines.runtime.process_group import dvc, end_groups, terminated_as_interrupt
 from stages.foundations.errors import UserError
@@ -105,10 +106,10 @@ def list_ablations(root: Path) -> list[str]:
     for name in ablation_names(root):
         try:
             ablation = read_ablation(root, name)
-            told = f"{ablation.title} ({len(ablation.variants)} variants, {len(ablation.seeds)} seeds)"
+            text = f"{ablation.title} ({len(ablation.variants)} variants, {len(ablation.seeds)} seeds)"
         except UserError as error:
-            told = f"BROKEN: {str(error).splitlines()[0]}"
-        lines.append(f"{name:<24} {told}")
+            text = f"BROKEN: {str(error).splitlines()[0]}"
+        lines.append(f"{name:<24} {text}")
     return lines or ["there are no files in pipelines/ablations/"]
 
 
@@ -117,19 +118,19 @@ def show_plan(choice: Choice) -> list[str]:
     session = _open(choice)
     lines = describe_plan(session.ablation, session.runs, session.is_done, session.ablation.baseline)
     count = len(session.pending)
-    told = (
+    text = (
         f"about {session.estimate_minutes():.0f} min with --jobs {session.jobs}{session.packed}"
         if count
         else "nothing to run"
     )
-    return [*lines, "", f"{count} of {len(session.runs)} runs to do, {told}; code {_describe_code(session.code)}"]
+    return [*lines, "", f"{count} of {len(session.runs)} runs to do, {text}; code {_describe_code(session.code)}"]
 
 
 def show_markdown(choice: Choice) -> str:
     """The table of the finished runs, whatever code made them."""
     ablation = read_ablation(choice.root, choice.name)
     runs = plan_runs(choice.root, ablation, choice.variants, choice.seeds)
-    return Findings(ablation, choice.state, runs).markdown()
+    return AblationFindings(ablation, choice.state, runs).markdown()
 
 
 def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
@@ -141,9 +142,11 @@ def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
         failed = []
         if pending:
             gpus = visible_gpus()
+            # A run that takes several GPUs has to see all of them, so that none is dealt to it.
             dealt = gpus if all(wants_one_gpu(run.params) for run in session.runs) else []
             with gpu_slots(len(gpus), lock_folder(), say):  # the runs share the cards with nobody else
-                failed = Batch(session, pending, dealt, say).run()
+                failed = AblationBatch(session, pending, dealt, say).run()
+        # Without a single finished run there is nothing to write.
         if not failed or len(failed) < len(session.runs):
             _write(session, say)
     if failed:
@@ -153,8 +156,10 @@ def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
 
 def _open(choice: Choice) -> Session:
     ablation = read_ablation(choice.root, choice.name)
+    # All variants are checked first: a mistake in the last one must not show after hours.
     check_ablation(choice.root, ablation)
     runs = plan_runs(choice.root, ablation, choice.variants, choice.seeds)
+    # The targets of all runs, so that choosing variants changes no hash of a run's code.
     every = plan_runs(choice.root, ablation, None, None)
     code = code_at(choice.root, choice.revision, choice.is_with_changes)
     targets = sorted({target for run in every for target in run.targets})
@@ -178,29 +183,31 @@ def _say_start(session: Session, pending: Sequence[PlannedRun], say: Callable[[s
     )
     threads = max(run.params[section].get("threads", 1) for run in pending for section in ("sampler", "trainer"))
     cores = len(os.sched_getaffinity(0))
+    # Runs on GPUs use the cores little, and small ones are meant to share a card.
     if threads * jobs > cores and not visible_gpus():
         say(f"WARNING: {jobs} runs of {threads} threads on {cores} cores get in each other's way: lower --jobs")
 
 
 def _describe_code(code: Code) -> str:
-    told = code.commit[:12]
+    text = code.commit[:12]
     if not code.changed:
-        return told
+        return text
     names = ", ".join(code.changed[:5]) + (", ..." if len(code.changed) > 5 else "")
     if code.is_with_changes:
-        return f"{told} with uncommitted changes (dirty): {names}"
-    return f"{told}; uncommitted changes are not run (--with-changes runs them): {names}"
+        return f"{text} with uncommitted changes (dirty): {names}"
+    return f"{text}; uncommitted changes are not run (--with-changes runs them): {names}"
 
 
 def _write(session: Session, say: Callable[[str], None]) -> None:
     choice = session.choice
-    findings = Findings(session.ablation, choice.state, plan_runs(choice.root, session.ablation, None, None))
+    findings = AblationFindings(session.ablation, choice.state, plan_runs(choice.root, session.ablation, None, None))
     page = findings.write(choice.root / "reports" / "ablations")
     for one in findings.judged:
         claimed = one.claimed
         say(f"  {claimed.metric}: {claimed.variant} {claimed.direction} {claimed.against}: {one.verdict}")
     say(f"results: {page}")
     try:
+        # After the files: results that MLflow does not get are still on disk, and `retrace mirror` sends them.
         if findings.track():
             say("MLflow has the results, tagged ablation and variant")
     except UserError as error:
@@ -213,7 +220,7 @@ LINES_IN_A_FAILURE = 15
 
 
 @dataclass
-class Job:
+class ActiveRun:
     """A run that is running."""
 
     run: PlannedRun
@@ -236,7 +243,7 @@ class Job:
         return f"{self.run.variant} seed {self.run.seed}, {self.seconds:.0f} s: {last}"
 
 
-class Batch:
+class AblationBatch:
     """The runs of one call: some at once, the leader of each shared prefix before those that share it."""
 
     def __init__(
@@ -247,7 +254,7 @@ class Batch:
         self.gpus, self.cache = gpus, cache_folder(session.choice.root)
         self.waiting = in_order(pending, self.ablation.baseline)
         self.leaders = leading(pending, self.ablation.baseline)
-        self.running: list[Job] = []
+        self.running: list[ActiveRun] = []
         self.failed: list[PlannedRun] = []
         self.tried: set[str] = set()
         """Shared prefixes that some run has made, or failed to make."""
@@ -263,6 +270,7 @@ class Batch:
                     self._start_what_fits()
                     for job in [job for job in self.running if job.process.poll() is not None]:
                         self.running.remove(job)
+                        # Also after a failure, or the runs with the same prefix would wait for ever.
                         self.tried.add(job.run.prefix)
                         if not self._end(job):
                             self.failed.append(job.run)
@@ -283,12 +291,14 @@ class Batch:
             if run is None:
                 return
             self.waiting.remove(run)
+            # The card with the fewest runs, the first of equals.
             taken = [job.gpu for job in self.running]
             self.running.append(self._start(run, min(self.gpus, key=taken.count, default=None)))
 
-    def _start(self, run: PlannedRun, gpu: str | None) -> Job:
+    def _start(self, run: PlannedRun, gpu: str | None) -> ActiveRun:
         folder = ablation_folder(self.state, self.ablation.name) / run.name
         log = folder.parent / "logs" / f"{run.name}.log"
+        # A worktree of other parameters or other code is made anew instead of continued.
         key = f"{run.params_hash} {stable_hash(self.session.code_hashes[run.name])}\n"
         with checkout(self.session.code, folder, self.cache, key) as is_new:
             if is_new:
@@ -306,14 +316,17 @@ class Batch:
                 env=worktree_environment(folder) | tags | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}),
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                # Nobody sits at the keyboard of a run that is one of many.
                 stdin=subprocess.DEVNULL,
                 text=True,
+                # A process group of its own: ending it ends all that DVC has started. If this process is killed, the
+                # kernel ends DVC.
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )
-        return Job(run, folder, log, process, gpu)
+        return ActiveRun(run, folder, log, process, gpu)
 
-    def _end(self, job: Job) -> bool:
+    def _end(self, job: ActiveRun) -> bool:
         """Keeps a finished run's results and frees its disk space. False when the run failed."""
         run, name, code = job.run, self.ablation.name, self.session.code
         problem = f"dvc ended with exit code {job.process.returncode}"
@@ -335,6 +348,7 @@ class Batch:
             except (UserError, OSError) as error:
                 problem = str(error)
             else:
+                # A worktree holds links into the cache and checkpoints; its results have been copied.
                 if not self.session.choice.is_kept:
                     remove_checkout(code.root, job.folder)
                 self.say(f"{run.variant} seed {run.seed}: done in {job.seconds:.0f} s")
@@ -366,7 +380,7 @@ ANY_GPU = "H100"
 
 
 @dataclass(frozen=True)
-class Machine:
+class FreeResources:
     """What runs share."""
 
     cores: int
@@ -375,13 +389,13 @@ class Machine:
     """By the GPU's number; empty without one."""
 
 
-def this_machine(gpus: Iterable[str]) -> Machine:
+def this_machine(gpus: Iterable[str]) -> FreeResources:
     """Free memory now, of the machine and of these GPUs. UserError when nvidia-smi does not say."""
     free = {gpu: _gpu_free_bytes(gpu) for gpu in gpus}
-    return Machine(len(os.sched_getaffinity(0)), psutil.virtual_memory().available, free)
+    return FreeResources(len(os.sched_getaffinity(0)), psutil.virtual_memory().available, free)
 
 
-def jobs_that_fit(root: Path, params: Iterable[Mapping[str, Any]], machine: Machine) -> tuple[int, str]:
+def jobs_that_fit(root: Path, params: Iterable[Mapping[str, Any]], machine: FreeResources) -> tuple[int, str]:
     """Runs at once by memory and cores, at least 1, and the reason in words.
 
     `params`: those of every run; the largest decides. A run computes on `threads` cores, on a GPU it wants one to
@@ -389,6 +403,7 @@ def jobs_that_fit(root: Path, params: Iterable[Mapping[str, Any]], machine: Mach
     """
     every = list(params)
     on_gpu = bool(machine.gpu_free_bytes)
+    # Runs start in any order, so that each place has to hold the largest.
     bytes_each = max(_bytes_of(root, one, machine) for one in _distinct(every))
     threads = 1 if on_gpu else max(_threads(one) for one in every)
     host_each = HOST_BYTES + (0 if on_gpu else bytes_each)
@@ -408,8 +423,10 @@ def jobs_that_fit(root: Path, params: Iterable[Mapping[str, Any]], machine: Mach
             )
         )
     if on_gpu and not all(map(wants_one_gpu, every)):
+        # Two such runs side by side would meet on the same cards.
         limits.append((1, "a run takes several GPUs"))
     count, reason = min(limits)
+    # At least one run is tried, however little is free: the estimate may be too careful.
     return max(1, count), reason
 
 
@@ -427,13 +444,14 @@ def _distinct(every: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return list({yaml.safe_dump({**one, "seed": 0}): one for one in every}.values())
 
 
-def _bytes_of(root: Path, params: Mapping[str, Any], machine: Machine) -> float:
+def _bytes_of(root: Path, params: Mapping[str, Any], machine: FreeResources) -> float:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "params.yaml"
         file.write_text(yaml.safe_dump(dict(params)))
-        stages = make_plan(root, str(file), Question(gpu=ANY_GPU)).stages
+        stages = make_plan(root, str(file), PlanRequest(gpu=ANY_GPU)).stages
     sampler = params["sampler"]
     card = max(machine.gpu_free_bytes.values(), default=0.0)
+    # vLLM fills its share of the card whatever the policy needs, so that the plan's bytes do not count.
     share = card * sampler["memory_fraction"] if sampler["kind"] == "vllm" else None
     return max(_held(stage, share) for stage in stages) + (CONTEXT_BYTES if machine.gpu_free_bytes else 0.0)
 
@@ -452,6 +470,7 @@ def _threads(params: Mapping[str, Any]) -> int:
 
 
 def _gpu_free_bytes(gpu: str) -> float:
+    # nvidia-smi and not torch: a CUDA context in this process would take memory from the runs.
     command = ["nvidia-smi", f"--id={gpu}", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)

@@ -6,31 +6,20 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.ablating.definition import Ablation, ablation_names, read_ablation
-from pipelines.ablating.page import (
-    ABSENT,
-    Table,
-    claim_table,
-    describe_claim,
-    describe_missing,
-    format_difference,
-    metric_table,
-    overview_table,
-    published,
-    render_page,
-)
+from pipelines.ablating.definition import Ablation, Claim, Metric, ablation_names, read_ablation
 from pipelines.ablating.plan import PlannedRun, plan_runs
 from pipelines.ablating.results import (
     Difference,
     Judged,
-    Row,
+    MeasuredVariant,
+    VariantRow,
     finished,
     is_one_code,
     judge_claims,
@@ -38,20 +27,23 @@ from pipelines.ablating.results import (
     record_folder,
     rows_of,
 )
-from pipelines.records.tracking_store import mlflow_faults, open_store
+from pipelines.records.tracking_store import is_tracking_off, mlflow_faults, open_store
+from stages.algorithms.estimators import Interval
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_json, write_text_atomically
-from stages.pages.page import markdown_table
+from stages.pages.drawing import WIDE, Chart, Row, intervals
+from stages.pages.page import fill_page, markdown_table
 
 if TYPE_CHECKING:
     from stages.observe.mlflow_store import MlflowStore
 
 
-class Findings:
+class AblationFindings:
     """Everything that the finished runs say; `about` tells which runs they are."""
 
     def __init__(self, ablation: Ablation, state: Path, runs: Sequence[PlannedRun]) -> None:
         """UserError when no run of `runs` is finished, whatever code it ran."""
+        # Of any code: the page says where runs differ in it, and an old result is better than none.
         records = {run: finished(state, ablation.name, run, None) for run in runs}
         done = {run: record for run, record in records.items() if record}
         if not done:
@@ -64,6 +56,7 @@ class Findings:
         self.about: dict[str, Any] = {
             "missing": describe_missing(*([(run.variant, run.seed) for run in some] for some in (runs, done))),
             "seeds": sorted({run.seed for run in done}),
+            # Twelve digits name a commit for people; run.json has the whole hash.
             "commits": sorted({record["commit"][:12] for record in done.values()}),
             "is_one_code": is_one_code(done.values()),
             "is_dirty": any(record["is_dirty"] for record in done.values()),
@@ -101,6 +94,7 @@ class Findings:
         """Writes <name>.html and <name>.json; returns the page's path."""
         page = folder / f"{self.ablation.name}.html"
         write_text_atomically(page, render_page(self.ablation, self.tables, self.judged, self.about))
+        # The page is for people. Tests, the table of all claims and MLflow read this.
         write_json(folder / f"{self.ablation.name}.json", self.metrics())
         return page
 
@@ -109,7 +103,7 @@ class Findings:
 
         UserError when MLflow cannot be reached; what a killed call has made is not made again.
         """
-        if os.environ.get("RETRACE_TRACKING") == "off":
+        if is_tracking_off():
             return False
         with mlflow_faults("`retrace mirror` gives it the results, which are kept"):
             return self._track(open_store())
@@ -147,6 +141,7 @@ def _log(
 
     from pipelines.records.stage_runs import whole_run
 
+    # The hash of all results: after another run the numbers are new, and so are the runs in MLflow.
     known = f"tags.results = '{tags['results']}' and tags.variant = '{tags['variant']}'"
     if store.client.search_runs([store.experiment_id], known, max_results=1):
         return False
@@ -159,7 +154,7 @@ def _log(
     return True
 
 
-def _numbers(row: Row) -> dict[str, float]:
+def _numbers(row: VariantRow) -> dict[str, float]:
     own = row.to_baseline
     found = {"mean": row.measured.mean, "seed_sd": row.measured.seed_sd}
     if own:
@@ -170,7 +165,7 @@ def _numbers(row: Row) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: VariantRow) -> dict[str, Any]:
     return {
         "mean": row.measured.mean,
         "seed_sd": row.measured.seed_sd,
@@ -201,7 +196,7 @@ def _judged(one: Judged) -> dict[str, Any]:
     }
 
 
-Place = tuple[str, str]
+ClaimKey = tuple[str, str]
 """The paper's reference and the claim: ablations of one paper in several worlds share both words."""
 
 
@@ -216,15 +211,17 @@ def show_claims(root: Path, state: Path) -> str:
 
 def claims_by_world(found: Iterable[tuple[Ablation, Sequence[Judged]]]) -> Table:
     """A row for each claim, a column for each world (the first word of the recipe's name), papers together."""
-    cells: dict[Place, dict[str, str]] = defaultdict(dict)
-    of_paper: dict[Place, str] = {}
+    cells: dict[ClaimKey, dict[str, str]] = defaultdict(dict)
+    of_paper: dict[ClaimKey, str] = {}
     worlds: list[str] = []
     for ablation, judged in found:
+        # Recipes of one world share the first word of their names: laptop, laptop-asynchronous.
         world = ablation.recipe.partition("-")[0]
         worlds += [world] if world not in worlds else []
         for one in judged:
             place = ablation.paper.reference, describe_claim(ablation, one.claimed)
             cells[place][world] = _cell(ablation, one)
+            # The paper has one number for a claim, whatever world tries it.
             of_paper.setdefault(place, published(one.published, True))
     papers = list(dict.fromkeys(reference for reference, _ in cells))
     rows = [
@@ -241,7 +238,7 @@ def _findings(root: Path, state: Path) -> list[tuple[Ablation, list[Judged]]]:
     for name in ablation_names(root):
         ablation = read_ablation(root, name)
         try:
-            found.append((ablation, Findings(ablation, state, plan_runs(root, ablation, None, None)).judged))
+            found.append((ablation, AblationFindings(ablation, state, plan_runs(root, ablation, None, None)).judged))
         except UserError:
             continue  # none of its runs is finished, or it is not whole: the table says what there is
     return found
@@ -251,3 +248,196 @@ def _cell(ablation: Ablation, one: Judged) -> str:
     if one.found.mean is None:
         return ABSENT
     return f"{format_difference(one.found, ablation.metrics[one.claimed.metric].unit)}: {one.verdict}"
+
+
+def render_page(
+    ablation: Ablation, tables: Mapping[str, Sequence[VariantRow]], judged: Sequence[Judged], about: Mapping[str, Any]
+) -> str:
+    """The page as HTML; equal arguments give equal text."""
+    warnings = {
+        f"Not all runs are there. Missing: {'; '.join(about['missing'])}.": about["missing"],
+        "dirty: uncommitted code was run.": about["is_dirty"],
+        "Not all runs were made by the same code.": not about["is_one_code"],
+    }
+    content = {
+        "ablation": ablation,
+        "about": about,
+        "warnings": [sentence for sentence, holds in warnings.items() if holds],
+        "claims": claim_table(ablation, judged),
+        "metrics": [
+            (metric_table(ablation, name, rows), dot_plot(ablation.metrics[name], rows))
+            for name, rows in tables.items()
+        ],
+    }
+    return fill_page(Path(__file__).parent, content, {})
+
+
+def dot_plot(metric: Metric, rows: Sequence[VariantRow]) -> Chart | None:
+    """Each variant: a hollow dot for each seed, the mean, and the baseline's mean plus each interval of the difference.
+
+    Variants without a number are left out; None where there is no other.
+    """
+    known = [row for row in rows if row.measured.values]
+    if not known:
+        return None
+    # Intervals are of differences. Added to the mean of the baseline, they stand on the scale of the dots.
+    base = next((row.measured.mean for row in rows if row.to_baseline is None), None)
+    factor = 100 if metric.unit == "percent" else 1
+    drawn = []
+    for row in known:
+        spans: list[tuple[float, float] | None] = []
+        if base is not None and row.to_baseline is not None:
+            for own in (row.to_baseline.over_seeds, row.to_baseline.over_problems):
+                spans.append((factor * (base + own.low), factor * (base + own.high)) if own else None)
+        mean = None if row.measured.mean is None else factor * row.measured.mean
+        dots = [factor * value for value in row.measured.values]
+        drawn.append(Row(row.variant, mean, spans, dots, number(row.measured.mean, metric.unit)))
+    label = f"{metric.label} by variant: " + ", ".join(f"{row.name} {row.text}" for row in drawn)
+    # A wide t-interval of few seeds must not flatten everything else: intervals are cut at the frame.
+    seen = [value for row in drawn for value in row.dots]
+    room = max(max(seen) - min(seen), 0.02 * abs(max(seen)), 0.001 * factor)
+    ends = [end for row in drawn for span in row.spans if span for end in span]
+    low = max(min([*seen, *ends]), min(seen) - room) - 0.1 * room
+    high = min(max([*seen, *ends]), max(seen) + room) + 0.1 * room
+    more = {"rule": None if base is None else factor * base, "limits": (low, high), "width": WIDE}
+    words = {"spoken": label, "x_label": metric.label + unit_suffix(metric)}
+    if metric.unit == "tokens":
+        words["tick"] = lambda value: number(value, metric.unit)
+    return intervals(f"dots-{metric.label}", metric.label, drawn, **more, **words)
+
+
+ABSENT = "–"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as text."""
+
+    caption: str
+    head: list[str]
+    rows: list[list[str]]
+
+
+def number(value: float | None, unit: str, is_difference: bool = False) -> str:
+    """71.2 for a percentage, 1.25M or 340k for tokens; a difference has its sign."""
+    if value is None:
+        return ABSENT
+    sign = "+" if is_difference and value > 0 else ""
+    if unit == "percent":
+        return f"{sign}{100 * value:.1f}"
+    if unit == "tokens" and abs(value) >= 1_000:
+        return f"{sign}{value / 1e6:.2f}M" if abs(value) >= 1e6 else f"{sign}{value / 1e3:.0f}k"
+    return f"{sign}{value:.3g}"
+
+
+def spread(measured: MeasuredVariant, unit: str) -> str:
+    """Mean ± standard deviation over seeds; how many seeds have no number, where one is missing."""
+    # A mean over the seeds that reached the goal would flatter the variant: the count says how many did not.
+    if measured.mean is None:
+        count, missing = len(measured.by_seed), len(measured.by_seed) - len(measured.values)
+        return ABSENT if missing == count else f"{ABSENT} (in {missing} of {count} seeds)"
+    sd = measured.seed_sd
+    return number(measured.mean, unit) + (f" ± {number(sd, unit)}" if sd is not None else "")
+
+
+def describe_missing(planned: Sequence[tuple[str, int]], done: Sequence[tuple[str, int]]) -> list[str]:
+    """Variant and seed of the runs that are not done, those of one set of seeds together."""
+    variants = list(dict.fromkeys(variant for variant, _ in planned))
+    left = {name: {seed for variant, seed in planned if variant == name} for name in variants}
+    for variant, seed in done:
+        left[variant].discard(seed)
+    # Seeds that no variant has yet are named once, and not with every variant.
+    of_all = set.intersection(*left.values()) if len(variants) > 1 else set()
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for variant, seeds in left.items():
+        groups.setdefault(tuple(sorted(seeds - of_all)), []).append(variant)
+    lines = [f"{_seeds(sorted(of_all))} of every variant"] if of_all else []
+    return lines + [f"{_seeds(seeds)} of {', '.join(names)}" for seeds, names in groups.items() if seeds]
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def interval(found: Interval | None, unit: str) -> str:
+    if found is None:
+        return ABSENT
+    return f"{number(found.low, unit, True)} to {number(found.high, unit, True)}"
+
+
+def format_difference(found: Difference | None, unit: str) -> str:
+    """The mean difference, [interval over problems] and (interval over seeds)."""
+    if found is None or found.mean is None:
+        return ABSENT
+    text = number(found.mean, unit, True)
+    if found.over_problems:
+        text += f" [{interval(found.over_problems, unit)}]"
+    return text + (f" ({interval(found.over_seeds, unit)})" if found.over_seeds else "")
+
+
+def published(value: float | None, is_difference: bool = False) -> str:
+    if value is None:
+        return ABSENT
+    # In the unit of the paper, which may be another one than ours: nothing is converted.
+    return f"{value:+.4g}" if is_difference else f"{value:.4g}"
+
+
+def metric_table(ablation: Ablation, name: str, rows: Sequence[VariantRow]) -> Table:
+    """One metric: every variant with its seed mean, differences and the paper's number."""
+    metric = ablation.metrics[name]
+    head = ["variant", metric.label + unit_suffix(metric), f"minus {ablation.baseline}"]
+    head += ["minus the one before"] if ablation.is_ladder else []
+    # Papers often publish one metric of several: a column of dashes says nothing.
+    has_published = any(row.published is not None for row in rows)
+    lines = []
+    for row in rows:
+        line = [row.variant, spread(row.measured, metric.unit), format_difference(row.to_baseline, metric.unit)]
+        line += [format_difference(row.to_previous, metric.unit)] if ablation.is_ladder else []
+        lines.append(line + ([published(row.published)] if has_published else []))
+    return Table(metric.label, head + (["paper"] if has_published else []), lines)
+
+
+def overview_table(ablation: Ablation, tables: dict[str, Sequence[VariantRow]]) -> Table:
+    """The metrics after the first one: seed means only."""
+    names = list(ablation.metrics)[1:]
+    head = ["variant", *(ablation.metrics[name].label + unit_suffix(ablation.metrics[name]) for name in names)]
+    lines = [
+        [row.variant, *(_mean_cell(tables[name][place], ablation.metrics[name].unit) for name in names)]
+        for place, row in enumerate(tables[next(iter(tables))])
+    ]
+    return Table("Other measures", head, lines)
+
+
+def _mean_cell(row: VariantRow, unit: str) -> str:
+    paper = f"; paper {published(row.published)}" if row.published is not None else ""
+    return spread(row.measured, unit) + paper
+
+
+def unit_suffix(metric: Metric) -> str:
+    return {"percent": ", %", "tokens": ", tokens", "number": ""}[metric.unit]
+
+
+def claim_table(ablation: Ablation, judged: Sequence[Judged]) -> Table:
+    """The paper's claims with what was found."""
+    lines = []
+    for one in judged:
+        unit = ablation.metrics[one.claimed.metric].unit
+        signs = ", ".join(number(value, unit, True) for value in one.found.by_seed.values())
+        lines.append(
+            [
+                describe_claim(ablation, one.claimed),
+                published(one.published, True),
+                format_difference(one.found, unit),
+                signs or ABSENT,
+                one.verdict,
+            ]
+        )
+    return Table("Claims", ["claim", "paper", "here", "seed by seed", "verdict"], lines)
+
+
+def describe_claim(ablation: Ablation, claimed: Claim) -> str:
+    metric = ablation.metrics[claimed.metric]
+    if claimed.direction == "same":
+        within = number(claimed.margin, metric.unit)
+        return f"{metric.label}: {claimed.variant} the same as {claimed.against} (within {within})"
+    return f"{metric.label}: {claimed.variant} {claimed.direction} than {claimed.against}"

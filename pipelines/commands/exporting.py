@@ -67,26 +67,22 @@ def export(
     Weights in the base's dtype, in shards, with tokenizer, chat template and generation settings. README.md is a model
     card: data with licences, methods with papers, scores with intervals, and the commands that make it again.
     """
-    try:
-        folder, chain = _find(policy)
-        token = _token(push)
-        if to.exists() and not (to.is_dir() and not any(to.iterdir())):
-            raise UserError(f"--to {to} is there and not empty: name a new folder, nothing is overwritten")
-        dtype = dtype or _base_dtype(folder)
-        with replace_folder(to) as place:
-            write_weights(folder, place, dtype)
-            for file in sorted(folder.iterdir()):
-                if file.is_file() and not file.name.endswith(NOT_COPIED):
-                    shutil.copyfile(file, place / file.name)
-            _note_dtype(place / "config.json", dtype)
-            (place / "README.md").write_text(model_card(policy, chain, dtype), encoding="utf-8")
-        size = sum(file.stat().st_size for file in to.iterdir())
-        typer.echo(f"{to}: {policy} in {dtype}, {size / 1e6:,.1f} MB. Read README.md before you publish it")
-        if push:
-            typer.echo(f"pushed: {_push(to, push, token, public)}")
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
+    folder, chain = _find(policy)
+    token = _token(push)
+    if to.exists() and not (to.is_dir() and not any(to.iterdir())):
+        raise UserError(f"--to {to} is there and not empty: name a new folder, nothing is overwritten")
+    dtype = dtype or _base_dtype(folder)
+    with replace_folder(to) as place:
+        write_weights(folder, place, dtype)
+        for file in sorted(folder.iterdir()):
+            if file.is_file() and not file.name.endswith(NOT_COPIED):
+                shutil.copyfile(file, place / file.name)
+        _note_dtype(place / "config.json", dtype)
+        (place / "README.md").write_text(model_card(policy, chain, dtype), encoding="utf-8")
+    size = sum(file.stat().st_size for file in to.iterdir())
+    typer.echo(f"{to}: {policy} in {dtype}, {size / 1e6:,.1f} MB. Read README.md before you publish it")
+    if push:
+        typer.echo(f"pushed: {_push(to, push, token, public)}")
 
 
 def _find(policy: str) -> tuple[Path, Chain | None]:
@@ -303,8 +299,8 @@ def _value(params: Mapping[str, Any], name: str) -> Any:
 def _commands(chain: Chain) -> list[str]:
     from stages.observe.git import ask_git
 
-    commit = chain.place.commit or ask_git(chain.place.root, "rev-parse", "HEAD")
-    is_changed = not chain.place.commit and bool(ask_git(chain.place.root, "status", "--porcelain"))
+    commit = chain.snapshot.commit or ask_git(chain.snapshot.root, "rev-parse", "HEAD")
+    is_changed = not chain.snapshot.commit and bool(ask_git(chain.snapshot.root, "status", "--porcelain"))
     where = f"git checkout {commit}" if commit else "# the commit is not on record"
     return [
         where + ("    # and changes that were not committed" if is_changed else ""),

@@ -27,6 +27,7 @@ from stages.observe.progress import progress
 MAX_ANSWER_CHARACTERS = 60
 MAX_BYTES = 64 << 20
 """Of one page before decoding; longer ones are reported, not read."""
+# The first that a row has is read: `html` says its format, `body` may be anything.
 _CONTENT_FIELDS = ("html", "content", "text", "markdown", "body")
 _NAME_FIELDS = ("page", "page_id", "doc_id", "id", "url", "path")
 _HTML = re.compile(r"<\s*(?:!doctype\s+html|html|head|body|div|p|article|table|h[1-6]|dl|ol|ul)\b", re.IGNORECASE)
@@ -75,6 +76,7 @@ def extract_files(
         raise UserError(f"--format {wanted.format!r} is unknown: {HINTS['format_not_read']}")
     files = [file for path in paths for file in _files(path)]
     counts: Counter[str] = Counter()
+    # All files first: a chapter uses macros that the book's main file defines.
     macros = shared_macros(files, MAX_BYTES)
     pages = (found for file in files for found in _pages(file, macros, wanted.format))
     for (name, form, content, missed), (found, reason, _) in _read(pages, wanted):
@@ -87,6 +89,7 @@ def extract_files(
         if reason:
             warn(f"{name}: {reason}{f' ({HINTS[reason]})' if reason in HINTS else ''}")
         counts[reason or "read"] += 1
+    # A folder that gives few rows may hold pages that no reader takes: say so.
     skipped = Counter(file.suffix or file.name for path in paths for file in _others(path))
     if skipped:
         named = ", ".join(f"{count} {ending}" for ending, count in skipped.most_common(8))
@@ -110,16 +113,17 @@ def _is_page(file: Path) -> bool:
 def _read(pages: Iterator[Found], wanted: Wanted) -> Iterator[tuple[Found, Outcome]]:
     """Each page with its outcome, in order; pages are foreign, so they are read in confined processes only."""
     while batch := list(islice(pages, BATCH)):
-        told = [(name, wanted.format or form, content, reason) for name, form, content, reason in batch]
+        chosen = [(name, wanted.format or form, content, reason) for name, form, content, reason in batch]
         asked = [
             {"page_id": name, "url": "", "format": form, "content": content, "licence": ""}
-            for name, form, content, _ in told
+            for name, form, content, _ in chosen
             if content is not None
         ]
         outcomes = read_pages(asked, MAX_ANSWER_CHARACTERS, LIMITS, wanted.jobs)
         if wanted.jobs > 1:
             outcomes = progress(outcomes, len(asked), "extracting", "pages")
-        for found in told:
+        for found in chosen:
+            # Only pages with content have an outcome of the reader.
             yield found, ([], "", "") if found[2] is None else next(outcomes)
 
 
@@ -137,12 +141,13 @@ def _pages(path: Path, macros: Mapping[str, Any], form: str) -> Iterator[Found]:
         yield str(path), "", None, "too_large"
     else:
         text = decode(path.read_bytes(), "")
-        form = form or FORMATS.get(path.suffix.lower()) or (told_by_content(text) if text else "")
+        form = form or FORMATS.get(path.suffix.lower()) or (format_of_content(text) if text else "")
         if text is None:
             yield str(path), form, None, "undecodable"
         elif not form and path.suffix:
             yield str(path), "", None, "format_not_known"
         else:
+            # A file without an ending is taken for prose, which the reader of Markdown takes too.
             yield str(path), form or "markdown", with_macros(text, form, macros), ""
 
 
@@ -153,15 +158,17 @@ def _from_row(name: str, row: Any) -> Found:
         return name, "", None, "row_malformed"
     name = next((texts[field] for field in _NAME_FIELDS if texts.get(field)), name)
     form = next((known for known in READERS if known in texts.get("format", "").lower()), "")
-    form = form or ("html" if "html" in texts else told_by_content(content)) or "markdown"
+    form = form or ("html" if "html" in texts else format_of_content(content)) or "markdown"
     return name, form, content, ""
 
 
-def told_by_content(text: str) -> str:
+def format_of_content(text: str) -> str:
     """The format that the beginning of a page speaks for: html, cnxml, pretext, latex, markdown, or none."""
+    # Enough for a long head of scripts and styles. A book of 60 MB is not searched to its end.
     beginning = text[:20_000]
     if beginning.lstrip()[:1] == "{":
-        return ""  # JSON, as notebooks are, whatever markup it quotes
+        # JSON, as notebooks are, whatever markup it quotes.
+        return ""
     if "cnx.rice.edu" in beginning or "<cnxml" in beginning:
         return "cnxml"
     if re.search(r"<(?:pretext|mathbook|exercisegroup|statement|exercises)\b", beginning):
@@ -186,10 +193,6 @@ def extract(
 ) -> None:
     """Print the exercises of pages as JSON lines, each with the evidence it stands on and a confidence."""
     wanted = Wanted(form, solved_only, min_confidence, jobs)
-    try:
-        counts = extract_files(files, typer.echo, lambda line: typer.echo(line, err=True), wanted)
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
-    told = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
-    typer.echo(f"pages: {told or 'none'}", err=True)
+    counts = extract_files(files, typer.echo, lambda line: typer.echo(line, err=True), wanted)
+    summary = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+    typer.echo(f"pages: {summary or 'none'}", err=True)

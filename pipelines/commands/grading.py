@@ -76,13 +76,10 @@ def grade(
             verifier = opened.enter_context(_open_verifier(jobs, judge, judge_tokens, params))
             _write_verdicts(source, verifier, sys.stdout)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        typer.echo(f"error: {file} is no whole gzip file ({error}): unpack it, or get it again", err=True)
-        raise typer.Exit(2) from error
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
+        raise UserError(f"{file} is no whole gzip file ({error}): unpack it, or get it again") from error
     except BrokenPipeError:
-        sys.stderr.close()  # who reads the lines has seen enough
+        # Whoever reads the lines has seen enough, and Python would complain of the pipe at its end.
+        sys.stderr.close()
 
 
 def _open(file: str) -> TextIO:
@@ -101,7 +98,8 @@ def _open_binary(file: str) -> Any:
 
 def _open_verifier(jobs: int, judge: str, judge_tokens: int, params: Path):
     if judge:
-        from stages.engines.verifier.model_judge import open_judge  # torch and transformers come with it
+        # It brings torch and transformers.
+        from stages.engines.verifier.model_judge import open_judge
 
         return open_judge(params, Path(judge), judge_tokens)
     return Verifier(load_section(params, "verifier", VerifierParams).model_copy(update={"workers": jobs}))
@@ -124,10 +122,12 @@ def _write_verdicts(source: TextIO, verifier, target: TextIO) -> None:
         }
         if row.identity is not None:
             line["id"] = row.identity
-        target.write(json.dumps(line, default=float) + "\n")  # a decimal id is a Decimal here
+        # A decimal id is a Decimal here.
+        target.write(json.dumps(line, default=float) + "\n")
+        # A pipe then gets each verdict when it is known: a file may take hours.
         target.flush()
-    told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
-    say(f"graded {counts.total()} rows in {time.monotonic() - started:.1f} s: {told or 'nothing'}")
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+    say(f"graded {counts.total()} rows in {time.monotonic() - started:.1f} s: {summary or 'nothing'}")
     for fault, count in sorted((+faults).items()):
         say(f"{count} rows could not be read ({fault}): they are unparsed, with that reason")
     if not counts.total():
@@ -141,10 +141,9 @@ def judged_rows(rows: Iterable[_Row], verifier) -> Iterator[tuple[_Row, Judgemen
     rows = iter(rows)
     while batch := list(islice(rows, _ROWS_AT_ONCE)):
         sound = [row for row in batch if not row.fault]
-        options: dict[str, Any] = {"truncated": [row.is_truncated for row in sound]}
-        if any(row.allowed != STRICT for row in sound):
-            options["allowed"] = [row.allowed for row in sound]
-        judgements = iter(verifier.judge([(row.gold, row.prediction) for row in sound], **options))
+        pairs = [(row.gold, row.prediction) for row in sound]
+        cut_off, allowed = [row.is_truncated for row in sound], [row.allowed for row in sound]
+        judgements = iter(verifier.judge(pairs, truncated=cut_off, allowed=allowed))
         for row in batch:
             if row.fault:
                 yield row, Judgement("unparsed", None, "extraction", row.fault)  # type: ignore[arg-type]
@@ -172,6 +171,7 @@ def _lines(source: TextIO) -> Iterator[str | None]:
 
 def _read_row(number: int, line: str) -> _Row:
     try:
+        # Decimals keep the digits as they are written. A float would round a long number.
         row = json.loads(line, parse_int=_integer, parse_float=Decimal)
     except (ValueError, RecursionError):
         return _faulty(number, None, "not_json")
@@ -181,9 +181,11 @@ def _read_row(number: int, line: str) -> _Row:
     for name in ("gold", "prediction"):
         if row.get(name) is None:
             return _faulty(number, identity, f"no_{name}")
+        # In Python a bool is an int, and `true` is no answer.
         if isinstance(row[name], bool) or not isinstance(row[name], str | int | float | Decimal):
             return _faulty(number, identity, f"{name}_is_no_text")
-        if isinstance(row[name], float):  # only NaN and Infinity: other numbers are read as decimals
+        # Only NaN and Infinity: other numbers are read as decimals.
+        if isinstance(row[name], float):
             return _faulty(number, identity, f"{name}_is_no_number")
     flags = {name: row.get(name, default) for name, default in _FLAGS.items()}
     for name, flag in flags.items():
@@ -191,6 +193,7 @@ def _read_row(number: int, line: str) -> _Row:
             return _faulty(number, identity, f"{name}_is_no_boolean")
     tolerance = row.get("tolerance")
     is_number = isinstance(tolerance, int | Decimal) and not isinstance(tolerance, bool)
+    # As a fraction 1e-999999 would have a million digits.
     if tolerance is not None and not (is_number and (tolerance == 0 or 1e-300 < tolerance < 1e300)):
         return _faulty(number, identity, "tolerance_is_no_number")
     is_truncated = flags.pop("truncated")
@@ -232,11 +235,7 @@ def agreement(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of the report")] = False,
 ) -> None:
     """Compare two verifiers: table of verdicts, Cohen's kappa, rows that differ."""
-    try:
-        found = compare_verdicts(_read(first), _read(second))
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
+    found = compare_verdicts(_read(first), _read(second))
     typer.echo(_as_json(found) if as_json else _as_text(found, first.name, second.name, rows))
 
 
@@ -271,6 +270,7 @@ def _read(path: Path) -> dict[Any, dict]:
     if not is_sound:
         raise UserError(f"{path} is no output of retrace grade: each line needs line and a verdict")
     names = [str(row["id"]) if "id" in row else None for row in rows]
+    # Ids that repeat name no row: the line does then.
     has_names = None not in names and len(set(names)) == len(names)
     return {name if has_names else row["line"]: row for name, row in zip(names, rows, strict=True)}
 

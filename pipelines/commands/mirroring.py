@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pipelines.records.graph_run import experiment_places, keep_record, kept_records, log_records
-from pipelines.records.places import Place, kept_places, places_in_git, working_place
+from pipelines.records.graph_run import experiment_snapshots, keep_record, kept_records, log_records
+from pipelines.records.lock_snapshots import LockSnapshot, kept_snapshots, snapshots_in_git, working_snapshot
 from pipelines.records.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT, state_folder
 from stages.observe.tracking import read_ledger
 
 if TYPE_CHECKING:
-    from pipelines.ablating.writing import Findings
+    from pipelines.ablating.writing import AblationFindings
     from stages.observe.mlflow_store import MlflowStore
 
 
@@ -43,14 +43,10 @@ def mirror(
     Safe to run at any time: what is there is left alone, so deleting state/mlflow.db loses no number. Runs that a cache
     hit did not execute get one too, with the tag `mirrored: true`. TensorBoard and W&B get their curves from here too.
     """
-    try:
-        if to != "mlflow":
-            return _mirror_elsewhere(to, project)
-        report = rebuild(PROJECT, state_folder())
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
-    typer.echo(json.dumps(asdict(report), indent=2) if as_json else report.told())
+    if to != "mlflow":
+        return _mirror_elsewhere(to, project)
+    report = rebuild(PROJECT, state_folder())
+    typer.echo(json.dumps(asdict(report), indent=2) if as_json else report.summary())
     for problem in report.problems:
         typer.echo(f"WARNING: {problem}", err=True)
 
@@ -85,7 +81,7 @@ class Report:
     def is_nothing(self) -> bool:
         return not any((self.replayed, self.delivered, self.mirrored, self.graph_runs, self.results))
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """One line."""
         if self.is_nothing:
             return "MLflow was told nothing" if self.problems else "MLflow has every run: nothing to do"
@@ -108,13 +104,17 @@ def rebuild(root: Path, state: Path) -> Report:
         return Report(problems=["RETRACE_TRACKING=off: nothing is tracked"])
     from pipelines.records.stage_runs import deliver_unfinished, mirror_entries, remove_half_made, replay_kept
 
-    lock_file = state_folder() / "mirror.lock"  # of the database, which a retraining's worktree shares
+    # The lock of the database, which a retraining's worktree shares.
+    lock_file = state_folder() / "mirror.lock"
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     with open(lock_file, "w") as lock, mlflow_faults("what was done is kept, and `retrace mirror` goes on"):
+        # Two at once would each make the runs that are missing.
         fcntl.flock(lock, fcntl.LOCK_EX)
         store, report = open_store(), Report()
+        # First: what a killed mirroring left half made would count as there.
         remove_half_made(store)
         report.delivered = deliver_unfinished(store, state)
+        # Logs before dvc.lock: a run with its points is worth more than one rebuilt from final numbers.
         report.replayed, report.problems = replay_kept(store, state)
         places = _places(root, state, report)
         report.mirrored = mirror_entries(store, places, read_ledger(state / "ledger.jsonl"))
@@ -123,23 +123,24 @@ def rebuild(root: Path, state: Path) -> Report:
     return report
 
 
-def _places(root: Path, state: Path, report: Report) -> list[Place]:
+def _places(root: Path, state: Path, report: Report) -> list[LockSnapshot]:
     """Places on record: here, ablations, then commits from the oldest. A broken one is a problem, the others go on."""
-    here: list[Place] = []
+    here: list[LockSnapshot] = []
     try:
-        here.append(working_place(root))
+        # First of all: what is in the workspace counts before an older commit with the same stage.
+        here.append(working_snapshot(root))
     except UserError as error:
         report.problems.append(str(error))
     tell = report.problems.append
-    return [*here, *experiment_places(root, tell), *kept_places(root, state, tell), *places_in_git(root, tell)]
+    return [*here, *experiment_snapshots(root, tell), *kept_snapshots(root, state, tell), *snapshots_in_git(root, tell)]
 
 
-def _graph_runs(store: MlflowStore, root: Path, state: Path, places: list[Place], report: Report) -> int:
+def _graph_runs(store: MlflowStore, root: Path, state: Path, places: list[LockSnapshot], report: Report) -> int:
     for place in places:
         try:
             keep_record(place, state)
         except (UserError, ValueError, LookupError) as error:
-            report.problems.append(f"{place.told}: its run of the graph stays out ({error})")
+            report.problems.append(f"{place.label}: its run of the graph stays out ({error})")
     return log_records(store, root, state, kept_records(state, report.problems.append))
 
 
@@ -159,15 +160,15 @@ def _results(store, root: Path, state: Path, report: Report) -> int:
     return made
 
 
-def _ablation_result(root: Path, state: Path, name: str) -> Findings | None:
+def _ablation_result(root: Path, state: Path, name: str) -> AblationFindings | None:
     """What a finished ablation found; None for one whose file has changed, or that is not done: it waits."""
     from pipelines.ablating.definition import read_ablation
     from pipelines.ablating.plan import plan_runs
-    from pipelines.ablating.writing import Findings
+    from pipelines.ablating.writing import AblationFindings
 
     try:
         ablation = read_ablation(root, name)
-        findings = Findings(ablation, state, plan_runs(root, ablation, None, None))
+        findings = AblationFindings(ablation, state, plan_runs(root, ablation, None, None))
     except UserError:
         return None
     return None if findings.about["missing"] else findings

@@ -35,12 +35,15 @@ def main() -> None:
     parser.add_argument("recipe", nargs="?", default="", help="a name in pipelines/recipes/, without .yaml")
     parser.add_argument("--verbose", action="store_true", help="show all output of DVC and of the stages")
     chosen, started = parser.parse_args(), time.monotonic()
+    # The recipe's lock comes before the project's, in every command: so no two wait for each other.
     with terminated_as_interrupt(), recipe_in_use(PROJECT, chosen.recipe, say), project_lock(PROJECT, say) as lock:
         remove_orphaned_outputs(PROJECT)
         code = run_graph(lock, chosen.verbose)
         if code:
             sys.exit(code)
+        # Still under the lock: the next run would change what is pushed.
         push_after_run(PROJECT)
+    # Without the locks: MLflow may be slow, and another run need not wait for it.
     record_graph_run(PROJECT)
     show_result(PROJECT, time.monotonic() - started)
 
@@ -59,6 +62,7 @@ def run_graph(lock: int, is_verbose: bool) -> int:
         open(PROJECT / LOG, "w", encoding="utf-8", buffering=1) as log,
         closing(Console(PROJECT, sys.stdout, log)) as console,
     ):
+        # On a terminal the last line is written anew, so stages may speak every second.
         env = {**environment(), **({LINE_SECONDS: "1"} if console.rewrites else {})}
         return console.end(run_in_group(_command(), PROJECT, console, env=env, held=[lock]))
 

@@ -49,28 +49,19 @@ def reward(
     from stages.engines.custom_functions import CustomFunction, CustomFunctionParams
     from stages.observe.progress import progress
 
-    try:
-        parsed = _arguments(arguments)
-        table = _evenly(read_responses(responses), rows)
-        params = CustomFunctionParams(
-            file="custom.py",
-            name=name,
-            arguments=parsed,
-            timeout_seconds=seconds,
-            workers=jobs,
-            is_confined=not trusted,
-        )
-        values: list[FunctionValue] = []
-        with CustomFunction(params, file) as function:
-            for start in progress(range(0, len(table), 500), label=file.name, unit="pieces"):
-                values += function.ask(table[start : start + 500])
-        if out is not None:
-            pairs = zip(table, values, strict=True)
-            lines = [json.dumps({"problem_id": row["problem_id"], **_as_json(value)}) for row, value in pairs]
-            out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
+    parsed = _arguments(arguments)
+    table = _evenly(read_responses(responses), rows)
+    params = CustomFunctionParams(
+        file="custom.py", name=name, arguments=parsed, timeout_seconds=seconds, workers=jobs, is_confined=not trusted
+    )
+    values: list[FunctionValue] = []
+    with CustomFunction(params, file) as function:
+        for start in progress(range(0, len(table), 500), label=file.name, unit="pieces"):
+            values += function.ask(table[start : start + 500])
+    if out is not None:
+        pairs = zip(table, values, strict=True)
+        lines = [json.dumps({"problem_id": row["problem_id"], **_as_json(value)}) for row, value in pairs]
+        out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     typer.echo("\n".join(describe(table, values)))
     if any(value.fault for value in values):
         raise typer.Exit(1)
@@ -126,7 +117,7 @@ def _as_json(value: FunctionValue) -> dict[str, Any]:
 
 def describe(rows: Sequence[Mapping[str, Any]], values: Sequence[FunctionValue]) -> list[str]:
     """The lines that the command prints: distribution, by verdict, parts, faults, and both ends with their texts."""
-    from pipelines.text_tables import aligned
+    from pipelines.output import aligned
 
     sound = [(row, value) for row, value in zip(rows, values, strict=True) if not value.fault]
     faults = Counter(value.fault for value in values if value.fault)

@@ -25,9 +25,9 @@ import typer
 
 from pipelines.commands.comparing_outputs import Comparison, Tolerance, Verdict, compare_files, compare_folders
 from pipelines.graph.graph import repro_arguments
-from pipelines.graph.project_lock import refusing_lock
-from pipelines.records.places import Place, place_at, working_place
+from pipelines.records.lock_snapshots import LockSnapshot, snapshot_at, working_snapshot
 from pipelines.runtime.checkouts import Code, code_at, make_checkout, remove_checkout, run_dvc
+from pipelines.runtime.locks import refusing_lock
 from pipelines.runtime.process_group import terminated_as_interrupt
 from stages.foundations.dvc_lock import stages_behind
 from stages.foundations.errors import UserError
@@ -61,9 +61,6 @@ def verify(
         order = Order(revision, names, stage, Tolerance(relative, absolute, weights), keep)
         with terminated_as_interrupt():
             content = certify(PROJECT, state_folder(), order, tell)
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
     except KeyboardInterrupt:
         tell("interrupted: nothing is left running, and no certificate was written")
         raise typer.Exit(130) from None
@@ -101,7 +98,7 @@ def certify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) 
 
 def _verify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) -> dict[str, Any]:
     code = code_at(root, order.revision or "HEAD", is_with_changes=False)
-    reference = place_at(root, order.revision) if order.revision else working_place(root)
+    reference = snapshot_at(root, order.revision) if order.revision else working_snapshot(root)
     params = reference.content("params.yaml") or b""
     if not reference.entries:
         raise UserError("there is no dvc.lock to verify: run `make repro` first, or name a --revision that has one")
@@ -121,8 +118,10 @@ def _verify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) 
         tell(f"running {what} of {code.commit[:12]} in {folder}")
         targets = [order.stage] if order.stage else order.targets
         exit_code, last = run_again(folder, targets, bool(order.stage), state / "verify" / "log.txt", tell)
+        # Also after a failure: the certificate names what the stages before it made.
         outputs = _compared(reference, order, folder)
     finally:
+        # Also after an error: a checkout with its cache is as large as the finished run.
         if not order.keep:
             remove_checkout(root, folder)
             shutil.rmtree(folder.parent, ignore_errors=True)
@@ -147,7 +146,7 @@ def _verify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) 
     }
 
 
-def _compared(reference: Place, order: Order, folder: Path) -> list[dict[str, Any]]:
+def _compared(reference: LockSnapshot, order: Order, folder: Path) -> list[dict[str, Any]]:
     """A row of the certificate for each output of the stages that ran, in the order of the lock."""
     ran = [order.stage] if order.stage else stages_behind(reference.entries, order.targets or reference.entries)
     rows = []
@@ -159,7 +158,7 @@ def _compared(reference: Place, order: Order, folder: Path) -> list[dict[str, An
     return rows
 
 
-def _compare(reference: Place, path: str, folder: Path, tolerance: Tolerance) -> Comparison:
+def _compare(reference: LockSnapshot, path: str, folder: Path, tolerance: Tolerance) -> Comparison:
     made = folder / path
     if not made.exists():
         return Comparison(Verdict.MISSING, "was not made")
@@ -177,6 +176,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.platform(),
         "processor": _processor(),
+        # A container may not show its cores, only its threads.
         "cores": psutil.cpu_count(logical=False) or psutil.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "gpus": _gpus(),
@@ -206,7 +206,7 @@ def _version(name: str) -> str:
 
 
 def write_certificate(content: dict[str, Any], folder: Path) -> tuple[Path, Path]:
-    """Writes certificate.json and certificate.md into `folder`."""
+    """Writes and returns certificate.json and certificate.md."""
     write_json(folder / "certificate.json", content)
     write_text_atomically(folder / "certificate.md", as_markdown(content))
     return folder / "certificate.json", folder / "certificate.md"
@@ -257,8 +257,10 @@ def make_clean_checkout(code: Code, params: bytes, folder: Path) -> list[str]:
     Parameters may name files beside the project (`../data/...`); links to those places lie beside the checkout.
     """
     shutil.rmtree(folder.parent, ignore_errors=True)
+    # No cache: a result from it would prove nothing.
     make_checkout(code, folder, cache=None)
     (folder / "params.yaml").write_bytes(params)
+    # Nothing of the finished run may decide what runs here.
     (folder / "dvc.lock").unlink(missing_ok=True)
     beside = sorted(set(re.findall(r"\.\./([^\s/\"'},]+)", params.decode("utf-8", "replace"))))
     for name in beside:
@@ -267,7 +269,7 @@ def make_clean_checkout(code: Code, params: bytes, folder: Path) -> list[str]:
     return [f"../{name}" for name in beside]
 
 
-def remove_outputs(folder: Path, reference: Place) -> None:
+def remove_outputs(folder: Path, reference: LockSnapshot) -> None:
     """Takes away outputs that are in git (metric files, curves), so that each is made anew."""
     for path in reference.outs:
         made = folder / path
@@ -277,7 +279,7 @@ def remove_outputs(folder: Path, reference: Place) -> None:
             made.unlink(missing_ok=True)
 
 
-def lay_inputs(folder: Path, reference: Place, stage: str) -> None:
+def lay_inputs(folder: Path, reference: LockSnapshot, stage: str) -> None:
     """Copies what one stage reads from the finished run. UserError when something is gone."""
     deps = reference.entries[stage].deps
     for output in reference.outs:
@@ -289,6 +291,7 @@ def lay_inputs(folder: Path, reference: Place, stage: str) -> None:
         for name, source in files.items():
             goal = folder / output / name if name else folder / output
             goal.parent.mkdir(parents=True, exist_ok=True)
+            # Copied and not linked: a stage that writes into its input must not change the finished run's.
             shutil.copyfile(source, goal)
 
 
@@ -309,5 +312,6 @@ def run_again(
                 tell(line)
 
         chosen = ("--single-item", *targets) if is_single else repro_arguments(folder, tuple(targets))
+        # Not tracked: these runs are a check, and MLflow would show each stage twice.
         code = run_dvc(folder, ["repro", *chosen], on_line, is_tracked=False)
     return code, "\n".join(last)

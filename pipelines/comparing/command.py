@@ -42,47 +42,35 @@ def compare(
     Prints a table, writes a page with the responses, and makes an MLflow run of kind `comparison`. Exit code 2 is a
     mistake of the caller.
     """
+    # Imported here, because pandas and the charts would slow down every `retrace --help`.
+    from pipelines.comparing.page import as_json as content_of
+    from pipelines.comparing.page import render_page, text_table
+    from pipelines.comparing.results import compare as compare_sides
+    from pipelines.comparing.results import compare_pictures, examples, find_pictures, picture_json, picture_table
+    from pipelines.comparing.sides import read_sides
+    from pipelines.comparing.tracking import run_finder, track_comparison
+    from pipelines.output import write_named_file
+
     try:
-        warning = _compare(what, chosen_families(metrics), all_pairs, common, clean, problems, as_json, out)
+        families = chosen_families(metrics)
+        # Generators have pictures and no verdicts, so that the rest of the command does not apply.
+        if tables := find_pictures(what, PROJECT):
+            compared = compare_pictures(tables)
+            typer.echo(json.dumps(picture_json(compared), indent=2) if as_json else picture_table(compared))
+            return
+        sides = read_sides(what, PROJECT, run_finder(PROJECT, state_folder()))
+        findings = compare_sides(sides, families, common, all_pairs, clean)
+        # Benchmarks may be shared and still lack the metric, such as avg where only greedy responses exist.
+        if not findings.comparisons:
+            raise UserError(f"none of the metrics {', '.join(families)} was sampled for all of {', '.join(what)}")
+        write_named_file(out, render_page(findings, examples(findings, families, problems)), "--out")
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
-    if warning:
-        typer.echo(f"WARNING: {warning}", err=True)
-
-
-def _compare(
-    what: list[str],
-    families: list[str],
-    all_pairs: bool,
-    common: bool,
-    clean: bool,
-    problems: int,
-    as_json: bool,
-    out: Path,
-) -> str:
-    """Prints, writes and tracks the comparison; returns a warning, or ""."""
-    from pipelines.comparing.page import as_json as content_of
-    from pipelines.comparing.page import render_page, text_table
-    from pipelines.comparing.pictures import compare_pictures, find_pictures, picture_json, picture_table
-    from pipelines.comparing.results import compare as compare_sides
-    from pipelines.comparing.results import examples
-    from pipelines.comparing.sides import read_sides
-    from pipelines.comparing.tracking import run_finder, track_comparison
-    from pipelines.runtime.named_file import write_named_file
-
-    if tables := find_pictures(what, PROJECT):
-        compared = compare_pictures(tables)
-        typer.echo(json.dumps(picture_json(compared), indent=2) if as_json else picture_table(compared))
-        return ""
-    sides = read_sides(what, PROJECT, run_finder(PROJECT, state_folder()))
-    findings = compare_sides(sides, families, common, all_pairs, clean)
-    if not findings.comparisons:
-        raise UserError(f"none of the metrics {', '.join(families)} was sampled for all of {', '.join(what)}")
-    write_named_file(out, render_page(findings, examples(findings, families, problems)), "--out")
     typer.echo(json.dumps(content_of(findings), indent=2) if as_json else text_table(findings))
     typer.echo(f"page: {out}", err=True)
-    return track_comparison(findings, state_folder())
+    if warning := track_comparison(findings, state_folder()):
+        typer.echo(f"WARNING: {warning}", err=True)
 
 
 def chosen_families(text: str) -> list[str]:
@@ -93,4 +81,5 @@ def chosen_families(text: str) -> list[str]:
     unknown = [word for word in words if word not in FAMILIES]
     if unknown or not words:
         raise UserError(f"--metrics {text!r}: there are {', '.join(FAMILIES)}")
+    # In a fixed order: the first metric leads the page, whatever the caller wrote first.
     return [family for family in FAMILIES if family in words]

@@ -10,18 +10,27 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pipelines.comparing.results import CHARACTERS, RESPONSES, Benchmark, Comparison, Examples, Findings
-from pipelines.text_tables import aligned
+from pipelines.comparing.results import (
+    CHARACTERS,
+    RESPONSES,
+    ComparisonFindings,
+    Examples,
+    PolicyComparison,
+    SharedBenchmark,
+)
+from pipelines.output import aligned
 from stages.algorithms.estimators import FEWEST_PROBLEMS, LARGEST_P, Interval
 from stages.pages.drawing import BAD, GOOD, INK, MUTED, WIDE, Chart, Row, cut, intervals
 from stages.pages.page import fill_page, markdown_table, metric_label, points
 
+# Colour is for findings about the setting. `higher` and `lower` are about two policies, and stay in ink.
 _COLORS = {"better": GOOD, "worse": BAD, "not separated": MUTED}
 
 
-def render_page(findings: Findings, shown: Sequence[Examples]) -> str:
+def render_page(findings: ComparisonFindings, shown: Sequence[Examples]) -> str:
     """The page as HTML; equal arguments give equal text. Every text is escaped: problems and responses are hostile."""
     benchmarks = {one.name: one for one in findings.benchmarks}
+    # `groupby` needs equal benchmarks side by side. The sort is stable, so that metrics keep their order.
     ordered = sorted(findings.comparisons, key=lambda one: one.benchmark)
     tables = [
         (benchmarks[name], plot(name, rows := list(group)), rows)
@@ -36,17 +45,18 @@ def render_page(findings: Findings, shown: Sequence[Examples]) -> str:
         "shown": shown,
         "characters": CHARACTERS,
         "responses": RESPONSES,
+        # With one seed a side the column would hold dashes alone.
         "has_seeds": any(len(side.answers) > 1 for side in findings.sides),
     }
     filters = {"score": percent, "interval": format_interval, "p": format_p, "seeds": format_seeds}
     return fill_page(Path(__file__).parent, content, filters)
 
 
-def _leading(findings: Findings, one: Comparison) -> str:
+def _leading(findings: ComparisonFindings, one: PolicyComparison) -> str:
     return next(other.metric for other in findings.comparisons if other.benchmark == one.benchmark)
 
 
-def plot(benchmark: str, comparisons: Sequence[Comparison]) -> Chart:
+def plot(benchmark: str, comparisons: Sequence[PolicyComparison]) -> Chart:
     """Each difference with its interval, around a line at 0; hollow where it is not separated."""
     rows = [
         Row(
@@ -96,14 +106,14 @@ def format_p(value: float) -> str:
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def format_seeds(one: Comparison) -> str:
+def format_seeds(one: PolicyComparison) -> str:
     """The interval over seeds, or the seeds' differences where two are too few for one; a dash for one seed a side."""
     if one.over_seeds:
         return format_interval(one.over_seeds)
     return ", ".join(points(value) for value in one.by_seed.values()) if len(one.by_seed) > 1 else ABSENT
 
 
-def sentence(one: Comparison) -> str:
+def sentence(one: PolicyComparison) -> str:
     """The finding in one sentence."""
     measured = f"{metric_label(one.metric)} on {one.benchmark}"
     interval = f"[{format_interval(one.difference.interval)}], corrected p\u00a0{format_p(one.corrected)}"
@@ -115,13 +125,14 @@ def sentence(one: Comparison) -> str:
         )
     if one.verdict != "not separated":
         return f"{one.second} is {one.verdict} than {one.first} in {measured}: {difference}."
+    # Said before "not separated", because more problems would help and another policy would not.
     if one.difference.problems < FEWEST_PROBLEMS:
         both = f"{one.second} and {one.first}"
         return f"Too few problems ({one.difference.problems}) to separate {both} in {measured}: {difference}."
     return f"{one.second} and {one.first} are not separated in {measured}: {difference}."
 
 
-def cells(one: Comparison) -> list[str]:
+def cells(one: PolicyComparison) -> list[str]:
     """A row under `HEAD`."""
     return [
         one.benchmark,
@@ -141,7 +152,7 @@ def cells(one: Comparison) -> list[str]:
     ]
 
 
-def notes(findings: Findings) -> list[str]:
+def notes(findings: ComparisonFindings) -> list[str]:
     """What has to be known to read the table."""
     count, seeds = len(findings.comparisons), max(len(side.answers) for side in findings.sides)
     lines = [f"RESTRICTED to what all sides share: {line}" for line in findings.restrictions]
@@ -160,7 +171,7 @@ def notes(findings: Findings) -> list[str]:
     return lines
 
 
-def _describe_leaked(benchmark: Benchmark, is_clean: bool) -> str:
+def _describe_leaked(benchmark: SharedBenchmark, is_clean: bool) -> str:
     """How many problems a side was trained on; empty where none."""
     if not benchmark.leaked:
         return ""
@@ -170,9 +181,10 @@ def _describe_leaked(benchmark: Benchmark, is_clean: bool) -> str:
     return f"TRAINED ON: {count} of {benchmark.name} are in a side's training tables; --clean leaves them out."
 
 
-def text_table(findings: Findings) -> str:
+def text_table(findings: ComparisonFindings) -> str:
     """Aligned columns for a terminal, with the notes below."""
     rows = [list(HEAD), *(cells(one) for one in findings.comparisons)]
+    # A terminal has little width: a column without any value is left out.
     kept = [place for place in range(len(HEAD)) if HEAD[place] != "seeds" or any(r[place] != ABSENT for r in rows[1:])]
     columns = [[row[place] for row in rows] for place in kept]
     rule = ["-" * max(map(len, column)) for column in columns]
@@ -180,13 +192,13 @@ def text_table(findings: Findings) -> str:
     return "\n".join([*aligned([head, rule, *lines], left_columns=len(kept)), "", *notes(findings)])
 
 
-def markdown(findings: Findings) -> str:
+def markdown(findings: ComparisonFindings) -> str:
     """The same table for MLflow."""
     rows = markdown_table(HEAD, [cells(one) for one in findings.comparisons])
     return "\n".join([*rows, "", *(f"- {note}" for note in notes(findings))]) + "\n"
 
 
-def as_json(findings: Findings) -> dict[str, Any]:
+def as_json(findings: ComparisonFindings) -> dict[str, Any]:
     """Everything but the scores of problems, in fractions."""
     sides = [
         {
@@ -200,6 +212,7 @@ def as_json(findings: Findings) -> dict[str, Any]:
     ]
     shared = [
         {
+            # The problems themselves are left out: their number says what the comparison rests on.
             "name": one.name,
             "problems": len(one.problems),
             "samples": one.samples,
@@ -217,7 +230,7 @@ def as_json(findings: Findings) -> dict[str, Any]:
     }
 
 
-def _as_json(one: Comparison) -> dict[str, Any]:
+def _as_json(one: PolicyComparison) -> dict[str, Any]:
     return {
         "benchmark": one.benchmark,
         "metric": one.metric,
@@ -237,6 +250,7 @@ def _as_json(one: Comparison) -> dict[str, Any]:
         "first_seed_sd": one.first_seed_sd,
         "second_seed_sd": one.second_seed_sd,
         "by_seed": {str(seed): value for seed, value in one.by_seed.items()},
+        # The low and the high end. The estimate is `difference` already.
         "over_seeds": list(one.over_seeds[1:]) if one.over_seeds else None,
         "finding": one.verdict,
         "claim": one.claim,

@@ -14,13 +14,15 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from pathlib import Path
 from statistics import stdev
-from typing import Literal
+from typing import Any, Literal
 
 import numpy
 import pandas
 
-from pipelines.comparing.sides import Answers, Side
+from pipelines.comparing.sides import Answers, Side, folder_of
+from pipelines.records.lock_snapshots import LockSnapshot, snapshot_at, working_snapshot
 from stages.algorithms.estimators import (
     Interval,
     PairedDifference,
@@ -28,17 +30,19 @@ from stages.algorithms.estimators import (
     compare_paired,
     holm,
     majority_at_k,
+    paired_bootstrap,
     pass_at_k,
     seed_interval,
     welch_interval,
 )
 from stages.foundations.errors import UserError
-from stages.foundations.legible import legible
+from stages.foundations.tables import FEEDBACK_IMAGE, QUANTITIES, read_table
 from stages.grade.scores import CORRECT_VOTE, votes
+from stages.pages.page import visible_text
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PolicyComparison:
     """`second - first` on one metric of one benchmark."""
 
     benchmark: str
@@ -79,7 +83,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Benchmark:
+class SharedBenchmark:
     """What all sides answered of one benchmark."""
 
     name: str
@@ -100,12 +104,12 @@ class Benchmark:
 
 
 @dataclass(frozen=True)
-class Findings:
+class ComparisonFindings:
     """A whole table."""
 
     sides: tuple[Side, ...]
-    benchmarks: tuple[Benchmark, ...]
-    comparisons: tuple[Comparison, ...]
+    benchmarks: tuple[SharedBenchmark, ...]
+    comparisons: tuple[PolicyComparison, ...]
     restrictions: tuple[str, ...]
     """What was left out so that all sides are measured on the same; empty when nothing was."""
     scores: dict[tuple[str, str], pandas.DataFrame]
@@ -116,7 +120,7 @@ class Findings:
 
 def compare(
     sides: Sequence[Side], families: Sequence[str], is_common: bool, is_all_pairs: bool, is_clean: bool = False
-) -> Findings:
+) -> ComparisonFindings:
     """Every side against the first one, or all pairs. UserError as in `shared_benchmarks`."""
     benchmarks, restrictions = shared_benchmarks(sides, is_common, is_clean)
     by_seed = {
@@ -124,6 +128,7 @@ def compare(
         for side in sides
         for benchmark in benchmarks
     }
+    # Holm corrects for each comparison: against one baseline there are fewer, and more differences are found.
     pairs = list(combinations(sides, 2)) if is_all_pairs else [(sides[0], side) for side in sides[1:]]
     planned = [
         (benchmark, metric, first, second)
@@ -134,7 +139,7 @@ def compare(
     found = [_compare(benchmark, metric, (first, second), by_seed) for benchmark, metric, first, second in planned]
     corrected = holm([one.difference.p_value for one in found])
     scores = {key: sum(tables) / len(tables) for key, tables in by_seed.items()}
-    return Findings(
+    return ComparisonFindings(
         tuple(sides),
         tuple(benchmarks),
         tuple(replace(one, corrected=value) for one, value in zip(found, corrected, strict=True)),
@@ -145,12 +150,16 @@ def compare(
 
 
 def _compare(
-    benchmark: Benchmark, metric: str, pair: tuple[Side, Side], by_seed: dict[tuple[str, str], list[pandas.DataFrame]]
-) -> Comparison:
+    benchmark: SharedBenchmark,
+    metric: str,
+    pair: tuple[Side, Side],
+    by_seed: dict[tuple[str, str], list[pandas.DataFrame]],
+) -> PolicyComparison:
     tables = [[table[metric].to_numpy() for table in by_seed[side.name, benchmark.name]] for side in pair]
     first, second = (sum(own) / len(own) for own in tables)
     seed_scores = [
         {
+            # Without a seed on record a negative number stands in, which is never shared with the other side.
             answers.seed if answers.seed is not None else -1 - place: float(table.mean())
             for place, (answers, table) in enumerate(zip(side.answers, own, strict=True))
         }
@@ -159,7 +168,7 @@ def _compare(
     shared, over_seeds, is_same_side = _over_seeds(*seed_scores)
     sds = [stdev(own.values()) if len(own) > 1 else None for own in seed_scores]
     difference = compare_paired(first, second)
-    return Comparison(
+    return PolicyComparison(
         benchmark.name,
         metric,
         pair[0].name,
@@ -180,9 +189,11 @@ def _over_seeds(first: dict[int, float], second: dict[int, float]) -> tuple[dict
     """Differences of shared seeds, the interval over seeds, and whether the seeds agree on the sign."""
     shared = {seed: second[seed] - first[seed] for seed in first if seed in second and seed >= 0}
     signs = numpy.sign(list(shared.values()))
+    # Pairing by seed removes what a seed has in common: the data order and the samples of both sides.
     if len(shared) == len(first) == len(second):
         return shared, seed_interval(list(shared.values())), len(set(signs)) == 1
     apart = min(second.values()) > max(first.values()) or max(second.values()) < min(first.values())
+    # One seed has no spread: there is no interval, and only the ranges can say that seeds agree.
     if min(len(first), len(second)) < 2:
         return shared, None, apart
     return shared, welch_interval(list(first.values()), list(second.values())), apart
@@ -197,7 +208,7 @@ _Problems = dict[str, str]
 
 def shared_benchmarks(
     sides: Sequence[Side], is_common: bool, is_clean: bool = False
-) -> tuple[list[Benchmark], list[str]]:
+) -> tuple[list[SharedBenchmark], list[str]]:
     """The benchmarks that all sides answered, and a line for each restriction to what they share.
 
     With `is_clean` without the problems that a side was trained on. UserError when they did not answer
@@ -205,6 +216,7 @@ def shared_benchmarks(
     """
     tables = {f"{side.name}{_seed_suffix(own, side)}": own for side in sides for own in side.answers}
     unknown = [label for label, own in tables.items() if own.leaked is None]
+    # "Nothing known" must not count as clean.
     if is_clean and unknown:
         raise UserError(
             f"--clean: what {', '.join(unknown)} was trained on is not known: a training table is neither there nor "
@@ -213,15 +225,15 @@ def shared_benchmarks(
     names = sorted({name for own in tables.values() for name in own.verdicts["benchmark"].unique()})
     found, differences = [], []
     for name in names:
-        benchmark, told = _shared(name, tables, is_clean)
-        differences += told
+        benchmark, lines = _shared(name, tables, is_clean)
+        differences += lines
         if benchmark and benchmark.problems and (benchmark.samples or benchmark.is_greedy):
             found.append(benchmark)
     if differences and not is_common:
         more = [f"  ... and {len(differences) - MOST_LISTED} more"] if len(differences) > MOST_LISTED else []
-        lines = "\n".join([f"  {line}" for line in differences[:MOST_LISTED]] + more)
+        listed = "\n".join([f"  {line}" for line in differences[:MOST_LISTED]] + more)
         raise UserError(
-            f"the sides did not answer the same problems:\n{lines}\nA paired comparison needs the same: grade them "
+            f"the sides did not answer the same problems:\n{listed}\nA paired comparison needs the same: grade them "
             "on the same benchmarks, or compare what they share with --common"
         )
     if not found:
@@ -236,21 +248,23 @@ def _seed_suffix(own: Answers, side: Side) -> str:
     return f" seed {own.seed}" if len(side.answers) > 1 else ""
 
 
-def _shared(name: str, tables: dict[str, Answers], is_clean: bool) -> tuple[Benchmark | None, list[str]]:
+def _shared(name: str, tables: dict[str, Answers], is_clean: bool) -> tuple[SharedBenchmark | None, list[str]]:
     rows = {label: own.verdicts[own.verdicts["benchmark"] == name] for label, own in tables.items()}
     absent = [label for label, own in rows.items() if own.empty]
     if absent:
         return None, [f"{name}: not answered by {', '.join(absent)}; the benchmark is left out"]
-    told = []
+    lines = []
     problems = {label: _problems(tables[label], own, name) for label, own in rows.items()}
     shared = set.intersection(*(set(own) for own in problems.values()))
     for label, own in problems.items():
         if len(own) > len(shared):
-            told.append(f"{name}: {len(own) - len(shared)} of {label}'s {len(own)} problems are not in all others")
+            lines.append(f"{name}: {len(own) - len(shared)} of {label}'s {len(own)} problems are not in all others")
+    # An empty hash is of a side that kept only verdicts, so that it contradicts nobody.
     changed = {key for key in shared if len({own[key] for own in problems.values()} - {""}) > 1}
     if changed:
-        told.append(f"{name}: {len(changed)} problems have the same id and another text or answer")
+        lines.append(f"{name}: {len(changed)} problems have the same id and another text or answer")
     shared -= changed
+    # What one side was trained on is left out for all: a paired comparison needs the same problems.
     leaked = shared & {key for own in tables.values() for benchmark, key in own.leaked or () if benchmark == name}
     shared -= leaked if is_clean else set()
     counts = {
@@ -259,9 +273,9 @@ def _shared(name: str, tables: dict[str, Answers], is_clean: bool) -> tuple[Benc
     for mode, by_label in counts.items():
         if len(set(by_label.values())) > 1:
             listed = ", ".join(f"{label} {count}" for label, count in by_label.items())
-            told.append(f"{name}: {mode} responses for each problem differ ({listed}); the first ones are compared")
+            lines.append(f"{name}: {mode} responses for each problem differ ({listed}); the first ones are compared")
     samples, greedy = (min(counts[mode].values()) for mode in ("sampled", "greedy"))
-    return Benchmark(name, tuple(sorted(shared)), samples, greedy > 0, len(leaked)), told
+    return SharedBenchmark(name, tuple(sorted(shared)), samples, greedy > 0, len(leaked)), lines
 
 
 def _problems(answers: Answers, rows: pandas.DataFrame, benchmark: str) -> _Problems:
@@ -269,6 +283,7 @@ def _problems(answers: Answers, rows: pandas.DataFrame, benchmark: str) -> _Prob
     if answers.responses is not None:
         own = answers.responses[answers.responses["benchmark"] == benchmark].drop_duplicates("problem_id")
         for row in own[["problem_id", "problem", "answer"]].itertuples(index=False):
+            # A text may hold half of a surrogate pair, which UTF-8 cannot encode.
             text = f"{row.problem}\0{row.answer}".encode("utf-8", "replace")
             found[row.problem_id] = hashlib.sha256(text).hexdigest()
     return found
@@ -280,7 +295,7 @@ def _fewest(rows: pandas.DataFrame, mode: str, problems: set[str]) -> int:
     return int(counts.min()) if len(counts) else 0
 
 
-def problem_scores(answers: Answers, benchmark: Benchmark, families: Sequence[str]) -> pandas.DataFrame:
+def problem_scores(answers: Answers, benchmark: SharedBenchmark, families: Sequence[str]) -> pandas.DataFrame:
     """A row for each of the benchmark's problems, in its order, a column for each metric: scores from 0 to 1.
 
     As in `grade`, a response without a verdict of `correct` counts as not correct. Where a side has more samples than
@@ -288,6 +303,7 @@ def problem_scores(answers: Answers, benchmark: Benchmark, families: Sequence[st
     """
     verdicts = answers.verdicts
     rows = verdicts[(verdicts["benchmark"] == benchmark.name) & verdicts["problem_id"].isin(benchmark.problems)]
+    # Unparsed and undecided responses count as not correct, as `grade` has it.
     rows = rows.assign(is_correct=rows["verdict"] == "correct")
     columns: dict[str, Sequence[float]] = {}
     for metric in benchmark.metrics(families):
@@ -296,10 +312,12 @@ def problem_scores(answers: Answers, benchmark: Benchmark, families: Sequence[st
             ["problem_id", "sample_index"], kind="stable"
         )
         groups = (
+            # The first samples of each problem: a side with more samples must not get more chances.
             own.groupby("problem_id", sort=True).head(1 if family == "greedy" else k).groupby("problem_id", sort=True)
         )
         match family:
             case "pass":
+                # With k samples of k this is "any of them correct", by the estimator that `grade` uses.
                 columns[metric] = numpy.atleast_1d(pass_at_k(k, groups["is_correct"].sum().to_numpy(), k))
             case "maj":
                 columns[metric] = [majority_at_k(votes(group), CORRECT_VOTE, k) for _, group in groups]
@@ -318,7 +336,7 @@ PROBLEMS_ON_THE_PAGE = 400
 
 @dataclass(frozen=True)
 class Response:
-    """One response, made legible."""
+    """One response, with its invisible characters shown."""
 
     mode: str
     text: str
@@ -327,7 +345,7 @@ class Response:
 
 
 @dataclass(frozen=True)
-class Problem:
+class ExampleProblem:
     """One problem that the sides answer differently."""
 
     name: str
@@ -340,11 +358,11 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DecidedProblems:
     """Problems won or lost by the second side."""
 
     count: int
-    shown: list[Problem]
+    shown: list[ExampleProblem]
 
 
 @dataclass(frozen=True)
@@ -355,17 +373,18 @@ class Examples:
     metric: str
     first: str
     second: str
-    wins: Outcome
-    losses: Outcome
+    wins: DecidedProblems
+    losses: DecidedProblems
     ties: int
     without_text: list[str]
     """Sides whose responses are not to be had."""
 
 
-def examples(findings: Findings, families: Sequence[str], problems: int) -> list[Examples]:
+def examples(findings: ComparisonFindings, families: Sequence[str], problems: int) -> list[Examples]:
     """Of each pair and benchmark, on the first metric: at most `problems` won and as many lost, the largest first."""
     pairs = list(dict.fromkeys((one.first, one.second) for one in findings.comparisons))
     sides = {side.name: side for side in findings.sides}
+    # Shared among all pairs and benchmarks, so that a page of many sides still opens.
     most = min(problems, max(1, PROBLEMS_ON_THE_PAGE // (2 * len(pairs) * len(findings.benchmarks))))
     return [
         _examples(findings, benchmark, benchmark.metrics(families)[0], sides[first], sides[second], most)
@@ -375,16 +394,19 @@ def examples(findings: Findings, families: Sequence[str], problems: int) -> list
     ]
 
 
-def _examples(findings: Findings, benchmark: Benchmark, metric: str, first: Side, second: Side, most: int) -> Examples:
+def _examples(
+    findings: ComparisonFindings, benchmark: SharedBenchmark, metric: str, first: Side, second: Side, most: int
+) -> Examples:
     scores = [findings.scores[side.name, benchmark.name][metric] for side in (first, second)]
     table = pandas.DataFrame({"first": scores[0], "second": scores[1]})
+    # Rounded, because means of equal shares may differ in the last bits: such a problem is a tie.
     table["gain"] = (table["second"] - table["first"]).round(12)
     rows = [_rows(side, benchmark.name) for side in (first, second)]
     outcomes = []
     for sign in (1, -1):
         own = table[sign * table["gain"] > 0].assign(size=lambda frame: -frame["gain"].abs())
         own = own.sort_values("size", kind="stable")
-        outcomes.append(Outcome(len(own), [_problem(row, rows) for row in own.head(most).itertuples()]))
+        outcomes.append(DecidedProblems(len(own), [_problem(row, rows) for row in own.head(most).itertuples()]))
     without = [side.name for side, own in zip((first, second), rows, strict=True) if own is None]
     ties = int((table["gain"] == 0).sum())
     return Examples(benchmark.name, metric, first.name, second.name, outcomes[0], outcomes[1], ties, without)
@@ -399,17 +421,128 @@ def _rows(side: Side, benchmark: str) -> dict[str, pandas.DataFrame] | None:
     return {str(name): group.head(RESPONSES) for name, group in own.groupby("problem_id", sort=False)}
 
 
-def _problem(row, rows: Sequence[dict[str, pandas.DataFrame] | None]) -> Problem:
+def _problem(row, rows: Sequence[dict[str, pandas.DataFrame] | None]) -> ExampleProblem:
     own = [table.get(row.Index) if table else None for table in rows]
+    # Both sides answered the same problem, so that either table has its text.
     known = next((table for table in own if table is not None), None)
     text, answer = ("", "") if known is None else known.iloc[0][["problem", "answer"]]
     said = [[] if table is None else [_response(one) for one in table.itertuples()] for table in own]
-    return Problem(
-        legible(str(row.Index), 200), row.first, row.second, legible(text, CHARACTERS), legible(answer, 200), *said
+    return ExampleProblem(
+        visible_text(str(row.Index), 200),
+        row.first,
+        row.second,
+        visible_text(text, CHARACTERS),
+        visible_text(answer, 200),
+        *said,
     )
 
 
 def _response(row) -> Response:
     return Response(
-        row.mode, legible(row.response, CHARACTERS), row.verdict.replace("_", " "), row.verdict == "correct"
+        row.mode, visible_text(row.response, CHARACTERS), row.verdict.replace("_", " "), row.verdict == "correct"
     )
+
+
+FOLDER = "data/images/feedback/"
+NOISE = ["prompt_id", "seed"]
+"""What two pictures from the same noise share."""
+
+
+@dataclass(frozen=True)
+class PictureComparison:
+    """One quantity of two generators' pictures."""
+
+    first: str
+    second: str
+    quantity: str
+    means: tuple[float, float]
+    difference: Interval
+    """The second less the first, whole prompts resampled."""
+    pictures: int
+
+    @property
+    def verdict(self) -> str:
+        """A quantity such as saturation is neither better nor worse: it is higher, lower, or not separated."""
+        return {"better": "higher", "worse": "lower"}.get(self.difference.verdict(), "not separated")
+
+
+def find_pictures(arguments: Sequence[str], root: Path) -> dict[str, Path] | None:
+    """The table of each argument (NAME, REV:NAME, FOLDER:NAME); None where none has pictures of feedback.
+
+    UserError where some have and some have not, such as the generator that a round started from.
+    """
+    tables = {argument: _pictures_of(argument, root) for argument in arguments}
+    found = {name: path for name, path in tables.items() if path}
+    if found and (lacking := [name for name in tables if name not in found]):
+        raise UserError(
+            f"{', '.join(lacking)} has no pictures of feedback, {', '.join(found)} has: compare rounds of feedback "
+            "with each other; a round beside its own start stands in its metrics, refl/*/gain"
+        )
+    return found or None
+
+
+def compare_pictures(tables: dict[str, Path]) -> list[PictureComparison]:
+    """Every further generator with the first one. UserError when there is one alone, or when noise differs."""
+    if len(tables) < 2:
+        raise UserError(f"there must be two to compare, given: {', '.join(tables)}")
+    frames = {
+        name: read_table(path, FEEDBACK_IMAGE).drop(columns=["png_before", "png_after"])
+        for name, path in tables.items()
+    }
+    first, *others = frames
+    return [row for other in others for row in _compare_quantities(first, frames[first], other, frames[other])]
+
+
+def picture_table(found: Sequence[PictureComparison]) -> str:
+    """The differences for people."""
+    lines = []
+    for one in found:
+        low, high = one.difference.low, one.difference.high
+        lines.append(
+            f"{one.second} less {one.first}  {one.quantity:<11} {one.means[0]:8.4f} -> {one.means[1]:8.4f}  "
+            f"{one.difference.estimate:+.4f} [{low:+.4f}, {high:+.4f}]  {one.verdict}"
+        )
+    lines.append(f"{found[0].pictures} pictures each, from the same noise; 95% intervals over prompts, not corrected")
+    return "\n".join(lines)
+
+
+def picture_json(found: Sequence[PictureComparison]) -> list[dict[str, Any]]:
+    """The same as plain values."""
+    return [
+        {**vars(one), "means": list(one.means), "difference": one.difference._asdict(), "verdict": one.verdict}
+        for one in found
+    ]
+
+
+def _pictures_of(argument: str, root: Path) -> Path | None:
+    before, _, name = argument.rpartition(":")
+    snapshot: LockSnapshot
+    if not before:
+        snapshot = working_snapshot(root)
+    elif folder := folder_of(root, before):
+        snapshot = working_snapshot(folder, str(folder), root)
+    else:
+        snapshot = snapshot_at(root, before)
+    return snapshot.file(f"{FOLDER}{name}.parquet")
+
+
+def _compare_quantities(
+    first: str, one: pandas.DataFrame, second: str, other: pandas.DataFrame
+) -> list[PictureComparison]:
+    # One to one: a picture that is there twice would count twice.
+    both = one.merge(other, on=NOISE, suffixes=("_first", "_second"), validate="one_to_one")
+    if not len(one) == len(other) == len(both):
+        raise UserError(
+            f"of {len(one)} pictures of {first} and {len(other)} of {second}, {len(both)} are from the same noise: "
+            "compare rounds with the same refl.measurement, prompts and seed"
+        )
+    found = []
+    for quantity in QUANTITIES:
+        values = [both[f"{quantity}_after_{side}"] for side in ("first", "second")]
+        if any(side.isna().any() for side in values):  # nobody knows the truth of these prompts
+            continue
+        means = (float(values[0].mean()), float(values[1].mean()))
+        # Pictures of one prompt are alike, so that whole prompts are resampled.
+        difference = paired_bootstrap(*values, both["prompt_id"])
+        found.append(PictureComparison(first, second, quantity, means, difference, len(both)))
+    return found

@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas
 
 from pipelines.ablating.definition import read_ablation
-from pipelines.records.places import Place, kept_place, place_at, working_place
+from pipelines.records.lock_snapshots import LockSnapshot, kept_snapshot, snapshot_at, working_snapshot
 from pipelines.records.trained_on import trained_problems
 from stages.algorithms.problem_text import normalise_problem
 from stages.foundations.errors import UserError
@@ -34,7 +34,7 @@ class Answers:
     where: str
     policy: str
     seed: int | None
-    """The run's seed; None when its place does not say."""
+    """The run's seed; None when its snapshot does not say."""
     digest: str
     """DVC's hash of the verdict table; "" when it is not on record."""
     verdicts: pandas.DataFrame
@@ -52,21 +52,22 @@ class Side:
     answers: tuple[Answers, ...]
 
 
-FindRun = Callable[[str], tuple[Place, str] | None]
-"""An MLflow run's id or name -> its place and policy; None when there is no such run."""
+FindRun = Callable[[str], tuple[LockSnapshot, str] | None]
+"""An MLflow run's id or name -> its snapshot and policy; None when there is no such run."""
 
 
 def read_sides(arguments: Sequence[str], root: Path, find_run: FindRun) -> list[Side]:
     """The sides in the order of the arguments; UserError when one is unknown or there are fewer than two."""
     sides = [side for argument in arguments for side in _sides_of(argument, root, find_run)]
     if len(sides) < 2:
-        known = ", ".join(policies_of(working_place(root))) or "none yet, run `dvc repro`"
+        known = ", ".join(policies_of(working_snapshot(root))) or "none yet, run `dvc repro`"
         raise UserError(f"there must be two to compare, given: {', '.join(arguments)}; policies here: {known}")
     names = [side.name for side in sides]
     sides = [
         replace(side, name=f"{side.name} ({side.answers[0].where})") if names.count(side.name) > 1 else side
         for side in sides
     ]
+    # Where names are equal the place was added above. Equal names now mean the same policy of the same place.
     twice = sorted({side.name for side in sides if [other.name for other in sides].count(side.name) > 1})
     if twice:
         raise UserError(f"given twice: {', '.join(twice)}")
@@ -82,6 +83,7 @@ def _sides_of(argument: str, root: Path, find_run: FindRun) -> list[Side]:
         return found
     answers = tuple(own for side in found for own in side.answers)
     seeds = [own.seed for own in answers]
+    # Two runs of one seed are one run twice, and would make the interval over seeds too narrow.
     if len(set(seeds)) < len(seeds):
         raise UserError(f"{argument!r} has the seeds {seeds}: what commas join are runs of different seeds")
     policies = list(dict.fromkeys(own.policy for own in answers))
@@ -89,7 +91,8 @@ def _sides_of(argument: str, root: Path, find_run: FindRun) -> list[Side]:
 
 
 def _find(part: str, root: Path, find_run: FindRun) -> list[Side]:
-    here = working_place(root)
+    here = working_snapshot(root)
+    # A policy of this project comes before a folder of the same name.
     if part in policies_of(here):
         return [Side(part, (read_answers(here, part),))]
     folder = folder_of(root, part)
@@ -98,8 +101,8 @@ def _find(part: str, root: Path, find_run: FindRun) -> list[Side]:
     before, _, policy = part.rpartition(":")
     if before:
         folder = folder_of(root, before)
-        place = _checkout(root, folder) if folder else place_at(root, before)
-        return [Side(part if folder is None else f"{folder.name}:{policy}", (read_answers(place, policy),))]
+        snapshot = _checkout(root, folder) if folder else snapshot_at(root, before)
+        return [Side(part if folder is None else f"{folder.name}:{policy}", (read_answers(snapshot, policy),))]
     found = find_run(part)
     if found is None:
         known = ", ".join(policies_of(here)) or "none yet: run `dvc repro`"
@@ -107,8 +110,8 @@ def _find(part: str, root: Path, find_run: FindRun) -> list[Side]:
             f"{part!r} is no policy of this project ({known}), no folder and no MLflow run. Others: REV:POLICY for a "
             "git revision's, FOLDER:POLICY for another checkout's, the results folder of an ablation"
         )
-    place, policy = found
-    return [Side(policy, (read_answers(place, policy),))]
+    snapshot, policy = found
+    return [Side(policy, (read_answers(snapshot, policy),))]
 
 
 def folder_of(root: Path, text: str) -> Path | None:
@@ -119,27 +122,28 @@ def folder_of(root: Path, text: str) -> Path | None:
     return None
 
 
-def _checkout(root: Path, folder: Path) -> Place:
+def _checkout(root: Path, folder: Path) -> LockSnapshot:
     if (folder / "run.json").exists():
-        return kept_place(root, folder)
-    return working_place(folder, str(folder), root)
+        return kept_snapshot(root, folder)
+    return working_snapshot(folder, str(folder), root)
 
 
 def _sides_of_folder(root: Path, folder: Path, given: str) -> list[Side]:
     """The variants of an ablation, each with its seeds."""
     runs = (
+        # A run, the folder of all runs, or the ablation: whichever the caller named has them at one of these.
         sorted(folder.glob("run.json"))
         or sorted(folder.glob("*/run.json"))
         or sorted(folder.glob("results/*/run.json"))
     )
     if not runs:
-        known = ", ".join(policies_of(working_place(folder))) or "none"
+        known = ", ".join(policies_of(working_snapshot(folder))) or "none"
         raise UserError(f"{given} holds no results of an ablation; for a checkout write FOLDER:POLICY (there: {known})")
     by_variant: dict[str, list[Answers]] = {}
-    for place in (kept_place(root, file.parent) for file in runs):
-        own = read_answers(place, place.about["policy"])
-        by_variant.setdefault(place.about["variant"], []).append(replace(own, seed=place.about["seed"]))
-    name = kept_place(root, runs[0].parent).about["ablation"]
+    for snapshot in (kept_snapshot(root, file.parent) for file in runs):
+        own = read_answers(snapshot, snapshot.about["policy"])
+        by_variant.setdefault(snapshot.about["variant"], []).append(replace(own, seed=snapshot.about["seed"]))
+    name = kept_snapshot(root, runs[0].parent).about["ablation"]
     return [Side(variant, tuple(by_variant[variant])) for variant in _in_order(root, name, list(by_variant))]
 
 
@@ -149,52 +153,56 @@ def _in_order(root: Path, ablation: str, variants: list[str]) -> list[str]:
         content = read_ablation(root, ablation)
     except UserError:
         return variants
+    # Variants that the file no longer has still have results. They come last.
     listed = [content.baseline, *content.variants]
     return sorted(variants, key=lambda name: listed.index(name) if name in listed else len(listed))
 
 
-def policies_of(place: Place) -> list[str]:
+def policies_of(snapshot: LockSnapshot) -> list[str]:
     """Policies with verdicts on record, or with a verdict file."""
-    names = list(place.graded)
-    if place.folder is not None:
-        verdicts = place.folder / ("verdicts" if place.is_kept else "data/verdicts")
+    names = list(snapshot.graded)
+    if snapshot.folder is not None:
+        verdicts = snapshot.folder / ("verdicts" if snapshot.is_kept else "data/verdicts")
+        # A table that was copied here by hand has no entry in dvc.lock.
         names += sorted(file.stem for file in verdicts.glob("*.parquet"))
     return list(dict.fromkeys(names))
 
 
-def read_answers(place: Place, policy: str) -> Answers:
+def read_answers(snapshot: LockSnapshot, policy: str) -> Answers:
     """A policy's verdicts, and its responses where they are to be had. UserError says what is missing."""
     table = f"data/verdicts/{policy}.parquet"
-    known = policies_of(place)
+    known = policies_of(snapshot)
     if policy not in known:
         there = f"it has {', '.join(known)}" if known else "nothing was graded there"
-        raise UserError(f"{place.told} has no verdicts on a policy {policy!r}: {there}")
-    path = place.file(table)
+        raise UserError(f"{snapshot.label} has no verdicts on a policy {policy!r}: {there}")
+    path = snapshot.file(table)
     if path is None:
-        digest = place.outs.get(table, "")
+        digest = snapshot.outs.get(table, "")
         raise UserError(
-            f"{place.told} lists {table} (md5 {digest}), and neither the file nor DVC's cache has it: "
+            f"{snapshot.label} lists {table} (md5 {digest}), and neither the file nor DVC's cache has it: "
             f"run `dvc fetch --all-commits {table}`, or `dvc repro grade@{policy}` there"
         )
     verdicts = require_rows(read_table(path, VERDICT), path, f"run `dvc repro grade@{policy}` again")
-    entry = place.graded.get(policy)
-    responses = place.file(f"data/responses/{policy}.parquet")
+    entry = snapshot.graded.get(policy)
+    responses = snapshot.file(f"data/responses/{policy}.parquet")
     return Answers(
-        where=place.told,
+        where=snapshot.label,
         policy=policy,
-        seed=_seed(place, policy),
+        seed=_seed(snapshot, policy),
         digest=entry.outs.get(table, "") if entry else "",
         verdicts=verdicts,
         responses=_joined(verdicts, responses) if responses else None,
-        leaked=_leaked(place, policy, responses or place.file(BENCHMARKS_FILE)),
+        leaked=_leaked(snapshot, policy, responses or snapshot.file(BENCHMARKS_FILE)),
     )
 
 
-def _leaked(place: Place, policy: str, asked: Path | None) -> frozenset[tuple[str, str]] | None:
-    trained = trained_problems(place, policy)
+def _leaked(snapshot: LockSnapshot, policy: str, asked: Path | None) -> frozenset[tuple[str, str]] | None:
+    trained = trained_problems(snapshot, policy)
     if trained is None or asked is None:
         return None
+    # Without responses the benchmark table has the same texts, as it is now.
     rows = pandas.read_parquet(asked, columns=["benchmark", "problem_id", "problem"]).drop_duplicates()
+    # By the text, because sources number the same problem differently.
     is_leaked = [normalise_problem(text) in trained for text in rows["problem"]]
     return frozenset(zip(rows["benchmark"][is_leaked], rows["problem_id"][is_leaked], strict=True))
 
@@ -208,10 +216,10 @@ def _joined(verdicts: pandas.DataFrame, path: Path) -> pandas.DataFrame | None:
     return None if joined["verdict"].isna().any() else joined
 
 
-def _seed(place: Place, policy: str) -> int | None:
+def _seed(snapshot: LockSnapshot, policy: str) -> int | None:
     """Of the stage that drew the responses, else of one that made a policy: all have the run's."""
     for path in (f"data/responses/{policy}.parquet", f"data/policies/{policy}", "data/policies/"):
-        for entry in place.entries.values():
+        for entry in snapshot.entries.values():
             seed = entry.params.get("seed")
             if isinstance(seed, int) and any(out.startswith(path) for out in entry.outs):
                 return seed

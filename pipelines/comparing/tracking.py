@@ -6,33 +6,28 @@ Each table is kept under `state/comparisons/` as well, so that `retrace mirror` 
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from pipelines.comparing.page import HEAD, as_json, cells, markdown
-from pipelines.comparing.results import Findings
+from pipelines.comparing.results import ComparisonFindings
 from pipelines.comparing.sides import FindRun, policies_of
-from pipelines.records.places import Place, kept_places, places_in_git, working_place
-from pipelines.records.tracking_store import mlflow_faults, open_store
-from stages.foundations.dvc_lock import Entry
+from pipelines.records.lock_snapshots import LockSnapshot, kept_snapshots, snapshots_in_git, working_snapshot
+from pipelines.records.tracking_store import has_database, is_tracking_off, metric_name, mlflow_faults, open_store
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_json
-from stages.observe.tracking import tracking_uri
-
-NAMES_ALLOWED = re.compile(r"[^\w\-. /]")
-LONGEST_NAME = 250
-"""Of an MLflow metric."""
 
 
-def keep_comparison(findings: Findings, state: Path) -> dict[str, Any]:
+def keep_comparison(findings: ComparisonFindings, state: Path) -> dict[str, Any]:
     """Writes the table to state/comparisons/<hash>.json, unless these results are there; returns what is kept."""
     content = as_json(findings)
     digest = stable_hash(content)
     file = state / "comparisons" / f"{digest[:16]}.json"
+    # Equal results keep their first record: its time and hash belong to the run in MLflow.
     if file.exists():
         return json.loads(file.read_text(encoding="utf-8"))
     rows = [dict(zip(HEAD, cells(one), strict=True)) for one in findings.comparisons]
@@ -62,10 +57,11 @@ def log_comparison(store: Any, record: Mapping[str, Any]) -> bool:
     name = f"compare: {', '.join(sides)}"[:120]
     run_id = store.client.create_run(store.experiment_id, record["ms"], tags, name).info.run_id
     points = [
-        Metric(NAMES_ALLOWED.sub("_", key)[:LONGEST_NAME], value, record["ms"], 0)
+        Metric(metric_name(key), value, record["ms"], 0)
         for one in content["comparisons"]
         for key, value in _numbers(one)
     ]
+    # MLflow takes at most 1,000 metrics in a batch.
     for start in range(0, len(points), 1000):
         store.client.log_batch(run_id, metrics=points[start : start + 1000])
     columns = {key: [row[key] for row in record["rows"]] for key in record["rows"][0]}
@@ -85,10 +81,10 @@ def _numbers(one: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         yield f"{name}/{key}", one[key]
 
 
-def track_comparison(findings: Findings, state: Path) -> str:
+def track_comparison(findings: ComparisonFindings, state: Path) -> str:
     """Keeps the table and gives it to MLflow; returns a warning when MLflow could not be reached, else ""."""
     record = keep_comparison(findings, state)
-    if os.environ.get("RETRACE_TRACKING") == "off":
+    if is_tracking_off():
         return ""
     try:
         with mlflow_faults("`retrace mirror` gives it the table, which is kept"):
@@ -99,9 +95,9 @@ def track_comparison(findings: Findings, state: Path) -> str:
 
 
 def run_finder(root: Path, state: Path) -> FindRun:
-    """Finds the place and policy of an MLflow run by its id or name."""
+    """Finds the snapshot and policy of an MLflow run by its id or name."""
 
-    def find(text: str) -> tuple[Place, str] | None:
+    def find(text: str) -> tuple[LockSnapshot, str] | None:
         runs = _runs(text)
         if not runs:
             return None
@@ -113,10 +109,11 @@ def run_finder(root: Path, state: Path) -> FindRun:
                     problem or f"MLflow run {text!r} is of stage {run.data.tags.get('stage', '?')} and has no policy"
                 )
                 continue
-            for place in _places(root, state):
-                entry = place.entries.get(run.data.tags.get("dvc.stage", ""))
-                if entry and is_run_of(run, entry) and policy in policies_of(place):
-                    return place, policy
+            # A run knows its key. The first dvc.lock with this key has the bytes that the run made.
+            for snapshot in chain([working_snapshot(root)], kept_snapshots(root, state), snapshots_in_git(root)):
+                entry = snapshot.entries.get(run.data.tags.get("dvc.stage", ""))
+                if entry and run.data.tags.get("lock_hash") == entry.key and policy in policies_of(snapshot):
+                    return snapshot, policy
             problem = problem or (
                 f"MLflow run {text!r} is of policy {policy!r}; no dvc.lock (here, in git, in an ablation's results) "
                 "has verdicts that belong to it"
@@ -126,23 +123,18 @@ def run_finder(root: Path, state: Path) -> FindRun:
     return find
 
 
-def _places(root: Path, state: Path) -> Iterator[Place]:
-    yield working_place(root)
-    yield from kept_places(root, state)
-    yield from places_in_git(root)
-
-
 def _runs(text: str) -> list[Any]:
     """Runs of that id or name, the newest first; none without a tracking database."""
-    uri = tracking_uri()
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+    if not has_database():
         return []
     from mlflow.exceptions import MlflowException
 
+    # A quotation mark would end the string in the filter of MLflow.
     if not re.fullmatch(r"[\w@.:+\- ]+", text):
         return []
     with mlflow_faults("or compare policies by name"):
         store = open_store()
+        # An id is unique. A name may belong to many runs, of which the newest with verdicts counts.
         if re.fullmatch(r"[0-9a-f]{32}", text):
             try:
                 return [store.client.get_run(text)]
@@ -153,8 +145,3 @@ def _runs(text: str) -> list[Any]:
         wanted = (f"attributes.run_name = '{text}'", f"tags.`dvc.stage` = '{text}'")
         search, experiments = store.client.search_runs, [store.experiment_id]
         return [run for one in wanted for run in search(experiments, one, max_results=100)]
-
-
-def is_run_of(run: Any, entry: Entry) -> bool:
-    """True when an MLflow run is one of this entry."""
-    return run.data.tags.get("lock_hash") == entry.key

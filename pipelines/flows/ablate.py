@@ -22,6 +22,7 @@ from stages.foundations.machine import PROJECT
 
 Ablation = Literal[*ablation_names(PROJECT)]  # type: ignore[valid-type]
 """What a person may choose in the form: the files that are there."""
+# In a process of its own, whose whole family ends when the flow is cancelled.
 RETRACE = [sys.executable, "-c", "from pipelines.cli import app; app()"]
 
 

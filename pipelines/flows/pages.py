@@ -18,8 +18,7 @@ from pipelines.graph.recipes import read_recipe
 from pipelines.graph.result import changes_from_recipe, describe_gain, seconds_in_words
 from pipelines.records.graph_run import variation
 from pipelines.runtime.machine import Usage
-from stages.foundations.errors import UserError
-from stages.foundations.legible import without_password
+from stages.foundations.errors import UserError, without_password
 from stages.foundations.params import read_yaml
 from stages.foundations.stage_graph import METRICS
 from stages.observe.tracking import latest_runs, recipe_name
@@ -36,11 +35,11 @@ class Done:
     record: Mapping[str, Any] | None = None
     """Of the run of the graph (pipelines/records/graph_run.py); None where none ended, or nothing is tracked."""
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """`3 of 24 stages ran`, and how many were restored."""
         restored = len(self.stages("restored"))
-        told = f"{len(self.stages(RAN))} of {len(self.outcomes)} stages ran"
-        return f"{told}, {restored} restored from DVC's cache" if restored else told
+        summary = f"{len(self.stages(RAN))} of {len(self.outcomes)} stages ran"
+        return f"{summary}, {restored} restored from DVC's cache" if restored else summary
 
     def stages(self, outcome: str) -> list[str]:
         """The stages that ended so."""
@@ -54,7 +53,8 @@ def run_name(root: Path, recipe: str) -> str:
     """
     try:
         params = read_recipe(root, recipe) if recipe else read_yaml(root / "params.yaml")
-    except UserError:  # the flow itself reports it
+    except UserError:
+        # The flow reports it with all its lines. A name needs none of them.
         return recipe
     changes = {} if recipe else changes_from_recipe(root)
     name = recipe or recipe_name(root).removesuffix("+changes")
@@ -65,8 +65,10 @@ def run_name(root: Path, recipe: str) -> str:
 def result_message(result: Mapping[str, Any] | None, done: Done) -> str:
     """One sentence for the flow's state: the last policy's scores, the first gain on each benchmark, what ran."""
     if not result:
-        return done.told()
-    scores = {score["benchmark"]: score for score in result["scores"]}  # the last policy's, which are the last
+        return done.summary()
+    # The last policy's scores win: they are last in the list.
+    scores = {score["benchmark"]: score for score in result["scores"]}
+    # Reversed, so that the first gain of a benchmark is the one that stays.
     gains = {gain["benchmark"]: gain for gain in reversed(result["gains"])}
     parts = []
     for benchmark, score in scores.items():
@@ -76,7 +78,7 @@ def result_message(result: Mapping[str, Any] | None, done: Done) -> str:
         parts.append(f"{score['policy']} {_percent(score)}{where}{over}")
     unscored = (gain for name, gain in gains.items() if name not in scores)
     parts += [f"{gain['policy']} - {gain['baseline']}, {gain['metric']}: {describe_gain(gain)}" for gain in unscored]
-    return "; ".join([*parts, done.told(), *(f"WARNING: {warning}" for warning in result["warnings"])])
+    return "; ".join([*parts, done.summary(), *(f"WARNING: {warning}" for warning in result["warnings"])])
 
 
 def result_page(root: Path, result: Mapping[str, Any] | None, done: Done) -> str:
@@ -171,7 +173,7 @@ def describe(page: StagePage) -> str:
     """Markdown: what happened, a link to the stage's last MLflow run, and its metrics as a table."""
     lines = [f"## {page.stage.name}", "", _SENTENCES[page.outcome], ""]
     if page.outcome == RAN:
-        lines += [f"Resources: {page.slots}, {page.usage.told()}", ""]
+        lines += [f"Resources: {page.slots}, {page.usage.in_words()}", ""]
     state = Path(page.env.get("RETRACE_STATE") or page.root / "state")
     runs = {run["name"]: run for run in latest_runs(state / "ledger.jsonl")}
     if page.stage.name in runs:
@@ -214,6 +216,7 @@ def _best_and_others(metrics: Mapping[str, float]) -> tuple[list[str], list[str]
     """Names of the numbers that have an interval: those to compare policies by, and the others."""
 
     def rank(name: str) -> tuple[bool, bool]:
+        # All problems come before the clean ones, and averages over samples before other scores.
         return "clean_" in name, "/avg" not in name
 
     names = sorted((name for name in metrics if {f"{name}_low", f"{name}_high"} <= set(metrics)), key=rank)
@@ -237,7 +240,8 @@ def _headlines(root: Path, path: str) -> dict[str, float]:
         f"{benchmark}{name}": value
         for benchmark, one in sorted(files.items())
         for name, value in json.loads(one.read_text()).items()
-        if name not in ("score", "low", "high")  # scores have a table of their intervals
+        # Scores have a table of their intervals.
+        if name not in ("score", "low", "high")
     }
 
 

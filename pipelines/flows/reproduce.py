@@ -35,6 +35,7 @@ def main(argv: list[str]) -> int:
     given, started = parser.parse_args(argv), time.monotonic()
     try:
         root = project_folder(given.project)
+        # With a server the flow runs even so: people look there for a record of the run.
         if not os.environ.get("PREFECT_API_URL") and is_up_to_date(root):
             push_after_run(root)
             record_graph_run(root)

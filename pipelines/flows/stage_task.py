@@ -62,6 +62,7 @@ class StageFailed(Exception):
     """The stage's command failed. The first line of the message says why, the rest what to do."""
 
 
+# No cache and no retry: DVC knows what is up to date, and a person runs the flow again.
 @task(name="stage", cache_policy=NO_CACHE, persist_result=False, retries=0)
 def bring_up_to_date(
     project: str, stage: DvcStage, hours: float, env: Mapping[str, str] | None = None, flags: Sequence[str] = ()
@@ -72,6 +73,7 @@ def bring_up_to_date(
     """
     logger, root = get_run_logger(), Path(project)
     log = TaskLog(stage.slug, f"Progress of stage {stage.name}", percent)
+    # The login of Prefect's server is not in it: stages read hostile text.
     surroundings = dict(env or environment())
     if (address := mlflow_search(stage.name)) and has_mlflow_run(stage, surroundings):
         create_link_artifact(address, f"MLflow runs of {stage.name}", key=f"mlflow-{stage.slug}")
@@ -81,7 +83,7 @@ def bring_up_to_date(
         logger.info(
             "stage %s: %s, %d of %d CPU cores, at most %g h",
             stage.name,
-            _told(slots),
+            _describe(slots),
             len(os.sched_getaffinity(0)),
             os.cpu_count() or 1,
             hours,
@@ -101,7 +103,7 @@ def bring_up_to_date(
     log.finish()
     # DVC says what it did: ran, restored from the run cache, or nothing to do.
     outcome = next((word for said, word in OUTCOMES.items() if any(said in line for line in log.last)), RAN)
-    page = StagePage(stage, root, surroundings, outcome, _told(slots), usage)
+    page = StagePage(stage, root, surroundings, outcome, _describe(slots), usage)
     create_markdown_artifact(describe(page), key=f"stage-{stage.slug}", description=f"Metrics of stage {stage.name}")
     return outcome
 
@@ -111,8 +113,8 @@ def failed(error: Exception) -> State:
 
     Had a task or a flow raised it, the log would have a traceback through Prefect.
     """
-    told = str(error).partition("\n")[0] if isinstance(error, StageFailed) else str(error)
-    return Failed(message=" ".join(told.split()), data=error)
+    message = str(error).partition("\n")[0] if isinstance(error, StageFailed) else str(error)
+    return Failed(message=" ".join(message.split()), data=error)
 
 
 def percent(line: str) -> float | None:
@@ -123,22 +125,24 @@ def percent(line: str) -> float | None:
 
 def cause(lines: Sequence[str]) -> str:
     """The line that says why a stage failed: its error or exception, else its last line before DVC's."""
+    # DVC's line says only that the stage failed.
     before_dvc = [line.strip() for line in lines if not line.startswith("ERROR: failed to reproduce")]
     errors = [line for line in before_dvc if ERROR.match(line)]
-    told = (errors or before_dvc or list(lines) or ["it said nothing"])[-1]
-    return told.removeprefix("error: ").removeprefix("ERROR: ")
+    line = (errors or before_dvc or list(lines) or ["it said nothing"])[-1]
+    return line.removeprefix("error: ").removeprefix("ERROR: ")
 
 
 def remedy(lines: Iterable[str]) -> str:
-    """What to do about a failure, told from the last lines of its log."""
+    """What to do about a failure, by the last lines of its log."""
     text = "\n".join(lines)
-    return next((told for pattern, told in REMEDIES if re.search(pattern, text, re.MULTILINE)), OTHERWISE)
+    return next((advice for pattern, advice in REMEDIES if re.search(pattern, text, re.MULTILINE)), OTHERWISE)
 
 
 @contextmanager
 def _slots(stage: DvcStage, say: Callable[[str], None]) -> Iterator[Slots]:
     """The GPUs, first queued by Prefect and then locked on this machine."""
     is_queued = 0 < stage.gpus <= len(visible_gpus())
+    # A lost lease must not end a training run: the lock on the GPU still holds.
     queue = concurrency(LIMIT, occupy=stage.gpus, lease_duration=60, raise_on_lease_renewal_failure=False)
     # Prefect's limit shows who waits, and is lost with its server. The locks on this machine are what keeps two stages
     # apart.
@@ -146,14 +150,14 @@ def _slots(stage: DvcStage, say: Callable[[str], None]) -> Iterator[Slots]:
         yield slots
 
 
-def _told(slots: Slots) -> str:
+def _describe(slots: Slots) -> str:
     return f"GPU {', '.join(slots.gpus)}" if slots.gpus else "no GPU"
 
 
 def _tell_failure(stage: DvcStage, log: TaskLog, reason: str, usage: Usage) -> None:
     lines = "\n".join(f"    {line}" for line in log.last)
-    told = reason.replace("\n", "\n\n")
-    text = f"## {stage.name} failed\n\n{told}\n\n{usage.told()}\n\n{lines}\n"
+    paragraphs = reason.replace("\n", "\n\n")
+    text = f"## {stage.name} failed\n\n{paragraphs}\n\n{usage.in_words()}\n\n{lines}\n"
     create_markdown_artifact(text, key=f"stage-{stage.slug}", description=f"Failure of stage {stage.name}")
 
 
@@ -186,6 +190,7 @@ class TaskLog:
         self.last.append(line)
         self._logger.info("%s", line)
         percent = self._percent(line)
+        # Each update is a request to Prefect's server.
         if percent is not None and time.monotonic() - self._updated >= SECONDS_BETWEEN_UPDATES:
             self._updated = time.monotonic()
             self._show(min(100.0, percent))

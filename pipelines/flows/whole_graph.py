@@ -1,7 +1,7 @@
-"""The Prefect flow `reproduce`: a task for each DVC stage that has to run, in graph order, with live logs.
+"""The Prefect flows `reproduce`, a task for each DVC stage that has to run, and `evaluate`, one policy's benchmarks.
 
 DVC decides what runs. The flow adds time limits, logs, GPUs and the end of child processes. `dvc repro` alone gives the
-same result. `make ui` offers the flow as a deployment with a form; pipelines/flows/reproduce.py runs it by hand.
+same result. `make ui` offers both as deployments with forms; pipelines/flows/reproduce.py runs the first by hand.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from prefect.states import Completed
 from pydantic import Field
 
 from pipelines.commands.mirroring import rebuild as mirror
-from pipelines.flows.pages import UNCHANGED, Done, result_message, result_page, run_name
+from pipelines.flows.pages import UNCHANGED, Done, best_scores, metric_tables, result_message, result_page, run_name
 from pipelines.flows.stage_task import StageFailed, bring_up_to_date, failed
 from pipelines.graph.graph import count_unchanged, project_folder, stages_in_order
 from pipelines.graph.project_lock import project_lock
@@ -37,6 +37,9 @@ from pipelines.runtime.process_group import TimedOut, terminated_as_interrupt
 from pipelines.ui.temporary_server import server_in_use
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
+from stages.foundations.params import read_yaml
+from stages.foundations.stage import about
+from stages.foundations.stage_graph import read_definitions, stages_of
 
 
 def policy_names(root: Path) -> list[str]:
@@ -62,7 +65,8 @@ def run_name_of_form() -> str:
     given = flow_run.parameters
     try:
         return run_name(project_folder(given.get("project", "")), named(given.get("recipe", AS_IT_IS)))
-    except UserError:  # the flow itself reports it
+    except UserError:
+        # The flow itself reports it.
         return ""
 
 
@@ -91,6 +95,50 @@ def reproduce(recipe: RecipeOrAsItIs = AS_IT_IS, hours_per_stage: Hours = 0.0, p
     return Completed(message=result_message(result, done))
 
 
+@flow(
+    name="evaluate",
+    flow_run_name=lambda: f"{flow_run.parameters['policy']} of {run_name_of_form() or 'this project'}",
+    log_prints=False,
+    persist_result=False,
+)
+def evaluate(
+    policy: Policy, recipe: RecipeOrAsItIs = AS_IT_IS, hours_per_stage: Hours = 0.0, project: str = ""
+) -> State:
+    """Measure one policy on every benchmark. Scores come with their 95% intervals.
+
+    Args:
+        policy: Which policy to measure. It must be one of the recipe's.
+        recipe: Which recipe to take into use first: params.yaml becomes its copy. The first choice changes nothing.
+        hours_per_stage: A stage that runs longer is stopped, and the flow fails. 0 is what `launch.hours` says.
+        project: Folder of another DVC project on the worker's machine. Empty is this project.
+    """
+    logger = get_run_logger()
+    try:
+        return _evaluate(project_folder(project), policy, named(recipe), hours_per_stage)
+    except EXPECTED as error:
+        logger.error("%s", error)
+        return failed(error)
+
+
+def _evaluate(root: Path, policy: str, recipe: str, hours_per_stage: float) -> State:
+    with recipe_in_use(root, recipe, get_run_logger().info):
+        stages = stages_of(read_definitions(root / "dvc.yaml"), read_yaml(root / "params.yaml"))
+        # A stage with scores runs over the policies, so its item is the policy.
+        scoring = {stage.item: stage for stage in stages if about(stage.name).score_keys}
+        if policy not in scoring:
+            raise UserError(
+                f"params.yaml measures no policy {policy!r}: choose one of {', '.join(scoring)}, or another recipe"
+            )
+        stage = scoring[policy]
+        done = run_stages(root, hours_per_stage, targets=(stage.address,))
+        create_markdown_artifact(
+            "\n".join([f"## {policy}", "", *metric_tables(root, stage.metrics[0])]),
+            key=f"scores-{policy.replace('_', '-')}",
+            description=f"Scores of policy {policy}",
+        )
+        return Completed(message=f"{policy} {best_scores(root, stage.metrics[0])}; {done.summary()}")
+
+
 def named(recipe: str) -> str:
     """The recipe that a form's choice names; "" for the first choice."""
     return "" if recipe == AS_IT_IS else recipe
@@ -112,6 +160,7 @@ def run_stages(
         flags, hours = pull_before_run(root, tell), stage_hours(root, hours_per_stage)
         outcomes, left = {}, stages_in_order(root, targets)
         while left:
+            # Let go before the task, which takes the lock itself.
             with project_lock(root, tell):
                 count = count_unchanged(root, left, flags)
             outcomes |= {stage.name: UNCHANGED for stage in left[:count]}
@@ -120,14 +169,15 @@ def run_stages(
                 outcomes[stage.name] = task(str(root), stage, hours, env, flags, return_state=True).result()
             left = left[count + 1 :]
         push_after_run(root, tell)
-    except Exception:  # no interrupt: a person who presses Ctrl-C would have to wait
+    except Exception:
+        # Not for an interrupt: a person who presses Ctrl-C would have to wait.
         _mirror(root, tell)
         raise
     if _on_record(root) != before:
         _mirror(root, tell)
     # Also when nothing ran: `dvc repro` alone leaves no record.
     done = Done(outcomes, time.monotonic() - started, record_graph_run(root, logger.warning))
-    tell(f"{done.told()}, {len(done.stages(UNCHANGED))} were up to date")
+    tell(f"{done.summary()}, {len(done.stages(UNCHANGED))} were up to date")
     return done
 
 
@@ -144,7 +194,7 @@ def _mirror(root: Path, tell: Callable[[str], None]) -> None:
     except UserError as error:
         tell(f"warning: {error}")
         return
-    for line in [report.told(), *(f"warning: {problem}" for problem in report.problems)]:
+    for line in [report.summary(), *(f"warning: {problem}" for problem in report.problems)]:
         tell(line)
 
 
@@ -154,6 +204,7 @@ def run_by_hand(project: str) -> int:
     Returns 0 when all is done, 1 when a stage failed. UserError for a mistake of the caller, and KeyboardInterrupt.
     """
     try:
+        # First the signals: a SIGTERM while the server starts must end the server too.
         with terminated_as_interrupt(), server_in_use():
             reproduce(project=project)
     except (StageFailed, TimedOut) as error:

@@ -25,13 +25,14 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, TextIO
 
+from pipelines.graph.recipes import value_at
 from pipelines.graph.result import changes_from_recipe, seconds_in_words
+from stages.foundations.dvc_lock import CODE, LockedStage, lock_of, with_numbers
 from stages.foundations.errors import UserError
-from stages.foundations.files import dvc_md5, write_text_atomically
+from stages.foundations.files import dvc_md5, load_yaml, write_text_atomically
 from stages.foundations.machine import PROJECT
 from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
-from stages.foundations.yaml_text import load_yaml
 from stages.observe.command import run_stage
 from stages.observe.progress import say
 from stages.observe.tracking import latest_runs, recipe_name
@@ -43,6 +44,7 @@ SECONDS_BETWEEN_LINES, SECONDS_BETWEEN_REWRITES = 10.0, 0.2
 LINES_IN_A_FAILURE = 200
 MOST_WARNINGS = 5
 """Different ones shown for a stage; the log has all."""
+# DVC has no other interface for this than its messages. They are those of the locked version.
 _RUNNING = re.compile(r"Running stage '([^']+)':$")
 _RESTORED = re.compile(r"Stage '([^']+)' is cached - skipping run")
 _SKIPPED = re.compile(r"(?:Stage )?'([^']+)' didn't change, skipping$")
@@ -101,6 +103,7 @@ class Console:
         self._log.write(line + "\n")
         line = _CONTROLS.sub("", line)
         found = _RUNNING.match(line) or _RESTORED.match(line) or _SKIPPED.match(line)
+        # A stage's output may look like a message of DVC. A name that is no stage gives it away.
         if found and found[1] in self._stages:
             self._end_stage()
             self._seen += 1
@@ -109,6 +112,7 @@ class Console:
             if found.re is _RUNNING:
                 self._stage = _Running(found[1], self._clock())
                 self._show_status("runs")
+            # A stage that is restored from the run cache has no end of its own: nothing ran.
             self._restored += found.re is _RESTORED
         # DVC itself exits with 255 whatever the stage's code was; this line alone names it.
         elif failed := _FAILED.match(line):
@@ -143,7 +147,8 @@ class Console:
             remember_seconds(self._root, self._seconds)
 
     def _take(self, stage: _Running, line: str) -> None:
-        if line.startswith("> ") and not stage.lines:  # DVC's line with the command
+        # DVC first repeats the command.
+        if line.startswith("> ") and not stage.lines:
             return
         stage.lines.append(line)
         stage.is_resumed |= _RESUMED.match(line) is not None
@@ -166,7 +171,8 @@ class Console:
         seconds = self._clock() - stage.started
         self._ran += 1
         if stage.name not in self._quiet:
-            if not stage.is_resumed:  # else the next forecast would promise the rest of a stage as its whole
+            # Else the next forecast would take the rest of a stage for its whole.
+            if not stage.is_resumed:
                 self._seconds[stage.name] = seconds
             name = f"{self._place()} {stage.name:<{self._width}}"
             headline = ", ".join(_headline(self._root, self._stages[stage.name]))
@@ -186,9 +192,11 @@ class Console:
         how = f"exit code {ended}" if ended >= 0 else f"killed by signal {-ended}"
         say(f"{self._place()} {name}  failed after {seconds}, {how}")
         for line in lines:
+            # Progress lines would push the error out of the part that people read.
             if not _PROGRESS.match(line):
                 say(line)
         say(f"The whole output is in {LOG}.")
+        # A signal is a negative number in DVC's message, and no exit code.
         return ended if ended > 0 else code
 
     def _place(self) -> str:
@@ -209,9 +217,9 @@ class Console:
         if stage is None or stage.name in self._quiet:
             return
         # A stage's own lines begin with its name, which the status has already.
-        own = {stage.name, *stage.name.split("@")}
+        names = {stage.name, *stage.name.split("@")}
         label, _, rest = line.partition(": ")
-        text = f"{self._place()} {stage.name}  {_SPENT.sub('', rest if label in own else line)}"
+        text = f"{self._place()} {stage.name}  {_SPENT.sub('', rest if label in names else line)}"
         if self.rewrites and (now - self._rewritten >= SECONDS_BETWEEN_REWRITES or not self._status):
             self._rewritten = now
             # One column less: a line that is full makes some terminals begin a new one.
@@ -243,8 +251,6 @@ def _headline(root: Path, stage: GraphStage) -> Iterator[str]:
                 yield form.format(value) + (f" on {file.stem}" if path.is_dir() else "")
 
 
-CODE = "data/code/"
-"""Small files that stages depend on: they are hashed here. Of other files the size is compared."""
 MOST_CHANGES = 4
 """Changes to the recipe that are shown, each with both values."""
 TIMES = "state/stage_seconds.json"
@@ -308,10 +314,11 @@ def forecast_lines(forecast: Forecast, root: Path) -> list[str]:
 def make_forecast(root: Path) -> Forecast:
     """The forecast for a project. A stage runs when its parameters, code, paths or inputs are not those of dvc.lock."""
     stages = graph_stages(root)
-    lock = _read(root / "dvc.lock").get("stages") or {}
-    params, waiting = _read(root / "params.yaml"), [stage for stage in stages if not writes_code(stage)]
+    lock = lock_of(root)
+    params, waiting = with_numbers(_read(root / "params.yaml")), [stage for stage in stages if not writes_code(stage)]
     running: dict[str, GraphStage] = {}
-    while True:  # until no stage more depends on one that runs
+    # A stage that runs may change the inputs of others, so look again until no stage is added.
+    while True:
         written = [out for stage in running.values() for out in stage.outs]
         more = {
             stage.address: stage
@@ -361,6 +368,7 @@ def remember_seconds(root: Path, seconds: Mapping[str, float]) -> None:
 
 def _known_seconds(root: Path, recipe: str) -> dict[str, float]:
     """Seconds by stage of the recipe: what earlier runs of the graph here took, else what the ledger has."""
+    # The ledger has the time of a stage alone. `TIMES` includes DVC's hashing, so it wins.
     ledger = {
         line["name"]: float(line["seconds"])
         for line in latest_runs(root / "state" / "ledger.jsonl")
@@ -383,36 +391,26 @@ def _reads(stage: GraphStage, written: Iterable[str]) -> bool:
     return any(out == dep or out.startswith(f"{dep}/") for out in written for dep in stage.deps)
 
 
-def _has_changed(root: Path, stage: GraphStage, recorded: Mapping[str, Any] | None, params: Mapping[str, Any]) -> bool:
-    if recorded is None:
+def _has_changed(root: Path, stage: GraphStage, entry: LockedStage | None, params: Mapping[str, Any]) -> bool:
+    # A path that was added or removed in dvc.yaml makes DVC run the stage.
+    if entry is None or entry.deps.keys() | entry.outs.keys() != {*stage.deps, *stage.outs}:
         return True
-    files = [*recorded.get("deps", ()), *recorded.get("outs", ())]
-    if {file["path"] for file in files} != {*stage.deps, *stage.outs}:
+    if any(value_at(params, key.split(".")) != value for key, value in with_numbers(entry.params).items()):
         return True
-    values = recorded.get("params", {}).get("params.yaml", {})
+    return any(_differs(root / path, path, entry) for path in (*entry.deps, *entry.outs))
+
+
+def _differs(file: Path, path: str, entry: LockedStage) -> bool:
+    if not file.exists():
+        return True
+    if path.startswith(CODE):
+        return dvc_md5(file) != entry.deps.get(path, entry.outs.get(path))
     # Sizes, not hashes, of data and weights: DVC hashes them next, and a forecast must not take as long again.
-    return any(_at(params, key) != value for key, value in values.items()) or any(
-        _differs(root / file["path"], file) for file in files
-    )
+    return file.is_file() and file.stat().st_size != entry.sizes[path]
 
 
-def _at(params: Any, key: str) -> Any:
-    """The value at a dotted key; None where there is none."""
-    for name in key.split("."):
-        params = params.get(name) if isinstance(params, Mapping) else None
-    return params
-
-
-def _differs(path: Path, recorded: Mapping[str, Any]) -> bool:
-    if not path.exists():
-        return True
-    if recorded["path"].startswith(CODE):
-        return dvc_md5(path) != recorded["md5"]
-    return path.is_file() and path.stat().st_size != recorded.get("size")
-
-
-def _written_bytes(recorded: Mapping[str, Any]) -> int:
-    return sum(out.get("size", 0) for out in recorded.get("outs", ()))
+def _written_bytes(entry: LockedStage) -> int:
+    return sum(entry.sizes[path] for path in entry.outs)
 
 
 def _known(forecast: Forecast, unknown: tuple[str, ...], known: str) -> str:
@@ -437,19 +435,20 @@ def keep_as_measured(root: Path, machine: str) -> Path:
 
     UserError where params.yaml changes the recipe, or where the time of a stage of dvc.lock is not known.
     """
-    recipe, stages = _recipe(root), _read(root / "dvc.lock").get("stages", {})
+    recipe, lock = _recipe(root), lock_of(root)
     if not recipe or (changes := changes_from_recipe(root)):
         raise UserError(
             f"params.yaml is no unchanged recipe ({', '.join(changes) or 'no name'}): run `make repro` of one"
         )
     seconds = _known_seconds(root, recipe)
     names = [stage.address for stage in graph_stages(root) if not writes_code(stage)]
-    if missing := [name for name in names if name not in stages or name not in seconds]:
+    # A half-known run would be shown to others as the time of the whole recipe.
+    if missing := [name for name in names if name not in lock or name not in seconds]:
         raise UserError(f"no time is known for {', '.join(missing)}: let `make repro` run them here")
     measured = _read(root / MEASURED)
     measured[recipe] = {
         "machine": machine,
-        "stages": {name: {"seconds": seconds[name], "bytes": _written_bytes(stages[name])} for name in names},
+        "stages": {name: {"seconds": seconds[name], "bytes": _written_bytes(lock[name])} for name in names},
     }
     write_text_atomically(root / MEASURED, json.dumps(measured, indent=1, sort_keys=True) + "\n")
     return root / MEASURED

@@ -42,6 +42,7 @@ def stages_in_order(root: Path, targets: tuple[str, ...] = ()) -> list[DvcStage]
 
     With `targets` (addresses) only these and what they depend on.
     """
+    # Here and below: DVC takes a second to import, and a graph without left-out stages is run without it.
     import networkx
     from dvc.repo import Repo
 
@@ -49,7 +50,8 @@ def stages_in_order(root: Path, targets: tuple[str, ...] = ()) -> list[DvcStage]
         gone = stages_left_out(root)
         stages = [stage for stage in repo.index.stages if _address(stage, root) not in gone]
         place = {stage: number for number, stage in enumerate(stages)}
-        graph = repo.index.graph.subgraph(stages)  # edges point from a stage to what it depends on
+        # Edges point from a stage to what it depends on.
+        graph = repo.index.graph.subgraph(stages)
         # Among stages that could run next, the one that dvc.yaml lists first: the order is that of the file, and the
         # same in every run.
         order = list(networkx.lexicographical_topological_sort(graph.reverse(), key=place.__getitem__))
@@ -70,10 +72,12 @@ def count_unchanged(root: Path, stages: Sequence[DvcStage], flags: Sequence[str]
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
-    with Repo(str(root), _wait_for_lock=True) as repo, repo.lock:  # as `dvc --wait-for-lock`
+    # As `dvc --wait-for-lock` does, where another DVC holds the repository's lock.
+    with Repo(str(root), _wait_for_lock=True) as repo, repo.lock:
         found = {_address(stage, root): stage for stage in repo.index.stages}
         for count, stage in enumerate(stages):
             try:
+                # Without data a stage counts as unchanged only if the run pulls what is missing.
                 is_changed = found[stage.name].changed(allow_missing="--allow-missing" in flags)
             except DvcException:
                 is_changed = True
@@ -94,6 +98,7 @@ def repro_arguments(root: Path, targets: tuple[str, ...] = ()) -> tuple[str, ...
 
 def _address(stage: Any, root: Path) -> str:
     """What `dvc repro` calls the stage in folder `root` (DVC's own `addressing` is relative to where we are)."""
+    # A stage of a .dvc file has no name: its file is its address.
     file, name = os.path.relpath(stage.path, root), getattr(stage, "name", None)
     return name if file == "dvc.yaml" else ":".join(filter(None, [file, name]))
 

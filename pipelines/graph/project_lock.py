@@ -1,4 +1,4 @@
-"""One `dvc repro` at a time in a project: whoever comes second waits, then finds the work done. And locks that refuse.
+"""One `dvc repro` at a time in a project: whoever comes second waits, then finds the work done.
 
 DVC's own --wait-for-lock waits for its repository lock only: a second `dvc repro` that meets an output which the first
 one is making fails with "is busy".
@@ -10,7 +10,6 @@ atomically.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -23,12 +22,8 @@ from typing import Any
 import psutil
 import yaml
 
-from stages.foundations.errors import UserError
-from stages.foundations.files import write_text_atomically
-from stages.foundations.yaml_text import load_yaml
-
-SECONDS_BETWEEN_TRIES = 0.5
-SECONDS_BETWEEN_LINES = 60.0
+from pipelines.runtime.locks import try_lock, wait_for
+from stages.foundations.files import load_yaml, write_text_atomically
 
 
 @contextmanager
@@ -39,37 +34,19 @@ def project_lock(root: Path, say: Callable[[str], None]) -> Iterator[int]:
     """
     path = root / "state" / "locks" / "repro.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Not "w": that would cut off the process id of whoever holds the lock.
     with open(path, "a+") as lock:
-        said = -SECONDS_BETWEEN_LINES
-        while not _is_taken(lock.fileno()):
-            if time.monotonic() - said >= SECONDS_BETWEEN_LINES:
-                said = time.monotonic()
-                say(f"waiting for the run of process {path.read_text().strip() or '?'}, which is at work in {root}")
-            time.sleep(SECONDS_BETWEEN_TRIES)
+        wait_for(
+            lambda: try_lock(lock),
+            say,
+            lambda: f"waiting for the run of process {path.read_text().strip() or '?'}, which is at work in {root}",
+        )
         # Only now that it is ours: who waits reads the number of the process that is at work from this file.
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
         repair_dvc_state(root, say)
         yield lock.fileno()
-
-
-@contextmanager
-def refusing_lock(folder: Path, refusal: str) -> Iterator[None]:
-    """Holds the file `lock` in the folder, which is made; UserError with the refusal while another process holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        if not _is_taken(lock.fileno()):
-            raise UserError(f"{refusal} ({folder / 'lock'} is held)")
-        yield
-
-
-def _is_taken(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 SECONDS_TO_WRITE = 1.0
@@ -85,6 +62,7 @@ def repair_dvc_state(root: Path, say: Callable[[str], None]) -> None:
     that ran. Other faults in it (the marks of a merge) are left to DVC.
     """
     table = root / ".dvc" / "tmp" / "rwlock"
+    # A DVC that is alive writes within milliseconds. What stays torn for a second has no writer.
     if not _becomes(table, _is_json):
         say(f"removing {table}: a DVC was killed while it wrote it")
         table.unlink(missing_ok=True)
@@ -98,6 +76,7 @@ def repair_dvc_state(root: Path, say: Callable[[str], None]) -> None:
 def _drop_dead_entries(table: Path) -> None:
     """Removes processes that have ended, under the lock with which DVC edits the table."""
     found = json.loads(table.read_text())
+    # Importing DVC takes a second, so only a table with dead entries does it.
     if _living(found) == found:
         return
     from dvc.lock import LockError, make_lock
@@ -105,13 +84,15 @@ def _drop_dead_entries(table: Path) -> None:
     try:
         with make_lock(str(table.with_name("rwlock.lock")), tmp_dir=str(table.parent)):
             write_text_atomically(table, json.dumps(_living(json.loads(table.read_text()))))
-    except LockError:  # a DVC edits the table now: it removes dead entries itself, with a warning
+    except LockError:
+        # A DVC edits the table now: it removes dead entries itself, with a warning.
         return
 
 
 def _living(table: Any) -> Any:
     """The table without dead processes; unchanged when it is not of DVC's form, which DVC reports."""
     try:
+        # A process id may belong to another process by now. Such an entry stays: nothing tells the two apart.
         write = {path: info for path, info in table["write"].items() if psutil.pid_exists(info["pid"])}
         read = {
             path: [info for info in infos if psutil.pid_exists(info["pid"])] for path, infos in table["read"].items()
@@ -173,5 +154,6 @@ def _drop_torn_stage(lock: Path, say: Callable[[str], None]) -> None:
         say(f"{lock}: dropping its last stage, which a DVC was killed in writing; DVC's run cache has it")
         write_text_atomically(lock, kept)
     elif len(starts) <= 1 and "\n<<<<<<<" not in f"\n{text}":
+        # A file with the marks of a merge is whole, and a person has to choose: DVC reports it.
         say(f"removing {lock}: a DVC was killed while it wrote it; its run cache has the stages that ran")
         lock.unlink()

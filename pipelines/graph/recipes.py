@@ -23,7 +23,6 @@ import copy
 import fcntl
 import io
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -32,9 +31,10 @@ from typing import IO, Any
 
 import yaml
 
-from stages.foundations.dvc_lock import LOCK, read_lock, recorded_outs
+from pipelines.runtime.locks import try_lock, wait_for
+from stages.foundations.dvc_lock import lock_of, recorded_outs
 from stages.foundations.errors import UserError
-from stages.foundations.files import dvc_md5, sha256_of, write_text_atomically
+from stages.foundations.files import dvc_md5, load_yaml, sha256_of, write_text_atomically
 from stages.foundations.params import read_yaml
 from stages.foundations.stage_graph import (
     KEEP,
@@ -45,7 +45,6 @@ from stages.foundations.stage_graph import (
     read_definitions,
     shared_folders,
 )
-from stages.foundations.yaml_text import load_yaml
 from stages.observe.progress import say
 
 
@@ -59,6 +58,7 @@ def use_recipe(root: Path, name: str) -> None:
     if params.exists() and params.read_text(encoding="utf-8") != text:
         _keep_edits(root, params)
     write_text_atomically(params, text)
+    # The hash shows later whether params.yaml was edited: tracking then names it a recipe with changes.
     write_text_atomically(root / "state" / "recipe", f"{name}\n{sha256_of(params)}\n")
 
 
@@ -72,23 +72,25 @@ def is_in_use(root: Path, name: str) -> bool:
 
 def _keep_edits(root: Path, params: Path) -> None:
     """Copies a params.yaml that is no recipe to state/, where the last such file can be found again."""
-    own = params.read_text(encoding="utf-8")
+    edited = params.read_text(encoding="utf-8")
     for name in recipe_names(root):
         try:
-            if recipe_text(root, name) == own:
+            if recipe_text(root, name) == edited:
                 return
-        except UserError:  # another recipe's fault
+        except UserError:
+            # A mistake in another recipe is no concern of this run.
             continue
-    write_text_atomically(root / "state" / "params.before.yaml", own)
+    write_text_atomically(root / "state" / "params.before.yaml", edited)
     say("params.yaml had changes of its own: they are kept in state/params.before.yaml")
 
 
-def _check(root: Path, given: Any, told: str) -> None:
+def _check(root: Path, given: Any, label: str) -> None:
     """UserError names each mistake. A DVC project without this program's schema has no parameters to check."""
     if (root / "pipelines" / "graph" / "schema.py").exists():
-        from pipelines.graph.schema import check_values  # imports every stage's parameters, which takes 2 s
+        # It imports the parameters of every stage, which takes 2 s.
+        from pipelines.graph.schema import check_values
 
-        check_values(given or {}, told, root)
+        check_values(given or {}, label, root)
 
 
 def stages_left_out(root: Path) -> list[str]:
@@ -110,8 +112,7 @@ def remove_orphaned_outputs(root: Path) -> list[Path]:
     params = root / "params.yaml"
     _check(root, read_yaml(params), str(params))
     strays, cache = find_strays(root)
-    lock, moved = root / LOCK, 0
-    recorded = recorded_outs(read_lock(lock.read_bytes() if lock.exists() else None, str(root)))
+    recorded, moved = recorded_outs(lock_of(root)), 0
     for path in strays:
         # The way back costs nothing where DVC has the file; what only lies here is kept.
         if _is_cached(cache, path, recorded.get(path.relative_to(root).as_posix())):
@@ -158,6 +159,7 @@ def find_strays(root: Path) -> tuple[list[Path], Path]:
         path
         for folder in folders
         for path in folder.rglob("*")
+        # .gitignore belongs to DVC, and the other file keeps an empty folder in git.
         if path.is_file() and path.name not in (".gitignore", KEEP)
     }
     return sorted(path for path in files if not _is_under(path, outs)), cache
@@ -174,10 +176,6 @@ def _is_cached(cache: Path, path: Path, recorded: str | None) -> bool:
     return (cache / recorded[:2] / recorded[2:]).is_file() and dvc_md5(path) == recorded
 
 
-SECONDS_BETWEEN_TRIES = 0.5
-SECONDS_BETWEEN_LINES = 60.0
-
-
 @contextmanager
 def recipe_in_use(root: Path, recipe: str, say: Callable[[str], None]) -> Iterator[None]:
     """Makes params.yaml the recipe ("" leaves it as it is) and keeps others from changing it while the block runs.
@@ -189,32 +187,21 @@ def recipe_in_use(root: Path, recipe: str, say: Callable[[str], None]) -> Iterat
     path = root / "state" / "locks" / "params.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+") as lock:
-        said = -SECONDS_BETWEEN_LINES
-        while not _is_settled(root, recipe, lock):
-            if time.monotonic() - said >= SECONDS_BETWEEN_LINES:
-                said = time.monotonic()
-                say(f"recipe {recipe or 'as it is'}: waiting for the runs that use another params.yaml in {root}")
-            time.sleep(SECONDS_BETWEEN_TRIES)
+        reason = f"recipe {recipe or 'as it is'}: waiting for the runs that use another params.yaml in {root}"
+        wait_for(lambda: _is_settled(root, recipe, lock), say, lambda: reason)
         yield
 
 
 def _is_settled(root: Path, recipe: str, lock: IO[str]) -> bool:
     """True with the shared lock and the right parameters; a lock alone may have been got after another change."""
     # Alone while the file is written. Any number of runs then share it, as long as they want the same recipe.
-    if recipe and not is_in_use(root, recipe) and _takes(lock, fcntl.LOCK_EX):
+    if recipe and not is_in_use(root, recipe) and try_lock(lock):
         use_recipe(root, recipe)
-    if _takes(lock, fcntl.LOCK_SH) and (not recipe or is_in_use(root, recipe)):
+    if try_lock(lock, fcntl.LOCK_SH) and (not recipe or is_in_use(root, recipe)):
         return True
+    # Let go at once: whoever waits to write the file needs it alone.
     fcntl.flock(lock, fcntl.LOCK_UN)
     return False
-
-
-def _takes(lock: IO[str], kind: int) -> bool:
-    try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 EXTENDS, WITHOUT = "extends", "without"
@@ -253,8 +240,8 @@ def recipe_text(root: Path, name: str, read: Callable[[str], str | None] | None 
     chain = _chain(name, read, _with_comments)
     text, content = chain[-1][0], _merged(chain, name)
     if len(chain) > 1:
-        told = f"# Recipe {name}, resolved. What it changes: pipelines/recipes/{name}.yaml. Comments are inherited."
-        text = f"{told}\n{_dumped(content)}"
+        text = f"# Recipe {name}, resolved. What it changes: pipelines/recipes/{name}.yaml. Comments are inherited.\n"
+        text += _dumped(content)
     missing = _left_out(root, content)
     if missing:
         text = text.rstrip("\n") + "\n\n# Left out by the recipe:\n" + "".join(f"{one}: {{}}\n" for one in missing)
@@ -285,6 +272,7 @@ def _chain(
     while True:
         if wanted in chain:
             raise UserError(f"recipe {name}: `extends` goes round in a circle: {' -> '.join([*chain, wanted])}")
+        # A recipe extends a file beside it. A path could lead anywhere.
         text = read(f"pipelines/recipes/{wanted}") if "/" not in wanted else None
         if text is None:
             raise UserError(
@@ -324,6 +312,7 @@ def _refuse_other_kinds(content: dict[str, Any], changes: dict[str, Any], name: 
     for key, kind in changes.items():
         *sections, last = key.split(".")
         there = value_at(content, sections)
+        # Only a change of kind is dangerous: the other keys belong to the kind that was there.
         if last != "kind" or not isinstance(there, dict) or there.get("kind") == kind:
             continue
         staying = [other for other in there if other != "kind"]
@@ -339,8 +328,10 @@ def _yaml() -> Any:
     from ruamel.yaml import YAML
 
     reader = YAML()
+    # What the recipe on top leaves alone is to come out as it was written: no line is folded.
     reader.preserve_quotes, reader.width = True, 4096
     reader.indent(mapping=2, sequence=4, offset=2)
+    # ruamel would write nothing for null, and an empty value reads like a forgotten one.
     reader.representer.add_representer(type(None), lambda to, _: to.represent_scalar("tag:yaml.org,2002:null", "null"))
     return reader
 
@@ -349,7 +340,8 @@ def _with_comments(text: str) -> Any:
     """The document as what writes it again as it was; ValueError when it is not valid YAML."""
     from ruamel.yaml.error import YAMLError
 
-    _values(text)  # ruamel reads any depth, until Python gives up
+    # ruamel reads any depth, until Python's stack ends. Our reader stops before.
+    _values(text)
     try:
         return _yaml().load(text)
     except YAMLError as error:
@@ -363,13 +355,13 @@ def _values(text: str) -> Any:
         raise ValueError(str(error)) from None
 
 
-def _loaded(text: str, told: str, load: Callable[[str], Any]) -> dict[str, Any]:
+def _loaded(text: str, file: str, load: Callable[[str], Any]) -> dict[str, Any]:
     try:
         content = load(text)
     except ValueError as error:
-        raise UserError(f"pipelines/recipes/{told} is not valid YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"pipelines/recipes/{file} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
-        raise UserError(f"pipelines/recipes/{told} must hold a mapping of sections")
+        raise UserError(f"pipelines/recipes/{file} must hold a mapping of sections")
     return content
 
 

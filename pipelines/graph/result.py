@@ -11,7 +11,7 @@ from typing import Any
 
 from pipelines.graph.recipes import read_recipe
 from stages.foundations.errors import UserError
-from stages.foundations.yaml_text import load_yaml
+from stages.foundations.files import load_yaml
 from stages.observe.tracking import recipe_name
 
 RESULTS = ("reports/result.json", "reports/pictures.json")
@@ -45,7 +45,8 @@ def changes_from_recipe(root: Path) -> dict[str, str]:
     name = recipe_name(root).removesuffix("+changes")
     try:
         recipe = dict(_leaves(read_recipe(root, name))) if name else {}
-    except UserError:  # the recipe was deleted or is broken: there is nothing to compare with
+    except UserError:
+        # The recipe was deleted or is broken: there is nothing to compare with.
         return {}
     params = dict(_leaves(load_yaml((root / "params.yaml").read_bytes()) or {})) if recipe else {}
     differing = {
@@ -109,6 +110,7 @@ def _shown(value: Any) -> str:
 
 def _next(gains: Sequence[Mapping[str, Any]]) -> list[str]:
     compare = [f"next    retrace compare {gains[0]['baseline']} {gains[0]['policy']}"] if gains else []
+    # Only the first of the hints carries the word, whichever it is.
     first = "        " if compare else "next    "
     return [
         *compare,

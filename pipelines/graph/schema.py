@@ -18,7 +18,7 @@ import yaml
 
 from pipelines.launching.params import LaunchParams
 from stages.foundations.errors import UserError
-from stages.foundations.files import write_text_atomically
+from stages.foundations.files import load_yaml, write_text_atomically
 from stages.foundations.fingerprints import stage_names
 from stages.foundations.machine import PROJECT
 from stages.foundations.params import read_yaml, validate_section
@@ -34,7 +34,6 @@ from stages.foundations.stage_graph import (
     shared_folders,
     stages_of,
 )
-from stages.foundations.yaml_text import load_yaml
 
 
 def section_models(root: Path = PROJECT) -> dict[str, Any]:
@@ -44,6 +43,7 @@ def section_models(root: Path = PROJECT) -> dict[str, Any]:
     for stage in stages:
         models |= stage.sections
     for stage in stages:
+        # A section of `foreach` is a mapping of items, and its own stage knows what an item is.
         if stage.items is not None or stage.foreach in stage.sections:
             models[stage.foreach] = stage.sections.get(stage.foreach, stage.items)
     return models
@@ -54,32 +54,34 @@ def check_params(path: Path, root: Path = PROJECT) -> dict[str, Any]:
     return check_values(read_yaml(path), str(path), root)
 
 
-def check_values(given: Mapping[str, Any], told: str, root: Path = PROJECT) -> dict[str, Any]:
+def check_values(given: Mapping[str, Any], label: str, root: Path = PROJECT) -> dict[str, Any]:
     """The validated sections of a whole parameter file, for the dvc.yaml in `root`, without empty ones of `foreach`.
 
-    UserError tells every section that is missing, unknown, unread or wrong, and every input that no stage makes. `told`
-    is what messages call the file.
+    UserError names every section that is missing, unknown, unread or wrong, and every input that no stage makes.
+    `label` is what messages call the file.
     """
     models, definitions = section_models(root), read_definitions(root / "dvc.yaml")
     try:
         stages, loops = stages_of(definitions, given), foreach_sections(definitions)
-    except UserError as error:  # a name that is none: nothing else is looked at
-        raise UserError(f"{told} is not usable:\n  {error}") from None
+    except UserError as error:
+        # A name that cannot be one leaves no graph to check.
+        raise UserError(f"{label} is not usable:\n  {error}") from None
     optional = optional_sections(root / "dvc.yaml")
     problems = _wrong_sections(given, models, definitions, stages, optional)
     sections: dict[str, Any] = {}
     for name in models:
         if name in given and (given[name] or name not in loops):
             try:
-                sections[name] = validate_section(given[name], name, models[name], Path(told))
+                sections[name] = validate_section(given[name], name, models[name], Path(label))
             except UserError as error:
                 problems += str(error).splitlines()[1:]
     if not problems:
+        # Only now: a missing section would show up here again, as every input that its stages make.
         problems = [f"  {line}" for line in _gaps(definitions, stages, given)]
     if not problems:
         problems = [f"  {line}" for line in _contradictions(sections, stages)]
     if problems:
-        raise UserError(f"{told} is not usable:\n" + "\n".join(problems))
+        raise UserError(f"{label} is not usable:\n" + "\n".join(problems))
     return sections
 
 
@@ -186,8 +188,11 @@ def entry_of(name: str, stage: Stage) -> dict[str, Any]:
     outputs, of_item = dict(stage.outputs), "${item}" if get_origin(stage.items) is list else "${key}"
     metrics, headline, curves = (outputs.pop(one, None) for one in (METRICS, HEADLINE, CURVES))
     column, title = about(name).plot
+    # Git keeps these files (`cache: false`), so they must be plots or metrics: DVC leaves a stage with any other such
+    # output out of its run cache. `dvc metrics show` would print every number of them, so they are plots.
     plots = [{metrics: {"cache": False}}] if metrics else []
     plots += [{curves: {"cache": False, "x": "step", "y": column, "title": title}}] if curves else []
+    # Stage `code` writes the fingerprints, so it cannot depend on one.
     code = [] if name == "code" else [f"data/code/{name}.json"]
     program = "pipelines.launching" if stage.is_launched else "stages"
     body = {

@@ -28,8 +28,7 @@ from typing import Any
 
 from pipelines.graph.recipes import stages_left_out
 from pipelines.runtime.process_group import FellSilent, run_in_group
-from stages.foundations.errors import UserError
-from stages.foundations.legible import without_password
+from stages.foundations.errors import UserError, without_password
 from stages.observe.progress import say
 
 SECONDS_TO_ANSWER = 30.0
@@ -68,6 +67,7 @@ def default_remote(root: Path) -> RemoteName | None:
         config = Config(str(root / ".dvc"))
     except ConfigError as error:
         raise UserError(f"DVC's configuration is not usable ({error}): correct .dvc/config") from None
+    # Only the default remote: DVC itself uses no other unless a person names one.
     name = config["core"].get("remote")
     if not name:
         return None
@@ -96,7 +96,8 @@ def push_after_run(root: Path, tell: Callable[[str], None] = say) -> bool:
     """Pushes the present results to the default remote. False, with a warning, when that did not work."""
     try:
         remote = default_remote(root)
-    except UserError as error:  # the results are there, and none the worse for it
+    except UserError as error:
+        # The results are there and whole, so this is no failure of the run.
         tell(f"warning: the results were not pushed: {error}")
         return False
     if remote is None:
@@ -141,9 +142,11 @@ def _tell_pulses() -> None:
     def moved() -> int:
         try:
             lines = Path("/proc/self/io").read_text().split()
-        except OSError:  # no Linux: the processor alone counts
+        except OSError:
+            # Not Linux: the processor alone counts.
             return 0
-        return int(lines[1]) + int(lines[3])  # rchar, wchar: on one side of a transfer there is a local file
+        # rchar and wchar: on one side of a transfer there is a local file.
+        return int(lines[1]) + int(lines[3])
 
     bytes_then, cpu_then = moved(), time.process_time()
     while True:
@@ -199,7 +202,8 @@ def _push_run_cache(repo: Any) -> int:
     place = repo.cloud.get_remote_odb(None, "push --run-cache", hash_name="md5-dos2unix")
     try:
         return len(repo.stage_cache.transfer(repo.cache.legacy, place, force=False))
-    except RunCacheNotSupported:  # HTTP
+    except RunCacheNotSupported:
+        # DVC supports no run cache over HTTP.
         return 0
 
 
@@ -209,11 +213,13 @@ def check(repo: Any) -> str:
     if remote.fs.protocol not in ("http", "https"):
         remote.fs.exists(remote.path)
         return "reachable"
-    try:  # fsspec 2026.6: `exists` is False for a server that is gone as well; `info` keeps the cause
+    # fsspec 2026.6: `exists` is False also for a server that is gone. `info` keeps the cause.
+    try:
         remote.fs.fs.info(remote.path)
     except FileNotFoundError as error:
         cause = error.__cause__
         status = getattr(cause, "status", None)
+        # A server that answers 404 or 403 is there: an empty place is fine, and a folder may not be listed.
         if cause is not None and (status is None or status == 401 or status >= 500):
             raise cause from None
     return "reachable"
@@ -227,8 +233,9 @@ def _fault(repo: Any) -> str:
         try:
             check(repo)
             answers.append("")
-        except Exception as error:  # whatever a storage's library raises is told as one line
-            answers.append(_told(error))
+        except Exception as error:
+            # Libraries of storages raise whatever they like, and this thread has to answer.
+            answers.append(_reason(error))
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
@@ -236,7 +243,7 @@ def _fault(repo: Any) -> str:
     return answers[0] if answers else f"no answer in {SECONDS_TO_ANSWER:.0f} s"
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     cause = error.__cause__ or error
     return f"{type(cause).__name__}: {cause}"
 
@@ -258,12 +265,14 @@ def main(argv: list[str]) -> int:
             code = UNREACHABLE if said else 0
             if not code and action != "check":
                 said = {"pull": pull, "push": push}[action](repo)
-    except Exception as error:  # as above
-        code, said = 1, _told(error)
+    except Exception as error:
+        # As above.
+        code, said = 1, _reason(error)
     print(said, flush=True)
     return code
 
 
 if __name__ == "__main__":
     result = main(sys.argv[1:])
-    os._exit(result)  # a thread that waits for a silent remote must not hold the process
+    # A thread that waits for a silent remote must not hold the process.
+    os._exit(result)

@@ -59,9 +59,11 @@ def main() -> None:
     if is_shown:
         print(shown(launch, stage))
         return
+    # A job on a cluster outlives this process. An interrupt runs the blocks that take it back.
     with terminated_as_interrupt():
         if launch.is_here:
-            run(launch, stage)  # becomes the stage, which compares its inputs itself
+            # It becomes the stage, which compares its inputs itself.
+            run(launch, stage)
         run_unchanged(lambda: sys.exit(run(launch, stage)))
 
 
@@ -71,6 +73,7 @@ def launch_of(words: Sequence[str]) -> LaunchParams:
     launch = load_section(file, "launch", LaunchParams)
     if about(words[0].partition("@")[0]).runs_model(read_yaml(file)):
         return launch
+    # The job would hold GPUs that nothing uses.
     return launch.model_copy(update={"nodes": 1, "command": PythonCommand(kind="python")})
 
 
@@ -90,8 +93,8 @@ def run(launch: LaunchParams, stage: Sequence[str]) -> int:
                 file = Path(folder) / "task.yaml"
                 file.write_text(yaml.safe_dump(skypilot_task(launch, command, name, stage), sort_keys=False))
                 try:
-                    own = launch_command(name, str(file))
-                    return run_in_group(own, Path.cwd(), timeout_seconds=launch.hours * 3600, env=os.environ)
+                    command_line = launch_command(name, str(file))
+                    return run_in_group(command_line, Path.cwd(), timeout_seconds=launch.hours * 3600, env=os.environ)
                 finally:
                     # Also after an error or Ctrl-C: a cluster that nobody ends costs money.
                     subprocess.run(down_command(name), stdin=subprocess.DEVNULL)
@@ -124,9 +127,9 @@ def _manifest(launch: LaunchParams, command: KubernetesCommand, name: str, stage
 def job_name(stage: Sequence[str]) -> str:
     """Of the stage in this clone: the same when it is run again, so that what was left behind is found."""
     # Two clones may run the same stage in one namespace.
-    told = "\n".join([str(Path.cwd()), *stage])
+    identity = "\n".join([str(Path.cwd()), *stage])
     name = stage[2].partition("@")[0].replace("_", "-")
-    return f"retrace-{name}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+    return f"retrace-{name}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
 
 def _require(tool: str, launch: LaunchParams) -> None:

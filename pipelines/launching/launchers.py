@@ -46,6 +46,7 @@ def slurm_command(launch: LaunchParams, command: SlurmCommand, name: str, stage:
         f"--nnodes={launch.nodes}",
         f"--nproc-per-node={launch.gpus_per_node}",
         "--rdzv-backend=c10d",
+        # Two stages may share an allocation: the number of the step keeps their ranks apart.
         '--rdzv-id="$SLURM_JOB_ID.$SLURM_STEP_ID"',
         f"--rdzv-endpoint={FIRST_NODE}:{command.port}",
     ]
@@ -71,6 +72,7 @@ def minutes(launch: LaunchParams) -> int:
     return max(1, -int(-launch.hours * 60 // 1))
 
 
+# A stage runs for minutes to days: its end may be seen ten seconds late.
 SECONDS_BETWEEN_LOOKS = 10.0
 SUCCESSES = {"Succeeded", "Complete"}
 """A PyTorchJob's condition and a RayJob's state."""
@@ -81,8 +83,9 @@ LOOKS_WITHOUT_ANSWER = 30
 
 def pytorch_job(launch: LaunchParams, command: KubernetesCommand, name: str, stage: Sequence[str]) -> dict[str, Any]:
     """The manifest. No pod starts again by itself: the stage goes on from its checkpoint when it is run again."""
-    told = [f"{command.project}/.venv/bin/python", *TORCHRUN, *stage]
-    pod = _pod(launch, command, {"name": "pytorch", "command": told})  # the operator looks for this name
+    words = [f"{command.project}/.venv/bin/python", *TORCHRUN, *stage]
+    # The operator looks for a container of this name.
+    pod = _pod(launch, command, {"name": "pytorch", "command": words})
     counts = {"Master": 1, "Worker": launch.nodes - 1}
     return {
         "apiVersion": "kubeflow.org/v1",
@@ -108,19 +111,20 @@ def pytorch_job(launch: LaunchParams, command: KubernetesCommand, name: str, sta
 def ray_job(launch: LaunchParams, command: KubernetesCommand, name: str, stage: Sequence[str]) -> dict[str, Any]:
     """The manifest. The cluster ends with the stage; KubeRay gives Ray the GPUs that the pods are limited to."""
     # Words without a meaning to a shell: KubeRay joins them into a command of its own.
-    told = ["env", f"--chdir={command.project}", "RAY_ADDRESS=auto", f"{command.project}/.venv/bin/python", *stage]
+    words = ["env", f"--chdir={command.project}", "RAY_ADDRESS=auto", f"{command.project}/.venv/bin/python", *stage]
     head, worker = (
         {"rayStartParams": {}, "template": {"spec": _pod(launch, command, {"name": f"ray-{kind}"})}}
         for kind in ("head", "worker")
     )
     count = launch.nodes - 1
+    # All three are the same, so that no autoscaler changes the number of nodes while the stage runs.
     counts = {"replicas": count, "minReplicas": count, "maxReplicas": count}
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
         "metadata": {"name": name, "namespace": command.namespace},
         "spec": {
-            "entrypoint": shlex.join(told),
+            "entrypoint": shlex.join(words),
             "submissionMode": "K8sJobMode",
             "shutdownAfterJobFinishes": True,
             "backoffLimit": 0,
@@ -133,10 +137,10 @@ def ray_job(launch: LaunchParams, command: KubernetesCommand, name: str, stage: 
     }
 
 
-def _pod(launch: LaunchParams, command: KubernetesCommand, own: dict[str, Any]) -> dict[str, Any]:
+def _pod(launch: LaunchParams, command: KubernetesCommand, special: dict[str, Any]) -> dict[str, Any]:
     """A node: the clone, shared memory and all its GPUs for one container."""
     container = {
-        **own,
+        **special,
         "image": command.image,
         "workingDir": command.project,
         "env": [{"name": key, "value": value} for key, value in command.environment.items()],
@@ -167,7 +171,9 @@ def run_job(manifest: dict[str, Any]) -> int:
     """
     name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
     kind = manifest["kind"].lower()
-    first = f"{name}-master-0" if kind == "pytorchjob" else f"job/{name}"  # KubeRay's submits, and follows the log
+    # The pod that KubeRay submits the job from follows the log of the stage.
+    first = f"{name}-master-0" if kind == "pytorchjob" else f"job/{name}"
+    # Its pods still write the stage's folder, so wait until they are gone.
     _kubectl(namespace, "delete", kind, name, "--ignore-not-found", "--wait")
     log = None
     try:
@@ -211,6 +217,7 @@ def _kubectl(namespace: str, *arguments: str, given: str | None = None) -> str:
     return found.stdout
 
 
+# torchrun's own default. The cluster is this task's alone, so nothing else listens there.
 PORT = 29500
 
 

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from stages.foundations.files import load_yaml
 from stages.foundations.params import StrictParams, validate_section
 from stages.foundations.stage import about
-from stages.foundations.yaml_text import load_yaml
 
 DnsName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 """What Kubernetes takes for a name (RFC 1123)."""
@@ -139,6 +139,7 @@ class LaunchParams(StrictParams):
     @property
     def ranks(self) -> int:
         """Processes that train together."""
+        # With these the stage is one process, which starts workers on the other GPUs itself.
         return 1 if self.command.kind in ("python", "kuberay") else self.nodes * self.gpus_per_node
 
     @property
@@ -174,6 +175,7 @@ def stage_gpus(root: Path, stage: str, command: str) -> int:
     not start takes those that one sampler is spread over.
     """
     params = _params(root)
+    # A filter without agreement loads no model, and would only block a GPU for others.
     if not about(stage).runs_model(params):
         return 0
     if LAUNCHER in command:

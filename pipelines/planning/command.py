@@ -11,10 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
+from pipelines.output import aligned
 from pipelines.planning.plan import (
     PictureStage,
     Plan,
-    Question,
+    PlanRequest,
     StagePlan,
     has_only_pictures,
     make_picture_plan,
@@ -23,10 +24,9 @@ from pipelines.planning.plan import (
 )
 from pipelines.planning.sizes import GPUS, NUMBER_BYTES, named_shape
 from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, GpuSpeed
-from pipelines.text_tables import aligned
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
-from stages.foundations.planned_work import ResponseLengths, Sampling, Training
+from stages.foundations.stage import ResponseLengths, Sampling, Training
 
 
 def plan(
@@ -51,13 +51,14 @@ def plan(
 
     Exit code 1: something will not fit. 2: a mistake of the caller.
     """
+    # Without a recipe: this compares the formulas with runs that others have published.
     if published:
         typer.echo("\n".join(published_lines(mfu, bandwidth_share)))
         return
     try:
         if not recipe:
             raise UserError("name a recipe: `retrace plan laptop`, or --published")
-        question = Question(
+        question = PlanRequest(
             gpu,
             gpus,
             replicas,
@@ -82,13 +83,14 @@ def plan(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
     typer.echo(json.dumps(as_dict(made), indent=2) if as_json else "\n".join(lines_of(made)))
+    # A script can stop here before it starts a recipe that does not fit.
     raise typer.Exit(1 if made.problems else 0)
 
 
-def _refuse_gpu_options(question: Question) -> None:
+def _refuse_gpu_options(question: PlanRequest) -> None:
     """UserError where options that count GPUs stand beside a plan for this machine's CPU, which would ignore them."""
-    told = {"--gpus": question.gpus > 1, "--replicas": question.replicas > 1, "--price": question.price is not None}
-    given = " and ".join(name for name, is_given in told.items() if is_given)
+    options = {"--gpus": question.gpus > 1, "--replicas": question.replicas > 1, "--price": question.price is not None}
+    given = " and ".join(name for name, is_given in options.items() if is_given)
     if given and question.gpu.lower() == "cpu":
         raise UserError(
             f"{given} needs the GPU's name, and --gpu cpu (the default) plans for this machine's CPU: add --gpu H100, "
@@ -309,12 +311,14 @@ def planned_step(run: PublishedRun, mfu: float, bandwidth_share: float) -> tuple
         trainer_dtype="bfloat16",
         sampler_dtype="bfloat16",
         is_checkpointed=True,
+        # The sources name no limit: the cache alone bounds how many sequences are decoded at once.
         max_sequences=10**9,
         mfu=mfu,
         bandwidth_share=bandwidth_share,
     )
     lengths = ResponseLengths(run.response, run.longest)
     sequence = PUBLISHED_PROMPT + run.response
+    # The mean of (prompt + response) squared, with a fixed prompt: attention grows with the square of the length.
     square = PUBLISHED_PROMPT**2 + 2 * PUBLISHED_PROMPT * run.response + lengths.mean_square
     tokens = run.responses * sequence
     training = Training(
@@ -323,10 +327,13 @@ def planned_step(run: PublishedRun, mfu: float, bandwidth_share: float) -> tuple
         forward_tokens=run.forward_passes * tokens,
         context=square / sequence,
         longest=PUBLISHED_PROMPT + run.longest,
+        # Updates take no time in the formulas for GPUs, so that their number does not matter.
         updates=1,
         kind="adamw",
     )
+    # Groups of 16, as in DAPO. This only decides how often a prompt is read.
     sampling = Sampling(1, run.responses / 16, 16, PUBLISHED_PROMPT, lengths)
+    # What the weights leave of the sampler's share of its GPUs holds keys and values.
     room = gpu.memory_gb * 1e9 * MEMORY_SHARE_OF_SAMPLER * run.gpus_per_replica - shape.parameters * width
     kv_tokens = room / shape.kv_bytes_per_token(width)
     return speed.training_seconds(shape, training), speed.sampling_seconds(shape, sampling, kv_tokens)

@@ -15,7 +15,7 @@ from typing import Any
 
 from pipelines.planning.sizes import GIB, NUMBER_BYTES, Gpu, Shape
 from stages.engines.trainers.params import BUCKET_ELEMENTS, CHUNK_TOKENS
-from stages.foundations.planned_work import SideBySide, Work
+from stages.foundations.stage import SideBySide, Work
 
 CONTEXT_BYTES = 1.0 * GIB
 """CUDA's own context and the libraries' workspaces on each GPU; an assumption."""
@@ -58,6 +58,7 @@ def training_memory(
 ) -> TrainingMemory:
     """State by ZeRO stage over `ranks`, activations of the largest micro-batch."""
     count, width = shape.parameters, NUMBER_BYTES[trainer.dtype]
+    # Muon has one moment. The embedding is no matrix for it and stays with AdamW, which has two.
     moments = 2.0 if optimizer == "adamw" else 1.0 + shape.vocabulary * shape.hidden / count
     zero, buffers = 0, CONTEXT_BYTES
     # Mixed: float32 masters beside the weights; gradients are added up in float32.
@@ -67,10 +68,13 @@ def training_memory(
         zero = trainer.zero_stage
         # Two buckets of float32, for reducing gradients and for gathering weights.
         buffers += 2 * 4 * BUCKET_ELEMENTS if zero else 0
+        # ZeRO 1 divides the state of the optimizer among the ranks, 2 the gradients too, 3 the weights too.
         state /= ranks if zero >= 1 else 1
         gradients /= ranks if zero >= 2 else 1
         weights /= ranks if zero == 3 else 1
+        # Offloaded state is in the memory of the host, which is not counted.
         state *= 0 if trainer.offload_optimizer else 1
+    # A sequence is never split: one that exceeds a micro-batch makes a larger one.
     tokens = max(trainer.micro_batch_tokens, longest)
     return TrainingMemory(
         weights=weights,
@@ -90,10 +94,12 @@ def activation_bytes(shape: Shape, tokens: int, width: int, is_checkpointed: boo
     weights; the queries, keys and values, what attention gives, and four feed-forward rows (gate, its SiLU, up, their
     product). The last norm is a third.
     """
+    # Queries and the result of attention for each head, keys and values for each key-value head.
     heads = (shape.heads * 2 + shape.kv_heads * 2) * shape.head_size
     norm = (4 + 2 * width) * shape.hidden * tokens
     layer = 2 * norm + (heads + 4 * shape.feed_forward) * width * tokens
     logits = width * min(tokens, CHUNK_TOKENS) * shape.vocabulary
+    # Section 5 of that paper: a layer keeps its input alone, and one layer at a time is computed again.
     if is_checkpointed:
         return shape.layers * shape.hidden * width * tokens + norm + max(layer, logits)
     return shape.layers * layer + norm + logits
@@ -104,6 +110,7 @@ def sampling_memory(shape: Shape, sampler: Any, gpu: Gpu, sequences: float, toke
     parallel = getattr(sampler, "tensor_parallel", 1)
     width = NUMBER_BYTES[sampler.dtype]
     weights = shape.parameters * width / parallel
+    # The torch sampler keeps its cache in float32 whatever the policy's precision is.
     per_token = shape.kv_bytes_per_token(width if sampler.kind == "vllm" else 4)
     if sampler.kind == "vllm":
         room = gpu.memory_gb * 1e9 * sampler.memory_fraction - weights - CONTEXT_BYTES
@@ -130,6 +137,7 @@ def problems_of(
     trainer, sampler, memory = sections["trainer"], sections["sampler"], gpu.memory_gb * 1e9
     longest = max((part.prompt_tokens + part.lengths.most for part in item.sampling), default=0.0)
     if gpu.name == "cpu":
+        # Replicas on a CPU are processes of this one machine, and each holds the policy.
         copies = item.side_by_side.replicas if item.side_by_side else 1
         total = (training.total if training else 0.0) + (sampling.total * copies if sampling else 0.0)
         if total > memory:
@@ -143,6 +151,7 @@ def problems_of(
         if sampling:
             yield from _sampling_problems(name, gpu, sampler, sampling, longest)
         if training and sampling and item.side_by_side is None:  # both on rank 0's GPU
+            # vLLM takes its share when it starts, whether the cache fills or not.
             held = memory * sampler.memory_fraction if sampler.kind == "vllm" else sampling.total
             if training.total <= memory < training.total + held:
                 yield (
@@ -219,6 +228,7 @@ def _training_remedy(trainer: Any, training: TrainingMemory, memory: float) -> s
 
 
 def _sharing_remedy(sampler: Any, free_share: float) -> str:
+    # Less than a twentieth of a GPU holds no cache worth having: the other remedies are better.
     if sampler.kind == "vllm" and free_share >= 0.05:
         return f"lower sampler.memory_fraction to {free_share:.2f}"
     return "raise sampler.tensor_parallel, raise trainer.zero_stage, or lower sampler.max_sequences"

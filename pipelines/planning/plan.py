@@ -24,8 +24,7 @@ from pipelines.planning.sizes import GIB, Gpu, Shape, find_gpu, named_shape, rea
 from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, CpuSpeed, GpuSpeed, sampling_flops, training_flops
 from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
-from stages.foundations.planned_work import Lengths, NetworkWork, Work
-from stages.foundations.stage import about
+from stages.foundations.stage import Lengths, NetworkWork, Work, about
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
 
 IDLE_TRAINER = SimpleNamespace(
@@ -44,7 +43,7 @@ PRICE = 2.0
 
 
 @dataclass(frozen=True)
-class Question:
+class PlanRequest:
     """What the user asks. None takes the recipe's value or the stated default."""
 
     gpu: str = "cpu"
@@ -142,7 +141,7 @@ def recipe_params(root: Path, recipe: str) -> Mapping[str, Any]:
     raise UserError(f"no recipe {recipe!r}: there are {', '.join(recipe_names(root))}, or name a parameter file")
 
 
-def read_work(root: Path, recipe: str, question: Question) -> RecipeWork:
+def read_work(root: Path, recipe: str, question: PlanRequest) -> RecipeWork:
     """Of the recipe `recipe` (a name, or a parameter file). UserError for what cannot be known or is not there."""
     params = recipe_params(root, recipe)
     sections = {"trainer": IDLE_TRAINER, "sampler": IDLE_SAMPLER} | check_values(params, recipe)
@@ -163,9 +162,10 @@ def read_work(root: Path, recipe: str, question: Question) -> RecipeWork:
 
 
 def _lengths(
-    stages: list[GraphStage], sections: Mapping[str, Any], policy: str, shape: Shape, question: Question
+    stages: list[GraphStage], sections: Mapping[str, Any], policy: str, shape: Shape, question: PlanRequest
 ) -> Lengths:
     """The stated defaults, with what the user or an earlier run says in their place."""
+    # The limit of vLLM binds before the positions of the policy do.
     context = getattr(sections["sampler"], "max_model_tokens", 0) or shape.max_positions
     prompt = min(PROMPT_SHARE * context, LONGEST_ASSUMED_PROMPT) if context else LONGEST_ASSUMED_PROMPT
     values = {"prompt": prompt, "response_share": RESPONSE_SHARE, "drawn_per_trained": DRAWN_PER_TRAINED}
@@ -189,7 +189,7 @@ def _lengths(
     return _measured(lengths, folder, stages)
 
 
-def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) -> Plan:
+def make_plan(root: Path, recipe: str, question: PlanRequest, probe: Any = None) -> Plan:
     """Plans the recipe `recipe` (a name, or a parameter file). UserError for what cannot be known or is not there.
 
     On `cpu` this machine is measured, unless `probe` holds an earlier `CpuProbe`.
@@ -206,6 +206,7 @@ def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) ->
         speed = _cpu(sections, shape, lengths, list(work.values()), probe, assumptions)
         gpu = Gpu("cpu", psutil.virtual_memory().total / 1e9, 0.0, 0.0, 0.0)
         not_counted.append("what table stages do after their processes have started")
+        # This machine is there anyway: an hour of it costs nothing.
         count, price = 1, 0.0
     else:
         speed, gpu = _gpus(sections, question, ranks, assumptions), find_gpu(question.gpu)
@@ -254,13 +255,15 @@ def length_lines(lengths: Lengths) -> list[str]:
 
 
 def _cpu(
-    sections: Mapping[str, Any], shape: Shape, lengths: Lengths, work: list[Work], probe: Any, told: list[str]
+    sections: Mapping[str, Any], shape: Shape, lengths: Lengths, work: list[Work], probe: Any, assumptions: list[str]
 ) -> CpuSpeed:
     from pipelines.planning.probe import ProbeSettings, probe_cpu
     from stages.engines.samplers.torch_sampler import MOST_LANES, SMALL_POLICY
 
     sampler, trainer = sections["sampler"], sections["trainer"]
     threads = getattr(sampler, "threads", trainer.threads)
+    # The torch sampler decodes a small policy in lanes, one on each thread. A larger one uses all threads for one
+    # batch.
     is_small = shape.parameters <= SMALL_POLICY and sampler.kind == "torch"
     lanes = min(threads, MOST_LANES) if is_small else 1
     if probe is None:
@@ -280,16 +283,18 @@ def _cpu(
             lanes,
         )
         probe = probe_cpu(shape, settings)
-    told.append(
+    assumptions.append(
         f"cpu: measured in {probe.seconds:.0f} s, {probe.free_share:.0%} of one core got"
         + ("; the machine is busy, so threads and lanes beyond one are taken to gain nothing" if probe.is_busy else "")
     )
     if sampler.kind == "vllm":
-        told.append("sampler vllm on a CPU: planned as if the probe's products were its own; its start is not counted")
+        assumptions.append(
+            "sampler vllm on a CPU: planned as if the probe's products were its own; its start is not counted"
+        )
     return CpuSpeed(probe, lanes, sampler.max_sequences, trainer.gradient_checkpointing, trainer.threads)
 
 
-def _gpus(sections: Mapping[str, Any], question: Question, ranks: int, told: list[str]) -> GpuSpeed:
+def _gpus(sections: Mapping[str, Any], question: PlanRequest, ranks: int, assumptions: list[str]) -> GpuSpeed:
     sampler, trainer = sections["sampler"], sections["trainer"]
     parallel = getattr(sampler, "tensor_parallel", 1)
     if question.replicas * parallel > question.gpus:
@@ -297,7 +302,7 @@ def _gpus(sections: Mapping[str, Any], question: Question, ranks: int, told: lis
             f"{question.replicas} replicas over {parallel} GPUs each need more than --gpus {question.gpus}: "
             "lower --replicas or sampler.tensor_parallel"
         )
-    told += [
+    assumptions += [
         f"training: {ranks} GPU(s) at {question.mfu:.2f} of the peak; sampling: {question.replicas} replica(s) over "
         f"{parallel} GPU(s), or one for every {parallel} rank(s) where that is more, at "
         f"{question.bandwidth_share:.2f} of the bandwidth"
@@ -323,7 +328,7 @@ def _planned(
     shape: Shape,
     gpu: Gpu,
     speed: GpuSpeed | CpuSpeed,
-    question: Question,
+    question: PlanRequest,
     ranks: int,
 ) -> StagePlan:
     trainer, sampler = sections.get("trainer"), sections.get("sampler")
@@ -338,12 +343,15 @@ def _planned(
         ranks = together.trainer_ranks if together else ranks
         held = training_memory(shape, trainer, training.kind, ranks, training.longest, training.holds_reference)
     if drawing:
+        # A call with `in_flight` starts a prompt when another has ended: no more than these are in the cache.
         open_prompts = (min(part.prompts, part.in_flight or part.prompts) * part.samples for part in drawing)
         sequences = max(open_prompts) / replicas
         longest = max(part.prompt_tokens + part.lengths.most for part in drawing)
         drawn_with = sampling_memory(shape, sampler, gpu, sequences, longest)
+    # A cache without room is among the problems already. One token keeps the time finite.
     kv_tokens = max(1.0, drawn_with.kv_tokens) if drawn_with else 1.0
     start = speed.start_seconds(bool(training or drawing)) if isinstance(speed, CpuSpeed) else 0.0
+    # FLOPs are for the table. The seconds below come from the device's own model.
     flops = training_flops(training, shape, trainer.gradient_checkpointing) if training else 0.0
     trained = speed.training_seconds(shape, training) if training else 0.0
     drawn = sum(speed.sampling_seconds(shape, part, kv_tokens) for part in drawing)
@@ -369,6 +377,7 @@ def _measured(lengths: Lengths, metrics: Path, stages: Iterable[GraphStage]) -> 
     responses, drawn, trained = dict(lengths.responses), dict(lengths.drawn), dict(lengths.trained)
     for stage in stages:
         found = _read(metrics, stage)
+        # By the keys and not by the name of the stage, so that a new stage with these metrics is read as well.
         if found.get("rollouts/drawn") and found.get("groups/trained"):
             responses[stage.address] = found["tokens/sampled"] / found["rollouts/drawn"]
             drawn[stage.address] = found["groups/drawn"] / found["groups/trained"]
@@ -376,6 +385,7 @@ def _measured(lengths: Lengths, metrics: Path, stages: Iterable[GraphStage]) -> 
             responses[stage.address] = found["tokens/sampled"] / found["rows/kept"]
         elif found.get("tokens/trained"):
             trained[stage.address] = found["tokens/trained"]
+    # Nothing was found: an empty folder would pass assumptions off as measurements.
     if (responses, drawn, trained) == (lengths.responses, lengths.drawn, lengths.trained):
         raise UserError(
             f"--measured {metrics} has no metrics of a stage that trained or sampled: name data/metrics of a "
@@ -409,15 +419,17 @@ def has_only_pictures(root: Path, params: Mapping[str, Any]) -> bool:
     return any(one.networks for one in stages) and not any(one.model for one in stages)
 
 
-def make_picture_plan(root: Path, recipe: str, params: Mapping[str, Any], question: Question) -> Plan:
+def make_picture_plan(root: Path, recipe: str, params: Mapping[str, Any], question: PlanRequest) -> Plan:
     """Plans such a recipe; UserError for an unknown GPU, and for options that are about language models."""
     _refuse_language_options(question)
     sections, stages = check_values(params, recipe, root), stages_of(read_definitions(root / "dvc.yaml"), params)
     prompts, assumptions = _prompts(stages, sections)
     device, rate, memory = _picture_device(sections, question, assumptions)
+    # Here too the torch trainer is one process.
     ranks = 1 if sections["trainer"].kind == "torch" else question.gpus
     planned = []
     for stage in stages:
+        # Only stages whose declaration names networks hold any. The others read and write files.
         asked = about(stage.name).networks
         if asked is not None:
             work = asked(sections, stage.address, prompts)
@@ -429,11 +441,12 @@ def make_picture_plan(root: Path, recipe: str, params: Mapping[str, Any], questi
         for stage in planned
         if sum(stage.memory_bytes.values()) > memory
     ]
+    # An hour of this machine costs nothing.
     price = 0.0 if device == "cpu" else PRICE if question.price is None else question.price
     return Plan(Path(recipe).stem, None, device, ranks, price, planned, problems, assumptions)
 
 
-def _refuse_language_options(question: Question) -> None:
+def _refuse_language_options(question: PlanRequest) -> None:
     asked = {
         "--model": question.model,
         "--config": question.config,
@@ -451,31 +464,34 @@ def _refuse_language_options(question: Question) -> None:
 def _prompts(stages: list[GraphStage], sections: Mapping[str, Any]) -> tuple[Mapping[str, int], list[str]]:
     asked = [about(stage.name).prompts for stage in stages]
     found = next((ask(sections) for ask in asked if ask is not None), {})
-    told = ", ".join(f"{count:,} {split}" for split, count in (found or ASSUMED_PROMPTS).items())
+    counts = ", ".join(f"{count:,} {split}" for split, count in (found or ASSUMED_PROMPTS).items())
     source = "" if found else " (assumed: their files are not there)"
-    return found or ASSUMED_PROMPTS, [f"prompts: {told}{source}"]
+    return found or ASSUMED_PROMPTS, [f"prompts: {counts}{source}"]
 
 
-def _picture_device(sections: Mapping[str, Any], question: Question, told: list[str]) -> tuple[str, float, float]:
+def _picture_device(
+    sections: Mapping[str, Any], question: PlanRequest, assumptions: list[str]
+) -> tuple[str, float, float]:
     """Name, FLOPs a second of one device, and bytes of its memory."""
-    told += [
+    assumptions += [
         "the way back costs twice the way there; with gradient checkpointing the way there is gone twice",
         "not counted: activations, process starts, loading, optimizer, decoding, launches between kernels",
     ]
     if question.gpu.lower() == "cpu":
         rate = _cpu_rate()
-        told.append(
+        assumptions.append(
             f"cpu: {rate / 1e9:.0f} GFLOP/s, measured now with products of large matrices; small networks are "
             "several times slower"
         )
         return "cpu", rate, float(psutil.virtual_memory().total)
     gpu, dtype = find_gpu(question.gpu), sections["trainer"].dtype
-    told.append(f"GPU: {question.mfu:.2f} of the peak of {dtype}")
+    assumptions.append(f"GPU: {question.mfu:.2f} of the peak of {dtype}")
     return gpu.name, gpu.flops(dtype) * question.mfu, gpu.memory_gb * 1e9
 
 
 def _cpu_rate() -> float:
     one = numpy.ones((PROBE_SIDE, PROBE_SIDE), dtype=numpy.float32)
+    # The first product pays for threads and buffers of the library.
     one @ one
     start, products = time.perf_counter(), 0
     while time.perf_counter() - start < PROBE_SECONDS:
@@ -487,6 +503,7 @@ def _cpu_rate() -> float:
 def _planned_pictures(
     name: str, work: NetworkWork, sections: Mapping[str, Any], rate: float, ranks: int
 ) -> PictureStage:
+    # A backward pass costs two forward passes, and checkpointing goes forward once more.
     passes = 4 if sections["trainer"].gradient_checkpointing else 3
     flops = work.forward + passes * work.with_gradient
     # Generators and scorers compute in float32, and so do the optimizer's two moments: 4 bytes a number.

@@ -35,7 +35,7 @@ from stages.engines.trainers.protocol import TrainedModel
 from stages.engines.trainers.torch_trainer import TorchTrainer
 
 SECONDS_EACH = 0.4
-"""Of one figure: it is repeated for so long, and at least three times."""
+"""Of one figure: it is repeated for so long, and at least four times."""
 MOST_TOKENS = 2048
 """Of a micro-batch, and of the prompts that are read before decoding: more would take minutes for a large policy."""
 MOST_VOCABULARY = 32_768
@@ -138,6 +138,7 @@ def probe_cpu(shape: Shape, settings: ProbeSettings) -> CpuProbe:
         torch.set_num_threads(threads)
         passes = [_training(policy, settings, threads, timed) for policy in policies]
     finally:
+        # The number of threads belongs to the process, which may go on after the probe.
         torch.set_num_threads(before)
     layer_step, head_step = zip(*(_layer_and_head(*at, scale) for at in zip(*steps, strict=True)), strict=True)
     layer_training, head_training = _layer_and_head(passes[0].learn, passes[1].learn, scale)
@@ -166,6 +167,7 @@ def probe_cpu(shape: Shape, settings: ProbeSettings) -> CpuProbe:
 
 def _layer_and_head(one: float, two: float, scale: float) -> tuple[float, float]:
     """Of what one and two layers take: a layer's part, and the rest at the whole vocabulary."""
+    # Noise can make the difference negative, or larger than the whole of one layer with its head.
     layer = min(max(0.0, two - one), one)
     return layer, (one - layer) * scale
 
@@ -187,6 +189,7 @@ def _random_policy(shape: Shape) -> Any:
         head_dim=shape.head_size,
         tie_word_embeddings=shape.is_tied,
         max_position_embeddings=2 * MOST_TOKENS,
+        # The special tokens that a config has by default may lie outside of a small vocabulary.
         bos_token_id=None,
         eos_token_id=None,
         pad_token_id=None,
@@ -227,6 +230,7 @@ def _training(policy: Any, settings: ProbeSettings, threads: int, timed: Timed) 
     )
     policy.requires_grad_(True)
     learn, updates = float("inf"), {}
+    # A recipe that trains nothing may still evaluate, and only a trainer can.
     for kind in sorted(settings.optimizers) or ["adamw"]:
         trainer = TorchTrainer(params, OPTIMIZERS[kind], 1.0, model)
         once, twice = (
@@ -270,6 +274,7 @@ class _Decoding:
 
     def begin(self) -> TorchDecoding:
         """All prompts are read, and each response has a token."""
+        # The limit is beyond what is decoded here, so that no response ends and every step has all rows.
         settings = SamplingSettings(1.0, top_p=1.0, top_k=0, max_response_tokens=self.steps + 2, log_threshold=None)
         # No token has the number -1, so every response goes on.
         decoding = TorchDecoding(self.decoder, settings, -1, 0, len(self.trajectories))
@@ -311,6 +316,7 @@ def _shortest(clock: Callable[[], float]) -> Timed:
 
 def _start_seconds(modules: str) -> float:
     """CPU seconds of a process that loads what a stage loads."""
+    # CPU time and not the clock: other work on the machine must not count.
     before = getrusage(RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)
     after = getrusage(RUSAGE_CHILDREN)

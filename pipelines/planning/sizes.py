@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.foundations.errors import UserError
-from stages.foundations.planned_work import ModelSizes
+from stages.foundations.stage import ModelSizes
 
 GIB = 2**30
 
@@ -55,6 +55,7 @@ GPUS = {
         _gpu("B200", 180, 2250, 80, 8.0),  # NVIDIA DGX B200 data sheet, an eighth, sparse figures halved
     )
 }
+# Mixed precision holds its float32 copy among the optimizer's state. vLLM's `auto` makes float32 checkpoints float16.
 NUMBER_BYTES = {"float32": 4, "mixed": 2, "bfloat16": 2, "float16": 2, "auto": 2}
 
 
@@ -90,6 +91,7 @@ class Shape:
     @property
     def layer_matrices(self) -> int:
         """Weights of the matrices of one layer."""
+        # Queries and output for all heads, keys and values for the key-value heads.
         attention = self.hidden * self.head_size * (2 * self.heads + 2 * self.kv_heads)
         return attention + 3 * self.hidden * self.feed_forward
 
@@ -99,6 +101,7 @@ class Shape:
         vectors = 2 * self.hidden
         vectors += (self.heads + 2 * self.kv_heads) * self.head_size if self.has_qkv_bias else 0
         vectors += 2 * self.head_size if self.has_head_norms else 0
+        # An untied head has weights of its own; the last term of the sum is the final norm.
         embeddings = (1 if self.is_tied else 2) * self.vocabulary * self.hidden
         return self.layers * (self.layer_matrices + vectors) + embeddings + self.hidden
 
@@ -157,6 +160,7 @@ def named_shape(name: str) -> Shape:
             f"the sizes of {name!r} are not known here: give its config.json (--config FILE), or one of {known} "
             "(--model)"
         )
+    # More than one entry may begin the name. The longest is the most exact.
     return max(found, key=lambda shape: len(shape.name))
 
 
@@ -181,11 +185,13 @@ def _shape(name: str, config: Mapping[str, Any]) -> Shape:
         hidden,
         config["num_hidden_layers"],
         heads,
+        # A config.json without this key is of plain multi-head attention.
         config.get("num_key_value_heads") or heads,
         config.get("head_dim") or hidden // heads,
         config["intermediate_size"],
         config["vocab_size"],
         bool(config.get("tie_word_embeddings", False)),
+        # Qwen2 has these biases, and Qwen3 norms each head, without a key in config.json that says so.
         has_qkv_bias=config.get("model_type") == "qwen2" or bool(config.get("attention_bias")),
         has_head_norms=config.get("model_type") == "qwen3",
         max_positions=config.get("max_position_embeddings", 0),

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pipelines.planning.sizes import NUMBER_BYTES, Gpu, Shape
-from stages.foundations.planned_work import ResponseLengths, Sampling, SideBySide, Training
+from stages.foundations.stage import ResponseLengths, Sampling, SideBySide, Training
 
 if TYPE_CHECKING:
     from pipelines.planning.probe import CpuProbe
@@ -51,11 +51,14 @@ def sampling_flops(work: Sampling, shape: Shape) -> float:
 
 def layer_flops(shape: Shape, context: float) -> float:
     """One token forward through all layers; it attends over half of `context`."""
+    # Scores and their weighted sum: 2 products of 2 FLOPs for each head and token attended to, halved by the causal
+    # mask.
     return shape.layers * (2 * shape.layer_matrices + 2 * shape.heads * shape.head_size * context)
 
 
 def token_flops(shape: Shape, attended: float) -> float:
     """One drawn token: all layers over `attended` tokens, and the head."""
+    # Doubled, because `layer_flops` halves it: a token that is generated attends to all before it.
     return layer_flops(shape, 2 * attended) + 2 * shape.vocabulary * shape.hidden
 
 
@@ -99,6 +102,7 @@ class GpuSpeed:
         width = NUMBER_BYTES[self.sampler_dtype]
         read = shape.multiplied * width + sequences * context * shape.kv_bytes_per_token(width)
         flops = sequences * token_flops(shape, context)
+        # Tensor parallel reads and multiplies on all GPUs of the replica at once.
         by_memory = read / (self.gpus_per_replica * self.gpu.bandwidth * self.bandwidth_share)
         return max(by_memory, flops / self._replica_flops())
 
@@ -114,8 +118,10 @@ class GpuSpeed:
         sequences = prompts * work.samples
         read = prompts * work.prompt_tokens * layer_flops(shape, work.prompt_tokens) / self._replica_flops()
         room = min(self.max_sequences, kv_tokens / (work.prompt_tokens + work.lengths.mean))
+        # Without the key, all prompts of a call are open at once.
         in_flight = math.inf if work.in_flight is None else work.in_flight * work.samples / self.replicas
         at_once = max(1.0, min(sequences, in_flight, room))
+        # Steps with a full batch: the tokens of all sequences but the last batch, over the places in it.
         full = (sequences - at_once) * work.lengths.mean / at_once
         seconds = read + full * self.step_seconds(shape, at_once, work.context)
         emptied = _emptying_seconds(
@@ -156,6 +162,7 @@ class CpuSpeed:
 
     def together_seconds(self, own: SideBySide, training: float, sampling: float) -> float:
         """As long as the cores need for all of it, where there are fewer than threads."""
+        # Thread-seconds of both sides, as if every thread were busy all the time.
         work = training * self.threads + sampling * self.lanes * self.replicas
         return max(own.seconds(training, sampling), work / self.cores)
 

@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.records.places import Place, place_at, places_in_git, working_place
+from pipelines.records.lock_snapshots import LockSnapshot, snapshot_at, snapshots_in_git, working_snapshot
 from pipelines.records.stage_runs import first_commits, runs_by_key
-from pipelines.records.tracking_store import mlflow_faults, open_store
-from stages.foundations.dvc_lock import CODE, Entry, makers_of, stages_behind
+from pipelines.records.tracking_store import has_database, mlflow_faults, open_store
+from stages.foundations.dvc_lock import CODE, LockedStage, makers_of, stages_behind
 from stages.foundations.errors import UserError
-from stages.foundations.files import dvc_md5
+from stages.foundations.files import dvc_md5, load_yaml
 from stages.foundations.stage import about
-from stages.foundations.yaml_text import load_yaml
-from stages.observe.tracking import TOTAL_SECONDS, read_ledger, shown_name, tracking_uri
+from stages.observe.tracking import TOTAL_SECONDS, read_ledger, shown_name
 
 POLICIES = "data/policies/"
 OTHER_MODELS = ("data/generators/", "data/image_scorers/")
@@ -58,10 +57,10 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Step:
+class ChainStep:
     """One stage of the chain."""
 
-    entry: Entry
+    entry: LockedStage
     inputs: tuple[Input, ...]
     raw: tuple[Mapping[str, Any], ...]
     """Where raw bytes came from, for the stages that bring them in; a generator has a kind and a seed."""
@@ -73,10 +72,10 @@ class Step:
 class Chain:
     """All stages behind a target, each after those that it depends on."""
 
-    told: str
-    place: Place
+    argument: str
+    snapshot: LockSnapshot
     targets: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ChainStep, ...]
     scores: Mapping[str, float]
     """Metrics of a target that scores a policy; empty for others."""
     changed: str
@@ -93,36 +92,39 @@ class Chain:
 
 def find_chain(argument: str, root: Path) -> Chain:
     """The chain behind a policy, a stage, or a file. UserError for an unknown one, and for one that never ran."""
+    # `v1.0:rl_1` explains what a revision has on record. Without a colon it is the working tree.
     before, _, rest = argument.rpartition(":")
-    place = place_at(root, before) if before else working_place(root)
-    if not place.entries:
-        raise UserError(f"{place.told} at {root} has no dvc.lock: nothing has run yet, run `dvc repro`")
-    targets, path = _targets(rest if before else argument, place, root)
-    names = stages_behind(place.entries, targets)
-    steps = tuple(_step(place.entries[name], place) for name in names)
-    return Chain(argument, place, targets, steps, _scores(targets, place), _changed(path, place))
+    snapshot = snapshot_at(root, before) if before else working_snapshot(root)
+    if not snapshot.entries:
+        raise UserError(f"{snapshot.label} at {root} has no dvc.lock: nothing has run yet, run `dvc repro`")
+    targets, path = _targets(rest if before else argument, snapshot, root)
+    names = stages_behind(snapshot.entries, targets)
+    steps = tuple(_step(snapshot.entries[name], snapshot) for name in names)
+    return Chain(argument, snapshot, targets, steps, _scores(targets, snapshot), _changed(path, snapshot))
 
 
-def _targets(argument: str, place: Place, root: Path) -> tuple[tuple[str, ...], str]:
+def _targets(argument: str, snapshot: LockSnapshot, root: Path) -> tuple[tuple[str, ...], str]:
     """The stages to explain, and the path that was asked for ("" for a policy or a stage)."""
-    scored = place.graded.get(argument)
+    scored = snapshot.graded.get(argument)
     for name in (argument, scored.name if scored else ""):
-        if name in place.entries:
+        if name in snapshot.entries:
             return (name,), ""
+    # A bare name may be a policy, a path from the project's root, or one below data/. The first that a stage made wins.
     for path in _paths(argument, root):
-        found = makers_of(place.entries, path)
+        found = makers_of(snapshot.entries, path)
         if found:
             return found, path
-    policies = [path.removeprefix(POLICIES) for path in place.outs if path.startswith(POLICIES)]
-    others = [path.removeprefix("data/") for path in place.outs if path.startswith(OTHER_MODELS)]
-    if argument in _declared(place):
+    policies = [path.removeprefix(POLICIES) for path in snapshot.outs if path.startswith(POLICIES)]
+    others = [path.removeprefix("data/") for path in snapshot.outs if path.startswith(OTHER_MODELS)]
+    # The errors from here on differ in their remedy: run a stage, name another file, or choose from the list.
+    if argument in _declared(snapshot):
         raise UserError(f"policy {argument!r} is in params.yaml and never ran: run `dvc repro grade@{argument}`")
     if (root / argument).exists():
         raise UserError(f"{argument} is no output of a stage: outputs are listed in dvc.lock, below data/ and reports/")
     raise UserError(
         f"{argument!r} is no policy, stage or output that has run; policies: {', '.join(policies) or 'none'}; "
         f"{'other models: ' + ', '.join(others) + '; ' if others else ''}stages: "
-        f"{', '.join(place.entries)}. If it is new, run `dvc repro`"
+        f"{', '.join(snapshot.entries)}. If it is new, run `dvc repro`"
     )
 
 
@@ -138,8 +140,8 @@ def _paths(argument: str, root: Path) -> list[str]:
     return found
 
 
-def _declared(place: Place) -> list[str]:
-    content = place.content("params.yaml") if place.folder else None
+def _declared(snapshot: LockSnapshot) -> list[str]:
+    content = snapshot.content("params.yaml") if snapshot.folder else None
     if content is None:
         return []
 
@@ -147,41 +149,45 @@ def _declared(place: Place) -> list[str]:
     return list(map(str, params.get("policies") or []))
 
 
-def _step(entry: Entry, place: Place) -> Step:
+def _step(entry: LockedStage, snapshot: LockSnapshot) -> ChainStep:
     inputs = tuple(
-        Input(path, digest, makers := makers_of(place.entries, path), _is_stale(path, digest, makers, place))
+        Input(path, digest, makers := makers_of(snapshot.entries, path), _is_stale(path, digest, makers, snapshot))
         for path, digest in entry.deps.items()
         if not path.startswith(CODE)
     )
     raw = tuple(_raw(entry))
-    fingerprint = place.file(f"{CODE}{entry.stage}.json")
+    fingerprint = snapshot.file(f"{CODE}{entry.stage}.json")
+    # A fingerprint that was made again since then counts the definitions of other code than the stage ran.
     is_same = fingerprint is not None and entry.code and dvc_md5(fingerprint) == entry.code
     definitions = len(json.loads(fingerprint.read_text(encoding="utf-8"))) if fingerprint and is_same else None
-    return Step(entry, inputs, raw, definitions)
+    return ChainStep(entry, inputs, raw, definitions)
 
 
-def _is_stale(path: str, digest: str, makers: tuple[str, ...], place: Place) -> bool:
-    made = [place.entries[maker].outs[path] for maker in makers if path in place.entries[maker].outs]
+def _is_stale(path: str, digest: str, makers: tuple[str, ...], snapshot: LockSnapshot) -> bool:
+    # A folder that several stages fill has no hash of its own on record, so nothing can be compared with it.
+    made = [snapshot.entries[maker].outs[path] for maker in makers if path in snapshot.entries[maker].outs]
     return bool(made) and digest not in made
 
 
-def _raw(entry: Entry) -> list[dict[str, Any]]:
-    """Where the stage's raw bytes came from. What has no place is generated, by the code and the seed."""
+def _raw(entry: LockedStage) -> list[dict[str, Any]]:
+    """Where the stage's raw bytes came from. What has no address is generated, by the code and the seed."""
     params = entry.params
     found = []
     for origin in about(entry.stage).raw(params):
         if isinstance(origin, Mapping) and "kind" in origin:
             own = {key: origin[key] for key in RAW_KEYS if origin.get(key) is not None}
+            # Data with an address are known by it. Generated data are made again from the seed, which may be that of
+            # the run.
             has_place = any(key in own for key in ("url", "path", "repository", "package"))
             found.append(own if has_place or "seed" in own or "seed" not in params else own | {"seed": params["seed"]})
     return found
 
 
-def _scores(targets: tuple[str, ...], place: Place) -> dict[str, float]:
+def _scores(targets: tuple[str, ...], snapshot: LockSnapshot) -> dict[str, float]:
     found: dict[str, float] = {}
     for name in targets:
-        for path in place.entries[name].outs if place.entries[name] in place.graded.values() else ():
-            content = place.content(path) if path.startswith("data/metrics/") else None
+        for path in snapshot.entries[name].outs if snapshot.entries[name] in snapshot.graded.values() else ():
+            content = snapshot.content(path) if path.startswith("data/metrics/") else None
             try:
                 found |= json.loads(content) if content else {}
             except (ValueError, TypeError) as error:
@@ -191,10 +197,10 @@ def _scores(targets: tuple[str, ...], place: Place) -> dict[str, float]:
     return found
 
 
-def _changed(path: str, place: Place) -> str:
+def _changed(path: str, snapshot: LockSnapshot) -> str:
     """Compares a file that was asked for with its hash on record."""
-    digest = place.outs.get(path, "")
-    own = place.folder / path if place.folder is not None and digest else None
+    digest = snapshot.outs.get(path, "")
+    own = snapshot.folder / path if snapshot.folder is not None and digest else None
     if own is None or not own.exists():
         return ""
     now = dvc_md5(own)
@@ -226,8 +232,10 @@ def stage_costs(chain: Chain, state: Path) -> dict[str, StageCost]:
     """Stage -> its record. Without a tracking database the ledger and git answer."""
     runs, lines = _runs(), defaultdict(list)
     for line in read_ledger(state / "ledger.jsonl"):
+        # A stage that was run again with equal inputs has several lines of one key. Its cost is their sum.
         lines[line.get("lock_hash")].append(line)
-    commits = first_commits(places_in_git(chain.place.root))
+    # Runs that MLflow does not know carry no commit. The first commit with the same key on record stands in.
+    commits = first_commits(snapshots_in_git(chain.snapshot.root))
     return {
         step.entry.name: _spent(step, runs.get(step.entry.key), lines[step.entry.key], commits.get(step.entry.key, ""))
         for step in chain.steps
@@ -235,14 +243,13 @@ def stage_costs(chain: Chain, state: Path) -> dict[str, StageCost]:
 
 
 def _runs() -> dict[str, Any]:
-    uri = tracking_uri()
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+    if not has_database():
         return {}
     with mlflow_faults("then run it again"):
         return runs_by_key(open_store())
 
 
-def _spent(step: Step, run: Any, lines: Sequence[Mapping[str, Any]], commit: str) -> StageCost:
+def _spent(step: ChainStep, run: Any, lines: Sequence[Mapping[str, Any]], commit: str) -> StageCost:
     tags = run.data.tags if run else {}
     seconds = run.data.metrics.get(shown_name(TOTAL_SECONDS)) if run else None
     dirty = tags.get("git.dirty")
@@ -256,16 +263,19 @@ def _spent(step: Step, run: Any, lines: Sequence[Mapping[str, Any]], commit: str
     )
 
 
-def _gpus(step: Step, tags: Mapping[str, str]) -> int | None:
+def _gpus(step: ChainStep, tags: Mapping[str, str]) -> int | None:
     """A GPU for each rank, or what its one process takes of those that it could see; 0 for a stage without one."""
     params = step.entry.params
     if not about(step.entry.stage).runs_model(params):
         return 0
+    # A mirrored run was not executed here: nobody knows how many GPUs it saw.
     if not tags.get("gpus", "").isdecimal():
         return None
     seen = int(tags["gpus"])
+    # An engine that is set to the CPU leaves the GPUs that it sees unused.
     if not seen or "cpu" in _values(params, "device", str):
         return 0
+    # `dvc.lock` has a parameter under its dotted name where a stage depends on that one alone.
     wanted = max(params.get("launch.gpus_per_node", 1), *_values(params, "tensor_parallel", int), 1)
     return max(int(tags.get("ranks", 1)), min(seen, wanted))
 

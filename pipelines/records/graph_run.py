@@ -17,22 +17,19 @@ from __future__ import annotations
 import fcntl
 import json
 import math
-import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.graph.result import changes_from_recipe, result_of
-from pipelines.records.places import Place, cached_object, place_at, working_place
-from stages.foundations.dvc_lock import Entry, recorded_outs, stages_behind
-from stages.foundations.errors import UserError
-from stages.foundations.files import dvc_md5, stable_hash, write_json
-from stages.foundations.legible import without_password
+from pipelines.records.lock_snapshots import LockSnapshot, cached_object, snapshot_at, working_snapshot
+from pipelines.records.tracking_store import is_tracking_off, metric_name, mlflow_faults, open_store
+from stages.foundations.dvc_lock import LockedStage, recorded_outs, stages_behind
+from stages.foundations.errors import UserError, without_password
+from stages.foundations.files import dvc_md5, load_yaml, stable_hash, write_json
 from stages.foundations.machine import state_folder
 from stages.foundations.stage_graph import stages_of
-from stages.foundations.yaml_text import load_yaml
 from stages.observe.git import ask_git
 from stages.observe.progress import say
 from stages.observe.tracking import read_ledger, recipe_name, tracking_uri
@@ -43,9 +40,7 @@ if TYPE_CHECKING:
 REMEDY = "the run is complete, and `retrace mirror` gives it to MLflow later"
 PARENT = "mlflow.parentRunId"
 EXPERIMENTS = "git refs/exps/"
-"""How the place of a DVC experiment is called."""
-NAMES_ALLOWED = re.compile(r"[^\w\-. /]")
-"""In MLflow's metrics."""
+"""How the label of a DVC experiment begins."""
 LONGEST_TAG = 2000
 MOST_METRICS = 30
 MOST_NAMED_CHANGES = 2
@@ -98,16 +93,17 @@ def record_graph_run(root: Path, tell: Callable[[str], object] = say) -> dict[st
     Returns the record; None where there is none. Never fails, because the run has ended well: `tell` gets a warning
     with the remedy. RETRACE_TRACKING=off skips all.
     """
-    if os.environ.get("RETRACE_TRACKING") == "off":
+    if is_tracking_off():
         return None
     record = None
     try:
         state = state_folder()
-        record = keep_record(working_place(root), state)
+        record = keep_record(working_snapshot(root), state)
         if record and (record["given_to"] != without_password(tracking_uri()) or "run_id" not in record):
             _give(root, state, record)
     except UserError as error:
         tell(f"WARNING: {error}")
+    # Whatever MLflow raises, a run that ended well must not be reported as failed.
     except Exception as error:
         tell(f"WARNING: MLflow lacks this run of the graph ({type(error).__name__}: {error}); {REMEDY}")
     return record
@@ -115,36 +111,40 @@ def record_graph_run(root: Path, tell: Callable[[str], object] = say) -> dict[st
 
 def _give(root: Path, state: Path, record: dict[str, Any]) -> None:
     from pipelines.records.stage_runs import mirror_entries, remove_half_made
-    from pipelines.records.tracking_store import mlflow_faults, open_store
 
+    # `retrace mirror` holds the same lock. Two processes that search before they create would both create the run.
     with open(state / "mirror.lock", "w") as lock, mlflow_faults(REMEDY):
         fcntl.flock(lock, fcntl.LOCK_EX)
         store = open_store()
+        # Nobody else writes under this lock, so that a run that is half made belongs to a process that was killed.
         remove_half_made(store)
-        mirror_entries(store, [working_place(root)], read_ledger(state / "ledger.jsonl"))
+        # Stage runs come first: the run of the graph adopts those that MLflow has.
+        mirror_entries(store, [working_snapshot(root)], read_ledger(state / "ledger.jsonl"))
         log_records(store, root, state, [record])
 
 
-def experiment_places(root: Path, tell: Callable[[str], object] = str) -> Iterator[Place]:
+def experiment_snapshots(root: Path, tell: Callable[[str], object] = str) -> Iterator[LockSnapshot]:
     """DVC's experiments, oldest first. One whose `dvc.lock` cannot be read is left out, with a warning."""
     for reference in ask_git(root, "for-each-ref", "--sort=creatordate", "--format=%(refname)", "refs/exps").split():
         try:
-            yield place_at(root, reference)
+            yield snapshot_at(root, reference)
         except UserError as error:
             tell(str(error))
 
 
-def keep_record(place: Place, state: Path) -> dict[str, Any] | None:
-    """The record of a place's run of the graph, made where it is not kept yet; None where no run has ended."""
-    entries = _entries_of_run(place)
+def keep_record(snapshot: LockSnapshot, state: Path) -> dict[str, Any] | None:
+    """The record of a snapshot's run of the graph, made where it is not kept yet; None where no run has ended."""
+    entries = _entries_of_run(snapshot)
     if not entries:
         return None
+    # The report is left out: a page that was drawn anew shows the same run.
     hashes = sorted(entry.key for entry in entries if not _writes_page(entry))
     key = stable_hash(hashes)
     file = state / "graph_runs" / f"{key[:16]}.json"
+    # Kept as it was first made: the files behind it may be those of a later run by now.
     if file.exists():
         return _read(file)
-    record = _describe(place, entries)
+    record = _describe(snapshot, entries)
     if record:
         record |= {"key": key, "lock_hashes": hashes, "given_to": ""}
         write_json(file, record)
@@ -173,51 +173,54 @@ def _read(file: Path) -> dict[str, Any]:
     return record
 
 
-def _entries_of_run(place: Place) -> list[Entry]:
+def _entries_of_run(snapshot: LockSnapshot) -> list[LockedStage]:
     """The stages behind the report, or behind the grades of an ablation's run; [] where one ran on older inputs."""
-    entries = _of_the_graph(place)
-    graded = [entry.name for entry in place.graded.values() if entry.name in entries]
-    ends = graded if place.is_kept else [name for name, entry in entries.items() if _writes_page(entry)]
+    entries = _of_the_graph(snapshot)
+    graded = [entry.name for entry in snapshot.graded.values() if entry.name in entries]
+    # An ablation's run stops at its grades: it has no report to start from.
+    ends = graded if snapshot.is_kept else [name for name, entry in entries.items() if _writes_page(entry)]
     behind, made = set(stages_behind(entries, ends)), recorded_outs(entries)
     found = [entry for name, entry in entries.items() if name in behind]
+    # After a `dvc repro` of one stage the later ones are of older inputs: their scores are not those of this run.
     is_current = all(made.get(path, digest) == digest for entry in found for path, digest in entry.deps.items())
     return found if is_current else []
 
 
-def _of_the_graph(place: Place) -> Mapping[str, Entry]:
+def _of_the_graph(snapshot: LockSnapshot) -> Mapping[str, LockedStage]:
     """The entries of stages that params.yaml still makes: DVC also keeps those of the recipe before in dvc.lock."""
-    graph, params = (None if place.is_kept else place.content(name) for name in ("dvc.yaml", "params.yaml"))
+    graph, params = (None if snapshot.is_kept else snapshot.content(name) for name in ("dvc.yaml", "params.yaml"))
     if graph is None or params is None:
-        return place.entries
+        return snapshot.entries
     names = {stage.address for stage in stages_of(load_yaml(graph)["stages"], load_yaml(params) or {})}
-    return {name: entry for name, entry in place.entries.items() if name in names}
+    return {name: entry for name, entry in snapshot.entries.items() if name in names}
 
 
-def _writes_page(entry: Entry) -> bool:
+def _writes_page(entry: LockedStage) -> bool:
     return any(path.startswith("reports/") for path in entry.outs)
 
 
-def _describe(place: Place, entries: list[Entry]) -> dict[str, Any] | None:
+def _describe(snapshot: LockSnapshot, entries: list[LockedStage]) -> dict[str, Any] | None:
     from pipelines.records.stage_runs import recorded_ms
     from stages.observe.mlflow_store import flatten
 
-    result = result_of(place.content)
-    if result and _is_outdated(result["scores"], place, entries):
+    result = result_of(snapshot.content)
+    # result.json is older than the grades then, and would give this run the scores of the one before.
+    if result and _is_outdated(result["scores"], snapshot, entries):
         return None
-    scores = result["scores"] if result else _grades(place, entries)
+    scores = result["scores"] if result else _grades(snapshot, entries)
     if not scores:
         return None
     params = {name: text for entry in entries for name, text in flatten(entry.params)}
     policy = scores[-1]["policy"]
     outs = {path: digest for entry in entries for path, digest in entry.outs.items()}
     page = next((path for path in outs if path == (result or {}).get("page")), "")
-    tags = _tags(place, params, result["warnings"] if result else [])
+    tags = _tags(snapshot, params, result["warnings"] if result else [])
     tags["last_policy"] = policy
     if f"data/policies/{policy}" in outs:
         weights = f"data/policies/{policy}"
         tags |= {"last_policy.path": weights, "last_policy.md5": outs[weights]}
     return {
-        "ms": max(recorded_ms(place, entry) for entry in entries),
+        "ms": max(recorded_ms(snapshot, entry) for entry in entries),
         "name": _run_name(tags),
         "params": params,
         "metrics": dict(islice(_metrics(scores, result["gains"] if result else []), MOST_METRICS)),
@@ -227,31 +230,32 @@ def _describe(place: Place, entries: list[Entry]) -> dict[str, Any] | None:
     }
 
 
-def _numbers(place: Place, entry: Entry) -> dict[str, float]:
+def _numbers(snapshot: LockSnapshot, entry: LockedStage) -> dict[str, float]:
     """What a stage that scores a policy wrote; {} where its file is not at hand."""
     path = next((path for path in entry.outs if path.startswith("data/metrics/")), "")
-    return json.loads((place.content(path) if path else None) or b"{}")
+    return json.loads((snapshot.content(path) if path else None) or b"{}")
 
 
-def _is_outdated(scores: list[dict[str, Any]], place: Place, entries: list[Entry]) -> bool:
+def _is_outdated(scores: list[dict[str, Any]], snapshot: LockSnapshot, entries: list[LockedStage]) -> bool:
     """Whether grades were made again after the report."""
-    numbers = {policy: _numbers(place, entry) for policy, entry in place.graded.items() if entry in entries}
+    numbers = {policy: _numbers(snapshot, entry) for policy, entry in snapshot.graded.items() if entry in entries}
     for score in scores:
         name = f"{score['benchmark']}/{score['metric'].replace('@', '_at_')}"
         graded = numbers.get(score["policy"], {}).get(name)
+        # Both numbers come from one computation and went through JSON; more than rounding means that it was done again.
         if graded is not None and not math.isclose(graded, score["value"], rel_tol=1e-9):
             return True
     return False
 
 
-def _grades(place: Place, entries: list[Entry]) -> list[dict[str, Any]]:
+def _grades(snapshot: LockSnapshot, entries: list[LockedStage]) -> list[dict[str, Any]]:
     """Scores as a report has them, out of the metrics of grades: for a run that made no report."""
 
     from stages.grade.scores import headlines
 
     scores = []
-    for policy, entry in place.graded.items():
-        numbers = _numbers(place, entry) if entry in entries else {}
+    for policy, entry in snapshot.graded.items():
+        numbers = _numbers(snapshot, entry) if entry in entries else {}
         for benchmark, names in headlines(numbers).items():
             values = {key: numbers.get(names[key], numbers[names["score"]]) for key in ("low", "high")}
             scores.append({"policy": policy, "benchmark": benchmark, "value": numbers[names["score"]], **values})
@@ -264,6 +268,7 @@ def _metrics(scores: list[dict[str, Any]], gains: list[dict[str, Any]]) -> Itera
     The first two are named alike in all runs, so that runs of different recipes share a column.
     """
     first, last = scores[0]["benchmark"], scores[-1]["policy"]
+    # With one benchmark its name would only lengthen every column.
     is_one = len({score["benchmark"] for score in scores}) == 1
     rows = [("score", score["policy"], score) for score in scores]
     shown = {(score["benchmark"], score.get("metric")) for score in scores}
@@ -279,22 +284,23 @@ def _metrics(scores: list[dict[str, Any]], gains: list[dict[str, Any]]) -> Itera
     for kind in ("", "_low", "_high"):
         for what, name, one in rows:
             named = name if is_one else f"{one['benchmark']}/{name}"
-            yield NAMES_ALLOWED.sub("_", f"{what}{kind}/{named}"), one[kind[1:] or "value"]
+            yield metric_name(f"{what}{kind}/{named}"), one[kind[1:] or "value"]
 
 
-def _tags(place: Place, params: Mapping[str, str], warnings: list[str]) -> dict[str, str]:
-    folder = place.folder if place.folder is not None and not place.is_kept else None
+def _tags(snapshot: LockSnapshot, params: Mapping[str, str], warnings: list[str]) -> dict[str, str]:
+    folder = snapshot.folder if snapshot.folder is not None and not snapshot.is_kept else None
     changes = changes_from_recipe(folder) if folder else {}
-    commit = place.commit or ask_git(place.root, "rev-parse", "HEAD")
-    seed = str(place.about.get("seed", params.get("seed", "")))
+    commit = snapshot.commit or ask_git(snapshot.root, "rev-parse", "HEAD")
+    seed = str(snapshot.about.get("seed", params.get("seed", "")))
     return {
         "kind": "graph_run",
+        # Runs of one recipe share this tag. What was changed stands in `changes`.
         "recipe": recipe_name(folder).removesuffix("+changes") if folder else "",
         "seed": seed,
-        "variation": _experiment(place) or place.about.get("variant", "") or variation(changes),
+        "variation": _experiment(snapshot) or snapshot.about.get("variant", "") or variation(changes),
         "changes": ", ".join(f"{name}: {change}" for name, change in changes.items())[:LONGEST_TAG],
-        "ablation": place.about.get("ablation", ""),
-        "variant": place.about.get("variant", ""),
+        "ablation": snapshot.about.get("ablation", ""),
+        "variant": snapshot.about.get("variant", ""),
         "warnings": "\n".join(warnings)[:LONGEST_TAG],
         "git.commit": commit,
         "mlflow.source.git.commit": commit,
@@ -309,15 +315,16 @@ def variation(changes: Mapping[str, str]) -> str:
     return " ".join(named) if len(named) <= MOST_NAMED_CHANGES else f"{len(named)} changes"
 
 
-def _experiment(place: Place) -> str:
+def _experiment(snapshot: LockSnapshot) -> str:
     """The name of the DVC experiment whose `dvc.lock` this is; "" for none."""
-    if place.told.startswith(EXPERIMENTS):
-        return place.told.rpartition("/")[2]
-    if place.folder is None or place.is_kept:
+    if snapshot.label.startswith(EXPERIMENTS):
+        return snapshot.label.rpartition("/")[2]
+    if snapshot.folder is None or snapshot.is_kept:
         return ""
-    lock = ask_git(place.folder, "hash-object", "dvc.lock")
-    for reference in ask_git(place.folder, "for-each-ref", "--format=%(refname)", "refs/exps").split():
-        if lock and ask_git(place.folder, "rev-parse", "--quiet", "--verify", f"{reference}:dvc.lock") == lock:
+    # `dvc exp apply` copies the dvc.lock of an experiment here. Git finds the experiment by the hash of these bytes.
+    lock = ask_git(snapshot.folder, "hash-object", "dvc.lock")
+    for reference in ask_git(snapshot.folder, "for-each-ref", "--format=%(refname)", "refs/exps").split():
+        if lock and ask_git(snapshot.folder, "rev-parse", "--quiet", "--verify", f"{reference}:dvc.lock") == lock:
             return reference.rpartition("/")[2]
     return ""
 
@@ -339,6 +346,7 @@ def log_records(store: MlflowStore, root: Path, state: Path, records: Iterable[d
     runs, made = runs_by_key(store), 0
     for record in records:
         stages = [runs[key] for key in record["lock_hashes"] if key in runs]
+        # A run in MLflow has one parent: a stage that several runs of the graph share stays below the first of them.
         orphans = [run for run in stages if PARENT not in run.data.tags]
         wanted = f"tags.graph_run = '{record['key']}'"
         found = store.client.search_runs([store.experiment_id], wanted, max_results=1)
@@ -347,6 +355,7 @@ def log_records(store: MlflowStore, root: Path, state: Path, records: Iterable[d
             _adopt(store, run, parent, record["tags"])
         made += not found
         changes = {"given_to": without_password(store.uri), "experiment_id": store.experiment_id, "run_id": parent}
+        # A record that is complete stays untouched, so that mirroring twice writes nothing.
         if record | changes != record:
             record |= changes
             write_json(state / "graph_runs" / f"{record['key'][:16]}.json", record)
@@ -375,6 +384,7 @@ def _page(root: Path, path: str, digest: str) -> bytes | None:
     """The report: the file that is there, or the object in DVC's cache; None where that run's page is in neither."""
     if not path:
         return None
+    # A later run overwrites the page. Only a file with the recorded hash is the page of this run.
     places = [root / path, cached_object(root, digest)]
     return next((one.read_bytes() for one in places if one and one.is_file() and dvc_md5(one) == digest), None)
 
@@ -384,9 +394,11 @@ def _adopt(store: MlflowStore, run: Any, parent: str, about: Mapping[str, str]) 
     from stages.observe.mlflow_store import describe_name
 
     tags = {name: about[name] for name in ("variation",) if name in about}
+    # The object in memory is updated too, because the name below is made from its tags.
     run.data.tags.update(tags | {PARENT: parent})
     for name, value in tags.items():
         store.client.set_tag(run.info.run_id, name, value)
     name = describe_name(run.data.tags.get("dvc.stage") or run.info.run_name, run.data.tags)
     store.client.update_run(run.info.run_id, name=name)
+    # Last: when a process is killed before this line, the stage still counts as an orphan and is adopted next time.
     store.client.set_tag(run.info.run_id, PARENT, parent)

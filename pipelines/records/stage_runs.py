@@ -24,10 +24,10 @@ from typing import Any
 
 from mlflow.exceptions import MlflowException
 
-from pipelines.records.places import Place
-from stages.foundations.dvc_lock import Entry
+from pipelines.records.lock_snapshots import LockSnapshot
+from stages.foundations.dvc_lock import LockedStage
+from stages.foundations.errors import without_password
 from stages.foundations.files import write_json
-from stages.foundations.legible import without_password
 from stages.foundations.stage import about
 from stages.observe.git import ask_git
 from stages.observe.mlflow_store import MlflowStore, Refused
@@ -37,6 +37,7 @@ from stages.observe.tracking import LOG_NAME, final_numbers, recipe_name
 
 def runs_by_key(store: MlflowStore) -> dict[str, Any]:
     """The newest finished run of each key (`run_key`), a page at a time. A run without a key was run by hand."""
+    # Oldest first, so that the newest run of a key replaces those before it.
     found, token = {}, None
     wanted = "tags.lock_hash LIKE '%' and attributes.status = 'FINISHED'"
     while True:
@@ -49,57 +50,61 @@ def runs_by_key(store: MlflowStore) -> dict[str, Any]:
             return found
 
 
-def mirror_entries(store: MlflowStore, places: Sequence[Place], ledger: Iterable[Mapping[str, Any]]) -> int:
-    """Makes a run for each entry that MLflow has none of; returns how many. The first place with an entry tells of it.
+def mirror_entries(store: MlflowStore, snapshots: Sequence[LockSnapshot], ledger: Iterable[Mapping[str, Any]]) -> int:
+    """Makes a run for each entry that MLflow has none of; returns how many. The first snapshot with an entry describes
+    it.
 
     Its times are those of the ledger's newest line, where the run was executed here.
     """
     known, made = set(runs_by_key(store)), 0
     lines = {line.get("lock_hash"): line for line in ledger}
-    commits = first_commits(places)
-    for place in places:
-        for entry in place.entries.values():
-            numbers = None if entry.key in known else recorded_numbers(place, entry)
+    commits = first_commits(snapshots)
+    for snapshot in snapshots:
+        for entry in snapshot.entries.values():
+            numbers = None if entry.key in known else recorded_numbers(snapshot, entry)
             if numbers is None:
                 continue
             line = lines.get(entry.key)
-            _make(store, place, entry, numbers, line, _tags(place, entry, line, commits.get(entry.key, "")))
+            _make(store, snapshot, entry, numbers, line, _tags(snapshot, entry, line, commits.get(entry.key, "")))
+            # Many commits have the same stage on record. It is one run.
             known.add(entry.key)
             made += 1
     return made
 
 
-def first_commits(places: Iterable[Place]) -> dict[str, str]:
+def first_commits(snapshots: Iterable[LockSnapshot]) -> dict[str, str]:
     """Key -> the first commit that has such an entry on record, of commits from the oldest on."""
     commits: dict[str, str] = {}
-    for place in places:
-        for entry in place.entries.values() if place.folder is None else ():
-            commits.setdefault(entry.key, place.commit)
+    for snapshot in snapshots:
+        for entry in snapshot.entries.values() if snapshot.folder is None else ():
+            # Setdefault, because commits come oldest first: the first one with this key is when the result came to be.
+            commits.setdefault(entry.key, snapshot.commit)
     return commits
 
 
-def recorded_numbers(place: Place, entry: Entry) -> dict[str, float] | None:
+def recorded_numbers(snapshot: LockSnapshot, entry: LockedStage) -> dict[str, float] | None:
     """The final numbers in its metric files that MLflow shows; None without metric files, or where they are lost."""
     found: dict[str, float] = {}
     paths = [path for path in entry.outs if path.startswith("data/metrics/") and path.endswith(".json")]
     for path in paths:
-        content = place.content(path)
+        content = snapshot.content(path)
         try:
             values = json.loads(content) if content is not None else None
         except ValueError:
             values = None
+        # A run without its final numbers would look like one that measured nothing. It is left out instead.
         if not isinstance(values, dict):
             return None
         found |= {name: value for name, value in values.items() if isinstance(value, int | float)}
     numbers = {name: float(value) for name, value in found.items() if math.isfinite(value)}
-    curves = {name for row in _curve(place, entry) for name in row if name != "step"}
+    curves = {name for row in _curve(snapshot, entry) for name in row if name != "step"}
     return final_numbers(numbers, curves) if paths else None
 
 
 def _make(
     store: MlflowStore,
-    place: Place,
-    entry: Entry,
+    snapshot: LockSnapshot,
+    entry: LockedStage,
     numbers: Mapping[str, float],
     line: Mapping[str, Any] | None,
     tags: Mapping[str, str],
@@ -107,7 +112,8 @@ def _make(
     seconds = line["seconds"] if line else 0.0
     times = {f"time/{name}_seconds": spent for name, spent in (line or {}).get("phases", {}).items()}
     times |= {"time/total_seconds": seconds} if line else {}
-    started = int(datetime.fromisoformat(line["started"]).timestamp() * 1000) if line else recorded_ms(place, entry)
+    started = int(datetime.fromisoformat(line["started"]).timestamp() * 1000) if line else recorded_ms(snapshot, entry)
+    # When each step ended is not on record: all points get the time at which the stage ended.
     ended = started + int(1000 * seconds)
     sources = {
         path: {"path": path, "digest": digest}
@@ -117,7 +123,7 @@ def _make(
     message = {"ms": started, "name": entry.name, "params": entry.params, "inputs": sources}
     points = [
         {"ms": ended, "step": int(row["step"]), "values": {name: row[name] for name in row if name != "step"}}
-        for row in _curve(place, entry)
+        for row in _curve(snapshot, entry)
     ]
     points.append({"ms": ended, "step": 0, "values": {**numbers, **times}})
     with whole_run(store, message, tags) as run_id:
@@ -125,7 +131,7 @@ def _make(
         store.end(run_id, "FINISHED", ended)
 
 
-def _tags(place: Place, entry: Entry, line: Mapping[str, Any] | None, commit: str) -> dict[str, str]:
+def _tags(snapshot: LockSnapshot, entry: LockedStage, line: Mapping[str, Any] | None, commit: str) -> dict[str, str]:
     """The tags of a tracked run, as far as they are on record."""
     tags = {
         "stage": entry.stage,
@@ -134,22 +140,23 @@ def _tags(place: Place, entry: Entry, line: Mapping[str, Any] | None, commit: st
         "mirrored": "true",
         "code": entry.code,
     }
+    # Where the stage was executed here, later attempts find its run by this hash.
     tags["stage_hash"] = line["stage_hash"] if line else entry.key
     tags |= dict.fromkeys(about(entry.stage).named_after, entry.item or entry.stage)
     seed = entry.params.get("seed")
-    if entry in place.graded.values():  # its own seed is the bootstrap's: that of what it scores tells the run
-        seeds = [one.params.get("seed") for one in place.entries.values() if entry.deps.keys() & one.outs.keys()]
+    if entry in snapshot.graded.values():  # its own seed is the bootstrap's: that of what it scores tells the run
+        seeds = [one.params.get("seed") for one in snapshot.entries.values() if entry.deps.keys() & one.outs.keys()]
         seed = next((own for own in seeds if own is not None), None)
-    seed = place.about.get("seed", seed) if seed is not None else None
+    seed = snapshot.about.get("seed", seed) if seed is not None else None
     tags |= {"seed": str(seed)} if seed is not None else {}
-    tags["ablation"] = place.about.get("ablation", "none")
-    tags["variant"] = place.about.get("variant", "")
-    tags["recorded_in"] = place.told
-    commit, is_dirty = place.commit or commit, place.about.get("is_dirty")
-    if place.folder is not None and not place.is_kept:
-        tags["recipe"] = recipe_name(place.folder)
+    tags["ablation"] = snapshot.about.get("ablation", "none")
+    tags["variant"] = snapshot.about.get("variant", "")
+    tags["recorded_in"] = snapshot.label
+    commit, is_dirty = snapshot.commit or commit, snapshot.about.get("is_dirty")
+    if snapshot.folder is not None and not snapshot.is_kept:
+        tags["recipe"] = recipe_name(snapshot.folder)
         if not commit:
-            commit = ask_git(place.root, "rev-parse", "HEAD")
+            commit = ask_git(snapshot.root, "rev-parse", "HEAD")
             is_dirty = True  # what is on record here is in no commit yet
     tags |= {"git.commit": commit, "mlflow.source.git.commit": commit} if commit else {}
     tags |= {"git.dirty": str(bool(is_dirty)).lower()} if commit and is_dirty is not None else {}
@@ -157,11 +164,11 @@ def _tags(place: Place, entry: Entry, line: Mapping[str, Any] | None, commit: st
     return {name: value for name, value in tags.items() if value}
 
 
-def _curve(place: Place, entry: Entry) -> list[dict[str, float]]:
+def _curve(snapshot: LockSnapshot, entry: LockedStage) -> list[dict[str, float]]:
     """The points of its curves; a cell that holds no finite number is left out."""
     rows = []
     for path in entry.outs:
-        content = place.content(path) if path.startswith("data/curves/") and path.endswith(".csv") else None
+        content = snapshot.content(path) if path.startswith("data/curves/") and path.endswith(".csv") else None
         for row in csv.DictReader(io.StringIO((content or b"").decode("utf-8", "replace"))):
             values = {name: _number(text) for name, text in row.items() if name}
             if values.get("step") is not None:
@@ -177,14 +184,16 @@ def _number(text: str | None) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def recorded_ms(place: Place, entry: Entry) -> int:
+def recorded_ms(snapshot: LockSnapshot, entry: LockedStage) -> int:
     """When the stage was put on record: its metric file's time, or the commit's."""
-    if place.folder is not None:
+    if snapshot.folder is not None:
         for path in entry.outs:
-            own = place.folder / (path.removeprefix("data/") if place.is_kept else path)
+            own = snapshot.folder / (path.removeprefix("data/") if snapshot.is_kept else path)
             if path.startswith("data/metrics/") and own.exists():
                 return int(own.stat().st_mtime * 1000)
-    return 1000 * int(ask_git(place.root, "show", "-s", "--format=%ct", place.commit) or 0) if place.commit else 0
+    return (
+        1000 * int(ask_git(snapshot.root, "show", "-s", "--format=%ct", snapshot.commit) or 0) if snapshot.commit else 0
+    )
 
 
 SECONDS_TO_START = 20.0
@@ -200,6 +209,7 @@ def replay_kept(store: MlflowStore, state: Path) -> tuple[int, list[str]]:
     for place in kept_logs(state):
         try:
             messages = read_log(place)
+            # Reversed, so that the first message of each kind is the one that stays.
             first = {message["kind"]: message for message in reversed(messages)}
             start = first["start"]
             stage_hash, ms = start["tags"]["stage_hash"], int(start["ms"])
@@ -210,6 +220,7 @@ def replay_kept(store: MlflowStore, state: Path) -> tuple[int, list[str]]:
             continue
         kept = first.get("tags", {}).get("tags", {})
         own = {name: value for name, value in kept.items() if not name.startswith("mlflow.") or name in MLFLOW_TAGS}
+        # A failed attempt has an end as well, and the next attempt continues the same log: the last one counts.
         status = next((one["status"] for one in reversed(messages) if one["kind"] == "end"), "KILLED")
         with whole_run(store, start, {**start["tags"], **own, "rebuilt": "true"}) as run_id:
             log_what_fits(store, run_id, [message for message in messages if message["kind"] == "values"])
@@ -223,6 +234,7 @@ def whole_run(store: MlflowStore, message: Mapping[str, Any], tags: Mapping[str,
     """A run that gets the tags by which it is known only when the block has ended: half of one is no run."""
     run_id = store.create(message, {**{key: tags[key] for key in tags if key not in KNOWN_BY}, HALF_MADE: "true"})
     yield run_id
+    # From here on a search finds the run, so that everything else must be in it already.
     for name in KNOWN_BY:
         if name in tags:
             store.client.set_tag(run_id, name, tags[name])
@@ -265,6 +277,7 @@ def _may_be_starting(log: Path) -> bool:
 
     A log from the future was written before somebody set the clock back.
     """
+    # A log that has its `end` waits for nobody, however young it is. That message is the last line, and short.
     return abs(time.time() - log.stat().st_mtime) < SECONDS_TO_START and b'"kind": "end"' not in log.read_bytes()[-200:]
 
 
@@ -272,6 +285,7 @@ def _deliver(store: MlflowStore, log: Path) -> int:
     state_file = log.parent / "tracking_state.json"
     known = json.loads(state_file.read_text()) if state_file.exists() else {}
     run_id = known.get("run_id") or known.get("last_run_id", "")
+    # Only where this very server once had the run: a run of another server is not missing here.
     if run_id and known.get("uri") == without_password(store.uri) and not _exists(store, run_id):
         write_json(state_file, {**known, "offset": 0, "run_id": "", "last_run_id": ""})
     delivery = Delivery(log.parent)

@@ -11,14 +11,14 @@ from pathlib import Path, PurePosixPath
 import pandas
 import pyarrow.parquet
 
-from pipelines.records.places import Place
+from pipelines.records.lock_snapshots import LockSnapshot
 from stages.algorithms.problem_text import normalise_problem
-from stages.foundations.dvc_lock import Entry
+from stages.foundations.dvc_lock import LockedStage
 
 POLICIES, ROLLOUTS = "data/policies/", "data/rollouts/"
 
 
-def trained_problems(place: Place, policy: str) -> frozenset[str] | None:
+def trained_problems(snapshot: LockSnapshot, policy: str) -> frozenset[str] | None:
     """Texts of all problems that trained the policy or one it was made from, as `normalise_problem` leaves them.
 
     None where nothing on record made the policy, or where a training table is gone or broken. Of an RL round only the
@@ -31,12 +31,13 @@ def trained_problems(place: Place, policy: str) -> frozenset[str] | None:
         if path in seen:
             continue
         seen.add(path)
-        entry = next((entry for entry in place.entries.values() if path in entry.outs), None)
+        entry = next((entry for entry in snapshot.entries.values() if path in entry.outs), None)
         if entry is None:
             return None
+        # A policy carries what its starting policy was trained on.
         wanted += [dep for dep in entry.deps if dep.startswith(POLICIES)]
         try:
-            found = _problems_of(place, entry)
+            found = _problems_of(snapshot, entry)
         except pyarrow.ArrowInvalid:  # a broken file says as little as a missing one
             return None
         if found is None:
@@ -45,19 +46,20 @@ def trained_problems(place: Place, policy: str) -> frozenset[str] | None:
     return frozenset(texts)
 
 
-def _problems_of(place: Place, entry: Entry) -> set[str] | None:
+def _problems_of(snapshot: LockSnapshot, entry: LockedStage) -> set[str] | None:
     trained: set[str] | None = None
     for out in entry.outs:
-        rollouts = place.file(out) if out.startswith(ROLLOUTS) else None
+        rollouts = snapshot.file(out) if out.startswith(ROLLOUTS) else None
         if rollouts and _has(rollouts, "problem_id", "is_trained"):
             rows = pandas.read_parquet(rollouts, columns=["problem_id", "is_trained"])
+            # Groups whose rewards are all equal are dropped before the update: their problems moved no weight.
             trained = set(rows.loc[rows["is_trained"], "problem_id"])
     texts: set[str] = set()
     for dep in entry.deps:
         # What a stage validates on steers no weights.
         if not dep.endswith(".parquet") or PurePosixPath(dep).stem == "validation":
             continue
-        table = place.file(dep)
+        table = snapshot.file(dep)
         if table is None:
             return None
         texts |= {normalise_problem(text) for text in _texts(table, trained)}
@@ -65,6 +67,7 @@ def _problems_of(place: Place, entry: Entry) -> set[str] | None:
 
 
 def _texts(table: Path, trained: set[str] | None) -> list[str]:
+    # A table of texts has no problems that a benchmark could share.
     if not _has(table, "problem_id", "problem"):
         return []
     rows = pandas.read_parquet(table, columns=["problem_id", "problem"])

@@ -10,7 +10,6 @@ may be lost: `update_registry` writes it again from the tags.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipelines.graph.recipes import recipe_names
-from pipelines.records.places import place_at
-from pipelines.records.tracking_store import mlflow_faults, open_store
+from pipelines.records.lock_snapshots import snapshot_at
+from pipelines.records.tracking_store import is_tracking_off, mlflow_faults, open_store
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.observe.git import git, git_as_someone, has_revision
@@ -53,7 +52,7 @@ class Champion:
     def tag(self) -> str:
         return f"{moving_tag(self.recipe)}-v{self.version}"
 
-    def told(self) -> str:
+    def describe(self) -> str:
         return f"v{self.version} ({self.policy}, policy {self.policy_hash[:8]}, commit {self.commit[:10]}, {self.date})"
 
 
@@ -84,6 +83,7 @@ def current(root: Path, recipe: str) -> Champion | None:
     """None when there has been no promotion."""
     if not has_revision(root, f"refs/tags/{moving_tag(recipe)}"):
         return None
+    # The moving tag points to the tag object of a promotion, not to the commit: two promotions may share a commit.
     target = git(root, "rev-parse", f"refs/tags/{moving_tag(recipe)}")
     for one in promotions(root, recipe):
         if git(root, "rev-parse", f"refs/tags/{one.tag}") == target:
@@ -96,6 +96,7 @@ def current(root: Path, recipe: str) -> Champion | None:
 
 def promote(root: Path, champion: Champion) -> None:
     """Makes it the champion: its tag, the moving tag, the alias. Every step may be repeated."""
+    # When an earlier call was killed after this step, the tag exists, and only the rest remains to be done.
     if not has_revision(root, f"refs/tags/{champion.tag}"):
         message = f"{champion.policy} of {champion.recipe} promoted\n\n{json.dumps(asdict(champion), indent=1)}"
         git_as_someone(root, "tag", "--annotate", champion.tag, champion.commit, "--message", message)
@@ -104,6 +105,8 @@ def promote(root: Path, champion: Champion) -> None:
 
 def make_current(root: Path, champion: Champion) -> None:
     """Points the moving tag and the alias to a promotion."""
+    # Git comes before MLflow, because the registry can be written from the tags and not the other way round. Without
+    # --no-sign the setting tag.gpgSign would make a new tag object here, which is no promotion.
     git(root, "tag", "--force", "--no-sign", moving_tag(champion.recipe), f"refs/tags/{champion.tag}")
     update_registry(root, champion.recipe)
 
@@ -122,10 +125,6 @@ def update_registry(root: Path, recipe: str) -> str:
         return _update_registry(open_store().client, f"retrace-{recipe}", every, now)
 
 
-def is_tracking_off() -> bool:
-    return os.environ.get("RETRACE_TRACKING") == "off"
-
-
 def _update_registry(client: MlflowClient, name: str, every: Sequence[Champion], now: Champion) -> str:
     from mlflow.exceptions import MlflowException
 
@@ -137,10 +136,12 @@ def _update_registry(client: MlflowClient, name: str, every: Sequence[Champion],
         client.create_registered_model(name, description=f"Champions of the recipe {now.recipe}; weights lie in DVC.")
     known = {version.tags.get("git.tag"): version.version for version in client.search_model_versions(f"name='{name}'")}
     changed = [one.tag for one in every if one.tag not in known]
+    # Oldest first, so that MLflow counts its versions in the order of the promotions.
     for one in every:
         if one.tag not in known:
             known[one.tag] = _register(client, name, one)
     before = client.get_registered_model(name).aliases.get(ALIAS)
+    # MLflow returns a version as a number or as a text, depending on the store.
     if str(before) != str(known[now.tag]):
         client.set_registered_model_alias(name, ALIAS, str(known[now.tag]))
         changed.append(f"alias {ALIAS}")
@@ -162,7 +163,7 @@ def _register(client: MlflowClient, name: str, champion: Champion) -> str:
 
 def policy_hash(root: Path, commit: str, policy: str) -> str:
     """DVC's hash of a policy at a commit. UserError when its dvc.lock has none."""
-    found = place_at(root, commit).outs.get(f"data/policies/{policy}")
+    found = snapshot_at(root, commit).outs.get(f"data/policies/{policy}")
     if found is None:
         raise UserError(f"dvc.lock of commit {commit[:10]} has no data/policies/{policy}: which policies are made?")
     return found
@@ -182,22 +183,27 @@ def roll_back(root: Path, recipe: str, to: int | None, say: Callable[[str], None
         raise UserError(
             f"the tag {moving_tag(recipe)} is gone: say with --to which champion it is to name, there are {known}"
         )
+    # Behind the last promotion, and not behind the champion in use: repeating the command then changes nothing.
     target = last.before if to is None else to
     if target is None:
-        raise UserError(f"there is no champion of {recipe} before {last.told()}: it is the first")
+        raise UserError(f"there is no champion of {recipe} before {last.describe()}: it is the first")
     found = next((one for one in every if one.version == target), None)
     if found is None:
         raise UserError(f"recipe {recipe} has no champion v{target}: there are {known}")
     if now == found:
+        # MLflow may have been away during the first call: this one brings it up to date.
         mended = update_registry(root, recipe)
-        say(f"{found.told()} is the champion of {recipe} already" + (f"; mended in MLflow: {mended}" if mended else ""))
+        say(
+            f"{found.describe()} is the champion of {recipe} already"
+            + (f"; mended in MLflow: {mended}" if mended else "")
+        )
         return
     make_current(root, found)
     alias = f"MLflow's alias retrace-{recipe}@{ALIAS}"
     if now is not None:
-        say(f"the champion of {recipe} was {now.told()}")
+        say(f"the champion of {recipe} was {now.describe()}")
     say(
-        f"and now is {found.told()}: tag {moving_tag(recipe)}"
+        f"and now is {found.describe()}: tag {moving_tag(recipe)}"
         + (f"; RETRACE_TRACKING=off leaves {alias} as it was" if is_tracking_off() else f" and {alias}")
     )
 
@@ -205,10 +211,10 @@ def roll_back(root: Path, recipe: str, to: int | None, say: Callable[[str], None
 def _no_champion(root: Path, recipe: str) -> str:
     recipes, crowned = recipe_names(root), sorted({one.recipe for one in _promoted(root)})
     if recipes and recipe not in recipes:
-        told = f"unknown recipe {recipe!r}: there are {', '.join(recipes)}"
+        problem = f"unknown recipe {recipe!r}: there are {', '.join(recipes)}"
     else:
-        told = f"recipe {recipe} has no champion yet: the flow retrain promotes the first"
-    return f"{told}; champions have {', '.join(crowned)}" if crowned else told
+        problem = f"recipe {recipe} has no champion yet: the flow retrain promotes the first"
+    return f"{problem}; champions have {', '.join(crowned)}" if crowned else problem
 
 
 def rollback(

@@ -29,22 +29,29 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from pipelines.flows.whole_graph import Hours, Policy, Recipe, project_folder, run_stages
-from pipelines.graph.project_lock import refusing_lock
 from pipelines.graph.recipes import read_recipe
 from pipelines.launching.params import stage_hours
-from pipelines.records.places import working_place
+from pipelines.records.lock_snapshots import working_snapshot
 from pipelines.retraining.champion import Champion, current, policy_hash, promote, promotions, update_registry
-from pipelines.retraining.gate import Decision, decide, decision_page, decision_sentence
-from pipelines.retraining.measuring import candidate_measurement, champion_measurement, pair_up
+from pipelines.retraining.gate import (
+    Decision,
+    candidate_measurement,
+    champion_measurement,
+    decide,
+    decision_page,
+    decision_sentence,
+    pair_up,
+)
 from pipelines.retraining.new_data import SNAPSHOTS, Snapshot, carried_over, copy_files, data_of, look
 from pipelines.runtime.checkouts import Code, cache_folder, checkout, remove_checkout, run_dvc, worktree_environment
+from pipelines.runtime.locks import refusing_lock
 from stages.foundations.errors import UserError
-from stages.foundations.files import stable_hash, write_text_atomically
+from stages.foundations.files import load_yaml, stable_hash, write_text_atomically
 from stages.foundations.machine import state_folder
-from stages.foundations.yaml_text import load_yaml
 from stages.observe.git import commit_all, file_at, git, has_revision
 from stages.observe.tracking import json_lines, latest_runs
 
+# Tasks change git and folders: Prefect must neither reuse an earlier result nor try one again.
 OPTIONS = {"cache_policy": NO_CACHE, "persist_result": False, "retries": 0}
 
 
@@ -71,25 +78,28 @@ def retrain(
     """
     root = project_folder(project)
     with refusing_lock(retraining_folder(root), "another retraining runs: wait for it"):
+        # First of all: a registry that cannot be reached ends the flow here, and not after hours of training.
         update_registry(root, recipe)
         champion = current(root, recipe)
         snapshot = find_new_data(root, recipe, champion, root / incoming, ask_upstream)
         _require_policy(snapshot, recipe, policy)
         attempt = _attempt(root, recipe, snapshot, champion, force)
-        if (told := _nothing_new(attempt)) and not force:
-            return Completed(name="Nothing new", message=told)
+        if (sentence := _nothing_new(attempt)) and not force:
+            return Completed(name="Nothing new", message=sentence)
         folder = make_snapshot(attempt)
         run_stages(folder, hours_per_stage, env=worktree_environment(folder))
+        # Before the gate, so that the branch of a refused candidate has its results too.
         commit = keep_results(attempt, folder)
         decision = pass_gate(attempt, folder, policy, hours_per_stage)
         if decision is None or decision.is_promoted:
-            told = make_champion(attempt, folder, policy, commit, decision)
+            sentence = make_champion(attempt, folder, policy, commit, decision)
         else:
-            told = decision_sentence(decision, champion)
+            sentence = decision_sentence(decision, champion)
         is_promoted = decision is None or decision.is_promoted
-        _record(attempt, "promoted" if is_promoted else "refused", told)
+        # Recorded before the worktree goes: a kill in between leaves a folder, and no data that count as new again.
+        _record(attempt, "promoted" if is_promoted else "refused", sentence)
         remove_checkout(root, folder)
-        return Completed(name="Promoted" if is_promoted else "Refused", message=told)
+        return Completed(name="Promoted" if is_promoted else "Refused", message=sentence)
 
 
 @task(name="look for new data", task_run_name="look for new data", **OPTIONS)
@@ -100,6 +110,7 @@ def find_new_data(root: Path, recipe: str, champion: Champion | None, incoming: 
     own, then = (_recipe(root, revision, recipe) for revision in ("HEAD", champion.commit if champion else "HEAD"))
     if own is None:
         raise UserError(f"{file} is not committed: a retraining runs committed code and recipes")
+    # The champion ran on params.yaml of its commit, which holds the incoming data that no recipe names.
     theirs = _params(root, champion.commit, "params.yaml") if champion else None
     snapshot = look(
         carried_over(own, theirs, then), incoming, ask_upstream, retraining_folder(root) / "revisions", logger.info
@@ -136,19 +147,21 @@ def _params(root: Path, revision: str, file: str) -> dict[str, Any] | None:
     return None if text is None else load_yaml(text)
 
 
-def _attempt(root: Path, recipe: str, snapshot: Snapshot, champion: Champion | None, force: bool) -> Attempt:
+def _attempt(root: Path, recipe: str, snapshot: Snapshot, champion: Champion | None, force: bool) -> Retraining:
     base = git(root, "rev-parse", "HEAD")
-    return Attempt(root, recipe, f"{snapshot.name}-{base[:8]}" if force else snapshot.name, snapshot, base, champion)
+    # A forced retraining may have the data of an earlier one. The commit in its name keeps them apart.
+    return Retraining(root, recipe, f"{snapshot.name}-{base[:8]}" if force else snapshot.name, snapshot, base, champion)
 
 
-def _nothing_new(attempt: Attempt) -> str:
+def _nothing_new(attempt: Retraining) -> str:
     """Why there is nothing to do; "" when there is."""
     champion = attempt.champion
     if champion is None:
         return ""
     theirs = stable_hash(data_of(_params(attempt.root, champion.commit, "params.yaml") or {}))[:12]
     if theirs == attempt.snapshot.name:
-        return f"Nothing new: these are the data of champion {champion.told()}."
+        return f"Nothing new: these are the data of champion {champion.describe()}."
+    # The same data may be on record more than once. The last outcome counts.
     for line in reversed(_records(attempt.root, attempt.recipe)):
         if line["name"] == attempt.name:
             return f"Nothing new: these data were {line['outcome']} on {line['date']}. {line['told']}"
@@ -156,7 +169,7 @@ def _nothing_new(attempt: Attempt) -> str:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class Retraining:
     """A retraining: which recipe, with which data, from which code."""
 
     root: Path
@@ -178,7 +191,7 @@ class Attempt:
 
 
 @task(name="data snapshot", task_run_name="data snapshot", **OPTIONS)
-def make_snapshot(attempt: Attempt) -> Path:
+def make_snapshot(attempt: Retraining) -> Path:
     """The worktree to retrain in, with the data on a branch of their own."""
     logger = get_run_logger()
     folder = open_worktree(attempt, logger.info)
@@ -187,12 +200,13 @@ def make_snapshot(attempt: Attempt) -> Path:
 
 
 @task(name="gate", task_run_name="gate", **OPTIONS)
-def pass_gate(attempt: Attempt, folder: Path, policy: str, hours_per_stage: float) -> Decision | None:
+def pass_gate(attempt: Retraining, folder: Path, policy: str, hours_per_stage: float) -> Decision | None:
     """The gate's decision; None when there is no champion to compare with."""
     logger, champion = get_run_logger(), attempt.champion
     if champion is None:
         logger.info("recipe %s has no champion: the first one needs no comparison", attempt.recipe)
         return None
+    # Scores on record may come from other benchmarks or another verifier. Only equal conditions are compared.
     theirs, is_again = champion_measurement(
         champion, folder, policy, stage_hours(folder, hours_per_stage), lambda line: logger.info("%s", line)
     )
@@ -205,12 +219,13 @@ def pass_gate(attempt: Attempt, folder: Path, policy: str, hours_per_stage: floa
 
 
 @task(name="promote", task_run_name="promote", **OPTIONS)
-def make_champion(attempt: Attempt, folder: Path, policy: str, commit: str, decision: Decision | None) -> str:
+def make_champion(attempt: Retraining, folder: Path, policy: str, commit: str, decision: Decision | None) -> str:
     """Tags the commit and sets MLflow's alias; returns what was done."""
     root, before = attempt.root, attempt.champion
     versions = [one.version for one in promotions(root, attempt.recipe)]
     champion = Champion(
         recipe=attempt.recipe,
+        # A number is never used twice, also after a rollback: tags of promotions never move.
         version=max(versions, default=0) + 1,
         policy=policy,
         commit=commit,
@@ -221,13 +236,13 @@ def make_champion(attempt: Attempt, folder: Path, policy: str, commit: str, deci
     )
     promote(root, champion)
     why = decision_sentence(decision, before) if decision else "It is the first."
-    told = f"{attempt.branch} is champion {champion.told()}. {why}"
-    get_run_logger().info("%s", told)
-    return told
+    sentence = f"{attempt.branch} is champion {champion.describe()}. {why}"
+    get_run_logger().info("%s", sentence)
+    return sentence
 
 
 def _run_id(folder: Path, policy: str) -> str:
-    entries = working_place(folder).entries.values()
+    entries = working_snapshot(folder).entries.values()
     names = [entry.name for entry in entries if f"data/policies/{policy}" in entry.outs]
     runs = [run for run in latest_runs(folder / "state" / "ledger.jsonl") if run["name"] in names]
     return runs[-1].get("run_id", "") if runs else ""
@@ -243,8 +258,8 @@ def _records(root: Path, recipe: str) -> list[dict[str, str]]:
     return list(json_lines(file.read_bytes().splitlines())) if file.exists() else []
 
 
-def _record(attempt: Attempt, outcome: str, told: str) -> None:
-    line = {"name": attempt.name, "branch": attempt.branch, "outcome": outcome, "date": _now(), "told": told}
+def _record(attempt: Retraining, outcome: str, sentence: str) -> None:
+    line = {"name": attempt.name, "branch": attempt.branch, "outcome": outcome, "date": _now(), "told": sentence}
     with open(retraining_folder(attempt.root) / f"{attempt.recipe}.jsonl", "a") as file:
         file.write("\n" + json.dumps(line) + "\n")  # the line before may have been cut off
 
@@ -261,9 +276,10 @@ def retraining_folder(root: Path) -> Path:
     return (state_folder() if root == PROJECT else root / "state") / "retraining"
 
 
-def open_worktree(attempt: Attempt, say: Callable[[str], None]) -> Path:
+def open_worktree(attempt: Retraining, say: Callable[[str], None]) -> Path:
     """The attempt's worktree, with the snapshot as a commit on its branch; an interrupted attempt's is used again."""
     root, folder = attempt.root, attempt.folder
+    # Uncommitted changes are left out: the commit on the branch must say what was run.
     code = Code(root, attempt.base, is_with_changes=False, changed=())
     key = f"{attempt.snapshot.name} {attempt.base}\n"
     with checkout(code, folder, cache_folder(root), key, attempt.branch) as is_new:
@@ -280,8 +296,9 @@ def open_worktree(attempt: Attempt, say: Callable[[str], None]) -> Path:
     return folder
 
 
-def _place_snapshots(attempt: Attempt, folder: Path, say: Callable[[str], None]) -> None:
+def _place_snapshots(attempt: Retraining, folder: Path, say: Callable[[str], None]) -> None:
     champion = attempt.champion
+    # `dvc add` replaces the record of the folder: files of earlier snapshots must be in it, or they drop out.
     if champion and has_revision(attempt.root, f"{champion.commit}:{BOOKKEEPING[0]}"):
         git(folder, "checkout", champion.commit, "--", *BOOKKEEPING)
         _dvc(folder, "checkout", BOOKKEEPING[0])
@@ -305,11 +322,12 @@ def _link_downloads(folder: Path) -> None:
     for file in downloads.iterdir() if downloads.is_dir() else ():
         if not file.name.endswith(".partial") and not (goal / file.name).exists():
             try:
+                # A hard link takes no space, and removing the worktree leaves the other name.
                 os.link(file, goal / file.name)
             except OSError:  # another file system
                 shutil.copy2(file, goal / file.name)
 
 
-def keep_results(attempt: Attempt, folder: Path) -> str:
+def keep_results(attempt: Retraining, folder: Path) -> str:
     """Commits dvc.lock, metrics and curves on the branch; returns the commit."""
     return commit_all(folder, f"Retrained {attempt.recipe} on data snapshot {attempt.snapshot.name}", *RESULTS)

@@ -38,11 +38,10 @@ import yaml
 
 from stages.collect.stage import Name
 from stages.foundations.errors import UserError
-from stages.foundations.files import require_no_links, sha256_of, stable_hash, write_json
+from stages.foundations.files import load_yaml, require_no_links, sha256_of, stable_hash, write_json
 from stages.foundations.machine import PROJECT, state_folder
 from stages.foundations.stage import About, about
 from stages.foundations.stage_graph import read_definitions
-from stages.foundations.yaml_text import load_yaml
 
 SNAPSHOTS = "data/snapshots"
 """Where copies of incoming files lie in a retraining's worktree; DVC keeps them."""
@@ -84,6 +83,7 @@ def carried_over(
 
     A source whose entry in the recipe has changed since the champion was made (`recipe_then`) keeps the recipe's.
     """
+    # `look` writes into these tables later: the recipe of the caller must stay as it was read.
     params = copy.deepcopy(dict(recipe))
     if champion is None:
         return params
@@ -109,7 +109,7 @@ def _inside(params: Mapping[str, Any], name: str) -> dict[str, Any]:
 def look(
     params: dict[str, Any], incoming: Path, is_upstream_asked: bool, memory: Path, say: Callable[[str], None]
 ) -> Snapshot:
-    """The newest data. `memory` is a folder for what servers said last; sources that do not answer are told and kept.
+    """The newest data. `memory` is a folder for what servers said last. Silent servers change nothing.
 
     UserError names a file in `incoming` that cannot be used, and what to write.
     """
@@ -118,14 +118,17 @@ def look(
     if is_upstream_asked:
         for name in sources:
             changed = newer_revision(name, sources[name]["from"], memory, say)
+            # Into the table in place, so that the snapshot's parameters have the new revision.
             if changed:
                 sources[name]["from"] |= changed
-                told = ", ".join(f"{key} {str(value)[:12]}" for key, value in changed.items() if key != "url")
-                found.changes.append(f"source {name} has a new revision: {told}")
+                values = ", ".join(f"{key} {str(value)[:12]}" for key, value in changed.items() if key != "url")
+                found.changes.append(f"source {name} has a new revision: {values}")
     waiting = sorted(incoming.iterdir()) if incoming.is_dir() else []
     require_no_links(incoming, waiting)
     for path in waiting:
+        # A .yaml describes the file beside it, and .partial is the name of a download that is not complete.
         if path.is_file() and not path.name.startswith(".") and path.suffix not in (".yaml", ".partial"):
+            # A file that is still being copied would be hashed half, and come as a new revision once more.
             if time.time() - path.stat().st_mtime < SECONDS_STILL:
                 say(f"{path.name} was written to just now: it waits for the next time")
             else:
@@ -155,8 +158,8 @@ def _take(path: Path, found: Snapshot) -> None:
             )
         new, table = _problems(path, name, form, entry or sources.get(name), place, sha256), sources
     if table.get(name) != new:
-        told = "a new file for source" if name in table else "a new source"
-        found.changes.append(f"{path.name}: {told} {name}")
+        what = "a new file for source" if name in table else "a new source"
+        found.changes.append(f"{path.name}: {what} {name}")
         table[name] = new
     found.files[place] = path
 
@@ -170,6 +173,7 @@ def _problems(
             f"{path}: there is no source {name} that has fields. Write {name}.yaml beside it: role (train or "
             "benchmark), licence, and from: {fields: {problem: ..., answer: ..., solution: null}}"
         )
+    # The new file is of the same kind as the source before it: its columns, filter and limit stay.
     kept = {key: origin.get(key, missing) for key, missing in (("fields", None), ("only", {}), ("max_rows", None))}
     local = {"kind": "local", "path": place, "sha256": sha256, "format": form, **kept}
     return {**{key: value for key, value in (entry or {}).items() if key != "from"}, "from": local}
@@ -227,6 +231,7 @@ def _url_revision(name: str, origin: Mapping[str, Any], memory: Path) -> dict[st
         newest = _github_commit(pinned[1])
         if newest == pinned[2]:
             return None
+        # An address with a commit in it never changes its bytes, so the newest commit is asked for instead.
         url = url.replace(pinned[2], newest)
     sha256 = _sha256(url, memory / f"{name}.json")
     return None if sha256 in (None, origin["sha256"]) else {"url": url, "sha256": sha256}
@@ -236,10 +241,12 @@ def _sha256(url: str, remembered: Path) -> str | None:
     """Hash of the file behind the URL, which is kept in the downloads folder; None when the server says: as before."""
     known = json.loads(remembered.read_text()) if remembered.exists() else {}
     request = urllib.request.Request(url)
+    # Entity tags of two addresses cannot be compared.
     if known.get("url") == url and known.get("etag"):
         request.add_header("If-None-Match", known["etag"])
     downloads = state_folder() / "downloads"
     downloads.mkdir(parents=True, exist_ok=True)
+    # On the same file system as its goal, so that the rename below is atomic.
     with tempfile.TemporaryDirectory(dir=downloads, suffix=".partial") as folder:
         fetched = Path(folder) / "fetched"
         try:
@@ -247,12 +254,15 @@ def _sha256(url: str, remembered: Path) -> str | None:
                 shutil.copyfileobj(response, file)
                 etag = response.headers.get("ETag")
         except urllib.error.HTTPError as error:
+            # urllib raises 304, "not modified", as an error.
             if error.code == 304:
                 return known["sha256"]
             raise NoAnswer(error) from error
+        # A connection that breaks off in the middle of a chunk raises HTTPException, which is no OSError.
         except (OSError, HTTPException) as error:
             raise NoAnswer(getattr(error, "reason", error)) from error
         sha256 = sha256_of(fetched)
+        # `collect` looks for a file of this hash here before it downloads.
         os.replace(fetched, downloads / sha256)
     remembered.parent.mkdir(parents=True, exist_ok=True)
     write_json(remembered, {"url": url, "etag": etag, "sha256": sha256})
@@ -261,6 +271,7 @@ def _sha256(url: str, remembered: Path) -> str | None:
 
 def _github_commit(repository: str) -> str:
     command = ["git", "ls-remote", f"https://github.com/{repository}", "HEAD"]
+    # Git would otherwise ask for a password at a repository that is gone, and wait for ever.
     surroundings = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_TO_ANSWER, env=surroundings)

@@ -43,25 +43,21 @@ def rollouts(
     Filter by verdict, reward, length, step and text; sort, and see each response beside the others of its group, with
     its answer marked and its tokens shaded by their log-probability.
     """
-    try:
-        table = PROJECT / f"data/rollouts/{name}.parquet"
-        is_named = "/" not in name and table.is_file()
-        table = table if is_named else Path(name)
-        if not table.is_file():
-            known = sorted(path.stem for path in (PROJECT / "data/rollouts").glob("*.parquet")) or ["none has run"]
-            raise UserError(
-                f"{name!r} is neither a round with rollouts here ({', '.join(known)}) nor a Parquet file: run "
-                f"`dvc repro rl_round@{name}` or `dvc pull`"
-            )
-        out = out or PROJECT / "reports/rollouts" / table.stem
-        if out.exists() and not (out / "index.html").is_file():
-            raise UserError(f"--out {out} is there and no such page: name a new folder, nothing is overwritten")
-        problems, vocabulary = problems_by_id(PROJECT), _vocabulary(PROJECT, table.stem)
-        with replace_folder(out) as folder:
-            rows = write_page(table, problems, vocabulary, folder, table.stem)
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
+    table = PROJECT / f"data/rollouts/{name}.parquet"
+    is_named = "/" not in name and table.is_file()
+    table = table if is_named else Path(name)
+    if not table.is_file():
+        known = sorted(path.stem for path in (PROJECT / "data/rollouts").glob("*.parquet")) or ["none has run"]
+        raise UserError(
+            f"{name!r} is neither a round with rollouts here ({', '.join(known)}) nor a Parquet file: run "
+            f"`dvc repro rl_round@{name}` or `dvc pull`"
+        )
+    out = out or PROJECT / "reports/rollouts" / table.stem
+    if out.exists() and not (out / "index.html").is_file():
+        raise UserError(f"--out {out} is there and no such page: name a new folder, nothing is overwritten")
+    problems, vocabulary = problems_by_id(PROJECT), _vocabulary(PROJECT, table.stem)
+    with replace_folder(out) as folder:
+        rows = write_page(table, problems, vocabulary, folder, table.stem)
     typer.echo(f"{rows:,} rollouts: open {out / 'index.html'}")
 
 

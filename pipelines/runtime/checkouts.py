@@ -21,13 +21,13 @@ from typing import Any
 
 from pipelines.runtime.process_group import dvc, environment, run_in_group
 from stages.foundations.errors import UserError
-from stages.foundations.files import sha256_of, stable_hash, write_text_atomically
+from stages.foundations.files import load_yaml, sha256_of, stable_hash, write_text_atomically
 from stages.foundations.fingerprints import Memory, Project, stage_names, stage_roots
 from stages.foundations.machine import share_mirror
-from stages.foundations.yaml_text import load_yaml
 from stages.observe.git import git, git_bytes
 from stages.observe.tracking import tracking_uri
 
+# What a stage computes with. `pipelines` starts stages and changes no result.
 CODE = ("dvc.yaml", "stages")
 
 
@@ -86,11 +86,12 @@ def code_hashes(code: Code, targets: Iterable[str], params: Sequence[Mapping[str
         stages = load_yaml((folder / "dvc.yaml").read_text())["stages"]
         needed = {name: stages[name] for name in needed_stages(stages, {t.partition("@")[0] for t in targets})}
         memory: Memory = {}
+        # A revision may have stages without a package, whose command is any program.
         modules = needed.keys() & set(stage_names(folder))
         found = []
-        for own in params:
+        for values in params:
             hashes = {"dvc.yaml": stable_hash(needed)}
-            project = Project(folder, own, memory)
+            project = Project(folder, values, memory)
             for module in modules:
                 reach = project.reach(*stage_roots(module))
                 hashes |= {f"{place} {name}": digest for (place, name), digest in reach.definitions.items()}
@@ -110,6 +111,7 @@ def needed_stages(stages: Mapping[str, Any], targets: Iterable[str]) -> list[str
         wanted = _paths(stages[name], ("deps",))
         for other, stage in stages.items():
             made = _paths(stage, ("outs", "metrics", "plots"))
+            # A stage too many costs a look of DVC. One too few would reuse a result of other code.
             if any(_may_be_one(dep, out) for dep in wanted for out in made):
                 pending.append(other)
     return sorted(found)
@@ -167,9 +169,9 @@ def make_checkout(code: Code, folder: Path, cache: Path | None, branch: str = ""
     if cache is not None:
         share_dvc(code.root, folder, cache)
         return
-    own = folder / ".dvc"
-    (own / "config.local").write_text(
-        f"[core]\n    site_cache_dir = {own / 'site'}\n    remote =\n[cache]\n    dir = {own / 'cache'}\n"
+    dvc_folder = folder / ".dvc"
+    (dvc_folder / "config.local").write_text(
+        f"[core]\n    site_cache_dir = {dvc_folder / 'site'}\n    remote =\n[cache]\n    dir = {dvc_folder / 'cache'}\n"
     )
     share_mirror(code.root, folder)
 
@@ -184,14 +186,14 @@ def share_dvc(root: Path, folder: Path, cache: Path) -> None:
 
     project = Config(str(root / ".dvc"))
     levels = [project.load_one(level) for level in ("repo", "local")]
-    with Config(str(folder / ".dvc")).edit("local") as own:
-        own["cache"] = {"dir": str(cache)}
-        own["core"] = {"site_cache_dir": str(folder / ".dvc" / "site")}
+    with Config(str(folder / ".dvc")).edit("local") as config:
+        config["cache"] = {"dir": str(cache)}
+        config["core"] = {"site_cache_dir": str(folder / ".dvc" / "site")}
         for level in levels:
             for name, settings in level.get("remote", {}).items():
-                own.setdefault("remote", {}).setdefault(name, {}).update(settings)
+                config.setdefault("remote", {}).setdefault(name, {}).update(settings)
             if "remote" in level.get("core", {}):
-                own["core"]["remote"] = level["core"]["remote"]
+                config["core"]["remote"] = level["core"]["remote"]
     share_mirror(root, folder)
 
 
@@ -206,10 +208,11 @@ LEFT_OUT = ("RETRACE_STATE", "DVC_ROOT", "MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID")
 
 def worktree_environment(folder: Path, is_tracked: bool = True) -> dict[str, str]:
     """Tracking goes to the project's store or nowhere; everything else of the run stays in its worktree."""
-    own = {name: value for name, value in environment().items() if name not in LEFT_OUT}
+    kept = {name: value for name, value in environment().items() if name not in LEFT_OUT}
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # Resolved here: in the worktree the default would be its own database.
     tracking = {"MLFLOW_TRACKING_URI": tracking_uri()} if is_tracked else {"RETRACE_TRACKING": "off"}
-    return {**own, "PYTHONPATH": os.pathsep.join(paths), **tracking}
+    return {**kept, "PYTHONPATH": os.pathsep.join(paths), **tracking}
 
 
 def _copy_or_remove(source: Path, goal: Path) -> None:
@@ -223,4 +226,5 @@ def _copy_or_remove(source: Path, goal: Path) -> None:
 def remove_checkout(root: Path, folder: Path) -> None:
     """Removes the worktree with all in it; nothing happens where there is none."""
     shutil.rmtree(folder, ignore_errors=True)
+    # The folder goes first: `git worktree remove` refuses one with changes in it.
     git(root, "worktree", "prune")

@@ -9,7 +9,6 @@ Usage is measured from the process that started the stage (`watched`).
 
 from __future__ import annotations
 
-import fcntl
 import os
 import resource
 import stat
@@ -24,13 +23,12 @@ from typing import IO
 
 import psutil
 
+from pipelines.runtime.locks import try_lock, wait_for
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT, list_gpus
 
 LIMIT = "gpu"
 """Name of the concurrency limit in Prefect."""
-SECONDS_BETWEEN_TRIES = 1.0
-SECONDS_BETWEEN_LINES = 60.0
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,8 @@ def gpu_slots(wanted: int, locks: Path, say: Callable[[str], None]) -> Iterator[
         yield Slots(tuple(held), tuple(lock.fileno() for lock in held.values()))
     finally:
         for lock in held.values():
-            lock.close()  # not LOCK_UN: the supervisor of a stage that is still ending holds it too
+            # Not LOCK_UN: the supervisor of a stage that is still ending holds the lock too.
+            lock.close()
 
 
 def _make_private(folder: Path) -> None:
@@ -91,31 +90,34 @@ def _make_private(folder: Path) -> None:
 
 
 def _wait(wanted: int, gpus: Sequence[str], locks: Path, say: Callable[[str], None]) -> dict[str, IO[str]]:
-    said = -SECONDS_BETWEEN_LINES
-    while True:
-        held: dict[str, IO[str]] = {}
+    held: dict[str, IO[str]] = {}
+    busy: list[str] = []
+
+    def takes_all() -> bool:
+        busy.clear()
         for gpu in gpus:
-            if len(held) < wanted and (lock := _try(_file(locks, gpu))):
+            if len(held) == wanted:
+                break
+            if lock := _try(_file(locks, gpu)):
                 held[gpu] = lock
+            else:
+                busy.append(gpu)
         if len(held) == wanted:
-            return held
+            return True
+        # All or none: two flows that each hold half of what they need would wait for ever.
         for lock in held.values():
             lock.close()
-        if time.monotonic() - said >= SECONDS_BETWEEN_LINES:
-            said = time.monotonic()
-            busy = [gpu for gpu in gpus if gpu not in held]
-            say(f"waiting for {wanted} of the GPUs {', '.join(gpus)}; {_holders(busy, locks)}")
-        time.sleep(SECONDS_BETWEEN_TRIES)
+        held.clear()
+        return False
+
+    wait_for(takes_all, say, lambda: f"waiting for {wanted} of the GPUs {', '.join(gpus)}; {_holders(busy, locks)}")
+    return held
 
 
 def _try(path: Path) -> IO[str] | None:
     lock = open(path, "a+")  # noqa: SIM115 (closed by whoever holds it)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        return None
-    if not os.fstat(lock.fileno()).st_nlink:  # a cleaner of temporary files has just removed it
+    # Without a link a cleaner of temporary files has just removed it: the next one would lock another file.
+    if not try_lock(lock) or not os.fstat(lock.fileno()).st_nlink:
         lock.close()
         return None
     lock.truncate(0)
@@ -125,12 +127,13 @@ def _try(path: Path) -> IO[str] | None:
 
 
 def _holders(gpus: Sequence[str], locks: Path) -> str:
-    told = [f"{gpu} is held by process {holder}" for gpu in gpus if (holder := _read(_file(locks, gpu)))]
-    return ", ".join(told) or "another flow is about to take them"
+    holders = [f"{gpu} is held by process {holder}" for gpu in gpus if (holder := _read(_file(locks, gpu)))]
+    return ", ".join(holders) or "another flow is about to take them"
 
 
 def _file(locks: Path, gpu: str) -> Path:
-    return locks / f"gpu-{gpu.replace('/', '-')}.lock"  # the name of a part of a GPU (MIG) may have slashes
+    # The name of a part of a GPU (MIG) may have slashes.
+    return locks / f"gpu-{gpu.replace('/', '-')}.lock"
 
 
 def _read(path: Path) -> str:
@@ -148,7 +151,7 @@ class Usage:
     cpu_seconds: float = 0.0
     peak_bytes: int = 0
 
-    def told(self) -> str:
+    def in_words(self) -> str:
         memory = f", {self.peak_bytes / 2**30:.2f} GiB of memory" if self.peak_bytes else ""
         return f"{self.wall_seconds:.1f} s, {self.cpu_seconds:.1f} s of CPU time{memory}."
 
@@ -168,6 +171,7 @@ def watched() -> Iterator[Usage]:
         while not is_over.wait(SECONDS_BETWEEN_LOOKS):
             total = 0
             for child in myself.children(recursive=True):
+                # The child has ended since it was listed.
                 with suppress(psutil.Error):
                     total += child.memory_info().rss
             usage.peak_bytes = max(usage.peak_bytes, total)

@@ -57,6 +57,7 @@ def run_in_group(
         text=True,
         errors="replace",
         env=env or environment(),
+        # A group of its own: `end_groups` can signal it, and a Ctrl-C at the terminal reaches us alone.
         start_new_session=True,
         pass_fds=held,
         **output,
@@ -77,6 +78,7 @@ def supervised(command: Sequence[str | Path]) -> list[str]:
     """The command under a supervisor that ends with this process; one that has such gets no second."""
     words = [str(word) for word in command]
     supervisor = [sys.executable, "-S", "-E", str(SUPERVISOR)]
+    # The inner one of two would end at once: its parent is the other supervisor, and its starter is us.
     if words[: len(supervisor)] == supervisor:
         words = words[len(supervisor) + 1 :]
     return [*supervisor, str(os.getpid()), *words]
@@ -96,6 +98,7 @@ def environment() -> Mapping[str, str]:
     return {
         **{name: value for name, value in os.environ.items() if name not in LOGINS},
         "PATH": os.pathsep.join([here, os.environ.get("PATH", "")]),
+        # A stage's lines go through a pipe, where Python would keep them back by the block.
         "PYTHONUNBUFFERED": "1",
     }
 
@@ -132,6 +135,7 @@ def _lines(process: subprocess.Popen[str], deadline: float, silent_seconds: floa
     while True:
         until = min(deadline, heard + silent_seconds)
         try:
+            # At most a second: without limits `until` is infinity, which no wait takes.
             line = lines.get(timeout=min(1.0, max(0.01, until - time.monotonic())))
         except queue.Empty:
             if time.monotonic() >= deadline:
@@ -147,6 +151,7 @@ def _lines(process: subprocess.Popen[str], deadline: float, silent_seconds: floa
 
 def end_groups(processes: Sequence[subprocess.Popen[str]]) -> None:
     """Asks the groups to end, kills what is left of them after some seconds, and returns when nothing is left."""
+    # All groups are asked first and waited for together: several servers end in the time of one.
     for number, seconds in ((signal.SIGTERM, SECONDS_TO_END), (signal.SIGKILL, 2.0)):
         left = [process for process in processes if _signal_group(process, number)]
         until = time.monotonic() + seconds

@@ -35,8 +35,10 @@ def main(starter: int, command: list[str]) -> int:
     """Runs `command` to its end or ours; returns the exit code of the table above."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    # Blocked signals wait for `sigtimedwait`, so none is lost between two looks.
     signal.pthread_sigmask(signal.SIG_BLOCK, {*ENDING, signal.SIGCHLD})
-    if os.getppid() != starter:  # the signal above tells of no death before it was asked for
+    # The signal above tells of no death before it was asked for.
+    if os.getppid() != starter:
         return 128 + signal.SIGTERM
     pid = start(command)
     code = None
@@ -62,7 +64,9 @@ def start(command: list[str]) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ENDING, signal.SIGCHLD})
         for number in ENDING:
             signal.signal(number, signal.SIG_DFL)
-        os.closerange(3, 4096)  # what we hold for the family (locks) ends with us
+        # The family does not get what we hold for it, such as locks: that ends with us.
+        os.closerange(3, 4096)
+        # Else the supervisor died before the line above asked for the signal.
         if os.getppid() == supervisor:
             os.execvp(command[0], command)
     except OSError as error:
@@ -90,17 +94,20 @@ def end_family() -> None:
         until, asked = time.monotonic() + seconds, set()
         while family := descendants(os.getpid()):
             if number == signal.SIGKILL:
-                asked.clear()  # what was born meanwhile, and what a stopped process has not yet noticed
+                # Again: for what was born meanwhile, and what a stopped process has not noticed yet.
+                asked.clear()
             for pid in family - asked:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
+                    # A stopped process takes no signal but SIGKILL until it goes on.
                     os.kill(pid, signal.SIGCONT)
             asked |= family
             if time.monotonic() > until:
                 break
             time.sleep(0.02)
             reap()
-    reap()  # those that the last look found dead
+    # Those that the last look found dead.
+    reap()
 
 
 def descendants(root: int) -> set[int]:
@@ -110,8 +117,10 @@ def descendants(root: int) -> set[int]:
     for entry in Path("/proc").iterdir() if sys.platform == "linux" else ():
         if entry.name.isdecimal():
             try:
+                # The name in brackets may hold spaces and brackets itself, so read behind the last one.
                 state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            except OSError:  # it has ended
+            except OSError:
+                # It has ended since it was listed.
                 continue
             children.setdefault(int(parent), []).append(int(entry.name))
             if state in "ZX":

@@ -13,9 +13,9 @@ from typing import Annotated
 
 import typer
 
-from pipelines.planning.plan import Question, RecipeWork, length_lines, read_work
+from pipelines.output import write_named_file
+from pipelines.planning.plan import PlanRequest, RecipeWork, length_lines, read_work
 from pipelines.planning.sizes import GPUS, NUMBER_BYTES, find_gpu
-from pipelines.runtime.named_file import write_named_file
 from pipelines.simulating.schedules import OURS, POLICIES, Steps
 from pipelines.simulating.setting import (
     BATCH_STEPS,
@@ -26,7 +26,7 @@ from pipelines.simulating.setting import (
     MeasuredGroups,
     Model,
     Setting,
-    Work,
+    StepWork,
     paper_settings,
 )
 from pipelines.simulating.table import (
@@ -90,6 +90,7 @@ def simulate(
         _refuse_contradictions(recipe, paper, sensitivity, model, out)
         if data and not Path(data).is_dir():
             raise UserError(f"--data {data} is no folder: name the data of a finished run")
+        # Mistakes of the caller come first: a simulation may take minutes.
         chosen = _policies(policies, ours)
         looked = Steps(measured=steps or MEASURED_STEPS, batches=steps or BATCH_STEPS)
         count = jobs or os.cpu_count() or 1
@@ -104,7 +105,7 @@ def simulate(
             # The project's own data are those of params.yaml, and of no other recipe.
             folder = Path(data) if data else PROJECT / "data" if not recipe else None
             metrics = str(folder / "metrics") if folder and (folder / "metrics").is_dir() else ""
-            question = Question(
+            question = PlanRequest(
                 device,
                 8 if gpus is None else gpus,
                 model=model,
@@ -156,7 +157,7 @@ def _policies(given: str, ours: bool) -> tuple[str, ...]:
 def recipe_setting(
     root: Path,
     recipe: str,
-    question: Question,
+    question: PlanRequest,
     data: Path | None = None,
     window: int | None = None,
     mean_tokens: float | None = None,
@@ -173,12 +174,14 @@ def recipe_setting(
     rounds = [address for address, work in read.work.items() if work.training and work.sampling]
     if not rounds:
         raise UserError(f"{recipe} has no RL round: there is nothing to draw and to train on by turns")
+    # The longest responses decide how many GPUs a cluster needs for the recipe.
     address = max(rounds, key=lambda one: read.work[one].sampling[0].lengths.mean)
     lengths, assumption = _lengths(read, address, data, mean_tokens)
     rl, trainer = read.sections["rl"], read.sections.get("trainer")
     drawing = read.work[address].sampling[0]
+    # Updates over mini-batches are the steps of the round, so that this is the number of groups in a step.
     drawn = drawing.responses / max(1.0, read.work[address].training.updates / rl.minibatches) / rl.group_size
-    work = Work(
+    work = StepWork(
         groups=max(1, round(drawn)),
         group_size=rl.group_size,
         prompt_tokens=max(1, round(read.lengths.prompt)),
@@ -188,6 +191,8 @@ def recipe_setting(
         CONSTANTS,
         minibatches=rl.minibatches,
         most_sequences=read.sections["sampler"].max_sequences,
+        # 6 forward and backward, 2 for each further forward pass: log-probs twice, and the layers again with
+        # checkpointing.
         training_flops=6.0
         + 2.0 * (rl.proximal == "recompute")
         + 2.0 * (rl.reference_kl.kind != "none")
@@ -195,6 +200,7 @@ def recipe_setting(
     )
     loop = rl.loop if rl.loop.kind == "asynchronous" else None
     is_assumed = window is None and not loop
+    # The option wins over the recipe, and the recipe over the assumption.
     window = window if window is not None else loop.window if loop else WINDOW
     share = loop.replica_share if loop else CONSTANTS.share
     constants = replace(constants, window=window, share=share)
@@ -237,6 +243,7 @@ def _lengths(
 
 
 def _spread(mean: float, most: int) -> LogNormal:
+    # A mean at the limit would need all responses to be cut, which no log-normal distribution gives.
     return LogNormal.of_mean(min(mean, 0.98 * most), PAPER_SIGMA, most)
 
 
@@ -249,6 +256,7 @@ def _measured_groups(table: Path) -> MeasuredGroups:
     except (ArrowException, OSError) as error:
         raise UserError(f"{table} is no table of rollouts ({error}): name another run's data with --data") from None
     for step, problem, tokens in zip(*columns.values(), strict=True):
+        # The end token takes a step of decoding, so that no response is shorter than 1.
         groups.setdefault((step, problem), []).append(max(1, tokens))
     if not groups:
         raise UserError(f"{table} holds no rollouts: name another run's data with --data, or give --mean-tokens")

@@ -4,8 +4,8 @@ All sequences of a replica grow by a token in each decode step, so between two e
 the KV cache grows evenly: the seconds of any number of steps are a sum that can be written down. A sequence that does
 not fit when the cache is full is put back, the youngest first, and read again later, as vLLM does.
 
-`Machine` is one split of a cluster: replicas, and the seconds that the schedules need to know. `Tally` counts while
-they run, and `Outcome` is what a simulated run shows.
+`ClusterSplit` is one split of a cluster: replicas, and the seconds that the schedules need. `Tally` counts while they
+run, and `SimulationResult` is what a simulated run shows.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ReplicaSizes:
 
 
 @dataclass(slots=True, eq=False)
-class Trajectory:
+class SimulatedTrajectory:
     """A response in the making."""
 
     number: int
@@ -87,7 +87,7 @@ class Trajectory:
     """Of its replica's count of steps; negative while it is not decoded."""
 
 
-class Replica:
+class SimulatedReplica:
     """One replica's clock, batch and queue."""
 
     def __init__(self, name: int, sizes: ReplicaSizes) -> None:
@@ -105,11 +105,11 @@ class Replica:
         self.tokens = 0
         """Drawn in all."""
         self._steps = 0
-        self._running: list[tuple[int, int, Trajectory]] = []
+        self._running: list[tuple[int, int, SimulatedTrajectory]] = []
         self._sequences = 0
-        self._admitted: list[Trajectory] = []
+        self._admitted: list[SimulatedTrajectory] = []
         """In the order of admission, with some that have ended since."""
-        self._waiting: deque[Trajectory] = deque()
+        self._waiting: deque[SimulatedTrajectory] = deque()
 
     @property
     def trajectories(self) -> int:
@@ -124,13 +124,14 @@ class Replica:
         """Nothing is decoded before `time`."""
         self.time = max(self.time, time)
 
-    def submit(self, trajectories: Iterable[Trajectory]) -> None:
+    def submit(self, trajectories: Iterable[SimulatedTrajectory]) -> None:
         """They are decoded as soon as there is room, in this order."""
         self._waiting.extend(trajectories)
 
-    def withdraw(self) -> list[Trajectory]:
+    def withdraw(self) -> list[SimulatedTrajectory]:
         """All trajectories, with the tokens that they have so far; the replica is empty then."""
         in_order = sorted(self._running, key=lambda entry: entry[1])
+        # A trajectory that was put back and admitted again with the same last step is in the heap twice.
         gone = list(dict.fromkeys(entry[2] for entry in in_order if self._is_live(entry)))
         for trajectory in gone:
             trajectory.made = trajectory.length - (trajectory.end_step - self._steps)
@@ -143,12 +144,13 @@ class Replica:
     def read_again(self) -> None:
         """The prefix of every sequence is computed again: other weights have come while it was in flight."""
         sizes = self.sizes
+        # A group reads its prompt once, so that the copies of it in the cache are taken off.
         own = self.kv - self._sequences * (sizes.prompt_tokens - sizes.prefilled_prompt)
         self.time += sizes.prefill_token * own
 
-    def run_until(self, limit: float) -> list[tuple[float, Trajectory]]:
+    def run_until(self, limit: float) -> list[tuple[float, SimulatedTrajectory]]:
         """Decodes until `limit` or until nothing is left; what ended, with its time, in order."""
-        ended: list[tuple[float, Trajectory]] = []
+        ended: list[tuple[float, SimulatedTrajectory]] = []
         sizes, running = self.sizes, self._running
         step, capacity, prompt = sizes.step, sizes.kv_tokens, sizes.prompt_tokens
         while self.time < limit:
@@ -160,6 +162,7 @@ class Replica:
                 break
             sequences, kv = self._sequences, self.kv
             steps = running[0][0] - self._steps
+            # A single sequence always fits: `Setting` refuses a cache that is smaller than the longest one.
             is_full = kv + steps * sequences > capacity and sequences > 1
             if is_full:
                 steps = max(0, int((capacity - kv) // sequences))
@@ -173,6 +176,7 @@ class Replica:
             self._steps += steps
             self.tokens += steps * sequences
             self.kv = kv + steps * sequences
+            # The cache grows evenly between two events, so that the mean of both ends is exact.
             self.kv_seconds += seconds * (kv + self.kv) / 2 / capacity
             if is_cut:
                 break
@@ -194,18 +198,24 @@ class Replica:
         while waiting and self._sequences < sizes.most_sequences:
             trajectory = waiting[0]
             need = sizes.prompt_tokens + trajectory.made
+            # An empty replica admits the first sequence in any case, or it would wait for ever.
             if self._sequences and self.kv + need > sizes.admitted_tokens:
                 break
             waiting.popleft()
+            # One that was put back or moved keeps the version of its first token: staleness counts from there.
             if not trajectory.made:
                 trajectory.version = self.version
             trajectory.end_step = self._steps + trajectory.length - trajectory.made
+            # The number decides between equal ends: the order then repeats, and trajectories need no comparison.
             heappush(self._running, (trajectory.end_step, trajectory.number, trajectory))
             self._admitted.append(trajectory)
             self._sequences += 1
             self.kv += need
+            # Tokens that were generated before the trajectory was put back have to be read again.
             read += sizes.prefilled_prompt + trajectory.made
+        # While prompts are read, nothing is decoded.
         self.time += read * sizes.prefill_token
+        # Ended ones stay in the list until then: taking each out at its end would cost a pass over the list.
         if len(self._admitted) > 4 * sizes.most_sequences:
             self._admitted = [one for one in self._admitted if one.end_step >= 0]
 
@@ -217,18 +227,20 @@ class Replica:
         youngest.end_step = -1
         self._sequences -= 1
         self.kv -= self.sizes.prompt_tokens + youngest.made
+        # At the front, because it was admitted before all that wait.
         self._waiting.appendleft(youngest)
+        # The heap keeps the old entry of a trajectory that was put back, until there are too many.
         if len(self._running) > 4 * self.sizes.most_sequences:
             self._running[:] = [entry for entry in self._running if self._is_live(entry)]
             heapify(self._running)
 
     @staticmethod
-    def _is_live(entry: tuple[int, int, Trajectory]) -> bool:
+    def _is_live(entry: tuple[int, int, SimulatedTrajectory]) -> bool:
         return entry[0] == entry[2].end_step
 
 
 @dataclass(frozen=True)
-class Machine:
+class ClusterSplit:
     """Replicas beside a trainer, or both by turns on the same GPUs."""
 
     sizes: ReplicaSizes
@@ -258,22 +270,24 @@ class Machine:
         """All updates of a step."""
         return self.minibatches * self.update_seconds(tokens / self.minibatches)
 
-    def tokens(self, trajectories: Iterable[Trajectory]) -> int:
+    def tokens(self, trajectories: Iterable[SimulatedTrajectory]) -> int:
         """Prompts and responses."""
         return sum(self.sizes.prompt_tokens + one.length for one in trajectories)
 
-    def new_replicas(self) -> list[Replica]:
+    def new_replicas(self) -> list[SimulatedReplica]:
         """Empty, at time 0."""
-        return [Replica(name, self.sizes) for name in range(self.replicas)]
+        return [SimulatedReplica(name, self.sizes) for name in range(self.replicas)]
 
-    def group(self, number: int, lengths: Any) -> list[Trajectory]:
+    def group(self, number: int, lengths: Any) -> list[SimulatedTrajectory]:
         """The trajectories of a group that has not begun; `lengths[number]` are its tokens."""
         size = self.group_size
-        return [Trajectory(number * size + place, number, length) for place, length in enumerate(lengths[number])]
+        return [
+            SimulatedTrajectory(number * size + place, number, length) for place, length in enumerate(lengths[number])
+        ]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulationResult:
     """One policy at one split of the GPUs."""
 
     seconds_per_step: float
@@ -321,7 +335,7 @@ def mean(counted: dict[int, int]) -> float:
 class Tally:
     """Counts of a run; all but those of conservation only from `begin` on."""
 
-    def __init__(self, replicas: Sequence[Replica]) -> None:
+    def __init__(self, replicas: Sequence[SimulatedReplica]) -> None:
         self.replicas = replicas
         self.staleness: Counter[int] = Counter()
         self.consumed: Counter[int] = Counter()
@@ -333,6 +347,7 @@ class Tally:
     def begin(self, time: float) -> None:
         """Measuring starts at `time`."""
         self._is_measuring, self._began = True, time
+        # Sums of the warm-up are subtracted later, so that replicas need no second set of counters.
         self._kv_seconds = sum(replica.kv_seconds for replica in self.replicas)
         self._busy = sum(replica.busy_seconds for replica in self.replicas)
         self._tokens = sum(replica.tokens for replica in self.replicas)
@@ -343,7 +358,7 @@ class Tally:
         if self._is_measuring:
             self.staleness[staleness] += 1
 
-    def train(self, step: int, trajectories: Iterable[Trajectory]) -> None:
+    def train(self, step: int, trajectories: Iterable[SimulatedTrajectory]) -> None:
         """The step `step` (from 0) trains on them."""
         if self._is_measuring:
             for trajectory in trajectories:
@@ -351,14 +366,15 @@ class Tally:
 
     def outcome(
         self, time: float, steps: int, rollout_gpus: int, generating: float | None = None, there_seconds: float = 0.0
-    ) -> Outcome:
+    ) -> SimulationResult:
         """At `time`, `steps` steps after `begin`. The replicas are there for `there_seconds`, or always if 0."""
         seconds = time - self._began
         kv_seconds = sum(replica.kv_seconds for replica in self.replicas) - self._kv_seconds
         busy = sum(replica.busy_seconds for replica in self.replicas) - self._busy
+        # Replicas that share GPUs with the trainer exist only while they generate.
         there = (there_seconds or seconds) * len(self.replicas)
         tokens = sum(replica.tokens for replica in self.replicas) - self._tokens
-        return Outcome(
+        return SimulationResult(
             seconds_per_step=seconds / steps,
             rollout_gpus=rollout_gpus,
             staleness=dict(sorted(self.staleness.items())),

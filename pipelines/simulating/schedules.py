@@ -27,14 +27,14 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 from typing import Any
 
-from pipelines.simulating.replica import Machine, Outcome, Replica, Tally, Trajectory
+from pipelines.simulating.replica import ClusterSplit, SimulatedReplica, SimulatedTrajectory, SimulationResult, Tally
 from pipelines.simulating.setting import BATCH_STEPS, MEASURED_STEPS, WARM_UP_STEPS, Setting
 from stages.algorithms.rollout_schedule import ExperienceWindow, repack
 from stages.algorithms.rollout_schedule import Replica as Load
 from stages.foundations.errors import UserError
 
 
-def synchronous(machine: Machine, lengths: Any, steps: int) -> Outcome:
+def synchronous(machine: ClusterSplit, lengths: Any, steps: int) -> SimulationResult:
     """No step hangs on the one before, so that nothing has to warm up."""
     replicas = machine.new_replicas()
     tally, time, generating = Tally(replicas), 0.0, 0.0
@@ -51,7 +51,7 @@ def synchronous(machine: Machine, lengths: Any, steps: int) -> Outcome:
     return tally.outcome(time, steps, machine.rollout_gpus, generating, there_seconds=generating)
 
 
-def one_step(machine: Machine, lengths: Any, steps: int) -> Outcome:
+def one_step(machine: ClusterSplit, lengths: Any, steps: int) -> SimulationResult:
     """The first step trains on what its own weights drew, and is not measured."""
     replicas = machine.new_replicas()
     tally, time, generating = Tally(replicas), 0.0, 0.0
@@ -59,6 +59,7 @@ def one_step(machine: Machine, lengths: Any, steps: int) -> Outcome:
     for _ in ready:
         tally.end(0)
     time = max(time for time, _ in ready) + machine.collective_seconds
+    # One step more than is measured: the first has no batch of older weights yet.
     for step in range(steps + 1):
         if step == 1:
             tally.begin(time)
@@ -68,6 +69,7 @@ def one_step(machine: Machine, lengths: Any, steps: int) -> Outcome:
         trained = time + machine.training_seconds(machine.tokens(batch))
         ready = _generate(machine, replicas, lengths, step + 1, step, time, tally)
         for ended, _ in ready:
+            # A response that ends after the training beside it is one step older than the newest weights.
             tally.end(int(ended > trained))
         generated = max(time for time, _ in ready)
         generating += generated - time
@@ -75,7 +77,7 @@ def one_step(machine: Machine, lengths: Any, steps: int) -> Outcome:
     return tally.outcome(time, steps, machine.rollout_gpus, generating)
 
 
-def stream(machine: Machine, lengths: Any, steps: int) -> Outcome:
+def stream(machine: ClusterSplit, lengths: Any, steps: int) -> SimulationResult:
     """A mini-batch is a part of the step's tokens, of whole groups in the order in which they have ended."""
     replicas = machine.new_replicas()
     tally, time, generating = Tally(replicas), 0.0, 0.0
@@ -94,7 +96,7 @@ def stream(machine: Machine, lengths: Any, steps: int) -> Outcome:
     return tally.outcome(time, steps, machine.rollout_gpus, generating)
 
 
-def _minibatches(machine: Machine, ended: list[tuple[float, Trajectory]]) -> list[tuple[float, int]]:
+def _minibatches(machine: ClusterSplit, ended: list[tuple[float, SimulatedTrajectory]]) -> list[tuple[float, int]]:
     """(time at which it is there, tokens) of each; the tokens of all are as equal as whole groups allow."""
     ends: dict[int, float] = {}
     tokens: dict[int, int] = {}
@@ -106,6 +108,7 @@ def _minibatches(machine: Machine, ended: list[tuple[float, Trajectory]]) -> lis
     taken = before = 0
     for group, time in sorted(ends.items(), key=lambda one: one[1]):
         taken += tokens[group]
+        # The quota is a quotient: rounding must not swallow the last mini-batch.
         if taken >= quota * (len(cut) + 1) - 1e-6:
             cut.append((time, taken - before))
             before = taken
@@ -113,8 +116,14 @@ def _minibatches(machine: Machine, ended: list[tuple[float, Trajectory]]) -> lis
 
 
 def _generate(
-    machine: Machine, replicas: list[Replica], lengths: Any, step: int, version: int, time: float, tally: Tally
-) -> list[tuple[float, Trajectory]]:
+    machine: ClusterSplit,
+    replicas: list[SimulatedReplica],
+    lengths: Any,
+    step: int,
+    version: int,
+    time: float,
+    tally: Tally,
+) -> list[tuple[float, SimulatedTrajectory]]:
     """The batch of `step`, its groups dealt to the replicas by turns from `time` on; (end, trajectory) of all."""
     ended = []
     for place, replica in enumerate(replicas):
@@ -124,6 +133,7 @@ def _generate(
             members = machine.group(step * machine.groups + number, lengths)
             tally.issued += len(members)
             replica.submit(members)
+        # The replicas do not meet before the batch is complete, so that each runs to its end alone.
         ended += replica.run_until(float("inf"))
     return ended
 
@@ -132,9 +142,9 @@ ENDLESS = 10**9
 """Steps of a round that does not end while it is looked at."""
 
 
-def partial(machine: Machine, lengths: Any, warm_up: int, steps: int, eta: int) -> Outcome:
+def partial(machine: ClusterSplit, lengths: Any, warm_up: int, steps: int, eta: int) -> SimulationResult:
     """Staleness is counted from the weights that drew a response's first token."""
-    run = _Partial(machine, lengths, eta)
+    run = _PartialLoop(machine, lengths, eta)
     for step in range(warm_up + steps):
         if step == warm_up:
             run.tally.begin(run.time)
@@ -145,17 +155,18 @@ def partial(machine: Machine, lengths: Any, warm_up: int, steps: int, eta: int) 
 class _Groups:
     """Groups under way, of schedules whose replicas do not wait for each other."""
 
-    def __init__(self, machine: Machine, lengths: Any, window: int | None) -> None:
+    def __init__(self, machine: ClusterSplit, lengths: Any, window: int | None) -> None:
         self.machine, self.lengths = machine, lengths
         self.replicas = machine.new_replicas()
         self.tally = Tally(self.replicas)
         self.window = ExperienceWindow(machine.groups, window, ENDLESS)
         self._issued = 0
-        self._members: dict[int, list[Trajectory]] = {}
+        self._members: dict[int, list[SimulatedTrajectory]] = {}
         self._ends: dict[int, list[float]] = {}
 
-    def _submit_next(self, replica: Replica, version: int) -> int:
+    def _submit_next(self, replica: SimulatedReplica, version: int) -> int:
         """Begins the next group at a replica; its trajectories."""
+        # In the order of issue, which is the order of the lengths: each schedule meets the same responses.
         group, self._issued = self._issued, self._issued + 1
         self.window.begin(group, version)
         members = self._members[group] = self.machine.group(group, self.lengths)
@@ -163,7 +174,7 @@ class _Groups:
         replica.submit(members)
         return len(members)
 
-    def _whole_with(self, time: float, trajectory: Trajectory) -> tuple[float, int] | None:
+    def _whole_with(self, time: float, trajectory: SimulatedTrajectory) -> tuple[float, int] | None:
         """When its group is whole, and the group, if that trajectory was the last one."""
         ends = self._ends.setdefault(trajectory.group, [])
         ends.append(time)
@@ -173,14 +184,15 @@ class _Groups:
 
     def _take(self, step: int, batch: list[int]) -> float:
         """Trains on the batch; seconds that this takes."""
+        # Popped, because a group is trained on once: a long run must not keep all of its trajectories.
         members = [trajectory for group in batch for trajectory in self._members.pop(group)]
         self.tally.train(step, members)
         self.window.take(batch)
         return self.machine.training_seconds(self.machine.tokens(members))
 
 
-class _Partial(_Groups):
-    def __init__(self, machine: Machine, lengths: Any, eta: int) -> None:
+class _PartialLoop(_Groups):
+    def __init__(self, machine: ClusterSplit, lengths: Any, eta: int) -> None:
         super().__init__(machine, lengths, eta)
         self.time = 0.0
         """At which the trainer is free."""
@@ -238,7 +250,7 @@ class _Partial(_Groups):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class AsynchronousSchedule:
     """What a schedule decides."""
 
     is_repacked: bool
@@ -248,15 +260,17 @@ class Schedule:
     """Of staleness at consumption; None bounds nothing, as in the paper."""
 
 
-def asynchronous(machine: Machine, lengths: Any, warm_up: int, steps: int, schedule: Schedule) -> Outcome:
+def asynchronous(
+    machine: ClusterSplit, lengths: Any, warm_up: int, steps: int, schedule: AsynchronousSchedule
+) -> SimulationResult:
     """Figures are those of the last `steps` steps."""
-    return _Loop(machine, lengths, schedule).run(warm_up, steps)
+    return _AsynchronousLoop(machine, lengths, schedule).run(warm_up, steps)
 
 
-class _Loop(_Groups):
+class _AsynchronousLoop(_Groups):
     """Events in order of time: a replica is empty, a group is whole, weights are there, a look at all replicas."""
 
-    def __init__(self, machine: Machine, lengths: Any, schedule: Schedule) -> None:
+    def __init__(self, machine: ClusterSplit, lengths: Any, schedule: AsynchronousSchedule) -> None:
         super().__init__(machine, lengths, schedule.window)
         self.schedule = schedule
         self.published = 0
@@ -266,15 +280,16 @@ class _Loop(_Groups):
         self._share = schedule.share * machine.groups / machine.replicas
         self._left_of_share = [0.0] * machine.replicas
         """Parts of a group: shares are whole groups, and right on average."""
-        self._idle: list[Replica] = []
+        self._idle: list[SimulatedReplica] = []
         """Empty replicas that the window lets begin nothing."""
         self._trained_at: list[float] = []
         self._ended: list[tuple[float, int]] = []
         """(time, version) since the last look."""
         self._events: list[tuple[float, int, Any, Any]] = []
+        # Events at one time happen in the order in which they were made. Without it the heap would compare functions.
         self._order = count()
 
-    def run(self, warm_up: int, steps: int) -> Outcome:
+    def run(self, warm_up: int, steps: int) -> SimulationResult:
         for replica in self.replicas:
             self._at(0.0, self._begin, replica)
         self._at(self.next_look, self._look, None)
@@ -295,9 +310,10 @@ class _Loop(_Groups):
     def _at(self, time: float, act: Any, what: Any) -> None:
         heappush(self._events, (time, next(self._order), act, what))
 
-    def _begin(self, time: float, replica: Replica) -> None:
+    def _begin(self, time: float, replica: SimulatedReplica) -> None:
         """An empty replica pulls newer weights and takes its share."""
         replica.wait_until(time)
+        # Pulling the weights that it has already would only cost time.
         if self.published > replica.version:
             replica.version = self.published
             replica.time += self.machine.pull_seconds
@@ -311,8 +327,9 @@ class _Loop(_Groups):
             self._submit_next(replica, replica.version)
         self._decode(replica)
 
-    def _decode(self, replica: Replica) -> None:
+    def _decode(self, replica: SimulatedReplica) -> None:
         """Until it is empty, and at most to the next look."""
+        # No further: the next look may move what is in flight here to another replica.
         for time, trajectory in replica.run_until(self.next_look):
             self._ended.append((time, trajectory.version))
             if whole := self._whole_with(time, trajectory):
@@ -332,6 +349,7 @@ class _Loop(_Groups):
 
     def _trained(self, time: float, _: None) -> None:
         self._trained_at.append(time)
+        # The trainer waits for the push to its relay alone. The broadcast to the other relays goes on beside it.
         self._at(time + self.machine.push_seconds, self._pushed, len(self._trained_at))
 
     def _pushed(self, time: float, version: int) -> None:
@@ -341,6 +359,7 @@ class _Loop(_Groups):
 
     def _publish(self, time: float, version: int) -> None:
         self.published = version
+        # Newer weights move the window, so that replicas that were not allowed to begin may do so now.
         idle, self._idle = self._idle, []
         for replica in idle:
             self._begin(time, replica)
@@ -364,8 +383,10 @@ class _Loop(_Groups):
         ]
         for source, destination in repack(loads, sizes.admitted_tokens, self.machine.batch_bound):
             self.replicas[destination].submit(self.replicas[source].withdraw())
+            # The replica that was emptied starts afresh with the newest weights: this is what repacking gains.
             self._at(time, self._begin, self.replicas[source])
         for replica in self.replicas:
+            # `repack` calls a replica idle when its cache shrinks from one look to the next.
             replica.previous_kv = replica.kv
 
     def _count_ended(self) -> None:
@@ -394,7 +415,7 @@ class Steps:
     """Of the schedules of which every step is like the first."""
 
 
-def simulate_split(policy: str, setting: Setting, lengths: Any, replicas: int, steps: Steps) -> Outcome:
+def simulate_split(policy: str, setting: Setting, lengths: Any, replicas: int, steps: Steps) -> SimulationResult:
     """`policy` with `replicas` replicas; a synchronous loop has all GPUs for both. UserError names the policies."""
     constants = setting.constants
     match policy:
@@ -407,8 +428,9 @@ def simulate_split(policy: str, setting: Setting, lengths: Any, replicas: int, s
         case "partial":
             return partial(setting.machine(replicas), lengths, steps.warm_up, steps.measured, constants.eta)
         case "asynchronous" | "asynchronous_repack" | "ours":
+            # Our schedule differs from the published one in this factor alone.
             share = constants.share * (OUR_SHARE if policy == OURS else 1)
-            schedule = Schedule(policy != "asynchronous", share, constants.window)
+            schedule = AsynchronousSchedule(policy != "asynchronous", share, constants.window)
             return asynchronous(setting.machine(replicas), lengths, steps.warm_up, steps.measured, schedule)
         case _:
             raise UserError(f"no policy {policy!r}: there are {', '.join((*POLICIES, OURS))}")
@@ -424,6 +446,7 @@ def best_split(policy: str, setting: Setting, lengths: Any, steps: Steps) -> int
             f"{setting.model.tensor_parallel} and a trainer, raise --gpus or leave it out of --policies"
         )
     work = setting.work
+    # The same groups that the simulation will issue, so that this is an estimate of its own training time.
     looked_at = [length for group in range(KNOWN_GROUPS) for length in lengths[group]]
     tokens = work.trajectories * (work.prompt_tokens + sum(looked_at) / len(looked_at))
     best = math.inf
@@ -453,6 +476,7 @@ def _lowest(seconds: Callable[[int], float], most: int) -> int:
             known[count] = seconds(count)
         return known[count]
 
+    # The usual optimum comes first: the bound in `seconds` then spares most of the others their simulation.
     best = min([max(1, round(most * part / 8)) for part in (3, 2, 1, 4, 5, 6)], key=of)
     stride = max(1, most // 16)
     while True:

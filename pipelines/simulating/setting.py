@@ -14,7 +14,7 @@ from statistics import NormalDist
 from typing import Any
 
 from pipelines.planning.sizes import Gpu, find_gpu
-from pipelines.simulating.replica import DecodeStep, Machine, ReplicaSizes
+from pipelines.simulating.replica import ClusterSplit, DecodeStep, ReplicaSizes
 from stages.foundations.errors import UserError
 
 WITHIN_GROUP = 0.7
@@ -41,6 +41,7 @@ class LogNormal:
     @classmethod
     def of_mean(cls, mean: float, sigma: float, longest: int) -> LogNormal:
         """The distribution whose mean, cut to `longest`, is `mean`; one token is the shortest."""
+        # The mean grows with the median. Bisection on a logarithmic scale finds it from any distance.
         low, high = 1e-3, 1e3 * longest
         for _ in range(100):
             median = math.sqrt(low * high)
@@ -61,11 +62,12 @@ class MeasuredGroups:
     def group(self, rng: random.Random, size: int) -> list[int]:
         """One of the groups; its lengths are drawn again where it is of another size."""
         group = rng.choice(self.groups)
+        # A recipe with another group size can still take the lengths of an earlier run.
         return list(group) if len(group) == size else rng.choices(group, k=size)
 
 
 @dataclass(frozen=True)
-class Work:
+class StepWork:
     """Of one RL step."""
 
     groups: int
@@ -161,7 +163,7 @@ class Setting:
     model: Model
     gpu: Gpu
     gpus: int
-    work: Work
+    work: StepWork
     constants: Constants = CONSTANTS
 
     def __post_init__(self) -> None:
@@ -172,6 +174,7 @@ class Setting:
                 f"a replica of {self.model.name} takes {self.model.tensor_parallel} GPUs (tensor parallel) and there "
                 f"are {self.gpus}: raise --gpus or lower sampler.tensor_parallel"
             )
+        # A sequence that is alone is never put back (replica.py), and would grow beyond the cache.
         longest = self.work.prompt_tokens + self.work.lengths.longest
         if self.kv_tokens < longest:
             raise UserError(
@@ -199,6 +202,7 @@ class Setting:
     def _step(self) -> DecodeStep:
         model, constants = self.model, self.constants
         bandwidth = model.tensor_parallel * self.gpu.bandwidth * constants.bandwidth_share
+        # Tensor parallel adds the partial results after attention and after the feed-forward, in every layer.
         reduces = 2 * model.layers * constants.all_reduce_seconds if model.tensor_parallel > 1 else 0.0
         return DecodeStep(
             fixed=constants.host_seconds + reduces,
@@ -223,18 +227,18 @@ class Setting:
             f"Trust figures for models from about {smallest / 1e9:.1f}B parameters on this device"
         )
 
-    def machine(self, replicas: int) -> Machine:
+    def machine(self, replicas: int) -> ClusterSplit:
         """With `replicas` replicas, and the other GPUs for training."""
         return self._machine(replicas, self.gpus - replicas * self.model.tensor_parallel)
 
-    def colocated_machine(self) -> Machine:
+    def colocated_machine(self) -> ClusterSplit:
         """All GPUs generate, then all train. GPUs that make no whole replica only train."""
         return self._machine(self.gpus // self.model.tensor_parallel, self.gpus)
 
-    def _machine(self, replicas: int, training_gpus: int) -> Machine:
+    def _machine(self, replicas: int, training_gpus: int) -> ClusterSplit:
         model, constants, work, step = self.model, self.constants, self.work, self._step
         pull_seconds = model.weights / model.tensor_parallel / constants.network_bytes
-        return Machine(
+        return ClusterSplit(
             sizes=ReplicaSizes(
                 step=step,
                 prefill_token=2 * model.parameters / (model.tensor_parallel * self._peak * constants.prefill_share),
@@ -250,6 +254,7 @@ class Setting:
             group_size=work.group_size,
             update_seconds=lambda tokens: self._update_seconds(training_gpus, tokens),
             minibatches=constants.minibatches,
+            # The weights of one role go out and those of the other come in.
             switch_seconds=constants.switch_seconds + 2 * pull_seconds,
             collective_seconds=model.weights / constants.collective_bytes,
             push_seconds=model.weights / constants.push_bytes,
@@ -265,6 +270,7 @@ class Setting:
         constants = self.constants
         products = constants.training_flops * self.model.parameters * tokens / (gpus * self._peak * constants.mfu)
         network = constants.network_share * constants.network_bytes
+        # A ring all-reduce sends every gradient twice: once to add up, once to spread the sum.
         reduced = 2 * self.model.weights / constants.gradient_ranks / network
         return products + constants.minibatch_seconds + reduced
 
@@ -279,7 +285,7 @@ PAPER_MEDIAN, PAPER_SIGMA = 1640.0, math.log(10) / 2.326
 """Log-normal lengths whose 99th percentile is 10 times the median (Laminar, figure 2) and 16,384, the limit."""
 PAPER_PROMPT_TOKENS = 300
 """Assumption."""
-PAPER_WORK = Work(
+PAPER_WORK = StepWork(
     PAPER_GROUPS,
     PAPER_GROUP_SIZE,
     PAPER_PROMPT_TOKENS,
@@ -330,6 +336,7 @@ BATCH_STEPS = 10
 
 def _cut_mean(median: float, sigma: float, longest: int) -> float:
     """Mean of a log-normal variable of which all above `longest` count as `longest`."""
+    # The closed form of the mean of min(X, longest), by the partial expectation of a log-normal variable.
     at = (math.log(longest) - math.log(median)) / sigma
     below = NormalDist().cdf(at - sigma)
     return median * math.exp(sigma**2 / 2) * below + longest * (1 - NormalDist().cdf(at))
@@ -343,6 +350,7 @@ class DrawnLengths:
         self._rng, self._groups = random.Random(seed), []
 
     def __getitem__(self, group: int) -> list[int]:
+        # Always in the order of issue, so that all schedules of one seed have equal lengths.
         while len(self._groups) <= group:
             self._groups.append(self._distribution.group(self._rng, self._group_size))
         return self._groups[group]

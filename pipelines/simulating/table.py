@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from functools import partial as bound
 from typing import Any
 
-from pipelines.simulating.replica import Outcome, mean
+from pipelines.output import aligned
+from pipelines.simulating.replica import SimulationResult, mean
 from pipelines.simulating.schedules import OURS, POLICIES, Steps, best_split, simulate_split
 from pipelines.simulating.setting import PUBLISHED, DrawnLengths, Setting, paper_setting
-from pipelines.text_tables import aligned
 from stages.observe.progress import progress
 
 BASELINES = ("synchronous", "one_step", "stream", "partial")
@@ -48,6 +48,7 @@ def ratios(cells: Sequence[Cell], policy: str = PAPER) -> dict[str, float]:
     if over["synchronous"]:
         found["largest over synchronous"] = max(over["synchronous"].values())
     largest = [(model, max(all_gpus)) for model, all_gpus in scales.items()]
+    # The published figure is a mean over all four baselines: without one of them it cannot be compared.
     if all(over[name] for name in BASELINES) and largest:
         found["largest scale, over all"] = _mean([over[name][at] for name in BASELINES for at in largest])
     return found
@@ -81,6 +82,7 @@ def policy_lines(cells: Sequence[Cell]) -> list[str]:
     table = [[*heads, "steps late: mean", "most"]]
     for cell in cells:
         figures = cell.as_dict()
+        # Here the GPUs that generate are those that train.
         is_shared = cell.policy == "synchronous"
         training = cell.setting.gpus - (0 if is_shared else figures["rollout_gpus"])
         table.append(
@@ -177,7 +179,7 @@ class Cell:
 
     setting: Setting
     policy: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[SimulationResult, ...]
 
     @property
     def seconds_per_step(self) -> float:
@@ -216,6 +218,7 @@ def simulate_cells(
     """All policies in all settings, in this order whatever `jobs` is. UserError as the policies say."""
     todo = [(setting, policy) for setting in settings for policy in policies]
     work = bound(_simulate, seeds=tuple(seeds), steps=steps)
+    # A pool of one process would only cost its start.
     if jobs == 1 or len(todo) == 1:
         return list(progress(map(work, todo), len(todo), label, "cells"))
 
@@ -228,6 +231,7 @@ def _simulate(what: tuple[Setting, str], seeds: tuple[int, ...], steps: Steps) -
     work, outcomes, replicas = setting.work, [], 0
     for place, seed in enumerate(seeds):
         lengths = DrawnLengths(work.lengths, work.group_size, seed)
+        # Searching the split takes longer than the simulation: seeds share the split of the first.
         if place == 0:
             replicas = best_split(policy, setting, lengths, SEARCH)
         outcomes.append(simulate_split(policy, setting, lengths, replicas, steps))
@@ -304,6 +308,7 @@ def sensitivity_lines(seeds: Sequence[int], steps: Steps, jobs: int, as_json: bo
 def _changed(setting: Setting, changes: Mapping[str, float]) -> Setting:
     work = setting.work
     for name, value in changes.items():
+        # No name is in two of the three classes, so that a change needs no prefix.
         if hasattr(work.lengths, name):
             work = replace(work, lengths=replace(work.lengths, **{name: value}))
         elif hasattr(work, name):
@@ -315,6 +320,7 @@ def _changed(setting: Setting, changes: Mapping[str, float]) -> Setting:
 
 def draw(cells: Sequence[Cell], title: str) -> str:
     """The picture; equal cells give equal text. All text is escaped."""
+    # Drawing imports matplotlib, which a table does not need.
     from stages.pages.drawing import WIDE, Line, Row, intervals, lines, picture_file
 
     first = cells[0].policy

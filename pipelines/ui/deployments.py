@@ -55,8 +55,8 @@ from prefect.workers.process import ProcessWorker
 
 from pipelines.runtime.machine import LIMIT, visible_gpus
 from pipelines.ui.servers import READY, TAG
+from stages.foundations.files import load_yaml
 from stages.foundations.machine import PROJECT, state_folder
-from stages.foundations.yaml_text import load_yaml
 from stages.observe.command import run_stage
 
 POOL = "retrace"
@@ -97,13 +97,15 @@ async def register(client: PrefectClient) -> None:
         await client.read_work_pool(POOL)
     except ObjectNotFound:
         await client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=TEMPLATE))
-    else:  # it may be from a revision that let a run choose its command
+    else:
+        # It may be from a revision that let a run choose its command.
         await client.update_work_pool(POOL, WorkPoolUpdate(base_job_template=TEMPLATE))
     for entry in load_yaml((PROJECT / "prefect.yaml").read_text())["deployments"]:
         await _register_deployment(client, entry)
     if visible_gpus():
         limit = GlobalConcurrencyLimitCreate(name=LIMIT, limit=len(visible_gpus()))
-        with suppress(ObjectAlreadyExists):  # a person may have lowered it
+        # A person may have lowered it.
+        with suppress(ObjectAlreadyExists):
             await client.create_global_concurrency_limit(limit)
     if not await client.read_automations_by_name(AUTOMATION):
         await client.create_automation(heartbeat_automation())
@@ -126,6 +128,7 @@ async def _register_deployment(client: PrefectClient, entry: dict[str, Any]) -> 
         "pull_steps": [{"prefect.deployments.steps.set_working_directory": {"directory": str(PROJECT)}}],
     }
     try:
+        # Schedules are set once: a person may have switched them on since.
         existing = await client.read_deployment_by_name(f"{flow.name}/{entry['name']}")
     except ObjectNotFound:
         schedules = [
@@ -205,7 +208,8 @@ async def watch_for_lost_runs() -> None:
             try:
                 await close_lost_tasks(client, SECONDS_TO_SETTLE)
                 await end_deleted_runs(client, asked)
-            except Exception as error:  # the worker must go on, whatever this courtesy meets
+            except Exception as error:
+                # The worker must go on, whatever this courtesy meets.
                 logging.getLogger(__name__).warning("lost runs could not be looked for: %s", error)
 
 
@@ -236,7 +240,8 @@ async def end_deleted_runs(client: PrefectClient, asked: set[int]) -> None:
                     await client.read_flow_run(UUID(run))
             except ObjectNotFound:
                 asked.add(process.pid)
-                process.terminate()  # which ends its stage too
+                # Its end ends its stage too.
+                process.terminate()
 
 
 if __name__ == "__main__":

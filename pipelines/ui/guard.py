@@ -69,6 +69,7 @@ def guarded(app: Any, port: int, entering: str, login: str = "") -> Any:
 
     def is_known(scope: Mapping[str, Any]) -> bool:
         sent = dict(scope["headers"]).get(b"authorization", b"")
+        # Compared in constant time, as the login must not be guessed letter by letter.
         return not login or scope["path"] == HEALTH or hmac.compare_digest(sent, wanted)
 
     async def guard(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
@@ -82,8 +83,8 @@ def guarded(app: Any, port: int, entering: str, login: str = "") -> Any:
         if scope["type"] == "http" and scope["path"] == ENTER:
             return await _answer(send, 200, "text/html", page)
         if not is_known(scope):
-            told = "Open the link that `make ui` printed last: it contains the login.\n"
-            return await _answer(send, 401, "text/plain", told, (b"www-authenticate", b'Basic realm="make ui"'))
+            text = "Open the link that `make ui` printed last: it contains the login.\n"
+            return await _answer(send, 401, "text/plain", text, (b"www-authenticate", b'Basic realm="make ui"'))
 
         async def send_framed(message: Mapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -131,6 +132,7 @@ def keep_login(state: Path, api: str, login: str) -> None:
     path = _path(state)
     path.parent.mkdir(parents=True, exist_ok=True)
     forget_login(state)
+    # O_EXCL with the mode: the file is never readable by others, not even while it is empty.
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         json.dump({"api": api, "login": login}, file)
 

@@ -16,7 +16,8 @@ from stages.foundations.machine import state_folder
 
 if "PREFECT_HOME" not in os.environ:
     home = state_folder() / "prefect"
-    with suppress(OSError):  # Prefect then says so; it makes no folder above its own, and starts no server without it
+    # Prefect then says so. It makes no folder above its own, and starts no server without it.
+    with suppress(OSError):
         home.mkdir(parents=True, exist_ok=True)
     os.environ["PREFECT_HOME"] = str(home)
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")

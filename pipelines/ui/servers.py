@@ -22,14 +22,14 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from pipelines.graph.project_lock import refusing_lock
 from pipelines.records.graph_run import VIEW_KEY, keep_view
+from pipelines.runtime.locks import refusing_lock
 from pipelines.runtime.process_group import end_groups, environment, supervised, terminated_as_interrupt
 from pipelines.ui.guard import (
     ENTER,
@@ -43,8 +43,7 @@ from pipelines.ui.guard import (
     keep_login,
     login_settings,
 )
-from stages.foundations.errors import UserError
-from stages.foundations.legible import without_password
+from stages.foundations.errors import UserError, without_password
 from stages.foundations.machine import PROJECT, state_folder
 from stages.observe.command import run_stage
 
@@ -90,6 +89,7 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
             while True:
                 time.sleep(1)
                 shorten_logs(state, started)
+                # One that never came up would only fail again: `require_alive` shows its lines.
                 if started["worker"].poll() is not None and is_ready():
                     print(
                         "the worker has ended: another one takes its place, its runs are marked as crashed", flush=True
@@ -99,8 +99,10 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
     except KeyboardInterrupt:
         print("\nending the servers", flush=True)
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave a server behind
-        if "worker" in started:  # while there are servers to tell it to
+        # A second Ctrl-C must not leave a server behind.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # The worker goes first, while there are servers that can be told of its runs.
+        if "worker" in started:
             runs = going_runs(api, login)
             end_groups([started.pop("worker")])
             tell_ended(api, login, runs)
@@ -125,16 +127,24 @@ def port(name: str, default: int) -> int:
     number = port_number(text)
     if number is None:
         raise UserError(f"{name}={text} is no port number: give one from 1 to 65535, or none for {default}")
+    if fault := port_fault(number):
+        raise UserError(
+            f"port {number} on {HOST} cannot be used ({fault}): end what listens there, "
+            f"or choose another: make ui {name}={number + 1}"
+        )
+    return number
+
+
+def port_fault(number: int) -> str:
+    """Why nothing more can listen on the port; "" where something can."""
     with socket.socket() as probe:
+        # As the servers do: a port whose last connection has just closed is free for them.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, number))
         except OSError as error:
-            raise UserError(
-                f"port {number} on {HOST} cannot be used ({error.strerror}): end what listens there, "
-                f"or choose another: make ui {name}={number + 1}"
-            ) from error
-    return number
+            return str(error.strerror)
+    return ""
 
 
 def port_number(text: str) -> int | None:
@@ -152,7 +162,8 @@ def server_settings(state: Path, prefect_port: int, mlflow_port: int) -> Mapping
         "PREFECT_HOME": str(home),
         "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home / 'prefect.db'}",
         "PREFECT_API_URL": f"http://{HOST}:{prefect_port}/api",
-        "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # SQLite has one writer: on a busy machine others wait for it
+        # SQLite has one writer, and on a busy machine others wait for it.
+        "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
         "PREFECT_WORKER_QUERY_SECONDS": "5",
@@ -189,21 +200,10 @@ def make_tracking_database(state: Path) -> str:
 
 def mlflow_command(state: Path, mlflow_port: int) -> list[str]:
     return [
-        "-m",
-        "mlflow",
-        "server",
-        "--host",
-        HOST,
-        "--port",
-        str(mlflow_port),
-        "--workers",
-        "1",
-        "--app-name",
-        "retrace",
-        "--backend-store-uri",
-        f"sqlite:///{state / 'mlflow.db'}",
-        "--default-artifact-root",
-        (state / "mlartifacts").as_uri(),
+        *("-m", "mlflow", "server", "--app-name", "retrace", "--workers", "1"),
+        *("--host", HOST, "--port", str(mlflow_port)),
+        *("--backend-store-uri", f"sqlite:///{state / 'mlflow.db'}"),
+        *("--default-artifact-root", (state / "mlartifacts").as_uri()),
     ]
 
 
@@ -216,7 +216,8 @@ def start(name: str, arguments: list[str], settings: Mapping[str, str]) -> subpr
     path = state_folder() / "logs" / f"{name}.log"
     if path.exists():
         path.replace(path.with_name(f"{name}.before.log"))
-    with open(path, "a") as log:  # appending, so that it may be cut while it is written
+    # Appending, so that it may be cut while it is written.
+    with open(path, "a") as log:
         return subprocess.Popen(
             supervised([sys.executable, *arguments]),
             cwd=PROJECT,
@@ -249,25 +250,34 @@ def shorten_logs(state: Path, names: Iterable[str], longest: int = LONGEST_LOG) 
 
 def wait_until_up(address: str, name: str, started: Mapping[str, subprocess.Popen]) -> None:
     """Waits until the server answers; UserError with its last log lines when it ends or takes too long."""
-    until = time.monotonic() + SECONDS_TO_START
-    while time.monotonic() < until:
-        require_alive(started)
-        try:
-            urllib.request.urlopen(address, timeout=2).close()
-            return
-        except OSError:  # not yet
-            time.sleep(0.3)
-    raise UserError(f"{name} did not answer at {address} within {SECONDS_TO_START:.0f} s:\n{last_lines(name)}")
+    _wait(lambda: answers(address), started, name, f"{name} did not answer at {address}")
 
 
 def wait_until_ready(started: Mapping[str, subprocess.Popen]) -> None:
     """Waits until the worker has registered the deployments; UserError as above."""
+    _wait(is_ready, started, "worker", "the worker did not start")
+
+
+def _wait(is_done: Callable[[], bool], started: Mapping[str, subprocess.Popen], name: str, fault: str) -> None:
     until = time.monotonic() + SECONDS_TO_START
-    while not is_ready():
+    while True:
+        # First, as a foreign server may answer at the port that kept ours from starting.
         require_alive(started)
+        if is_done():
+            return
         if time.monotonic() > until:
-            raise UserError(f"the worker did not start within {SECONDS_TO_START:.0f} s:\n{last_lines('worker')}")
+            raise UserError(f"{fault} within {SECONDS_TO_START:.0f} s:\n{last_lines(name)}")
         time.sleep(0.3)
+
+
+def answers(address: str) -> bool:
+    """Whether a server is there and well."""
+    try:
+        with urllib.request.urlopen(address, timeout=3) as answer:
+            return answer.status == 200
+    except (OSError, HTTPException):
+        # HTTPException comes from what listens there and does not speak HTTP.
+        return False
 
 
 def is_ready() -> bool:

@@ -33,11 +33,9 @@ from prefect.settings import (
 
 from pipelines.runtime.process_group import end_groups, supervised
 from pipelines.ui.guard import basic, draw_login, login_settings
-from stages.foundations.errors import UserError
-from stages.foundations.legible import without_password
+from pipelines.ui.servers import SECONDS_TO_START, answers
+from stages.foundations.errors import UserError, without_password
 from stages.foundations.machine import PROJECT
-
-SECONDS_TO_START = 300.0
 
 
 @contextmanager
@@ -79,6 +77,7 @@ def passing_server() -> Iterator[str]:
     Yields the API's address. UserError when the server does not start; what it said stands on standard error.
     """
     with socket.socket() as probe:
+        # The system picks a free port. Another process could take it in between, and the server then says so.
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     address = f"http://127.0.0.1:{port}/api"
@@ -100,7 +99,8 @@ def passing_server() -> Iterator[str]:
         with temporary_settings(updates=ours):
             try:
                 yield address
-            finally:  # after a failure too, or Prefect tries for a minute at the end of this process
+            finally:
+                # After a failure too, or Prefect tries for a minute at the end of this process.
                 asyncio.run(_send_what_waits())
     finally:
         end_groups([server])
@@ -109,11 +109,9 @@ def passing_server() -> Iterator[str]:
 def _wait(server: subprocess.Popen, address: str) -> None:
     until = time.monotonic() + SECONDS_TO_START
     while server.poll() is None and time.monotonic() < until:
-        try:
-            urllib.request.urlopen(address, timeout=2).close()
+        if answers(address):
             return
-        except OSError:  # not yet
-            time.sleep(0.2)
+        time.sleep(0.2)
     raise UserError(
         f"Prefect's server did not start within {SECONDS_TO_START:.0f} s: read its lines above, or start one with "
         "`make ui` and name it: PREFECT_API_URL=http://127.0.0.1:4200/api"

@@ -157,7 +157,7 @@ class Hit:
     rule: str
     """`exact`, `ngrams`, `near_duplicates`, `template` or `reworded`: the first of them that applies."""
     overlap: float
-    """1 for exact, else the share or similarity found."""
+    """1 for exact, else the share or similarity."""
     benchmark_revision: str
 
     def columns(self) -> dict[str, str | float]:
@@ -268,7 +268,7 @@ def _ngrams(text: str, length: int) -> set[str]:
 
 
 class NearDuplicates:
-    """Texts that can be asked for the ones similar to another text."""
+    """An index of texts, searched for those similar to another text."""
 
     def __init__(self, rule: NearDuplicateRule) -> None:
         from datasketch import MinHashLSH  # pulls in scipy: 0.8 s, for those who switch the rule on
@@ -441,7 +441,7 @@ def _stem(word: str) -> str:
 
 
 class TemplateIndex:
-    """The templates of some texts, which can be asked for the ones behind another text."""
+    """An index of texts' templates, searched for those behind another text."""
 
     def __init__(self, texts: Sequence[str], rule: TemplateRule) -> None:
         self._rule = rule

@@ -185,47 +185,19 @@ _UP_TO_TWENTY = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen twenty"
 )
+_TENS = "thirty forty fifty sixty seventy eighty ninety"
 CARDINALS = {word: value for value, word in enumerate(_UP_TO_TWENTY.split())} | {
-    "thirty": 30,
-    "forty": 40,
-    "fifty": 50,
-    "sixty": 60,
-    "seventy": 70,
-    "eighty": 80,
-    "ninety": 90,
+    word: 10 * tens for tens, word in enumerate(_TENS.split(), start=3)
 }
-_ORDINALS = {
-    "first": 1,
-    "second": 2,
-    "third": 3,
-    "fourth": 4,
-    "fifth": 5,
-    "sixth": 6,
-    "seventh": 7,
-    "eighth": 8,
-    "ninth": 9,
-    "tenth": 10,
-}
+_UP_TO_TENTH = "first second third fourth fifth sixth seventh eighth ninth tenth"
+_ORDINALS = {word: value for value, word in enumerate(_UP_TO_TENTH.split(), start=1)}
+# fmt: off
 _PARTS = {
-    "half": 2,
-    "halves": 2,
-    "third": 3,
-    "thirds": 3,
-    "quarter": 4,
-    "quarters": 4,
-    "fourth": 4,
-    "fourths": 4,
-    "fifth": 5,
-    "fifths": 5,
-    "sixth": 6,
-    "sixths": 6,
-    "seventh": 7,
-    "eighth": 8,
-    "eighths": 8,
-    "ninth": 9,
-    "tenth": 10,
-    "tenths": 10,
+    "half": 2, "halves": 2, "third": 3, "thirds": 3, "quarter": 4, "quarters": 4, "fourth": 4, "fourths": 4,
+    "fifth": 5, "fifths": 5, "sixth": 6, "sixths": 6, "seventh": 7, "eighth": 8, "eighths": 8, "ninth": 9,
+    "tenth": 10, "tenths": 10,
 }
+# fmt: on
 _GROUPS = {"hundred": 100, "thousand": 1000, "million": 10**6, "dozen": 12, "dozens": 12, "decade": 10, "decades": 10}
 _MULTIPLES = {"twice": 2, "double": 2, "doubled": 2, "thrice": 3, "triple": 3}
 # Factor into the smaller unit, for pairs that problems use side by side. Minutes, inches, metres and grams are 1 and

@@ -114,7 +114,7 @@ def checked_tables(
         key = (one.task_id, one.annotator_id or f"anonymous {number}", one.is_gold)
         if key in accepted:
             # Stable: where both say the same time, or none, the later one in the file counts.
-            older, newer = sorted([accepted[key], (one, ranks)], key=lambda found: found[0].created)
+            older, newer = sorted([accepted[key], (one, ranks)], key=lambda pair: pair[0].created)
             _drop(funnel, older[0], "duplicate_annotation", f"{newer[0].row_id} is the same annotator's later one")
             accepted[key] = newer
         else:
@@ -161,6 +161,7 @@ def _checked_ranks(one: Annotation) -> list[int]:
         raise Refused("rank_missing", f"{len(missing)} of {len(one.image_ids)} images have no slot")
     ranks = [one.ranks[name] for name in one.image_ids]
     for rank in ranks:
+        # In Python True is an integer and would be slot 1.
         if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= SLOTS:
             raise Refused("rank_out_of_range", f"{rank!r} is none of the slots 1 to {SLOTS}"[:200])
     return ranks
@@ -168,6 +169,7 @@ def _checked_ranks(one: Annotation) -> list[int]:
 
 def _check_ratings(one: Annotation) -> None:
     for points in one.ratings.values():
+        # Only NaN differs from itself.
         if isinstance(points, bool) or not isinstance(points, (int, float)) or points != points:
             raise Refused("rating_not_a_number", f"{points!r}"[:200])
         if not 1 <= points <= MOST_POINTS:
@@ -193,13 +195,13 @@ def _shared(one: Annotation) -> dict[str, Any]:
 
 def _ratings(one: Annotation) -> list[dict[str, Any]]:
     """A row for each image that was rated or flagged; none of a reference answer."""
-    said = {name for name, _ in one.ratings} | {name for name, flags in one.issues.items() if flags}
+    judged = {name for name, _ in one.ratings} | {name for name, flags in one.issues.items() if flags}
     return [
         _shared(one)
         | {"image_id": name, "created": one.created, "issues": list(one.issues.get(name, []))}
         | {aspect: one.ratings.get((name, aspect)) for aspect in ASPECTS}
         for name in one.image_ids
-        if name in said and not one.is_gold
+        if name in judged and not one.is_gold
     ]
 
 
@@ -217,8 +219,8 @@ def read_checked(file: AnnotationFile) -> bytes:
     if not path.is_file():
         raise UserError(f"{path} does not exist: correct `annotations.path` of the round")
     content = path.read_bytes()
-    if (found := hashlib.sha256(content).hexdigest()) != file.sha256:
-        raise UserError(f"{path} has the sha256 {found}, not {file.sha256}: correct `annotations.sha256`, or the file")
+    if (sha256 := hashlib.sha256(content).hexdigest()) != file.sha256:
+        raise UserError(f"{path} has the sha256 {sha256}, not {file.sha256}: correct `annotations.sha256`, or the file")
     return content
 
 
@@ -227,6 +229,7 @@ def json_rows(content: bytes, file_name: str) -> list[Any]:
 
     UserError when it is neither. Half characters, which JSON can hold and UTF-8 cannot, become question marks.
     """
+    # Gzip by its first bytes and not by its name. What is unpacked is bounded: a file of megabytes may hold gigabytes.
     if content[:2] == b"\x1f\x8b":
         try:
             with gzip.open(io.BytesIO(content)) as unpacked:
@@ -236,11 +239,13 @@ def json_rows(content: bytes, file_name: str) -> list[Any]:
         if len(content) > MAX_BYTES:
             raise UserError(f"{file_name} unpacks to more than {MAX_BYTES >> 20} MiB: split it")
     text = content.decode("utf-8", "replace").lstrip("\ufeff")
+    # Lines that are no JSON become dropped rows; a list that is none has no rows to count.
     if text.lstrip().startswith("["):
         rows = _loads(text)
         if not isinstance(rows, list):
             raise UserError(f"{file_name} is not JSON: export it again")
         return rows
+    # Not by `splitlines`, which also cuts at characters that may stand inside a prompt.
     rows = [_loads(line) for line in text.split("\n") if line.strip()]
     if not any(isinstance(row, dict) for row in rows):
         raise UserError(f"{file_name} is neither a JSON list nor JSON lines")
@@ -249,8 +254,10 @@ def json_rows(content: bytes, file_name: str) -> list[Any]:
 
 def _loads(text: str) -> Any:
     try:
-        found = json.loads(text, parse_constant=str)  # NaN is no JSON, and no number
-        return json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
+        # NaN and Infinity, which Python would read, are no JSON. As texts they are refused as no numbers.
+        row = json.loads(text, parse_constant=str)
+        # Once round through bytes: half characters become question marks, which Parquet can hold.
+        return json.loads(json.dumps(row, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
 
@@ -271,7 +278,8 @@ def ranking_annotations(rows: list[Any], file_name: str, known: Known) -> Found:
             annotator if isinstance(annotator, str) else "",
             file_name,
             names,
-            dict(zip(names, ranks, strict=False)),  # fewer ranks than images: rank_missing
+            # Fewer ranks than images are no error of this reader: the check says `rank_missing`.
+            dict(zip(names, ranks, strict=False)),
             is_anonymous="annotator" not in row,
         )
 
@@ -308,6 +316,7 @@ def vote_annotations(rows: list[Any], file_name: str, known: Known) -> Found:
                 images,
                 ranks,
                 weight=vote.get("userScore"),
+                # Rows may repeat a pair, and each row is a comparison of its own with voters of its own.
                 occasion=str(number),
                 is_anonymous=True,
             )
@@ -345,11 +354,13 @@ def set_tasks(
     for prompt in sorted(images):
         drawn = random.Random(derive_seed(seed, "tasks", prompt))
         left: dict[str, list[str]] = {}
+        # Sorted, or the order in which the pool was written would decide what is shown together.
         for image_id, generator in sorted(images[prompt]):
             left.setdefault(generator, []).append(image_id)
         for image_ids in left.values():
             drawn.shuffle(image_ids)
-        mixed = []  # one of each generator in turn: a task is to compare generators, not draws of one
+        # One of each generator in turn: a task is to compare generators, not draws of one.
+        mixed = []
         while any(left.values()):
             turn = [name for name in sorted(left) if left[name]]
             drawn.shuffle(turn)

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import html
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stages.annotate.annotations import MOST_POINTS, SLOTS, Annotation, Found, Refused, by_prompt, set_tasks
-from stages.engines.images.shards import pixels_of, png_of, read_image_rows, read_shards
+from stages.engines.images.shards import pixels_of, png_of, read_image_rows, read_images
 from stages.foundations.errors import UserError
 from stages.foundations.files import replace_folder, stable_hash, write_json, write_text_atomically
 from stages.foundations.tables import ASPECTS, ISSUES, RANKING, RATING, read_table
@@ -43,14 +43,14 @@ def export_annotations(rows: list[Any], file_name: str) -> Found:
     for number, task in enumerate(rows):
         row_id = f"{file_name}:{task.get('id', number)}" if isinstance(task, dict) else f"{file_name}:{number}"
         data = task.get("data") if isinstance(task, dict) else None
-        given = task.get("annotations") if isinstance(task, dict) else None
-        if not isinstance(data, dict) or not isinstance(given, list):
+        annotations = task.get("annotations") if isinstance(task, dict) else None
+        if not isinstance(data, dict) or not isinstance(annotations, list):
             yield row_id, "malformed_row", "a task needs `data` and `annotations`"
             continue
         drafts = task.get("drafts")
         for index, _ in enumerate(drafts if isinstance(drafts, list) else []):
             yield f"{row_id}/draft {index}", "draft", "it was not submitted"
-        for index, one in enumerate(given):
+        for index, one in enumerate(annotations):
             name = f"{row_id}/{one.get('id', index)}" if isinstance(one, dict) else f"{row_id}/{index}"
             try:
                 yield _annotation(name, data, one)
@@ -76,14 +76,16 @@ def _annotation(row_id: str, data: Mapping[str, Any], one: Any) -> Annotation:
                 if name in ranks:
                     raise Refused("image_in_two_slots", f"{name!r} is in slots {ranks[name]} and {rank}"[:200])
                 ranks[name] = rank
-        elif found := _OF_IMAGE.fullmatch(control):
-            what, index = (found[1], int(found[2][:6]) - 1)  # six digits: int() of a million of them takes minutes
+        elif match := _OF_IMAGE.fullmatch(control):
+            # Six digits at most: `int` of a million of them takes minutes.
+            what, index = match[1], int(match[2][:6]) - 1
             if not 0 <= index < len(images):
                 raise Refused("unknown_image", f"{control} is of no image of the task"[:200])
             if what == "issues":
                 flags = value.get("choices")
                 issues[images[index]] = flags if isinstance(flags, list) else [flags]
-            elif value.get("rating") != 0:  # 0 is a rating that was taken back
+            # 0 is a rating that was taken back.
+            elif value.get("rating") != 0:
                 ratings[images[index], what] = value.get("rating")
     prompt = data.get("prompt_id")
     return Annotation(
@@ -121,15 +123,17 @@ def _slots(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield (name if isinstance(name, str) else repr(name)[:200]), int(number[1]) if number else slot
 
 
-def _annotator(given: Any) -> str:
+def _annotator(user: Any) -> str:
     """A name that is no address: `completed_by` is a number, or in some exports {id, email}."""
-    if isinstance(given, dict):
-        if given.get("id") is None and isinstance(given.get("email"), str):
-            return f"{SOURCE}/{stable_hash(given['email'])[:12]}"
-        given = given.get("id")
-    is_name = isinstance(given, int) and not isinstance(given, bool)
-    is_name |= isinstance(given, str) and bool(re.fullmatch(r"[0-9a-f]{12}", given))  # of an address, by `slimmed`
-    return f"{SOURCE}/{given}" if is_name else ""
+    if isinstance(user, dict):
+        # People are told apart by their addresses, and no address reaches a table.
+        if user.get("id") is None and isinstance(user.get("email"), str):
+            return f"{SOURCE}/{stable_hash(user['email'])[:12]}"
+        user = user.get("id")
+    is_name = isinstance(user, int) and not isinstance(user, bool)
+    # The hash of an address, in an export that `slimmed` wrote.
+    is_name |= isinstance(user, str) and bool(re.fullmatch(r"[0-9a-f]{12}", user))
+    return f"{SOURCE}/{user}" if is_name else ""
 
 
 def slimmed(rows: list[Any]) -> list[Any]:
@@ -145,10 +149,12 @@ def _slim_task(task: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(task.get("data"), dict):
         slim["data"] = {name: task["data"].get(name) for name in ("prompt_id", "prompt", "image_ids")}
     if isinstance(task.get("drafts"), list):
+        # Their number is counted, their content is not read.
         slim["drafts"] = [{} for _ in task["drafts"]]
     if "annotations" in task:
-        given = task["annotations"]
-        slim["annotations"] = [_slim_annotation(one) for one in given] if isinstance(given, list) else None
+        annotations = task["annotations"]
+        # What is no list stays none: the row is then dropped for the same reason as in the whole export.
+        slim["annotations"] = [_slim_annotation(one) for one in annotations] if isinstance(annotations, list) else None
     return slim
 
 
@@ -156,8 +162,8 @@ def _slim_annotation(one: Any) -> Any:
     if not isinstance(one, dict):
         return None
     names = ("id", "result", "was_cancelled", "ground_truth", "lead_time", "created_at")
-    said = {name: one[name] for name in names if name in one}
-    return said | {"completed_by": completed_by(_annotator(one.get("completed_by")))}
+    slim = {name: one[name] for name in names if name in one}
+    return slim | {"completed_by": completed_by(_annotator(one.get("completed_by")))}
 
 
 def completed_by(annotator_id: str) -> int | str:
@@ -218,14 +224,14 @@ def _image_block(number: int) -> str:
     </View>"""
 
 
-def labelling_task(prompt_id: str, prompt: str, image_ids: Sequence[str], addresses: Sequence[str]) -> dict[str, Any]:
-    """One task: `data` as the configuration reads it."""
-    pictures = list(zip(image_ids, addresses, strict=True))
+def labelling_task(prompt_id: str, prompt: str, image_ids: Sequence[str], address: str) -> dict[str, Any]:
+    """One task: `data` as the configuration reads it. `address` is what stands before `<image id>.png`."""
+    pictures = {number: f"{address}{name}.png" for number, name in enumerate(image_ids, start=1)}
     items = [
-        {"id": name, "html": f'<img alt="image {number}" src="{html.escape(address)}"/> {number}'}
-        for number, (name, address) in enumerate(pictures, start=1)
+        {"id": name, "html": f'<img alt="image {number}" src="{html.escape(picture)}"/> {number}'}
+        for name, (number, picture) in zip(image_ids, pictures.items(), strict=True)
     ]
-    shown = {f"image_{number}": address for number, (_, address) in enumerate(pictures, start=1)}
+    shown = {f"image_{number}": picture for number, picture in pictures.items()}
     return {"data": {"prompt_id": prompt_id, "prompt": prompt, "image_ids": list(image_ids), "items": items, **shown}}
 
 
@@ -242,7 +248,9 @@ def exported_annotation(
         number = shown.index(row["image_id"]) + 1
         created = row["created"] or created
         for aspect in ASPECTS:
-            if row[aspect] == row[aspect] and row[aspect] is not None:  # NaN: not rated
+            # NaN, which alone differs from itself, is an image that was not rated.
+            if row[aspect] == row[aspect] and row[aspect] is not None:
+                # The table has floats; Label Studio shows a whole number of stars.
                 points = int(row[aspect]) if row[aspect] == int(row[aspect]) else row[aspect]
                 result.append(_result(f"{aspect}_{number}", f"image_{number}", "rating", {"rating": points}))
         if len(row["issues"]):
@@ -266,14 +274,11 @@ def _result(control: str, shown: str, kind: str, value: dict[str, Any]) -> dict[
 def export_tasks(
     pool: Path, out: Path, address: str, images_per_task: int, tasks_per_prompt: int, seed: int
 ) -> dict[str, int]:
-    """Writes the folder for the pool's images, nothing annotated yet; returns tasks by their number of images.
-
-    address: what stands before `<image id>.png` in the tasks.
-    """
+    """Writes the folder for the pool's images, nothing annotated yet; returns tasks by their number of images."""
     images = read_image_rows(pool)
     prompts = dict(zip(images["prompt_id"], images["prompt"], strict=True))
     tasks = [
-        labelling_task(task.prompt_id, prompts[task.prompt_id], task.image_ids, _addresses(task.image_ids, address))
+        labelling_task(task.prompt_id, prompts[task.prompt_id], task.image_ids, address)
         for task in set_tasks(by_prompt(images), images_per_task, tasks_per_prompt, seed)
     ]
     return _write(tasks, pool, out)
@@ -295,16 +300,12 @@ def export_annotated(pool: Path, annotations: Path, out: Path, address: str) -> 
         shown = list(row["image_ids"])
         task = tasks.setdefault(
             row["task_id"],
-            labelling_task(row["prompt_id"], prompts[row["prompt_id"]], shown, _addresses(shown, address))
-            | {"annotations": []},
+            labelling_task(row["prompt_id"], prompts[row["prompt_id"]], shown, address) | {"annotations": []},
         )
+        # A reference answer has no ratings; its annotator's own ones are of the annotation beside it.
         of_row = [] if row["is_gold"] else rated[row["task_id"], row["annotator_id"]]
         task["annotations"].append(exported_annotation(row, of_row, task["data"]["image_ids"]))
     return _write(list(tasks.values()), pool, out)
-
-
-def _addresses(image_ids: Any, address: str) -> list[str]:
-    return [f"{address}{name}.png" for name in image_ids]
 
 
 def _write(tasks: list[dict[str, Any]], pool: Path, out: Path) -> dict[str, int]:
@@ -322,9 +323,7 @@ def _write(tasks: list[dict[str, Any]], pool: Path, out: Path) -> dict[str, int]
             write_json(place / "tasks.json", group)
             write_text_atomically(place / "labelling.xml", labelling_configuration(count))
         (folder / "images").mkdir()
-        for frame in read_shards(pool):
-            for row in frame[frame["image_id"].isin(wanted)].itertuples():
-                # No atomic write: the whole folder is put in place at the end.
-                (folder / "images" / f"{row.image_id}.png").write_bytes(png_of(pixels_of(row.png)))
-    counts = Counter(len(task["data"]["image_ids"]) for task in tasks)
-    return {f"{count}_images": tasks_of for count, tasks_of in sorted(counts.items())}
+        for row in read_images([pool], wanted):
+            # Encoded anew, without metadata. No atomic write: the whole folder is put in place at the end.
+            (folder / "images" / f"{row.image_id}.png").write_bytes(png_of(pixels_of(row.png)))
+    return {f"{count}_images": len(group) for count, group in sorted(groups.items())}

@@ -55,6 +55,7 @@ def seat_panel(params: PanelAnnotations, seed: int) -> list[Annotator]:
         Annotator(
             name,
             name in careless,
+            # Taste: the truth itself weighs alignment by 0.6, the middle of this.
             alignment_weight=drawn.uniform(0.45, 0.75),
             leniency=drawn.gauss(0, 0.05),
             noise=params.noise * drawn.uniform(0.7, 1.3),
@@ -112,13 +113,16 @@ def annotate(
     drawn = random.Random(derive_seed(seed, annotator.annotator_id, task.prompt_id, *task.image_ids))
     is_random = annotator.is_careless and drawn.random() < params.careless_share
     looks = {name: _look(annotator, seen[name], drawn, is_random) for name in task.image_ids}
+    # Of a careless look the ranks are drawn apart from the ratings, which therefore contradict them.
     by_rank = {name: drawn.random() if is_random else look[0] for name, look in looks.items()}
     ratings = {
+        # Leniency moves points and not ranks: it is alike for all images of a task.
         (name, aspect): _points(value + annotator.leniency)
         for name, look in looks.items()
         for aspect, value in zip(ASPECTS, look, strict=True)
     }
-    haste = drawn.uniform(0.5, 0.8) if is_random else 1.0  # faster, but within what careful ones take
+    # The careless are faster, but within what careful ones take, whose times are spread by 30%.
+    haste = drawn.uniform(0.5, 0.8) if is_random else 1.0
     seconds = round(SECONDS_PER_IMAGE * len(looks) * haste * drawn.lognormvariate(0, 0.3), 1)
     return Annotation(
         f"{SOURCE}:{task.prompt_id}/{annotator.annotator_id}",

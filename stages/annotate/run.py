@@ -23,9 +23,8 @@ from stages.annotate.stage import AnnotateParams, LabelStudioAnnotations, PanelA
 from stages.engines.images.params import RankingRoundParams
 from stages.engines.images.shards import pixels_of, read_image_rows, read_shards
 from stages.foundations.errors import UserError
-from stages.foundations.files import write_json
+from stages.foundations.files import write_json, write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.params import chosen
 from stages.foundations.tables import DROPPED, PROMPT, RANKING, RATING, read_table, write_table
 from stages.observe.tracking import track
@@ -40,8 +39,8 @@ def main(job: Job) -> None:
     images = read_image_rows(paths.pool)
     known = known_from(prompts, images)
     with track(job.attempt(round=job.item)) as run:
-        said = _said(params, this_round, known, prompts, images, job)
-        rankings, ratings, funnel, warnings = checked_tables(said, known)
+        annotations = _annotations(params, this_round, known, prompts, images, job)
+        rankings, ratings, funnel, warnings = checked_tables(annotations, known)
         metrics = {
             **funnel.metrics(len(rankings)),
             **warnings,
@@ -72,7 +71,7 @@ def known_from(prompts: pandas.DataFrame, images: pandas.DataFrame) -> Known:
     )
 
 
-def _said(
+def _annotations(
     params: AnnotateParams,
     this_round: RankingRoundParams,
     known: Known,
@@ -105,6 +104,7 @@ def _by_panel(params: PanelAnnotations, prompts: pandas.DataFrame, images: panda
             seen[image_id], truths[image_id] = Seen(score.alignment, score.fidelity), score.overall
     splits = dict(zip(prompts["prompt_id"], prompts["split"], strict=True))
     careless = [one.annotator_id for one in seat_panel(params, job.seed) if one.is_careless]
+    # Who was planted, for whoever checks that the quality control finds them; no stage reads it.
     write_json(job.paths.out / "panel.json", {"careless": careless})
     tasks = set_tasks(by_prompt(images), params.images_per_task, params.tasks_per_prompt, job.seed)
     # The same people in every round: what they say differs because the images do.

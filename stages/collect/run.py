@@ -1,8 +1,8 @@
 """Collects one source of problems: a pinned file, a file of a hub's data set, or a generator.
 
-`collect_source` reads the upstream rows, maps their fields, and counts every row that is dropped. fields.py says how a
-field is found in a row; the end of this file, how rows are read from each format. A broken row is handed on as one, for
-its drop to be counted.
+`collect_source` reads the upstream rows, maps their fields, and counts every row that is dropped. Then follow the
+origins, `read_field`, which finds a field in a row, and `read_rows`, which reads each format. A broken row is handed on
+as one, for its drop to be counted.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import difflib
 import io
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -23,13 +25,22 @@ import pyarrow
 import pyarrow.parquet
 
 from stages.algorithms import arithmetic_tasks, digit_tasks
-from stages.collect.fields import FieldParams, MissingField, UnusableField, field_value, read_field
+from stages.algorithms.answers.extraction import extract_answer
 from stages.collect.stage import (
+    AfterMarker,
     ArithmeticSource,
+    BeforeMarker,
+    Boxed,
+    ChoiceLetter,
     DigitSource,
     FieldMap,
+    FieldParams,
     HubSource,
+    JoinedFields,
+    Listed,
     LocalSource,
+    Matches,
+    QuestionWithChoices,
     ReasoningGymSource,
     SourceParams,
     UrlSource,
@@ -37,10 +48,9 @@ from stages.collect.stage import (
 )
 from stages.engines.pinned_files import pinned_file
 from stages.foundations.errors import UserError
-from stages.foundations.files import packed_bytes, packed_lines, require_sha256
+from stages.foundations.files import packed_bytes, packed_lines, require_sha256, write_metrics
 from stages.foundations.job import Job
 from stages.foundations.machine import from_root
-from stages.foundations.metrics import write_metrics
 from stages.foundations.tables import DROPPED, PROBLEM, Funnel, write_table
 from stages.observe.progress import progress
 from stages.observe.tracking import track
@@ -60,6 +70,7 @@ def main(job: Job) -> None:
         write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
 
 
+# Generators name their fields as we do.
 GENERATED = FieldMap(problem="problem", answer="answer", solution="solution")
 Problem = dict[str, str | None]
 
@@ -100,11 +111,13 @@ def problem_of_row(
     if isinstance(row, BrokenRow):
         funnel.drop({"text": row.text}, "malformed_row", row.reason, row_id)
         return None
+    # Before the texts are read, which a row that is not selected may lack.
     for field, allowed in only.items():
         if field_value(field, row) not in allowed:
             funnel.drop(row, "not_selected", f"`{field}` is {field_value(field, row)!r}"[:200], row_id)
             return None
     found: Problem = {"problem_id": row_id}
+    # The problem first: what is missing first names the drop.
     for target in ("problem", "answer"):
         try:
             found[target] = read_field(getattr(fields, target), row)
@@ -137,6 +150,7 @@ def _require_usable(name: str, fields: FieldMap, problems: Sequence[Problem], fu
             f"source `{name}` gives no usable row out of {funnel.rows_in} ({counts or 'the file is empty'}{first}): "
             f"correct sources.{name}.from"
         )
+    # A field that no row has is a mistake of the recipe, which would show only when nothing is demonstrated.
     is_promised = fields is not GENERATED and fields.solution is not None
     if is_promised and all(problem["solution"] is None for problem in problems):
         raise UserError(
@@ -169,6 +183,7 @@ def _local_file(name: str, origin: LocalSource) -> Path:
 
 
 def _hub_file(origin: HubSource) -> Path:
+    # Imported here, because most recipes have no source on the hub.
     from huggingface_hub import hf_hub_download
 
     remedy = "check names, network and, for a gated data set, your token; or fetch it elsewhere and use kind: local"
@@ -206,6 +221,7 @@ def digit_rows(name: str, origin: DigitSource) -> Iterator[dict[str, str | None]
         raise UserError(
             f"sources.{name}.from: {error}; lower `rows`, or give other sizes or more coefficients"
         ) from None
+    # A search is drawn too: which pairs it tries before the right one.
     rng = random.Random(origin.seed)
     for problem in problems:
         solution, _ = digit_tasks.write_solution(problem, rng, "search", slip=0.0, retry=0.0, near_misses=0.0)
@@ -235,6 +251,157 @@ def reasoning_gym_rows(name: str, origin: ReasoningGymSource) -> Iterator[dict[s
         ) from error
     for entry in progress(entries, total=origin.rows, label=origin.task):
         yield {"problem": entry["question"], "answer": entry["answer"], "solution": None}
+
+
+# As many as curate knows.
+LETTERS = "ABCDEFGHIJ"
+# Not None, which is a value that a field may have.
+_ABSENT = object()
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+"""Characters that no reader sees, and that no text needs."""
+
+
+class MissingField(Exception):
+    """The row has no such field, or nothing is in it."""
+
+
+class UnusableField(Exception):
+    """What stands in the field is not what the field map says."""
+
+
+def read_field(params: FieldParams, row: Mapping[str, Any]) -> str:
+    """The text that `params` describes; MissingField or UnusableField says what is wrong with the row."""
+    match params:
+        case str():
+            return _text(params, row)
+        case JoinedFields():
+            return params.separator.join(_text(name, row) for name in params.fields)
+        case AfterMarker():
+            return _filled(_around_marker(params, row)[1], params.field)
+        case BeforeMarker():
+            text = _around_marker(params, row)[0]
+            for pattern in params.strip:
+                text = re.sub(pattern, "", text)
+            return _filled(text, params.field)
+        case Matches():
+            return _filled(params.separator.join(_pieces(params, row)), params.field)
+        case Boxed():
+            extraction = extract_answer(_text(params.field, row))
+            # The other rules read answers from prose, which is no promise of the file.
+            if extraction.rule not in ("box", "boxes") or not extraction.text:
+                raise UnusableField(f"`{params.field}` holds no \\boxed{{}} answer")
+            return extraction.text
+        case Listed():
+            return _filled(_listed(_value(params.field, row), params), params.field)
+        case QuestionWithChoices():
+            choices = _choices(params.choices, row)
+            lines = [f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
+            return "\n".join([_text(params.field, row), *lines])
+        case ChoiceLetter():
+            return _letter(params.field, row)
+
+
+def field_value(name: str, row: Mapping[str, Any]) -> Any:
+    """What stands at a name or path, None where there is nothing."""
+    value = _walk(name, row)
+    return None if value is _ABSENT else value
+
+
+def _walk(name: str, row: Mapping[str, Any]) -> Any:
+    # The whole name first: some files have dots in the names of their columns.
+    if name in row:
+        return row[name]
+    value: Any = row
+    for part in name.split("."):
+        if isinstance(value, Mapping) and part in value:
+            value = value[part]
+        elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            return _ABSENT
+    return value
+
+
+def _value(name: str, row: Mapping[str, Any]) -> Any:
+    value = _walk(name, row)
+    if value is _ABSENT:
+        raise MissingField(f"no field `{name}`; the row has: {', '.join(map(str, row))}")
+    if value is None or value == "" or value == []:
+        raise MissingField(f"`{name}` is empty")
+    return value
+
+
+def _text(name: str, row: Mapping[str, Any]) -> str:
+    return _filled(_scalar(_value(name, row), name), name)
+
+
+def _filled(text: str, name: str) -> str:
+    text = _CONTROL.sub("", text).strip()
+    if not text:
+        raise MissingField(f"`{name}` is empty")
+    return text
+
+
+def _scalar(value: Any, name: str) -> str:
+    """A text or number as text; a whole float loses its `.0`, for 27.0 is how some files write 27."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        if value != value or value in (float("inf"), float("-inf")):
+            raise UnusableField(f"`{name}` is {value}, not a finite number")
+        # From 2**53 on not every integer is a float: such a value may not be what the file meant.
+        return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
+    if isinstance(value, bool | int):
+        return str(value)
+    if isinstance(value, Decimal) and value.is_finite():  # of Parquet: 2.00 is 2
+        # `:f` writes no exponent, because no answer is given as 1E+3.
+        return str(int(value)) if value == value.to_integral_value() else f"{value.normalize():f}"
+    if isinstance(value, bytes):  # of Parquet: some writers do not mark texts as texts
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise UnusableField(f"`{name}` holds bytes that are not UTF-8") from None
+    raise UnusableField(f"`{name}` holds a {type(value).__name__}, not a text or number")
+
+
+def _listed(value: Any, params: Listed) -> str:
+    if not isinstance(value, list):
+        return _scalar(value, params.field)
+    if len(value) == 1:
+        # One value in a list is how some files write every answer.
+        return _listed(value[0], params)
+    parts = (_listed(part, params) for part in value)
+    return f"{params.open}{params.separator.join(parts)}{params.close}"
+
+
+def _around_marker(params: AfterMarker | BeforeMarker, row: Mapping[str, Any]) -> tuple[str, str]:
+    before, marker, after = _text(params.field, row).rpartition(params.marker)
+    if not marker:
+        raise UnusableField(f"`{params.field}` has no marker {params.marker!r}")
+    return before, after
+
+
+def _pieces(params: Matches, row: Mapping[str, Any]) -> list[str]:
+    found = re.finditer(params.pattern, _text(params.field, row))
+    # Group 1 where the pattern has one, else all that it matches. A group that took no part is empty.
+    pieces = [match.group(min(1, match.re.groups)) or "" for match in found]
+    if not pieces:
+        raise UnusableField(f"`{params.field}` has nothing that {params.pattern!r} matches")
+    return pieces
+
+
+def _choices(name: str, row: Mapping[str, Any]) -> list[str]:
+    choices = _value(name, row)
+    if not isinstance(choices, list) or not 2 <= len(choices) <= len(LETTERS):
+        raise UnusableField(f"`{name}` is not a list of 2 to {len(LETTERS)} choices")
+    return [_scalar(choice, name) for choice in choices]
+
+
+def _letter(name: str, row: Mapping[str, Any]) -> str:
+    index = _scalar(_value(name, row), name)
+    if not index.isdigit() or int(index) >= len(LETTERS):
+        raise UnusableField(f"`{name}` is {index!r}, not the index of a choice")
+    return LETTERS[int(index)]
 
 
 SHOWN_CHARACTERS = 2000
@@ -303,6 +470,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 def _csv_rows(path: Path) -> Iterator[Row]:
     csv.field_size_limit(MAX_LINE_BYTES)  # Python's limit of 131,072 characters is no limit of CSV
     try:
+        # Strict, because a quotation without an end would otherwise swallow the rest of the file.
         reader = csv.DictReader(_csv_lines(path), strict=True)
         _require_different(reader.fieldnames or [], path)
         for row in reader:

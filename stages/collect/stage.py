@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from stages.algorithms.arithmetic_tasks import Kind
-from stages.collect.fields import FieldParams
 from stages.foundations.errors import UserError
 from stages.foundations.params import StrictParams
 from stages.foundations.stage import About, Stage
@@ -48,8 +48,133 @@ class DigitSource(StrictParams):
     """Which side of the split: a tenth of all problems, by a hash that knows no order of digits, is held out."""
 
 
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+    return pattern
+
+
+Pattern = Annotated[str, AfterValidator(_compiles)]
+
+
+class JoinedFields(StrictParams):
+    """Several fields, one after the other."""
+
+    kind: Literal["joined"]
+    fields: list[str] = Field(min_length=2)
+    """Names of the fields, in order; each must be there."""
+    separator: str
+    """Text between them."""
+
+
+class AfterMarker(StrictParams):
+    """What stands behind the last marker: the `72` of `... #### 72`."""
+
+    kind: Literal["after"]
+    field: str
+    """Name of the field."""
+    marker: str = Field(min_length=1)
+    """Text that must occur in it."""
+
+
+class BeforeMarker(StrictParams):
+    """What stands before the last marker, without the pieces that some patterns match."""
+
+    kind: Literal["before"]
+    field: str
+    """Name of the field."""
+    marker: str = Field(min_length=1)
+    """Text that must occur in it."""
+    strip: list[Pattern]
+    """Regular expressions whose matches are removed (GSM8K: `<<[^>]*>>`, the calculator annotations)."""
+
+
+class Matches(StrictParams):
+    """All pieces that a pattern matches, in order: the equations of GSM8K's `... = <<48/2=24>>24 clips`."""
+
+    kind: Literal["matches"]
+    field: str
+    """Name of the field."""
+    pattern: Pattern
+    """Regular expression; where it has a group, its first group is the piece."""
+    separator: str
+    """Text between pieces."""
+
+
+class Boxed(StrictParams):
+    """The content of the last `\\boxed{}` of a worked solution."""
+
+    kind: Literal["boxed"]
+    field: str
+    """Name of the field."""
+
+
+class Listed(StrictParams):
+    """A list as text; a field that holds one value, or a list of one, is that value without brackets."""
+
+    kind: Literal["listed"]
+    field: str
+    """Name of the field."""
+    open: str
+    """Text before a list; lists inside lists are written in the same way."""
+    separator: str
+    """Text between its values."""
+    close: str
+    """Text after it."""
+
+
+class QuestionWithChoices(StrictParams):
+    """A question and its choices, lettered from A, a line each."""
+
+    kind: Literal["choices"]
+    field: str
+    """Name of the question's field."""
+    choices: str
+    """Name of the field that lists the choices, at most ten."""
+
+
+class ChoiceLetter(StrictParams):
+    """The letter of the choice whose index, from 0, stands in the field."""
+
+    kind: Literal["choice_letter"]
+    field: str
+    """Name of the field."""
+
+
+def _kind_of(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "name"
+    # Pydantic asks with what the parameters hold, and with a model where one is validated again.
+    return value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
+
+
+FieldParams = Annotated[
+    Annotated[str, Tag("name")]
+    | Annotated[JoinedFields, Tag("joined")]
+    | Annotated[AfterMarker, Tag("after")]
+    | Annotated[BeforeMarker, Tag("before")]
+    | Annotated[Matches, Tag("matches")]
+    | Annotated[Boxed, Tag("boxed")]
+    | Annotated[Listed, Tag("listed")]
+    | Annotated[QuestionWithChoices, Tag("choices")]
+    | Annotated[ChoiceLetter, Tag("choice_letter")],
+    Discriminator(
+        _kind_of,
+        custom_error_type="field_kind",
+        custom_error_message="give the name of a field, or a mapping whose kind is joined, after, before, matches, "
+        "boxed, listed, choices or choice_letter",
+    ),
+]
+
+
 class FieldMap(StrictParams):
-    """Where a row's problem, answer and solution stand."""
+    """Where a row's problem, answer and solution stand.
+
+    Upstream files name and pack these differently, in the few kinds of layout above. A plain text is the name of a
+    field, or a path (`meta.answer`, `final_answer.0`).
+    """
 
     problem: FieldParams
     """The question."""
@@ -88,7 +213,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class LocalSource(FileContent):
-    """A file on this machine. Its hash is asked for because nothing else notices that it has changed."""
+    """A file on this machine. Its hash is required because nothing else notices that it has changed."""
 
     kind: Literal["local"]
     path: str
@@ -104,7 +229,7 @@ class ReasoningGymSource(StrictParams):
     task: str
     """Name of the task, such as `gcd`."""
     rows: int = Field(ge=1)
-    """Problems asked for; equal ones are dropped later, by curate."""
+    """Number of problems; equal ones are dropped later, by curate."""
     seed: int
     """Seed of the task."""
     config: dict[str, Any]
@@ -134,6 +259,7 @@ class SourceParams(StrictParams):
     """train: problems to learn from; benchmark: problems to be measured on, never trained on."""
     licence: str = Field(min_length=1)
     """Licence of the problems; goes into every row."""
+    # `from` is what a recipe says, and a keyword of Python.
     origin: Origin = Field(alias="from")
     """Where the problems come from."""
 
@@ -157,6 +283,7 @@ ABOUT = About(
     has_funnel=True,
     tables={"problems/collected/*": "Problems of one source, as upstream has them."},
 )
+# A source's name becomes part of file names, of ids and of a stage's name in DVC.
 Name = re.compile(r"[a-z0-9][a-z0-9_]*")
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from stages.algorithms.arithmetic_tasks import ArithmeticProblem, SolutionStyle, generate_problems, worked_solution
 from stages.algorithms.digit_tasks import DigitProblem, write_solution
 from stages.algorithms.digit_tasks import SolutionStyle as DigitSolutionStyle
 from stages.algorithms.digit_tasks import generate_problems as generate_digit_problems
-from stages.collect_web.sources import Found
+from stages.collect_web.sources import ReadPage
 from stages.collect_web.stage import ArithmeticPages, DigitPages, GeneratedPages
 from stages.foundations.errors import UserError
 from stages.foundations.seeds import derive_seed
@@ -43,33 +44,25 @@ ARITHMETIC_SITE = Site(
 )
 
 
-def arithmetic_pages(source: ArithmeticPages, seed: int) -> Iterator[Found]:
+def arithmetic_pages(source: ArithmeticPages, seed: int) -> Iterator[ReadPage]:
     """The pages in order; equal parameters and seeds give equal pages."""
     rng = random.Random(derive_seed(seed, "arithmetic_pages"))
+    # A seed of their own: other shares of noise leave the problems as they are.
     problems = generate_problems(derive_seed(seed, "arithmetic_pages", "problems"), source.exercises)
-    exercises = [_arithmetic_exercise(source, problem, problem.problem, rng) for problem in problems]
-    repeated = rng.sample(problems, round(source.repeated * len(problems)))
-    exercises += [_arithmetic_exercise(source, problem, reworded(problem.problem, rng), rng) for problem in repeated]
-    rng.shuffle(exercises)
-    yield from lay_out(exercises, source.exercises_per_page, ARITHMETIC_SITE, rng)
 
+    def solve(problem: ArithmeticProblem) -> tuple[str, str]:
+        draw = rng.random()
+        if draw < source.answer_only:
+            style = SolutionStyle.answer_only
+        elif draw < source.answer_only + source.rambling:
+            style = SolutionStyle.rambling
+        elif draw < source.answer_only + source.rambling + source.unfinished:
+            style = SolutionStyle.unfinished
+        else:
+            style = SolutionStyle.step_by_step
+        return style, worked_solution(problem, rng, style, source.step_error)[0]
 
-def _arithmetic_exercise(
-    source: ArithmeticPages, problem: ArithmeticProblem, text: str, rng: random.Random
-) -> RenderedExercise:
-    draw = rng.random()
-    if draw < source.answer_only:
-        style = SolutionStyle.answer_only
-    elif draw < source.answer_only + source.rambling:
-        style = SolutionStyle.rambling
-    elif draw < source.answer_only + source.rambling + source.unfinished:
-        style = SolutionStyle.unfinished
-    else:
-        style = SolutionStyle.step_by_step
-    solution = worked_solution(problem, rng, style, source.step_error)[0]
-    if style is SolutionStyle.rambling and rng.random() < source.rambling_without_end:
-        solution = solution.rpartition("\n")[0]
-    return publish(source, text, solution, problem.answer, rng)
+    yield from _pages(source, problems, solve, ARITHMETIC_SITE, rng)
 
 
 DIGIT_SITE = Site(
@@ -84,7 +77,7 @@ DIGIT_SITE = Site(
 )
 
 
-def digit_pages(source: DigitPages, seed: int) -> Iterator[Found]:
+def digit_pages(source: DigitPages, seed: int) -> Iterator[ReadPage]:
     """The pages in order; equal parameters and seeds give equal pages. None has a held-out problem.
 
     UserError when there are not as many problems.
@@ -92,31 +85,26 @@ def digit_pages(source: DigitPages, seed: int) -> Iterator[Found]:
     rng = random.Random(derive_seed(seed, "digit_pages"))
     own = derive_seed(seed, "digit_pages", "problems")
     try:
+        # The other side of the split is the benchmark of this family.
         problems = generate_digit_problems(own, source.exercises, source.sizes, source.coefficients, is_held_out=False)
     except ValueError as error:
         raise UserError(
             f"collect_web: {error}; lower `exercises`, or give other `sizes` or more `coefficients`"
         ) from None
-    exercises = [_digit_exercise(source, problem, problem.problem, rng) for problem in problems]
-    repeated = rng.sample(problems, round(source.repeated * len(problems)))
-    exercises += [_digit_exercise(source, problem, reworded(problem.problem, rng), rng) for problem in repeated]
-    rng.shuffle(exercises)
-    yield from lay_out(exercises, source.exercises_per_page, DIGIT_SITE, rng)
-
-
-def _digit_exercise(source: DigitPages, problem: DigitProblem, text: str, rng: random.Random) -> RenderedExercise:
     shares = {
         DigitSolutionStyle.answer_only: source.answer_only,
         DigitSolutionStyle.jump: source.jump,
         DigitSolutionStyle.rambling: source.rambling,
         DigitSolutionStyle.unfinished: source.unfinished,
     }
+    # The last of the shares, so that they add up to 1 whatever the parameters are.
     shares[DigitSolutionStyle.search] = 1 - sum(shares.values())
-    style = rng.choices(list(shares), list(shares.values()))[0]
-    solution, _ = write_solution(problem, rng, style, source.slip, source.retry, source.near_misses)
-    if style is DigitSolutionStyle.rambling and rng.random() < source.rambling_without_end:
-        solution = solution.rpartition("\n")[0]
-    return publish(source, text, solution, problem.answer, rng)
+
+    def solve(problem: DigitProblem) -> tuple[str, str]:
+        style = rng.choices(list(shares), list(shares.values()))[0]
+        return style, write_solution(problem, rng, style, source.slip, source.retry, source.near_misses)[0]
+
+    yield from _pages(source, problems, solve, DIGIT_SITE, rng)
 
 
 USERS = ("mathfan", "lena_k", "prof_oak", "count42", "j.doe")
@@ -131,16 +119,41 @@ class RenderedExercise:
     answer: str | None
 
 
-def publish(source: GeneratedPages, problem: str, solution: str, answer: str, rng: random.Random) -> RenderedExercise:
-    """The exercise as a page has it: solution or short answer may be missing, the short answer may be wrong."""
-    shown, short = solution, answer
-    if rng.random() < source.wrong_answer:
-        short = str(int(answer) + rng.choice((1, 2, 10)))
-    if rng.random() < source.missing_answer:
-        short = None
-    if rng.random() < source.missing_solution:
-        shown = None
-    return RenderedExercise(problem, shown, short)
+def _pages(
+    source: GeneratedPages,
+    problems: Sequence[ArithmeticProblem | DigitProblem],
+    solve: Callable[[Any], tuple[str, str]],
+    site: Site,
+    rng: random.Random,
+) -> Iterator[ReadPage]:
+    """The problems, some of them twice in other words, with solutions in the style that `solve` names, page by page."""
+
+    def published(problem: ArithmeticProblem | DigitProblem, text: str) -> RenderedExercise:
+        """Solution or short answer may be missing, the short answer may be wrong."""
+        style, solution = solve(problem)
+        shown: str | None = solution
+        # The last line is the one that states the answer.
+        if style == "rambling" and rng.random() < source.rambling_without_end:
+            shown = solution.rpartition("\n")[0]
+        answer: str | None = problem.answer
+        if rng.random() < source.wrong_answer:
+            # Answers that are close: a reader of pages cannot see from them that they are wrong.
+            answer = str(int(problem.answer) + rng.choice((1, 2, 10)))
+        if rng.random() < source.missing_answer:
+            answer = None
+        if rng.random() < source.missing_solution:
+            shown = None
+        return RenderedExercise(text, shown, answer)
+
+    exercises = [published(problem, problem.problem) for problem in problems]
+    repeated = rng.sample(problems, round(source.repeated * len(problems)))
+    exercises += [published(problem, reworded(problem.problem, rng)) for problem in repeated]
+    # Without it the last pages would hold nothing but repeated exercises.
+    rng.shuffle(exercises)
+    for start in range(0, len(exercises), source.exercises_per_page):
+        number = start // source.exercises_per_page
+        page = _page(exercises[start : start + source.exercises_per_page], start, site, rng)
+        yield ReadPage(f"{number:05d}", f"https://example.org/{site.name}/{number:05d}.html", "html", page)
 
 
 def reworded(problem: str, rng: random.Random) -> str:
@@ -152,16 +165,6 @@ def reworded(problem: str, rng: random.Random) -> str:
             return problem.replace("Compute", "compute").replace("?", " ?")
         case _:
             return f"Please {problem[0].lower()}{problem[1:]}" if problem.startswith("Compute") else problem
-
-
-def lay_out(
-    exercises: Sequence[RenderedExercise], exercises_per_page: int, site: Site, rng: random.Random
-) -> Iterator[Found]:
-    """The pages in order."""
-    for start in range(0, len(exercises), exercises_per_page):
-        number = start // exercises_per_page
-        page = _page(exercises[start : start + exercises_per_page], start, site, rng)
-        yield Found(f"{number:05d}", f"https://example.org/{site.name}/{number:05d}.html", "html", page)
 
 
 def _lines(text: str, mark: str = "<br>") -> str:
@@ -239,14 +242,17 @@ def _page(exercises: Sequence[RenderedExercise], start: int, site: Site, rng: ra
     """One page in one style, with what sites put around their content."""
     style, topic = rng.choice(STYLES), rng.choice(site.topics)
     pieces = [style(start + index + 1, exercise, rng) for index, exercise in enumerate(exercises)]
+    # Rows of a table have nothing between them, since text there would be no HTML.
     if style is _table:
         pieces = ["<table><tr><th>No.</th><th>Problem</th><th>Solution</th><th>Answer</th></tr>", *pieces, "</table>"]
     else:
+        # From the end, so that an insertion moves no place to come.
         for place in sorted(rng.sample(range(len(pieces) + 1), min(2, len(pieces))), reverse=True):
             advertisement = f"<div class='ad-slot'>Buy {rng.randint(2, 9)} pencils, get 1 free!</div>"
             pieces.insert(place, rng.choice((advertisement, f"<hr><p>{rng.choice(site.prose)}</p><hr>")))
     return (
         f"<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'><title>{topic}</title>"
+        # Words of labels stand in scripts, navigation and banners: a reader that takes them is wrong.
         "<script>var tracker = {answer: 42};</script><style>.box {margin: 1em}</style></head>\n<body>"
         "<nav><ul><li><a href='/'>Home</a></li><li><a href='/sums'>Sums</a></li>"
         "<li><a href='/quiz'>Question 1 of the day</a></li></ul></nav>"

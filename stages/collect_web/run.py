@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stages.collect_web.generated_pages import arithmetic_pages, digit_pages
-from stages.collect_web.sources import Found, read_folder, read_jsonl, read_listed, read_warc
+from stages.collect_web.sources import ReadPage, read_folder, read_jsonl, read_listed, read_warc
 from stages.collect_web.stage import (
     ArithmeticPages,
     CollectWebParams,
@@ -18,8 +18,8 @@ from stages.collect_web.stage import (
     WebSource,
 )
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.tables import DROPPED, PAGE, Funnel, write_table
 from stages.observe.progress import progress
 from stages.observe.tracking import track
@@ -41,30 +41,30 @@ def main(job: Job) -> None:
 def collect_pages(params: CollectWebParams, seed: int) -> tuple[list[dict[str, str]], Funnel, dict[str, int]]:
     """Pages of all sources in the order of the parameters, the funnel of unusable ones, and metrics."""
     rows: list[dict[str, str]] = []
-    dropped: list[tuple[dict[str, Any], Found]] = []
+    dropped: list[tuple[dict[str, Any], str, str]] = []
     metrics: dict[str, int] = {}
     for name, source in params.sources.items():
+        # Names are unique within a source, whose own name begins the id of its pages.
         before, seen = len(rows), set[str]()
         for found in progress(
             _read(name, source, params.max_page_kib * 1024, seed), label=f"reading {name}", unit="pages"
         ):
             row = {"page_id": f"{name}/{found.name}", "url": found.url, "format": found.format}
             if found.content is None:
-                dropped.append((row, found))
+                dropped.append((row, found.reason, found.detail))
             elif found.name in seen:
-                repeated = Found(found.name, found.url, found.format, None, "duplicate_page_id")
-                dropped.append((row, repeated))
+                dropped.append((row, "duplicate_page_id", ""))
             else:
                 seen.add(found.name)
                 rows.append({**row, "content": found.content, "licence": source.licence})
         metrics[f"pages/{name}"] = len(rows) - before
     funnel = Funnel("collect_web", len(rows) + len(dropped))
-    for row, found in dropped:
-        funnel.drop(row, found.reason, found.detail)
+    for drop in dropped:
+        funnel.drop(*drop)
     return rows, funnel, {**metrics, **funnel.metrics(len(rows))}
 
 
-def _read(name: str, source: WebSource, max_bytes: int, seed: int) -> Iterator[Found]:
+def _read(name: str, source: WebSource, max_bytes: int, seed: int) -> Iterator[ReadPage]:
     match source:
         case FolderPages():
             return read_folder(source, max_bytes)

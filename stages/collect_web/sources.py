@@ -41,6 +41,7 @@ FORMATS = {
     ".tex": "latex",
     ".ptx": "pretext",
     ".pretext": "pretext",
+    # Books in PreTeXt end in `.xml` too, and the reader takes any XML that marks its exercises.
     ".xml": "pretext",
     ".cnxml": "cnxml",
 }
@@ -55,6 +56,7 @@ CONTENT_TYPES = {
     "text/x-latex": "latex",
     "application/x-latex": "latex",
 }
+# PreTeXt was MathBook XML before, and older books still begin with that name.
 _XML_MARKS = {b"cnx.rice.edu/cnxml": "cnxml", b"<pretext": "pretext", b"<mathbook": "pretext", b"<html": "html"}
 _CHARSET = re.compile(rb"""charset\s*=\s*["']?\s*([A-Za-z0-9_.:-]{2,40})""", re.IGNORECASE)
 _HTML_TAG = re.compile(
@@ -80,8 +82,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")
 
 
 @dataclass(frozen=True)
-class Found:
-    """A page as found, or why there is none."""
+class ReadPage:
+    """A page as its source has it, or why there is none."""
 
     name: str
     """Identifies the page within its source."""
@@ -93,7 +95,7 @@ class Found:
     detail: str = ""
 
 
-def read_folder(source: FolderPages, max_bytes: int) -> Iterator[Found]:
+def read_folder(source: FolderPages, max_bytes: int) -> Iterator[ReadPage]:
     """Every matching file in the order of its path; UserError when there is no such folder or no such file."""
     folder = Path(source.path)
     if not folder.is_dir():
@@ -101,15 +103,16 @@ def read_folder(source: FolderPages, max_bytes: int) -> Iterator[Found]:
     files = sorted(file for file in folder.glob(source.glob) if file.is_file())
     if not files:
         raise UserError(f"collect_web: no file of {folder} matches {source.glob!r}: correct `glob`")
+    # A link could make files part of the result that the recipe's folder does not hold.
     require_no_links(folder, files)
     macros = shared_macros(files, max_bytes)
     for file in files:
         name = file.relative_to(folder).as_posix()
         form = FORMATS.get(file.suffix.lower())
         if form is None:
-            yield Found(name, name, "", None, "format_not_known", f"ending {file.suffix!r}")
+            yield ReadPage(name, name, "", None, "format_not_known", f"ending {file.suffix!r}")
         elif file.stat().st_size > max_bytes:
-            yield Found(name, name, form, None, "too_large", f"{file.stat().st_size} bytes")
+            yield ReadPage(name, name, form, None, "too_large", f"{file.stat().st_size} bytes")
         else:
             found = _checked(name, name, form, file.read_bytes(), "", max_bytes)
             yield replace(found, content=with_macros(found.content, form, macros)) if found.content else found
@@ -131,10 +134,11 @@ def with_macros(content: str, form: str, macros: Mapping[str, Macro]) -> str:
     missing = used(content, macros) if form in _HAS_MACROS else ""
     if not missing:
         return content
+    # At the end, because an XML declaration must come first. Two dashes would end the comment.
     return f"{missing}{content}" if form == "latex" else f"{content}\n<!--\n{missing.replace('--', '- -')}-->\n"
 
 
-def read_listed(name: str, source: ListedPages, max_bytes: int) -> Iterator[Found]:
+def read_listed(name: str, source: ListedPages, max_bytes: int) -> Iterator[ReadPage]:
     """The listed pages in order, each named by what its URL does not share with the others.
 
     Raises UserError where the list is another one, holds a line that is none, or a page cannot be had as pinned.
@@ -153,28 +157,29 @@ def read_listed(name: str, source: ListedPages, max_bytes: int) -> Iterator[Foun
             raise UserError(f"{path}, line {number}: no `url` and `sha256`, parted by a tab, but {list(row.values())}")
     places = [urlsplit(row["url"]) for row in rows]
     names = [PurePosixPath(f"{place.netloc}{place.path}") for place in places]
+    # From the whole list, so that `max_pages` changes no page's name.
     shared = os.path.commonpath([name.parent for name in names]) if names else ""
     for row, place in zip(rows[: source.max_pages], names, strict=False):
         url, page = row["url"], place.relative_to(shared).as_posix()
         form = FORMATS.get(place.suffix.lower())
         if form is None:
-            yield Found(page, url, "", None, "format_not_known", f"address {url}")
+            yield ReadPage(page, url, "", None, "format_not_known", f"address {url}")
             continue
         file = pinned_file(url, row["sha256"], f"its sha256 in {path}")
         if file.stat().st_size > max_bytes:
-            yield Found(page, url, form, None, "too_large", f"{file.stat().st_size} bytes")
+            yield ReadPage(page, url, form, None, "too_large", f"{file.stat().st_size} bytes")
         else:
             yield _checked(page, url, form, file.read_bytes(), "", max_bytes)
 
 
-def read_jsonl(source: JsonlPages, max_bytes: int) -> Iterator[Found]:
+def read_jsonl(source: JsonlPages, max_bytes: int) -> Iterator[ReadPage]:
     """The pages of a JSONL file in order; a damaged end of a .gz is one unusable page."""
     fields = (source.id_field, source.url_field, source.content_field)
     for number, row, reason, detail in islice(json_rows(_require_file(source.path), max_bytes), source.max_pages):
         wrong = [field for field in fields if not isinstance(row, dict) or not isinstance(row.get(field), str)]
         if reason or wrong:
             detail = detail or f"line {number}: no text in {wrong}"
-            yield Found(f"line-{number}", "", source.format, None, reason or "row_malformed", detail)
+            yield ReadPage(f"line-{number}", "", source.format, None, reason or "row_malformed", detail)
             continue
         name, url, content = (row[field] for field in fields)
         yield _checked(name, url, source.format, content, "", max_bytes)
@@ -185,6 +190,7 @@ def json_rows(path: Path, max_bytes: int) -> Iterator[tuple[int, Any, str, str]]
 
     A page of that many bytes may take several times as many as JSON, six for one character.
     """
+    # JSON escapes a character in up to six bytes, and there are other fields in the line.
     longest = 8 * max_bytes
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as lines:
         for number in count(1):
@@ -193,6 +199,7 @@ def json_rows(path: Path, max_bytes: int) -> Iterator[tuple[int, Any, str, str]]
                 if not line:
                     return
                 if len(line) == longest and not line.endswith(b"\n"):
+                    # The rest of such a line is read in pieces that are thrown away.
                     while line and not line.endswith(b"\n"):
                         line = lines.readline(1 << 20)
                     yield number, None, "too_large", f"line {number}"
@@ -205,13 +212,14 @@ def json_rows(path: Path, max_bytes: int) -> Iterator[tuple[int, Any, str, str]]
                 return
 
 
-def read_warc(source: WarcPages, max_bytes: int) -> Iterator[Found]:
+def read_warc(source: WarcPages, max_bytes: int) -> Iterator[ReadPage]:
     """The successful responses of the archive in order; a content type that has no reader is an unusable page."""
     from fastwarc.warc import ArchiveIterator, WarcRecordType
 
     path = _require_file(source.path)
     number = 0
     with open(path, "rb") as stream:
+        # Not decoded by content: `_body` does that, and says why.
         records = ArchiveIterator(stream, record_types=WarcRecordType.response, parse_http=True, auto_decode="transfer")
         while source.max_pages is None or number < source.max_pages:
             try:
@@ -222,23 +230,23 @@ def read_warc(source: WarcPages, max_bytes: int) -> Iterator[Found]:
                 yield _from_record(record, number, max_bytes)
             except OSError as error:
                 number += 1
-                yield Found(f"{number}:", "", "html", None, "archive_damaged", str(error))
+                yield ReadPage(f"{number}:", "", "html", None, "archive_damaged", str(error))
                 break
     if number == 0:
         raise UserError(f"collect_web: {path} holds no WARC response: is it a WARC file (.warc or .warc.gz)?")
 
 
-def _from_record(record: Any, number: int, max_bytes: int) -> Found:
+def _from_record(record: Any, number: int, max_bytes: int) -> ReadPage:
     url = record.headers.get("WARC-Target-URI") or ""
     name = f"{number}:{url}"
     status = record.http_headers.status_code if record.http_headers else None
     kind = (record.http_content_type or "").partition(";")[0].strip().lower()
     if status is not None and status != 200:
-        return Found(name, url, "", None, "http_status", f"status {status}")
+        return ReadPage(name, url, "", None, "http_status", f"status {status}")
     body = _body(record, max_bytes)
     form = format_of(kind, url, body[:4096])
     if form is None:
-        return Found(name, url, "", None, "format_not_known", f"content type {kind}")
+        return ReadPage(name, url, "", None, "format_not_known", f"content type {kind}")
     return _checked(name, url, form, body, record.http_charset or "", max_bytes)
 
 
@@ -249,6 +257,7 @@ def _body(record: Any, max_bytes: int) -> bytes:
     stored is read to its end instead, and never more than the limit comes out of it.
     """
     body = record.reader.read(max_bytes + 1)
+    # To its end, or the next record would not be found.
     while record.reader.read(1 << 20):
         pass
     encoding = ((record.http_headers and record.http_headers.get("Content-Encoding")) or "").strip().lower()
@@ -288,6 +297,7 @@ def format_of(content_type: str, url: str, beginning: bytes) -> str | None:
         return CONTENT_TYPES[content_type]
     if content_type in ("text/xml", "application/xml") or content_type.endswith("+xml"):
         return next((form for mark, form in _XML_MARKS.items() if mark in beginning.lower()), None)
+    # Servers of repositories send Markdown and LaTeX as plain text, and some as bytes of no type.
     if content_type in ("text/plain", "application/octet-stream", ""):
         address = url.partition("?")[0].partition("#")[0]
         otherwise = {"text/plain": "text", "": "html"}.get(content_type)
@@ -302,25 +312,30 @@ def _require_file(name: str) -> Path:
     return path
 
 
-def _checked(name: str, url: str, form: str, source: bytes | str, charset: str, max_bytes: int) -> Found:
+def _checked(name: str, url: str, form: str, source: bytes | str, charset: str, max_bytes: int) -> ReadPage:
     """The page as text, or the reason why it is none."""
     size = len(source) if isinstance(source, bytes) else len(source.encode("utf-8", "surrogatepass"))
     if size > max_bytes:
-        return Found(name, url, form, None, "too_large", f"more than {max_bytes} bytes")
+        return ReadPage(name, url, form, None, "too_large", f"more than {max_bytes} bytes")
     text = decode(source, charset) if isinstance(source, bytes) else source
+    # Eight signs of replacement in a row: somebody else has decoded binary data before.
     if text is None or "\ufffd" * 8 in text or not _is_text(text):
-        return Found(name, url, form, None, "undecodable", "neither its stated encoding, nor UTF-8, nor cp1252")
+        return ReadPage(name, url, form, None, "undecodable", "neither its stated encoding, nor UTF-8, nor cp1252")
     if not text.strip():
-        return Found(name, url, form, None, "empty")
+        return ReadPage(name, url, form, None, "empty")
+    # lxml makes a page of any text, so the reader would not notice.
     if form == "html" and not _HTML_TAG.search(text):
-        return Found(name, url, form, None, "not_html", "no HTML element")
-    return Found(name, url, form, _CONTROL.sub("", text))
+        return ReadPage(name, url, form, None, "not_html", "no HTML element")
+    return ReadPage(name, url, form, _CONTROL.sub("", text))
 
 
 def decode(source: bytes, charset: str) -> str | None:
     """Text in the encoding of the transport, of the byte order mark or page, UTF-8 or cp1252, the first that fits."""
     stated = _CHARSET.search(source[:4096])
+    # A byte order mark counts more than what the page states. `utf-8-sig` reads UTF-8 without a mark too, and text that
+    # is valid UTF-8 is hardly anything else.
     marked = "utf-16" if source[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    # cp1252 last, because it takes nearly any bytes.
     for name in (_web_encoding(charset), marked, _web_encoding(stated[1].decode("ascii") if stated else ""), "cp1252"):
         try:
             if name:
@@ -334,6 +349,7 @@ def _web_encoding(label: str) -> str:
     """Python's name of the encoding that a page or its server states; "" for one that no browser knows."""
     label = label.strip().lower().removeprefix("x-").replace("windows-", "cp")
     try:
+        # Python knows more names of an encoding than browsers do, so they are compared by what Python calls it.
         return _WEB_ENCODINGS.get(codecs.lookup(label).name, "")
     except (LookupError, ValueError):  # ValueError: a label that holds NUL
         return ""
@@ -345,4 +361,5 @@ def _is_text(text: str) -> bool:
         text.encode("utf-8")
     except UnicodeEncodeError:
         return False
+    # Pages hold a few control characters by accident, and binary data is full of them.
     return len(_CONTROL.findall(text[:20_000])) <= len(text[:20_000]) // 100

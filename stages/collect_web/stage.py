@@ -73,6 +73,7 @@ class DigitPages(GeneratedPages):
 
     @model_validator(mode="after")
     def _shares_add_up(self) -> DigitPages:
+        # In place of the check above, which does not know `jump`.
         if self.answer_only + self.jump + self.rambling + self.unfinished > 1:
             raise ValueError("answer_only + jump + rambling + unfinished is more than 1: lower one of them")
         return self

@@ -25,6 +25,7 @@ from stages.observe.progress import progress
 
 Row = dict[str, Any]
 _ROWS_AT_ONCE = 1_000
+# The opposite is the harder test where there is one, because wrong responses say it.
 _OPPOSITES = {"true": "False", "false": "True", "yes": "No", "no": "Yes"}
 _LITERAL = re.compile(r"(?<![A-Za-z_0-9.^\\])\d+(?!\d)")
 _CHOICE = re.compile(r"(?<=\A\()[A-J](?=\))|\A[A-J](?=\)|\Z)")
@@ -111,6 +112,7 @@ def keep_gradable(rows: Sequence[Row], limits: VerifierParams, funnel: Funnel) -
 
 
 def _objection(perturbed: str, own: Judgement, changed: Judgement) -> tuple[str, str]:
+    # A failure of either judgement says nothing about the answer.
     if own.verdict.is_failure or changed.verdict.is_failure:
         return ("gold_undecided", f"the verifier gave {own.verdict} for itself, {changed.verdict} for {perturbed}")
     if own.verdict is not Verdict.CORRECT:
@@ -138,8 +140,10 @@ def perturbed_answer(answer: str) -> str:
     if kind is AnswerKind.choice:
         return text
     number = read_number(text)
+    # A number that is written as a word, such as "five".
     if number is not None and number.value is not None and text.isalpha():
         return str(number.value + 1)
+    # A single letter is a variable, and is treated as an expression below.
     if kind is AnswerKind.word and len(text) > 1:
         return _OPPOSITES.get(text.lower(), f"not{text}")
     # An index or an exponent only where there is nothing else: `x_1 = 2` must become `x_1 = 3`.
@@ -154,8 +158,10 @@ def _without_number(text: str) -> str:
     if _LANGUAGE.search(names):
         return f"not {text}"
     if _NAMES.fullmatch(names):
+        # The last letter: in the name of an angle or a line each letter counts.
         head, last, tail = re.split(r"([A-Z])(?!.*[A-Z])", text, maxsplit=1)
         return head + _next_letter(last, ascii_uppercase) + tail
+    # Behind the equals sign: `1+f(x)=x` would say something else about f.
     before, sign, value = text.rpartition("=")
     return f"{before}{sign}1+{value}"
 
@@ -176,6 +182,7 @@ def answer_kind(answer: str) -> AnswerKind | None:
     text = clean(answer)
     if not text.strip(" .,;:!?$"):
         return None
+    # Before words, because a letter alone would be one.
     if _WHOLE_CHOICE.fullmatch(text):
         return AnswerKind.choice
     number = read_number(text)

@@ -35,10 +35,9 @@ from stages.curate.gradability import answer_kind, ask_for_integers, keep_gradab
 from stages.curate.stage import CurateParams, IntegerAnswers, PassRates, require_roles
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.errors import UserError
-from stages.foundations.files import packed_lines, require_sha256
+from stages.foundations.files import packed_lines, require_sha256, write_metrics
 from stages.foundations.job import Job
 from stages.foundations.machine import from_root
-from stages.foundations.metrics import write_metrics
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import (
     BENCHMARK,
@@ -134,7 +133,7 @@ _TEXTS = ("problem_id", "source", "problem", "answer", "licence")
 
 @dataclass(frozen=True)
 class Curated:
-    """What curate makes; the drops are in the funnels that were given."""
+    """What curate makes; the drops are in the funnels."""
 
     train: list[Row]
     validation: list[Row]
@@ -258,11 +257,13 @@ def split(rows: Sequence[Row], params: CurateParams, seed: int, funnel: Funnel) 
     last = None if params.max_train_rows is None else params.validation_rows + params.max_train_rows
     train = {row["problem_id"] for row in drawn[params.validation_rows : last]}
     for row in rows:
+        # Counted as drops, or the funnel would not add up.
         if row["problem_id"] not in validation and row["problem_id"] not in train:
             funnel.drop(row, "over_max_train_rows")
     return [row for row in rows if row["problem_id"] in validation], [row for row in rows if row["problem_id"] in train]
 
 
+# Without tabs and line ends, of which `normalise_text` makes blanks and lines.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ufeff\u200b\u2060]")
 _BLANKS = re.compile(r"[^\S\n]+")
 _EMPTY_LINES = re.compile(r"\n{3,}")
@@ -270,6 +271,7 @@ _EMPTY_LINES = re.compile(r"\n{3,}")
 
 def normalise_text(text: str) -> str:
     """Unicode NFC, `\\n` line ends, single blanks, at most one empty line in a row, nothing invisible, no margins."""
+    # Composed first: the same accent in two forms would make two different problems of one.
     text = unicodedata.normalize("NFC", text).replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n")
     text = _BLANKS.sub(" ", _CONTROL.sub("", text))
     lines = "\n".join(line.strip() for line in text.split("\n"))
@@ -469,5 +471,6 @@ def rate_difficulty(
 def band(rate: float) -> str:
     """unsolved (0), hard (under a third), medium, easy (over two thirds), solved (1)."""
     if rate in (0.0, 1.0):
+        # Apart from the others: a group of responses with equal rewards teaches nothing.
         return "solved" if rate else "unsolved"
     return "hard" if rate < 1 / 3 else "medium" if rate <= 2 / 3 else "easy"

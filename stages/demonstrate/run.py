@@ -32,8 +32,8 @@ from stages.engines.trainers.one_rank import launched_ranks
 from stages.engines.trainers.protocol import Ranks
 from stages.engines.verifier.judged_responses import Drawing, JudgedResponse, judged_responses
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_metrics
 from stages.foundations.job import Attempt, Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.params import load_value
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import DEMONSTRATION, DROPPED, PROBLEM, Funnel, read_table, write_table
@@ -53,18 +53,21 @@ def main(job: Job) -> None:
             return sample_demonstrations(source, chosen, paths.params, paths.policy, attempt, ranks)
 
     def count_tokens(texts: list[str]) -> list[int]:
+        # Without special tokens: `max_response_tokens` counts what the policy writes before it ends.
         return [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]] if texts else []
 
     attempt = job.attempt()
     with launched_ranks() as ranks, track(attempt) as run:
         rows, drops = gather(params, problems, solutions, seed, sample, count_tokens)
         train, validation = split(rows, params.validation_rows, seed)
+        # On every rank: if only one raised, the others would wait for it.
         if not train:
             reasons = dict(Counter(reason for _, reason, _ in drops))
             raise UserError(
                 f"demonstrate: no row is left to train on (dropped: {reasons}; validation: {len(validation)}): "
                 "add a source to demonstrate.sources, relax filter_web.rules, or lower validation_rows"
             )
+        # All ranks have sampled; the tables are the same on each.
         if ranks.rank != 0:
             return
         metrics, funnel = _metrics(rows, drops, len(train), len(validation))
@@ -118,14 +121,15 @@ def gather(
     for source in params.sources:
         match source:
             case WebDemonstrations():
-                found, left_out = _solved(solutions, "web", source.max_rows, seed)
+                gathered, left_out = _solved(solutions, "web", source.max_rows, seed)
             case GivenDemonstrations():
                 chosen = problems if source.sources is None else problems[problems["source"].isin(source.sources)]
-                found, left_out = _solved(chosen[chosen["solution"].notna()], "given", source.max_rows, seed)
+                gathered, left_out = _solved(chosen[chosen["solution"].notna()], "given", source.max_rows, seed)
             case RejectionSampledDemonstrations():
+                # Problems that are not drawn are not dropped: they were no demonstrations yet.
                 drawn, _ = _draw(problems.to_dict("records"), source.max_problems, seed, "rejection_sampled")
-                found, left_out = sample(source, drawn)
-        rows += found
+                gathered, left_out = sample(source, drawn)
+        rows += gathered
         drops += left_out
     return _drop_unusable(rows, drops, params.max_response_tokens, count_tokens)
 
@@ -134,6 +138,7 @@ def _solved(problems: pandas.DataFrame, kind: str, limit: int | None, seed: int)
     """Problems with a solution as demonstrations; those beyond the limit are dropped."""
     chosen, left_out = _draw(problems.to_dict("records"), limit, seed, kind)
     rows = [demonstration(problem, kind, as_response(problem["solution"], problem["answer"])) for problem in chosen]
+    # These are rows with a solution, which the funnel must account for.
     return rows, [(problem, "beyond_max_rows", kind) for problem in left_out]
 
 
@@ -176,10 +181,11 @@ def _drop_unusable(rows: Rows, drops: Drops, max_tokens: int, count_tokens: Coun
 def split(rows: Rows, validation_rows: int, seed: int) -> tuple[Rows, Rows]:
     """Train and validation rows in their order; all demonstrations of one problem fall on the same side.
 
-    Whole problems are moved in the seed's order until validation has at least the rows asked for.
+    Whole problems are moved in the seed's order until validation has at least `validation_rows`.
     """
     groups: dict[str, int] = {}
     for row in rows:
+        # By the normalised text: one problem may come from two sources under two ids.
         text = normalise_problem(row["problem"])
         groups[text] = groups.get(text, 0) + 1
     # Sorted before it is shuffled: the draw depends on the problems, not on the order of the sources.
@@ -198,6 +204,7 @@ def split(rows: Rows, validation_rows: int, seed: int) -> tuple[Rows, Rows]:
     return train, validation
 
 
+# Marks of GSM8K's solutions (Cobbe et al., arXiv 2110.14168): calculator calls, and the line with the answer.
 _CALCULATOR = re.compile(r"<<[^<>\n]*>>")
 _FINAL_LINE = re.compile(r"\n?[ \t]*####[^\n]*\s*\Z")
 _ONLY_ANSWER = re.compile(r"(?:the\s+)?(?:final\s+)?(?:answer|solution)?\s*(?:is|:)?\s*", re.IGNORECASE)
@@ -213,6 +220,7 @@ def as_response(solution: str, answer: str) -> str:
     text = _FINAL_LINE.sub("", _CALCULATOR.sub("", solution)).strip()
     if extract_answer(text).rule in ("box", "boxes"):
         return text
+    # The last words are always the same ones, so the policy learns to end with a box.
     closing = f"The answer is {BOX}{_bare(answer)}}}."
     if _same(_ONLY_ANSWER.sub("", text, count=1), answer) or _same(text, answer):
         return closing
@@ -239,6 +247,7 @@ def sample_demonstrations(
 
     Drawn and judged by all ranks together, each its share of the problems; all of them get all.
     """
+    # No top-p and no top-k: rejection by the verifier is filter enough, and rare correct solutions are welcome.
     settings = SamplingSettings(source.temperature, 1.0, 0, source.max_response_tokens, None)
     seed = load_value(params_path, "seed"), "demonstrate", "rejection_sampled"
     drawing = Drawing(source.samples, settings, seed, "rejection sampling")
@@ -256,6 +265,7 @@ def _sort_out(
 ) -> None:
     kept: set[str] = set()
     for index, one in enumerate(judged):
+        # `index` counts every draw, also those that are dropped: an id then names one draw for good.
         row = demonstration(problem, "rejection_sampled", one.text, index)
         if one.is_truncated:
             drops.append((row, "truncated", f"{one.tokens} tokens"))
@@ -263,6 +273,7 @@ def _sort_out(
             drops.append(
                 (row, str(one.judgement.verdict), f"extracted {one.judgement.extracted}, not {problem['answer']}")
             )
+        # Checked after correctness: a repeated wrong response is dropped as wrong.
         elif one.text in kept:
             drops.append((row, "repeated", "the same response came before"))
         elif len(kept) == source.kept_per_problem:

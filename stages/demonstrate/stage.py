@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import PromptParams, StrictParams
-from stages.foundations.stage import About, Sections, Stage, unknown_sources
-
-if TYPE_CHECKING:
-    from stages.foundations.planned_work import Lengths, Work
+from stages.foundations.stage import About, Lengths, ResponseLengths, Sampling, Sections, Stage, Work, unknown_sources
 
 
 class GivenDemonstrations(StrictParams):
@@ -89,17 +86,17 @@ STAGE = Stage(
 
 
 def _contradictions(sections: Sections) -> list[str]:
-    asked = sections["demonstrate"].sources
-    given = [name for source in asked if source.kind == "given" for name in source.sources or ()]
+    sources = sections["demonstrate"].sources
+    given = [name for source in sources if source.kind == "given" for name in source.sources or ()]
     known = [name for name, source in sections.get("sources", {}).items() if source.role == "train"]
-    found = unknown_sources("demonstrate.sources", given, known, "`sources` with role train")
+    contradictions = unknown_sources("demonstrate.sources", given, known, "`sources` with role train")
     has_web = "filter_web" in sections
-    if not has_web and any(source.kind == "web" for source in asked):
-        found.append(
+    if not has_web and any(source.kind == "web" for source in sources):
+        contradictions.append(
             "demonstrate.sources: kind web asks for what `filter_web` makes, and the recipe has no such section: "
             "add it, or take another kind"
         )
-    return found
+    return contradictions
 
 
 def _runs_model(params: Mapping[str, Any]) -> bool:
@@ -108,7 +105,6 @@ def _runs_model(params: Mapping[str, Any]) -> bool:
 
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     """Rejection sampling, as far as the number of its problems is known."""
-    from stages.foundations.planned_work import ResponseLengths, Sampling, Work
 
     def drawn(most: int) -> ResponseLengths:
         return ResponseLengths(lengths.response_share * most, most)

@@ -15,34 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from stages.engines.workers.custom_function_worker import ROWS, call_function
 from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
 from stages.foundations.errors import UserError
-from stages.foundations.machine import PROJECT
-from stages.foundations.params import StrictParams
+from stages.foundations.params import CUSTOM, CustomFunctionParams, custom_file
 
-CUSTOM = "custom"
-"""The project's folder of such files: stage `code` looks for changes there, so that a stage runs again."""
 ROWS_AT_ONCE = 256
 """Of a function that takes many: a batch for a model of the user's, and what a failure costs at most."""
-
-
-class CustomFunctionParams(StrictParams):
-    """Where the function is, and what it may use up."""
-
-    file: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*\.py$")
-    """In the folder `custom/`."""
-    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
-    arguments: dict[str, Any] = Field(default_factory=dict)
-    """Given to the function by name, beside what it takes of a row."""
-    timeout_seconds: float = Field(default=5.0, gt=0)
-    """Processor time for a row, or for a call with many."""
-    memory_mib: int = Field(default=1024, ge=64)
-    workers: int = Field(default=1, ge=1)
-    is_confined: bool = True
-    """False lifts the sandbox: the function may use the network, files and other processes, as your programs do."""
 
 
 @dataclass(frozen=True)
@@ -123,18 +102,6 @@ class CustomFunction:
             case _:
                 fault = f"its process ended ({answer.ending})"
         return [FunctionValue(fault=fault)] * count
-
-
-def custom_file(name: str) -> Path:
-    """The file in the folder of custom functions; UserError for one outside of it, or that is not there."""
-    folder = PROJECT / CUSTOM
-    file = folder / name
-    if not file.resolve().is_relative_to(folder.resolve()):
-        raise UserError(f"file {name} leads out of {CUSTOM}/: put it there")
-    if not file.is_file():
-        known = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.py")) if folder.is_dir() else []
-        raise UserError(f"{CUSTOM}/{name} is not there: there are {', '.join(known) or 'no files'}")
-    return file
 
 
 def _value(answer: Mapping[str, Any]) -> FunctionValue:

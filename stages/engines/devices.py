@@ -7,8 +7,7 @@ import os
 import torch
 
 from stages.foundations.errors import UserError, gpu_failure
-from stages.foundations.machine import BFLOAT16_REMEDY as REMEDY
-from stages.foundations.machine import is_bfloat16_slow
+from stages.foundations.machine import BFLOAT16_REMEDY, is_bfloat16_slow
 from stages.observe.progress import say
 
 
@@ -16,18 +15,17 @@ def pick_device(name: str) -> torch.device:
     """`auto` is the GPU when there is one; UserError when `cuda` is asked for and absent, or one cannot be used."""
     if name == "cpu" or torch.cuda.is_available():
         return torch.device("cuda" if name == "auto" else name)
-    if told := _refused():
-        raise UserError(f"device: {name}, but {told}; device: cpu computes without it")
+    # Also for `auto`: a run that silently took the CPU of a GPU machine would last days.
+    if reason := _why_cuda_fails():
+        raise UserError(f"device: {name}, but {reason}; device: cpu computes without it")
     if name == "cuda":
         raise UserError("device: cuda, but torch sees no GPU: use device: auto, or install the CUDA build of torch")
     return torch.device("cpu")
 
 
-def _refused() -> str:
-    """Why CUDA does not start here although nobody has hidden the GPU; empty where there is none.
-
-    torch itself warns and says that there is none: a run would take days on the CPU of a GPU machine.
-    """
+def _why_cuda_fails() -> str:
+    """Why CUDA does not start here although nobody has hidden the GPU; empty where there is none."""
+    # torch.cuda.is_available() only warns and says no; initialising raises the driver's reason.
     if torch.version.cuda is None or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return ""
     try:
@@ -37,7 +35,7 @@ def _refused() -> str:
     return ""
 
 
-def tell_slow_bfloat16(device: torch.device, setting: str) -> None:
-    """A line where `setting` asks a CPU without instructions for bfloat16 to compute in it: hours become days."""
+def warn_of_slow_bfloat16(device: torch.device, setting: str) -> None:
+    """Says so where `setting` makes a CPU without instructions for bfloat16 compute in it: hours become days."""
     if device.type == "cpu" and is_bfloat16_slow():
-        say(f"slow: {setting}, and this CPU has no instructions for bfloat16: {REMEDY}")
+        say(f"slow: {setting}, and this CPU has no instructions for bfloat16: {BFLOAT16_REMEDY}")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+# Ids 0 and 1: the trainer numbers special tokens first.
 PAD, END = "<pad>", "<eos>"
 
 
@@ -26,6 +27,7 @@ def byte_level_tokenizer(corpus: Iterable[str], vocabulary_size: int) -> Tokeniz
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size,
         special_tokens=[PAD, END],
+        # Sorted: `alphabet` comes in the order of a hash table, and equal corpora must give equal ids.
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -43,6 +45,7 @@ def word_tokenizer(texts: Iterable[str], marks: Sequence[str]) -> Tokenizer:
     """
     normalizer, splitter = normalizers.Lowercase(), pre_tokenizers.Whitespace()
     words = {word for text in texts for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))}
+    # Sorted for equal ids in every process: sets of text are ordered by a hash that differs between them.
     ids = {word: number for number, word in enumerate([*marks, *sorted(words)])}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter

@@ -16,6 +16,7 @@ from stages.observe.progress import say
 
 def seal(*pieces: Path) -> None:
     """Marks pieces as whole; all must be there."""
+    # DVC's hash, because it is defined for folders too.
     for piece in pieces:
         write_text_atomically(_seal_of(piece), dvc_md5(piece))
 
@@ -24,6 +25,7 @@ def are_whole(*pieces: Path) -> bool:
     """Whether all pieces are what was sealed. Otherwise removes them, and warns of one that has changed since."""
     if all(_is_whole(piece) for piece in pieces):
         return True
+    # All of them, also the whole ones: pieces that were sealed together are used together.
     for piece in pieces:
         remove_piece(piece)
     return False
@@ -31,7 +33,8 @@ def are_whole(*pieces: Path) -> bool:
 
 def remove_piece(piece: Path) -> None:
     """Removes a piece and its seal; nothing happens where there is none."""
-    _seal_of(piece).unlink(missing_ok=True)  # first: what is left without it does not count
+    # The seal first: what a killed process leaves without one does not count.
+    _seal_of(piece).unlink(missing_ok=True)
     if piece.is_dir():
         shutil.rmtree(piece)
     else:

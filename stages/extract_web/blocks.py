@@ -10,11 +10,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+# Not `\s`: line ends stay, and the spaces of HTML that break no line are spaces like others.
 _SPACE = r"[ \t\r\f\v\u00a0\u2000-\u200b\u202f\u205f\u3000]"
 INNER_SPACE = re.compile(rf"{_SPACE}*\n\s*|{_SPACE}+")
 STARS = re.compile(r"(?:\s*\*){3,}")
+# lxml refuses a text that declares an encoding, because only bytes have one.
 _DECLARATION = re.compile(r"\A[\s\ufeff]*<\?xml\b[^<>]{0,500}\?>")
 _HALF_PAIRS = re.compile("[\ud800-\udfff]")
+# Zero-width characters and soft hyphens would split the words that labels are recognised by.
 HIDDEN_SPACE = re.compile(r"[\u200b\u200c\u200d\u2060\ufeff\u00ad]")
 
 
@@ -74,6 +77,7 @@ class Page:
         """Computes `outer_end` once all blocks are there."""
         total = len(self.blocks)
         self.outer_end = [total] * total
+        # The longest first, so that inner containers overwrite what outer ones have set.
         longest_first = sorted(
             ((start, end) for start, ends in self.spans.items() for end in ends), key=lambda span: span[0] - span[1]
         )

@@ -66,6 +66,7 @@ class _Pair:
 def find_exercises(page: Page) -> list[Exercise]:
     """Every exercise of the page in reading order, those without a solution included."""
     labels = page_labels(page)
+    # Keys first: their entries look like labelled exercises until `apply_keys` takes those labels away.
     keyed = apply_keys(page, labels)
     pairs = _pairs(page, find_sections(page, labels))
     if page.quoted:
@@ -129,6 +130,7 @@ def _unlabelled_problem(page: Page, section: Section, last_end: int) -> Section 
     start = section.start
     while start > last_end and page.blocks[start - 1].kind not in ("heading", "rule"):
         start -= 1
+        # The question begins where its box does. What stands before is the text around it.
         if page.blocks[start].kind == "paragraph" and page.outer_end[start] != page.outer_end[start + 1]:
             break
     if start == section.start and start > last_end and page.blocks[start - 1].kind == "heading":
@@ -225,7 +227,10 @@ def _instructions(page: Page, labels: list[Label | None], pairs: list[_Pair]) ->
     """Place of an exercise -> the instructions that hold for it: until the next instructions or another heading."""
     shared: dict[int, str] = {}
     places = [
-        index for index, label in enumerate(labels) if label and label.part is Part.BOUNDARY and label.end is None
+        # Boundaries with an end are answer keys, those without are instructions.
+        index
+        for index, label in enumerate(labels)
+        if label and label.part is Part.BOUNDARY and label.end is None
     ]
     if not places:
         return shared
@@ -243,18 +248,16 @@ def _instructions(page: Page, labels: list[Label | None], pairs: list[_Pair]) ->
         count, numbers = instruction_scope(text)
         number = 0
         while pair < len(pairs) and pairs[pair].head.start < end and (count is None or number < count):
-            if numbers is None or _is_between(pairs[pair].head.label.number, numbers):
+            own = pairs[pair].head.label.number
+            if numbers is None or not own.isdecimal() or numbers[0] <= int(own) <= numbers[1]:
                 shared[pair] = text
             number += 1
             pair += 1
     return shared
 
 
-def _is_between(number: str, numbers: tuple[int, int]) -> bool:
-    return not number.isdecimal() or numbers[0] <= int(number) <= numbers[1]
-
-
 _SEVERAL = r"(?:exercises|problems|questions|examples|tests?|quiz(?:zes)?|worksheets?|activities|reviews?|sets?)"
+# "Jump to the answers" at the top of a page is a link to the key and not the key.
 _KEY = re.compile(
     rf"\W*(?!(?:jump|go|skip|scroll|link|back|see|click)\b)(?:(?:[\w.’'-]+:?|&)\s+){{0,4}}{KEYS}(?:\s+(?:and|&)\s+[a-z]{{4,12}})?"
     r"(?:\s+(?:key|section|manual|page))?"
@@ -269,6 +272,7 @@ MAX_LEVEL = 9
 """Above any heading's rank."""
 _NO_WORD = re.compile(r"\W+")
 MIN_MATCHED = 2
+# Not every number of a key has to be among the exercises: a page may show only some of them.
 MIN_MATCHED_SHARE = 0.7
 
 
@@ -311,6 +315,7 @@ def apply_keys(page: Page, labels: list[Label | None]) -> KeyedAnswers:
     sources: set[tuple[str, int]] = set()
     headers = [index for index in range(len(labels)) if _is_header(page, labels, index)]
     exercises = sum(bool(label) and label.part is Part.PROBLEM for label in labels)
+    # Many such titles are no keys: a page that writes "Answers" below each exercise labels its solutions so.
     if not headers or len(headers) > max(2, exercises / 3):
         return keyed
     keys = [key for key in (_read_key(page, labels, header) for header in headers) if key]
@@ -320,6 +325,7 @@ def apply_keys(page: Page, labels: list[Label | None]) -> KeyedAnswers:
         if not matched:
             continue
         for run, entries in matched:
+            # Blocks that are merely numbered become exercises because a key answers them.
             if run[0].source[0] != "label":
                 label_run(labels, run)
                 sources.add(run[0].source)
@@ -329,6 +335,7 @@ def apply_keys(page: Page, labels: list[Label | None]) -> KeyedAnswers:
             for one in run:
                 if texts.get(one.number):
                     keyed[one.index] = Keyed(key.part, texts[one.number], title, doubts)
+        # The entries of a key are no exercises of their own, and its title labels no solution.
         labels[key.start : key.end] = [None] * (key.end - key.start)
         labels[key.start] = Label(Part.BOUNDARY, "", "", end=key.end)
     if keyed:
@@ -405,6 +412,7 @@ def _region_end(page: Page, labels: Sequence[Label | None], header: int) -> int:
     for index in range(header + 1, end):
         other = page.blocks[index]
         is_higher = other.kind == "heading" and (not block.level or other.level <= block.level)
+        # An entry may itself be a heading, such as "Exercise 3" below "Answers". It does not end the key.
         if (is_higher and not (labels[index] and labels[index].number)) or _is_header(page, labels, index):
             return index
     return end
@@ -415,11 +423,14 @@ def _entries(page: Page, labels: Sequence[Label | None], start: int, end: int) -
         [label if start <= index < end else None for index, label in enumerate(labels)], [Part.PROBLEM, *SOLVES]
     )
     numbered = numbered_blocks(page, start, end)
+    # Labelled headings over many more numbered lines are the sections of a key and not its entries.
     are_sections = all(page.blocks[one.index].kind == "heading" for one in labelled)
     if labelled and not (are_sections and len(numbered) > 2 * len(labelled)):
+        # A solution without a number belongs to what stands above it. Then this is a list of exercises and no key.
         if any(_stands_alone(labels, index) for index in range(start, end)):
             return []
         return _texts(page, runs(labelled, is_gapless=False), start - 1, end)
+    # Only numbers of the first one's kind: an entry may have numbered steps.
     top = [one for one in numbered if one.source == numbered[0].source]
     return _texts(page, runs(top, is_gapless=False), start - 1, end)
 
@@ -434,6 +445,7 @@ def _stands_alone(labels: Sequence[Label | None], index: int) -> bool:
 def _texts(page: Page, found: list[list[Numbered]], start: int, end: int) -> list[list[Entry]]:
     places = sorted(one.index for run in found for one in run)
     last = places[-1] if places else end
+    # A rule below the last entry ends it, because the foot of the page follows.
     end = next((index for index in range(last, end) if page.blocks[index].kind == "rule"), end)
     following = dict(pairwise([*places, end]))
     headings = [index for index in range(places[0] if places else end, end) if page.blocks[index].kind == "heading"]
@@ -441,6 +453,7 @@ def _texts(page: Page, found: list[list[Numbered]], start: int, end: int) -> lis
     def entry(one: Numbered) -> Entry:
         stop = following[one.index]
         place = bisect_right(headings, one.index)
+        # An entry ends at the next title within the key, unless the entries are headings themselves.
         if page.blocks[one.index].kind != "heading" and place < len(headings):
             stop = min(stop, headings[place])
         text = section_text(page, Label(Part.ANSWER, one.rest, ""), one.index, stop)
@@ -467,10 +480,12 @@ def _match(
     ]
     for candidates in (
         runs(labelled_numbers(outside, [Part.PROBLEM]), is_gapless=False),
+        # Numbers alone must be without gaps, as any list or table of contents is numbered somehow.
         runs(merely, is_gapless=True),
     ):
         if len(key.runs) == 1:
             before = [run for run in candidates if run[0].index < key.start]
+            # The nearest run before the key first, then those behind it.
             candidates = [*reversed(before), *candidates[len(before) :]]
         matched = _matched_in_order(page, key, candidates[:MAX_RUNS])
         if matched:

@@ -18,9 +18,11 @@ from stages.extract_web.readers.xml_reader import NotXml, read_xml
 from stages.foundations.errors import UserError
 
 READERS: dict[str, Callable[[str], list[Exercise]]] = {
+    # Structured data first: there the author names the question and the accepted answer.
     "html": lambda content: read_structured_data(content) or find_exercises(read_html(content)),
     "markdown": read_markdown,
     "text": lambda content: find_exercises(read_text(content)),
+    # One reader for both dialects, because it knows the element names of both.
     "cnxml": read_xml,
     "pretext": read_xml,
     "latex": read_latex,
@@ -43,6 +45,7 @@ def extract_page(page: Mapping[str, str], max_answer_characters: int) -> Outcome
     content = page["content"]
     if len(content) > MAX_CHARACTERS:
         return [], "too_large", f"{len(content)} characters"
+    # Not in LaTeX and plain text, where the sign means less-than.
     if page["format"] in ("html", "markdown", "cnxml", "pretext") and content.count("<") > MAX_TAGS:
         return [], "too_many_tags", f"{content.count('<')} opening brackets"
     try:
@@ -80,9 +83,9 @@ def in_readers(
     The limit of time is one of computing: the same pages are dropped on a busy machine as on an idle one.
     """
     with WorkerPool(function, min(processes, len(requests)), limits, ONE_THREAD) as pool:
-        for asked in [pool.submit(**request) for request in requests]:
+        for pending in [pool.submit(**request) for request in requests]:
             try:
-                answer = asked.result()
+                answer = pending.result()
             except StartError as error:
                 raise UserError(
                     f"extract_web: a process that reads pages could not start ({error}): "

@@ -56,6 +56,7 @@ ANSWER_NOUNS = (
     r"|antwoord(?:en)?|odpowied[zź]|ответы?|答案?|答え"
 )
 ASIDE_NOUNS = r"hinweis|tipp|indice|astuce|pista|suggerimento|dica|подсказка"
+# German and Dutch put the verb of showing behind the noun: "Lösung anzeigen", "Antwoord tonen".
 CLOSER = r"(?:\s+(?:(?:an|ein|aus)?zeigen|(?:ein|aus)blenden|ansehen|tonen|bekijken))?"
 _ARTICLE = r"(?:the|my|a|an|your|la|le|les|el|las|los|il|het|eine)"
 _SHOW = (
@@ -81,32 +82,35 @@ SOLUTION_NOUNS = (
     r"|solu[cç](?:ão|ao|ões|oes)|resolu[cç][aã]o|explica[cç][aã]o|oplossing(?:en)?|uitwerking(?:en)?"
     r"|rozwi[aą]zanie|решени[ея]|解答?|解析|解法|解説|解说"
 )
-WORDS = {
-    "problem": r"(?:(?:(?:worked|practice|sample|review|solved|homework|test|exam|quiz|weekly|daily|monthly|your|the)"
-    r"\s+)?"
+_WORDS = {
+    Part.PROBLEM: r"(?:(?:(?:worked|practice|sample|review|solved|homework|test|exam|quiz|weekly|daily|monthly|your"
+    r"|the)\s+)?"
     r"(?:(?:problem|puzzle|question|challenge)\s+of\s+the\s+(?:day|week|month|year)|exercises?|problem|question|example|practice|task|quiz|puzzle|challenge|checkpoint|self-?check|your\s+turn"
+    # These words title sections of a text as often as exercises, so only a number behind them makes a label.
     r"|(?:activity|drill|warm-?up|investigation|exploration|item)(?=[\s.#]*(?:no\.?\s*)?\d)"
     r"|check\s+your\s+(?:understanding|knowledge)|(?:concept|quick|knowledge)\s+check|test\s+yourself"
     rf"|(?:you\s+|now\s+)?try\s+it(?:\s+(?:yourself|now))?|{PROBLEM_NOUNS})(?:\s+(?:statement|text))?"
+    # `que` is a word of French and Spanish, and `qn` an abbreviation: both need a number.
     r"|prob|ques|que(?=[\s.]*\d)|qn(?=[\s.]*\d)|ex|q(?:\.?\s?no(?=\W{0,3}\d))?)",
-    "solution": OPENER
+    Part.SOLUTION: OPENER
     + r"(?:(?:solution|answer)s?\s*(?:and|&|/|with|\+)\s*(?:explanation|solution|answer|working|steps|reasoning)s?"
     r"|mark(?:ing)?\s*scheme(?:\s+(?:solutions?|answers?))?|(?:general\s+|overall\s+)?feedback|solutions?|sol['’]?n|sol|workings?|working\s+out|worked\s+out"
     r"|explanation|steps|walk-?through|proof|derivation|reasoning|step[\s-]by[\s-]step"
     r"|how\s+to\s+(?:solve|do|find|answer|work\s+out)\s+(?:it|this)|here['’]?s\s+(?:how|why)(?:\s+to\s+do\s+it)?"
     r"|(?:let['’]?s|how\s+we)\s+(?:solved?|did|do|worked?|work|got|found)\s+(?:it|this|them|there)(?:\s+out)?"
+    # A forum has responses too. Only one that somebody prepared, such as a "model response", is a solution.
     rf"|(?<=model\s)response|(?<=sample\s)response|(?<=suggested\s)response|(?<=possible\s)response|{SOLUTION_NOUNS})"
     rf"{CLOSER}",
-    "answer": OPENER + rf"(?:answers?|ans|result|answer\s+key|{ANSWER_NOUNS}){CLOSER}",
-    "aside": r"(?:(?:(?:show|see|view|get|need|want)\s+)?(?:an?\s+|me\s+a\s+)?hints?(?:\s+please)?\??"
+    Part.ANSWER: OPENER + rf"(?:answers?|ans|result|answer\s+key|{ANSWER_NOUNS}){CLOSER}",
+    Part.ASIDE: r"(?:(?:(?:show|see|view|get|need|want)\s+)?(?:an?\s+|me\s+a\s+)?hints?(?:\s+please)?\??"
     r"|(?:(?:correct|also|first)\s+)?(?:solvers?|solved\s+by)|clues?|nudge|tips?|discussion|comments?|rating|difficulty|topics?|tags?"
     rf"|source|remarks?|notes?|strategy|{ASIDE_NOUNS})",
 }
 """Part -> the words that label it, without number and signs."""
-_WORDS = {Part(part): words for part, words in WORDS.items()}
 _BEFORE_NUMBER = r"\s*(?:no\.?\s*|number\s*|[#№]\s*)?"
 _NUMBERED = dict.fromkeys(Part, _BEFORE_NUMBER) | {Part.PROBLEM: r"(?:[.-](?=\s?\d))?" + _BEFORE_NUMBER}
 """What may stand between a label and its number. After "Solution." a number is what is found."""
+# What sites put behind a label: "of 20", "by ann", "(12 votes)", "[3 points]".
 _TAIL = r"(?:\s+of\s+\d{1,4})?(?:\s+(?:by|from)\s+[\w .@-]{1,40})?(?:\s*[(\[][^()\[\]]{0,40}[)\]]){0,2}"
 _WHOLE = {
     part: re.compile(
@@ -138,15 +142,19 @@ _OF_AN_EXERCISE = re.compile(
     rf"\s*#?{_SMALL}?\s*[.:]*"
 )
 HIDES = re.compile(r"\W*(?:hide|close|collapse)\b", re.IGNORECASE)
+# Anchors that documentation generators append (¶, §), check marks, arrows and pointing hands of buttons.
 _DECORATION = " `¶§#[]()✔✓✅☑★☆⭐▶►▷▼▽▾▸»›>+*•·👉💡🔽⬇→↓—–-"
 _LETTER_A = re.compile(rf"A(?:{NUMBER}\s*[.:)–—-]?|\s*:)\s*")
 """One letter is a label only as `A:` or `A12.`: "a", "a." and "A)" are choices and parts of exercises."""
+# "A:" labels an answer, unless the next line or block begins with "B:". Then it is a choice of a quiz.
 _FIRST_OPTION = re.compile(r"\W*A\s*[:：]")
 _SECOND_OPTION = re.compile(r"\W*B\s*[:：]")
 _OPTIONS_IN_LINE = re.compile(r"\W*A\s*[:：].*?(?:^|[\s,;)|])B\s*[:：]", re.DOTALL)
+# A star behind the number is how books mark a hard exercise.
 _BARE_NUMBER = re.compile(r"[(\[]?(?P<number>\d{1,4}(?:[.-]\d{1,3}){0,2})[.):\]]*(?:\s*(?:\*+|★|\$\\star\$))?")
 _FIRST_LETTERS = re.compile(r"[^\w$\\]{0,3}[^\W_]")
 _DOTTED = re.compile(r"[A-Z]?[\d.]*\.\d+\Z")
+# Longer blocks are not tried: a label is short, and every pattern costs time on every block.
 MAX_LABEL_CHARACTERS = 80
 MAX_PREFIX_CHARACTERS = 250
 
@@ -182,8 +190,10 @@ def _whole_label(text: str) -> Label | None:
     letter = _LETTER_A.fullmatch(text)
     if letter:
         return Label(Part.ANSWER, "", letter["number"] or "")
+    # The patterns would take these as words of an exercise, but alone they stand for too much else.
     if text in ("Q", "q", "Ex", "ex"):
         return None
+    # The whole text first, because brackets may belong to the label: "Answer (12 votes)".
     for form in (text, text.strip(_DECORATION)) if text[-1] in _DECORATION or text[0] in _DECORATION else (text,):
         label = _worded_label(form)
         if label:
@@ -200,6 +210,7 @@ def _worded_label(text: str) -> Label | None:
         found = pattern.fullmatch(small)
         if found:
             number = _number(text, found)
+            # "Exercises 2.1" titles the exercises of section 2.1, "Exercise 2.1" is one of them.
             is_section = part is Part.PROBLEM and _DOTTED.match(number) and _SEVERAL.match(text)
             return Label(part, "", "" if is_section else number)
     return None
@@ -208,6 +219,7 @@ def _worded_label(text: str) -> Label | None:
 def _lowered(text: str) -> str:
     """The text in lower case, every character at its place."""
     small = text.lower()
+    # `İ` has two characters in lower case. The places of a match would not be those of the original text.
     return small if len(small) == len(text) else "".join(c if len(c.lower()) > 1 else c.lower() for c in text)
 
 
@@ -263,6 +275,8 @@ FURNITURE = re.compile(
     r"(?:copyright|©|all rights reserved|(?:this work is )?licen[sc]ed under|[\s*_~•·=.—–-]{3,}$)", re.IGNORECASE
 )
 MAX_FURNITURE_CHARACTERS = 200
+# The pointers ("see the back of the book") come from two books whose solutions stand elsewhere. The list of pointers
+# was written on 48 of their pages.
 _PLACEHOLDER = re.compile(
     r"(?:this|the) (?:problem|exercise|question|section|article)\b.{0,20}"
     r"\b(?:needs|has no|lacks|does not (?:yet )?have)\b.{0,40}\b(?:solutions?|answers?)\b"
@@ -277,6 +291,7 @@ _PLACEHOLDER = re.compile(
     re.IGNORECASE,
 )
 _STROKES = frozenset(" -–—_.…*[]()")
+# A longer text works something out, even where it begins with such words.
 MAX_PLACEHOLDER_CHARACTERS = 160
 
 

@@ -28,6 +28,7 @@ MIN_QUESTIONS = 3
 _SHOWS = re.compile(
     r"\W*(?:click\s+(?:here\s+)?to\s+)?(?:show|reveal|unhide|peek)(?:\s+(?:it|me|here))?\W*", re.IGNORECASE
 )
+# Books solve only some of their exercises, often every other one.
 MIN_SOLVED_SHARE = 0.25
 OPTION_BLOCKS = 2
 """Blocks after the first option in which the second one begins: an option may have a line of code."""
@@ -41,11 +42,14 @@ def page_labels(page: Page) -> list[Label | None]:
     _drop_options(page, labels)
     if page.marks:
         _add_marks(page, labels)
+    # After the marks, since a part that the markup names needs no guess.
     _add_hidden_answers(page, labels)
+    # Whether numbers are exercises depends on the solutions that the rules above have found.
     if any(label and label.part in SOLVES for label in labels):
         _add_numbered_run(page, labels)
     elif not page.quoted:
         _drop_stray_numbers(page, labels)
+    # Last, because an instruction stands outside of every exercise, however the exercise was recognised.
     for index in instruction_blocks(page, labels):
         labels[index] = Label(Part.BOUNDARY, "", "")
     return labels
@@ -87,6 +91,7 @@ def _add_hidden_answers(page: Page, labels: list[Label | None]) -> None:
                 continue
             labels[index] = Label(Part.PROBLEM, page.blocks[index].text, "", end=index + 1)
         first = page.blocks[index + 1]
+        # The label takes the place of the block, and a list would lose the dash of its first item.
         rest = f"- {first.text}" if first.kind == "item" else first.text
         labels[index + 1] = Label(Part.SOLUTION, rest, "", end=end, rule="markup")
 
@@ -94,6 +99,7 @@ def _add_hidden_answers(page: Page, labels: list[Label | None]) -> None:
 def _drop_stray_numbers(page: Page, labels: list[Label | None]) -> None:
     """Numbers alone, as versions and slides have them, count only on pages where solutions are labelled or quoted."""
     for index, label in enumerate(labels):
+        # Without this rule about 120 headings of versions, slides and forums became exercises.
         if label and not label.rest and not re.search("[A-Za-z]", page.blocks[index].text[:12]):
             labels[index] = None
 
@@ -103,16 +109,19 @@ def _add_marks(page: Page, labels: list[Label | None]) -> None:
     boxed = {mark.part for start, mark in page.marks.items() if mark.end > start + 1}
     for start, mark in sorted(page.marks.items()):
         part = Part(mark.part)
+        # `kept` is the stack of marked boxes that are still open.
         while kept and kept[-1][1].end <= start:
             kept.pop()
         label = labels[start]
         if label:
+            # A marked box around nothing but a label is a title, and the part follows it.
             is_title = mark.end == start + 1 and not label.rest
             is_title = is_title and (page.blocks[start].kind == "heading" or mark.part not in boxed)
             if not is_title and (label.part is part or {label.part, part} <= SOLVES):
                 labels[start] = replace(label, end=mark.end)
                 kept.append((start, mark))
             continue
+        # A box of class "answer" within another one is the same answer. Exercises may hold exercises, but further in.
         if any(
             Part(outer.part) is part and (part is not Part.PROBLEM or start - first <= NEAR) for first, outer in kept
         ):
@@ -137,6 +146,7 @@ def _add_numbered_run(page: Page, labels: list[Label | None]) -> None:
         return
     numbered = [*numbered_blocks(page, 0, len(page.blocks)), *numbered_headings(page)]
     free = [one for one in numbered if labels[one.index] is None]
+    # The longest run first: the steps of a solution are numbered too, and there are fewer of them.
     longest = sorted((run for run in runs(free, is_gapless=True) if len(run) > 1), key=len, reverse=True)
     for run in longest[:MAX_RUNS]:
         places = [one.index for one in run]
@@ -162,6 +172,7 @@ def followed_by_solution(labels: Sequence[Label | None], places: Sequence[int]) 
     return count
 
 
+# A full stop must be followed by a space or a letter: `3.5` is a number and not item 3.
 _LEADING = re.compile(
     r"(?:#\s?)?[(\[]?(?P<number>\d{1,4}(?:\.\d{1,3}){0,2})\s?(?:[):\]]+\s*|\.[.):\]]*(?:\s+|(?=[^\d\s])))", re.DOTALL
 )
@@ -227,27 +238,17 @@ def runs(numbered: Iterable[Numbered], is_gapless: bool) -> list[list[Numbered]]
 
 
 def _follows(before: str, after: str, is_gapless: bool) -> bool:
-    one, two = _digits(before), _digits(after)
-    if not one or not two or len(one) != len(two):
-        return one is not None and two is not None and before != after and one < two
-    return _is_next(before, after) if is_gapless else one < two
-
-
-def _is_next(before: str, after: str) -> bool:
-    """True for the next number of one series, or the one after it."""
-    one, two = _digits(before), _digits(after)
-    if not one or not two or len(one) != len(two):
+    one, two = (tuple(map(int, re.findall(r"\d+", number))) for number in (before, after))
+    if not one or not two:
         return False
+    if not is_gapless or len(one) != len(two):
+        return one < two
+    # One number may be missing, because pages leave exercises out.
     return one[:-1] == two[:-1] and one[-1] < two[-1] <= one[-1] + 2
 
 
-def _digits(number: str) -> tuple[int, ...] | None:
-    found = re.findall(r"\d+", number)
-    return tuple(map(int, found)) or None
-
-
 def numbered_headings(page: Page) -> list[Numbered]:
-    """Headings that begin with a number and ask or tell something: those of chapters do so too."""
+    """Headings that begin with a number, those of chapters included."""
     found = []
     for index, block in enumerate(page.blocks):
         number, rest = strip_number(block.text) if block.kind == "heading" else ("", "")
@@ -263,18 +264,9 @@ def numbered_blocks(page: Page, start: int, end: int) -> list[Numbered]:
 
 
 _SEVERAL = r"(?:exercises|problems|questions)"
-_COUNTS = {
-    "two": 2,
-    "three": 3,
-    "four": 4,
-    "five": 5,
-    "six": 6,
-    "seven": 7,
-    "eight": 8,
-    "nine": 9,
-    "ten": 10,
-    "twelve": 12,
-}
+# "Use the data to answer the next six exercises": written numbers as far as pages have been seen to use them.
+_COUNTED = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "twelve")
+_COUNTS = dict(zip(_COUNTED, (*range(2, 11), 12), strict=True))
 _INSTRUCTION = re.compile(
     rf"(?:for|in|with)\s+(?:each\s+of\s+)?(?:the\s+)?(?:following|next)\b(?=.{{0,60}}\b{_SEVERAL})"
     rf"|(?:for|in)\s+{_SEVERAL}\s+#?\d"
@@ -289,15 +281,9 @@ ASKS = re.compile(
     re.IGNORECASE,
 )
 """What a text says that wants something done."""
-_CALCULATES = re.compile(r"\d|[=√∫∑π]")
 _RANGE = re.compile(rf"{_SEVERAL}\s+#?(\d{{1,4}})\s*(?:-|–|—|to|through|and)\s*#?(\d{{1,4}})", re.IGNORECASE)
 _NEXT = re.compile(rf"\bnext\s+(\w+)\s+{_SEVERAL}", re.IGNORECASE)
 MAX_CHARACTERS = 1_500
-
-
-def asks(text: str) -> bool:
-    """True for a text that wants something done, or has something to calculate."""
-    return bool(ASKS.search(text) or _CALCULATES.search(text))
 
 
 def is_instruction(text: str) -> bool:
@@ -348,6 +334,7 @@ class Section:
     text: str
 
 
+# A search through all labels for each label would cost the square of a long page.
 class LabelIndex:
     """The places of labels by part: `next` in logarithmic time, so that long pages stay linear."""
 
@@ -388,6 +375,7 @@ def find_sections(page: Page, labels: Sequence[Label | None]) -> list[Section]:
             exercise_end = _extent(page, labels, index_of, index, total, _EXERCISES)
             end = index_of.next(index, exercise_end, _ALL)
         else:
+            # A toggle that ends the box of its exercise opens a part that stands behind the box.
             is_last = page.blocks[index].kind == "toggle" and index + 1 == exercise_end and not label.rest
             limit = exercise_end if index < exercise_end and not is_last else total
             end = _extent(page, labels, index_of, index, limit, _ALL)
@@ -401,6 +389,7 @@ def _extent(
     """End (exclusive) of what the label at `index` governs; `stops` are the labels that end it."""
     label = labels[index]
     assert label is not None
+    # A hint inside the box of a solution does not end it. Hints end only what no box bounds.
     stop = index_of.next(index, limit, stops - {Part.ASIDE})
     if label.end is not None:
         return min(label.end, stop)
@@ -411,6 +400,7 @@ def _extent(
     block = page.blocks[index]
     end = min(stop, page.outer_end[index])
     if block.kind == "toggle" and end == index + 1 < stop and not label.rest:
+        # A button alone in its box opens the box that follows.
         opened = [last for last in page.spans.get(end, []) if last <= stop]
         return max(opened, default=end)
     for i in range(index + 1, end):

@@ -19,6 +19,7 @@ def asking_policy(
 ) -> Iterator[Callable[[Sequence[str]], list[str | None]]]:
     """Yields a function: the greedy answer to each request, in order; None for one of over `max_prompt_tokens`."""
     tokenizer = load_tokenizer(Path(params.folder))
+    # Greedy, so that a page gives the same spans in every run.
     settings = SamplingSettings(0.0, 1.0, 0, max_response_tokens, None)
     with closing(build_sampler(sampler, Path(params.folder))) as drawn_from:
 
@@ -44,7 +45,9 @@ def asking_policy(
 
 def plain(tokenizer, text: str) -> str:
     """The text without the tokenizer's special tokens: a page that spells them would end its turn and begin another."""
+    # The longest first: a shorter token may be part of a longer one.
     for token in sorted({*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}, key=len, reverse=True):
+        # Some tokenizers have runs of blanks as added tokens, and the text needs its blanks.
         if token.strip():
             text = text.replace(token, " ")
     return text

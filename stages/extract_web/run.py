@@ -8,8 +8,8 @@ from pathlib import Path
 from stages.extract_web.shards import extract
 from stages.extract_web.stage import ExtractWebParams, ModelMethod, PolicyModel
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.params import chosen
 from stages.foundations.tables import CANDIDATE, DROPPED, write_table
 from stages.observe.tracking import track
@@ -21,12 +21,14 @@ def main(job: Job) -> None:
     params: ExtractWebParams = job.sections["extract_web"]
     inputs, shown, sampler = {"pages": paths.pages}, params.model_dump(), None
     if isinstance(params.method, ModelMethod) and isinstance(params.method.model, PolicyModel):
+        # No input of the graph, but one of this attempt: pieces that another policy made must not be used.
         folder = inputs["policy"] = Path(params.method.model.folder)
         if not folder.is_dir():
             raise UserError(
                 f"extract_web.method.model.folder {folder} is no folder: give that of a policy in transformers' layout"
             )
         sampler = job.sections["sampler"]
+        # Only here, so that pieces of a run with rules alone do not depend on the sampler.
         shown["sampler"] = sampler.model_dump()
     attempt = job.attempt(shown, inputs)
     with track(attempt) as tracked:

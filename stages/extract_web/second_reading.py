@@ -67,8 +67,8 @@ def read_again(
         known.setdefault(row["page_id"], []).append(row["problem"])
     counts = Counter({f"model/{name}": 0 for name in ("pages", "windows", "rows", "low_confidence")})
     candidates, drops = list(first.candidates), Funnel("extract_web", 0)
-    asked = _pages_to_ask(pages, first)
-    batches = iter(lambda: list(islice(asked, method.pages_at_once)), [])
+    unread = _pages_to_ask(pages, first)
+    batches = iter(lambda: list(islice(unread, method.pages_at_once)), [])
     with ExitStack() as model:
         ask: Ask | None = None
         for number, batch in enumerate(batches):
@@ -77,6 +77,8 @@ def read_again(
                 ask = ask or model.enter_context(_asking(method, sampler))  # a run that goes on may need none
                 write_json(place, _read_batch(batch, known, method, ask, params))
                 seal(place)
+            # Read back even when it was just written, so that a resumed run and an uninterrupted one see the same
+            # values.
             said = json.loads(place.read_text())
             counts.update(said["counts"])
             for row in said["rows"]:
@@ -255,6 +257,7 @@ def model_candidates(
         refused += not_taken
         for one in found:
             words = _words(one.problem)
+            # A model may leave out a label or take a sentence more, so equality would miss the same exercise.
             if any(words in other or other in words for other in certain):
                 refused.append(Refusal("known_to_rules", one.problem[:500]))
             else:
@@ -263,6 +266,7 @@ def model_candidates(
     rows = candidate_rows(page, exercises, max_answer_characters)
     for number, (row, exercise) in enumerate(zip(rows, exercises, strict=True)):
         row |= {"candidate_id": f"{page['page_id']}#model-{number}", "confidence": confidence(exercise, precision)}
+        # A model gives no instructions, and the table has no such column.
         del row["instructions"]
     return [rows, [asdict(one) for one in refused]]
 
@@ -275,6 +279,7 @@ RULE = "model"
 """`Exercise.rule` of what a model found."""
 MAX_EXERCISES = 100
 """Of one answer; what follows is not read."""
+# Models number the fields, quote them and set them in bold, whatever the request says.
 _FIELD = re.compile(r"[\s>*_#\d.)-]{0,12}(PROBLEM|SOLUTION|ANSWER)\s?\d{0,3}[*_]{0,2}\s?:[*_]{0,2}(.*)")
 _ELLIPSIS = re.compile(r"\s*(?:\[?\.\.\.\]?|…)\s*")
 _LETTER = re.compile(r"\w")
@@ -301,7 +306,7 @@ class _Span:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Located:
     said: str
     problem: _Span
     solution: _Span | None
@@ -314,13 +319,14 @@ def read_answer(answer: str, window: str) -> tuple[list[Exercise], list[Refusal]
     Reasons: `span_not_in_page`, `spans_overlap`, `problem_too_short`, `model_misspoke` (a solution without a problem).
     """
     refused: list[Refusal] = []
-    found: list[_Found] = []
+    found: list[_Located] = []
     for said in _exercises_said(answer)[:MAX_EXERCISES]:
         one = _located(said, window, found[-1].problem.end if found else 0)
         if isinstance(one, str):
             refused.append(Refusal(one, "\n".join(f"{name}: {text}" for name, text in said.items())[:500]))
         elif not any((one.problem, one.solution) == (other.problem, other.solution) for other in found):
             found.append(one)  # a model that repeats itself says nothing new
+    # Both of two crossed exercises go: nothing says which of them the page means.
     clear = [one for one in found if not _is_crossed(one, found)]
     refused += [Refusal("spans_overlap", one.said[:500]) for one in found if one not in clear]
     return [_exercise(one, window) for one in clear], refused
@@ -343,7 +349,7 @@ def _exercises_said(answer: str) -> list[dict[str, str]]:
     return exercises
 
 
-def _located(said: dict[str, str], window: str, after: int) -> _Found | str:
+def _located(said: dict[str, str], window: str, after: int) -> _Located | str:
     """Where the exercise stands, or why it is refused. Exercises come in reading order, a solution after its problem;
     where there is nothing after, the place before counts (a key that stands in front)."""
     if "PROBLEM" not in said:
@@ -362,7 +368,7 @@ def _located(said: dict[str, str], window: str, after: int) -> _Found | str:
         if place is None:
             return "span_not_in_page"
         answer = window[place.begin : place.end]
-    return _Found("\n".join(said.values()), problem, solution, answer)
+    return _Located("\n".join(said.values()), problem, solution, answer)
 
 
 def _span(quote: str, window: str, after: int) -> _Span | None:
@@ -370,6 +376,7 @@ def _span(quote: str, window: str, after: int) -> _Span | None:
     for begin in (after, 0):
         place = _within(quote, window, _Span(begin, len(window)))
         if place is None:
+            # The first and the last piece count: a model may leave out more than one part of a long text.
             ends = _ELLIPSIS.split(quote)
             first = _within(ends[0], window, _Span(begin, len(window)))
             last = first and len(ends) > 1 and _within(ends[-1], window, _Span(first.end, len(window)))
@@ -388,7 +395,7 @@ def _within(quote: str, window: str, part: _Span) -> _Span | None:
     return _Span(*place.span()) if place else None
 
 
-def _is_crossed(one: _Found, found: Sequence[_Found]) -> bool:
+def _is_crossed(one: _Located, found: Sequence[_Located]) -> bool:
     """True for an exercise whose problem or solution reaches into its own other part or another one's problem."""
     if one.solution and one.solution.overlaps(one.problem):
         return True
@@ -397,7 +404,7 @@ def _is_crossed(one: _Found, found: Sequence[_Found]) -> bool:
     return any(part.overlaps(other) for part in parts for other in others)
 
 
-def _exercise(found: _Found, window: str) -> Exercise:
+def _exercise(found: _Located, window: str) -> Exercise:
     solution = window[found.solution.begin : found.solution.end].strip() if found.solution else None
     problem = window[found.problem.begin : found.problem.end].strip()
     return Exercise(problem, solution, found.answer, number="", rule=RULE)
@@ -444,6 +451,7 @@ def ask_server(params: AddressModel, max_response_tokens: int, requests: Sequenc
             except urllib.error.HTTPError as error:
                 if error.code in _REFUSES:
                     return None
+                # Busy and broken servers may recover. Other refusals mean that a setting is wrong.
                 reason, is_final = f"HTTP {error.code}", error.code != 429 and error.code < 500
             except (OSError, http.client.HTTPException) as error:
                 reason, is_final = str(getattr(error, "reason", error)), False
@@ -465,8 +473,10 @@ def _completion(params: AddressModel, body: bytes) -> str:
         headers["Authorization"] = f"Bearer {os.environ[KEY]}"
     url = params.url.rstrip("/") + "/chat/completions"
     with _OPENER.open(urllib.request.Request(url, body, headers), timeout=params.timeout_seconds) as response:
+        # An answer that is longer is cut here. What is left is no JSON, and so the error below.
         content = response.read(MAX_BYTES + 1)
     try:
+        # `"" +` raises TypeError where a server sends something else than text as the content.
         return "" + (json.loads(content)["choices"][0]["message"]["content"] or "")
     except (ValueError, LookupError, TypeError, RecursionError):
         raise UserError(

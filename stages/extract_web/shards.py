@@ -118,6 +118,7 @@ def cut_into_shards(pages: Path, folder: Path, params: ExtractWebParams) -> list
         case RayEngine(pages_per_shard=size):
             pass
         case LocalEngine(processes=processes):
+            # At least one shard for each process, or some of them would have nothing to do.
             size = min(PAGES_PER_SHARD, math.ceil(len(frame) / processes))
     shards = []
     for number, start in enumerate(range(0, len(frame), size)):
@@ -143,6 +144,7 @@ def extract_shards(
         elif are_whole(*shard.made):
             shard.is_reused = True
         else:
+            # A shard that Ray loses never ends, and keeps this reason.
             unfinished[place] = "Ray lost it, see its log above"
     requests = {
         place: {
@@ -184,7 +186,9 @@ def rows_of(shards: Sequence[Shard], schema: TableSchema) -> Iterator[dict[str, 
 
 
 def _common_key(params: ExtractWebParams) -> str:
+    # Without the engine, since both engines share results. Without the method, since a model reads after all shards.
     values = params.model_dump(exclude={"engine", "method"})
+    # The code of the pool too: what it does at a limit decides which pages are dropped.
     folders = (Path(__file__).parent, Path(pool.__file__).parent)
     code = [sha256_of(source) for folder in folders for source in sorted(folder.rglob("*.py"))]
     return stable_hash([values, code, code_digest("extract_web")])
@@ -192,6 +196,7 @@ def _common_key(params: ExtractWebParams) -> str:
 
 def _shard(pages: Path, work: Path, common: str) -> Shard:
     key = stable_hash([sha256_of(pages), common])[:16] if pages.is_file() else ""
+    # Absolute, because a worker of Ray may run in another folder.
     beginning = work.absolute() / f"{pages.stem}-{key}"
     made = (
         beginning.with_name(f"{beginning.name}.{name}") for name in ("candidates.parquet", "dropped.parquet", "json")
@@ -208,6 +213,7 @@ def _run(
         case RayEngine(processes=processes):
             from stages.engines.distributed.ray_session import map_with_ray
 
+            # As JSON: a column of Ray's tables has one type, and the values of parameters have many.
             shown = json.dumps(asdict(limits))
             rows = [
                 {"place": place, "request": json.dumps(request), "limits": shown} for place, request in requests.items()
@@ -230,8 +236,8 @@ def run_in_processes(
     What still runs is killed when the caller stops.
     """
     with WorkerPool(extract_shard, min(processes, len(requests)), limits, ONE_THREAD) as workers:
-        asked = {workers.submit(**request): place for place, request in requests.items()}
-        for done in as_completed(asked):
+        pending = {workers.submit(**request): place for place, request in requests.items()}
+        for done in as_completed(pending):
             failure, is_its_own = "", False
             try:
                 answer = done.result()
@@ -244,7 +250,7 @@ def run_in_processes(
                 failure = detail or (reason and f"needs more than {limits.memory_mib} MiB")
                 if not reason:
                     failure, is_its_own = answer.value
-            yield {"place": asked[done], "failure": failure, "is_its_own": is_its_own}
+            yield {"place": pending[done], "failure": failure, "is_its_own": is_its_own}
 
 
 def extract_shard(pages: str, outputs: Sequence[str], params: Mapping[str, Any]) -> tuple[str, bool]:
@@ -256,6 +262,7 @@ def extract_shard(pages: str, outputs: Sequence[str], params: Mapping[str, Any])
     except UserError as error:
         return str(error)[:500], True
     except MemoryError as error:
+        # The next attempt may have more memory, so the file is not at fault for good.
         return f"MemoryError: {error}"[:500], False
     try:
         found, funnel, counts = extract_table(frame, ExtractWebParams.model_validate(params))
@@ -283,6 +290,7 @@ def extract_table(
     candidates: list[dict[str, Any]] = []
     limits = WorkerLimits(params.page_memory_mib, params.page_timeout_seconds)
     whole = [row for row in records if not _missing(row)]
+    # One process, because shards are what runs side by side.
     outcomes = read_pages(whole, params.max_answer_characters, limits, processes=1)
     for page in records:
         missing = _missing(page)
@@ -295,6 +303,7 @@ def extract_table(
         if reason:
             known = {name: page[name] for name in ("page_id", "url", "format")}
             funnel.drop({**known, "beginning": (page["content"] or "")[:500]}, reason, detail)
+    # Counted before the doubtful rows join the funnel, which counts pages.
     kept = len(records) - len(funnel.dropped_frame())
     metrics = {
         **funnel.metrics(kept),

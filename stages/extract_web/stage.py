@@ -135,11 +135,12 @@ def _contradictions(sections: Sections) -> list[str]:
     method, sampler = sections["extract_web"].method, sections["sampler"]
     if method.kind != "model" or method.model.kind != "policy" or sampler.kind != "vllm":
         return []
-    asked = method.model.max_prompt_tokens + method.max_response_tokens
-    if asked <= sampler.max_model_tokens:
+    # Reported before anything runs. Otherwise vLLM would refuse the requests when the rules have read all pages.
+    tokens = method.model.max_prompt_tokens + method.max_response_tokens
+    if tokens <= sampler.max_model_tokens:
         return []
     return [
-        f"extract_web.method: max_prompt_tokens and max_response_tokens are {asked} tokens together, more than "
+        f"extract_web.method: max_prompt_tokens and max_response_tokens are {tokens} tokens together, more than "
         f"sampler.max_model_tokens {sampler.max_model_tokens}: lower them, or raise that"
     ]
 

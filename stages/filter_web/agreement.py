@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.trainers.protocol import Ranks
 from stages.engines.verifier.judged_responses import Drawing, judged_responses
-from stages.filter_web.filtering import Rows
 from stages.filter_web.stage import PolicyAgreement
 from stages.foundations.job import Attempt
 from stages.foundations.params import load_value
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import Funnel
+
+Rows = list[dict[str, Any]]
 
 
 def keep_agreeing(
@@ -31,6 +33,7 @@ def keep_agreeing(
     """
     if not rows:
         return rows, {}
+    # The seed of the whole recipe, so that another seed draws other exercises and other responses.
     seed = load_value(params_path, "seed")
     rows, left_out = _draw(rows, params.max_candidates, seed)
     for row in left_out:
@@ -41,6 +44,7 @@ def keep_agreeing(
     judged = judged_responses(rows, names, drawing, params_path, policy, attempt, ranks)
     kept = []
     for row, of_row in zip(rows, judged, strict=True):
+        # One is enough: it shows that the answer can be reached from the problem's text.
         if any(one.judgement.verdict is Verdict.CORRECT for one in of_row):
             kept.append(row)
         else:
@@ -56,5 +60,6 @@ def keep_agreeing(
 def _draw(rows: Rows, limit: int | None, seed: int) -> tuple[Rows, Rows]:
     if limit is None or len(rows) <= limit:
         return rows, []
+    # Places are drawn and not rows, so that the rows keep their order.
     chosen = set(random.Random(derive_seed(seed, "filter_web")).sample(range(len(rows)), limit))
     return [row for i, row in enumerate(rows) if i in chosen], [row for i, row in enumerate(rows) if i not in chosen]

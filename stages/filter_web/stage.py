@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -11,10 +11,7 @@ from stages.algorithms.decontamination import DecontaminationRules, NearDuplicat
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import PromptParams, StrictParams
-from stages.foundations.stage import About, FunnelStep, Sections, Stage
-
-if TYPE_CHECKING:
-    from stages.foundations.planned_work import Lengths, Work
+from stages.foundations.stage import About, FunnelStep, Lengths, ResponseLengths, Sampling, Sections, Stage, Work
 
 
 class LengthLimits(StrictParams):
@@ -138,14 +135,12 @@ def _runs_model(params: Mapping[str, Any]) -> bool:
 
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     """Responses to each candidate, as far as their number is known."""
-    from stages.foundations.planned_work import ResponseLengths, Sampling, Work
-
     agreement = sections["filter_web"].agreement
     if agreement.kind == "none":
         return Work()
     if agreement.max_candidates is None:
-        told = "responses to an unknown number of candidates (set filter_web.agreement.max_candidates)"
-        return Work(not_counted=(told,))
+        unknown = "responses to an unknown number of candidates (set filter_web.agreement.max_candidates)"
+        return Work(not_counted=(unknown,))
     most = agreement.max_response_tokens
     drawn = ResponseLengths(lengths.response_share * most, most)
     return Work(sampling=(Sampling(1, agreement.max_candidates, agreement.samples, lengths.prompt, drawn),))

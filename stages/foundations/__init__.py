@@ -1,1 +1,1 @@
-"""What every stage stands on: params, tables, metrics, files, seeds, attempts. Nothing here imports torch."""
+"""What every stage is built on: params, tables, metrics, files, seeds, attempts. Nothing here imports torch."""

@@ -30,8 +30,8 @@ Sources = Mapping[str, Sequence[int | str]]
 
 def signature(file: str | Path) -> Signature:
     """Raises FileNotFoundError."""
-    told = os.stat(file)
-    return told.st_ino, told.st_size, told.st_mtime_ns, told.st_ctime_ns
+    status = os.stat(file)
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class CodeGuard(importlib.abc.MetaPathFinder):
@@ -43,18 +43,23 @@ class CodeGuard(importlib.abc.MetaPathFinder):
         """Signatures of sources just before they were imported."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> None:
+        # To read a changed source, `_hash` imports modules itself: those must not come here again.
         if name.partition(".")[0] != "stages" or self._is_reading:
             return
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if not spec or not spec.origin:
             return
+        # A link to the project must not hide its sources: ROOT is resolved too.
         file = Path(spec.origin).resolve()
         source = os.path.relpath(file, ROOT)
+        # Taken before Python reads the file: an edit in between then differs from it, and is noticed later.
         self.imported[source] = signature(file)
         digest, *known = self.sources.get(source, [""])
         if not known or self.imported[source] == tuple(known):
             return
+        # The hash resolves relative imports, which count from the package and not from the module.
         package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
+        # A new signature alone is no change of code: comments and docstrings may be edited while a stage runs.
         if self._hash(file, package)[:DIGITS] != digest:
             raise UserError(f"code has changed since this stage started: {file}. Run `dvc repro` again")
 
@@ -79,5 +84,6 @@ def guard_this_process() -> CodeGuard:
     for guard in sys.meta_path:
         if isinstance(guard, CodeGuard):
             return guard
+    # First among the finders: one in front of it would import a changed source without asking.
     sys.meta_path.insert(0, guard := CodeGuard(json.loads(os.environ.get(VARIABLE, "{}"))))
     return guard

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from stages.foundations.errors import UserError
-from stages.foundations.files import stable_hash
-from stages.foundations.yaml_text import load_yaml
+from stages.foundations.files import load_yaml, stable_hash
 
 LOCK = "dvc.lock"
 CODE = "data/code/"
@@ -20,7 +20,7 @@ CODE = "data/code/"
 
 
 @dataclass(frozen=True)
-class Entry:
+class LockedStage:
     """A stage of a `dvc.lock`."""
 
     name: str
@@ -30,7 +30,7 @@ class Entry:
     params: Mapping[str, Any]
     outs: Mapping[str, str]
     sizes: Mapping[str, int]
-    """Bytes of outputs."""
+    """Bytes of inputs and outputs."""
 
     @property
     def stage(self) -> str:
@@ -51,7 +51,7 @@ class Entry:
         return self.deps.get(f"{CODE}{self.stage}.json", "")
 
 
-Entries = Mapping[str, Entry]
+LockedStages = Mapping[str, LockedStage]
 """The stages of a `dvc.lock` by DVC's address, in the order of the file."""
 
 
@@ -61,55 +61,65 @@ def run_key(name: str, deps: Mapping[str, str], params: Mapping[str, Any]) -> st
     A stage knows it before it starts, and DVC writes the same name, hashes and parameters into `dvc.lock` at its end.
     The command is left out: it may hold paths of a machine.
     """
-    return stable_hash({"name": name, "deps": dict(deps), "params": _numbers(params)})
+    return stable_hash({"name": name, "deps": dict(deps), "params": with_numbers(params)})
 
 
 _NUMBER = re.compile(r"[-+]?\d+[eE][-+]?\d+")
 
 
-def _numbers(value: Any) -> Any:
+def with_numbers(value: Any) -> Any:
     """DVC writes 5.0e-06 as `5e-06`, which is a number in its YAML 1.2 and a text in the YAML 1.1 of PyYAML."""
     if isinstance(value, Mapping):
-        return {name: _numbers(one) for name, one in value.items()}
+        return {name: with_numbers(one) for name, one in value.items()}
     if isinstance(value, list):
-        return [_numbers(one) for one in value]
+        return [with_numbers(one) for one in value]
     return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
 
 
-def read_lock(text: str | bytes | None, told: str) -> dict[str, Entry]:
-    """The stages of a `dvc.lock`, none where there is none; UserError when it is no such file. `told` says whose."""
+def read_lock(text: str | bytes | None, label: str) -> dict[str, LockedStage]:
+    """The stages of a `dvc.lock`, none where there is none; UserError when it is no such file. `label` says whose."""
     try:
         content = load_yaml(text) if text else {}
         return {name: _entry(name, stage) for name, stage in (content or {}).get("stages", {}).items()}
     except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())  # YAML's has several lines
         raise UserError(
-            f"the dvc.lock of {told} is not readable ({reason}): take it from git, or run `dvc repro`"
+            f"the dvc.lock of {label} is not readable ({reason}): take it from git, or run `dvc repro`"
         ) from None
 
 
-def _entry(name: str, stage: Mapping[str, Any]) -> Entry:
+def lock_of(root: Path) -> dict[str, LockedStage]:
+    """`read_lock` for the file in a project's folder."""
+    path = root / LOCK
+    return read_lock(path.read_bytes() if path.exists() else None, str(root))
+
+
+def _entry(name: str, stage: Mapping[str, Any]) -> LockedStage:
+    # One group for each parameter file. The names of parameters do not depend on the file.
     params = {key: value for group in (stage.get("params") or {}).values() for key, value in group.items()}
-    return Entry(
+    deps, outs = stage.get("deps") or [], stage.get("outs") or []
+    return LockedStage(
         name,
+        # DVC writes one command as a text, which may be folded over lines, and several as a list.
         " ".join(stage["cmd"].split() if isinstance(stage["cmd"], str) else stage["cmd"]),
-        {item["path"]: item["md5"] for item in stage.get("deps") or []},
+        {item["path"]: item["md5"] for item in deps},
         params,
-        {item["path"]: item["md5"] for item in stage.get("outs") or []},
-        {item["path"]: item.get("size", 0) for item in stage.get("outs") or []},
+        {item["path"]: item["md5"] for item in outs},
+        {item["path"]: item.get("size", 0) for item in [*deps, *outs]},
     )
 
 
-def recorded_outs(entries: Entries) -> dict[str, str]:
+def recorded_outs(entries: LockedStages) -> dict[str, str]:
     """Path -> DVC's hash of every output."""
     return {path: digest for entry in entries.values() for path, digest in entry.outs.items()}
 
 
-def makers_of(entries: Entries, path: str) -> tuple[str, ...]:
+def makers_of(entries: LockedStages, path: str) -> tuple[str, ...]:
     """Stages with that output, with an output inside of that folder, or with an output folder that holds it.
 
     Stage `code` is none of them: what it makes is code, and not data.
     """
+    # Every output is inside of the project: `.` would name all stages.
     if path in ("", ".") or path.startswith(CODE):
         return ()
     return tuple(
@@ -120,7 +130,7 @@ def makers_of(entries: Entries, path: str) -> tuple[str, ...]:
     )
 
 
-def stages_behind(entries: Entries, targets: Iterable[str]) -> list[str]:
+def stages_behind(entries: LockedStages, targets: Iterable[str]) -> list[str]:
     """The targets and all that they depend on, each after its inputs. UserError where they go round in a circle."""
     order: list[str] = []
     open_ones: set[str] = set()
@@ -128,12 +138,14 @@ def stages_behind(entries: Entries, targets: Iterable[str]) -> list[str]:
     def visit(name: str) -> None:
         if name in order:
             return
+        # A dvc.lock that was merged by hand may have a circle, and the recursion would never end.
         if name in open_ones:
             raise UserError(f"dvc.lock goes round in a circle at {name}: run `dvc repro`")
         open_ones.add(name)
         for path in entries[name].deps:
             for maker in makers_of(entries, path):
                 visit(maker)
+        # After its inputs, which the loop above has appended.
         order.append(name)
 
     for name in targets:

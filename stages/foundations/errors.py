@@ -20,6 +20,7 @@ class UserError(Exception):
 
 _SMALLER = "lower trainer.micro_batch_tokens or sampler.memory_fraction (`retrace plan` says what fits)"
 _ALONE = "end what else is on the card (`nvidia-smi` names it), or give each run GPUs of its own (CUDA_VISIBLE_DEVICES)"
+# The first that matches counts. NCCL also says `NCCL error` where two ranks share one GPU, so that case comes first.
 _FAILURES = (
     (
         r"Duplicate GPU detected",
@@ -46,22 +47,24 @@ _FAILURES = (
         "sampler.max_model_tokens",
     ),
 )
+# From here on torch and vLLM advise settings of their own, which a user of this project cannot reach.
 _ADVICE = r"[. ]*(?:\n| (?:Process \d|Including|Of the allocated|Please|See|Decrease|Try|This happens))"
 
 
 def gpu_failure(error: BaseException) -> str:
     """What is wrong with a GPU or between GPUs, and what to do, when the error or its cause says so; else empty."""
     for text in _texts(error):
-        told = _too_old(text) or _out_of_memory(text)
-        told = told or next((remedy for words, remedy in _FAILURES if re.search(words, text)), "")
-        if told:
-            return f"{told} ({_first_line(text)})"
+        advice = _too_old(text) or _out_of_memory(text)
+        advice = advice or next((remedy for words, remedy in _FAILURES if re.search(words, text)), "")
+        if advice:
+            return f"{advice} ({_first_line(text)})"
     return ""
 
 
 def _texts(error: BaseException | None) -> Iterator[str]:
     while error is not None:
         yield str(error)
+        # Engines wrap the errors of libraries: the words that tell the failure are in the inner one.
         error = error.__cause__ or error.__context__
 
 
@@ -73,12 +76,14 @@ def _first_line(text: str) -> str:
 
 
 def _too_old(text: str) -> str:
-    found = re.search(r"NVIDIA driver on your system is too old \(found version (\d+)\)", text)
-    if not found:
+    match = re.search(r"NVIDIA driver on your system is too old \(found version (\d+)\)", text)
+    if not match:
         return ""
+    # Not imported: a process without torch must not pay seconds to word an error.
     torch = sys.modules.get("torch")
     build = f" for CUDA {torch.version.cuda}" if torch else ""
-    known = f"{int(found[1]) // 1000}.{int(found[1]) % 1000 // 10}"
+    # CUDA writes 12.8 as 12080: 1000 times the major version and 10 times the minor one.
+    known = f"{int(match[1]) // 1000}.{int(match[1]) % 1000 // 10}"
     return (
         f"the NVIDIA driver knows CUDA {known} and nothing newer, and torch is a build{build}: update the driver, or "
         f"delete .venv and `make set-up` with an index that has builds for CUDA {known}"
@@ -86,6 +91,7 @@ def _too_old(text: str) -> str:
 
 
 def _out_of_memory(text: str) -> str:
+    # A bare `out of memory` may be the machine's memory, which no setting of a GPU relieves.
     if "out of memory" not in text or not re.search(r"CUDA|HIP|GPU", text):
         return ""
     others = re.findall(r"Process (\d+) has (\S+ \w+) memory in use", text)
@@ -93,3 +99,17 @@ def _out_of_memory(text: str) -> str:
         held = " and ".join(f"process {number} holds {size}" for number, size in others)
         return f"the card is shared, {held} of it: {_ALONE}"
     return f"the card's memory is full: {_SMALLER}"
+
+
+# Up to the last `@` of the word: a password may contain one.
+_ACCOUNT = re.compile(r"(\w[\w+.-]*://[^\s:/@'\"]*):[^\s'\"]*@")
+# As in postgresql://host/db?password=..., and in the signed addresses of object stores.
+_QUERY = re.compile(r"([?&][\w.-]*(?:pass|pwd|secret|token|key|sig|credential)[\w.-]*=)[^\s&#'\"]*", re.IGNORECASE)
+
+
+def without_password(text: str) -> str:
+    """`scheme://user:password@host/path?token=...` without what is secret; other text as it is.
+
+    Takes an address, or a message with addresses in it. Where a path has an `@`, more than the password may go.
+    """
+    return _QUERY.sub(r"\1", _ACCOUNT.sub(r"\1@", text))

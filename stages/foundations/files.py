@@ -1,4 +1,4 @@
-"""Files and folders that are either whole or absent, their hashes, and reading of gzipped files.
+"""Files and folders that are either whole or absent: text, JSON, metrics, curves; their hashes; YAML and gzipped files.
 
 Files are written beside their place and renamed. `dvc_md5` is DVC's own hash, so a digest in MLflow or in a checkpoint
 is the one that `dvc.lock` has.
@@ -6,18 +6,23 @@ is the one that `dvc.lock` has.
 
 from __future__ import annotations
 
+import csv
 import errno
 import gzip
 import hashlib
+import io
 import json
+import math
 import os
 import shlex
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from stages.foundations.errors import UserError
 
@@ -30,6 +35,7 @@ def write_bytes_atomically(path: Path, content: bytes) -> None:
         with open(beside, "wb") as file:
             file.write(content)
             file.flush()
+            # Synced before it is renamed: a power cut could otherwise leave the name with an empty file.
             os.fsync(file.fileno())
         os.replace(beside, path)
         sync_folder(path.parent)
@@ -43,10 +49,55 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Sorted, indented JSON with a final newline, so that equal contents are equal bytes. NaN is refused."""
+    """Sorted, indented JSON with a final newline, so that equal contents are equal bytes. Raises ValueError for NaN."""
     write_text_atomically(
         path, json.dumps(content, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
     )
+
+
+# DVC makes a column of every number in the files that dvc.yaml calls `metrics`. So it gets only these few.
+HEADLINE_COLUMNS = frozenset(["kept", "loss", "accuracy", "score", "low", "high", "tokens"])
+"""The columns of `dvc metrics show`: few and short, or the table outgrows every screen. Rows kept by a data stage,
+validation loss, share of correct rollouts in a round's last step, score on a benchmark with its 95% interval, and mean
+tokens of a response."""
+
+
+def write_metrics(path: Path, metrics: Mapping[str, float], headlines: Mapping[Path, Mapping[str, str]] = {}) -> None:
+    """Writes `{"<thing>/<quantity>": number}`, and beside it the few numbers that a person compares.
+
+    `headlines` has for each file its columns (words of HEADLINE_COLUMNS), and the name of each one's number in
+    `metrics`. What `metrics` lacks is left out. ValueError names every value that is not a finite number, and every
+    column that is not in HEADLINE_COLUMNS.
+    """
+    broken = {
+        name: value
+        for name, value in metrics.items()
+        # Python takes True for the number 1, but JSON writes it as a word.
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value)
+    }
+    if broken:
+        raise ValueError(f"metrics must be finite numbers: {broken}")
+    unknown = {column for shown in headlines.values() for column in shown} - HEADLINE_COLUMNS
+    if unknown:
+        raise ValueError(f"a headline has columns of {sorted(HEADLINE_COLUMNS)}, not {sorted(unknown)}")
+    # The metrics file is written last: whoever sees it may rely on all that comes with it.
+    for place, shown in headlines.items():
+        write_json(place, {column: metrics[name] for column, name in shown.items() if name in metrics})
+    write_json(path, dict(metrics))
+
+
+def write_curves(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
+    """Writes one CSV row per step; columns are `step` and then the union of the other keys, sorted.
+
+    A step that lacks a value leaves its cell empty.
+    """
+    columns = sorted({name for row in rows for name in row} - {"step"})
+    text = io.StringIO()
+    # The csv module ends lines with \r\n by default; all other files here end them with \n.
+    writer = csv.DictWriter(text, ["step", *columns], lineterminator="\n", restval="")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text_atomically(path, text.getvalue())
 
 
 @contextmanager
@@ -61,35 +112,13 @@ def replace_folder(path: Path) -> Iterator[Path]:
         _sync_tree(beside)
         old = path.with_name(f".{path.name}.{os.getpid()}.old")
         if path.exists():
+            # A rename cannot replace a folder that has files in it, so the old one steps aside.
             os.replace(path, old)
         os.replace(beside, path)
         sync_folder(path.parent)
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-
-
-def require_no_links(folder: Path, files: Iterable[Path] | None = None) -> None:
-    """UserError for a link, a pipe or a device in a folder that somebody else may have made.
-
-    A link would bring another file of this machine among the outputs, and from there to a shared remote. `files` are
-    those that count, all below the folder without it. A snapshot in Hugging Face's cache consists of links to files in
-    `blobs` of the same repository, which are allowed.
-    """
-    snapshots = folder.resolve().parent
-    blobs = snapshots.parent / "blobs" if snapshots.name == "snapshots" else None
-    for file in folder.rglob("*") if files is None else files:
-        below = [file, *(parent for parent in file.parents if parent.is_relative_to(folder) and parent != folder)]
-        link = next((place for place in below if place.is_symlink()), None)
-        if blobs and link == file and file.is_file() and file.resolve().is_relative_to(blobs):
-            continue
-        if link is not None:
-            raise UserError(
-                f"{link} is a link to {os.readlink(link)}, and links in a folder of inputs are not followed. If you "
-                f"trust it, replace links by files: `cp -rL {shlex.quote(str(folder))} COPY`"
-            )
-        if not (file.is_file() or file.is_dir()):
-            raise UserError(f"{file} is neither a file nor a folder: remove it")
 
 
 def _sync_tree(folder: Path) -> None:
@@ -117,6 +146,30 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def require_no_links(folder: Path, files: Iterable[Path] | None = None) -> None:
+    """UserError for a link, a pipe or a device in a folder that somebody else may have made.
+
+    A link would bring another file of this machine among the outputs, and from there to a shared remote. `files` are
+    those that count, all below the folder without it. A snapshot in Hugging Face's cache consists of links to files in
+    `blobs` of the same repository, which are allowed.
+    """
+    snapshots = folder.resolve().parent
+    blobs = snapshots.parent / "blobs" if snapshots.name == "snapshots" else None
+    for file in folder.rglob("*") if files is None else files:
+        below = [file, *(parent for parent in file.parents if parent.is_relative_to(folder) and parent != folder)]
+        # The link may be a folder on the way: the file in it is then none itself.
+        link = next((place for place in below if place.is_symlink()), None)
+        if blobs and link == file and file.is_file() and file.resolve().is_relative_to(blobs):
+            continue
+        if link is not None:
+            raise UserError(
+                f"{link} is a link to {os.readlink(link)}, and links in a folder of inputs are not followed. If you "
+                f"trust it, replace links by files: `cp -rL {shlex.quote(str(folder))} COPY`"
+            )
+        if not (file.is_file() or file.is_dir()):
+            raise UserError(f"{file} is neither a file nor a folder: remove it")
+
+
 def sha256_of(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes, read in blocks."""
     with open(path, "rb") as file:
@@ -125,9 +178,9 @@ def sha256_of(path: Path) -> str:
 
 def require_sha256(path: Path, sha256: str, remedy: str) -> None:
     """UserError, which ends with the remedy, when the file has another hash."""
-    found = sha256_of(path)
-    if found != sha256:
-        raise UserError(f"{path} has sha256 {found}, not {sha256}, {remedy}")
+    actual = sha256_of(path)
+    if actual != sha256:
+        raise UserError(f"{path} has sha256 {actual}, not {sha256}, {remedy}")
 
 
 def dvc_md5(path: Path) -> str:
@@ -145,6 +198,7 @@ def dvc_md5(path: Path) -> str:
 
 def folder_md5(files: Mapping[str, str]) -> str:
     """DVC's hash of a folder with these files: path in it -> MD5."""
+    # DVC hashes exactly this text: entries sorted by path, keys sorted, Python's default spaces.
     entries = [{"md5": files[name], "relpath": name} for name in sorted(files)]
     return hashlib.md5(json.dumps(entries, sort_keys=True).encode()).hexdigest() + ".dir"
 
@@ -156,7 +210,51 @@ def _file_md5(path: Path) -> str:
 
 def stable_hash(content: Any) -> str:
     """SHA-256 of anything JSON can hold, independent of key order."""
+    # `default`: paths and enumerations count by their text.
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def load_yaml(text: str | bytes) -> Any:
+    """The one document of `text`, None when it is empty.
+
+    yaml.YAMLError when it is no YAML, repeats a key, or holds more than `DEEPEST` lists and mappings inside each other.
+    """
+    depth = 0
+    # Events come without recursion. The document is built only when it is known to be shallow.
+    for event in yaml.parse(text, _Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise yaml.composer.ComposerError(
+                None, None, f"more than {DEEPEST} lists or mappings inside each other: remove some", event.start_mark
+            )
+    return yaml.load(text, _Loader)
+
+
+DEEPEST = 100
+"""Lists and mappings inside each other. libyaml's own limit is the stack: 30,000 end the process without a word."""
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Refuses a key that a mapping has twice: PyYAML takes the last value, and DVC ends with a traceback."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Called before the keys that `<<` names are mixed in, which a mapping may override."""
+        # A mapping that others take in by `<<` comes here several times, the first time with its own keys alone.
+        if not hasattr(node, "has_different_keys"):
+            seen: dict[tuple[str, str], yaml.Node] = {}
+            for key, _ in node.value:
+                if (
+                    isinstance(key, yaml.ScalarNode)
+                    and (first := seen.setdefault((key.tag, key.value), key)) is not key
+                ):
+                    raise yaml.constructor.ConstructorError(
+                        f"the key `{key.value}` stands here first",
+                        first.start_mark,
+                        "and is here a second time: remove one",
+                        key.start_mark,
+                    )
+            node.has_different_keys = True  # mixed in, the keys of `<<` may repeat those of the mapping
+        super().flatten_mapping(node)
 
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -170,6 +268,7 @@ def packed_lines(path: Path, max_line_bytes: int) -> Iterator[bytes | None]:
     """
     with _opened(path) as file:
         try:
+            # One byte above the limit tells a line that just fits from a longer one.
             while line := file.readline(max_line_bytes + 1):
                 is_whole = len(line) <= max_line_bytes or line.endswith(b"\n")
                 yield line.removesuffix(b"\n") if is_whole else None
@@ -184,6 +283,7 @@ def packed_bytes(path: Path, max_bytes: int) -> bytes:
     """The whole content of a file, gzipped or not; UserError when it is damaged, or unpacks to more bytes."""
     with _opened(path) as file:
         try:
+            # Only gzip can hide its size: some kilobytes may unpack to gigabytes.
             content = file.read() if not isinstance(file, gzip.GzipFile) else file.read(max_bytes + 1)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise _damaged(path, error) from None

@@ -11,7 +11,7 @@ counts whole: a module that is passed on (`getattr(module, name)`), and one whos
 What does not count: what only observes (`OBSERVERS`), and of `match chosen("trainer", ...)` the cases whose `kind` is
 not the one that the parameter file has. Where it has no such section none of them counts: the stage refuses to run, or
 what is absent is off (tests/architecture/test_fingerprints.py sees to it that no default has code of its own).
-Whatever else lies in the folder of a definition counts too (page templates, word lists). So does the version of each
+Other files in the folder of a definition count too (page templates, word lists). So does the version of each
 library in requirements.lock that these modules import. What a library needs itself does not count, nor the interpreter.
 """
 
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.foundations.errors import UserError
+from stages.foundations.params import CUSTOM, custom_file, custom_files
 from stages.foundations.stage_graph import read_definitions, stages_of
 
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -34,6 +35,7 @@ PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
 LOCK, LIBRARY = "requirements.lock", "library "
 PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
 """Packages that are not called as what is imported of them."""
+# Files beside the sources that no stage reads. Every other file in such a folder counts.
 NO_CODE = {".py", ".pyc", ".md"}
 ABOUT = ("stages.foundations.stage", "about")
 """A stage that reaches this function asks the stages of the graph about themselves while it runs."""
@@ -46,7 +48,7 @@ ALL = "*"
 GUARD = "__main__"
 """The definition that stands for what a module does as a program, behind `if __name__ == "__main__":`."""
 PLACES = {"__file__", "__name__", "__package__", "__spec__"}
-"""Names by which code learns where it stands: moving it changes what it does."""
+"""Names by which code learns its own place: moving it changes what it does."""
 
 Address = tuple[str, str]
 """Dotted name of a module, and the name of a definition in it."""
@@ -117,6 +119,7 @@ def what_stages_say(root: Path, params: Mapping[str, Any], memory: Memory) -> di
     """
     stages = stages_of(read_definitions(root / "dvc.yaml"), params)
     hashes = {"dvc.yaml": _sha256(repr(stages).encode())}
+    # A whole file counts here: the pages ask for fields of ABOUT that no name in their code shows.
     for name in {stage.name for stage in stages}:
         file = root / "stages" / name / "stage.py"
         if file.is_file():
@@ -140,12 +143,15 @@ class Reach:
 
     def hashes(self) -> dict[str, str]:
         """`{name: sha256}` of the definitions and other files, and `references`. No place is in it."""
-        found = defaultdict(list)
+        digests = defaultdict(list)
         for address, digest in self.definitions.items():
-            found[self.name(address)].append(digest)
+            digests[self.name(address)].append(digest)
         for path in self.others:
-            found[path.name].append(_sha256(path.read_bytes()))
-        merged = {name: one[0] if len(one) == 1 else _sha256(repr(sorted(one)).encode()) for name, one in found.items()}
+            digests[path.name].append(_sha256(path.read_bytes()))
+        # Definitions with one name share an entry. Sorted hashes, or the order of their modules would count.
+        merged = {
+            name: one[0] if len(one) == 1 else _sha256(repr(sorted(one)).encode()) for name, one in digests.items()
+        }
         return dict(sorted(merged.items())) | {"references": self._references()}
 
     def name(self, address: Address) -> str:
@@ -159,12 +165,12 @@ class Reach:
         return f"{', '.join(sorted(files))}: {name}" if files else name
 
     def _references(self) -> str:
-        """Twins, which have one name and one text, are told apart by their modules. No other module is in it."""
+        """Twins, which have one name and one text, are distinguished by their modules. No other module is in it."""
         twins = Counter((self.name(address), digest) for address, digest in self.definitions.items())
 
         def key(address: Address) -> tuple[str, ...]:
-            found = (self.name(address), self.definitions[address])
-            return (*found, address[0]) if twins[found] > 1 else found
+            twin = (self.name(address), self.definitions[address])
+            return (*twin, address[0]) if twins[twin] > 1 else twin
 
         lines = {(key(user), name, key(used)) for user, uses in self.uses.items() for name, used in uses}
         return _sha256(repr(sorted(lines)).encode())
@@ -188,16 +194,31 @@ class Project:
         """
         reach = self.reach(*stage_roots(stage))
         asks = ABOUT in reach.definitions
-        told = what_stages_say(self.root, self.params, self.memory) if asks else {}
-        return reach.hashes() | told | self._library_versions(reach)
+        of_others = what_stages_say(self.root, self.params, self.memory) if asks else {}
+        return reach.hashes() | of_others | self._custom_files(stage) | self._library_versions(reach)
+
+    def _custom_files(self, stage: str) -> dict[str, str]:
+        """Hashes of the user's files that the stage's parameters name. UserError where one is missing, or is no Python.
+
+        Comments and layout of Python do not count, as in the project's own sources.
+        """
+        graph = stages_of(read_definitions(self.root / "dvc.yaml"), self.params)
+        names = {name for one in graph if one.name == stage for name in one.params}
+        hashes = {}
+        for path in sorted(custom_files([_value_at(self.params, name) for name in names])):
+            file = custom_file(path, self.root)
+            # Read anew each time: these files are no modules, so no guard of imports sees an edit.
+            hashes[path] = read_source(file, CUSTOM).sha256 if file.suffix == ".py" else _sha256(file.read_bytes())
+        return hashes
 
     def _library_versions(self, reach: Reach) -> dict[str, str]:
         """Versions in requirements.lock; both where a package has one for each machine."""
+        # Of a library only the version is known: nobody reads its code.
         lock, pinned = self.root / LOCK, defaultdict[str, set[str]](set)
         for name, version in PINNED.findall(lock.read_text(encoding="utf-8")) if lock.is_file() else ():
             pinned[_package(name)].add(version)
         bound = [self._source(module).imports for module in reach.files]
-        bound += [found.imports for address in reach.definitions if (found := self.definition(address))]
+        bound += [definition.imports for address in reach.definitions if (definition := self.definition(address))]
         names = {one.partition(".")[0] for imports in bound for targets in imports.values() for one in targets}
         packages = {PACKAGES.get(name, _package(name)) for name in names}
         return {f"{LIBRARY}{name}": ", ".join(sorted(pinned[name])) for name in sorted(packages & pinned.keys())}
@@ -218,6 +239,7 @@ class Project:
             pending += self._import({address[0], *modules}, imported)
         files = {one: self._file(one) for one in imported if self._file(one)}
         folders = {files[one].parent for one, _ in definitions}
+        # Templates and word lists are opened by path, which no name in the code shows.
         others = (path for one in folders for path in one.iterdir() if path.suffix not in NO_CODE and path.is_file())
         inside = {one: path.relative_to(self.root) for one, path in files.items()}
         return Reach(definitions, uses, inside, tuple(sorted(others)))
@@ -231,6 +253,7 @@ class Project:
                 continue
             imported.add(module)
             source = self._source(module)
+            # Importing `a.b` runs `a/__init__.py` first.
             pending += [module.rpartition(".")[0]] if "." in module else []
             pending += (
                 one for targets in source.imports.values() for target in targets for one in self._modules(target)
@@ -244,7 +267,7 @@ class Project:
                     yield (module, name)
 
     def definition(self, address: Address) -> Definition | None:
-        """What stands at an address; None for one that only stands for others."""
+        """The definition at an address; None for an address that only groups others."""
         return self._source(address[0]).definitions.get(address[1])
 
     def _look_up(self, address: Address) -> tuple[str, frozenset[tuple[str, Address]], frozenset[str]]:
@@ -260,8 +283,8 @@ class Project:
         return self._uses[address]
 
     def _of(self, definition: Definition, module: str) -> tuple[str, frozenset[tuple[str, Address]], frozenset[str]]:
-        # What `said` holds beside the syntax is sorted: the order of a set must not reach the hash.
-        source, said = self._source(module), [definition.syntax]
+        # What `lines` has beside the syntax is sorted: the order of a set must not reach the hash.
+        source, lines = self._source(module), [definition.syntax]
         uses: set[tuple[str, Address]] = set()
         modules = {
             one for targets in definition.imports.values() for target in targets for one in self._modules(target)
@@ -273,42 +296,44 @@ class Project:
             if head in source.definitions and head != GUARD:
                 uses.add((head, (module, ALL if source.is_whole else head)))
             for target in targets or source.imports.get(ALL, ()):
-                found = self._find(".".join([target, *names[1:]])) if targets else {(target, ALL)}
-                uses |= {(text, one) for one in found}
+                targets_of = self._find(".".join([target, *names[1:]])) if targets else {(target, ALL)}
+                uses |= {(text, one) for one in targets_of}
                 # The syntax has `sqrt` alone, so `from cmath import sqrt` for `from math import sqrt` shows only here.
                 if not self._is_ours(target):
-                    said.append(f"{head} is {target}")
+                    lines.append(f"{head} is {target}")
             if head in PLACES:
-                said.append(f"in {module}")
+                lines.append(f"in {module}")
             if head == "globals":  # which reaches any name of its module
                 uses.add((head, (module, ALL)))
+        # Workers start as `python -m NAME`: the string is the only trace of what they run.
         for text in (one for one in definition.strings if self._file(one) and not _observes(one)):
             uses.add((GUARD, (text, ALL)))
             if self._file(f"{text}.__main__"):
                 uses.add((GUARD, (f"{text}.__main__", GUARD)))
         uses |= {(case.section, (module, case.body)) for case in definition.cases if self._is_chosen(case, module)}
-        return _sha256("\n".join([said[0], *sorted(said[1:])]).encode()), frozenset(uses), frozenset(modules)
+        return _sha256("\n".join([lines[0], *sorted(lines[1:])]).encode()), frozenset(uses), frozenset(modules)
 
     def _is_chosen(self, case: Case, module: str) -> bool:
         """Whether the parameter file has the case's kind; True also for a class that has none."""
-        said: Any = self.params
+        value: Any = self.params
         for part in [*case.section.split("."), "kind"]:
-            said = said.get(part) if isinstance(said, Mapping) else None
+            value = value.get(part) if isinstance(value, Mapping) else None
         for target in self._source(module).imports.get(case.params_class, (f"{module}.{case.params_class}",)):
             for place, name in self._find(target):
                 kind = self._source(place).kinds.get(case.params_class if name == ALL else name)
                 if kind is not None:
-                    return kind == said
+                    return kind == value
         return True
 
-    def _find(self, dotted: str, asked: frozenset[Address] = frozenset()) -> set[Address]:
+    def _find(self, dotted: str, seen: frozenset[Address] = frozenset()) -> set[Address]:
         """The definitions that a dotted name may be; none for what is not the project's, and for what observes.
 
-        `asked`: names that modules import from each other on the way here. One that comes round in a circle is unknown.
+        `seen`: names that modules import from each other on the way here. One that comes round in a circle is unknown.
         """
         if not self._is_ours(dotted) or _observes(dotted):
             return set()
         parts = dotted.split(".")
+        # The longest part that is a module. What is left names something inside of it.
         cut = next((cut for cut in range(len(parts), 0, -1) if self._file(".".join(parts[:cut]))), 0)
         module, rest = ".".join(parts[:cut]), parts[cut:]
         if not cut:
@@ -316,10 +341,10 @@ class Project:
         source = self._source(module)
         if rest and rest[0] in source.definitions:
             return {(module, ALL if source.is_whole else rest[0])}
-        if rest and rest[0] in source.imports and (module, rest[0]) not in asked:
-            asked |= {(module, rest[0])}
+        if rest and rest[0] in source.imports and (module, rest[0]) not in seen:
+            seen |= {(module, rest[0])}
             return {
-                one for target in source.imports[rest[0]] for one in self._find(".".join([target, *rest[1:]]), asked)
+                one for target in source.imports[rest[0]] for one in self._find(".".join([target, *rest[1:]]), seen)
             }
         return {(module, ALL)}
 
@@ -349,6 +374,7 @@ class Project:
 
 
 def _package(name: str) -> str:
+    # Package indexes treat these spellings as one name (PEP 503).
     return name.lower().replace("_", "-")
 
 
@@ -362,6 +388,7 @@ def read_source(path: Path, package: str) -> Source:
     Fields of the syntax tree that are empty are not hashed, so that Python 3.11 and 3.12 (which adds `type_params`)
     agree.
     """
+    # Docstrings are for people, like comments, which the syntax tree never had.
     tree = _without_bare_strings(_parse(path))
     imports, parts, rest = _Reader(package, ""), defaultdict[str, list[ast.stmt]](list), list[ast.stmt]()
     is_whole = False
@@ -373,9 +400,11 @@ def read_source(path: Path, package: str) -> Source:
                 pass  # it is never run
             case ast.If(test=ast.Compare(left=ast.Name("__name__"))):
                 parts[GUARD] += statement.body
+                # Also in `rest`: where the module counts as a whole, its program does so too.
                 rest += statement.body
             case _:
                 names = _bound(statement)
+                # A statement that binds nothing, or binds a name again, depends on the order of the file.
                 is_whole |= not names or not parts.keys().isdisjoint(names)
                 rest.append(statement)
                 for name in names:
@@ -389,9 +418,9 @@ def read_source(path: Path, package: str) -> Source:
             for part, statements in parts.items()
             for name, one in _definitions(part, statements, package).items()
         }
-    said = [(name, one.syntax, sorted(one.imports.items())) for name, one in definitions.items()]
+    content = [(name, one.syntax, sorted(one.imports.items())) for name, one in definitions.items()]
     return Source(
-        _sha256(repr([said, sorted(imports.imports.items())]).encode()) if tree.body else "",
+        _sha256(repr([content, sorted(imports.imports.items())]).encode()) if tree.body else "",
         definitions,
         imports.imports,
         is_whole,
@@ -440,19 +469,19 @@ class _Reader:
     ) -> dict[str, Definition]:
         """What was read, with its cases. `outer`: names that imports around it bind."""
         imports = {**(outer or {}), **self.imports}
-        found = {}
+        definitions = {}
         for _, body in self._cases:
-            found |= body.definitions(outer=imports)
+            definitions |= body.definitions(outer=imports)
         cases = tuple(case for case, _ in self._cases)
         syntax = _sha256("".join(self._text).encode())
         sets = frozenset(self.names), imports, frozenset(self._strings)
-        return {self._name: Definition(syntax, *sets, cases, frozenset(decorators)), **found}
+        return {self._name: Definition(syntax, *sets, cases, frozenset(decorators)), **definitions}
 
     def read(self, node: object) -> None:
         match node:
             case ast.Import(names):
                 for alias in names:
-                    # `import a.b` binds `a`; that it imports `a.b` as well stands under no name.
+                    # `import a.b` binds `a`; the import of `a.b` has no name.
                     self._bind(
                         alias.asname or alias.name.partition(".")[0],
                         alias.name if alias.asname else alias.name.partition(".")[0],
@@ -489,6 +518,7 @@ class _Reader:
         self._text.append(f"{type(node).__name__}(")
         for name in node._fields:
             value = getattr(node, name, None)
+            # `kind` is the prefix of u"text", and `type_comment` a comment: neither changes what runs.
             if value is not None and value != [] and name not in ("kind", "type_comment"):
                 self._text.append(f"{name}=")
                 self.read(value)
@@ -499,6 +529,7 @@ class _Reader:
         pattern = case.pattern.pattern if isinstance(case.pattern, ast.MatchAs) else case.pattern
         match pattern:
             case ast.MatchClass(cls=ast.Name(name)):
+                # A definition of its own, so that a change in a case that is not chosen re-runs nothing.
                 body = _Reader(self._package, f"{self._name} {section} {name}")
                 body._read_fields(case)
                 self._cases.append((Case(section, name, body._name), body))
@@ -555,6 +586,13 @@ def _parse(path: Path) -> ast.Module:
         return ast.parse(path.read_bytes())
     except SyntaxError as error:
         raise UserError(f"{path} line {error.lineno} does not parse: {error.msg}") from error
+
+
+def _value_at(params: Any, name: str) -> Any:
+    """The value of a dotted name; None where there is none."""
+    for part in name.split("."):
+        params = params.get(part) if isinstance(params, Mapping) else None
+    return params
 
 
 def _sha256(content: bytes) -> str:

@@ -50,6 +50,7 @@ class Job:
         return {
             name: {self.item: _plain(value)} if name == self.stage.foreach else _plain(value)
             for name, value in self.sections.items()
+            # An attempt records the seed by itself: MLflow shows it as a tag that tells runs apart.
             if name != "seed"
         }
 
@@ -70,7 +71,7 @@ class Job:
 def read_job(name: str, item: str, stage: Stage, flags: Sequence[str], description: str) -> Job:
     """The job of a stage, whose command has the flags `[--params FILE] [--INPUT PATH] [--OUTPUT PATH]`.
 
-    Paths are those of the declaration unless a flag has another. Prints the help and exits when asked for it.
+    Paths are those of the declaration unless a flag has another. `--help` prints the help and exits.
     UserError for a missing or unknown item, a wrong section, and an input that does not exist.
     """
     at = "@ITEM" if stage.foreach else ""
@@ -79,6 +80,7 @@ def read_job(name: str, item: str, stage: Stage, flags: Sequence[str], descripti
     files = {**stage.inputs, **stage.not_compared, **stage.outputs}
     for one, path in files.items():
         kind = "output" if one in stage.outputs else "input"
+        # No default: a declared path may hold `${item}`, which is filled only when the item is known to exist.
         parser.add_argument(f"--{one.replace('_', '-')}", type=Path, metavar="PATH", help=f"{kind}: {path}")
     paths = parser.parse_args(flags)
     if bool(stage.foreach) != bool(item):
@@ -94,6 +96,7 @@ def read_job(name: str, item: str, stage: Stage, flags: Sequence[str], descripti
     for one, path in files.items():
         if getattr(paths, one) is None:
             setattr(paths, one, Path(filled(path, item, value)))
+    # All inputs are checked now: a stage that trains for hours must not miss one at its end.
     for one in (*stage.inputs, *stage.not_compared):
         if not getattr(paths, one).exists():
             raise UserError(
@@ -108,6 +111,7 @@ def _section(name: str, model: Any, stage: Stage, item: str, file: Path) -> Any:
     if name != stage.foreach:
         return validate_section(load_value(file, name), name, model, file)
     address = f"{name}.{item}"
+    # The model of the section is `dict[str, Item]`, whose second argument is that of one item.
     return validate_section(load_value(file, address), address, get_args(model)[1], file)
 
 
@@ -137,7 +141,7 @@ class Attempt:
 
     @property
     def pieces(self) -> Path:
-        """For finished pieces that a run which goes on need not make again; the stage removes it at its end."""
+        """Finished pieces, which a resumed run does not make again. The stage removes the folder at its end."""
         return self.scratch / "pieces"
 
 
@@ -154,8 +158,11 @@ def attempt_at(
     lock, is_inside_dvc = Path(LOCK), "DVC_STAGE" in os.environ
     recorded = recorded_outs(read_lock(lock.read_bytes(), "this folder")) if is_inside_dvc and lock.exists() else {}
     digests = {name: recorded.get(Path(path).as_posix()) or dvc_md5(Path(path)) for name, path in inputs.items()}
+    # Policy and round are in it: two items of a stage may have equal settings and inputs, and must not share a
+    # checkpoint.
     identity = {"stage": stage, "policy": policy, "round": round, "seed": seed, "params": dict(params)}
     stage_hash = stable_hash({**identity, "inputs": digests, "code": code_digest(stage)})
+    # 16 digits are 64 bits: no two attempts of a project meet, and paths stay short.
     scratch = state_folder() / "scratch" / f"{stage}-{stage_hash[:16]}"
     scratch.mkdir(parents=True, exist_ok=True)
     return Attempt(stage, params, inputs, seed, policy, round, digests, stage_hash, scratch)

@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from stages.foundations.errors import UserError
-from stages.foundations.yaml_text import load_yaml
+from stages.foundations.files import load_yaml
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -35,7 +35,7 @@ def state_folder() -> Path:
 
 @functools.cache
 def _close_to_others(folder: Path) -> None:
-    with suppress(OSError):  # whoever needs the folder says what is wrong with it
+    with suppress(OSError):  # the first use of the folder raises a better error
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = folder.stat().st_mode
         # A group that may write is one that the user shares the folder with, or has to himself.
@@ -57,6 +57,7 @@ def mirror_folder(root: Path | None = None) -> Path | None:
     `root` is the project whose machine.yaml counts, by default the one that runs this stage. Raises UserError
     where the named one is no folder, or machine.yaml holds anything else.
     """
+    # Empty is not absent: it is how a test or a user says that there is no mirror.
     named = os.environ.get(MIRROR_VARIABLE)
     if named is not None:
         return _folder(from_root(named), f"${MIRROR_VARIABLE}") if named else None
@@ -69,19 +70,20 @@ def mirror_folder(root: Path | None = None) -> Path | None:
             raise UserError(f"{settings} is no YAML ({error}): it holds one line, `mirror: FOLDER`") from None
         if not isinstance(content, dict) or not isinstance(content.get("mirror"), str) or len(content) > 1:
             raise UserError(f"{settings} holds {content!r}, but it may hold `mirror: FOLDER` and nothing else")
+        # An absolute path stays as it is: `/` of pathlib drops what comes before one.
         return _folder(root / content["mirror"], f"`mirror` in {settings}")
     beside = root / MIRROR_BESIDE
     return beside.absolute() if beside.is_dir() else None
 
 
-def _folder(folder: Path, said: str) -> Path:
+def _folder(folder: Path, setting: str) -> Path:
     if not folder.is_dir():
-        raise UserError(f"{said} names {folder}, which is no folder here: correct it, or take it away")
+        raise UserError(f"{setting} names {folder}, which is no folder here: correct it, or take it away")
     return folder.absolute()
 
 
 def share_mirror(root: Path, folder: Path) -> None:
-    """A checkout elsewhere finds the mirror of the project at `root`; its bytes are checked wherever it lies."""
+    """A checkout elsewhere gets the mirror of the project at `root`. What a mirror holds is checked by its hash."""
     mirror = mirror_folder(root)
     if mirror is not None:
         (folder / FILE).write_text(yaml.safe_dump({"mirror": str(mirror)}), encoding="utf-8")
@@ -91,7 +93,9 @@ def list_gpus(*variables: str) -> list[str]:
     """The NVIDIA GPUs that the first of these variables with a value names, else those of the machine: `0`, `1`, ..."""
     for name in variables:
         if name in os.environ:
+            # CUDA takes an empty value and -1 for "no device".
             return [word.strip() for word in os.environ[name].split(",") if word.strip() not in ("", "-1")]
+    # /dev needs no library, so `retrace` asks without torch. It also has nvidiactl and nvidia-uvm.
     numbers = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia*")]
     return sorted((number for number in numbers if number.isdecimal()), key=int)
 
@@ -118,6 +122,7 @@ def is_bfloat16_slow(cpu: Path = Path("/proc/cpuinfo")) -> bool:
         lines = cpu.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return False
+    # Linux calls the list `flags` on x86 and `Features` on ARM. One core speaks for all.
     named = next((line for line in lines if line.lower().startswith(("flags", "features"))), None)
     return named is not None and not BFLOAT16_INSTRUCTIONS & set(named.partition(":")[2].split())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -9,14 +10,16 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from stages.foundations.errors import UserError
-from stages.foundations.yaml_text import load_yaml
+from stages.foundations.files import load_yaml
+from stages.foundations.machine import PROJECT
 
 Model = TypeVar("Model")
 
 
 class StrictParams(BaseModel):
-    """Base of every params model: unknown keys are refused, values cannot change after loading."""
+    """Base of every params model: unknown keys are rejected, values cannot change after loading."""
 
+    # YAML knows `.nan` and `.inf`, which no file of metrics could hold.
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
@@ -56,6 +59,7 @@ def load_value(path: Path, name: str) -> Any:
     for part in name.split("."):
         walked.append(part)
         if not isinstance(value, dict) or part not in value:
+            # Keys of YAML may be numbers or dates.
             known = ", ".join(map(str, value)) if isinstance(value, dict) else "nothing"
             raise UserError(f"{path} has no `{'.'.join(walked)}`; at that level it has: {known}")
         value = value[part]
@@ -72,6 +76,7 @@ def validate_section(value: Any, name: str, model: type[Model], path: Path) -> M
     try:
         return TypeAdapter(model).validate_python(value)
     except ValidationError as error:
+        # Pydantic's own text names our classes, which mean nothing to the author of a parameter file.
         lines = [_explain(name, detail) for detail in error.errors()]
         raise UserError(f"{path}: section `{name}` is not usable:\n" + "\n".join(lines)) from None
 
@@ -96,6 +101,7 @@ def _explain(name: str, detail: Any) -> str:
     if detail["type"] == "extra_forbidden":
         return f"  {key}: unknown key; remove it or correct its spelling"
     given = repr(detail.get("input"))
+    # A whole section may stand where a number belongs: its beginning is enough to recognise it.
     return f"  {key}: {detail['msg']} (given: {given[:80]})"
 
 
@@ -104,7 +110,7 @@ class PlainPrompt(StrictParams):
 
     kind: Literal["plain"]
     template: str
-    """Text with `{problem}` once, where the problem stands."""
+    """Text with `{problem}` once, at the place of the problem."""
 
     @field_validator("template")
     @classmethod
@@ -129,4 +135,46 @@ PromptParams = Annotated[PlainPrompt | ChatPrompt, Field(discriminator="kind")]
 
 def format_problem(params: PlainPrompt, problem: str) -> str:
     """The prompt's text; braces in the problem are left alone."""
+    # No `str.format`: a template may have braces of its own, as in `\boxed{}`.
     return params.template.replace("{problem}", problem)
+
+
+CUSTOM = "custom"
+"""The project's folder for what users bring. Stage `code` depends on it: a changed file runs its stages again."""
+
+
+class CustomFunctionParams(StrictParams):
+    """Where the function is, and what it may use up."""
+
+    file: str = Field(pattern=r"^custom/[A-Za-z0-9_./-]*\.py$")
+    """Path from the project's root."""
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """Given to the function by name, beside what it takes of a row."""
+    timeout_seconds: float = Field(default=5.0, gt=0)
+    """Processor time for a row, or for a call with many."""
+    memory_mib: int = Field(default=1024, ge=64)
+    workers: int = Field(default=1, ge=1)
+    is_confined: bool = True
+    """False lifts the sandbox: the function may use the network, files and other processes, as your programs do."""
+
+
+def custom_file(name: str, root: Path = PROJECT) -> Path:
+    """The file of a parameter such as `custom/reward.py`. UserError for one outside of that folder, or missing."""
+    folder, file = root / CUSTOM, root / name
+    # Resolved, so that a link leads nowhere else.
+    if not file.resolve().is_relative_to(folder.resolve()):
+        raise UserError(f"{name} is not in {CUSTOM}/: put it there, so that a change of it is noticed")
+    if not file.is_file():
+        known = sorted(path.relative_to(root).as_posix() for path in folder.rglob("*.py")) if folder.is_dir() else []
+        raise UserError(f"{name} does not exist: there are {', '.join(known) or 'no files'}")
+    return file
+
+
+def custom_files(params: Any) -> set[str]:
+    """The values of a parameter file, or of a part of it, that name a file in `custom/`."""
+    if isinstance(params, Mapping):
+        return set().union(*map(custom_files, params.values()))
+    if isinstance(params, list):
+        return set().union(*map(custom_files, params))
+    return {params} if isinstance(params, str) and params.startswith(f"{CUSTOM}/") else set()

@@ -27,6 +27,6 @@ def permutation(count: int, *parts: int | str) -> tuple[int, ...]:
 def endless_order(start: int, stop: int, count: int, *parts: int | str) -> list[int]:
     """Positions `start` to `stop` of an endless order of the numbers below `count`: a new permutation per epoch.
 
-    The order is a function of `parts` alone, so whoever goes on from `start` sees what an uninterrupted run sees.
+    The order is a function of `parts` alone, so a run resumed at `start` sees what an uninterrupted run sees.
     """
     return [permutation(count, *parts, position // count)[position % count] for position in range(start, stop)]

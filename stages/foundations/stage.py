@@ -1,8 +1,9 @@
-"""A stage declares itself in `stages/<name>/stage.py`: `STAGE`, what it runs with, and `ABOUT`, what others may ask.
+"""The declaration of a stage in `stages/<name>/stage.py`: `STAGE`, what it runs with, and `ABOUT`, what others may ask.
 
-`python -m stages <name>` runs `main(job)` of `stages/<name>/run.py`. dvc.yaml has an entry for each `STAGE`
-(`retrace graph` writes it). `plan`, `explain`, `compare`, `mirror`, `ablate`, the report and the check of params.yaml
-ask `ABOUT`. These modules are light: they import parameters, and what their functions need inside of these.
+docs/recipes.md has a whole stage as an example. `python -m stages <name>` runs `main(job)` of `stages/<name>/run.py`.
+dvc.yaml has an entry for each `STAGE` (`retrace graph` writes it). `plan`, `explain`, `compare`, `mirror`, `ablate`,
+the report and the check of params.yaml ask `ABOUT`. Declarations are light: they import parameters at their top, and
+what their functions need inside of these. The second half of this file is what `About.work` counts for `retrace plan`.
 
 A path of a stage that runs over a section (`foreach`) names the item, as in dvc.yaml. Of a mapping `${key}` is its
 name, and `${item.start_from}` one of its values. Of a list `${item}` is the entry. Paths know nothing else.
@@ -12,17 +13,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from stages.foundations.planned_work import Lengths, ModelSizes, NetworkWork, Work
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
 
 Sections = Mapping[str, Any]
 """Validated sections of a parameter file, by name; those of branches that it leaves out are absent."""
-
 METRICS, HEADLINE, CURVES = "metrics", "headline", "curves"
 """Outputs that DVC shows: all numbers, the few that become columns, and what `dvc plots` draws."""
 
@@ -54,24 +53,6 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class FunnelStep:
-    """A stage's place on a way that rows take through several stages, shown as one table of what is left."""
-
-    title: str
-    """Of the way; equal for its stages, which come in graph order."""
-    unit: str
-    """What the stage's rows are: pages, exercises."""
-    first: str = ""
-    """What comes in, where the unit is not that of the stage before: `pages collected`."""
-    last: str = ""
-    """What is left at the end of the way."""
-    reasons: tuple[str, ...] = ()
-    """Reasons of drops in the order in which the stage asks; others follow."""
-    note: Callable[[Mapping[str, Any]], str] = lambda params: ""
-    """A sentence for the caption, from the stage's section as it stands in the parameter file."""
-
-
-@dataclass(frozen=True)
 class About:
     """What others may ask. `sections` in arguments are those of the whole parameter file."""
 
@@ -83,7 +64,7 @@ class About:
     """Where its sections do not fit together or to others, a sentence each that says what to change."""
 
     runs_model: Callable[[Mapping[str, Any]], bool] = lambda params: False
-    """Whether it computes with a network, and takes a GPU where there is one; of a parameter file as it stands."""
+    """Whether it computes with a network, and takes a GPU where there is one. Gets the unvalidated parameter file."""
     model: Callable[[Sections], ModelSizes] | None = None
     """For the stage that brings the policy that all others start from."""
     work: Callable[[Sections, str, Lengths], Work] | None = None
@@ -123,13 +104,22 @@ class About:
     """Its table of rows that stand in a benchmark, as in `tables`."""
 
 
-def unknown_sources(address: str, asked: Iterable[str], known: Collection[str], where: str) -> list[str]:
-    """What a list of names at `address` asks for that `where` does not have, as `About.contradictions` tells it."""
-    return [
-        f"{address}: `{name}` is none of {where}, which are {', '.join(sorted(known)) or 'none'}"
-        for name in asked
-        if name not in known
-    ]
+@dataclass(frozen=True)
+class FunnelStep:
+    """A stage's place on a way that rows take through several stages, shown as one table of what is left."""
+
+    title: str
+    """Of the way; equal for its stages, which come in graph order."""
+    unit: str
+    """What the stage's rows are: pages, exercises."""
+    first: str = ""
+    """What comes in, where the unit is not that of the stage before: `pages collected`."""
+    last: str = ""
+    """What is left at the end of the way."""
+    reasons: tuple[str, ...] = ()
+    """Reasons of drops in the order in which the stage asks; others follow."""
+    note: Callable[[Mapping[str, Any]], str] = lambda params: ""
+    """A sentence for the caption, from the stage's section as the parameter file has it."""
 
 
 def about(name: str) -> About:
@@ -145,9 +135,196 @@ def declared_stage(name: str) -> Stage | None:
 @cache
 def _declared(name: str) -> tuple[Stage | None, About]:
     module = f"stages.{name}.stage"
+    # dvc.yaml may hold any name; one with dots could import a module that is no stage.
     if not name.isidentifier():
         return None, About()
+    # The package is asked first: `find_spec` raises for a module of a package that does not exist.
     if importlib.util.find_spec(f"stages.{name}") is None or importlib.util.find_spec(module) is None:
         return None, About()
     found = importlib.import_module(module)
     return found.STAGE, found.ABOUT
+
+
+def unknown_sources(address: str, wanted: Iterable[str], known: Collection[str], where: str) -> list[str]:
+    """What a list of names at `address` asks for that `where` does not have, as `About.contradictions` tells it."""
+    return [
+        f"{address}: `{name}` is none of {where}, which are {', '.join(sorted(known)) or 'none'}"
+        for name in wanted
+        if name not in known
+    ]
+
+
+# From here on: what `About.model`, `About.work` and `About.networks` return, and the lengths that they are given.
+
+
+@dataclass(frozen=True)
+class ModelSizes:
+    """Where the sizes of a policy stand: a name that is known by its sizes, or a transformers config."""
+
+    name: str
+    config: Mapping[str, Any] | Path | None = None
+    """A config, or the path of its file from the project's root; None where only the name is known."""
+    is_untrained: bool = False
+    """Random weights: the end comes as often as any other token."""
+    policy: str = ""
+    """What the policy is called."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one stage does with a policy."""
+
+    training: Training | None = None
+    sampling: tuple[Sampling, ...] = ()
+    taken_for_granted: tuple[str, ...] = ()
+    """Sentences on what the figures assume, beyond the lengths."""
+    side_by_side: SideBySide | None = None
+    """None where it draws and trains in turns."""
+    not_counted: tuple[str, ...] = ()
+    """Work of unknown size, with how to make it known."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """Passes through the trainer."""
+
+    tokens: float
+    """Prompt and response tokens that go forward and backward."""
+    response_tokens: float
+    """Those of `tokens` that meet the head."""
+    forward_tokens: float
+    """Tokens that go forward only: validation, proximal and reference log-probs."""
+    context: float
+    """Mean length that a token attends over, times two: mean square of the sequences over their mean."""
+    longest: int
+    updates: int
+    kind: str
+    """Of the optimizer."""
+    holds_reference: bool = False
+    """A second, frozen policy is in memory beside the trained one."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Responses drawn; each call waits for its longest response before the next one starts."""
+
+    calls: float
+    prompts: float
+    """In one call."""
+    samples: int
+    """Responses to each prompt, which is read once for all of them."""
+    prompt_tokens: float
+    lengths: ResponseLengths
+    in_flight: float | None = None
+    """Prompts at most, one beginning where another has ended; None where each call waits for its longest response."""
+
+    @property
+    def responses(self) -> float:
+        return self.calls * self.prompts * self.samples
+
+    @property
+    def tokens(self) -> float:
+        return self.responses * self.lengths.mean
+
+    @property
+    def context(self) -> float:
+        """Mean number of tokens that a drawn token attends to."""
+        # A token sees on average half of its response, and long responses have more tokens: mean square over mean.
+        return self.prompt_tokens + self.lengths.mean_square / (2 * self.lengths.mean)
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Drawing and training at once, each on devices of its own."""
+
+    replicas: int
+    """Of the sampler."""
+    trainer_ranks: int
+    steps: int
+    """Batches that pass from one to the other."""
+
+    def seconds(self, training: float, sampling: float) -> float:
+        """The longer of the two, and one step of the other: the first batch is drawn before anything is trained on."""
+        # The first batch waits for sampling alone, and the last one for training alone.
+        return max(training, sampling) + min(training, sampling) / self.steps
+
+
+@dataclass(frozen=True)
+class NetworkWork:
+    """What one stage does with networks that read or draw pictures."""
+
+    trained: float
+    """Parameters that learn."""
+    held: float
+    """Parameters beside them in memory that do not."""
+    forward: float
+    """FLOPs of passes without a gradient, in all."""
+    with_gradient: float = 0.0
+    """FLOPs of the forward passes that have one, in all; the way back is not in it."""
+    taken_for_granted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """What a plan takes for granted, with where each figure is from."""
+
+    prompt: float
+    response_share: float
+    drawn_per_trained: float
+    responses: Mapping[str, float] = field(default_factory=dict)
+    """Mean response tokens by the stage's address (`rl_round@rl_1`), where they were measured."""
+    drawn: Mapping[str, float] = field(default_factory=dict)
+    """Groups drawn per group trained, by address, where they were measured."""
+    trained: Mapping[str, float] = field(default_factory=dict)
+    """Tokens trained on, prompts included, by address, where they were measured."""
+    untrained: Mapping[str, float] = field(default_factory=dict)
+    """Policies with random weights -> chance of each of their tokens to be the end."""
+    benchmark_problems: float | None = None
+    """Problems that every policy answers, where the user says so."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, address: str, most: int) -> ResponseLengths:
+        """Lengths of the responses that a stage draws from the policy of its address, or from any."""
+        assumed = self.response_share * most
+        chance = self.untrained.get(address.partition("@")[2])
+        if chance:
+            # Mean of a geometric length, cut off at `most`.
+            assumed = (1 - (1 - chance) ** most) / chance
+        return ResponseLengths(min(self.responses.get(address, assumed), float(most)), most)
+
+    def drawn_of(self, address: str) -> float:
+        return self.drawn.get(address, self.drawn_per_trained)
+
+
+@dataclass(frozen=True)
+class ResponseLengths:
+    """Lengths in tokens: exponential, cut off at `most`, with this mean. Many are short and a few reach the limit."""
+
+    mean: float
+    most: int
+
+    @cached_property
+    def rate(self) -> float:
+        """Chance to end per token: (1 - e^(-rate most)) / rate = mean; 0 where every response reaches the limit."""
+        if self.mean >= self.most * (1 - 1e-6):
+            return 0.0
+        # Bisection on a logarithmic scale: the rate may be any power of ten, and the mean falls steadily as it rises.
+        low, high = 1e-12, 50.0 / self.mean
+        for _ in range(200):
+            rate = (low * high) ** 0.5
+            low, high = (rate, high) if -math.expm1(-rate * self.most) / rate > self.mean else (low, rate)
+        return rate
+
+    def open_share(self, tokens: float) -> float:
+        """Share of the responses that are longer than `tokens`."""
+        return math.exp(-self.rate * tokens) if tokens < self.most else 0.0
+
+    @cached_property
+    def mean_square(self) -> float:
+        """Mean of the squared length: twice the integral of t times the open share."""
+        width = self.most / STEPS_OF_SURVIVAL
+        middles = ((step + 0.5) * width for step in range(STEPS_OF_SURVIVAL))
+        return 2 * width * sum(middle * self.open_share(middle) for middle in middles)
+
+
+STEPS_OF_SURVIVAL = 200

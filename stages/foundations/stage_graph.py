@@ -1,8 +1,8 @@
 """The stages that dvc.yaml makes of a parameter file, resolved without DVC, which needs seconds and a repository.
 
-A recipe may leave branches out. A stage with `foreach` vanishes where its section is empty, as it does for DVC; a plain
-stage that reads a section of its own name is left out where that section is absent, and DVC has to be told. A section
-that `vars` of dvc.yaml has as `{}` may be absent for DVC as well.
+A recipe may leave branches out. A stage with `foreach` vanishes where its section is empty, as it does for DVC. A plain
+stage is left out where the section of its own name is absent, and DVC gets the names of the others. A section that
+`vars` of dvc.yaml has as `{}` may be absent for DVC as well.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from stages.foundations.errors import UserError
+from stages.foundations.files import load_yaml
 from stages.foundations.params import read_yaml
-from stages.foundations.yaml_text import load_yaml
 
 _ITEM = re.compile(r"\$\{(key|item)((?:\.\w+)*)\}")
 _SECTION = re.compile(r"\$\{(\w+)[.}]")
 _ANYTHING = re.compile(r"\$\{([^}]*)\}")
+# No `-` in front: a command would take the name for a flag.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 _ANY = "*"
@@ -96,9 +97,11 @@ def require_names(definitions: Definitions, params: Mapping[str, Any]) -> None:
                 raise _no_name(f"a name in `{_named_in([definition['foreach']])[0]}`", key)
             for expression in dict.fromkeys(_ANYTHING.findall(body)):
                 first, *names = expression.split(".")
+                # A plain stage may interpolate any section; one with `foreach` only its item.
                 value = {"key": key, "item": item}.get(first) if key else params.get(first)
                 for one in names:
                     value = value.get(one) if isinstance(value, Mapping) else None
+                # DVC would write a mapping as flags of the command, so it is no name either.
                 words = [""] if isinstance(value, Mapping | list) else str(value).split("/")
                 if value is not None and not all(_NAME.fullmatch(word) for word in words):
                     raise _no_name(f"`{'.'.join(names) or first}` of {f'{name}@{key}' if key else name}", value)
@@ -115,6 +118,7 @@ def left_out(definitions: Definitions, params: Mapping[str, Any]) -> list[str]:
     return [
         name
         for name, definition in definitions.items()
+        # With `foreach` DVC leaves the stage out by itself: an empty section has no items.
         if "foreach" not in definition and name in _reads(definition) and params.get(name) is None
     ]
 
@@ -144,16 +148,17 @@ def shared_folders(definitions: Definitions, params: Mapping[str, Any]) -> list[
     One of a stage with `foreach` counts for every item, where nothing writes for that item too: its folder is empty.
     """
     outs = [_ITEM.sub(_ANY, path) for path in written_outs(definitions)]
-    found = []
+    folders = []
     for name, definition in definitions.items():
         written = _paths(definition.get("do", definition).get("deps"))
+        # The slash: data/web is not the folder of data/web_pages.
         shared = [any(out.startswith(f"{_ITEM.sub(_ANY, dep)}/") for out in outs) for dep in written]
         if not any("${" in dep for dep in written):
-            found += [dep for dep, is_shared in zip(written, shared, strict=True) if is_shared]
+            folders += [dep for dep, is_shared in zip(written, shared, strict=True) if is_shared]
             continue
         for stage in stages_of({name: definition}, params):
-            found += [dep for dep, is_shared in zip(stage.deps, shared, strict=True) if is_shared]
-    return list(dict.fromkeys(found))
+            folders += [dep for dep, is_shared in zip(stage.deps, shared, strict=True) if is_shared]
+    return list(dict.fromkeys(folders))
 
 
 def make_shared_folders(root: Path) -> None:
@@ -163,6 +168,7 @@ def make_shared_folders(root: Path) -> None:
     .dvcignore keeps that file out of the folder's hash. UserError when params.yaml is no YAML.
     """
     params, ignored = root / "params.yaml", root / ".dvcignore"
+    # Otherwise `.keep` would be part of the folder's hash, and re-run what depends on it.
     is_kept_out = ignored.exists() and KEEP in ignored.read_text(encoding="utf-8").split()
     given = read_yaml(params) if params.exists() and params.stat().st_size else {}
     for folder in shared_folders(read_definitions(root / "dvc.yaml"), given):
@@ -203,24 +209,24 @@ def _resolved(name: str, definition: Mapping[str, Any], key: str, item: Any) -> 
 
 
 def filled(path: str, key: str, item: Any) -> str:
-    """`path` with what stands for `${key}`, `${item}` and `${item.name}`."""
-    return _ITEM.sub(lambda found: _value(found, key, item), path)
+    """`path` with `${key}`, `${item}` and `${item.name}` replaced by their values."""
+    return _ITEM.sub(lambda match: _value(match, key, item), path)
 
 
-def _value(found: re.Match[str], key: str, item: Any) -> str:
-    """What stands for `${key}`, `${item}` or `${item.name}`; the text as it is where the item has no such value."""
-    if found[1] == "key":
+def _value(match: re.Match[str], key: str, item: Any) -> str:
+    """The value of `${key}`, `${item}` or `${item.name}`; the text itself where the item has no such value."""
+    if match[1] == "key":
         return key
-    for name in filter(None, found[2].split(".")):
+    for name in filter(None, match[2].split(".")):
         item = item.get(name) if isinstance(item, Mapping) else None
-    return found[0] if item is None else str(item)
+    return match[0] if item is None else str(item)
 
 
 def _reads(definition: Mapping[str, Any]) -> tuple[str, ...]:
     body = definition.get("do", definition)
     named = [str(name).partition(".")[0] for name in body.get("params") or []]
-    found = _SECTION.findall(f"{definition.get('foreach', '')} {body['cmd']}")
-    return tuple(dict.fromkeys(name for name in [*named, *found] if name not in ("key", "item")))
+    interpolated = _SECTION.findall(f"{definition.get('foreach', '')} {body['cmd']}")
+    return tuple(dict.fromkeys(name for name in [*named, *interpolated] if name not in ("key", "item")))
 
 
 def _outs(body: Mapping[str, Any]) -> list[str]:

@@ -42,7 +42,7 @@ class TableSchema:
 
 
 @contextmanager
-def parquet_errors_told(path: Path) -> Iterator[None]:
+def parquet_errors_explained(path: Path) -> Iterator[None]:
     """Turns what pyarrow and the file system raise about the file at `path` into a UserError with the remedy."""
     try:
         yield
@@ -56,12 +56,13 @@ def parquet_errors_told(path: Path) -> Iterator[None]:
 
 def read_table(path: Path, schema: TableSchema) -> pandas.DataFrame:
     """The table at `path`; UserError when it is missing, is not Parquet, or lacks a column of the schema."""
-    with parquet_errors_told(path):
+    with parquet_errors_explained(path):
         table = pyarrow.parquet.read_table(path)
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise UserError(f"{path} lacks the columns {missing} of a {schema.name} table; it has {table.column_names}")
     try:
+        # Foreign tables may have more columns, and other Arrow types for the same thing (large_string for string).
         return table.select(schema.names).cast(schema.arrow).to_pandas()
     except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError) as error:
         raise UserError(f"{path} has a column of the wrong type for a {schema.name} table: {error}") from None
@@ -73,11 +74,14 @@ def write_table(rows: pandas.DataFrame | Sequence[Mapping[str, Any]], path: Path
     unknown = [str(name) for name in frame.columns if name not in schema.names]
     if unknown:
         raise ValueError(f"a {schema.name} table has no columns {unknown}")
+    # A column that no row has becomes nulls: most sources have no worked solutions.
     frame = frame.reindex(columns=schema.names)
     if frame.empty:
+        # pandas has no types for an empty frame: Arrow would make columns of nulls of it.
         table = schema.arrow.empty_table()
     else:
         table = pyarrow.Table.from_pandas(frame, schema=schema.arrow, preserve_index=False)
+    # pandas notes its version and its index there; equal rows must give equal bytes.
     table = table.replace_schema_metadata(None)
     content = io.BytesIO()
     pyarrow.parquet.write_table(table, content, compression="zstd")
@@ -112,6 +116,7 @@ class Funnel:
                 "stage": self.stage,
                 "reason": reason,
                 "detail": detail,
+                # `default`: rows hold numpy numbers and dates, which JSON does not know.
                 "row": json.dumps(dict(row), sort_keys=True, default=str, ensure_ascii=False),
             }
         )
@@ -122,6 +127,7 @@ class Funnel:
 
     def metrics(self, kept: int) -> dict[str, int]:
         """`rows/in`, `rows/kept` and `dropped/<reason>`; ValueError when they do not add up."""
+        # A filter that forgets to say why it dropped a row is found here, at the end of its stage.
         if self.rows_in != kept + len(self._dropped):
             raise ValueError(f"{self.rows_in} rows in, {kept} kept, {len(self._dropped)} dropped: rows were lost")
         reasons = Counter(row["reason"] for row in self._dropped)

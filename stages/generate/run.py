@@ -21,9 +21,8 @@ from stages.engines.generators.generator import Generator, load_generator
 from stages.engines.images.shards import SHARD, image_row, pixels_of, read_shards, write_shard
 from stages.engines.pieces import are_whole, seal
 from stages.foundations.errors import UserError
-from stages.foundations.files import replace_folder
+from stages.foundations.files import replace_folder, write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import PROMPT, read_table
 from stages.generate.stage import GenerateParams, GeneratorParams
@@ -56,6 +55,7 @@ def main(job: Job) -> None:
         starts = range(0, len(wanted), params.images_per_shard)
         pieces = [attempt.scratch / SHARD.format(number) for number in range(len(starts))]
         for number, start in enumerate(progress(starts, label=f"generate {job.item}", unit="pieces")):
+            # A seal says that the piece was written to its end: the file alone may be half of one.
             if are_whole(pieces[number]):
                 continue
             piece = wanted[start : start + params.images_per_shard]
@@ -63,13 +63,15 @@ def main(job: Job) -> None:
                 write_shard(_drawn(piece, params, drawing, job.item, generator), attempt.scratch, number)
                 seal(pieces[number])
             run.log({"progress/images": start + len(piece)}, step=number)
+        # Copies, and no moves: until the metrics are written, the pieces are all that a killed run resumes from.
         with replace_folder(paths.images) as folder:
             for file in pieces:
                 shutil.copy(file, folder)
         metrics = {"images/kept": len(wanted), "images/prompts": len(prompts), **truth_of(paths.images, prompts)}
         run.summary(metrics)
         write_metrics(paths.metrics, metrics)
-        for file in attempt.scratch.iterdir():  # the pieces, and one that a killed run had half written
+        # The pieces, and one that a killed run had half written.
+        for file in attempt.scratch.iterdir():
             file.unlink()
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
 from stages.foundations.params import StrictParams
-from stages.foundations.stage import About, Sections, Stage
-
-if TYPE_CHECKING:
-    from stages.foundations.planned_work import NetworkWork
+from stages.foundations.stage import About, NetworkWork, Sections, Stage
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
@@ -63,10 +60,11 @@ STAGE = Stage(
 
 
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
+    # Imported here, because it loads torch and diffusers: declarations are read wherever the graph is.
     from stages.engines.generators.costs import generator_costs
-    from stages.foundations.planned_work import NetworkWork
 
     drawing, costs = sections["generators"][address.partition("@")[2]], generator_costs(sections["t2i_base"])
+    # Nothing is trained: the generator is held, and every picture costs its draw.
     images = sum(prompts[split] for split in drawing.splits) * drawing.images_per_prompt
     held = costs.unet_parameters + costs.other_parameters
     return NetworkWork(0, held, images * costs.draw_flops(drawing.steps, drawing.guidance))

@@ -11,9 +11,9 @@ from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
-from stages.foundations.tables import RESPONSE, VERDICT, read_table, require_rows, write_table
+from stages.foundations.tables import RESPONSE, SAMPLED, VERDICT, read_table, require_rows, write_table
 from stages.grade.scores import headlines, score_benchmarks
 from stages.grade.stage import GradeParams
 from stages.observe.progress import progress
@@ -38,8 +38,8 @@ def main(job: Job) -> None:
         run.summary(metrics)
 
 
+# In portions, so that a line of progress appears now and then.
 _ROWS_AT_ONCE = 1_000
-_KEYS = ["problem_id", "benchmark", "mode", "sample_index"]
 
 
 def judge_responses(responses: pandas.DataFrame, verifier: Verifier) -> pandas.DataFrame:
@@ -49,8 +49,10 @@ def judge_responses(responses: pandas.DataFrame, verifier: Verifier) -> pandas.D
     for start in progress(starts, label="grade", unit=f"x {_ROWS_AT_ONCE} responses"):
         rows = responses.iloc[start : start + _ROWS_AT_ONCE]
         pairs = list(zip(rows["answer"], rows["response"], strict=True))
+        # A response must mark its answer (a box): a number somewhere in the text is not enough for a score.
         judgements += verifier.judge(pairs, truncated=rows["is_truncated"].tolist(), require_marker=True)
-    verdicts = responses[_KEYS].reset_index(drop=True)
+    # `score_benchmarks` joins the two tables by position, so the order stays.
+    verdicts = responses[[*SAMPLED]].reset_index(drop=True)
     for column in ("verdict", "extracted", "path", "reason"):
         verdicts[column] = [_storable(getattr(judgement, column)) for judgement in judgements]
     return verdicts
@@ -64,9 +66,9 @@ def refuse_failures(verdicts: pandas.DataFrame, limits: VerifierParams) -> None:
     failures = verdicts["verdict"].isin([verdict.value for verdict in Verdict if verdict.is_failure])
     if failures.mean() > limits.abort_undecided_fraction:
         counts = verdicts.loc[failures, "verdict"].value_counts().to_dict()
-        told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+        named = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
         raise UserError(
-            f"the verifier failed on {int(failures.sum())} of {len(verdicts)} responses ({told}), more than "
+            f"the verifier failed on {int(failures.sum())} of {len(verdicts)} responses ({named}), more than "
             f"verifier.abort_undecided_fraction = {limits.abort_undecided_fraction:g}: raise "
             f"verifier.timeout_seconds ({limits.timeout_seconds:g}) or verifier.memory_mib ({limits.memory_mib}), "
             "or the threshold if such answers are to be expected"

@@ -3,7 +3,7 @@
 Source: the protocols of "Demystifying Long CoT" (arXiv 2502.03373) and DAPO (arXiv 2503.14476, avg@32); estimators and
 their sources are in stages/algorithms/estimators.py. Intervals resample problems, not responses.
 
-An undecided verdict (unparsed, timed out, crashed) scores as not correct; its share stands beside the score.
+An undecided verdict (unparsed, timed out, crashed) scores as not correct; its share is reported beside the score.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def score_benchmarks(responses: pandas.DataFrame, verdicts: pandas.DataFrame, pa
     rows = responses.assign(verdict=verdicts["verdict"].to_numpy(), extracted=verdicts["extracted"].to_numpy())
     rows["is_correct"] = rows["verdict"] == Verdict.CORRECT
     metrics: dict[str, float] = {"rows/in": len(rows), "rows/kept": len(rows)}
-    for benchmark, own in rows.groupby("benchmark", sort=True):
-        scores = _accuracies(own, params) | _descriptions(own, params.emergence_keywords) | _trials(own)
+    for benchmark, part in rows.groupby("benchmark", sort=True):
+        scores = _accuracies(part, params) | _descriptions(part, params.emergence_keywords) | _trials(part)
         metrics |= {f"{benchmark}/{name}": value for name, value in scores.items()}
     return metrics
 
@@ -41,13 +41,13 @@ def headlines(metrics: Mapping[str, float]) -> dict[str, dict[str, str]]:
 
     The score is that of all samples (avg@k), or the greedy one where none were drawn.
     """
-    found = {}
+    columns_of = {}
     for name in metrics:
         benchmark, _, score = name.partition("/")
         if score == "greedy" or re.fullmatch(r"avg_at_\d+", score):  # avg@k comes after greedy and takes its place
             shown = {"score": name, "low": f"{name}_low", "high": f"{name}_high"}
-            found[benchmark] = shown | {"tokens": f"{benchmark}/response_tokens_mean"}
-    return found
+            columns_of[benchmark] = shown | {"tokens": f"{benchmark}/response_tokens_mean"}
+    return columns_of
 
 
 def _accuracies(rows: pandas.DataFrame, params: GradeParams) -> dict[str, float]:
@@ -55,14 +55,17 @@ def _accuracies(rows: pandas.DataFrame, params: GradeParams) -> dict[str, float]
     per_problem: dict[str, Sequence[float]] = {}
     greedy = rows[rows["mode"] == "greedy"]
     if len(greedy):
+        # One value a problem, as below: the bootstrap draws problems.
         per_problem["greedy"] = greedy.groupby("problem_id")["is_correct"].mean().to_list()
     sampled = rows[rows["mode"] == "sampled"]
     if len(sampled):
+        # Sorted by id: the bootstrap draws positions, and the order of the table must not matter.
         groups = [group for _, group in sampled.groupby("problem_id", sort=True)]
         samples = _samples_per_problem(groups)
         correct = numpy.array([group["is_correct"].sum() for group in groups])
         per_problem[f"avg_at_{samples}"] = (correct / samples).tolist()
         for k in params.pass_at_k:
+            # `ABOUT.contradictions` compares the sections; the responses may still be those of another setting.
             if k > samples:
                 raise UserError(
                     f"grade.pass_at_k asks for {k} samples of a problem, the responses have {samples}: "
@@ -73,6 +76,7 @@ def _accuracies(rows: pandas.DataFrame, params: GradeParams) -> dict[str, float]
     scores: dict[str, float] = {}
     for name, values in per_problem.items():
         interval = clustered_bootstrap(values, draws=params.bootstrap_draws, seed=params.seed)
+        # All problems solved, or none: the bootstrap would give an interval without a width.
         interval = with_width(interval, len(values), 0.0, 1.0)
         scores |= {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}
     return scores
@@ -88,6 +92,7 @@ def _samples_per_problem(groups: list[pandas.DataFrame]) -> int:
 def votes(group: pandas.DataFrame) -> list[object | None]:
     """One vote for each response; equal canonical text is one candidate, a response without an answer abstains."""
     return [
+        # Wrong answers differ by their text alone: the verifier has compared it with the gold answer only.
         CORRECT_VOTE if is_correct else compact(clean(extracted)) if isinstance(extracted, str) else None
         for is_correct, extracted in zip(group["is_correct"], group["extracted"], strict=True)
     ]
@@ -107,20 +112,22 @@ def _trials(rows: pandas.DataFrame) -> dict[str, float]:
     """
     described = _described(rows)
     problems = {text: read_problem(text) for text in described["problem"].unique()}
+    # One foreign problem is enough: the benchmark is of another family.
     if None in problems.values():
         return {}
-    found = [
+    searches = [
         read_trials(problems[text], response)
         for text, response in zip(described["problem"], described["response"], strict=True)
     ]
-    trials, claims = sum(own.trials for own in found), sum(own.claims for own in found)
+    trials, claims = sum(search.trials for search in searches), sum(search.claims for search in searches)
     values = {
-        "trials_mean": trials / len(found),
-        "without_trials_fraction": sum(own.trials == 0 for own in found) / len(found),
-        "repeated_trial_fraction": sum(own.repeated for own in found) / max(1, trials),
-        "wrong_trial_fraction": sum(own.wrong_sums for own in found) / max(1, trials),
-        "false_claim_fraction": sum(own.false_claims for own in found) / max(1, claims),
+        "trials_mean": trials / len(searches),
+        "without_trials_fraction": sum(search.trials == 0 for search in searches) / len(searches),
+        "repeated_trial_fraction": sum(search.repeated for search in searches) / max(1, trials),
+        "wrong_trial_fraction": sum(search.wrong_sums for search in searches) / max(1, trials),
+        "false_claim_fraction": sum(search.false_claims for search in searches) / max(1, claims),
     }
+    # `ABOUT.score_keys` promises these names before the stage has run.
     assert tuple(values) == TRIALS
     return values
 

@@ -68,7 +68,9 @@ def _score_keys(sections: Sections) -> list[str]:
         *(["greedy"] if respond.is_greedy_included else []),
     ]
     keywords = [re.sub("[^a-z0-9]+", "_", word.lower()) for word in grade.emergence_keywords]
-    has_digits = any(own.role == "benchmark" and own.origin.kind == "digits" for own in sections["sources"].values())
+    has_digits = any(
+        source.role == "benchmark" and source.origin.kind == "digits" for source in sections["sources"].values()
+    )
     searched = TRIALS if has_digits else ()
     return [*accuracies, *DESCRIPTIONS, *searched, *(f"keyword_rate_{word}" for word in keywords)]
 

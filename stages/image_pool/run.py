@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from stages.engines.images.decoder import ImageDecoder
+import numpy
+
 from stages.engines.images.params import ForeignImages, ImageParams, RankingRoundParams
 from stages.engines.images.shards import image_id, image_row, read_image_rows, read_shards, write_shards, written_shards
+from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
 from stages.foundations.errors import UserError
-from stages.foundations.files import sha256_of
+from stages.foundations.files import sha256_of, write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.tables import DROPPED, PROMPT, Funnel, prompt_id, read_table, write_table
+from stages.image_pool.decoding import decode, prepare
 from stages.observe.tracking import track
 
 
@@ -67,8 +72,8 @@ def foreign_entries(foreign: ForeignImages, max_bytes: int) -> Iterator[Entry]:
     root, path = Path(foreign.folder).resolve(), Path(foreign.list_path)
     if not path.is_file():
         raise UserError(f"{path} does not exist: correct `foreign.list_path` of the round")
-    if (found := sha256_of(path)) != foreign.sha256:
-        raise UserError(f"{path} has the sha256 {found}, not {foreign.sha256}: correct `foreign.sha256`, or the file")
+    if (sha256 := sha256_of(path)) != foreign.sha256:
+        raise UserError(f"{path} has the sha256 {sha256}, not {foreign.sha256}: correct `foreign.sha256`, or the file")
     with open(path, encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
@@ -94,7 +99,8 @@ def _read_line(line: str, root: Path, max_bytes: int) -> Entry:
         "content": None,
     }
     try:
-        path = (root / row["image"]).resolve()  # links too: what they lead to must lie inside
+        # Links are followed first: what they lead to must lie inside too.
+        path = (root / row["image"]).resolve()
         is_inside = path.is_relative_to(root) and path.is_file()
         size = path.stat().st_size if is_inside else 0
     except (OSError, ValueError):
@@ -103,9 +109,9 @@ def _read_line(line: str, root: Path, max_bytes: int) -> Entry:
         return entry | {"reason": "image_missing", "detail": f"no file {row['image']!r} in the folder"}
     if size > max_bytes:
         return entry | {"reason": "image_too_large", "detail": f"{size} bytes, at most {max_bytes}"}
-    content = path.read_bytes()  # its size was looked at before
-    given = row.get("sha256")
-    if given is not None and hashlib.sha256(content).hexdigest() != given:
+    # Only now is the file read: a size that was too large has returned above.
+    content = path.read_bytes()
+    if (listed := row.get("sha256")) is not None and hashlib.sha256(content).hexdigest() != listed:
         return entry | {"reason": "image_changed", "detail": "the file has another sha256 than the list says"}
     return entry | {"content": content}
 
@@ -123,10 +129,10 @@ def sound_images(
                 if "reason" not in entry and prompts.get(entry["prompt_id"]) != entry["prompt"]:
                     detail = f"the table of prompts lacks {entry['prompt'][:100]!r}"
                     entry |= {"reason": "unknown_prompt", "detail": detail}
-            asked = [entry for entry in part if "reason" not in entry]
+            sound = [entry for entry in part if "reason" not in entry]
             # Generated ones too go through the confined workers: the shards may be somebody else's.
-            found = decoder.decode([entry["content"] for entry in asked])
-            for entry, image in zip(asked, found, strict=True):
+            images = decoder.decode([entry["content"] for entry in sound])
+            for entry, image in zip(sound, images, strict=True):
                 if image.pixels is None:
                     entry |= {"reason": image.reason, "detail": image.detail}
                     continue
@@ -139,9 +145,11 @@ def sound_images(
                 noted["images/foreign" if entry["is_foreign"] else "images/generated"] += 1
                 if entry["is_foreign"] and not _is_named(entry["source"], image.form):
                     noted["image_mode/mislabelled"] += 1
-                said = {key: entry[key] for key in ("prompt_id", "prompt", "generator", "seed", "source", "licence")}
+                known = {key: entry[key] for key in ("prompt_id", "prompt", "generator", "seed", "source", "licence")}
+                # Of the file as it came, so that the list's author finds it again; the row's PNG is encoded anew.
                 sha256 = hashlib.sha256(entry["content"]).hexdigest()
-                yield image_row(image.pixels, **said) | {"file_sha256": sha256}
+                yield image_row(image.pixels, **known) | {"file_sha256": sha256}
+            # After the sound ones, over all of the part: dropped rows stand in the order of the entries.
             for entry in part:
                 if "reason" in entry:
                     row = {key: value for key, value in entry.items() if key not in ("content", "reason", "detail")}
@@ -152,3 +160,66 @@ def _is_named(path: str, form: str) -> bool:
     """The ending says what the content is."""
     ending = Path(path).suffix.lower().lstrip(".")
     return {"jpg": "jpeg"}.get(ending, ending) == form
+
+
+@dataclass(frozen=True)
+class DecodedImage:
+    """What became of a file: pixels, or a reason."""
+
+    pixels: numpy.ndarray | None
+    """uint8[height, width, 3]."""
+    form: str = ""
+    """png, jpeg or webp, by the content."""
+    changes: tuple[str, ...] = ()
+    """What was not plain RGB before (`decoding.decode`)."""
+    reason: str = ""
+    detail: str = ""
+
+
+class ImageDecoder:
+    """A context manager, whose end ends the workers; they start with the first image."""
+
+    def __init__(self, params: ImageParams) -> None:
+        self._params = params
+        limits = WorkerLimits(params.memory_mib, params.timeout_seconds)
+        self._pool = WorkerPool(decode, params.workers, limits, prepare=prepare)
+
+    def decode(self, files: Sequence[bytes]) -> list[DecodedImage]:
+        """One result for each file's bytes, in order. RuntimeError when no worker can be started."""
+        most = int(self._params.max_file_mib * 2**20)
+        # As base64, because the workers read JSON: no pickle crosses the border to what decodes a hostile file.
+        limits = {"max_pixels": self._params.max_pixels, "min_side": self._params.min_side}
+        answers = [
+            self._pool.submit(content=base64.b64encode(content).decode(), **limits) if len(content) <= most else None
+            for content in files
+        ]
+        return [
+            DecodedImage(None, reason="image_too_large", detail=f"{len(content)} bytes, at most {most}")
+            if answer is None
+            else self._result(answer)
+            for content, answer in zip(files, answers, strict=True)
+        ]
+
+    def __enter__(self) -> ImageDecoder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.close()
+
+    def _result(self, future: Future[Answer]) -> DecodedImage:
+        try:
+            answer = future.result()
+        except StartError as error:
+            raise RuntimeError(
+                f"no process for decoding could be started ({error}): give it memory "
+                f"(images.memory_mib is {self._params.memory_mib})"
+            ) from error
+        if answer.failure:
+            detail = f"decoding {answer.failure} {answer.ending}".strip()
+            return DecodedImage(None, reason="image_broken", detail=detail)
+        image = answer.value
+        if "reason" in image:
+            return DecodedImage(None, reason=image["reason"], detail=image["detail"])
+        flat = numpy.frombuffer(base64.b64decode(image["rgb"]), dtype=numpy.uint8)
+        pixels = flat.reshape(image["height"], image["width"], 3)
+        return DecodedImage(pixels, image["format"], tuple(image["changes"]))

@@ -8,7 +8,8 @@ from stages.foundations.stage import About, FunnelStep, Stage
 STAGE = Stage(
     sections={"images": ImageParams, "ranking_rounds": dict[str, RankingRoundParams]},
     inputs={
-        "generated": "data/images/generated/${key}",  # a folder, into which every generator of the round writes
+        # A folder, into which every generator of the round writes.
+        "generated": "data/images/generated/${key}",
         "prompts": "data/t2i/prompts.parquet",
     },
     outputs={

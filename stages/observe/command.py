@@ -1,6 +1,7 @@
 """The shell of every stage command: exit codes, dying with DVC, and no success after an edit of what it runs with.
 
-Exit codes: 0 done; 2 the user's mistake (a flag, a parameter, a missing file), told in one sentence; 1 anything else.
+Exit codes: 0 done; 2 a mistake of the user (a flag, a parameter, a missing file), explained in one sentence; 1 any
+other failure.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def run_unchanged(main: Callable[[], None]) -> None:
     with unchanged_inputs(address):
         try:
             main()
+        # A stage that exits with 0 has succeeded, and is compared like one that returns.
         except SystemExit as end:
             if end.code:
                 raise
@@ -48,6 +50,7 @@ def run_unchanged(main: Callable[[], None]) -> None:
 
 def run_command(main: Callable[[], None]) -> None:
     """Runs `main` and exits with the code of the table above."""
+    # Registered first, so it runs last: Python calls such functions in reverse.
     atexit.register(skip_last_collection)
     die_with_dvc()
     try:
@@ -62,7 +65,8 @@ def run_command(main: Callable[[], None]) -> None:
         print(f"error: {failure}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
-        print("interrupted: the next run goes on from the last checkpoint", file=sys.stderr)
+        print("interrupted: the next run resumes from the last checkpoint", file=sys.stderr)
+        # What shells report for a program that Ctrl-C has ended: 128 plus the number of SIGINT.
         sys.exit(130)
 
 
@@ -78,7 +82,7 @@ def skip_last_collection() -> None:
 
 
 def storage_failure(error: BaseException) -> str:
-    """What is wrong with the disk, or stands in the way on it, and what to do, when the error says so; else empty.
+    """What is wrong with the disk and what to do, when the error says so; else empty.
 
     Libraries in other languages (safetensors, tokenizers) raise errors of their own with the system's words in them.
     """
@@ -93,7 +97,9 @@ def storage_failure(error: BaseException) -> str:
     if code in (errno.EACCES, errno.EPERM) and isinstance(error, OSError):
         return f"{where} may not be written or read by this user: change its permissions (chmod, chown)"
     if code in (errno.EEXIST, errno.ENOTDIR) and isinstance(error, OSError):
+        # The error names the folder that was to be made, not the file above it that stands in the way.
         standing = next((one for one in (Path(where), *Path(where).parents) if os.path.lexists(one)), Path("/"))
+        # A folder in its place is a mistake of ours: that keeps its traceback.
         if standing.is_dir():
             return ""
         return f"{standing} is a file, and a folder is needed there: move it away, or name another folder"

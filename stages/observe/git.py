@@ -10,6 +10,7 @@ from stages.foundations.errors import UserError
 
 def git(folder: Path, *arguments: str) -> str:
     """What a git command prints, without the last line end; UserError with what git said when it fails."""
+    # File names in git are bytes. `surrogateescape` keeps those that are no UTF-8 usable as paths.
     return git_bytes(folder, *arguments).decode("utf-8", "surrogateescape").rstrip("\n")
 
 
@@ -20,8 +21,8 @@ def git_bytes(folder: Path, *arguments: str) -> bytes:
     except OSError as error:
         raise UserError(f"git is not installed, or there is no folder {folder}: install git") from error
     if done.returncode:
-        told = done.stderr.decode("utf-8", "replace").strip()
-        raise UserError(f"git {' '.join(arguments[:3])} in {folder} failed: {told}")
+        reason = done.stderr.decode("utf-8", "replace").strip()
+        raise UserError(f"git {' '.join(arguments[:3])} in {folder} failed: {reason}")
     return done.stdout
 
 
@@ -57,8 +58,10 @@ def git_as_someone(folder: Path, *arguments: str) -> str:
 
 def commit_all(folder: Path, message: str, *paths: str) -> str:
     """Commits the paths that exist, as far as they changed; returns the commit that is then checked out."""
+    # git fails, and adds nothing, when one of the paths does not exist.
     there = [path for path in paths if (folder / path).exists()]
     git(folder, "add", "--", *there)
     if git(folder, "status", "--porcelain", "--untracked-files=no"):
+        # Hooks are for what a person commits: one that edits files would change what the run has recorded.
         git_as_someone(folder, "commit", "--quiet", "--no-verify", "-m", message)
     return git(folder, "rev-parse", "HEAD")

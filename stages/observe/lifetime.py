@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 
+# From <linux/prctl.h>; Python has no name for it.
 PR_SET_PDEATHSIG = 1
 DVC_STAGE = "DVC_STAGE"
 """The variable that DVC sets for the commands it runs, and that its own process therefore lacks."""
@@ -20,7 +21,7 @@ DVC_STAGE = "DVC_STAGE"
 def die_with_parent(parent: int | None = None) -> None:
     """Asks the kernel to kill this process when its parent ends.
 
-    `parent` is the parent's process id where it told it; then a parent that ended before is noticed too.
+    With `parent`, the process id of the parent, a parent that has ended already is noticed too.
     """
     if sys.platform != "linux":
         return
@@ -47,6 +48,7 @@ def die_with_dvc() -> None:
         except psutil.Error:  # another user's, or gone
             return
         if not is_command:
+            # The parent itself, at distance 0, is watched by the kernel already.
             if distance:
                 _die_with(ancestor.pid)
             return
@@ -54,6 +56,7 @@ def die_with_dvc() -> None:
 
 def _die_with(pid: int) -> None:
     try:
+        # The number of a process that has ended may be given to another one; this descriptor stays that of the first.
         file = os.pidfd_open(pid)
     except ProcessLookupError:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -62,4 +65,5 @@ def _die_with(pid: int) -> None:
         select.select([file], [], [])
         os.kill(os.getpid(), signal.SIGKILL)
 
+    # A daemon: it waits for ever and must not keep Python from ending.
     threading.Thread(target=wait, name="die-with-dvc", daemon=True).start()

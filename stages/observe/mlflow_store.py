@@ -20,14 +20,15 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
+from stages.foundations.files import load_yaml
 from stages.foundations.job import code_digest
 from stages.foundations.machine import list_gpus
-from stages.foundations.yaml_text import load_yaml
 from stages.observe.git import ask_git
 from stages.observe.tracking import shown_name
 
 EXPERIMENT = "retrace"
 LONGEST_PARAM = 500  # characters; MLflow cuts what is longer (6000) and its table shows much less
+# MLflow's own limits, for the digest of a dataset and for the parameters of one batch.
 LONGEST_DIGEST = 36
 PARAMS_PER_REQUEST = 100
 POINTS_PER_REQUEST = 1000  # MLflow refuses more in one batch
@@ -47,10 +48,11 @@ class MlflowStore:
             self.experiment_id = self._experiment()
 
     def _experiment(self) -> str:
-        found = self.client.get_experiment_by_name(EXPERIMENT)
-        if found:
-            return found.experiment_id
+        experiment = self.client.get_experiment_by_name(EXPERIMENT)
+        if experiment:
+            return experiment.experiment_id
         database = _sqlite_file(self.uri)
+        # MLflow would put artifacts beside the working folder, which differs between checkouts of one project.
         artifacts = (database.parent / "mlartifacts").as_uri() if database else None
         return self.client.create_experiment(EXPERIMENT, artifact_location=artifacts)
 
@@ -80,8 +82,8 @@ class MlflowStore:
     def run_begun(self, stage_hash: str, ms: int) -> str:
         """Id of the run with this stage hash that began at `ms`; "" for none."""
         wanted = f"tags.stage_hash = '{stage_hash}' and attributes.start_time = {ms}"
-        found = self.client.search_runs([self.experiment_id], wanted, max_results=1)
-        return found[0].info.run_id if found else ""
+        runs = self.client.search_runs([self.experiment_id], wanted, max_results=1)
+        return runs[0].info.run_id if runs else ""
 
     def _log_batch(self, run_id: str, message: Mapping[str, Any]) -> None:
         """Parameters and inputs; writing the same once more changes nothing."""
@@ -129,6 +131,7 @@ class MlflowStore:
             if error.error_code == "RESOURCE_DOES_NOT_EXIST":
                 return False
             raise
+        # The attempt before has closed the run as KILLED or FAILED.
         self.client.update_run(run_id, status="RUNNING")
         if "lock_hash" in tags:  # a dependency that leaves the stage's own hash alone may be another one now
             self.client.set_tag(run_id, "lock_hash", tags["lock_hash"])
@@ -179,6 +182,7 @@ def describe_name(name: str, tags: Mapping[str, str]) -> str:
     varies = tags.get("variation") or tags.get("dvc.exp", "")
     recipe = tags.get("recipe", "")
     recipe = recipe.removesuffix("+changes") if varies else recipe
+    # The laptop recipe is the default, and saying so would only take room.
     return " ".join(filter(None, [name, seed, "" if recipe == "laptop" else recipe, varies]))
 
 
@@ -187,6 +191,7 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
+        # These two say that the request is wrong. Other codes may pass by themselves: a locked database, a full server.
         if error.error_code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST"):
             raise Refused(str(error)) from error
         raise
@@ -201,6 +206,7 @@ def _only_one_creates(uri: str) -> Iterator[None]:
         return
     database.parent.mkdir(parents=True, exist_ok=True)
     with open(database.with_suffix(".lock"), "w") as lock:
+        # Held while the client creates its tables; a database that exists is opened in a moment.
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -211,13 +217,13 @@ def _sqlite_file(uri: str) -> Path | None:
 
 def _machine_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Who ran the stage, the GPUs it may compute on, its ranks, the hash of its code, and the seed of the run."""
-    found = {
+    machine = {
         "mlflow.user": getpass.getuser(),
         "gpus": str(len(list_gpus("CUDA_VISIBLE_DEVICES"))),
         "ranks": os.environ.get("WORLD_SIZE", "1"),
     }
-    found |= {"code": digest} if (digest := code_digest(tags.get("stage", ""))) else {}
-    return found | ({"seed": seed} if "seed" in tags and (seed := _seed_of_the_run()) else {})
+    machine |= {"code": digest} if (digest := code_digest(tags.get("stage", ""))) else {}
+    return machine | ({"seed": seed} if "seed" in tags and (seed := _seed_of_the_run()) else {})
 
 
 def _seed_of_the_run() -> str:

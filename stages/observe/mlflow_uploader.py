@@ -3,8 +3,8 @@
 The log (tracking.py writes it) is a sequence of JSON lines: `start` opens or continues an MLflow run, `values`
 are points of curves, `end` closes the run. It goes to the present tracking address, which is not in the log, because
 an address may hold a password. How far it has been delivered is kept beside it, so any later process
-can go on; when all is delivered and the run is finished, both files go. The stage's end is the end of standard
-input: a log that then lacks its `end` belongs to a stage that was killed.
+can continue; when all is delivered and the run is finished, both files are removed. The stage's end is the end of
+standard input: a log that then lacks its `end` belongs to a stage that was killed.
 
 A finished log is kept as `state/runs/<start in ms>-<first 16 digits of the stage hash>.jsonl.gz`, so that another
 database can be filled from it. It holds first a line with the run's tags, then the log as the stage wrote it: about
@@ -32,13 +32,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from stages.foundations.errors import without_password
 from stages.foundations.files import write_bytes_atomically, write_json
-from stages.foundations.legible import without_password
 from stages.observe.mlflow_store import POINTS_PER_REQUEST, MlflowStore, Refused
 from stages.observe.tracking import LOG_NAME, TOTAL_SECONDS, json_lines, tracking_uri
 
 SECONDS_BETWEEN_DELIVERIES = 2.0
+# Short: a stage must not wait for a server that is down. What is left stays in the log for the next delivery.
 SECONDS_OF_RETRIES_AT_THE_END = 10.0
+# As in `(sqlite3.OperationalError) database is locked`.
 _OF_DATABASE = re.compile(r"\(\w+\.\w+\) ")
 
 
@@ -54,6 +56,7 @@ class Delivery:
         self.state: dict[str, Any] = {"offset": 0, "run_id": "", "refused": 0}
         if self.state_file.exists():
             before = json.loads(self.state_file.read_text())
+            # What another address has received is unknown to this one: it gets the log from its beginning.
             if without_password(before.get("uri", "")) in ("", self._place()):
                 self.state |= before
         self.store: MlflowStore | None = None
@@ -78,11 +81,12 @@ class Delivery:
         return True
 
     def close_if_killed(self) -> None:
-        """Adds `end` with KILLED to the log of a stage that could not; the next attempt goes on with the run."""
+        """Adds `end` with KILLED to the log of a stage that could not; the next attempt continues the run."""
         lines = self.log.read_bytes().splitlines() if self.log.exists() else []
         if lines and not any(line["kind"] == "end" for line in json_lines(lines[-1:])):
             end = {"kind": "end", "status": "KILLED", "ms": int(time.time() * 1000)}
             with open(self.log, "ab") as log:
+                # A stage that was killed may have left half a line.
                 log.write(b"\n" + json.dumps(end).encode() + b"\n")
 
     def forget_if_done(self) -> None:
@@ -91,6 +95,7 @@ class Delivery:
         It is kept in state/runs/, from where `retrace mirror` can give it to another database.
         """
         if self.log.exists() and self.state["offset"] == self.log.stat().st_size and not self.state["run_id"]:
+            # The state folder: the log lies in state/scratch/<attempt>/.
             keep_log(self.log, self.log.parent.parent.parent, self._tags())
             self.log.unlink()
             self.state_file.unlink(missing_ok=True)
@@ -110,6 +115,7 @@ class Delivery:
             end, batch, points = self.state["offset"], [], 0
             for line in log:
                 message = next(json_lines([line]), None)
+                # Only points are sent many at once: `start` and `end` are requests of their own.
                 if not line.endswith(b"\n") or (batch and (message or {}).get("kind") != "values"):
                     break
                 end += len(line)
@@ -133,6 +139,7 @@ class Delivery:
             return self._advance(end)
         ended = end_ms(json_lines(self.log.read_bytes()[:end].splitlines()))
         self.store.end(self.state["run_id"], message["status"], ended)
+        # The next attempt at the same work continues a run that failed or was killed.
         kept = "" if message["status"] == "FINISHED" else self.state["run_id"]
         return self._advance(end, run_id=kept, last_run_id=self.state["run_id"])
 
@@ -168,9 +175,10 @@ def main(argv: list[str]) -> int:
 
 
 def _follow(delivery: Delivery, ended: threading.Event) -> int:
+    # The first delivery comes at once: it opens the run, which people look for while the stage works.
     while not ended.wait(SECONDS_BETWEEN_DELIVERIES if delivery.store else 0.01):
         delivery.deliver()
-    with suppress(OSError):  # no room on the disk: the next attempt goes on with the run, or `retrace mirror` closes it
+    with suppress(OSError):  # no room on the disk: the next attempt continues the run, or `retrace mirror` closes it
         delivery.close_if_killed()
     is_delivered, deadline = delivery.deliver(), time.monotonic() + SECONDS_OF_RETRIES_AT_THE_END
     while not is_delivered and time.monotonic() < deadline:
@@ -216,6 +224,7 @@ def keep_log(log: Path, state: Path, tags: Mapping[str, str]) -> Path | None:
         return None
     place = state / "runs" / f"{start['ms']}-{start['tags']['stage_hash'][:16]}.jsonl.gz"
     head = json.dumps({"kind": "tags", "tags": dict(tags) or start["tags"]}).encode()
+    # `mtime`: gzip would write the time, and a log that is kept twice must have equal bytes.
     write_bytes_atomically(place, gzip.compress(b"\n".join([head, *lines]), mtime=0))
     return place
 

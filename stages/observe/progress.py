@@ -47,15 +47,18 @@ def progress(
     if sys.stderr.isatty():
         bar = tqdm(iterable, total=total, initial=done, desc=label, unit=f" {unit}", dynamic_ncols=True)
         for item in bar:
+            # Without `refresh` the bar is drawn at its own pace, and not at every item.
             bar.set_postfix_str(", ".join(_newest(curve)), refresh=False)
             yield item
         return
-    started = said = time.monotonic()
+    # The first line comes after a whole interval: what is done sooner says nothing.
+    started = shown = time.monotonic()
     for count, item in enumerate(iterable):
         now = time.monotonic()
-        if now - said >= SECONDS_BETWEEN_LINES:
-            said = now
+        if now - shown >= SECONDS_BETWEEN_LINES:
+            shown = now
             parts = [f"{label}: {done + count}{f' of {total}' if total else ''} {unit} in {now - started:.0f} s"]
+            # Nothing can be said of the time left before one item is done.
             if total and count:
                 parts.append(f"{_rounded((now - started) / count * max(0, total - done - count))} left")
             say(", ".join([*parts, *_newest(curve)]))

@@ -47,15 +47,16 @@ def quick_imports() -> Iterator[None]:
 
 def packages_distributions() -> dict[str, list[str]]:
     """As `importlib.metadata.packages_distributions`, in 0.03 s instead of 0.23: no metadata is parsed whole."""
-    found = defaultdict(list)
+    distributions = defaultdict(list)
     for distribution in importlib.metadata.distributions():
+        # Setuptools writes top_level.txt. Wheels of other builders only list their files, in RECORD.
         packages = set((distribution.read_text("top_level.txt") or "").split())
         if not packages:
             record = (distribution.read_text("RECORD") or "").splitlines()
             files = [line.partition(",")[0] for line in record]
             packages = {file.partition("/")[0].removesuffix(".py") for file in files if file.endswith(".py")}
-        told = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-        name = told.partition("\nName:")[2].partition("\n")[0].strip()
+        metadata = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+        name = metadata.partition("\nName:")[2].partition("\n")[0].strip()
         for package in packages:
-            found[package].append(name)
-    return dict(found)
+            distributions[package].append(name)
+    return dict(distributions)

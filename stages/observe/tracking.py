@@ -12,7 +12,7 @@ stages/observe/mlflow_uploader.py, follows the log and speaks to MLflow, so that
 database and a slow server cost the stage nothing, and numbers that cannot be delivered wait on the disk.
 
 The address is `$MLFLOW_TRACKING_URI`, else the SQLite database `state/mlflow.db`. A server that does not
-answer is refused before the stage does any work; one that goes away later is told about at the end.
+answer is an error before the stage does any work; one that goes away later is reported at the end.
 `RETRACE_TRACKING=off` writes nothing at all (tests); ranks other than 0 of a distributed stage write nothing.
 
 A finished run is also a line of `state/ledger.jsonl`: where the time went. Times differ between equal runs, so they are
@@ -21,6 +21,7 @@ no DVC output; the report, which is one, loads the latest of each stage from `re
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import math
@@ -37,11 +38,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
 
-from stages.foundations.errors import UserError
+from stages.foundations.errors import UserError, without_password
 from stages.foundations.files import sha256_of, write_text_atomically
 from stages.foundations.job import Attempt
-from stages.foundations.legible import with_login, without_password
 from stages.foundations.machine import PROJECT, state_folder
 from stages.observe.progress import say
 
@@ -53,6 +54,7 @@ TOTAL_SECONDS = "time/total_seconds"
 MOST_METRICS = 30
 NOT_ABOUT_LEARNING = ("time", "tokens", "groups", "rollouts", "sync", "progress")
 """Metrics by the first part of their names: speed and amounts. MLflow shows them on a tab of their own."""
+# `loss/train_last` sums up the curve `loss/train`.
 _OF_CURVE = re.compile(r"(_(first|last|best|mean|max|min))+$")
 DELIVERY_SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # the delivery process has its own patience
@@ -106,6 +108,7 @@ def final_numbers(values: Mapping[str, float], curves: Collection[str]) -> dict[
     """
     single = [name for name in values if name not in curves and _OF_CURVE.sub("", name) not in curves]
     single.sort(key=lambda name: (len(name.rpartition("/")[2]), name))
+    # Curves under `system/` do not count: MLflow shows them on another tab.
     room = MOST_METRICS - sum(shown_name(name) == name for name in curves)
     return {name: values[name] for name in single[: max(0, room)]}
 
@@ -119,7 +122,7 @@ def shown_name(name: str) -> str:
 def track(attempt: Attempt) -> Iterator[Run]:
     """Opens the run of an attempt and closes it as FINISHED, FAILED (an exception) or KILLED (an interrupt).
 
-    An attempt at the same work as one that did not finish goes on with that attempt's MLflow run; one that runs beside
+    An attempt at the same work as one that did not finish continues that attempt's MLflow run; one that runs beside
     an equal one has a run of its own. UserError when the tracking server does not answer within 30 s.
     """
     if os.environ.get("RETRACE_TRACKING") == "off" or os.environ.get("RANK", "0") != "0":
@@ -143,13 +146,11 @@ def track(attempt: Attempt) -> Iterator[Run]:
     with log:
         log.write(b"\n")  # the attempt before may have been killed in the middle of a line
         run = Run(log)
+        # Once through JSON, because parameters may hold paths and enumerations, which become text.
         run._append(json.loads(json.dumps(start, default=str)))
         delivery = _start_delivery(folder)
-        started, since, status = (
-            time.time(),
-            time.perf_counter(),
-            "FAILED",
-        )  # a clock set in mid-run moves no duration
+        # Two clocks: one that is set in mid-run moves no duration.
+        started, since, status = time.time(), time.perf_counter(), "FAILED"
         try:
             yield run
             status = "FINISHED"
@@ -162,6 +163,7 @@ def track(attempt: Attempt) -> Iterator[Run]:
             run.log({**times, TOTAL_SECONDS: seconds}, 0)
             run._append({"kind": "end", "ms": _now_ms(), "status": status})
             mlflow_ids = _end_delivery(delivery, folder, uri)
+    # No later attempt would look into a folder with the number of this process.
     if folder != scratch and not (folder / LOG_NAME).exists():
         shutil.rmtree(folder)
     if status == "FINISHED":
@@ -221,6 +223,7 @@ def _require_answer(uri: str) -> None:
                 f"the MLflow server at {without_password(uri)} refuses the login: correct MLFLOW_TRACKING_USERNAME "
                 "and MLFLOW_TRACKING_PASSWORD, or the login in MLFLOW_TRACKING_URI"
             ) from None
+        # Somebody answers, and that is enough: a proxy in front of MLflow may not know /health.
         if error.code < 500:
             return
         reason: object = error
@@ -234,12 +237,30 @@ def _require_answer(uri: str) -> None:
     )
 
 
+def with_login(address: str) -> tuple[str, dict[str, str]]:
+    """An HTTP address without its login, and the header that carries it.
+
+    An address without one gets MLflow's variables, as MLflow's client reads them. No header where there is no login.
+    """
+    parts = urlsplit(address)
+    account, _, place = parts.netloc.rpartition("@")
+    plain = parts._replace(netloc=place).geturl()
+    user, _, word = account.partition(":")
+    user = unquote(user) or os.environ.get("MLFLOW_TRACKING_USERNAME", "")
+    word = unquote(word) or os.environ.get("MLFLOW_TRACKING_PASSWORD", "")
+    if user and word:
+        return plain, {"Authorization": f"Basic {base64.b64encode(f'{user}:{word}'.encode()).decode()}"}
+    token = os.environ.get("MLFLOW_TRACKING_TOKEN", "")
+    return plain, {"Authorization": f"Bearer {token}"} if token else {}
+
+
 def _open_log(folder: Path) -> tuple[Path, BinaryIO]:
     """The log in `folder`, or, while an equal attempt writes that one, in a folder of our own beside it; and which.
 
     Two that wrote one log would end each other's run.
     """
     folder.mkdir(exist_ok=True)
+    # Unbuffered: what a stage has logged is in the file when it is killed.
     log = open(folder / LOG_NAME, "ab", buffering=0)  # noqa: SIM115 - `track` closes it
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -252,6 +273,7 @@ def _open_log(folder: Path) -> tuple[Path, BinaryIO]:
 def _start_delivery(scratch: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "stages.observe.mlflow_uploader", str(scratch)]
     paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # The user's own variables win over ours.
     environment = {**DELIVERY_SETTINGS, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
@@ -264,6 +286,7 @@ def _end_delivery(delivery: subprocess.Popen[str], scratch: Path, uri: str) -> d
     except subprocess.TimeoutExpired:
         delivery.kill()
         printed, _ = delivery.communicate()
+    # The report is the last line: libraries may print others before it.
     lines = printed.splitlines() or ['{"error": "the delivery process died"}']
     report = json.loads(lines[-1])
     if report.get("error"):

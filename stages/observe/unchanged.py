@@ -54,6 +54,7 @@ def unchanged_inputs(address: str) -> Iterator[None]:
     if not GRAPH.exists():
         yield
         return
+    # Before anything else reads params.yaml: from here on the whole process sees one version of it.
     hold(PARAMS)
     params = read_yaml(PARAMS)
     stage = _stage_at(address, params)
@@ -124,9 +125,10 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
         if str(file) in known
     }
     guard = guard_this_process()
-    changed = [file for file, told in guard.imported.items() if told != sources.get(file, ("", *told))[1:]]
+    changed = [file for file, known in guard.imported.items() if known != sources.get(file, ("", *known))[1:]]
     if changed:
         raise UserError(f"code has changed while {stage.address} started: {_listed(changed)}. Run `dvc repro` again")
+    # Until now the guard only noted what was imported; from here on it refuses.
     guard.sources = sources
     try:
         with (
@@ -136,8 +138,10 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
             yield
             templates = [os.path.relpath(file, PROJECT) for file in files.changed()]
     finally:
+        # A process that runs several stages, as tests do, must not hold the next one to these sources.
         guard.sources = {}
     now = _signatures(map(str, memory))
+    # Only what was written meanwhile is parsed again.
     untouched = {file: source for file, source in memory.items() if known[str(file)] == now.get(str(file))}
     changed = _differences(before, Project(PROJECT, params, untouched).fingerprint(name))
     if changed or templates:
@@ -148,9 +152,9 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
 
 
 def _definitions(names: Iterable[str], reach: Reach) -> str:
-    """Names in a fingerprint, with their files. Who uses whom is told only where nothing else has changed."""
-    found = list(dict.fromkeys(names))
-    return _listed([reach.where(name) for name in found if name != "references" or len(found) == 1])
+    """Names in a fingerprint, with their files. `references` is named only where nothing else has changed."""
+    changed = list(dict.fromkeys(names))
+    return _listed([reach.where(name) for name in changed if name != "references" or len(changed) == 1])
 
 
 def _tell_other_libraries(code: Mapping[str, str]) -> None:
@@ -159,9 +163,9 @@ def _tell_other_libraries(code: Mapping[str, str]) -> None:
     for name, pinned in code.items():
         if name.startswith(LIBRARY):
             with suppress(PackageNotFoundError):
-                found = version(name.removeprefix(LIBRARY))
-                if found.partition("+")[0] not in pinned.split(", "):
-                    other.append(f"{name.removeprefix(LIBRARY)} {found}, locked {pinned}")
+                installed = version(name.removeprefix(LIBRARY))
+                if installed.partition("+")[0] not in pinned.split(", "):
+                    other.append(f"{name.removeprefix(LIBRARY)} {installed}, locked {pinned}")
     if other:
         say(f"WARNING: dvc.lock will record the locked versions, but others are installed: {_listed(other)}")
 
@@ -177,12 +181,14 @@ class _Files:
         self._paths, self._watched = list(paths), {}
         self._events = -1
         if sys.platform == "linux":
+            # Python has no inotify, but the C library that is loaded has.
             libc = ctypes.CDLL(None)
             self._events = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
             wanted = IN_MODIFY | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF
             names = _signatures(self._paths) if self._events >= 0 else ()
             watches = {name: libc.inotify_add_watch(self._events, os.fsencode(name), wanted) for name in names}
             self._watched = {watch: name for name, watch in watches.items()}
+        # After the watches are set: a write between the two is seen by one of them.
         self._before = _signatures(self._paths)
 
     def changed(self) -> list[str]:
@@ -190,17 +196,19 @@ class _Files:
         return [name for name in _differences(self._before, now) if name not in touched]
 
     def _touched(self) -> set[str]:
-        """Those of which the kernel told nothing but new attributes."""
+        """Files for which the kernel reported nothing but new attributes."""
         events: dict[int, int] = {}
         while self._events >= 0:
             try:
-                told = os.read(self._events, 1 << 16)
+                unread = os.read(self._events, 1 << 16)
             except BlockingIOError:
                 break
-            while told:
-                watch, event, _, length = struct.unpack_from("iIII", told)
+            while unread:
+                # struct inotify_event of inotify(7): watch, mask, cookie, length of the name that follows.
+                watch, event, _, length = struct.unpack_from("iIII", unread)
                 events[watch] = events.get(watch, 0) | event
-                told = told[16 + length :]
+                unread = unread[16 + length :]
+        # The kernel's queue was full. Without all events, every new signature is a change.
         is_lost = any(event & IN_Q_OVERFLOW for event in events.values())
         describe_of = () if is_lost else events.items()
         return {self._watched[watch] for watch, event in describe_of if event == IN_ATTRIB and watch in self._watched}
@@ -220,6 +228,7 @@ def _signatures(paths: Iterable[str]) -> dict[str, Signature]:
 def _files_in(paths: Iterable[str]) -> Iterator[str]:
     """Each file, and each file in a folder, except those that .dvcignore names."""
     ignored = [line.rstrip("/") for line in IGNORED.read_text().split("\n")] if IGNORED.exists() else []
+    # A part of gitignore's rules: plain names and `*`, which is all that this project's file has.
     patterns = [line for line in ignored if line and not line.startswith("#")]
     for path in paths:
         folders = os.walk(path) if os.path.isdir(path) else [(os.path.dirname(path), [], [os.path.basename(path)])]

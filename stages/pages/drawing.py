@@ -21,6 +21,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from stages.algorithms.estimators import Interval
 
+# Near-blacks that no drawing would choose: each can be replaced by its variable and nothing else is hit.
 INK, MUTED, LINE, CARD, GOOD, BAD = "#010a01", "#020a02", "#030a03", "#040a04", "#050a05", "#060a06"
 SERIES = ("#0a0101", "#0a0102", "#0a0103", "#0a0104", "#0a0105")
 """Stand-ins for the page's colours of data."""
@@ -31,7 +32,7 @@ MOST_MARKERS = 12
 WIDTH, HEIGHT = 340, 196
 """Points; one point is one unit of the SVG, which is as wide as a phone."""
 WIDE = 480
-"""Width of a plot that stands alone across a page."""
+"""Width of a plot that has a page to itself."""
 ROW = 22
 """Height of a row of `intervals`, in points."""
 
@@ -45,6 +46,7 @@ _VARIABLES = {
     **{color: f"var(--series-{number})" for number, color in enumerate(SERIES, start=1)},
 }
 _SETTINGS = {
+    # Text stays text and no outlines, so it can be searched, copied and read aloud.
     "svg.fonttype": "none",
     "font.size": 11,
     "text.color": MUTED,
@@ -56,6 +58,7 @@ _SETTINGS = {
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
+    # matplotlib would write `+1e3` in a corner and small numbers at the ticks, which readers overlook.
     "axes.formatter.useoffset": False,
     "grid.color": LINE,
     "grid.linewidth": 0.7,
@@ -112,7 +115,7 @@ def lines(
     doublings: Sequence[int] = (),
     stretches: Sequence[tuple[str, int, int]] = (),
 ) -> Chart:
-    """Lines over steps. Unit % shows fractions as percentages; without a `summary` each line's ends are told.
+    """Lines over steps. Unit % shows fractions as percentages; without a `summary` each line's ends are named.
 
     An axis of values is logarithmic where there is anything above 0; zeros are then not drawn, and the summary says so.
     `doublings` are the ticks of a logarithmic x axis, `stretches` names and ends of its parts.
@@ -145,6 +148,7 @@ def lines(
             known.add(line.label)
         if is_logarithmic:
             axes.set_yscale("log")
+        # From 0, because an axis that begins elsewhere makes small differences look large.
         elif is_from_zero and min(values) >= 0:
             axes.set_ylim(bottom=0, top=top)
         if doublings:
@@ -165,8 +169,8 @@ def _first_to_last(series: Sequence[Line], unit: str) -> str:
     """Where each label's lines begin and end; faint ones only where there are no others."""
     parts = []
     for label in dict.fromkeys(line.label for line in series if line.is_joined):
-        own = [line for line in series if line.label == label]
-        shown = [line for line in own if not line.is_faint] or own
+        of_label = [line for line in series if line.label == label]
+        shown = [line for line in of_label if not line.is_faint] or of_label
         parts.append(f"{label} {amount(shown[0].y[0], unit)} → {amount(shown[-1].y[-1], unit)}")
     return "; ".join(parts)
 
@@ -177,6 +181,7 @@ def _mark_stretches(axes: Axes, stretches: Sequence[tuple[str, int, int]], end: 
         if start:
             axes.axvline(start + 0.5, color=LINE, linewidth=1.2)
         place = {"va": "bottom", "clip_on": False, "transform": axes.get_xaxis_transform()}
+        # About 46 letters of this size fit across the plot.
         shown = cut(name, max(3, int(46 * (stop - start) / end)))
         axes.text(start + 0.8, 1.0, plain_text(shown), color=MUTED, fontsize=10, **place)
     if stretches:
@@ -205,6 +210,7 @@ def bars(
             if is_scores:
                 whiskers = _whiskers([*values.values()], factor)
                 axes.errorbar(places, heights, yerr=whiskers, fmt="o", color=SERIES[number])
+                # Above the whisker, and below 112, where the axis ends.
                 tops = [min(100 * value.high + 2.5, 101) for value in values.values()]
             for place, height, top in zip(places, heights, tops, strict=True):
                 axes.text(
@@ -215,6 +221,7 @@ def bars(
         if is_scores:
             axes.set_yticks(range(0, 101, 25))
         shown = [cut(key, 14) for key in names]
+        # About 44 letters fit side by side under the plot; more are slanted.
         is_crowded = sum(len(key) + 2 for key in shown) > 44
         slant = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if is_crowded else {}
         axes.set_xticks(range(len(names)), map(plain_text, shown), **slant)
@@ -282,6 +289,7 @@ def intervals(
         axes.grid(visible=False, axis="y")
         axes.grid(visible=True, axis="x")
         axes.set_yticks(range(len(rows)), [plain_text(cut(row.name, 40)) for row in rows], color=INK)
+        # Upside down: the first row is at the top.
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlim(limits)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
@@ -300,11 +308,13 @@ def draw(name: str, label: str, paint: Callable[[Axes], None], width: int = WIDT
     name = re.sub("[^a-z0-9]+", "-", name.casefold())
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # a matplotlibrc of this machine must not show
+        # Without a salt the ids of clip paths would differ in every run.
         matplotlib.rcParams.update(_SETTINGS | {"svg.hashsalt": name})
         figure = Figure(figsize=(width / 72, height / 72), facecolor="none", layout="constrained")
         FigureCanvasSVG(figure)
         paint(figure.add_subplot())
         content = io.StringIO()
+        # None leaves an entry out: matplotlib would write the date and its version.
         figure.savefig(content, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     # The drawing alone: no XML header, no metadata, no fixed size, no name that another plot may have.
     svg = content.getvalue()
@@ -313,6 +323,7 @@ def draw(name: str, label: str, paint: Callable[[Axes], None], width: int = WIDT
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
     tag = f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">'
     svg = re.sub(r"<svg [^>]*>", lambda _: tag, svg, count=1)
+    # Ids such as `line2d_7` are referred to by nothing.
     svg = re.sub(r" id=\"[A-Za-z0-9.]+_\d+\"", "", svg)
     svg = re.sub(r" id=\"|xlink:href=\"#|url\(#", lambda match: f"{match[0]}{name}-", svg)
     svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)

@@ -1,12 +1,14 @@
 """The frame of every page: one Jinja environment that escapes everything, one stylesheet, one content policy.
 
-A page's template extends `frame.html`; `parts.html` has what several pages show.
+A page's template extends `frame.html`; `parts.html` has what several pages show. `visible_text` is for texts that
+somebody else has written.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ def fill_page(
     environment = Environment(
         loader=FileSystemLoader([folder, FOLDER]),
         autoescape=True,
+        # A misspelt name in a template is an error, and no empty place on the page.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -67,6 +70,7 @@ def percent(fraction: float | None) -> str:
 
 def points(fraction: float) -> str:
     """A difference of fractions in percentage points, with its sign unless it is 0."""
+    # U+2212 is as wide as the plus sign; a hyphen is not.
     text = f"{100 * fraction:+.1f}".replace("-", "−")
     return "0.0" if text in ("+0.0", "−0.0") else text
 
@@ -80,6 +84,7 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], is_of_num
     """The lines of a Markdown table; `is_of_numbers` aligns all columns but the first on the right."""
     rules = ["---", *(["--:" if is_of_numbers else "---"] * (len(head) - 1))]
     lines = [head, *rows]
+    # A bar inside a text would begin another cell.
     cells = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
     first, *others = (f"| {line} |" for line in cells)
     return [first, f"|{'|'.join(rules)}|", *others]
@@ -89,7 +94,20 @@ def graph_lanes(stages: Iterable[GraphStage], rounds: Collection[str]) -> list[t
     """The graph as lanes of stages: each list of names runs after the one before it; `rounds` follow each other."""
     lanes: dict[str, dict[str, list[str]]] = {}
     for stage in stages:
+        # Rounds follow each other, so each is a step of its own. Other items of a stage run side by side.
         group = stage.address if stage.item in rounds and stage.curves else stage.name
         if about(stage.name).lane:
             lanes.setdefault(about(stage.name).lane, {}).setdefault(group, []).append(stage.address)
     return [(lane, list(groups.values())) for lane, groups in lanes.items()]
+
+
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+"""Control characters, and those that turn the direction of text or take no room."""
+
+
+def visible_text(text: str, characters: int) -> str:
+    """At most `characters` of the text, with invisible characters replaced by their code points (`⟨U+200B⟩`)."""
+    lines = text.replace("\r\n", "\n")
+    # Cut before the replacement: a replaced character takes eight places, and must not push out others.
+    seen = _UNSEEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", lines[:characters])
+    return seen if len(lines) <= characters else f"{seen} … [cut: {len(text):,} characters in all]"

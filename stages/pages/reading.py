@@ -35,10 +35,10 @@ def read_metrics(stages: Iterable[GraphStage], folder: Path) -> dict[str, Metric
 
 def read_curves(stages: Iterable[GraphStage], folder: Path) -> dict[str, pandas.DataFrame]:
     """Curves of each stage that has some, likewise; `folder` is data/curves."""
-    found = {
+    curves = {
         stage.address: _curve(folder / path.removeprefix("data/curves/")) for stage in stages for path in stage.curves
     }
-    return {name: curve for name, curve in found.items() if curve is not None}
+    return {name: curve for name, curve in curves.items() if curve is not None}
 
 
 def _metrics(path: Path) -> Metrics:
@@ -53,6 +53,7 @@ def _curve(path: Path) -> pandas.DataFrame | None:
     if not path.exists():
         return None
     try:
+        # One broken cell makes pandas read a whole column as text; `to_numeric` finds it.
         curve = pandas.read_csv(path).apply(pandas.to_numeric)
     except (ValueError, pandas.errors.EmptyDataError) as error:
         raise UserError(f"{path} is not a table of curves ({error}): delete it and run `dvc repro`") from None
@@ -63,19 +64,19 @@ def _curve(path: Path) -> pandas.DataFrame | None:
 
 def curve_lines(curve: pandas.DataFrame, columns: Mapping[str, str]) -> list[Line]:
     """A line over the steps of each column that has numbers; `columns` has its label by its name."""
-    found = {label: curve[["step", name]].dropna() for name, label in columns.items() if name in curve}
-    return [Line(label, *own.to_numpy().T.tolist()) for label, own in found.items() if len(own)]
+    numbers = {label: curve[["step", name]].dropna() for name, label in columns.items() if name in curve}
+    return [Line(label, *values.to_numpy().T.tolist()) for label, values in numbers.items() if len(values)]
 
 
 def loss_charts(curves: Mapping[str, pandas.DataFrame], unit: str, x_label: str) -> list[Chart]:
     """Training and validation loss of each curve that has them, by the stage's address."""
-    found = {
+    losses_of = {
         stage: curve_lines(curve, {"loss/train": "training", "loss/validation": "validation"})
         for stage, curve in curves.items()
     }
     return [
         lines(f"loss-{stage}", f"Loss of {stage}", unit, losses, x_label=x_label)
-        for stage, losses in found.items()
+        for stage, losses in losses_of.items()
         if losses
     ]
 
@@ -136,8 +137,8 @@ def _funnel(stage: str, metrics: Metrics) -> Funnel:
 def ways(stages: Sequence[GraphStage], metrics: Mapping[str, Metrics], params: Mapping[str, Any]) -> list[Way]:
     """The ways through several stages, those on which every stage has counted; `params` is the whole parameter file."""
     titles = dict.fromkeys(way.title for stage in stages if (way := about(stage.name).way))
-    found = [_way(title, stages, metrics, params) for title in titles]
-    return [way for way in found if way is not None]
+    complete = [_way(title, stages, metrics, params) for title in titles]
+    return [way for way in complete if way is not None]
 
 
 def _way(
@@ -145,25 +146,27 @@ def _way(
 ) -> Way | None:
     steps, notes, left, before = [], [], 0, ""
     for stage in stages:
-        own, metrics = about(stage.name).way, counted.get(stage.address, {})
-        if own is None or own.title != title:
+        step, metrics = about(stage.name).way, counted.get(stage.address, {})
+        if step is None or step.title != title:
             continue
+        # A stage of the way has not run: rows would vanish there without a reason.
         if "rows/in" not in metrics:
             return None
-        if own.first:
+        if step.first:
             left = int(metrics["rows/in"])
-            steps.append(WayStep(before or stage.address, own.unit, own.first, 0, left))
-        for reason, rows in _reasons(metrics, own.reasons):
+            steps.append(WayStep(before or stage.address, step.unit, step.first, 0, left))
+        for reason, rows in _reasons(metrics, step.reasons):
             left -= rows
-            steps.append(WayStep(stage.address, own.unit, reason.replace("_", " "), rows, left))
-        if own.last:
-            steps.append(WayStep(stage.address, own.unit, own.last, 0, int(metrics.get("rows/kept", 0))))
-        notes.append(own.note(params.get(stage.name) or {}))
+            steps.append(WayStep(stage.address, step.unit, reason.replace("_", " "), rows, left))
+        if step.last:
+            steps.append(WayStep(stage.address, step.unit, step.last, 0, int(metrics.get("rows/kept", 0))))
+        notes.append(step.note(params.get(stage.name) or {}))
         before = stage.address
     return Way(title, " ".join(filter(None, notes)), steps)
 
 
-def _reasons(metrics: Metrics, asked: Sequence[str]) -> list[tuple[str, int]]:
-    found = {key.removeprefix("dropped/"): int(rows) for key, rows in metrics.items() if key.startswith("dropped/")}
-    order = {reason: place for place, reason in enumerate(asked)}
-    return sorted(found.items(), key=lambda item: (order.get(item[0], len(order)), item[0]))
+def _reasons(metrics: Metrics, listed: Sequence[str]) -> list[tuple[str, int]]:
+    counts = {key.removeprefix("dropped/"): int(rows) for key, rows in metrics.items() if key.startswith("dropped/")}
+    order = {reason: place for place, reason in enumerate(listed)}
+    # Reasons that the stage does not list come last, by name.
+    return sorted(counts.items(), key=lambda item: (order.get(item[0], len(order)), item[0]))

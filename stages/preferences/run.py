@@ -1,25 +1,51 @@
-"""Annotations to preferences: judges annotators, keeps rankings, makes pairs of images, splits them by prompt."""
+"""Annotations to preferences: judges annotators, keeps rankings, makes pairs of images, splits them by prompt.
+
+Quality control measures every annotator in four ways, and keeps or drops the annotator with the reasons:
+
+1. Agreement with the others on tasks that several did, leaving the annotator's own ranking out.
+2. Agreement of the ranks with the annotator's own overall ratings.
+3. Agreement with the reference answers of gold tasks.
+4. Seconds for a task.
+"""
 
 from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+import numpy
 import pandas
 
-from stages.algorithms.preference_agreement import circular_triads, rank_consistency
+from stages.algorithms.preference_agreement import (
+    Share,
+    agreement_with_others,
+    circular_triads,
+    ordinal_alpha,
+    pair_agreement,
+    rank_consistency,
+)
 from stages.algorithms.text_to_image_losses import pairs_from_ranking
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.seeds import derive_seed
-from stages.foundations.tables import ANNOTATOR, DROPPED, PAIR, PROMPT, RANKING, RATING, Funnel, read_table, write_table
+from stages.foundations.tables import (
+    ANNOTATOR,
+    ASPECTS,
+    DROPPED,
+    PAIR,
+    PROMPT,
+    RANKING,
+    RATING,
+    Funnel,
+    read_table,
+    write_table,
+)
 from stages.observe.tracking import track
-from stages.preferences.annotators import agreement_measures, judge_annotators, overall_ratings, ranks_of, ratings_of
-from stages.preferences.stage import PreferencesParams
+from stages.preferences.stage import AnnotatorRules, PreferencesParams
 
 
 def main(job: Job) -> None:
@@ -51,6 +77,7 @@ def main(job: Job) -> None:
             )
         kept_rankings = pandas.DataFrame(kept, columns=RANKING.names)
         kept_ratings = ratings_of(ratings, kept_rankings)
+        # Anonymous rankings of two images: only of these is it asked how far votes can be known at all.
         votes = [row for row in kept if not row["annotator_id"] and len(row["image_ids"]) == 2]
         metrics = {**funnel.metrics(len(kept)), **_counts(annotators, pairs, kept)}
         for thing, measures in (
@@ -84,6 +111,7 @@ def keep_rankings(
         row |= {"image_ids": list(row["image_ids"]), "ranks": [int(rank) for rank in row["ranks"]]}
         row_id = f"{row['task_id']}/{row['annotator_id']}"
         consistency = rank_consistency(ranks_of(row), rated.get((row["task_id"], row["annotator_id"]), {})).share
+        # The first reason counts. Gold comes first: the reference itself has no annotator who could be judged.
         if row["task_id"] in gold:
             funnel.drop(row, "gold_task", "checks annotators, is not learned from", row_id)
         elif row["prompt_id"] not in splits:
@@ -151,6 +179,7 @@ def drawn_down(pairs: pandas.DataFrame, most: int | None, seed: int) -> pandas.D
     if most is None:
         return pairs
     kept: list[int] = []
+    # A stream for each prompt: a round with more prompts keeps the same pairs of the others.
     for prompt_id, of_prompt in pairs.groupby("prompt_id", sort=True):
         numbers = of_prompt.index.tolist()
         kept += random.Random(derive_seed(seed, "pairs", prompt_id)).sample(numbers, min(most, len(numbers)))
@@ -182,9 +211,137 @@ def vote_measures(rankings: Sequence[Row]) -> dict[str, float]:
     agreeing = sum(n * (n - 1) for votes in by_task.values() for n in votes.values())
     meetings = sum(votes.total() * (votes.total() - 1) for votes in by_task.values())
     weight = sum(votes.total() for votes in by_pair.values())
-    found = {"votes": len(rankings), "circular_triads": sum(map(circular_triads, wins.values()))}
+    measures = {"votes": len(rankings), "circular_triads": sum(map(circular_triads, wins.values()))}
     if weight:
-        found["ceiling"] = sum(max(votes.values()) for votes in by_pair.values()) / weight
+        measures["ceiling"] = sum(max(votes.values()) for votes in by_pair.values()) / weight
     if meetings:
-        found["agreement_of_two"] = agreeing / meetings
-    return found
+        measures["agreement_of_two"] = agreeing / meetings
+    return measures
+
+
+# Of two images in random order.
+CHANCE = 0.5
+Ratings = Mapping[tuple[str, str], Mapping[str, float]]
+"""(task, annotator) -> image -> overall rating."""
+
+
+def overall_ratings(ratings: pandas.DataFrame) -> Ratings:
+    """The overall ratings that were given, by task and annotator."""
+    rated = ratings.dropna(subset=["overall"])
+    by_work: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    columns = (rated[name] for name in ("task_id", "annotator_id", "image_id", "overall"))
+    for task, annotator, image, overall in zip(*columns, strict=True):
+        by_work[task, annotator][image] = overall
+    # A plain one: asked for work that nobody rated, a defaultdict would grow.
+    return dict(by_work)
+
+
+def ranks_of(row: pandas.Series | Mapping[str, object]) -> dict[str, float]:
+    """Image -> rank of a row of the ranking table."""
+    return {image: float(rank) for image, rank in zip(row["image_ids"], row["ranks"], strict=True)}
+
+
+def judge_annotators(rankings: pandas.DataFrame, ratings: pandas.DataFrame, rules: AnnotatorRules) -> pandas.DataFrame:
+    """The annotator table, sorted by name. Reference answers are nobody's work, anonymous votes have no annotator."""
+    judged = rankings[~rankings["is_gold"] & (rankings["annotator_id"] != "")]
+    references = {row["task_id"]: ranks_of(row) for row in rankings[rankings["is_gold"]].to_dict("records")}
+    tasks: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
+    for row in judged.to_dict("records"):
+        tasks[row["task_id"]][row["annotator_id"]] = ranks_of(row)
+    # Without gold tasks: they were chosen to be easy, and they have a measure of their own.
+    agreement = agreement_with_others(done for task, done in tasks.items() if task not in references)
+    rated = overall_ratings(ratings)
+    rows = []
+    for annotator, done in judged.groupby("annotator_id", sort=True):
+        work = [(task, tasks[task][annotator]) for task in done["task_id"]]
+        consistency = _total(rank_consistency(one, rated.get((task, annotator), {})) for task, one in work)
+        gold = _total(_against_reference(one, references[task]) for task, one in work if task in references)
+        seconds = done["seconds"].dropna()
+        with_others = agreement.get(annotator, Share(0, 0))
+        rows.append(
+            {
+                "annotator_id": annotator,
+                "rankings": len(done),
+                "agreement": _measured(with_others, rules),
+                "agreement_pairs": with_others.pairs,
+                "consistency": _measured(consistency, rules),
+                "gold_accuracy": _measured(gold, rules),
+                "median_seconds": float(seconds.median()) if len(seconds) else None,
+            }
+        )
+    table = pandas.DataFrame(rows, columns=ANNOTATOR.names)
+    measures = ["agreement", "consistency", "gold_accuracy", "median_seconds"]
+    table[measures] = table[measures].astype(float)
+    median = table["agreement"].median()
+    reasons = [", ".join(_broken_rules(row, rules, median)) for row in table.to_dict("records")]
+    # Named as texts: with anonymous votes alone there are no rows to tell the type of the column from.
+    table["reason"] = pandas.Series(reasons, dtype=object)
+    table["is_kept"] = table["reason"] == ""
+    return table
+
+
+def _broken_rules(row: Mapping[str, float], rules: AnnotatorRules, median: float) -> list[str]:
+    """Names of the rules; a measure that is missing (NaN) is below nothing."""
+    # Against the median and not a fixed bound: where the pictures are hard to tell apart, nobody agrees by much.
+    least = CHANCE + rules.min_agreement_over_chance * (median - CHANCE)
+    rules_broken = {
+        "low_agreement": row["agreement"] < least,
+        "contradicts_own_ratings": row["consistency"] < rules.min_consistency,
+        "fails_gold": row["gold_accuracy"] < rules.min_gold_accuracy,
+        "too_fast": row["median_seconds"] < rules.min_median_seconds,
+    }
+    return [name for name, is_broken in rules_broken.items() if is_broken]
+
+
+def agreement_measures(rankings: pandas.DataFrame, ratings: pandas.DataFrame) -> dict[str, float]:
+    """`alpha_rank`, and `alpha_overall` and so on: Krippendorff's alpha of slots and of ratings; absent if undefined.
+
+    A unit is one image in one task: slots of lists of different images do not compare. Gold tasks are left out: they
+    were chosen to be easy. `annotator_pairs`: how often two annotators of one task order two images alike, a tie being
+    half.
+    """
+    compared = rankings[~rankings["task_id"].isin(rankings.loc[rankings["is_gold"], "task_id"])]
+    ranks: dict[tuple[str, str], list[float]] = defaultdict(list)
+    tasks: dict[str, list[dict[str, float]]] = defaultdict(list)
+    for row in compared.to_dict("records"):
+        slots = ranks_of(row)
+        tasks[row["task_id"]].append(slots)
+        # Of two images the second one's slot follows from the first one's: it is no judgement of its own.
+        for image in sorted(slots)[: 1 if len(slots) == 2 else None]:
+            ranks[row["task_id"], image].append(slots[image])
+    measures = {"alpha_rank": ordinal_alpha(ranks.values())}
+    compared_ratings = ratings_of(ratings, compared)
+    for aspect in ASPECTS:
+        rated = compared_ratings.dropna(subset=[aspect]).groupby(["task_id", "image_id"])[aspect]
+        measures[f"alpha_{aspect}"] = ordinal_alpha(values.tolist() for _, values in rated)
+    measures["annotator_pairs"] = _total(
+        pair_agreement(one, other) for several in tasks.values() for one, other in combinations(several, 2)
+    ).share
+    return {name: value for name, value in measures.items() if value is not None}
+
+
+def ratings_of(ratings: pandas.DataFrame, rankings: pandas.DataFrame) -> pandas.DataFrame:
+    """The ratings that the same annotator gave in the same task as one of the rankings."""
+    done = set(zip(rankings["task_id"], rankings["annotator_id"], strict=True))
+    keys = zip(ratings["task_id"], ratings["annotator_id"], strict=True)
+    return ratings[numpy.fromiter((key in done for key in keys), dtype=bool)].reset_index(drop=True)
+
+
+def _against_reference(ranks: dict[str, float], reference: dict[str, float]) -> Share:
+    """Agreement on the pairs that the reference orders: what it ties, it does not ask."""
+    return _total(
+        pair_agreement({name: ranks[name] for name in pair}, {name: reference[name] for name in pair})
+        for pair in combinations(reference, 2)
+        if reference[pair[0]] != reference[pair[1]] and set(pair) <= ranks.keys()
+    )
+
+
+def _total(shares: Iterable[Share]) -> Share:
+    points, pairs = 0.0, 0
+    for one in shares:
+        points, pairs = points + one.points, pairs + one.pairs
+    return Share(points, pairs)
+
+
+def _measured(share: Share, rules: AnnotatorRules) -> float | None:
+    return share.share if share.pairs >= rules.min_pairs else None

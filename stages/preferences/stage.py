@@ -41,7 +41,8 @@ STAGE = Stage(
     sections={"seed": int, "preferences": PreferencesParams, "ranking_rounds": dict[str, RankingRoundParams]},
     inputs={
         "annotations": "data/annotations/${key}",
-        "earlier": "data/annotations/${item.also}",  # the round's own where no earlier round counts
+        # The round's own where no earlier round counts.
+        "earlier": "data/annotations/${item.also}",
         "prompts": "data/t2i/prompts.parquet",
     },
     outputs={

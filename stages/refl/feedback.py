@@ -26,7 +26,7 @@ from stages.algorithms.text_to_image_losses import (
 from stages.engines.generators.denoising import DenoisingBatch, denoising_batch, denoising_errors, predict
 from stages.engines.generators.generator import Generator, images_of
 from stages.engines.image_scorers.scorer import ImageScorer, fit_to_square
-from stages.engines.images.shards import pixels_of, read_shards
+from stages.engines.images.shards import pixels_of, read_images
 from stages.foundations.errors import UserError
 from stages.foundations.seeds import derive_seed, endless_order
 from stages.foundations.tables import PAIR, read_table
@@ -102,11 +102,13 @@ class RewardGradient:
 
     def outputs(self, generator: Generator, batch: FeedbackBatch) -> Tensor:
         """Pictures with a gradient, float[images, 3, side, side], values outside of 0..1 kept."""
+        # The text encoder does not learn, as in ReFL, and the trainer knows the U-Net alone.
         with torch.no_grad():
             states = generator.encode_tokens(batch.token_ids)
 
         def step(latents: Tensor, timestep: int) -> tuple[Tensor, Tensor]:
-            return generator.step(latents, timestep, states, 1.0, states)  # at guidance 1 the last is not read
+            # At guidance 1 the states of the empty prompt are not read, so any will do.
+            return generator.step(latents, timestep, states, 1.0, states)
 
         noise, timesteps = batch.tensors["noise"], generator.timesteps(self.params.sampling_steps)
         match self.feedback:
@@ -141,11 +143,7 @@ class PreferredImages:
         frame = frame[frame["split"] == "train"]
         pairs = list(zip(frame["better_image_id"], frame["worse_image_id"], strict=True))
         wanted = {image_id for pair in pairs for image_id in pair}
-        self.pictures = {
-            row.image_id: (row.prompt, pixels_of(row.png))
-            for rows in read_shards(pool)
-            for row in rows[rows["image_id"].isin(wanted)].itertuples()
-        }
+        self.pictures = {row.image_id: (row.prompt, pixels_of(row.png)) for row in read_images([pool], wanted)}
         self.pairs = [pair for pair in pairs if self.pictures.keys() >= set(pair)]
         if not self.pairs:
             raise UserError(
@@ -182,6 +180,7 @@ class PreferredImages:
         with torch.no_grad():
             states = generator.encode_tokens(batch.token_ids)
         learnt = [denoising_errors(generator, predict(generator, one, states), one, None) for one in sides]
+        # The reference may share all but the U-Net: nothing else learns.
         with torch.no_grad():
             frozen = generator.with_unet(self.reference)
             reference = [denoising_errors(frozen, predict(frozen, one, states), one, None) for one in sides]
@@ -194,5 +193,6 @@ class PreferredImages:
         """`diffusion_preference_loss`, and the share of pairs that the generator orders as people do."""
         better, worse, reference_better, reference_worse = outputs
         losses = diffusion_preference_loss(*outputs, self.beta)
+        # Right is a pair whose better image was learnt more than the worse one, both beside the reference.
         is_right = (better - reference_better) < (worse - reference_worse)
         return losses, {"preference/accuracy_train": is_right.float().detach()}

@@ -58,17 +58,17 @@ class Judges:
 
     def scores(self, pictures: NDArray[numpy.uint8], prompts: Sequence[str]) -> dict[str, Values]:
         """Quantity -> value of each picture: reward, held_out, saturation and, where known, truth and its parts."""
-        found = {
+        scores = {
             "reward": self._scored(self.reward, "reward", pictures, prompts),
             "held_out": self._scored(self.held_out, self.held_out_variant, pictures, prompts),
             "saturation": saturation(pictures),
         }
         if self.knows_truth:
             truths = [true_score(picture, prompt) for picture, prompt in zip(pictures, prompts, strict=True)]
-            found["truth"] = numpy.array([one.overall for one in truths])
-            found["alignment"] = numpy.array([one.alignment for one in truths])
-            found["fidelity"] = numpy.array([one.fidelity for one in truths])
-        return found
+            scores["truth"] = numpy.array([one.overall for one in truths])
+            scores["alignment"] = numpy.array([one.alignment for one in truths])
+            scores["fidelity"] = numpy.array([one.fidelity for one in truths])
+        return scores
 
     @torch.no_grad()
     def _scored(
@@ -86,6 +86,7 @@ class Validation:
 
     def __init__(self, draws: Draws, judges: Judges, start: Generator) -> None:
         self.draws, self.judges = draws, judges
+        # Drawn again by a resumed run, and not kept in a checkpoint: equal seeds give equal pictures.
         self.start_pictures = draws.of(start)
         self.start_scores = judges.scores(self.start_pictures, draws.prompts)
 
@@ -95,19 +96,20 @@ class Validation:
         pictures = self.draws.of(generator)
         scores = self.judges.scores(pictures, self.draws.prompts)
         gained = gains(self.start_scores, scores, self.draws.prompts)
-        found = {
+        row = {
             **{name: float(values.mean()) for name, values in scores.items()},
             "diversity": diversity(pictures, self.draws.prompts),
             "distance_to_start": distance(self.start_pictures, pictures),
             **without(gained),
         }
-        return {f"validation/{name}": value for name, value in found.items()}
+        return {f"validation/{name}": value for name, value in row.items()}
 
 
 def saturation(pictures: NDArray[numpy.uint8]) -> Values:
     """Mean saturation of each picture's pixels as in HSV: (max - min) / max, 0 for black."""
     # Over-saturation is how a reward is most often hacked, and the first that one sees.
     low, high = pictures.min(axis=3).astype(float), pictures.max(axis=3).astype(float)
+    # Black has no colour: 0 / 1 instead of 0 / 0.
     return ((high - low) / numpy.maximum(high, 1)).mean(axis=(1, 2))
 
 
@@ -116,6 +118,7 @@ def diversity(pictures: NDArray[numpy.uint8], prompts: Sequence[str]) -> float:
     by_prompt: dict[str, list[int]] = defaultdict(list)
     for place, prompt in enumerate(prompts):
         by_prompt[prompt].append(place)
+    # Every pair of a prompt's pictures once; other prompts' pictures differ because the prompts do.
     means = [
         numpy.mean(
             [
@@ -173,8 +176,8 @@ def compare_generators(
             f"refl/{name}/high": interval.high,
         }
     metrics |= {f"refl/diversity/{when}": diversity(drawn, draws.prompts) for when, drawn in pictures.items()}
+    # A start whose pictures are all grey has no share to rise by.
     metrics["refl/saturation/change"] = (
-        # a start whose pictures are all grey has no share to rise by
         metrics["refl/saturation/after"] / max(metrics["refl/saturation/before"], 1e-9) - 1
     )
     metrics["refl/distance_to_start"] = distance(pictures["before"], pictures["after"])
@@ -203,7 +206,8 @@ def shown_for(differences: Values, count: int) -> list[str]:
     Of equal differences the earlier pair comes first, so that nobody chooses.
     """
     order = numpy.argsort(-differences, kind="stable").tolist()
-    third = min(count, len(order)) // 3  # of few pairs the three thirds do not overlap
+    # Of few pairs the three thirds must not overlap.
+    third = min(count, len(order)) // 3
     reasons = [""] * len(order)
     middle = (len(order) - third) // 2
     for reason, places in (

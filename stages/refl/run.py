@@ -17,9 +17,8 @@ from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import TrainerParams
 from stages.engines.trainers.protocol import TrainedModel
 from stages.foundations.errors import UserError
-from stages.foundations.files import replace_folder
+from stages.foundations.files import replace_folder, write_curves, write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.params import chosen
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import FEEDBACK_IMAGE, PROMPT, read_table, write_table
@@ -41,7 +40,8 @@ def main(job: Job) -> None:
     # Copies, made before the trainer casts or spreads the weights: what is measured is in float32.
     start = generator.with_unet(deepcopy(generator.unet).requires_grad_(False))
     average = generator.with_unet(deepcopy(start.unet))
-    stream = (job.seed, this_round.start_from)  # not the round: its control learns from the same images and noise
+    # The round is no part of it: its control learns from the same images and noise.
+    stream = (job.seed, this_round.start_from)
     match chosen("refl.feedback", params.feedback):
         case ReflFeedback() | DraftFeedback():
             scorer = load_scorer(paths.scorer, generator.device)
@@ -56,6 +56,7 @@ def main(job: Job) -> None:
     generator.move_others(trainer.device)
     for one in (start.unet, average.unet, feedback):
         one.to(trainer.device)
+    # A scorer of its own for the measurement: that of the feedback is the trainer's to move and to go back through.
     judges = Judges(
         reward=load_scorer(paths.scorer, trainer.device),
         held_out=load_scorer(paths.held_out, trainer.device),
@@ -96,11 +97,11 @@ def main(job: Job) -> None:
 def _prompts_by_split(path: Path) -> dict[str, list[str]]:
     """UserError when one of train, validation and test has no prompts."""
     frame = read_table(path, PROMPT)
-    found = {split: frame["prompt"][frame["split"] == split].tolist() for split in ("train", "validation", "test")}
-    for split, prompts in found.items():
+    by_split = {split: frame["prompt"][frame["split"] == split].tolist() for split in ("train", "validation", "test")}
+    for split, prompts in by_split.items():
         if not prompts:
             raise UserError(f"{path} has no {split} prompts: give section t2i_prompts some of that split")
-    return found
+    return by_split
 
 
 def _model(generator: Generator, feedback: Feedback, pretraining: Pretraining) -> TrainedModel:
@@ -131,12 +132,13 @@ def _draws(params: ReflParams, prompts: list[str], split: str, seed: int) -> Dra
     measurement = params.measurement
     # Few pictures of many prompts rather than many of few: intervals are over prompts.
     count = measurement.validation_images if split == "validation" else measurement.test_images
-    asked = []
+    draws = []
     for place in range(count):
         turn, copy = divmod(place, measurement.images_per_prompt)
         lap, number = divmod(turn, len(prompts))
-        asked.append((prompts[number], derive_seed(seed, "refl", split, prompts[number], lap, copy)))
-    texts, seeds = zip(*asked, strict=True)
+        # A prompt that comes round in another lap gets other noise, or its pictures would be the same again.
+        draws.append((prompts[number], derive_seed(seed, "refl", split, prompts[number], lap, copy)))
+    texts, seeds = zip(*draws, strict=True)
     return Draws(texts, seeds, params.sampling_steps, measurement.guidance, measurement.draw_images)
 
 
@@ -147,5 +149,6 @@ def _hacked(last: dict[str, float], metrics: dict[str, float]) -> dict[str, floa
         for name, value in last.items()
         if name.startswith("validation/")
     }
+    # Both count: a choice by the held-out score can hide that the round ended in a hack.
     flags = [value for name, value in {**at_end, **metrics}.items() if "reward_without_" in name]
     return {**at_end, "refl/hacked": max(flags)}

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from stages.engines.image_scorers.config import base_scorer_costs
 from stages.engines.trainers.params import OptimizationParams, TrainerParams
 from stages.foundations.params import StrictParams
-from stages.foundations.stage import About, Sections, Stage
-
-if TYPE_CHECKING:
-    from stages.foundations.planned_work import NetworkWork
+from stages.foundations.stage import About, NetworkWork, Sections, Stage
 
 
 class DraftFeedback(StrictParams):
@@ -174,19 +172,17 @@ STAGE = Stage(
 
 
 def _contradictions(sections: Sections) -> list[str]:
-    found = []
-    for name, one in sections["refl_rounds"].items():
-        if one.held_out.scorer == one.reward_model and one.held_out.variant == "reward":
-            found.append(
-                f"refl_rounds.{name}.held_out is the reward that the round climbs: name another scorer or variant"
-            )
-    return found
+    # Chosen by the reward that it climbs, a hacked round would choose its worst hack.
+    return [
+        f"refl_rounds.{name}.held_out is the reward that the round climbs: name another scorer or variant"
+        for name, one in sections["refl_rounds"].items()
+        if one.held_out.scorer == one.reward_model and one.held_out.variant == "reward"
+    ]
 
 
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
+    # Imported here, because it loads torch and diffusers: declarations are read wherever the graph is.
     from stages.engines.generators.costs import generator_costs
-    from stages.engines.image_scorers.config import base_scorer_costs
-    from stages.foundations.planned_work import NetworkWork
 
     refl, this_round = sections["refl"], sections["refl_rounds"][address.partition("@")[2]]
     drawn, scored = generator_costs(sections["t2i_base"]), base_scorer_costs(sections["scorer_base"])
@@ -198,11 +194,13 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     elif feedback.kind == "draft":
         free = (refl.sampling_steps - feedback.gradient_steps) * step
         climbed = feedback.gradient_steps * step + picture
-    else:  # of a pair both images, by the generator and by the one it started from
+    else:
+        # Of a pair both images, by the generator and by the one that it started from.
         free, climbed = 2 * (step + drawn.encode_flops), 2 * step
     images = refl.batch_images if this_round.reward_weight else 0
     learned, measured = refl.pretraining.batch_images, refl.measurement
-    points = this_round.updates // refl.evaluate_every_updates + 2  # the start's pictures, and the first row
+    # Two more than the updates say: the start's pictures, and the first row of the curve.
+    points = this_round.updates // refl.evaluate_every_updates + 2
     judged = points * measured.validation_images + 2 * measured.test_images
     seen = drawn.draw_flops(refl.sampling_steps, measured.guidance) + 2 * scored.score_flops
     return NetworkWork(

@@ -87,6 +87,7 @@ def train_with_feedback(
         update,
         validate,
         kept,
+        # The start is a point of the curve, and one that may be chosen.
         first_rows=lambda: [{"step": 0, **validate()}],
     )
     return curve, chosen_update(curve, this_round.selection), kept.best
@@ -107,13 +108,15 @@ def _update(
 ) -> dict[str, float]:
     pretraining = params.pretraining
     parts: list[Any] = []
+    # A control has no feedback at all, not one of weight 0: it would cost as much and show a gradient.
     if this_round.reward_weight:
         parts += _parts(learner.feedback, params.batch_images, params, learner.trainer, update)
     parts += _parts(learner.pretraining, pretraining.batch_images, params, learner.trainer, update)
 
     def loss(outputs: Any, batch: DenoisingBatch | FeedbackBatch) -> tuple[Tensor, dict[str, Tensor]]:
         if isinstance(batch, DenoisingBatch):
-            norms.listen_for("pretraining")  # the trainer goes back through this part before the next loss
+            # The trainer goes back through this part before it asks for the next loss.
+            norms.listen_for("pretraining")
             errors = denoising_errors(learner.generator, outputs, batch, pretraining.weight_cap)
             share = errors.sum() / pretraining.batch_images
             return pretraining.weight * share, {"loss/pretraining": share.detach()}
@@ -136,7 +139,8 @@ def _update(
 def _parts(source: Feedback | Pretraining, count: int, params: ReflParams, trainer: Trainer, update: int) -> list[Any]:
     """This rank's micro-batches of the `count` images of an update; as many on every rank, some may be empty."""
     ranks = trainer.world_size
-    parts = -(-count // (params.micro_batch_images * ranks)) * ranks  # as many passes on every rank
+    # Rounded up to a multiple of the ranks, so that all take part in as many passes.
+    parts = -(-count // (params.micro_batch_images * ranks)) * ranks
     # Dealt in turn, so that parts differ by one image at most.
     places = [list(range(count))[number::parts] for number in range(trainer.rank, parts, ranks)]
     return [source.batch(update, mine) if mine else NOTHING for mine in places]
@@ -153,6 +157,7 @@ class KeptWeights:
         self.best = _weights_of(learner.average)
 
     def save(self, folder: Path, curve: Curve, before: Path | None) -> None:
+        # Saved at every validation: the last row is the choice whenever it is the best so far.
         if chosen_update(curve, self.selection) == curve[-1]["step"]:
             self.best = _weights_of(self.learner.average)
         if self.learner.trainer.rank == 0:
@@ -220,7 +225,8 @@ class GradientNorms:
         for name in self._names:
             heard = [sums[name] for sums in self._sums.values() if name in sums]
             if not heard:
-                continue  # no part has a gradient for it, on any rank
+                # No part has a gradient for it, on any rank.
+                continue
             mine = self._sums.get(part, {}).get(name, torch.zeros_like(heard[0]))
             # What each of many ranks goes back through is its share of the loss times their number.
             whole = ranks.sum_over_ranks(mine.float() / ranks.world_size)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stages.algorithms.estimators import paired_bootstrap
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.tables import FEEDBACK_IMAGE, QUANTITIES, read_table
 from stages.observe.tracking import track
 
@@ -28,7 +28,8 @@ def main(job: Job) -> None:
         metrics: dict[str, float] = {"rows/pairs": len(both), "rows/prompts": both["prompt_id"].nunique()}
         for name in QUANTITIES:
             of_control, of_round = both[f"{name}_after_control"], both[f"{name}_after"]
-            if of_round.isna().any():  # nobody knows the truth of these prompts
+            # Nobody knows the truth of these prompts.
+            if of_round.isna().any():
                 continue
             # Whole prompts are resampled: pictures of one prompt are not independent.
             gained = paired_bootstrap(of_control, of_round, both["prompt_id"])

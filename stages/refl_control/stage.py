@@ -13,19 +13,20 @@ STAGE = Stage(
 
 
 def _contradictions(sections: Sections) -> list[str]:
-    rounds, found = sections.get("refl_rounds", {}), []
+    rounds, lines = sections.get("refl_rounds", {}), []
     for name, control in sections["refl_controls"].items():
         one, other = rounds.get(name), rounds.get(control)
         if one is None or other is None:
-            continue  # a round that is missing is an error of the graph already
+            # A round that is missing is an error of the graph already.
+            continue
         if other.reward_weight != 0 or other.selection != "last":
-            found.append(f"refl_rounds.{control} is a control: set reward_weight 0 and selection last")
+            lines.append(f"refl_rounds.{control} is a control: set reward_weight 0 and selection last")
         if (other.updates, other.start_from) != (one.updates, one.start_from):
-            found.append(
+            lines.append(
                 f"refl_rounds.{control} must train as long and from the same start as {name}: updates {one.updates}, "
                 f"start_from {one.start_from}"
             )
-    return found
+    return lines
 
 
 ABOUT = About(

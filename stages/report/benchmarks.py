@@ -18,6 +18,7 @@ from stages.report.inputs import Inputs, Metrics
 from stages.report.stage import PublishedFigure, ReportParams
 
 _TITLES = {"greedy": "Greedy", "avg": "Mean of samples", "pass": "Any of the samples", "maj": "Majority of samples"}
+# In this order, and before the rates of keywords, which the parameters name.
 _OTHER = ("unparsed_fraction", "exhausted_fraction", "verifier_failed_fraction", "branching_frequency", "coding_rate")
 
 
@@ -78,6 +79,7 @@ def describe_benchmarks(inputs: Inputs, params: ReportParams) -> list[Benchmark]
 
 def _describe(inputs: Inputs, params: ReportParams, name: str, number: int) -> Benchmark:
     metrics = metric_names(inputs, name)
+    # avg@k uses every sample of a problem, so its interval is the narrowest.
     headline_metric = next((metric for metric in metrics if metric.startswith("avg")), metrics[0])
     last = last_policy(inputs)
     baseline = params.baseline_policy
@@ -86,6 +88,7 @@ def _describe(inputs: Inputs, params: ReportParams, name: str, number: int) -> B
     compared = list(dict.fromkeys([headline_metric, *(["greedy"] if "greedy" in metrics else [])]))
     comparisons = [
         compare(inputs, name, metric, start, last)
+        # They may be one policy, whose comparison is then shown once.
         for start in dict.fromkeys([baseline, before_rl])
         for metric in compared
     ]
@@ -99,7 +102,7 @@ def _describe(inputs: Inputs, params: ReportParams, name: str, number: int) -> B
         metrics=metrics,
         headline_metric=headline_metric,
         headline=[(policy, own) for policy, own in scores.items() if own],
-        comparisons=[found for found in comparisons if found],
+        comparisons=[comparison for comparison in comparisons if comparison],
         rows=[_row(inputs, policy, name, metrics, differences[policy]) for policy in inputs.graded],
         charts=_charts(inputs, name, number, metrics),
         other=_other_measures(inputs, name),
@@ -131,13 +134,14 @@ def _charts(inputs: Inputs, benchmark: str, number: int, metrics: list[str]) -> 
     charts = []
     for metric in metrics:
         scores = {policy: score(inputs.grades(policy), benchmark, metric) for policy in inputs.graded}
-        found = {policy: own for policy, own in scores.items() if own}
-        if found:
+        known = {policy: value for policy, value in scores.items() if value}
+        if known:
             family = metric.partition("_at_")[0]
             title = _TITLES[family] if family == "greedy" else f"{_TITLES[family]}, {metric_label(metric)}"
-            charts.append(bars(f"score-{number}-{family}", title, "%", {"": found}))
+            charts.append(bars(f"score-{number}-{family}", title, "%", {"": known}))
     passes = {policy: pass_scores(inputs.grades(policy), benchmark) for policy in inputs.graded}
-    if any(len(own) > 2 for own in passes.values()):
+    # Two points make no curve.
+    if any(len(value) > 2 for value in passes.values()):
         charts.append(_pass_chart(f"pass-{number}", passes))
     lengths = _by_policy(inputs, benchmark, "response_tokens_mean")
     if lengths:
@@ -152,13 +156,15 @@ def _charts(inputs: Inputs, benchmark: str, number: int, metrics: list[str]) -> 
 
 def _pass_chart(name: str, passes: dict[str, dict[int, Interval]]) -> Chart:
     """pass@k over k; of more policies than there are colours the last ones."""
-    shown = {policy: own for policy, own in list(passes.items())[-len(SERIES) :] if own}
+    # The last ones, because readers look for what the newest round has changed.
+    shown = {policy: scores for policy, scores in list(passes.items())[-len(SERIES) :] if scores}
     summary = "; ".join(
-        f"{policy} " + ", ".join(f"{100 * one.estimate:.1f}% at {k}" for k, one in own.items())
-        for policy, own in shown.items()
+        f"{policy} " + ", ".join(f"{100 * one.estimate:.1f}% at {k}" for k, one in scores.items())
+        for policy, scores in shown.items()
     )
-    drawn = [Line(policy, [*own], [*own.values()]) for policy, own in shown.items()]
-    ticks = sorted({k for own in shown.values() for k in own})
+    drawn = [Line(policy, [*scores], [*scores.values()]) for policy, scores in shown.items()]
+    ticks = sorted({k for scores in shown.values() for k in scores})
+    # 105: markers at 100% need room above them.
     more = {"x_label": "k", "summary": summary, "top": 105, "doublings": ticks}
     return lines(name, "Any of k samples, pass@k", "%", drawn, **more)
 
@@ -181,20 +187,22 @@ def _other_measures(inputs: Inputs, benchmark: str) -> dict[str, list[tuple[str,
 
 def verdict_sentence(comparison: Comparison) -> str:
     """The finding in one sentence. It is about these two policies; which setting is better takes several seeds."""
-    found = comparison.difference
-    low, high = map(points, found.interval[1:])
-    paired = f"on the same {found.problems} problems, 95% interval {low} to {high} points"
+    difference = comparison.difference
+    low, high = map(points, difference.interval[1:])
+    paired = f"on the same {difference.problems} problems, 95% interval {low} to {high} points"
     names = f"{comparison.policy} and {comparison.baseline}"
-    if found.problems < FEWEST_PROBLEMS:
+    # An interval of very few problems is itself too uncertain to be read.
+    if difference.problems < FEWEST_PROBLEMS:
         return f"Too few problems to compare {names}: {paired}."
-    if found.verdict == "not separated":
+    if difference.verdict == "not separated":
         return f"No difference between {names} is shown: {paired}."
-    scores = "scores higher" if found.verdict == "better" else "scores lower"
+    scores = "scores higher" if difference.verdict == "better" else "scores lower"
     return f"{comparison.policy} {scores} than {comparison.baseline}: {paired}."
 
 
 FAMILIES = ("greedy", "avg", "pass", "maj")
 """Scores in the order in which they are shown."""
+# `greedy` has no k, the others must have one: `pass_rate` of some stage is no score.
 _SCORE = re.compile(r"(?P<family>greedy|(?:avg|pass|maj)(?=_at_))(?:_at_(?P<k>\d+))?")
 
 
@@ -233,19 +241,20 @@ def score(grades: Metrics, benchmark: str, metric: str) -> Interval | None:
 
 def pass_scores(grades: Metrics, benchmark: str) -> dict[int, Interval]:
     """pass@k by k, all that there are, smallest k first."""
-    found: dict[int, Interval] = {}
+    by_k: dict[int, Interval] = {}
     for key in grades:
         name, _, metric = key.rpartition("/")
         match = _SCORE.fullmatch(metric)
         if name == benchmark and match and match["family"] == "pass":
-            own = score(grades, benchmark, metric)
-            found |= {int(match["k"]): own} if own else {}
-    return dict(sorted(found.items()))
+            interval = score(grades, benchmark, metric)
+            by_k |= {int(match["k"]): interval} if interval else {}
+    return dict(sorted(by_k.items()))
 
 
 def last_policy(inputs: Inputs) -> str | None:
     """The graded policy of the last RL round; without one, the last graded policy."""
     graded = inputs.graded
+    # `policies` may list them in any order; rounds are in the order of the parameter file.
     of_rounds = [name for name in inputs.rounds if name in graded]
     return (of_rounds or graded or [None])[-1]
 
@@ -266,8 +275,9 @@ def compare(inputs: Inputs, benchmark: str, metric: str, baseline: str, policy: 
     """
     mode = "greedy" if metric == "greedy" else "sampled"
     scores = [problem_scores(inputs, name, benchmark, mode) for name in (baseline, policy)]
-    if baseline == policy or any(own is None for own in scores):
+    if baseline == policy or any(series is None for series in scores):
         return None
+    # Sorted: resampling draws positions, so the order of a table would change the interval.
     both = pandas.concat(scores, axis=1, join="inner", keys=["first", "second"]).sort_index()
     if both.empty:
         return None

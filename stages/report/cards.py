@@ -18,11 +18,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from stages.foundations.files import dvc_md5
-from stages.foundations.legible import legible
 from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage
-from stages.foundations.tables import parquet_errors_told
+from stages.foundations.tables import parquet_errors_explained
 from stages.pages.drawing import INK, SERIES, Chart, draw
+from stages.pages.page import visible_text
 
 _BINS = 30
 _MOST_LISTED = 12
@@ -44,7 +44,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Card:
-    """One table, told to a reader who does not know what it is for."""
+    """One table, described for a reader who does not know what it is for."""
 
     name: str
     """Its path under data/, without the ending: `problems/train`."""
@@ -54,7 +54,7 @@ class Card:
     rows: int
     size: str
     md5: str
-    """Hash of the file, as it stands in dvc.lock."""
+    """Hash of the file, as in dvc.lock."""
     columns: list[Column]
     values: list[tuple[str, list[tuple[str, int]], int]]
     """Column, its most frequent values with their rows, and how many further values there are."""
@@ -67,7 +67,7 @@ COUNTED = ("source", "licence", "kind", "format", "rule", "scope", "band", "benc
 """Columns whose values are counted."""
 _ROWS_AT_ONCE = 4_096
 MOST_VALUES = 1_000
-"""Different values of a counted column that are told apart; a table whose every row has its own is no card's matter."""
+"""Most different values of a counted column; a column in which every row has its own is left out."""
 
 
 def read_cards(folders: Sequence[Path], stages: Iterable[GraphStage]) -> list[Card]:
@@ -83,13 +83,14 @@ def read_cards(folders: Sequence[Path], stages: Iterable[GraphStage]) -> list[Ca
             top, _, rest = name.partition("/")
             path = places[top] / f"{rest}.parquet"
             if path.exists():
-                with parquet_errors_told(path), pyarrow.parquet.ParquetFile(path) as file:
+                with parquet_errors_explained(path), pyarrow.parquet.ParquetFile(path) as file:
                     cards.append(_card(name, stage.address, purpose, path, file))
     return cards
 
 
 def _card(name: str, stage: str, purpose: str, path: Path, file: pyarrow.parquet.ParquetFile) -> Card:
     schema = file.schema_arrow
+    # Tables that were not written here may have large strings.
     texts = [field.name for field in schema if field.type in (pyarrow.string(), pyarrow.large_string())]
     filled: Counter[str] = Counter()
     values: dict[str, Counter[str]] = {column: Counter() for column in COUNTED if column in texts}
@@ -97,6 +98,7 @@ def _card(name: str, stage: str, purpose: str, path: Path, file: pyarrow.parquet
     for batch in file.iter_batches(_ROWS_AT_ONCE):
         for column, data in zip(batch.schema.names, batch.columns, strict=True):
             filled[column] += len(data) - data.null_count
+            # Past the limit nothing is counted, so memory stays small; the column is then left out below.
             if column in values and len(values[column]) <= MOST_VALUES:
                 for counted in pyarrow.compute.value_counts(data).to_pylist():
                     values[column][counted["values"] or "none given"] += counted["counts"]
@@ -113,7 +115,11 @@ def _card(name: str, stage: str, purpose: str, path: Path, file: pyarrow.parquet
         md5=dvc_md5(path),
         columns=[Column(field.name, str(field.type), filled[field.name]) for field in schema],
         values=[
-            (column, [(legible(value, _LETTERS), rows) for value, rows in own[:_MOST_LISTED]], len(own) - _MOST_LISTED)
+            (
+                column,
+                [(visible_text(value, _LETTERS), rows) for value, rows in own[:_MOST_LISTED]],
+                len(own) - _MOST_LISTED,
+            )
             for column, own in ranked.items()
             if 0 < len(own) <= MOST_VALUES
         ],
@@ -130,6 +136,7 @@ def _length_chart(table: str, column: str, lengths: numpy.ndarray) -> Chart:
 
     def paint(axes: Axes) -> None:
         axes.bar(edges[:-1], counts, width=numpy.diff(edges), align="edge", color=SERIES[0], alpha=0.55)
+        # A logarithmic axis begins at 1, and the median may be 0.
         axes.axvline(max(median, float(edges[0])), color=INK, linewidth=1, linestyle=":")
         axes.set_xscale("log" if is_logarithmic else "linear")
         if not is_logarithmic:
@@ -148,7 +155,9 @@ def length_bins(lengths: numpy.ndarray, is_logarithmic: bool) -> numpy.ndarray:
     """Edges of bins that hold every length, in whole characters; equal steps, or equal ratios from 1 on."""
     longest = max(1, int(lengths.max()))
     if is_logarithmic:
+        # Several of the first edges round up to the same whole number.
         return numpy.unique(numpy.ceil(numpy.geomspace(1, longest + 1, _BINS + 1)).astype(numpy.int64))
+    # Rounded up, so that the bins reach the longest text.
     step = -(-(longest + 1) // _BINS)
     return numpy.arange(0, longest + step + 1, step)
 

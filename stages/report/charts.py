@@ -85,11 +85,13 @@ def join_rounds(curves: Mapping[str, pandas.DataFrame], rounds: Mapping[str, str
     segments: dict[str, Segment] = {}
     line: list[str] = []
     ahead = next((name for name in reversed(rounds) if name in curves), None)
+    # Backwards from the last round. `not in line`: rounds that start from each other must not loop.
     while ahead in curves and ahead not in line:
         line.append(ahead)
         ahead = rounds[ahead]
     waiting = [name for name in rounds if name in curves]
     while waiting:
+        # In a circle nobody is ready: the first one is taken, and the page is made all the same.
         ready = [name for name in waiting if rounds[name] not in waiting] or waiting[:1]
         for name in ready:
             before = segments.get(rounds[name])
@@ -106,13 +108,16 @@ def curve_charts(segments: Sequence[Segment], held_out: Mapping[str, Interval], 
     charts = []
     for panel in PANELS:
         drawn = [
+            # A column has one colour in every round, so its place among the columns is the style.
             replace(own, x=[segment.start + x for x in own.x], style=style, is_faint=not segment.is_on_line)
             for style, (column, label) in enumerate(panel.columns.items())
+            # The legend shows the first line of a label, which must not be a faint one.
             for segment in sorted(segments, key=lambda segment: (not segment.is_on_line, segment.start))
             for own in curve_lines(segment.curve, {column: label})
         ]
         if not drawn:
             continue
+        # Both are shares of correct answers: training accuracy may rise while the held-out one does not.
         if scores and "accuracy/mean" in panel.columns:
             drawn.append(Line(held_out_label, [*scores], [*scores.values()], style=1, is_joined=False))
         more = {"top": panel.top, "is_logarithmic": panel.is_logarithmic, "stretches": stretches}
@@ -138,6 +143,7 @@ def branch_charts(curves: Mapping[str, pandas.DataFrame], rounds: Mapping[str, s
     charts = []
     for title, (column, unit) in BRANCHED.items():
         drawn = [line for name in together for line in curve_lines(curves[name], {column: name})]
+        # One line alone compares nothing.
         if len(drawn) > 1:
             charts.append(lines(f"branch-{column}", title, unit, drawn[: len(SERIES)]))
     return charts

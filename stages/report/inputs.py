@@ -14,12 +14,10 @@ from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
 from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
-from stages.foundations.tables import CONTAMINATION, DUPLICATE, RESPONSE, VERDICT, TableSchema, read_table
+from stages.foundations.tables import CONTAMINATION, DUPLICATE, RESPONSE, SAMPLED, VERDICT, TableSchema, read_table
 from stages.pages.reading import Metrics, read_curves, read_metrics
 from stages.report.cards import Card, read_cards
 from stages.report.timelines import Timeline, read_timeline
-
-_KEYS = ["benchmark", "problem_id", "mode", "sample_index"]
 
 
 @dataclass(frozen=True)
@@ -61,16 +59,16 @@ class Inputs:
     @property
     def round_curves(self) -> dict[str, pandas.DataFrame]:
         """Curves of RL rounds, by the round's policy."""
-        found = {stage.item: self.curves.get(stage.address) for stage in self.stages if stage.curves}
-        return {name: found[name] for name in self.rounds if found.get(name) is not None}
+        by_item = {stage.item: self.curves.get(stage.address) for stage in self.stages if stage.curves}
+        return {name: by_item[name] for name in self.rounds if by_item.get(name) is not None}
 
     @property
     def warnings(self) -> list[str]:
         """What went wrong in a stage without an error, as its package says of its metrics."""
-        found = ((stage, self.metrics.get(stage.address)) for stage in self.stages)
+        counted = ((stage, self.metrics.get(stage.address)) for stage in self.stages)
         return [
             line
-            for stage, metrics in found
+            for stage, metrics in counted
             if metrics is not None
             for line in about(stage.name).warnings(stage.item, metrics)
         ]
@@ -90,6 +88,7 @@ def read_inputs(paths: Namespace) -> Inputs:
     stages = tuple(stages_of(read_definitions(paths.graph), params))
     policies = tuple(_section(params, "policies", list, paths.params))
     entries = _section(params, "sources", dict, paths.params)
+    # The models of `sources` belong to another stage, and no stage imports another.
     origins = {name: entry.get("from") if isinstance(entry, dict) else None for name, entry in entries.items()}
     responses = {name: _judged(paths.responses, paths.verdicts, name) for name in policies}
     contamination = {
@@ -120,6 +119,7 @@ def read_inputs(paths: Namespace) -> Inputs:
 
 def _rounds(params: dict[str, Any], stages: tuple[GraphStage, ...]) -> dict[str, str]:
     """Items of stages whose entry in the parameter file says from which policy they start."""
+    # By the form of the entry: the report knows no other stage by its name.
     items = {stage.item for stage in stages}
     return {
         name: str(entry["start_from"])
@@ -154,13 +154,15 @@ def _judged(responses: Path, verdicts: Path, policy: str) -> pandas.DataFrame | 
     places = [folder / f"{policy}.parquet" for folder in (responses, verdicts)]
     if not all(place.exists() for place in places):
         return None
-    judged = read_table(places[1], VERDICT)[[*_KEYS, "verdict"]]
+    judged = read_table(places[1], VERDICT)[[*SAMPLED, "verdict"]]
     try:
-        joined = read_table(places[0], RESPONSE).merge(judged, on=_KEYS, how="left", validate="one_to_one")
+        # `left` keeps responses without a verdict, which are an error below and must not vanish.
+        joined = read_table(places[0], RESPONSE).merge(judged, on=[*SAMPLED], how="left", validate="one_to_one")
     except pandas.errors.MergeError:
         raise UserError(
             f"{places[0]} or {places[1]} holds a response twice: run `dvc repro --force respond@{policy}`"
         ) from None
     if joined["verdict"].isna().any():
         raise UserError(f"{places[1]} lacks verdicts for responses of {places[0]}: run `dvc repro grade@{policy}`")
+    # A table without rows has no share of correct responses.
     return joined if len(joined) else None

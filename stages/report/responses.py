@@ -1,6 +1,6 @@
 """Responses on the page: a few problems with what each policy answered, and how responses search by trial.
 
-Problems and responses are hostile text: the template makes them legible and escapes them.
+Problems and responses are hostile text: the template shows invisible characters and escapes everything.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def choose_examples(inputs: Inputs, count: int, baseline: str, last: str | None)
     shown = {policy: _shown(rows) for policy, rows in inputs.responses.items()}
     if not shown or not count:
         return []
+    # The policies that were graded need not be those whose responses are still there.
     last = last if last in shown else list(shown)[-1]
     first = baseline if baseline in shown else next(iter(shown))
     examples = []
@@ -52,6 +53,7 @@ def choose_examples(inputs: Inputs, count: int, baseline: str, last: str | None)
 def _shown(rows: pandas.DataFrame) -> pandas.DataFrame:
     """One response of each problem, by (benchmark, problem id), in the table's order of problems."""
     ranked = rows.assign(is_sampled=rows["mode"] != "greedy", place=range(len(rows)))
+    # The greedy response first, then the first sample.
     ranked = ranked.sort_values(["is_sampled", "sample_index", "place"])
     picked = ranked.drop_duplicates(["benchmark", "problem_id"]).sort_values("place")
     return picked.set_index(["benchmark", "problem_id"])
@@ -63,6 +65,7 @@ def _in_turn(
     kinds: dict[tuple[bool, bool], list[tuple[str, str]]] = {outcome: [] for outcome in _OUTCOMES}
     was_correct = (first["verdict"] == Verdict.CORRECT.value).to_dict()
     for key, verdict in last["verdict"].items():
+        # A problem that only one of the two policies has answered has no outcome to show.
         if key in was_correct:
             kinds[was_correct[key], verdict == Verdict.CORRECT.value].append(key)
     chosen = []
@@ -72,9 +75,9 @@ def _in_turn(
 
 
 def _response(policy: str, row: pandas.Series, rows: pandas.DataFrame) -> dict[str, Any]:
-    """What one policy said; `samples` is 0 when it was only asked greedily."""
+    """What one policy said; `samples` is 0 when it has only a greedy response."""
     benchmark, problem_id = row.name
-    own = rows[(rows["benchmark"] == benchmark) & (rows["problem_id"] == problem_id) & (rows["mode"] == "sampled")]
+    samples = rows[(rows["benchmark"] == benchmark) & (rows["problem_id"] == problem_id) & (rows["mode"] == "sampled")]
     return {
         "policy": policy,
         "text": row["response"],
@@ -82,8 +85,8 @@ def _response(policy: str, row: pandas.Series, rows: pandas.DataFrame) -> dict[s
         "is_correct": row["verdict"] == Verdict.CORRECT.value,
         "tokens": int(row["response_tokens"]),
         "is_truncated": bool(row["is_truncated"]),
-        "correct_samples": int((own["verdict"] == Verdict.CORRECT.value).sum()),
-        "samples": len(own),
+        "correct_samples": int((samples["verdict"] == Verdict.CORRECT.value).sum()),
+        "samples": len(samples),
     }
 
 
@@ -94,6 +97,7 @@ _SHARES = {
 }
 _SOLVED = {"by every sample": "always_solved_fraction", "by none": "never_solved_fraction"}
 _WORDS = "keyword_rate_"
+# A chart has five colours.
 _MOST_WORDS = 5
 
 
@@ -117,12 +121,12 @@ def describe_search(inputs: Inputs, baseline: str) -> list[Search]:
 def _search(inputs: Inputs, benchmark: str, baseline: str, number: int, keys: Collection[str]) -> Search:
     start = f"{benchmark}/{_WORDS}"
     words = sorted(key.removeprefix(start) for key in keys if key.startswith(start))[:_MOST_WORDS]
-    said = {f"“{word.replace('_', ' ')}”": _WORDS + word for word in words}
+    columns_of_words = {f"“{word.replace('_', ' ')}”": _WORDS + word for word in words}
     panels = [
         ("trials", "Trials of a response", "trials", {"mean": "trials_mean"}),
         ("claims", "“Yes” to a wrong pair", "%", {"of all claims": "false_claim_fraction"}),
         ("shares", "How responses search", "%", _SHARES),
-        ("words", "Responses with words of retrying", "%", said),
+        ("words", "Responses with words of retrying", "%", columns_of_words),
         ("solved", "Problems that are solved", "%", _SOLVED),
     ]
     charts = [
@@ -139,7 +143,7 @@ def _search(inputs: Inputs, benchmark: str, baseline: str, number: int, keys: Co
 
 
 def _series(inputs: Inputs, benchmark: str, columns: Mapping[str, str]) -> dict[str, dict[str, float]]:
-    found = {
+    by_label = {
         label: {
             policy: value
             for policy in inputs.graded
@@ -147,7 +151,7 @@ def _series(inputs: Inputs, benchmark: str, columns: Mapping[str, str]) -> dict[
         }
         for label, column in columns.items()
     }
-    return {label: values for label, values in found.items() if values}
+    return {label: values for label, values in by_label.items() if values}
 
 
 def _sentence(inputs: Inputs, benchmark: str, baseline: str, policy: str) -> str:
@@ -155,6 +159,7 @@ def _sentence(inputs: Inputs, benchmark: str, baseline: str, policy: str) -> str
 
     def both(column: str, factor: int, digits: int, unit: str) -> str:
         values = (inputs.grades(name).get(f"{benchmark}/{column}") for name in (baseline, policy))
+        # A number may be missing: grades are read as they are.
         first, second = ("?" if value is None else f"{value * factor:.{digits}f}{unit}" for value in values)
         return f"{first} to {second}"
 

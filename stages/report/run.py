@@ -24,13 +24,12 @@ from typing import Any
 from stages.algorithms.estimators import Interval
 from stages.foundations.files import write_text_atomically
 from stages.foundations.job import Job
-from stages.foundations.legible import legible
-from stages.pages.page import fill_page, graph_lanes, metric_label
+from stages.foundations.stage import about
+from stages.pages.page import fill_page, graph_lanes, metric_label, visible_text
 from stages.pages.reading import data_funnels, loss_charts, ways
 from stages.report.benchmarks import Benchmark, describe_benchmarks, last_policy, verdict_sentence
 from stages.report.charts import branch_charts, curve_charts, join_rounds
 from stages.report.inputs import Inputs, read_inputs
-from stages.report.overlaps import contamination, repeats, work_by_stage
 from stages.report.responses import choose_examples, describe_search
 from stages.report.stage import ReportParams
 from stages.report.timelines import describe_rounds
@@ -51,7 +50,8 @@ def render_page(inputs: Inputs, params: ReportParams) -> str:
     """The whole page as HTML. Equal arguments give equal text."""
     filters = {
         "bare": lambda fraction: f"{100 * fraction:.1f}",
-        "legible": lambda text: legible(text if isinstance(text, str) else "", params.example_characters),
+        # An empty cell of a table is NaN in pandas, and no text.
+        "visible": lambda text: visible_text(text if isinstance(text, str) else "", params.example_characters),
         "sentence": verdict_sentence,
     }
     return fill_page(FOLDER, _content(inputs, params), filters, has_times=True)
@@ -103,6 +103,7 @@ def _held_out(benchmarks: list[Benchmark]) -> tuple[str, dict[str, Interval]]:
     if not benchmarks:
         return "", {}
     first = benchmarks[0]
+    # Training accuracy is a mean over samples, so it is compared with the headline (avg@k) and not with greedy.
     place = first.metrics.index(first.headline_metric)
     scores = {row.policy: row.scores[place] for row in first.rows}
     label = f"held out, {metric_label(first.headline_metric)}"
@@ -116,6 +117,7 @@ def describe_result(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
     """
     scores, gains = [], []
     for benchmark in describe_benchmarks(inputs, params):
+        # One score a policy: the console has a line for each.
         place = benchmark.metrics.index(benchmark.headline_metric)
         for row in benchmark.rows:
             score = row.scores[place]
@@ -123,13 +125,13 @@ def describe_result(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
                 named = {"policy": row.policy, "benchmark": benchmark.name}
                 metric = metric_label(benchmark.headline_metric)
                 scores.append({**named, "metric": metric, **_numbers(score), "problems": benchmark.problems})
-        for found in benchmark.comparisons:
-            named = {"policy": found.policy, "baseline": found.baseline, "benchmark": found.benchmark}
-            difference = found.difference
+        for comparison in benchmark.comparisons:
+            named = {"policy": comparison.policy, "baseline": comparison.baseline, "benchmark": comparison.benchmark}
+            difference = comparison.difference
             gains.append(
                 {
                     **named,
-                    "metric": metric_label(found.metric),
+                    "metric": metric_label(comparison.metric),
                     **_numbers(difference.interval),
                     "p_value": difference.p_value,
                     "verdict": difference.verdict,
@@ -141,3 +143,60 @@ def describe_result(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
 
 def _numbers(interval: Interval) -> dict[str, float]:
     return {"value": interval.estimate, "low": interval.low, "high": interval.high}
+
+
+def contamination(inputs: Inputs, examples: int) -> dict[str, Any] | None:
+    """What decontamination found, with pairs of texts to look at; None when no stage has counted its pairs."""
+    looked = [metrics for metrics in inputs.metrics.values() if "contamination/pairs" in metrics]
+    if not looked:
+        return None
+    benchmarks = [
+        (name.removesuffix("/rows_hit"), int(metrics.get(name.removesuffix("_hit"), 0)), int(hit))
+        for metrics in looked
+        for name, hit in metrics.items()
+        if name.endswith("/rows_hit")
+    ]
+    dropped = [
+        (stage, int(value))
+        for stage, metrics in inputs.metrics.items()
+        for key, value in metrics.items()
+        if key.startswith("dropped/") and "contaminated" in key
+    ]
+    tables = dict.fromkeys(about(stage.name).contamination for stage in inputs.stages)
+    by_rule = [
+        (benchmark, stage, rule, rows)
+        for stage, table in inputs.contamination.items()
+        for (benchmark, rule), rows in table.groupby(["benchmark", "rule"], sort=True)
+    ]
+    hits = [
+        (*names, inputs.revisions.get(names[0], "unknown"), len(rows), rows["benchmark_problem_id"].nunique())
+        for *names, rows in by_rule
+    ]
+    # The first pair of each stage, benchmark and rule, then the second ones: a rule with few hits is seen too.
+    in_turn = sorted((place, turn) for turn, (*_, rows) in enumerate(by_rule) for place in range(len(rows)))
+    return {
+        "benchmarks": benchmarks,
+        "pairs": sum(int(metrics["contamination/pairs"]) for metrics in looked),
+        "dropped": dropped,
+        "tables": [f"data/{name}.parquet" for name in tables if name],
+        "hits": sorted(hits),
+        "examples": [by_rule[turn][-1].iloc[place].to_dict() for place, turn in in_turn[:examples]],
+    }
+
+
+def repeats(inputs: Inputs) -> list[tuple[str, str, int]]:
+    """Scope, rule and pairs of problems that occur twice."""
+    if inputs.duplicates is None:
+        return []
+    counts = inputs.duplicates.groupby(["scope", "rule"], sort=True).size()
+    return [(scope, rule, int(pairs)) for (scope, rule), pairs in counts.items()]
+
+
+def work_by_stage(inputs: Inputs) -> list[tuple[str, list[int | None]]]:
+    """Of each stage that counted some: rows in, rows kept, steps, tokens sampled, tokens trained."""
+    names = ("rows/in", "rows/kept", "progress/steps", "tokens/sampled", "tokens/trained")
+    return [
+        (stage, [int(metrics[name]) if name in metrics else None for name in names])
+        for stage, metrics in inputs.metrics.items()
+        if any(name in metrics for name in names)
+    ]

@@ -18,7 +18,7 @@ class PublishedFigure(StrictParams):
     value: float = Field(ge=0, le=100)
     """In percent."""
     source: str = Field(min_length=1)
-    """Where it stands: paper and table."""
+    """Paper and table."""
 
 
 class ReportParams(StrictParams):

@@ -64,15 +64,16 @@ def _describe(name: str, number: int, timeline: Timeline, curve: pandas.DataFram
     processes = shown_processes(timeline)
     shares = {process: timeline.shares[process] for process in processes if timeline.shares.get(process)}
     spent = Counter[str]()
-    for own in shares.values():
-        spent.update(own)
+    for of_process in shares.values():
+        spent.update(of_process)
     reasons = ["busy", *(reason for reason, _ in spent.most_common() if reason != "busy")]
     if is_cut := len(reasons) > MOST_REASONS:
         reasons = reasons[: MOST_REASONS - 1]
     rows = []
-    for process, own in shares.items():
-        rare = [sum(share for reason, share in own.items() if reason not in reasons)] if is_cut else []
-        rows.append((process, [own.get(reason, 0.0) for reason in reasons] + rare))
+    for process, of_process in shares.items():
+        # Added up, so that the row of a process still sums to 1.
+        rare = [sum(share for reason, share in of_process.items() if reason not in reasons)] if is_cut else []
+        rows.append((process, [of_process.get(reason, 0.0) for reason in reasons] + rare))
     activities = {span.activity for process in processes for span in timeline.spans.get(process, [])}
     legend = [activity for activity in ACTIVITIES if activity in activities]
     return {
@@ -96,6 +97,7 @@ def shown_processes(timeline: Timeline) -> list[str]:
     if len(processes) <= MOST_ROWS:
         return processes
     replicas = [process for process in processes if process.startswith("replica/")]
+    # At most half of the rows, or many trainer ranks would leave none for the replicas.
     others = [process for process in processes if not process.startswith("replica/")][: MOST_ROWS // 2]
     busy = {process: timeline.shares.get(process, {}).get("busy", 0.0) for process in replicas}
     chosen = {*others, *sorted(replicas, key=lambda process: busy[process])[: MOST_ROWS - len(others)]}
@@ -159,7 +161,7 @@ class _Window:
 
 def begin_of(timeline: Timeline) -> float:
     """Where the picture begins: at 0, or shortly before the first work where starting took a sixth of the time."""
-    first = [span.start for own in timeline.spans.values() for span in own if span.activity in WORK]
+    first = [span.start for spans in timeline.spans.values() for span in spans if span.activity in WORK]
     begin, end = min(first, default=0.0), timeline.wall_seconds
     return begin - 0.03 * (end - begin) if begin > end / 6 else 0.0
 
@@ -167,6 +169,7 @@ def begin_of(timeline: Timeline) -> float:
 def picture(timeline: Timeline, processes: Sequence[str]) -> Markup:
     """A row a process and time from left to right; colours by activity (classes of timeline.css)."""
     begin = begin_of(timeline)
+    # A round that failed at once has no length, by which places are divided.
     window = _Window(begin, max(timeline.wall_seconds, begin + 1e-9))
     height = _TOP + _ROW * len(processes) + 24
     spoken = f"Timeline of {timeline.wall_seconds:.1f} seconds. The table below has each process's shares."
@@ -174,6 +177,7 @@ def picture(timeline: Timeline, processes: Sequence[str]) -> Markup:
     bottom = _TOP + _ROW * len(processes)
     for row, process in enumerate(processes):
         top = _TOP + _ROW * row
+        # Fifteen letters fit into the margin on the left.
         label = process if len(process) <= 15 else process[:14] + "…"
         parts.append(
             f'<text x="{_LEFT - 8}" y="{top + 14}" text-anchor="end">{Markup.escape(label)}</text>'
@@ -197,6 +201,7 @@ def _paths(spans: Iterable[Span], window: _Window, top: int, height: int) -> dic
     width = (window.end - window.begin) / COLUMNS
     for span in spans:
         start, end = max(0.0, span.start - window.begin), span.end - window.begin
+        # The very end of the round would be in a column behind the last one.
         first, last = (min(COLUMNS - 1, int(at / width)) for at in (start, end))
         name = span.activity if span.activity in ACTIVITIES else "other"
         for column in range(first, last + 1):
@@ -204,7 +209,7 @@ def _paths(spans: Iterable[Span], window: _Window, top: int, height: int) -> dic
             columns[column][name] += max(0.0, overlap)
     paths: dict[str, str] = defaultdict(str)
     size, column = _WIDTH // COLUMNS, 0
-    winners = [max(own, key=own.__getitem__) if own.total() else "" for own in columns]
+    winners = [max(times, key=times.__getitem__) if times.total() else "" for times in columns]
     while column < COLUMNS:
         end = column
         while end < COLUMNS and winners[end] == winners[column]:
@@ -218,6 +223,7 @@ def _paths(spans: Iterable[Span], window: _Window, top: int, height: int) -> dic
 
 def _steps(timeline: Timeline) -> list[float]:
     taken = sorted(at for _, at in timeline.marks.get("batch taken", []))
+    # A power of two: a longer round then shows some of the same lines, and no new ones.
     return taken[:: 2 ** max(0, math.ceil(math.log2(len(taken) / MOST_STEPS)))] if taken else []
 
 
@@ -237,8 +243,9 @@ def _signs(mark: str, sign: str, timeline: Timeline, processes: Sequence[str], w
 def _ticks(window: _Window) -> list[tuple[float, str]]:
     """Four to nine round times."""
     units = ((3600, "h"), (60, "min"))
-    unit, name = next(((own, name) for own, name in units if window.end >= 2 * own), (1, "s"))
+    unit, name = next(((seconds, name) for seconds, name in units if window.end >= 2 * seconds), (1, "s"))
     spread = (window.end - window.begin) / unit / 5
+    # 0.999: a step that fits exactly must not fail by rounding.
     power = 10.0 ** math.floor(math.log10(spread))
     width = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= spread * 0.999)
     first, last = math.ceil(window.begin / unit / width), math.floor(window.end / unit / width + 1e-6)
@@ -290,6 +297,7 @@ def _parsed(trace: Mapping[str, Any]) -> Timeline:
 
 
 def _number(value: object) -> float:
+    # Python reads NaN and Infinity from JSON; neither has a place on the axis.
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
         raise ValueError(f"{value!r} is no amount")
     return float(value)

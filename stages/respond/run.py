@@ -1,4 +1,4 @@
-"""Draws responses in pieces, so that a run that is killed goes on after the last finished piece.
+"""Draws responses in pieces, so that a killed run resumes after the last finished piece.
 
 `choose_prompt`, at the end, gives the baseline policy the best of some prompts.
 """
@@ -20,8 +20,8 @@ from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import Sample, Sampler, SamplingSettings, sample_prompts
 from stages.engines.trainers.one_rank import launched_ranks
 from stages.engines.trainers.protocol import Ranks
+from stages.foundations.files import write_metrics
 from stages.foundations.job import Attempt, Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams
 from stages.foundations.tables import BENCHMARK, PROBLEM, RESPONSE, read_table, require_rows, write_table
 from stages.observe.progress import progress, say
@@ -38,6 +38,7 @@ def main(job: Job) -> None:
     seed = job.seed
     frame = require_rows(read_table(paths.benchmarks, BENCHMARK), paths.benchmarks, "name a benchmark in `sources`")
     if params.max_problems is not None:
+        # The first rows, and no draw: a run with a lower limit answers some of the same problems.
         frame = frame.groupby("benchmark", sort=False).head(params.max_problems)
     tokenizer = load_tokenizer(paths.policy)
     attempt = job.attempt(policy=job.item)
@@ -50,12 +51,14 @@ def main(job: Job) -> None:
             params = params.model_copy(update={"max_response_tokens": best.max_response_tokens})
         with closing(build_sampler(sampler_params, paths.policy)) as sampler:
             responses = respond(frame, params, prompt, seed, sampler, share, tokenizer, attempt.scratch, run)
+        # A rank other than 0: its responses are in the table of rank 0.
         if responses is None:
             return
         metrics = response_metrics(responses) | chosen
         run.summary(metrics)
         write_table(responses, paths.responses, RESPONSE)
         write_metrics(paths.metrics, metrics)
+        # Only now: until the outputs stand, a killed run finds its pieces here.
         for piece in attempt.scratch.glob("responses-*"):
             piece.unlink()
         shutil.rmtree(attempt.pieces, ignore_errors=True)
@@ -103,12 +106,13 @@ def _respond_to(
     share: DrawingShare,
     tokenizer,
 ) -> list[dict]:
-    own = share.of(piece)
-    prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in own]
+    mine = share.of(piece)
+    prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in mine]
     # Random numbers hang on these names, so a benchmark more changes no response to the others.
-    names = [f"{row['benchmark']}/{row['problem_id']}" for row in own]
+    names = [f"{row['benchmark']}/{row['problem_id']}" for row in mine]
     limit = params.max_response_tokens
     sampled = SamplingSettings(params.temperature, params.top_p, params.top_k, limit, None)
+    # Temperature 0 means greedy to every sampler; top_p 1 and top_k 0 switch both filters off.
     greedy = SamplingSettings(0.0, 1.0, 0, limit, None)
     modes = [("greedy", 1, greedy)] if params.is_greedy_included else []
     rows = []
@@ -116,7 +120,7 @@ def _respond_to(
         drawn = sample_prompts(sampler, prompts, names, count, settings, seed, "respond")
         of_problems = [
             [_row(problem, mode, index, sample, tokenizer) for index, sample in enumerate(samples)]
-            for problem, samples in zip(own, drawn, strict=True)
+            for problem, samples in zip(mine, drawn, strict=True)
         ]
         rows += itertools.chain.from_iterable(share.assemble(of_problems, len(piece)))
     return rows
@@ -175,11 +179,12 @@ def choose_prompt(
             job.paths.policy,
             attempt,
             ranks,
-            own_prompt=candidate.prompt,
+            prompt=candidate.prompt,
             require_marker=False,
         )
         verdicts = [one.judgement.verdict for of_problem in judged for one in of_problem]
         scores.append(sum(verdict is Verdict.CORRECT for verdict in verdicts) / len(verdicts))
+    # Of equal ones the first, as `BaselinePrompts.candidates` says.
     best = scores.index(max(scores))
     if ranks.rank == 0:
         shown = ", ".join(f"{number}: {score:.1%}" for number, score in enumerate(scores))

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import PromptParams, StrictParams
-from stages.foundations.stage import About, Sections, Stage
-
-if TYPE_CHECKING:
-    from stages.foundations.planned_work import Lengths, Work
+from stages.foundations.stage import About, Lengths, Sampling, Sections, Stage, Work
 
 
 class CandidatePrompt(StrictParams):
@@ -48,7 +43,7 @@ class RespondParams(StrictParams):
     max_problems: int | None = Field(ge=1)
     """First problems of each benchmark; null for all."""
     problems_at_once: int = Field(ge=1)
-    """Problems of one piece of work; a killed run goes on after the last finished piece."""
+    """Problems of one piece of work; a killed run resumes after the last finished piece."""
     baseline_prompts: BaselinePrompts | None
     """null: all policies answer the section `prompt`."""
 
@@ -75,13 +70,12 @@ STAGE = Stage(
 
 
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
-    from stages.foundations.planned_work import Sampling, Work
-
     respond = sections["respond"]
     problems = lengths.benchmark_problems or _problems(sections)
     if problems is None:
         return Work(not_counted=("responses to an unknown number of problems (give --benchmark-problems)",))
     drawn = lengths.of(address, respond.max_response_tokens)
+    # A piece waits for its longest response, so the number of pieces counts and not only that of responses.
     at_once = min(respond.problems_at_once, problems)
     samples = [respond.samples, *([1] if respond.is_greedy_included else [])]
     return Work(sampling=tuple(Sampling(problems / at_once, at_once, each, lengths.prompt, drawn) for each in samples))
@@ -92,6 +86,7 @@ def _problems(sections: Sections) -> float | None:
     most, total = sections["respond"].max_problems, 0
     for source in sections["sources"].values():
         if source.role == "benchmark":
+            # Generated sources have `rows`, those of files `max_rows`, and some have neither.
             rows = getattr(source.origin, "rows", None) or getattr(source.origin, "max_rows", None)
             if rows is None and most is None:
                 return None

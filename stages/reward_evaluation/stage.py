@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from stages.engines.image_scorers.config import base_scorer_costs
+from stages.engines.images.params import pictures_of_a_prompt
 from stages.foundations.params import StrictParams
-from stages.foundations.stage import About, Sections, Stage
-
-if TYPE_CHECKING:
-    from stages.foundations.planned_work import NetworkWork
+from stages.foundations.stage import About, NetworkWork, Sections, Stage
 
 
 class RewardEvaluationParams(StrictParams):
@@ -47,10 +46,6 @@ STAGE = Stage(
 
 
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
-    from stages.engines.image_scorers.config import base_scorer_costs
-    from stages.engines.images.params import pictures_of_a_prompt
-    from stages.foundations.planned_work import NetworkWork
-
     costs = base_scorer_costs(sections["scorer_base"])
     pictures, assumptions = pictures_of_a_prompt(sections, address.partition("@")[2])
     # By the base scorer and by the reward model, which are in memory together.

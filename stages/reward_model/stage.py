@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from stages.engines.image_scorers.config import RewardHeadSizes
+from stages.engines.image_scorers.config import RewardHeadSizes, base_scorer_costs
+from stages.engines.images.params import pictures_of_a_prompt
 from stages.engines.trainers.params import OptimizationParams, TrainerParams
-from stages.foundations.stage import About, Sections, Stage
-
-if TYPE_CHECKING:
-    from stages.foundations.planned_work import NetworkWork
+from stages.foundations.stage import About, NetworkWork, Sections, Stage
 
 
 class RewardModelParams(OptimizationParams):
@@ -44,7 +42,8 @@ STAGE = Stage(
         "scorer": "data/image_scorers/base",
         "pairs": "data/preferences/${key}",
         "pool": "data/images/pool/${key}",
-        "earlier_pool": "data/images/pool/${item.also}",  # the round's own where no earlier round counts
+        # The round's own where no earlier round counts.
+        "earlier_pool": "data/images/pool/${item.also}",
     },
     outputs={
         "out": "data/image_scorers/${key}",
@@ -60,14 +59,11 @@ STAGE = Stage(
 
 
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
-    from stages.engines.image_scorers.config import base_scorer_costs
-    from stages.engines.images.params import pictures_of_a_prompt
-    from stages.foundations.planned_work import NetworkWork
-
     params, costs = sections["reward_model"], base_scorer_costs(sections["scorer_base"])
     pictures, assumptions = pictures_of_a_prompt(sections, address.partition("@")[2])
     each = params.epochs * pictures * costs.score_flops
-    learns = 1 - params.frozen_fraction  # frozen layers stand first, so no gradient goes back through them
+    # Frozen layers stand first, so no gradient goes back through them.
+    learns = 1 - params.frozen_fraction
     return NetworkWork(
         learns * costs.parameters,
         params.frozen_fraction * costs.parameters,

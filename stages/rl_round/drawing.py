@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol, assert_never
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.length_rewards import cosine_length_reward, soft_overlong_punishment
+from stages.engines.custom_functions import CustomFunction, FunctionValue
 from stages.engines.pieces import are_whole, remove_piece, seal
 from stages.engines.policies.tokenizers import decode_response
 from stages.engines.samplers.build import DrawingShare
@@ -36,25 +38,31 @@ from stages.observe.progress import progress
 from stages.rl_round.methods import (
     CosineReward,
     DynamicSampling,
+    FunctionReward,
     ModelVerifier,
     NoDynamicSampling,
     NoOverlong,
     PassRateSelection,
     ProblemSlice,
+    RewardParams,
     RoundVerifierParams,
     SoftOverlong,
+    SumReward,
     VerdictReward,
+    function_rewards,
 )
 from stages.rl_round.params import RlParams
 from stages.rl_round.records import Batch, Group, Problem, Rollout, newest_version, pack_groups, unpack_groups
 from stages.rl_round.round import Round
 
+FAILURES_NAMED = 5
 SMALLEST_SIGNAL_FRACTION = 0.25
 """A draw is at most 4 times what is missing, however few groups had signal."""
 
 
 def slice_problems(problems: Sequence[Problem], part: ProblemSlice, seed: int) -> list[Problem]:
     """Part `index` of `count` of the problems in the order of the run's seed; parts are disjoint and cover all."""
+    # By the seed of the run alone, and not of the round: rounds with other slices must share no problem.
     order = permutation(len(problems), seed, "problem_slice")
     return [problems[index] for index in order[part.index :: part.count]]
 
@@ -100,10 +108,12 @@ def count_passes(
     ranks = drawing.share.ranks
     counts: list[PassCount] = []
     starts = range(0, len(problems), PROBLEMS_AT_ONCE)
-    study = params.study and params.study.model_copy(update={"rollout_distributions": None})  # verdicts only
+    # Verdicts are counted and nothing else: whole distributions would fill the memory for nothing.
+    study = params.study and params.study.model_copy(update={"rollout_distributions": None})
     params = params.model_copy(update={"study": study})
     for start in progress(starts, label=f"{seed_path[-1]}: pass rates", unit="pieces"):
         place = scratch / PIECE.format(start)
+        # Rank 0 alone looks at the disk. Ranks that each decided for themselves could part ways and wait for ever.
         if not ranks.broadcast(ranks.rank == 0 and are_whole(place)):
             piece = [ProblemDraw(problem, 0) for problem in problems[start : start + PROBLEMS_AT_ONCE]]
             groups = drawing.draw(piece, params, *seed_path, "pass_rates", group_size=samples)
@@ -116,6 +126,7 @@ def count_passes(
 
 
 def _count(group: Group) -> PassCount:
+    # A verifier that failed says nothing about how hard a problem is.
     decided = [rollout for rollout in group.rollouts if rollout.is_decided]
     return PassCount(sum(rollout.verdict is Verdict.CORRECT for rollout in decided), len(decided))
 
@@ -151,6 +162,7 @@ def select_by_pass_rate(
     kept = [
         problem
         for problem, count in zip(problems, counts, strict=True)
+        # A problem of which every response was undecided has no rate: nothing is known about it.
         if count.rate is not None and selection.min <= count.rate <= selection.max
     ]
     if len(kept) < wanted:
@@ -180,6 +192,7 @@ def selection_metrics(counts: Sequence[PassCount], kept: int) -> dict[str, float
         "selection/pass_rate_0_fraction": sum(rate == 0 for rate in rates) / total,
         "selection/pass_rate_100_fraction": sum(rate == 1 for rate in rates) / total,
     }
+    # 0 and 1 have bars of their own: problems that can teach nothing must not hide among the others.
     lower = 0.0
     for name, upper in UPPER_ENDS.items():
         inside = sum(lower < rate <= upper and rate < 1 for rate in rates)
@@ -194,6 +207,7 @@ class DrawState:
 
     cursor: int = 0
     """Problems drawn so far in this round."""
+    # Hopeful at first: the first draw asks for a batch and no more, and the second knows better.
     signal_fraction: float = 1.0
     """Share of the last step's groups that had signal."""
     carried: list[Group] = field(default_factory=list)
@@ -217,26 +231,29 @@ def draw_batch(
     def is_stale(group: Group) -> bool:
         return policy_version - group.oldest_version > sampling.max_staleness
 
-    fresh = [group for group in state.carried if not is_stale(group)]
+    usable = [group for group in state.carried if not is_stale(group)]
     stale = [group for group in state.carried if is_stale(group)]
     drawn: list[Group] = []
     draws = 0
-    while len(fresh) < wanted and draws < sampling.max_draws:
+    while len(usable) < wanted and draws < sampling.max_draws:
+        # What this step has seen sizes its next draw; its first draw goes by the step before.
         fraction = signal_fraction(drawn, state.signal_fraction)
-        size = draw_size(wanted - len(fresh), fraction)
+        size = draw_size(wanted - len(usable), fraction)
         groups = draw(state.cursor, size)
         state.cursor += size
         draws += 1
         drawn += groups
-        fresh += [group for group in groups if group.has_signal]
+        usable += [group for group in groups if group.has_signal]
     state.signal_fraction = signal_fraction(drawn, state.signal_fraction)
-    state.carried = fresh[wanted:]
+    # Surplus stands before what was drawn now, so the oldest is used first and as little as possible gets too stale.
+    state.carried = usable[wanted:]
+    # In this order they stand in the rollouts table.
     left_out = stale + [group for group in drawn if not group.has_signal]
     return Batch(
-        fresh[:wanted],
+        usable[:wanted],
         drawn,
         left_out,
-        draws,
+        draws=draws,
         too_stale=len(stale),
         carried=len(state.carried),
         signal_fraction=state.signal_fraction,
@@ -263,19 +280,23 @@ class GroupDrawing:
     verifier: RoundVerifier
     tokenizer: object
     share: DrawingShare
+    functions: CustomRewards | None = None
+    """Of `rl.reward`, where it has custom functions."""
 
     def draw(
         self, draws: Sequence[ProblemDraw], params: RlParams, *seed_path: int | str, group_size: int | None = None
     ) -> list[Group]:
         """`draw_groups`, by all ranks together: the groups on rank 0, in order, and nothing elsewhere; collective."""
-        own, size, groups = self.share.of(draws), group_size or params.group_size, list[Group]()
+        part, size, groups = self.share.of(draws), group_size or params.group_size, list[Group]()
         if self.share.is_engine_leader:
             judges = self.sampler, self.verifier, self.tokenizer
-            groups = draw_groups(own, *judges, params, *seed_path, group_size=size)
-        else:  # the engine's first rank judges what all of its ranks draw
-            sample_draws(own, self.sampler, params, size, *seed_path)
+            groups = draw_groups(part, *judges, params, *seed_path, group_size=size, functions=self.functions)
+        # All ranks of an engine sample together, and its first one judges what they have drawn.
+        else:
+            sample_draws(part, self.sampler, params, size, *seed_path)
         if self.share.ranks.world_size == 1:
             return groups
+        # Packed before they travel: pickled lists of numbers are twice as large.
         packed = self.share.assemble([pack_groups([group]) for group in groups], len(draws))
         return [group for one in packed for group in unpack_groups(one)]
 
@@ -288,16 +309,19 @@ def draw_groups(
     params: RlParams,
     *seed_path: int | str,
     group_size: int | None = None,
+    functions: CustomRewards | None = None,
 ) -> list[Group]:
     """Samples, scores and groups, one step after the other: one group for each draw.
 
     `group_size` is that of the params unless it is given.
     """
     size = group_size or params.group_size
+    # All draws in one call: the sampler keeps its places full until the last response of the last draw.
     samples = sample_draws(draws, sampler, params, size, *seed_path)
     answers = [draw.problem.answer for draw in draws for _ in range(size)]
     flat = [one for of_draw in samples for one in of_draw]
-    rollouts = score_samples(answers, flat, verifier, tokenizer, params)
+    problems = [draw.problem for draw in draws for _ in range(size)] if functions else ()
+    rollouts = score_samples(answers, flat, verifier, tokenizer, params, functions, problems)
     return [make_group(draw, rollouts[place * size : (place + 1) * size]) for place, draw in enumerate(draws)]
 
 
@@ -333,7 +357,6 @@ def trajectories_of(draw: ProblemDraw, group_size: int, *seed_path: int | str) -
 
 
 def sampling_settings(params: RlParams) -> SamplingSettings:
-    """How the round draws its responses."""
     return SamplingSettings(
         params.temperature,
         params.top_p,
@@ -345,18 +368,30 @@ def sampling_settings(params: RlParams) -> SamplingSettings:
 
 
 def score_samples(
-    answers: Sequence[str], samples: Sequence[Sample], verifier: RoundVerifier, tokenizer, params: RlParams
+    answers: Sequence[str],
+    samples: Sequence[Sample],
+    verifier: RoundVerifier,
+    tokenizer,
+    params: RlParams,
+    functions: CustomRewards | None = None,
+    problems: Sequence[Problem] = (),
 ) -> list[Rollout]:
-    """One rollout for each sample, in order; `answers` are the gold answers of their problems."""
+    """One rollout for each sample, in order; `answers` are the gold answers of their problems.
+
+    Custom functions see the rows of `problems`, which only they need.
+    """
     responses = [decode_response(tokenizer, sample.token_ids) for sample in samples]
     judgements = verifier.judge(
         list(zip(answers, responses, strict=True)),
         truncated=[sample.is_truncated for sample in samples],
+        # A number somewhere in the text is no answer: a reward wants a box, a tag or a marker before it.
         require_marker=True,
     )
+    verdicts = [judgement.verdict for judgement in judgements]
+    values = functions.ask(problems, samples, responses, verdicts) if functions else [{}] * len(samples)
     return [
-        make_rollout(sample, response, judgement.verdict, params)
-        for sample, response, judgement in zip(samples, responses, judgements, strict=True)
+        make_rollout(sample, response, verdict, params, of_functions)
+        for sample, response, verdict, of_functions in zip(samples, responses, verdicts, values, strict=True)
     ]
 
 
@@ -369,38 +404,100 @@ class RoundVerifier(Protocol):
         """One judgement for each (gold answer, response), in order."""
 
 
-def make_rollout(sample: Sample, response: str, verdict: Verdict, params: RlParams) -> Rollout:
-    """A rollout with the reward of its verdict and length."""
-    reward = 0.0 if verdict.is_failure else outcome_reward(verdict, len(sample.token_ids), params)
-    return Rollout(sample, response, verdict, reward)
+def make_rollout(
+    sample: Sample,
+    response: str,
+    verdict: Verdict,
+    params: RlParams,
+    values: Mapping[str, FunctionValue] = MappingProxyType({}),
+) -> Rollout:
+    """A rollout with the reward of its verdict and length; `values` has what custom functions say, by reward."""
+    # 0 is no reward here but a filler: undecided rollouts leave the batch before any baseline is taken.
+    if verdict.is_failure:
+        return Rollout(sample, response, verdict, 0.0)
+    if fault := next((value.fault for value in values.values() if value.fault), ""):
+        return Rollout(sample, response, verdict, 0.0, fault=fault, is_custom=True)
+    reward, parts = outcome_reward(verdict, len(sample.token_ids), params, values)
+    return Rollout(sample, response, verdict, reward, parts, is_custom=bool(values))
 
 
-def outcome_reward(verdict: Verdict, tokens: int, params: RlParams) -> float:
-    """Reward at the end of a decided response of `tokens` tokens, overlong punishment included."""
-    limit = params.max_response_tokens
-    match params.reward:
-        case VerdictReward():
-            reward = verdict_reward(params.reward, verdict)
-        case CosineReward() as shape:
-            reward = cosine_length_reward(
-                verdict is Verdict.CORRECT,
-                tokens,
-                limit,
-                shape.r0_correct,
-                shape.rL_correct,
-                shape.r0_wrong,
-                shape.rL_wrong,
-                shape.exceeded,
-            )
-        case other:
-            assert_never(other)
+def outcome_reward(
+    verdict: Verdict, tokens: int, params: RlParams, values: Mapping[str, FunctionValue]
+) -> tuple[float, dict[str, float]]:
+    """Reward at the end of a decided response of `tokens` tokens, overlong punishment included, and its parts."""
+    # Two fields decide: `rl.reward` what the response is worth, then `rl.overlong` what the length costs.
+    reward, parts = reward_of(params.reward, verdict, tokens, params.max_response_tokens, values)
     match params.overlong:
         case NoOverlong():
-            return reward
+            return reward, parts
         case SoftOverlong(buffer_tokens=buffer_tokens):
-            return reward + soft_overlong_punishment(tokens, limit, buffer_tokens)
+            return reward + soft_overlong_punishment(tokens, params.max_response_tokens, buffer_tokens), parts
         case other:
             assert_never(other)
+
+
+def reward_of(
+    reward: RewardParams, verdict: Verdict, tokens: int, limit: int, values: Mapping[str, FunctionValue], name: str = ""
+) -> tuple[float, dict[str, float]]:
+    """What a reward gives a decided response, and the named parts of a function or of a sum of rewards.
+
+    A new kind of `rl.reward` or `rl.overlong` is a case here, or above, and one in `_is_punished`
+    (loop/training_step.py).
+    """
+    match reward:
+        case VerdictReward():
+            return verdict_reward(reward, verdict), {}
+        case CosineReward() as shape:
+            ends = shape.r0_correct, shape.rL_correct, shape.r0_wrong, shape.rL_wrong, shape.exceeded
+            return cosine_length_reward(verdict is Verdict.CORRECT, tokens, limit, *ends), {}
+        case FunctionReward():
+            value = values[name]
+            if value.parts is None:
+                return value.value, {}
+            return sum(reward.weights.get(part, 1.0) * one for part, one in value.parts.items()), dict(value.parts)
+        case SumReward():
+            total, parts = 0.0, {}
+            for part, weighted in reward.rewards.items():
+                value, inner = reward_of(weighted.reward, verdict, tokens, limit, values, part)
+                total += weighted.weight * value
+                parts |= {part: value} | {f"{part}.{one}": worth for one, worth in inner.items()}
+            return total, parts
+        case other:
+            assert_never(other)
+
+
+class CustomRewards:
+    """The functions that a round's reward names, each in workers of its own; `close` ends them."""
+
+    def __init__(self, reward: FunctionReward | SumReward) -> None:
+        self._functions = {name: CustomFunction(params) for name, params in function_rewards(reward).items()}
+
+    def ask(
+        self,
+        problems: Sequence[Problem],
+        samples: Sequence[Sample],
+        responses: Sequence[str],
+        verdicts: Sequence[Verdict],
+    ) -> list[dict[str, FunctionValue]]:
+        """For each response what each function says of it, by the name of the reward."""
+        rows = [
+            {
+                **problem.row,
+                "problem_id": problem.problem_id,
+                "answer": problem.answer,
+                "response": response,
+                "response_tokens": len(sample.token_ids),
+                "is_truncated": sample.is_truncated,
+                "verdict": verdict.value,
+            }
+            for problem, sample, response, verdict in zip(problems, samples, responses, verdicts, strict=True)
+        ]
+        columns = {name: function.ask(rows) for name, function in self._functions.items()}
+        return [{name: column[place] for name, column in columns.items()} for place in range(len(rows))]
+
+    def close(self) -> None:
+        for function in self._functions.values():
+            function.close()
 
 
 def verdict_reward(reward: VerdictReward, verdict: Verdict) -> float:
@@ -417,14 +514,18 @@ def make_group(draw: ProblemDraw, rollouts: Sequence[Rollout]) -> Group:
 def abort_on_verifier_failures(drawn: Iterable[Group], most_fraction: float, verifier: RoundVerifierParams) -> None:
     """UserError when the verifier had no opinion on more than `most_fraction` of the responses."""
     rollouts = [rollout for group in drawn for rollout in group.rollouts]
-    failures = [rollout.verdict for rollout in rollouts if not rollout.is_decided]
+    # Without this stop a broken verifier looks like hard problems: steps without signal, hour after hour.
+    failures = [rollout.fault or rollout.verdict for rollout in rollouts if not rollout.is_decided]
     if len(failures) <= most_fraction * len(rollouts):
         return
     remedy = "raise verifier.timeout_seconds or memory_mib, or look at the responses"
     if isinstance(verifier, ModelVerifier):
         remedy = "lower rl.verifier.reading.undecided_margin, or give the judge more teaching.steps or max_tokens"
+    source = "the verifier"
+    if faults := [rollout.fault for rollout in rollouts if rollout.fault]:
+        source, remedy = "the custom reward", f"correct it (`retrace reward` tries it; the first: {faults[0]})"
     raise UserError(
-        f"the verifier could not decide {len(failures)} of {len(rollouts)} responses "
-        f"({', '.join(sorted(set(failures)))}), more than verifier.abort_undecided_fraction "
+        f"{source} could not decide {len(failures)} of {len(rollouts)} responses "
+        f"({', '.join(sorted(set(failures))[:FAILURES_NAMED])}), more than verifier.abort_undecided_fraction "
         f"{most_fraction} allows: {remedy}; the last checkpoint is kept"
     )

@@ -51,6 +51,7 @@ class CheckedJudge:
         """The judge's judgements; where it wrote none the verdict is `crashed`: the judge failed, not the response."""
         judged = [_mark_judge_failures(one) for one in self._judge.judge(pairs, truncated, require_marker)]
         ruled = self._rules.judge(pairs, truncated, require_marker)
+        # Both verdicts, also where they agree: the curve shows shares of all that both have decided.
         self._pairs += [(one.verdict, other.verdict) for one, other in zip(judged, ruled, strict=True)]
         return judged
 
@@ -96,13 +97,13 @@ def open_judge(this_round: Round, rules: Verifier) -> Iterator[tuple[CheckedJudg
     judge = build_judge(params, this_round.sampler_params, prompt, policy, derive_seed(*seed_path, "judge"))
     with CheckedJudge(judge, rules) as checked:
         yield checked, evaluate_judge(judge, answers, *seed_path)
+    # Not in a `finally`: a round that was stopped goes on with the very judge that it began with.
     remove_piece(this_round.scratch / TAUGHT)
 
 
 def build_judge(
     params: ModelVerifier, sampler: TorchSamplerParams, prompt: PlainPrompt | ChatPrompt, policy: Path, seed: int
 ) -> ModelJudge | WordJudge:
-    """The judge that `params` describes, with the policy of a folder."""
     held = build_sampler(sampler, policy)
     tokenizer = load_tokenizer(policy)
     match params.reading:
@@ -117,6 +118,8 @@ def made_pairs(answers: Sequence[str], count: int, seed: int) -> list[tuple[str,
 
     UserError when there is only one answer.
     """
+    # Each answer once, so that a common one is no likelier than others. Sorted, because the order of a set changes from
+    # process to process.
     different = sorted(set(answers))
     if len(different) < 2:
         raise UserError(
@@ -124,6 +127,7 @@ def made_pairs(answers: Sequence[str], count: int, seed: int) -> list[tuple[str,
             f"{len(different)}: set teaching.kind none, or more problems"
         )
     rng = random.Random(seed)
+    # Two answers also where one would do: which pairs are equal then changes no random number of the others.
     pairs = (rng.sample(different, 2) for _ in range(count))
     return [(gold, gold if number % 2 else other) for number, (gold, other) in enumerate(pairs)]
 
@@ -141,6 +145,7 @@ def taught_judge(
     folder = scratch / TAUGHT
     if are_whole(folder):
         return folder
+    # Steps and learning rate are the recipe's (`teaching`); the rest is as in section `rl` of the laptop recipe.
     adamw = AdamwParams(kind="adamw", learning_rate=teaching.learning_rate, beta1=0.9, beta2=0.95, weight_decay=0.0)
     tokenizer, model = load_tokenizer(policy), language_model(policy, trainer_params)
     with closing(TorchTrainer(trainer_params, adamw, MAX_GRADIENT_NORM, model)) as trainer:
@@ -148,9 +153,10 @@ def taught_judge(
             pairs = made_pairs(answers, teaching.pairs_per_step, derive_seed(*seed_path, "judge", step))
             lessons = [_lesson(tokenizer, prompt, pair) for pair in pairs]
             groups = split_by_tokens([one.tokens for one in lessons], trainer_params.micro_batch_tokens)
+            # The loss is a mean over the step's tokens: micro-batches, each divided by all of them, add up to it.
             tokens = sum(len(one.response) for one in lessons)
             batches = [pack([lessons[index] for index in group]) for group in groups]
-            trainer.update(batches, lambda found, _, count=tokens: (-found.logprobs.sum() / count, {}), 1.0)
+            trainer.update(batches, lambda outputs, _, count=tokens: (-outputs.logprobs.sum() / count, {}), 1.0)
         with replace_folder(folder) as beside:
             trainer.save_model(beside)
         seal(folder)
@@ -172,6 +178,7 @@ def evaluate_judge(judge: ModelJudge | WordJudge, answers: Sequence[str], *seed_
     if len(set(answers)) < 2:
         return {}
     pairs = made_pairs(answers, EVALUATION_PAIRS, derive_seed(*seed_path, "judge", "examined"))
+    # Boxed: where the prediction is read by rule, the judge is examined and not the rule.
     judged = judge.judge([(gold, f"The answer is \\boxed{{{prediction}}}.") for gold, prediction in pairs])
     right = [
         one.verdict is (Verdict.CORRECT if gold == prediction else Verdict.WRONG)

@@ -66,6 +66,7 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
         tokens=int(minibatch.response_mask.sum()),
         fresh_tokens=int(minibatch.response_mask[minibatch.is_fresh].sum()),
     )
+    # Of the whole minibatch and not of what the masks leave: a dropped response must not weigh the others more.
     divisor = {
         "token_mean": totals.tokens,
         "sequence_mean_token_mean": totals.responses,
@@ -80,6 +81,7 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
             params.policy_loss, statistics.logprobs, fields["proximal_logprobs"], fields["advantages"], mask
         )
         advantages = fields["advantages"]
+        # The diagnostics get weighted advantages too: the gradient's size is that of the weighted loss.
         if selection.weights is not None:
             token_loss, advantages = token_loss * selection.weights, advantages * selection.weights
         diagnostics = {**selection.metrics, **_sums(metrics, mask)}
@@ -94,6 +96,7 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
             statistics.logprobs.detach(), fields["rollout_logprobs"], fields["fresh_mask"], totals.fresh_tokens
         )
         energy = logit_gradient_proxy(statistics.logprobs, statistics.sum_squared_probs)
+        # In closed form from the logits' side: gradients of each response by itself would cost a backward pass each.
         share = shares_by_token(batch.response_mask, params.aggregation, totals, divisor)
         diagnostics["sum/gradient_power"] = (energy * (share * mask * advantages).square()).sum()
         # Left-out tokens have loss 0 and stay in each response's count; a mask must not hide a NaN.
@@ -117,6 +120,7 @@ def surrogate(
         case Cispo():
             return cispo(*tensors, params.clip_low, params.clip_high)
         case Reinforce():
+            # The losses have one signature; REINFORCE ignores both clips.
             return reinforce(*tensors, clip_low=0.0, clip_high=0.0)
 
 
@@ -131,8 +135,10 @@ def _reference_kl(
     params: ReferenceKlParams, policy_logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The estimate of KL(policy || reference) at each token with gradient, and k3 without; 0 outside the mask."""
+    # `where`, because a product with 0 would keep a NaN outside the mask.
     log_ratio = torch.where(mask.bool(), policy_logprobs - reference_logprobs, 0.0)
     log_ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    # `expm1` keeps its digits where the two policies nearly agree, which is where training spends its time.
     k3 = torch.expm1(-log_ratio) + log_ratio
     match params:
         case ReferenceK1():
@@ -189,6 +195,7 @@ def select_tokens(statistics: PolicyStatistics, batch: ResponseBatch, params: Rl
     if params.vocabulary_pruning:
         mask, counted = _inside_safe_set(statistics.outside, mask, response_mask, params, totals)
         metrics |= counted
+    # By staleness, acceptance is counted among what reached the trust region: filtered tokens are not its work.
     before = mask
     if isinstance(params.rollout_correction, TrustRegionMasking):
         mask, counted = _inside_trust_region(statistics, batch, mask, params.rollout_correction, totals)
@@ -238,6 +245,7 @@ def _inside_trust_region(
         for_max, for_mean = sampled_divergences(*pair)
         within_max = trust_region_mask(*pair, max_threshold=region.max_threshold)
         within_mean = trust_region_mask(*pair, mean_threshold=region.mean_threshold)
+    # Each bound is a mask of its own up to here, so the curve can say which of them drops responses.
     accepted = within_max & within_mean
     kept = mask * accepted[:, None]
     for_max, for_mean = for_max * accepted[:, None], for_mean * accepted[:, None]
@@ -260,6 +268,7 @@ def _weights(
     """The weights in use, or None; those or the raw ratios, and what an effective sample size of them is made of."""
     correction, rollout_logprobs = params.rollout_correction, batch.fields["rollout_logprobs"]
     if not isinstance(correction, ImportanceWeights):
+        # Nothing is weighted; the raw ratios still say how far the sampler is from the policy that learns from it.
         ratio = importance_weights(policy_logprobs, rollout_logprobs, mask, "token", math.inf)
         return None, ratio, _weight_sums(ratio, mask)
     # A clipped loss brings the ratio to the proximal policy itself; REINFORCE has none.
@@ -272,6 +281,7 @@ def _weights(
 
 def _weight_sums(weights: Tensor, mask: Tensor) -> Shares:
     exact = weights.double()
+    # In double: raw ratios have no cap, and in float32 one large square would swallow all small ones.
     return {"sum/weights": exact.sum(), "sum/squared_weights": exact.square().sum(), "sum/weighted_tokens": mask.sum()}
 
 
@@ -284,6 +294,7 @@ def effective_sample_fraction(sums: dict[str, float]) -> float:
 def shares_by_token(mask: Tensor, aggregation: str, totals: Totals, divisor: float) -> Tensor:
     """What each token's loss is multiplied by on its way into the loss of the minibatch: [responses, tokens]."""
     if aggregation == "sequence_mean_token_mean":
+        # The responses' own lengths, as GRPO has it: short responses weigh more per token.
         return mask / mask.sum(-1, keepdim=True).clamp_min(1) / divisor
     return torch.full_like(mask, 1.0 / divisor) * mask
 
@@ -306,6 +317,7 @@ def shares_by_staleness(staleness: Tensor, weights: Tensor, before: Tensor, mask
     of_response = {"weights": exact.sum(-1), "squared_weights": exact.square().sum(-1), "tokens": after.sum(-1)}
     if mask is not None:
         of_response |= {"responses": before.any(-1), "accepted": after.any(-1)}
+    # Every micro-batch has all the places, also empty ones: ranks add their diagnostics up by name.
     places = torch.arange(OLDEST + 1, device=staleness.device)[:, None] == staleness.clamp(0, OLDEST)
     return {
         f"{_PREFIX}{name}_{place}": (values * chosen).sum()
@@ -318,10 +330,11 @@ def rates_by_staleness(means: Mapping[str, float]) -> dict[str, float]:
     """The step's diagnostics with rates in the place of those sums; a staleness that the step lacks has none."""
     kept = {name: value for name, value in means.items() if not name.startswith(_PREFIX)}
     for place in range(OLDEST + 1):
-        own = {name: means.get(f"{_PREFIX}{name}_{place}", 0.0) for name in _SUMS}
-        spread, ending = own["tokens"] * own["squared_weights"], f"staleness_{place}"
+        sums = {name: means.get(f"{_PREFIX}{name}_{place}", 0.0) for name in _SUMS}
+        spread, ending = sums["tokens"] * sums["squared_weights"], f"staleness_{place}"
+        # 0 / 0 where the step has no response of this staleness: it has no rate then, and the curve a gap.
         if spread:
-            kept[f"importance/effective_sample_fraction_{ending}"] = own["weights"] ** 2 / spread
-        if own["responses"]:
-            kept[f"trust_region/acceptance_rate_{ending}"] = own["accepted"] / own["responses"]
+            kept[f"importance/effective_sample_fraction_{ending}"] = sums["weights"] ** 2 / spread
+        if sums["responses"]:
+            kept[f"trust_region/acceptance_rate_{ending}"] = sums["accepted"] / sums["responses"]
     return kept

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from stages.foundations.params import StrictParams
+from stages.foundations.params import CustomFunctionParams, StrictParams
 
 # rl.loop: in which order a round samples and trains.
 
@@ -82,6 +82,8 @@ LoopParams = Annotated[SynchronousLoop | AsynchronousLoop | ReplayLoop, Field(di
 # Which problems a round draws, and which groups it trains on.
 
 
+# Nothing is a choice too: a recipe says `kind: none`, and shows what it leaves out. Only settings of `rl.study` may be
+# absent.
 class NoDynamicSampling(StrictParams):
     """Every drawn group is trained on, with or without signal (GRPO)."""
 
@@ -118,6 +120,7 @@ class PassRateSelection(StrictParams):
 
     @model_validator(mode="after")
     def _range_is_not_empty(self) -> PassRateSelection:
+        # A rate is a multiple of 1 / samples, so a narrow range may lie between two of them and keep nothing, ever.
         if not any(self.min <= correct / self.samples <= self.max for correct in range(self.samples + 1)):
             raise ValueError(
                 f"no pass rate of {self.samples} samples lies in [{self.min}, {self.max}]: lower min, raise max, or "
@@ -134,6 +137,7 @@ class ProblemSlice(StrictParams):
 
     index: int = Field(ge=0)
     """From 0."""
+    # Part `index` is every `count`-th problem of the shuffled order, so sizes differ by one at most.
     count: int = Field(ge=1)
     """Parts of equal size; 1 uses all problems."""
 
@@ -235,6 +239,7 @@ class CosineReward(StrictParams):
     kind: Literal["cosine"]
     r0_correct: float
     """Reward of a correct response of length 0 (the paper: 2)."""
+    # The paper's own names (r0 and rL, correct and wrong), by which a reader compares the values.
     rL_correct: float
     """Of a correct one just below the limit (1): less than `r0_correct` makes short answers better."""
     r0_wrong: float
@@ -243,6 +248,28 @@ class CosineReward(StrictParams):
     """Of a wrong one just below the limit (0): more than `r0_wrong` makes longer attempts better."""
     exceeded: float
     """Of any response that reaches the limit (-10)."""
+
+
+class FunctionReward(CustomFunctionParams):
+    """A Python function of the user's (docs/bring-your-own.md). It may return named parts, each with its curve."""
+
+    kind: Literal["function"]
+    weights: dict[str, float] = Field(default_factory=dict)
+    """Of the parts that it returns, by name; a part without one counts once."""
+
+
+class WeightedReward(StrictParams):
+    """One of several rewards."""
+
+    weight: float
+    reward: Annotated[VerdictReward | CosineReward | FunctionReward, Field(discriminator="kind")]
+
+
+class SumReward(StrictParams):
+    """Several rewards, weighted and added; each has its curve."""
+
+    kind: Literal["sum"]
+    rewards: dict[str, WeightedReward] = Field(min_length=1)
 
 
 class NoOverlong(StrictParams):
@@ -258,8 +285,16 @@ class SoftOverlong(StrictParams):
     buffer_tokens: int = Field(ge=1)
 
 
-RewardParams = Annotated[VerdictReward | CosineReward, Field(discriminator="kind")]
+RewardParams = Annotated[VerdictReward | CosineReward | FunctionReward | SumReward, Field(discriminator="kind")]
 OverlongParams = Annotated[NoOverlong | SoftOverlong, Field(discriminator="kind")]
+
+
+def function_rewards(reward: RewardParams) -> dict[str, FunctionReward]:
+    """The custom functions of a reward, by their names in the sum; "" for one that stands alone."""
+    rewards = (
+        {name: one.reward for name, one in reward.rewards.items()} if isinstance(reward, SumReward) else {"": reward}
+    )
+    return {name: one for name, one in rewards.items() if isinstance(one, FunctionReward)}
 
 
 # The update: advantage, policy loss, rollout correction, KL to the reference.

@@ -53,6 +53,7 @@ class WeightSyncCheckParams(StrictParams):
 
 
 def _is_discount(value: float) -> float:
+    # A check of its own, because `Field(gt=0, le=1)` could not say which value means none.
     if not 0 < value <= 1:
         raise ValueError(f"a discount must lie in (0, 1], not {value}: set 1.0 for none, or a little less, like 0.99")
     return value
@@ -168,6 +169,7 @@ class RlParams(StrictParams):
     @property
     def reward_discount(self) -> float:
         """1 for none."""
+        # 1 and absent are one thing for the loss: it takes the way without discount for both.
         discount = self.study.reward_discount if self.study else None
         return 1.0 if discount is None else discount
 
@@ -177,7 +179,6 @@ class RlParams(StrictParams):
 
     @property
     def keeps_distributions(self) -> bool:
-        """True when the sampler's whole distributions are kept."""
         return self.rollout_distributions is not None
 
     @property
@@ -188,9 +189,10 @@ class RlParams(StrictParams):
 
     @model_validator(mode="after")
     def _settings_agree(self) -> RlParams:
-        found = [*reward_contradictions(self), *_group_contradictions(self), *_update_contradictions(self)]
-        if found:
-            raise ValueError("; ".join(found))
+        # All at once: nobody should meet them one after the other.
+        sentences = [*reward_contradictions(self), *_group_contradictions(self), *_update_contradictions(self)]
+        if sentences:
+            raise ValueError("; ".join(sentences))
         return self
 
 
@@ -214,6 +216,7 @@ class RoundParams(StrictParams):
 
     def of(self, rl: RlParams) -> RlParams:
         """Section `rl` as it holds for this round; `reward_contradictions` are not looked for."""
+        # `model_copy` checks nothing: who calls this asks `reward_contradictions` about the result.
         return rl if self.reward is None else rl.model_copy(update={"reward": self.reward})
 
 
@@ -242,6 +245,7 @@ def reward_contradictions(rl: RlParams) -> Iterator[str]:
 
 
 def _group_contradictions(rl: RlParams) -> Iterator[str]:
+    # Each check below fails silently without its sentence: a group of one has advantage 0, or never has signal.
     if rl.group_size > 1:
         return
     if not isinstance(rl.advantage, PlainReward):
@@ -269,6 +273,7 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
                 "advantage.is_importance_weighted takes the weights of rollout_correction, which has none: set "
                 "rollout_correction.kind importance_weights, or is_importance_weighted false"
             )
+    # REINFORCE has no ratio in its loss, so there nothing is counted twice.
     if is_weighted and rl.proximal == "rollout" and not isinstance(rl.policy_loss, Reinforce):
         yield (
             f"with proximal: rollout the ratio of policy_loss.kind {rl.policy_loss.kind} is that of trainer to "
@@ -280,6 +285,7 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
             "rollout_correction.divergence exact needs the sampler's distribution at every token: set "
             "study.rollout_distributions: {kind: whole, max_gib: 4.0}, or set divergence sampled"
         )
+    # Refused although it would run: distributions may take gigabytes, and nothing would read them.
     if rl.keeps_distributions and not rl.is_divergence_exact:
         yield (
             "study.rollout_distributions keeps what only an exact divergence reads: leave it out, or set "
@@ -297,20 +303,23 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
 
 def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:
     """What sections `rl` and `sampler` contradict each other in."""
-    found = []
+    sentences = []
+    # The check would take the difference for a failed sync, and stop the round.
     if rl.mismatch and rl.weight_sync_check.max_logprob_gap is not None:
-        found.append(
+        sentences.append(
             f"rl.weight_sync_check.max_logprob_gap {rl.weight_sync_check.max_logprob_gap} would stop a round whose "
             f"sampler differs on purpose (rl.study.mismatch.kind {rl.mismatch.kind}): set it to null"
         )
     if rl.mismatch and not isinstance(sampler, TorchSamplerParams):
-        found.append("rl.study.mismatch is simulated in the built-in sampler: set sampler.kind torch, or leave it out")
+        sentences.append(
+            "rl.study.mismatch is simulated in the built-in sampler: set sampler.kind torch, or leave it out"
+        )
     if isinstance(rl.verifier, ModelVerifier) and not isinstance(sampler, TorchSamplerParams):
-        found.append(
+        sentences.append(
             "rl.verifier.kind model judges in the built-in sampler, whose settings sampler.kind "
             f"{sampler.kind} does not give: set sampler.kind torch, or rl.verifier.kind rule"
         )
-    return found
+    return sentences
 
 
 def loop_contradictions(rl: RlParams, sampler: SamplerParams, trainer: TrainerParams, ranks: int = 1) -> list[str]:
@@ -356,9 +365,11 @@ def _staleness_contradictions(rl: RlParams, loop: AsynchronousLoop) -> Iterator[
             f"{loop.window} has in use, so unfinished trajectories of a lost replica would start again: set "
             f"rl.loop.relay.keep to at least {loop.window + 1}, or lower rl.loop.window"
         )
+    # With window 0 all that is trained on comes from the weights that train: there is nothing to correct.
     if loop.window == 0 or not isinstance(rl.rollout_correction, NoCorrection):
         return
     stale = "any number of" if loop.window is None else f"up to {loop.window}"
+    # `proximal: rollout` passes both checks: its ratio starts at the sampler and is the whole importance ratio.
     has_ratio = not isinstance(rl.policy_loss, Reinforce)
     if has_ratio and rl.proximal == "recompute":
         yield (
@@ -390,6 +401,7 @@ def _process_contradictions(
             f"rl.loop.trainer_ranks {loop.trainer_ranks} train together, and trainer.kind {trainer.kind} is one "
             "process: set trainer.kind deepspeed, or rl.loop.trainer_ranks 1"
         )
+    # A launcher would start as many hubs as ranks, each with replicas of its own.
     if ranks > 1:
         yield (
             f"launch starts the round {ranks} times, once a rank, and rl.loop.kind asynchronous starts its ranks "

@@ -7,6 +7,7 @@ pickled lists of Python numbers they were 13.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,22 +27,33 @@ class Problem:
     problem_id: str
     prompt: list[int]
     answer: str
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """The rest of its row that a custom function may ask for; empty where there is none."""
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """One response with its verdict and reward."""
-
     sample: Sample
     response: str
     verdict: Verdict
     reward: float
     """0 where the verdict is no opinion about the response (timed out, crashed): such a rollout is never trained on."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """The named parts of the reward; empty where it has none."""
+    fault: str = ""
+    """Why a custom function gave no reward. Such a rollout is never trained on either."""
+    is_custom: bool = False
+    """Whether a custom function had a share in the reward."""
 
     @property
     def is_decided(self) -> bool:
-        """False when the verifier failed: the response is then neither good nor bad."""
-        return not self.verdict.is_failure
+        """False when the verifier or a custom reward failed: the response is then neither good nor bad."""
+        return not self.verdict.is_failure and not self.fault
+
+    @property
+    def outcome(self) -> float:
+        """What a group is compared by: correctness, or the reward where a custom function gives it."""
+        return self.reward if self.is_custom else float(self.verdict is Verdict.CORRECT)
 
 
 @dataclass(frozen=True)
@@ -57,9 +69,12 @@ class Group:
 
     @property
     def has_signal(self) -> bool:
-        """True when some decided rollouts are correct and some are not (DAPO filters on correctness, not reward)."""
-        correct = sum(rollout.verdict is Verdict.CORRECT for rollout in self.rollouts)
-        return 0 < correct < sum(rollout.is_decided for rollout in self.rollouts)
+        """True when some decided rollouts are correct and some are not (DAPO filters on correctness, not reward).
+
+        Of custom rewards: when they differ.
+        """
+        # Undecided ones count on neither side: "correct and timed out" compares nothing.
+        return len({rollout.outcome for rollout in self.rollouts if rollout.is_decided}) > 1
 
     @property
     def oldest_version(self) -> int:
@@ -106,6 +121,9 @@ _ROWS = pyarrow.schema(
         "policy_version": pyarrow.int64(),
         "verdict": pyarrow.string(),
         "reward": pyarrow.float64(),
+        "parts": pyarrow.string(),  # JSON
+        "fault": pyarrow.string(),
+        "is_custom": pyarrow.bool_(),
         "token_ids": pyarrow.list_(pyarrow.int32()),
         "logprobs": pyarrow.list_(pyarrow.float64()),
         "response": pyarrow.string(),
@@ -124,11 +142,13 @@ def pack_groups(groups: Sequence[Group], is_held: Sequence[bool] | None = None, 
     `is_held` says, for each rollout, whether its tokens are in it (None: all); of the others only the token counts,
     verdicts and rewards are.
     """
+    # One iterator for the rollouts of all groups, hence not strict. They come first: `zip` then takes no flag too many.
     held = itertools.repeat(True) if is_held is None else iter(is_held)
     rows: list[dict[str, Any]] = []
     for group in groups:
+        # A prompt may be longer than its responses: it stands once, in the group's first row.
         first: dict[str, Any] = {"problem_id": group.problem_id, "draw": group.draw, "prompt": group.prompt}
-        for rollout, own in zip(group.rollouts, held, strict=False):
+        for rollout, has_tokens in zip(group.rollouts, held, strict=False):
             sample = rollout.sample
             row = first | {
                 "tokens": len(sample.token_ids),
@@ -137,37 +157,48 @@ def pack_groups(groups: Sequence[Group], is_held: Sequence[bool] | None = None, 
                 "verdict": rollout.verdict.value,
                 "reward": rollout.reward,
             }
-            if own:
+            if rollout.is_custom:
+                row |= {"parts": json.dumps(dict(rollout.parts)), "fault": rollout.fault, "is_custom": True}
+            if has_tokens:
                 row |= {"token_ids": sample.token_ids, "logprobs": sample.logprobs}
                 row |= {"response": rollout.response} if with_texts else {}
-            if own and isinstance(sample, FullSample):
+            if has_tokens and isinstance(sample, FullSample):
                 row["distributions"] = [values.tobytes() for values in sample.distributions.numpy()]
             rows.append(row)
             first = {}
     file = pyarrow.BufferOutputStream()
+    # No dictionaries: where both are on, Parquet takes them instead of the split.
     table = pyarrow.Table.from_pylist(rows, schema=_ROWS)
     parquet.write_table(table, file, compression="zstd", use_dictionary=False, use_byte_stream_split=_SPLIT)
     return file.getvalue().to_pybytes()
+
+
+def _rollout(row: Mapping[str, Any], sample: Sample) -> Rollout:
+    custom = {"parts": json.loads(row["parts"]), "fault": row["fault"], "is_custom": True} if row["is_custom"] else {}
+    return Rollout(sample, row["response"] or "", Verdict(row["verdict"]), row["reward"], **custom)
 
 
 def unpack_groups(packed: bytes) -> list[Group]:
     """The inverse of `pack_groups`; the tokens of a rollout that is not held are zeros that take no memory."""
     table = parquet.read_table(pyarrow.BufferReader(packed))
     rows = table.drop_columns(["token_ids", "logprobs"]).to_pylist()
-    found: list[tuple[dict[str, Any], list[Rollout]]] = []
+    groups: list[tuple[dict[str, Any], list[Rollout]]] = []
     for row, token_ids, logprobs in zip(rows, table["token_ids"], table["logprobs"], strict=True):
         if token_ids.is_valid:
             tokens = token_ids.values.to_numpy().tolist(), logprobs.values.to_numpy().tolist()
         else:
+            # Lengths still count, in divisors and in the plan of who trains on what, so the zeros are as many as the
+            # tokens were.
             tokens = numpy.broadcast_to(0, row["tokens"]), numpy.broadcast_to(0.0, row["tokens"])
         stop = StopReason.MAX_TOKENS if row["is_truncated"] else StopReason.END_OF_SEQUENCE
         sample = Sample(*tokens, stop, row["policy_version"])
         if row["distributions"]:
-            from torch import from_numpy  # only here: the hub of the asynchronous loop has no torch
+            # Only here: the hub of the asynchronous loop unpacks groups too, and has no torch.
+            from torch import from_numpy
 
             values = [numpy.frombuffer(one, numpy.float32) for one in row["distributions"]]
             sample = FullSample(**vars(sample), distributions=from_numpy(numpy.stack(values)))
         if row["problem_id"] is not None:
-            found.append((row, []))
-        found[-1][1].append(Rollout(sample, row["response"] or "", Verdict(row["verdict"]), row["reward"]))
-    return [Group(row["problem_id"], row["prompt"], tuple(rollouts), row["draw"]) for row, rollouts in found]
+            groups.append((row, []))
+        groups[-1][1].append(_rollout(row, sample))
+    return [Group(row["problem_id"], row["prompt"], tuple(rollouts), row["draw"]) for row, rollouts in groups]

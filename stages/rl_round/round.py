@@ -59,6 +59,8 @@ class Round:
 
     def for_trainer(self) -> Round:
         """The part that the trainer's own processes need, and that can be sent to them."""
+        # An actor has another working directory, so the path is absolute. A tracking run belongs to its process;
+        # problems and tokenizer are the hub's alone, and would travel for nothing.
         paths = Namespace(policy=self.paths.policy.resolve())
         return replace(self, paths=paths, problems=(), tokenizer=None, run=None)
 
@@ -66,8 +68,12 @@ class Round:
         """Ends trainer and reference, which the other fields outlive."""
         if self.reference is not None:
             self.reference.close()
+        # The trainer last: on several ranks closing it leaves the process group.
         if self.trainer is not None:
             self.trainer.close()
+
+
+# Plain data from here on: it crosses between processes of which one has no torch.
 
 
 @dataclass(frozen=True)

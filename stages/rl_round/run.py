@@ -27,12 +27,15 @@ from stages.rl_round.records import Problem
 from stages.rl_round.round import Round
 from stages.rl_round.schedule import find_rollouts, find_schedule
 
+FUNCTION_COLUMNS = ("problem", "source", "solution")
+"""What a custom function may ask for of a problem's row, beside its id and answer."""
 BYTES_OF_A_LOGPROB = 4
 """Samplers keep whole distributions in float32."""
 
 
 def main(job: Job) -> None:
     """Reads the inputs, runs the round and writes the outputs, metrics last."""
+    # Refusals come first, in the order of what they cost to find out: parameters, tokenizer, table.
     paths = job.paths
     settings: RoundParams = job.sections["rl_rounds"]
     params = settings.of(job.sections["rl"])
@@ -61,6 +64,7 @@ def main(job: Job) -> None:
             tokenizer=tokenizer,
             run=run,
         )
+        # Two cases with one body: a fingerprint knows a case by one class, and counts `A() | B()` for every loop.
         match chosen("rl.loop", params.loop):
             case SynchronousLoop():
                 with quick_imports():
@@ -84,8 +88,9 @@ def _recorded(job: Job, params: RlParams) -> dict[str, Path]:
         return {}
     schedule = find_schedule(Path(params.loop.schedule), job.item)
     rollouts = find_rollouts(schedule, job.item)
-    own = {job.paths.schedule.resolve(): schedule.parent, job.paths.rollouts.resolve(): rollouts}
-    for output, file in own.items():
+    # By hand the outputs still stand when the round starts: it would read the schedule that it replaces at its end.
+    read = {job.paths.schedule.resolve(): schedule.parent, job.paths.rollouts.resolve(): rollouts}
+    for output, file in read.items():
         if file.resolve() == output:
             raise UserError(
                 f"rl.loop.schedule {params.loop.schedule} reads {file}, which this round writes: copy schedule and "
@@ -95,17 +100,21 @@ def _recorded(job: Job, params: RlParams) -> dict[str, Path]:
 
 
 def _refuse_contradictions(paths: Namespace, params: RlParams, sections: Mapping[str, Any]) -> None:
-    found = sampler_contradictions(params, sections["sampler"])
-    found += loop_contradictions(params, sections["sampler"], sections["trainer"])
-    found += reward_contradictions(params)
-    if found:
-        raise UserError(f"{paths.params} is not usable:\n" + "\n".join(f"  {line}" for line in found))
+    # `retrace use` refuses the same, but the parameter file may have been edited since.
+    lines = [
+        *sampler_contradictions(params, sections["sampler"]),
+        *loop_contradictions(params, sections["sampler"], sections["trainer"]),
+        *reward_contradictions(params),
+    ]
+    if lines:
+        raise UserError(f"{paths.params} is not usable:\n" + "\n".join(f"  {line}" for line in lines))
 
 
 def _refuse_large_distributions(params: RlParams, vocabulary: int) -> None:
     kept = params.rollout_distributions
     if kept is None:
         return
+    # As if every response were as long as allowed: a batch that grows into it would die in the middle of the round.
     tokens = params.problems_per_step * params.group_size * params.max_response_tokens
     gib = tokens * vocabulary * BYTES_OF_A_LOGPROB / 2**30
     if gib > kept.max_gib:
@@ -122,9 +131,16 @@ def _problems_of_round(job: Job, params: RlParams, settings: RoundParams, tokeni
     path, prompt = job.paths.problems, job.sections["prompt"]
     frame = require_rows(read_table(path, PROBLEM), path, "loosen the rules of curate or filter_web")
     if settings.sources is not None:
+        # Before slicing, so that rounds with the same sources and other slices share no problem.
         frame = frame[frame["source"].isin(settings.sources)]
+    has_functions = bool(function_rewards(params.reward))
     problems = [
-        Problem(row["problem_id"], encode_prompt(tokenizer, prompt, row["problem"]), row["answer"])
+        Problem(
+            row["problem_id"],
+            encode_prompt(tokenizer, prompt, row["problem"]),
+            row["answer"],
+            {name: row[name] for name in FUNCTION_COLUMNS} if has_functions else {},
+        )
         for row in frame.to_dict("records")
     ]
     problems = slice_problems(problems, settings.problem_slice, job.seed)

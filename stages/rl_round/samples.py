@@ -25,7 +25,6 @@ from stages.rl_round.params import RlParams
 from stages.rl_round.records import Batch, Group, Rollout, pack_groups, unpack_groups
 
 NO_RESPONSE = Sample([], [], StopReason.MAX_TOKENS, policy_version=0)
-NO_DISTRIBUTIONS = torch.zeros(0, 0)
 
 
 @dataclass(frozen=True)
@@ -65,12 +64,10 @@ class TrainingSamples:
 
     @property
     def response_tokens(self) -> list[int]:
-        """Response tokens of each rollout."""
         return [len(rollout.sample.token_ids) for rollout in self.rollouts]
 
     @property
     def sequences(self) -> list[TokenSequence]:
-        """Prompt and response of each rollout."""
         pairs = zip(self.prompts, self.rollouts, strict=True)
         return [TokenSequence(prompt, rollout.sample.token_ids) for prompt, rollout in pairs]
 
@@ -108,6 +105,8 @@ def training_samples(groups: Sequence[Group], params: RlParams, newest_version: 
         if rollout.is_decided
     ]
     rollouts = [rollout for _, rollout, _ in chosen]
+    # `group_ids` number the groups of the batch. One whose rollouts are all undecided leaves a gap, which no estimator
+    # minds.
     lengths = torch.tensor([len(rollout.sample.token_ids) for rollout in rollouts], dtype=torch.long)
     mask = (torch.arange(int(lengths.max()) if chosen else 0)[None] < lengths[:, None]).float()
     logprobs = rows((rollout.sample.logprobs for rollout in rollouts), mask)
@@ -135,8 +134,6 @@ def training_samples(groups: Sequence[Group], params: RlParams, newest_version: 
 
 @dataclass(frozen=True)
 class PlannedUpdate:
-    """One optimizer update."""
-
     samples: tuple[int, ...]
     """Of the step's training samples, in an order that the seed decides."""
     micro_batches: list[list[list[int]]]
@@ -163,8 +160,10 @@ def plan_step(
     *seed_path: int | str,
 ) -> StepPlan:
     """The plan for training samples of these lengths, prompt included: both parts cost a forward pass."""
+    # Rounded up: at most `minibatches` updates, of which the last may be smaller.
     order, size = permutation(len(lengths), *seed_path), -(-len(lengths) // minibatches)
     updates = []
+    # Without a sample the size is 0, no update is planned, and `range` still wants a step.
     for first in range(0, len(order), max(1, size)):
         chosen = order[first : first + size]
         of_ranks = groups_by_rank([lengths[index] for index in chosen], micro_batch_tokens, trainer)
@@ -184,18 +183,21 @@ def make_micro_batches(
     minibatch: TrainingSamples, places: Iterable[Sequence[int]], params: RlParams
 ) -> list[ResponseBatch]:
     """The micro-batches of these places in a minibatch, with what the loss needs as fields [responses, tokens]."""
-    return [_with_fields(minibatch.select(own) if own else minibatch.without_response(), params) for own in places]
+    parts = [minibatch.select(part) if part else minibatch.without_response() for part in places]
+    return [_with_fields(part, params) for part in parts]
 
 
 def rows(values: Iterable[Sequence[float]], response_mask: Tensor) -> Tensor:
     """One row for each response, its tokens' values first, 0 where the mask is 0: (responses, tokens)."""
     flat = [numpy.asarray(row, dtype=numpy.float32) for row in values]
+    # `masked_scatter_` fills the places of the mask row by row, which is the order of the flat values.
     whole = torch.from_numpy(numpy.concatenate(flat or [numpy.zeros(0, numpy.float32)]))
     return torch.zeros(response_mask.shape).masked_scatter_(response_mask.bool(), whole)
 
 
 def _with_fields(samples: TrainingSamples, params: RlParams) -> ResponseBatch:
     batch = pack(samples.sequences, params.temperature, log_threshold=params.log_threshold)
+    # The step's tensors are as wide as its longest response, a micro-batch only as its own longest.
     mask = batch.response_mask
     width = mask.shape[1]
     tokens = {
@@ -205,18 +207,19 @@ def _with_fields(samples: TrainingSamples, params: RlParams) -> ResponseBatch:
         "reference_logprobs": samples.reference_logprobs,
     }
     loss_fields = {name: value[:, :width] for name, value in tokens.items() if value is not None}
+    # Two masks: what gives gradient, and what the gap to the sampler is measured on, truncated responses included.
     loss_fields["loss_mask"] = mask * samples.is_kept[:, None]
     loss_fields["fresh_mask"] = mask * samples.is_fresh[:, None]
     if samples.staleness is not None:
         loss_fields["staleness"] = samples.staleness
     distributions = None
     if params.keeps_distributions:
-        distributions = tuple(_distributions(rollout.sample) for rollout in samples.rollouts)
+        # Only the empty response of a rank without samples has none.
+        distributions = tuple(
+            rollout.sample.distributions if isinstance(rollout.sample, FullSample) else torch.zeros(0, 0)
+            for rollout in samples.rollouts
+        )
     return replace(batch, fields=loss_fields, rollout_distributions=distributions)
-
-
-def _distributions(sample: Sample) -> Tensor:
-    return sample.distributions if isinstance(sample, FullSample) else NO_DISTRIBUTIONS
 
 
 def scatter_batch(
@@ -226,17 +229,22 @@ def scatter_batch(
 
     Rank 0 has all of every group.
     """
+    # Ranks that draw no batch get theirs here. The lengths of all rollouts come along, because divisors need them.
     if batch is None:
         packed, plan = trainer.scatter(None)
         return unpack_groups(packed), plan
     rollouts = [(group, rollout) for group in batch.groups for rollout in group.rollouts]
+    # Numbers in the plan count decided rollouts only, as `training_samples` will; `decided` leads back to all of them.
     decided = [place for place, (_, rollout) in enumerate(rollouts) if rollout.is_decided]
     lengths = [len(rollouts[place][0].prompt) + len(rollouts[place][1].sample.token_ids) for place in decided]
     plan = plan_step(lengths, batch.newest_version, params.minibatches, micro_batch_tokens, trainer, *seed_path)
     if trainer.world_size > 1:
         held = [{decided[index] for group in passes for index in group} for passes in plan.forward_passes]
-        if isinstance(params.advantage, OptimalTokenBaseline):  # compares the tokens of a group with each other
+        # This baseline compares the tokens of a group with each other, and a group may lie on several ranks. The ranks
+        # share one set, which nobody changes.
+        if isinstance(params.advantage, OptimalTokenBaseline):
             held = [set(range(len(rollouts)))] * trainer.world_size
-        of_ranks = [[place in own for place in range(len(rollouts))] for own in held]
-        trainer.scatter([(pack_groups(batch.groups, own, with_texts=False), plan) for own in of_ranks])
+        of_ranks = [[place in of_rank for place in range(len(rollouts))] for of_rank in held]
+        # Texts stay with rank 0, which writes the table: nobody trains on them.
+        trainer.scatter([(pack_groups(batch.groups, flags, with_texts=False), plan) for flags in of_ranks])
     return batch.groups, plan

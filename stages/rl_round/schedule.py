@@ -16,6 +16,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import write_text_atomically
 from stages.rl_round.records import Batch, Group
 
+# Raised with every change to the lines: a replay refuses other formats, and never misreads them.
 FORMAT = 1
 FILE = "schedule.jsonl"
 
@@ -99,6 +100,7 @@ def write_schedule(
 
     The rollouts table must hold for each of them the rows of `groups`, then those of `left_out` or `leftover`.
     """
+    # The log writes rows in the order of the fates, so counting along gives every group its place.
     placed, first_rows, row = [], {}, 0
     for step in fates:
         line = {}
@@ -111,12 +113,15 @@ def write_schedule(
                 first_rows[problem_id, draw] = row
                 row += rows
         placed.append(line)
+    # The header has the table's hash: a replay from another table would train on other groups without an error.
     lines: list[Any] = [{"format": FORMAT, **asdict(identity), "rollouts_sha256": rollouts_sha256}]
     for number, (step, line) in enumerate(zip(fates, placed, strict=True)):
-        told = {name: step[name] for name in ("newest_version", "draws", "signal_fraction") if name in step}
+        known = {name: step[name] for name in ("newest_version", "draws", "signal_fraction") if name in step}
+        # Only now: a later step may decide about what this one drew, and its rows are placed with that step.
         if "drawn" in step:
-            told |= {"step": number + 1, "drawn": [first_rows[tuple(named)] for named in step["drawn"]]}
-        lines.append(told | line)
+            known |= {"step": number + 1, "drawn": [first_rows[tuple(named)] for named in step["drawn"]]}
+        lines.append(known | line)
+    # Sorted keys: the synchronous loop writes the same bytes each time, which DVC compares.
     write_text_atomically(path, "".join(json.dumps(line, sort_keys=True, ensure_ascii=False) + "\n" for line in lines))
 
 
@@ -134,6 +139,7 @@ def find_schedule(folder: Path, round_name: str) -> Path:
 
 def find_rollouts(schedule: Path, round_name: str) -> Path:
     """The table of a schedule: `rollouts.parquet` beside it, or where a project has it in relation to the schedule."""
+    # In a project the schedule is data/schedules/<round>/schedule.jsonl: the third parent is data.
     places = (schedule.with_name("rollouts.parquet"), schedule.parents[2] / "rollouts" / f"{round_name}.parquet")
     for place in places:
         if place.exists():
@@ -158,18 +164,22 @@ def read_schedule(path: Path) -> Schedule:
                 whole = tuple(steps), tuple(PlacedGroup(**group) for group in line["leftover"])
                 return Schedule(identity, header["rollouts_sha256"], *whole)
             if line["step"] != len(steps) + 1:
+                # Steps are counted and not looked up: a line that was lost would shift what all later steps train on.
                 raise _torn(path, number, f"it is of step {line['step']}, not {len(steps) + 1}")
             groups = {fate: tuple(PlacedGroup(**group) for group in line[fate]) for fate in ("groups", "left_out")}
             steps.append(ScheduledStep(**{**line, **groups, "drawn": tuple(line["drawn"])}))
+    # A key too few or too many: the line is JSON, and no line that a round writes.
     except (KeyError, TypeError) as error:
         raise _torn(path, number, f"{type(error).__name__}: {error}") from None
     raise _torn(path, number, "nothing behind it tells what became of the last groups")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    # Bytes that are no UTF-8 become a line that JSON refuses, whose number the error can name.
     for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
         try:
             line = json.loads(text)
+        # Thousands of opening brackets are a RecursionError to `json`, and no less damaged than others.
         except (ValueError, RecursionError) as error:
             raise _torn(path, number, str(error)) from None
         if not isinstance(line, dict):
@@ -190,6 +200,7 @@ def refuse_other_round(path: Path, recorded: RoundIdentity, wanted: RoundIdentit
     differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
     if not differing:
         return
+    # Three are enough to see what happened: another recipe differs in dozens.
     shown = ", ".join(f"{name} ({there.get(name)} there, {here.get(name)} here)" for name in differing[:3])
     more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
     raise UserError(

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.trainers.params import TrainerParams
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import PromptParams
-from stages.foundations.stage import About, Sections, Stage, unknown_sources
+from stages.foundations.stage import (
+    About,
+    Lengths,
+    Sampling,
+    Sections,
+    SideBySide,
+    Stage,
+    Training,
+    Work,
+    unknown_sources,
+)
 from stages.rl_round.methods import AsynchronousLoop
 from stages.rl_round.params import (
     RlParams,
@@ -19,9 +28,6 @@ from stages.rl_round.params import (
     reward_contradictions,
     sampler_contradictions,
 )
-
-if TYPE_CHECKING:
-    from stages.foundations.planned_work import Lengths, Sampling, Work
 
 STAGE = Stage(
     sections={
@@ -51,14 +57,15 @@ STAGE = Stage(
 
 def _contradictions(sections: Sections) -> list[str]:
     rl, sampler = sections["rl"], sections["sampler"]
-    own = loop_contradictions(rl, sampler, sections["trainer"], sections["launch"].ranks)
+    of_loop = loop_contradictions(rl, sampler, sections["trainer"], sections["launch"].ranks)
+    # A round's reward stands outside section `rl`, whose model cannot compare the two when it loads.
     of_rounds = [
-        f"rl_rounds.{name}.reward: {told}"
+        f"rl_rounds.{name}.reward: {sentence}"
         for name, this_round in sections["rl_rounds"].items()
         if this_round.reward is not None
-        for told in reward_contradictions(this_round.of(rl))
+        for sentence in reward_contradictions(this_round.of(rl))
     ]
-    return [*sampler_contradictions(rl, sampler), *own, *of_rounds, *_unknown_sources(sections)]
+    return [*sampler_contradictions(rl, sampler), *of_loop, *of_rounds, *_unknown_sources(sections)]
 
 
 def _unknown_sources(sections: Sections) -> list[str]:
@@ -66,18 +73,20 @@ def _unknown_sources(sections: Sections) -> list[str]:
     web = sections["collect_web"].sources if "collect_web" in sections else {}
     tables = {"problems/train": (train, "`sources` with role train"), "web/solutions": (web, "`collect_web.sources`")}
     return [
-        told
+        sentence
         for name, this_round in sections["rl_rounds"].items()
-        for told in unknown_sources(f"rl_rounds.{name}.sources", this_round.sources or (), *tables[this_round.problems])
+        for sentence in unknown_sources(
+            f"rl_rounds.{name}.sources", this_round.sources or (), *tables[this_round.problems]
+        )
     ]
 
 
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
-    from stages.foundations.planned_work import Sampling, SideBySide, Training, Work
-
     rl, this_round = sections["rl"], sections["rl_rounds"][address.partition("@")[2]]
     drawn = lengths.of(address, rl.max_response_tokens)
     is_dynamic = rl.dynamic_sampling.kind == "dynamic"
+    # Dynamic sampling draws `factor` groups for one that is trained on, about a step's size in each call. Calls cost
+    # time of their own: each waits for its longest response.
     factor = lengths.drawn_of(address) if is_dynamic else 1.0
     calls_a_step = min(max(1.0, factor), rl.dynamic_sampling.max_draws) if is_dynamic else 1.0
     prompts = factor * rl.problems_per_step / calls_a_step
@@ -89,11 +98,13 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         sampling = _drawn_without_end(sampling, rl.problems_per_step, loop)
     responses = this_round.steps * rl.problems_per_step * rl.group_size
     sequence = lengths.prompt + drawn.mean
+    # Attention grows with the square of a length: the mean square counts, and not the square of the mean.
     square = lengths.prompt**2 + 2 * lengths.prompt * drawn.mean + drawn.mean_square
     has_reference = rl.reference_kl.kind != "none"
     training = Training(
         tokens=responses * sequence,
         response_tokens=responses * drawn.mean,
+        # Passes without gradient: the trainer's own log-probs before the update, and those of the reference.
         forward_tokens=((rl.proximal == "recompute") + has_reference) * responses * sequence,
         context=square / sequence,
         longest=int(lengths.prompt) + rl.max_response_tokens,
@@ -102,19 +113,26 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         holds_reference=has_reference,
     )
     source = "measured for each round" if lengths.drawn else lengths.sources["drawn_per_trained"]
-    told = [f"dynamic sampling: {lengths.drawn_per_trained:.1f} groups drawn for one trained on ({source})"]
-    told = told if is_dynamic else []
+    assumed = []
+    if is_dynamic:
+        assumed.append(f"dynamic sampling: {lengths.drawn_per_trained:.1f} groups drawn for one trained on ({source})")
     if side_by_side:
-        told.append(
-            f"rl.loop asynchronous: a round takes the longer of drawing ({count} replica(s)) and training "
-            f"({loop.trainer_ranks} rank(s)), side by side on devices of their own; " + _told_of_tails(loop)
+        tails = (
+            "a replica waits for the longest response of its own share"
+            if loop.repack.kind == "none"
+            else "repack is taken to keep the replicas that draw full"
         )
-    return Work(training, (sampling,), tuple(told), side_by_side)
+        assumed.append(
+            f"rl.loop asynchronous: a round takes the longer of drawing ({count} replica(s)) and training "
+            f"({loop.trainer_ranks} rank(s)), side by side on devices of their own; {tails}"
+        )
+    return Work(training, (sampling,), tuple(assumed), side_by_side)
 
 
 def _drawn_without_end(sampling: Sampling, groups_per_step: int, loop: AsynchronousLoop) -> Sampling:
     """All that a round draws, as free replicas take it: their shares together, within the window."""
     prompts, taken = sampling.calls * sampling.prompts, groups_per_step * loop.replica_share
+    # A free replica gets no more than the window still admits, however large its share is.
     if loop.window is not None:
         taken = min(taken, (loop.window + 1) * groups_per_step)
     if loop.repack.kind == "none":
@@ -122,15 +140,10 @@ def _drawn_without_end(sampling: Sampling, groups_per_step: int, loop: Asynchron
     return replace(sampling, calls=1, prompts=prompts, in_flight=taken)
 
 
-def _told_of_tails(loop: AsynchronousLoop) -> str:
-    if loop.repack.kind == "none":
-        return "a replica waits for the longest response of its own share"
-    return "repack is taken to keep the replicas that draw full"
-
-
 def _warnings(name: str, metrics: Mapping[str, float]) -> list[str]:
     """A round that has left the weights as they were, and why."""
     steps = metrics.get("progress/steps", 0)
+    # Groups that were taken and still gave no update had undecided responses only: the verifier failed.
     if steps and metrics.get("progress/steps_without_update") == steps:
         if metrics.get("groups/trained"):
             return [
@@ -142,6 +155,7 @@ def _warnings(name: str, metrics: Mapping[str, float]) -> list[str]:
         reason = "every gradient was 0, because the responses of each group had equal rewards"
     else:
         return []
+    # Without signal the groups are all right or all wrong: which of the two decides the advice.
     accuracy = metrics.get("accuracy/mean_last", 0.0)
     remedy = "harder problems" if accuracy > 0.5 else "easier problems, a better prompt or more SFT"
     return [

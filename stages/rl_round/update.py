@@ -57,6 +57,7 @@ def prepare_samples(
     samples = training_samples(groups, params, plan.newest_version)
     if not len(samples):
         return samples
+    # Before the advantages: the optimal token baseline is made of these statistics.
     if params.proximal == "recompute":
         samples = with_proximal_statistics(samples, plan, params, trainer)
     if reference is not None:
@@ -91,6 +92,7 @@ def _finished(update: Update, responses: int, max_response_tokens: int) -> Updat
     """
     sums = {name: value for name, value in update.diagnostics.items() if name.startswith("sum/")}
     metrics: Diagnostics = {name: value for name, value in update.diagnostics.items() if name not in sums}
+    # A mask may have left no token: every mean is 0 then, and nothing divides by 0.
     tokens = max(1.0, sums["sum/weighted_tokens"])
     metrics |= {
         name.removeprefix(OVER_TOKENS): value / tokens for name, value in sums.items() if name.startswith(OVER_TOKENS)
@@ -120,8 +122,10 @@ def summarise(updates: Sequence[Update]) -> dict[str, float]:
     total: dict[str, float] = {}
     for update in updates:
         add_diagnostics(total, update.diagnostics)
+    # A maximum over updates is no sum of shares, so it is not divided.
     means = {name: value if name.endswith("_max") else value / len(updates) for name, value in total.items()}
     means |= {name: value for name, value in updates[0].diagnostics.items() if name.startswith("logprob_gap/")}
+    # Rates last: numerator and denominator are averaged first, so updates count by what they hold.
     means = rates_by_staleness(means)
     means["loss/policy"] = sum(update.loss for update in updates) / len(updates)
     means["optim/gradient_norm"] = sum(update.gradient_norm for update in updates) / len(updates)
@@ -146,8 +150,8 @@ def with_proximal_statistics(
     needs_squares = isinstance(params.advantage, OptimalTokenBaseline)
 
     def statistics(batch: ResponseBatch) -> list[Tensor]:
-        found = trainer.evaluate(batch)
-        return [found.logprobs.cpu(), *([found.sum_squared_probs.cpu()] if needs_squares else [])]
+        outputs = trainer.evaluate(batch)
+        return [outputs.logprobs.cpu(), *([outputs.sum_squared_probs.cpu()] if needs_squares else [])]
 
     logprobs, *squares = _of_all(samples, plan, params, params.log_threshold, trainer, statistics)
     return replace(samples, proximal_logprobs=logprobs, sum_squared_probs=squares[0] if squares else None)
@@ -175,16 +179,17 @@ def _of_all(
 ) -> list[Tensor]:
     """What `statistics` gives, [responses, tokens] each; of the other ranks' samples only where a baseline asks."""
     sequences = samples.sequences
-    found: list[tuple[list[int], list[Tensor]]] = []
+    parts: list[tuple[list[int], list[Tensor]]] = []
     for indices in plan.forward_passes[trainer.rank]:
         # An empty share goes through the model too: ranks take part in the same collectives.
         batch = trainer.model.filler
         if indices:
             batch = pack([sequences[index] for index in indices], params.temperature, log_threshold=log_threshold)
-        found.append((indices, statistics(batch)))
-    whole = [torch.zeros_like(samples.response_mask) for _ in found[0][1]]
-    compares_tokens = isinstance(params.advantage, OptimalTokenBaseline)
-    for indices, tensors in (one for part in (trainer.gather(found) if compares_tokens else [found]) for one in part):
+        parts.append((indices, statistics(batch)))
+    whole = [torch.zeros_like(samples.response_mask) for _ in parts[0][1]]
+    # The optimal token baseline needs every rank's tokens; all others look at their own only.
+    of_ranks = trainer.gather(parts) if isinstance(params.advantage, OptimalTokenBaseline) else [parts]
+    for indices, tensors in (one for of_rank in of_ranks for one in of_rank):
         for target, tensor in zip(whole, tensors, strict=True):
             target[indices, : tensor.shape[1]] = tensor[: len(indices)]
     return whole
@@ -193,6 +198,8 @@ def _of_all(
 def with_advantages(samples: TrainingSamples, params: RlParams) -> TrainingSamples:
     """The samples with their advantages; for the optimal token baseline they must have trainer statistics."""
     rewards, group_ids, mask = samples.rewards, samples.group_ids, samples.response_mask
+    # Estimators of whole responses see `rewards` only, so a repetition penalty moves no baseline of theirs. A new one
+    # is a case here and a class in `AdvantageParams` (methods.py).
     penalties = _penalties(samples, params)
     samples = replace(samples, penalised=penalties != 0)
     match params.advantage:
@@ -224,8 +231,10 @@ def _beyond_token_baseline(samples: TrainingSamples, params: RlParams, penalties
 
 def outcome_returns(outcomes: Tensor, mask: Tensor, params: RlParams) -> Tensor:
     """outcome * discount^(T - 1 - t) at token t of a response of T tokens: (responses, tokens)."""
+    # The usual case: without a discount every token has the outcome, and no pass over the tokens is needed.
     if params.reward_discount == 1:
         return outcomes[:, None] * mask
+    # The mask less itself shifted by one token to the left: 1 on the last token of each response.
     is_last = mask - torch.nn.functional.pad(mask, (0, 1))[:, 1:]
     return discounted_to_go(outcomes[:, None] * is_last, mask, params.reward_discount)
 
@@ -235,11 +244,11 @@ def _penalties(samples: TrainingSamples, params: RlParams) -> Tensor:
     penalty = params.repetition_penalty
     if penalty is None:
         return torch.zeros_like(samples.response_mask)
-    found = (
+    by_response = (
         ngram_repetition_penalty(rollout.sample.token_ids, penalty.n, penalty.penalty).tolist()
         for rollout in samples.rollouts
     )
-    return rows(found, samples.response_mask)
+    return rows(by_response, samples.response_mask)
 
 
 def _to_go_of_penalties(penalties: Tensor, mask: Tensor, params: RlParams) -> Tensor:

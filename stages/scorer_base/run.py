@@ -11,9 +11,8 @@ from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import TrainerParams
 from stages.engines.trainers.training_loop import Curve, best_row
 from stages.foundations.errors import UserError
-from stages.foundations.files import replace_folder, sha256_of
+from stages.foundations.files import replace_folder, sha256_of, write_curves, write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.params import chosen
 from stages.foundations.tables import PROMPT, read_table
 from stages.observe.tracking import Run, track
@@ -35,6 +34,7 @@ def main(job: Job) -> None:
 
                 prompts = _prompts(paths, params)
                 curve, best = teach(params, trainer_params, *prompts, seed, checkpoints, run)
+                # A copy and no move: until the metrics are written, the checkpoint is all that a killed run has.
                 with replace_folder(paths.out) as folder:
                     shutil.copytree(best, folder, dirs_exist_ok=True)
             case ReleasedScorer():
@@ -43,13 +43,14 @@ def main(job: Job) -> None:
                 curve = []
                 file = Path(params.path)
                 # `released_scorer` raises where there is no file.
-                if params.sha256 and file.exists() and (found := sha256_of(file)) != params.sha256:
+                if params.sha256 and file.exists() and (sha256 := sha256_of(file)) != params.sha256:
                     raise UserError(
-                        f"{file} has sha256 {found}, scorer_base.sha256 is {params.sha256}: take the file that was "
+                        f"{file} has sha256 {sha256}, scorer_base.sha256 is {params.sha256}: take the file that was "
                         "published, or correct the hash"
                     )
                 with replace_folder(paths.out) as folder:
                     save_scorer(released_scorer(file, Path(params.tokenizer)), folder)
+            # Loaded and saved again, not copied: a folder that is no scorer stops here, and nothing else comes along.
             case FolderScorer():
                 curve = []
                 scorer = load_scorer(Path(params.path), "cpu")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from stages.engines.image_scorers.config import EncoderSizes
+from stages.engines.image_scorers.config import EncoderSizes, base_scorer_costs
 from stages.engines.trainers.params import TrainerParams, TrainingParams
 from stages.foundations.params import StrictParams
-from stages.foundations.stage import About, Sections, Stage
-
-if TYPE_CHECKING:
-    from stages.foundations.planned_work import NetworkWork
+from stages.foundations.stage import About, NetworkWork, Sections, Stage
 
 
 class TaughtScorer(TrainingParams):
@@ -90,9 +87,6 @@ STAGE = Stage(
 
 
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
-    from stages.engines.image_scorers.config import base_scorer_costs
-    from stages.foundations.planned_work import NetworkWork
-
     params = sections["scorer_base"]
     costs = base_scorer_costs(params)
     if params.kind != "train":

@@ -48,10 +48,12 @@ def teach(
     """Trains from random weights; one row a step, and the folder of the scorer with the lowest validation loss."""
     every = [*train_prompts, *validation_prompts]
     train = render_captions(train_prompts, train_prompts, params.pictures_per_caption, seed)
+    # False captions of validation may be true of training pictures: nothing is learnt from them here.
     validation = render_captions(validation_prompts, every, params.pictures_per_caption, seed)
     scorer = _untaught_scorer(params, train_prompts, seed)
     trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, caption_model(scorer))
-    each = -(-params.batch_captions // trainer.world_size)  # a contrast is among the captions of one rank
+    # A contrast is among the captions of one rank.
+    each = -(-params.batch_captions // trainer.world_size)
 
     def update(step: int, scale: float) -> dict[str, float]:
         images, captions, false = drawn_rows(
@@ -88,7 +90,8 @@ def _untaught_scorer(params: TaughtScorer, captions: list[str], seed: int) -> Im
         vocabulary=tokenizer.get_vocab_size(),
         max_text_tokens=params.max_text_tokens,
         text_positions=params.max_text_tokens,
-        text_dropout=0.0,  # pictures and false captions are new at every step
+        # No dropout: pictures and false captions are new at every step.
+        text_dropout=0.0,
         projection_size=params.projection_size,
         has_matching_head=True,
         matching_token_id=None,
@@ -119,12 +122,12 @@ def _validated(scorer: ImageScorer, trainer: Trainer, captions: Captions, at_onc
             batch = caption_batch(scorer, images, captions.captions[rows], false)
             outputs = trainer.evaluate(batch)
             losses.append((float(caption_loss(1)(outputs, batch)[0]), len(images)))
-            for name, found in _right(outputs).items():
-                right[name].append(found.cpu())
+            for name, points in _right(outputs).items():
+                right[name].append(points.cpu())
     loss = numpy.average([one for one, _ in losses], weights=[size for _, size in losses])
     return {
         "loss/validation": float(loss),
-        **{f"caption_accuracy/{name}": float(torch.cat(found).mean()) for name, found in right.items()},
+        **{f"caption_accuracy/{name}": float(torch.cat(points).mean()) for name, points in right.items()},
     }
 
 
@@ -135,7 +138,8 @@ def _right(outputs: CaptionOutputs) -> dict[str, torch.Tensor]:
     true_score = (outputs.images * outputs.texts[:count]).sum(-1, keepdim=True)
     contrast = true_score > (outputs.images[:, None] * changed).sum(-1)
     odds = outputs.matching[..., 1] - outputs.matching[..., 0]
-    matching = odds[:, :1] > odds[:, 1:-1]  # the last column is of another image, which is easy
+    # The last column is of another image, which is easy.
+    matching = odds[:, :1] > odds[:, 1:-1]
     return {"clip": contrast.flatten().float(), "blip": matching.flatten().float()}
 
 
@@ -189,6 +193,7 @@ def drawn_rows(
     spread = max_noise * generator.random((batch, 1, 1, 1))
     images += torch.from_numpy(spread * generator.standard_normal(images.shape)).float()
     false = []
+    # Drawn for every caption of the step before ranks take their share: the batch does not depend on the ranks.
     for index in order:
         others = captions.false[index]
         # Where a scene has fewer changes than are asked for, one comes twice: every row has as many columns.

@@ -22,8 +22,8 @@ from stages.engines.trainers.params import TrainerParams
 from stages.engines.trainers.protocol import LossFunction, Trainer, replace_folder_together
 from stages.engines.trainers.training_loop import VALIDATION, Curve, Schedule, train
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_curves, write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams
 from stages.foundations.seeds import endless_order
 from stages.foundations.tables import DEMONSTRATION, DROPPED, Funnel, read_table, require_rows, write_table
@@ -43,6 +43,7 @@ def main(job: Job) -> None:
     trainer = build_trainer(
         trainer_params, params.optimizer, params.max_gradient_norm, language_model(paths.policy, trainer_params)
     )
+    # The demonstrations are encoded first: a mistake in them shows before a run is on record.
     attempt = job.attempt(policy="sft")
     checkpoints = Checkpoints(attempt.scratch)
     with track(attempt) as run:
@@ -87,6 +88,7 @@ def _metrics(curve: Curve) -> dict[str, float]:
 def _write(paths: Namespace, trainer: Trainer, funnel: Funnel, curve: Curve, metrics: dict[str, float]) -> None:
     with replace_folder_together(trainer, paths.out) as folder:
         trainer.save_model(folder)
+    # All ranks save their part of the model; what is left is the same on each.
     if trainer.rank == 0:
         write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
         write_curves(paths.curves, curve)
@@ -103,10 +105,11 @@ def fine_tune(
     checkpoints: Checkpoints,
     run: Run,
 ) -> Curve:
-    """Trains for `params.steps` updates and returns one row per step; goes on from the last checkpoint if any."""
+    """Trains for `params.steps` updates from the last checkpoint on, if there is one. Returns one row per step."""
 
     def update(step: int, scale: float) -> dict[str, float]:
         first, last = step * params.batch_demonstrations, (step + 1) * params.batch_demonstrations
+        # A function of the step alone: what a resumed run trains on needs no record.
         order = endless_order(first, last, len(train_sequences), seed, "sft")
         chosen = [train_sequences[index] for index in order]
         done = trainer.update(
@@ -130,6 +133,8 @@ def cross_entropy(batch_tokens: int) -> LossFunction:
     """The loss -sum(log p) / `batch_tokens` over response tokens, as a `LossFunction`."""
 
     def loss(statistics: TokenStatistics, batch: ResponseBatch) -> tuple[Tensor, dict[str, float]]:
+        # By the tokens of the whole batch: the sum over micro-batches and ranks is then its mean loss, however it is
+        # cut up.
         return -(statistics.logprobs * batch.response_mask).sum() / batch_tokens, {}
 
     return loss
@@ -143,6 +148,7 @@ def micro_batches(
     # A rank without a share takes part in the pass with no response token.
     nothing = TokenSequence(sequences[0].prompt, [])
     return [
+        # No row can be longer than the micro-batch that holds it.
         pack([sequences[index] for index in group] or [nothing], row_tokens=min(row_tokens, max_tokens))
         for group in mine
     ]

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
 from stages.engines.trainers.params import TrainerParams, TrainingParams
 from stages.foundations.params import PromptParams
-from stages.foundations.stage import About, Sections, Stage
-
-if TYPE_CHECKING:
-    from stages.foundations.planned_work import Lengths, Work
+from stages.foundations.stage import About, Lengths, Sections, Stage, Training, Work
 
 
 class SftParams(TrainingParams):
@@ -44,17 +39,16 @@ STAGE = Stage(
 
 
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
-    from stages.foundations.planned_work import Training, Work
-
     sft, demonstrate = sections["sft"], sections["demonstrate"]
-    sequences, told = sft.steps * sft.batch_demonstrations, ()
+    sequences, assumed = sft.steps * sft.batch_demonstrations, ()
     if address in lengths.trained:
         sequence = lengths.trained[address] / sequences
-        told = (f"demonstration: {sequence:.0f} tokens ({lengths.sources['trained']})",)
+        assumed = (f"demonstration: {sequence:.0f} tokens ({lengths.sources['trained']})",)
     else:
         most = min(demonstrate.max_response_tokens, sft.max_sequence_tokens)
         sequence = min(lengths.prompt + lengths.response_share * most, float(sft.max_sequence_tokens))
     tokens = sequences * sequence
+    # Rounded up: the last step is validated as well.
     validations = -(-sft.steps // sft.validate_every_steps)
     training = Training(
         tokens=tokens,
@@ -65,7 +59,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         updates=sft.steps,
         kind=sft.optimizer.kind,
     )
-    return Work(training, taken_for_granted=told)
+    return Work(training, taken_for_granted=assumed)
 
 
 ABOUT = About(

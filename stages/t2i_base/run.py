@@ -32,9 +32,8 @@ from stages.engines.trainers.params import TrainerParams
 from stages.engines.trainers.protocol import Trainer, replace_folder_together
 from stages.engines.trainers.training_loop import VALIDATION, Curve, Schedule, best_row, train_and_keep_best
 from stages.foundations.errors import UserError
-from stages.foundations.files import replace_folder
+from stages.foundations.files import replace_folder, write_curves, write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.params import chosen
 from stages.foundations.seeds import derive_seed, endless_order
 from stages.foundations.tables import PROMPT, read_table
@@ -51,7 +50,8 @@ def main(job: Job) -> None:
     with track(attempt) as run:
         match chosen("t2i_base", params):
             case FolderGenerator():
-                if os.environ.get("RANK", "0") == "0":  # torchrun starts several of us, and one can copy
+                # torchrun starts several of us, and one is enough to copy.
+                if os.environ.get("RANK", "0") == "0":
                     generator = load_generator(Path(params.path), torch.device("cpu"))
                     with replace_folder(paths.out) as folder:
                         save_generator(generator, folder)
@@ -116,8 +116,10 @@ def train_generator(
             f"t2i_base.kind train draws pictures of the shape world, which has no {foreign[0]!r}: set "
             "t2i_prompts.kind: shapes, or t2i_base.kind: folder"
         )
+    # Checked here and not in the section, which imports no world.
     if params.sizes.image_side != SIDE:
         raise UserError(f"t2i_base.sizes.image_side must be {SIDE}, the side of the shape world's pictures")
+    # A rank without a picture has nothing to take part with, and every rank must take part in every update.
     if trainer.world_size > params.batch_images:
         raise UserError(
             f"t2i_base.batch_images {params.batch_images} must be at least the number of ranks, {trainer.world_size}"
@@ -150,6 +152,7 @@ def _batch(examples: Sequence[Example], empty_fraction: float, generator: Genera
     pictures = numpy.stack(
         [render(scene, derive_seed(seed, "picture")) for scene, (_, seed) in zip(scenes, examples, strict=True)]
     )
+    # Without its prompt, so that the generator knows the empty one that guidance leads away from.
     shown = ["" if random.Random(seed).random() < empty_fraction else prompt for prompt, seed in examples]
     return denoising_batch(generator, images_of(pictures), shown, [seed for _, seed in examples])
 
@@ -160,6 +163,7 @@ def _parts(examples: Sequence[Example], micro_batch_images: int, trainer: Traine
     most = math.ceil(len(examples) / micro_batch_images)
     # A multiple of the ranks, so that all take part in as many passes; and no more parts than leave none empty.
     parts = min(math.ceil(most / ranks) * ranks, len(examples) // ranks * ranks)
+    # Dealt in turn, so that no two parts differ by more than one picture.
     return [examples[number::parts] for number in range(trainer.rank, parts, ranks)]
 
 
@@ -168,6 +172,7 @@ def _mean_error(examples: Sequence[Example], params: TrainedGenerator, generator
     total = 0.0
     for first in range(0, len(examples), params.micro_batch_images):
         part = examples[first : first + params.micro_batch_images]
+        # All with their prompts: what is validated is how prompts are drawn.
         batch = _batch(part, 0.0, generator).to(trainer.device)
         predicted = trainer.evaluate(batch)
         total += float(denoising_errors(generator, predicted, batch, params.weight_cap).sum())

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from stages.engines.generators.params import GeneratorSizes
 from stages.engines.trainers.params import TrainerParams, TrainingParams
 from stages.foundations.params import StrictParams
-from stages.foundations.stage import About, Sections, Stage
-
-if TYPE_CHECKING:
-    from stages.foundations.planned_work import NetworkWork
+from stages.foundations.stage import About, NetworkWork, Sections, Stage
 
 
 class TrainedGenerator(TrainingParams):
@@ -61,8 +58,8 @@ STAGE = Stage(
 
 
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
+    # Imported here, because it loads torch and diffusers: declarations are read wherever the graph is.
     from stages.engines.generators.costs import generator_costs
-    from stages.foundations.planned_work import NetworkWork
 
     params = sections["t2i_base"]
     costs = generator_costs(params)

@@ -17,12 +17,11 @@ from typing import Any
 
 from stages.algorithms.shape_world import KINDS, all_prompts
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
-from stages.foundations.metrics import write_metrics
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import DROPPED, PROMPT, Funnel, prompt_id, write_table
 from stages.observe.tracking import track
-from stages.t2i_prompts.stage import FilePrompts, PromptFile, ShapePrompts
 
 
 def main(job: Job) -> None:
@@ -40,23 +39,23 @@ Row = dict[str, str]
 SPLITS = ("train", "validation", "test")
 
 
-def make_prompts(params: ShapePrompts | FilePrompts, seed: int) -> tuple[list[Row], Funnel, dict[str, float]]:
+def make_prompts(params: Any, seed: int) -> tuple[list[Row], Funnel, dict[str, float]]:
     """Rows of the `prompt` table in the order of their source, the funnel of those left out, and metrics.
 
-    UserError where a split would be empty or too few prompts are left.
+    `params` is the validated section. UserError where a split would be empty or too few prompts are left.
     """
     rng = random.Random(derive_seed(seed, "t2i_prompts"))
-    match params:
-        case ShapePrompts():
-            rows, funnel = _shape_prompts(params, rng)
-            found = 0
-        case FilePrompts():
-            rows, funnel, found = _file_prompts(params, rng)
+    # By `kind` and not by class: the declaration calls this to count prompts for a plan, so it cannot be imported here.
+    if params.kind == "shapes":
+        rows, funnel = _shape_prompts(params, rng)
+        contaminated = 0
+    else:
+        rows, funnel, contaminated = _file_prompts(params, rng)
     counts = Counter(row["split"] for row in rows)
     if empty := [split for split in SPLITS if not counts[split]]:
         raise UserError(f"t2i_prompts: no prompts are left for {', '.join(empty)}: name more of them")
     metrics = {f"prompts/{split}": counts[split] for split in SPLITS}
-    return rows, funnel, {**metrics, "contamination/test_prompts": found, **funnel.metrics(len(rows))}
+    return rows, funnel, {**metrics, "contamination/test_prompts": contaminated, **funnel.metrics(len(rows))}
 
 
 def comparable(prompt: str) -> str:
@@ -64,7 +63,7 @@ def comparable(prompt: str) -> str:
     return " ".join(prompt.lower().split())
 
 
-def _shape_prompts(params: ShapePrompts, rng: random.Random) -> tuple[list[Row], Funnel]:
+def _shape_prompts(params: Any, rng: random.Random) -> tuple[list[Row], Funnel]:
     if unknown := sorted(set(params.max_of_kind) - set(KINDS)):
         raise UserError(f"t2i_prompts.max_of_kind: there are no kinds {unknown}, there are {', '.join(KINDS)}")
     rows = [
@@ -80,7 +79,8 @@ def _shape_prompts(params: ShapePrompts, rng: random.Random) -> tuple[list[Row],
             kept.append(place)
         else:
             funnel.drop(rows[place], "beyond_max_of_kind", f"{kind} has enough prompts")
-    rng.shuffle(kept)  # or a kind that is cut short would come first, into the test split
+    # Shuffled again, or a kind that is cut short would come first, into the test split.
+    rng.shuffle(kept)
     held_out = params.test_prompts + params.validation_prompts
     if held_out >= len(kept):
         raise UserError(f"t2i_prompts: {held_out} prompts to validate and test leave none of {len(kept)} to train")
@@ -88,14 +88,15 @@ def _shape_prompts(params: ShapePrompts, rng: random.Random) -> tuple[list[Row],
         rows[place]["split"] = "test"
     for place in kept[params.test_prompts : held_out]:
         rows[place]["split"] = "validation"
+    # In the world's order again, which a reader of the table can follow.
     return [rows[place] for place in sorted(kept)], funnel
 
 
-def _file_prompts(params: FilePrompts, rng: random.Random) -> tuple[list[Row], Funnel, int]:
+def _file_prompts(params: Any, rng: random.Random) -> tuple[list[Row], Funnel, int]:
     """Rows, funnel, and how many test prompts stood among the others."""
     lines = [line for name, source in params.sources.items() for line in read_prompts(name, source)]
     funnel = Funnel("t2i_prompts", len(lines))
-    usable = [line for line in lines if _is_usable(line, params, funnel)]
+    usable = [line for line in lines if _is_usable(line, params.max_prompt_characters, funnel)]
     # Before anything is dropped as a duplicate: a train line must not keep out the test line that equals it.
     tested = {comparable(line["prompt"]) for line in usable if line["split"] == "test"}
     rows: list[Row] = []
@@ -128,7 +129,7 @@ def _file_prompts(params: FilePrompts, rng: random.Random) -> tuple[list[Row], F
     return rows, funnel, len(contaminated)
 
 
-def _is_usable(line: dict[str, Any], params: FilePrompts, funnel: Funnel) -> bool:
+def _is_usable(line: dict[str, Any], most_characters: int, funnel: Funnel) -> bool:
     """False for a line that is dropped, with its reason."""
     prompt = line.get("prompt")
     if line["reason"]:
@@ -137,10 +138,11 @@ def _is_usable(line: dict[str, Any], params: FilePrompts, funnel: Funnel) -> boo
         funnel.drop(line, "not_text", f"the prompt is {type(prompt).__name__}", line["row_id"])
     elif not prompt.strip():
         funnel.drop(line, "empty_prompt", "", line["row_id"])
-    elif prompt.encode("utf-8", "replace").decode() != prompt:  # JSON can hold half a character, Parquet cannot
+    # JSON can hold half a character, Parquet cannot.
+    elif prompt.encode("utf-8", "replace").decode() != prompt:
         line["prompt"] = repr(prompt)
         funnel.drop(line, "not_unicode", "half of a surrogate pair", line["row_id"])
-    elif len(prompt) > params.max_prompt_characters:
+    elif len(prompt) > most_characters:
         funnel.drop(line, "too_long", f"{len(prompt)} characters", line["row_id"])
     else:
         return True
@@ -151,8 +153,8 @@ MAX_LINE_BYTES = 1 << 20
 """A line without an end must not fill the memory."""
 
 
-def read_prompts(name: str, source: PromptFile) -> Iterator[dict[str, Any]]:
-    """A mapping for each line: row_id, source, split, and prompt or the reason why there is none.
+def read_prompts(name: str, source: Any) -> Iterator[dict[str, Any]]:
+    """A mapping for each line of a `PromptFile`: row_id, source, split, and prompt or the reason why there is none.
 
     UserError when the file is missing or no JSONL at all.
     """
@@ -160,6 +162,7 @@ def read_prompts(name: str, source: PromptFile) -> Iterator[dict[str, Any]]:
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rb") as file:
+            # One byte more than a line may have tells a line that is too long from one that just fits.
             lines = iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")
             for number, line in enumerate(islice(lines, source.max_prompts)):
                 common = {"row_id": f"{name}/{number}", "source": name, "split": source.split}
@@ -175,6 +178,7 @@ def _prompt_of(line: bytes, field: str) -> dict[str, Any]:
         return {"reason": "line_too_long", "detail": f"more than {MAX_LINE_BYTES} bytes"}
     try:
         content = json.loads(line)
+    # A line of a hundred thousand brackets is a recursion that ends so.
     except (ValueError, RecursionError) as error:
         return {"reason": "not_json", "detail": str(error)[:200]}
     if not isinstance(content, dict) or field not in content:

@@ -71,9 +71,9 @@ STAGE = Stage(
 
 
 def _raw(params: Any) -> list[Any]:
-    own = params.get("t2i_prompts") or {}
-    files = [{"kind": "jsonl", **source} for source in own.get("sources", {}).values()]
-    return files or [own]
+    section = params.get("t2i_prompts") or {}
+    files = [{"kind": "jsonl", **source} for source in section.get("sources", {}).values()]
+    return files or [section]
 
 
 def _prompts(sections: Sections) -> Mapping[str, int]:
@@ -81,6 +81,7 @@ def _prompts(sections: Sections) -> Mapping[str, int]:
     from stages.foundations.errors import UserError
     from stages.t2i_prompts.run import SPLITS, make_prompts
 
+    # A plan may be made before the files are there: it then assumes a number and says so.
     try:
         _, _, counted = make_prompts(sections["t2i_prompts"], sections["seed"])
     except (UserError, OSError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,12 +13,10 @@ from PIL import Image
 from stages.algorithms.shape_world import KINDS, scene_of
 from stages.engines.images.shards import pixels_of, png_of
 from stages.foundations.errors import UserError
-from stages.t2i_report.inputs import RankedRound
+from stages.t2i_report.findings import RankedRound
 
 LEARNT = "reward"
 """The reward model's scores in the table of scores."""
-JUDGES = ("truth", "held_out")
-"""What a picture before and after feedback is compared by: the first that is known."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +51,10 @@ def best_and_worst(ranked: RankedRound, count: int) -> list[Strip]:
     for prompt_id in spread_over_kinds(prompts[ranked.pairs["prompt_id"].unique()].to_dict(), count):
         pairs = ranked.pairs[ranked.pairs["prompt_id"] == prompt_id]
         rewards, won = ranked.scores[LEARNT], wins(pairs)
+        # Sorted by id, so that `idxmax` and `idxmin` take the smaller id of equals.
         table = pandas.DataFrame({"won": won, "reward": rewards.reindex(won.index)}).sort_index()
 
+        # The table is bound as a default, because the loop's variable moves on.
         def shown(label: str, image: str, table: pandas.DataFrame = table) -> Shown:
             row = table.loc[image]
             return Shown(image, label, (f"won {100 * row['won']:.0f}%", f"reward {row['reward']:.2f}"))
@@ -93,9 +92,10 @@ def spread_over_kinds(prompts: Mapping[str, str], count: int) -> list[str]:
         return len(words - shown) / max(len(words), 1)
 
     while len(chosen) < min(count, len(prompts)):
-        for own in filter(None, of_kind.values()):
-            chosen.append(max(own, key=share_of_new_words))
-            own.remove(chosen[-1])
+        for ids in filter(None, of_kind.values()):
+            # `max` takes the first of equals, and the ids are sorted.
+            chosen.append(max(ids, key=share_of_new_words))
+            ids.remove(chosen[-1])
             shown |= set(prompts[chosen[-1]].casefold().split())
     return chosen[:count]
 
@@ -109,6 +109,7 @@ def disagreements(ranked: RankedRound, count: int) -> list[Strip]:
         return []
     sides = ["better_image_id", "worse_image_id"]
     votes = ranked.pairs.groupby(["prompt_id", *sides], as_index=False)["weight"].sum()
+    # The same pairs the other way round: how many annotators said the opposite.
     other = votes.rename(columns={"better_image_id": sides[1], "worse_image_id": sides[0], "weight": "against"})
     votes = votes.merge(other, on=["prompt_id", *sides], how="left").fillna({"against": 0.0})
     rewards = ranked.scores[LEARNT]
@@ -153,6 +154,7 @@ def changes(name: str, pictures: pandas.DataFrame, count: int) -> dict[str, list
 
 def change_pictures(name: str, pictures: pandas.DataFrame) -> dict[str, bytes]:
     """PNG of all pictures that a table of feedback has kept, by the name that `changes` gives them."""
+    # The others have no PNG: a table of all test pictures would be large, and nobody looks at it.
     kept = pictures[pictures["shown_for"] != ""]
     return {
         _image(name, row, when): row[f"png_{when}"] for row in kept.to_dict("records") for when in ("before", "after")
@@ -161,7 +163,7 @@ def change_pictures(name: str, pictures: pandas.DataFrame) -> dict[str, bytes]:
 
 def judge_of(pictures: pandas.DataFrame) -> str:
     """What the table's pictures were chosen by: the truth, or the held-out score where nobody knows the truth."""
-    return next(name for name in JUDGES if pictures[f"{name}_after"].notna().any() or name == JUDGES[-1])
+    return "truth" if pictures["truth_after"].notna().any() else "held_out"
 
 
 def wins(pairs: pandas.DataFrame) -> pandas.Series:
@@ -194,6 +196,7 @@ def _change(name: str, row: dict[str, object], judge: str) -> Strip:
     )
 
 
+# Below it a picture shows nothing; section `t2i_report` asks for as much.
 LEAST_SIDE = 16
 
 
@@ -214,30 +217,27 @@ def embed(pngs: Mapping[str, bytes], side: int, most_mib: float) -> dict[str, Em
     UserError when they are over it at 16 pixels.
     """
     while True:
-        found = {name: _scaled(png, side) for name, png in pngs.items()}
-        total = sum(len(png) for png, _ in found.values())
+        scaled = {name: _scaled(png, side) for name, png in pngs.items()}
+        total = sum(len(png) for png, *_ in scaled.values())
         if total <= most_mib * 2**20:
-            return {name: _embedded(png, is_small) for name, (png, is_small) in found.items()}
+            uri = "data:image/png;base64,{}".format
+            return {name: Embedded(uri(base64.b64encode(png).decode()), *look) for name, (png, *look) in scaled.items()}
         if side == LEAST_SIDE:
             raise UserError(
                 f"{len(pngs)} pictures are {total / 2**20:.1f} MiB at {side} pixels: show fewer (t2i_report.shown_*), "
                 "or raise t2i_report.max_pictures_mib"
             )
-        side = max(LEAST_SIDE, side * 3 // 4)  # about half the bytes; again from the originals, not from these
+        # About half the bytes. Scaled again from the originals, because each scaling blurs.
+        side = max(LEAST_SIDE, side * 3 // 4)
 
 
-def _scaled(png: bytes, side: int) -> tuple[bytes, bool]:
-    """The picture, and whether it is as it was."""
+def _scaled(png: bytes, side: int) -> tuple[bytes, int, int, bool]:
+    """The picture, its width and height, and whether it is as it was."""
     pixels = pixels_of(png)
     height, width, _ = pixels.shape
+    # Small ones keep their pixels, which the page enlarges without blurring.
     if max(height, width) <= side:
-        return png, True
+        return png, width, height, True
     scale = side / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    return png_of(numpy.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS))), False
-
-
-def _embedded(png: bytes, is_small: bool) -> Embedded:
-    with Image.open(io.BytesIO(png), formats=("PNG",)) as image:
-        width, height = image.size
-    return Embedded(f"data:image/png;base64,{base64.b64encode(png).decode()}", width, height, is_small)
+    return png_of(numpy.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS))), *size, False

@@ -1,18 +1,120 @@
-"""What the numbers say, in words and plots: a reward model between its references, annotators, and feedback."""
+"""What a run has found: its numbers and tables as they are read, and what they say in words and plots.
+
+They say where a reward model stands between its references, who was believed, and what feedback did. What a run does
+not have is absent here, and no error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from argparse import Namespace
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pandas
 
 from stages.algorithms.estimators import Interval
-from stages.foundations.legible import legible
+from stages.engines.images.shards import read_image_rows, read_images
+from stages.foundations.params import read_yaml
+from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
+from stages.foundations.tables import ANNOTATOR, FEEDBACK_IMAGE, IMAGE_SCORE, PAIR, read_table
 from stages.pages.drawing import BAD, SERIES, Chart, Row, intervals, lines
-from stages.pages.page import percent
-from stages.pages.reading import Metrics, curve_lines
-from stages.t2i_report.inputs import Inputs, RankedRound
+from stages.pages.page import percent, visible_text
+from stages.pages.reading import Metrics, curve_lines, read_curves, read_metrics
+
+
+@dataclass(frozen=True)
+class RankedRound:
+    """A ranking round as far as it has come."""
+
+    name: str
+    annotators: pandas.DataFrame
+    """`annotator` table."""
+    pairs: pandas.DataFrame
+    """`pair` table, the pairs of test prompts alone."""
+    scores: pandas.DataFrame
+    """A row for each image id, a column for each scorer; empty where nothing is scored yet."""
+    images: pandas.DataFrame
+    """`image` table without pictures, by image id: those of the round and of the earlier one that counts as well."""
+    pools: tuple[Path, ...]
+
+    def pictures(self, wanted: Collection[str]) -> dict[str, bytes]:
+        """PNG of the wanted images, by id."""
+        return {row.image_id: row.png for row in read_images(self.pools, wanted)}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A run's numbers and tables, in the order of the graph."""
+
+    seed: int
+    stages: tuple[GraphStage, ...]
+    metrics: dict[str, Metrics]
+    """Metrics of each stage that has some, by DVC's name of it."""
+    curves: dict[str, pandas.DataFrame]
+    ranked: list[RankedRound]
+    """The ranking rounds that have preferences."""
+    feedback: dict[str, pandas.DataFrame]
+    """`feedback_image` table of each round of feedback that has one."""
+    params: dict[str, Any]
+    params_text: str
+
+    def with_metric(self, name: str) -> dict[str, Metrics]:
+        """Metrics of the stages that have one of this name, by the stage's item."""
+        return {stage.item: own for stage in self.stages if name in (own := self.metrics.get(stage.address, {}))}
+
+    def with_column(self, name: str) -> dict[str, pandas.DataFrame]:
+        """Curves that have a column, by the stage's item."""
+        return {
+            stage.item: self.curves[stage.address]
+            for stage in self.stages
+            if name in self.curves.get(stage.address, ())
+        }
+
+
+def read_inputs(paths: Namespace) -> Inputs:
+    """Everything under the input folders that belongs to the parameter file; UserError on a file that is broken."""
+    params = read_yaml(paths.params)
+    stages = tuple(stages_of(read_definitions(paths.graph), params))
+    tables = {name: paths.feedback / f"{name}.parquet" for name in params.get("refl_rounds") or {}}
+    rounds = params.get("ranking_rounds") or {}
+    ranked = [_ranked(paths, name, str(section["also"])) for name, section in rounds.items()]
+    return Inputs(
+        seed=int(params.get("seed", 0)),
+        stages=stages,
+        metrics=read_metrics(stages, paths.metrics),
+        curves=read_curves(stages, paths.curves),
+        ranked=[one for one in ranked if one is not None],
+        feedback={name: read_table(path, FEEDBACK_IMAGE) for name, path in tables.items() if path.exists()},
+        params=params,
+        params_text=paths.params.read_text(encoding="utf-8"),
+    )
+
+
+def _ranked(paths: Namespace, name: str, also: str) -> RankedRound | None:
+    folder = paths.rankings / name
+    # Once where no earlier round counts: `also` then names the round itself.
+    pools = [paths.pool / one for one in dict.fromkeys([name, also])]
+    # A recipe names its rounds from the start; those that have not run yet are no error of the page.
+    if not all(place.exists() for place in (folder, *pools)):
+        return None
+    scored = paths.scores / f"{name}.parquet"
+    pairs = read_table(folder / "pairs.parquet", PAIR)
+    scores = pandas.DataFrame()
+    if scored.exists():
+        scores = read_table(scored, IMAGE_SCORE).pivot(index="image_id", columns="scorer", values="score")
+    images = pandas.concat([read_image_rows(pool) for pool in pools], ignore_index=True)
+    return RankedRound(
+        name=name,
+        annotators=read_table(folder / "annotators.parquet", ANNOTATOR),
+        # Of the others the reward model has learnt: what it says of them proves nothing.
+        pairs=pairs[pairs["split"] == "test"].reset_index(drop=True),
+        scores=scores,
+        images=images.drop_duplicates("image_id").set_index("image_id"),
+        pools=tuple(pools),
+    )
+
 
 SCORERS = {
     "random": "chance",
@@ -85,8 +187,8 @@ def accuracies(metrics: Metrics) -> dict[str, Interval]:
     """Preference accuracy by scorer, as people call it; chance has no width."""
     key = "preference/accuracy/{}".format
     return {
-        told: interval(metrics, key(name)) or Interval(*[metrics[key(name)]] * 3)
-        for name, told in SCORERS.items()
+        title: interval(metrics, key(name)) or Interval(*[metrics[key(name)]] * 3)
+        for name, title in SCORERS.items()
         if key(name) in metrics
     }
 
@@ -94,6 +196,7 @@ def accuracies(metrics: Metrics) -> dict[str, Interval]:
 def scorer_tables(metrics: Metrics) -> list[ScorerTable]:
     """How scorers order pictures, and what they pick: two tables, because one of both is wider than a page."""
     kinds = sorted({key.partition("/")[0] for key in metrics if key.startswith(("recall_at_", "filter_at_"))})
+    # By the number in the name: as texts recall_at_10 comes before recall_at_2.
     kinds.sort(key=lambda kind: (kind.startswith("filter"), int(kind.rpartition("_")[2])))
     ordering = {
         "preference/accuracy": "pairs, ties half",
@@ -117,14 +220,14 @@ def scorer_tables(metrics: Metrics) -> list[ScorerTable]:
 
 def _scorer_table(caption: str, titles: Mapping[str, str], metrics: Metrics) -> ScorerTable:
     """A column for each quantity and a row for each scorer that has numbers."""
-    columns = {key: title for key, title in titles.items() if any(name.startswith(f"{key}/") for name in metrics)}
+    columns = {key: heading for key, heading in titles.items() if any(name.startswith(f"{key}/") for name in metrics)}
     rows = [
         Scorer(
-            told,
+            title,
             name == "reward",
             [(metrics.get(f"{key}/{name}"), interval(metrics, f"{key}/{name}")) for key in columns],
         )
-        for name, told in SCORERS.items()
+        for name, title in SCORERS.items()
     ]
     with_numbers = [row for row in rows if any(value is not None for value, _ in row.values)]
     return ScorerTable(caption, list(columns.values()), with_numbers)
@@ -132,27 +235,29 @@ def _scorer_table(caption: str, titles: Mapping[str, str], metrics: Metrics) -> 
 
 def gains_of(metrics: Metrics) -> list[tuple[str, Interval, float, str]]:
     """The reward model's accuracy by prompt less that of each other scorer: name, difference, p-value, verdict."""
-    found = []
+    gains = []
     for thing, judged in (("gain", ""), ("gain_by_truth", ", where the truth judges")):
-        for name, told in SCORERS.items():
+        for name, title in SCORERS.items():
             key = f"{thing}/reward_model_minus_{name}"
-            if f"{key}/mean" in metrics and not (judged and name == "random"):
-                difference = _mean(metrics, key)
-                found.append((told + judged, difference, metrics[f"{key}/p_value"], difference.verdict()))
-    return found
+            difference = interval(metrics, key, "/mean")
+            # Chance is 0.5 whoever judges: one row about it is enough.
+            if difference is not None and not (judged and name == "random"):
+                gains.append((title + judged, difference, metrics[f"{key}/p_value"], difference.verdict()))
+    return gains
 
 
 def accuracy_sentence(metrics: Metrics) -> str:
     """Where the reward model stands."""
     known = accuracies(metrics)
-    own = known[SCORERS["reward"]]
+    learnt = known[SCORERS["reward"]]
+    # A share alone says little: it stands between chance and how often people agree with each other.
     parts = [f"chance {percent(known[SCORERS['random']].estimate)}"] if SCORERS["random"] in known else []
     parts += [
         f"{name} {percent(known[name].estimate)}" for name in (SCORERS["annotator"], SCORERS["truth"]) if name in known
     ]
     return (
         f"of {metrics['pairs/test']:,.0f} pairs of {metrics['prompts/test']:,.0f} held-out prompts are ordered as "
-        f"people do, 95% interval {percent(own.low)} to {percent(own.high)}; {', '.join(parts)}."
+        f"people do, 95% interval {percent(learnt.low)} to {percent(learnt.high)}; {', '.join(parts)}."
     )
 
 
@@ -167,6 +272,7 @@ def generator_table(ranked: RankedRound) -> pandas.DataFrame:
     )
     sides["generator"] = sides["image"].map(generators)
     sums = sides.groupby("generator")[["won", "weight"]].sum()
+    # Wins are counted by the weight of their pairs, as votes of Rapidata's form have one.
     table = pandas.DataFrame({"pictures": sides.groupby("generator")["image"].nunique()})
     table["won"] = sums["won"] / sums["weight"]
     for scorer in (name for name in SCORERS if name in ranked.scores):
@@ -178,29 +284,31 @@ def generator_table(ranked: RankedRound) -> pandas.DataFrame:
 def feedback_of(stage: str, name: str, metrics: Metrics, control: Metrics | None, is_control: bool = False) -> Feedback:
     """A round's findings; `stage` is how its metrics begin, `control` compares it with a round without reward, which it
     may be itself."""
-    told = {quantity: words for quantity, words in QUANTITIES.items() if f"{stage}/{quantity}/gain" in metrics}
-    measured = [
-        Measured(
+    measured = {
+        quantity: Measured(
             words,
             metrics[f"{stage}/{quantity}/before"],
             metrics[f"{stage}/{quantity}/after"],
-            _gain(metrics, f"{stage}/{quantity}"),
-            _over_control(control, quantity),
+            gain,
+            interval(control or {}, f"gain_over_control/{quantity}", "/mean"),
         )
-        for quantity, words in told.items()
-    ]
-    judge = "truth" if "truth" in told else "held_out"
-    own = next(one for one in measured if one.name == QUANTITIES[judge])
-    difference = own.over_control or own.gain
-    verdict = "hacked" if metrics[f"{stage}/hacked"] else difference.verdict()
+        for quantity, words in QUANTITIES.items()
+        if (gain := interval(metrics, f"{stage}/{quantity}", "/gain")) is not None
+    }
+    # Never the reward: it is what was climbed, and rises in hacked rounds too.
+    judge = measured.get("truth") or measured["held_out"]
+    # The same updates without a reward move a generator too, so a control is the better comparison.
+    difference = judge.over_control or judge.gain
+    has_control = judge.over_control is not None
     return Feedback(
         name,
-        verdict,
-        QUANTITIES[judge],
+        # A hack is one whatever the judge says: the held-out score may stand still while the truth falls.
+        "hacked" if metrics[f"{stage}/hacked"] else difference.verdict(),
+        judge.name,
         difference,
-        own.over_control is not None,
-        [*_hacks(stage, metrics), *_warnings(stage, metrics, is_control or own.over_control is not None)],
-        measured,
+        has_control,
+        [*_hacks(stage, metrics), *_warnings(stage, metrics, is_control or has_control)],
+        list(measured.values()),
     )
 
 
@@ -221,10 +329,10 @@ def feedback_findings(inputs: Inputs) -> list[Feedback]:
     ]
 
 
-def interval(metrics: Mapping[str, float], key: str) -> Interval | None:
-    """Of a metric with `/low` and `/high` beside it; None where it has none."""
-    ends = [f"{key}/low", f"{key}/high"]
-    return Interval(*(metrics[name] for name in (key, *ends))) if all(end in metrics for end in ends) else None
+def interval(metrics: Metrics, key: str, middle: str = "") -> Interval | None:
+    """Of a metric `key` + `middle` with `key`/low and `key`/high beside it; None where one is not there."""
+    names = [f"{key}{middle}", f"{key}/low", f"{key}/high"]
+    return Interval(*(metrics[name] for name in names)) if all(name in metrics for name in names) else None
 
 
 def _hacks(stage: str, metrics: Metrics) -> list[str]:
@@ -237,31 +345,18 @@ def _hacks(stage: str, metrics: Metrics) -> list[str]:
 
 
 def _warnings(stage: str, metrics: Metrics, has_control: bool) -> list[str]:
-    found = []
-    if metrics.get(f"{stage}/saturation/change", 0.0) > MOST_SATURATION:
-        change = metrics[f"{stage}/saturation/change"]
-        found.append(f"Saturation rose by {100 * change:.0f}%, more than {100 * MOST_SATURATION:.0f}%.")
+    sentences = []
+    if (change := metrics.get(f"{stage}/saturation/change", 0.0)) > MOST_SATURATION:
+        sentences.append(f"Saturation rose by {100 * change:.0f}%, more than {100 * MOST_SATURATION:.0f}%.")
     updates, kept = metrics.get(f"{stage}/updates"), metrics.get(f"{stage}/selected_update")
+    # Update 0 is the start, which is a point of the curve like the others.
     if kept == 0:
-        found.append("No point of the curve had a better held-out score than the start: the round gives its start.")
+        sentences.append("No point of the curve had a better held-out score than the start: the round gives its start.")
     elif updates is not None and kept is not None:
-        found.append(f"Weights of update {kept:.0f} of {updates:.0f} were kept.")
+        sentences.append(f"Weights of update {kept:.0f} of {updates:.0f} were kept.")
     if not has_control:
-        found.append("Compared with its start alone: the same updates without a reward move a generator too.")
-    return found
-
-
-def _gain(metrics: Metrics, key: str) -> Interval:
-    return Interval(*(metrics[f"{key}/{name}"] for name in ("gain", "low", "high")))
-
-
-def _mean(metrics: Metrics, key: str) -> Interval:
-    return Interval(*(metrics[f"{key}/{name}"] for name in ("mean", "low", "high")))
-
-
-def _over_control(control: Metrics | None, quantity: str) -> Interval | None:
-    key = f"gain_over_control/{quantity}"
-    return _mean(control, key) if control is not None and f"{key}/mean" in control else None
+        sentences.append("Compared with its start alone: the same updates without a reward move a generator too.")
+    return sentences
 
 
 CURVES = {
@@ -283,14 +378,14 @@ def accuracy_chart(round_name: str, scorers: Mapping[str, Interval], learnt: str
     rows = [
         Row(
             name,
-            100 * own.estimate,
-            [(100 * own.low, 100 * own.high)],
-            text=f"{100 * own.estimate:.1f}",
+            100 * share.estimate,
+            [(100 * share.low, 100 * share.high)],
+            text=f"{100 * share.estimate:.1f}",
             color=SERIES[0] if name == learnt else SERIES[4],
         )
-        for name, own in scorers.items()
+        for name, share in scorers.items()
     ]
-    shares = ", ".join(f"{name} {100 * own.estimate:.1f}%" for name, own in scorers.items())
+    shares = ", ".join(f"{name} {100 * share.estimate:.1f}%" for name, share in scorers.items())
     spoken = f"Pairs of held-out prompts ordered as people do, {round_name}: {shares}."
     words = {"spoken": spoken, "summary": "95% intervals over prompts", "x_label": "% of pairs"}
     return intervals(f"accuracy-{round_name}", "Pairs ordered as people do", rows, rule=CHANCE, **words)
@@ -303,7 +398,8 @@ def agreement_chart(round_name: str, annotators: pandas.DataFrame) -> Chart | No
         return None
     rows = [
         Row(
-            legible(str(one.annotator_id), 28),
+            # A name comes from whoever annotated: invisible and bidirectional characters are written out.
+            visible_text(str(one.annotator_id), 28),
             100 * one.agreement,
             text="" if one.is_kept else "left out",
             color=SERIES[0] if one.is_kept else BAD,
@@ -323,5 +419,6 @@ def feedback_charts(curves: Mapping[str, pandas.DataFrame]) -> list[Chart]:
         column = f"validation/{quantity}"
         drawn = [line for name, curve in curves.items() for line in curve_lines(curve, {column: name})]
         if drawn:
+            # Not from zero: a reward has no natural zero, and a small rise over a large value must be seen.
             charts.append(lines(f"feedback-{quantity}", title, "", drawn, x_label="update", is_from_zero=False))
     return charts

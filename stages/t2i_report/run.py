@@ -16,8 +16,7 @@ from typing import Any
 from stages.algorithms.estimators import Interval
 from stages.foundations.files import write_json, write_text_atomically
 from stages.foundations.job import Job
-from stages.foundations.legible import legible
-from stages.pages.page import fill_page, graph_lanes
+from stages.pages.page import fill_page, graph_lanes, visible_text
 from stages.pages.reading import data_funnels, loss_charts, ways
 from stages.t2i_report.choosing import (
     LEARNT,
@@ -31,6 +30,8 @@ from stages.t2i_report.choosing import (
 )
 from stages.t2i_report.findings import (
     SCORERS,
+    Inputs,
+    RankedRound,
     accuracies,
     accuracy_chart,
     accuracy_sentence,
@@ -39,9 +40,9 @@ from stages.t2i_report.findings import (
     feedback_findings,
     gains_of,
     generator_table,
+    read_inputs,
     scorer_tables,
 )
-from stages.t2i_report.inputs import Inputs, RankedRound, read_inputs
 from stages.t2i_report.stage import T2iReportParams
 
 
@@ -62,8 +63,9 @@ ANNOTATOR_ROWS = 60
 
 def render_page(inputs: Inputs, params: T2iReportParams) -> str:
     """The whole page as HTML. Equal arguments give equal text; every text is escaped: prompts are hostile."""
+    # Jinja escapes markup; `visible_text` writes out what a browser would obey, such as a change of direction.
     filters = {
-        "legible": lambda text: legible(str(text), CHARACTERS),
+        "visible": lambda text: visible_text(str(text), CHARACTERS),
         "signed": lambda number: f"{number:+.3f}".replace("-", "−"),
     }
     return fill_page(FOLDER, _content(inputs, params), filters, has_times=True)
@@ -77,6 +79,7 @@ def _content(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
     shown = {name: changes(name, table, params.shown_changes) for name, table in feedback.items()}
     pngs: dict[str, bytes] = {}
     for ranked, gallery in zip(inputs.ranked, galleries, strict=True):
+        # Only what is shown is read whole: a pool has tens of thousands of pictures.
         pngs |= ranked.pictures(_images(gallery["best_and_worst"] + gallery["disagreements"]))
     for name, table in feedback.items():
         wanted = _images([strip for strips in shown[name].values() for strip in strips])
@@ -111,6 +114,7 @@ def _images(strips: list[Strip]) -> set[str]:
 
 def _gallery(ranked: RankedRound, params: T2iReportParams) -> dict[str, Any]:
     """What people did in a ranking round, and the pictures that are shown of it."""
+    # False sorts before True: those who were left out come first, and the table cuts off those who were kept.
     annotators = ranked.annotators.sort_values(["is_kept", "annotator_id"], kind="stable")
     return {
         "name": ranked.name,
@@ -121,7 +125,7 @@ def _gallery(ranked: RankedRound, params: T2iReportParams) -> dict[str, Any]:
         "best_and_worst": best_and_worst(ranked, params.shown_prompts),
         "disagreements": disagreements(ranked, params.shown_disagreements),
         "generators": generator_table(ranked).reset_index().to_dict("records"),
-        "scorers": [told for name, told in SCORERS.items() if name in ranked.scores],
+        "scorers": [title for name, title in SCORERS.items() if name in ranked.scores],
     }
 
 
@@ -142,29 +146,30 @@ def describe_result(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
     scores, gains, warnings = [], [], []
     for name, metrics in inputs.with_metric(f"preference/accuracy/{LEARNT}").items():
         known = accuracies(metrics)
-        own = known.pop(SCORERS[LEARNT])
+        learnt = known.pop(SCORERS[LEARNT])
         shared = {"benchmark": f"preferences {name}", "metric": "order as people have it"}
         shared |= {"problems": int(metrics["pairs/test"]), "unit": "pairs"}
         scores += [
-            {"policy": scorer, **shared, **_numbers(found)}
-            for scorer, found in (known | {SCORERS[LEARNT]: own}).items()
+            {"policy": scorer, **shared, **_numbers(accuracy)}
+            for scorer, accuracy in (known | {SCORERS[LEARNT]: learnt}).items()
         ]
     controls, starts = inputs.params.get("refl_controls") or {}, inputs.params.get("refl_rounds") or {}
-    for found in feedback_findings(inputs):
-        if found.name in controls.values():
+    for one in feedback_findings(inputs):
+        # A control is what others are compared with; its numbers are no result.
+        if one.name in controls.values():
             continue
         gains.append(
             {
-                "policy": found.name,
-                "baseline": controls[found.name] if found.is_over_control else starts[found.name]["start_from"],
+                "policy": one.name,
+                "baseline": controls[one.name] if one.is_over_control else starts[one.name]["start_from"],
                 "benchmark": "held-out prompts",
-                "metric": found.judge,
+                "metric": one.judge,
                 "unit": "score",
-                **_numbers(found.difference),
-                "verdict": found.verdict,
+                **_numbers(one.difference),
+                "verdict": one.verdict,
             }
         )
-        warnings += [f"{found.name}: {line}" for line in found.sentences if line.startswith("Hacked")]
+        warnings += [f"{one.name}: {line}" for line in one.sentences if line.startswith("Hacked")]
     return {"title": params.title, "page": "text_to_image.html", "scores": scores, "gains": gains, "warnings": warnings}
 
 

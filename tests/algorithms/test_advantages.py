@@ -107,32 +107,6 @@ def test_a_constant_added_to_the_rewards_changes_nothing(name, batch):
     torch.testing.assert_close(shifted[inside], ESTIMATORS[name](rewards, group_ids)[inside])
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
-def test_scale(name, batch):
-    rewards, _, group_ids = batch
-    inside = group_ids != 1000
-    scaled = ESTIMATORS[name](rewards * 3.0, group_ids)[inside]
-    factor = 1.0 if name == "normalized" else 3.0
-    torch.testing.assert_close(scaled, factor * ESTIMATORS[name](rewards, group_ids)[inside], atol=1e-5, rtol=1e-5)
-
-
-def test_permutation_permutes(batch):
-    rewards, lengths, group_ids = batch
-    order = torch.randperm(len(rewards), generator=torch.Generator().manual_seed(1))
-    for divide in (True, False):
-        permuted = group_normalized(rewards[order], group_ids[order], divide)
-        torch.testing.assert_close(permuted, group_normalized(rewards, group_ids, divide)[order])
-    permuted = length_weighted(rewards[order], lengths[order], group_ids[order])
-    torch.testing.assert_close(permuted, length_weighted(rewards, lengths, group_ids)[order])
-
-
-def test_leave_one_out_is_the_centred_reward_stretched():
-    rewards = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.5])
-    group_ids = torch.zeros(5, dtype=torch.long)
-    centred = group_normalized(rewards, group_ids, divide_by_std=False)
-    torch.testing.assert_close(leave_one_out(rewards, group_ids), 5 / 4 * centred)
-
-
 def test_equal_lengths_give_the_plain_mean(batch):
     rewards, _, group_ids = batch
     centred = group_normalized(rewards, group_ids, divide_by_std=False)

@@ -272,17 +272,6 @@ def test_what_is_not_idle_or_has_other_weights_neither_gives_nor_takes(busy):
     assert repack([draining("a", 10, 2), busy], 100, 8) == []
 
 
-def test_no_chain_of_moves():
-    # a goes to b, the only one it fits (c is full up to 5). b alone would fit c's room, but keeps what it was given.
-    replicas = [draining("a", 10, 1), draining("b", 12, 1), draining("c", 86, 1)]
-    assert repack(replicas, kv_capacity=95, batch_bound=8) == [("a", "b")]
-
-
-def test_versions_are_planned_apart():
-    replicas = [draining("a", 10, 1, 3), draining("b", 20, 1, 4), draining("c", 30, 1, 3), draining("d", 40, 1, 4)]
-    assert repack(replicas, 100, 8) == [("a", "c"), ("b", "d")]
-
-
 def test_ids_are_unique():
     with pytest.raises(ValueError, match="one id"):
         repack([draining("a", 10, 1), draining("a", 20, 1)], 100, 8)

@@ -9,8 +9,8 @@ import yaml
 from pipelines.graph.recipes import read_recipe
 from pipelines.graph.schema import updated_graph
 from pipelines.launching.params import LAUNCHER
+from stages.foundations.files import HEADLINE_COLUMNS
 from stages.foundations.fingerprints import stage_names
-from stages.foundations.metrics import HEADLINE
 from stages.foundations.stage import declared_stage
 from stages.foundations.stage_graph import optional_sections, stages_of
 
@@ -38,23 +38,18 @@ def test_dvc_yaml_has_what_the_stages_declare():
     assert sorted(set(STAGES) - {"code"}) == stage_names(PROJECT)
 
 
-@pytest.mark.parametrize("name", sorted(set(STAGES) - {"code"}))
-def test_a_stage_reads_the_section_of_its_name(name):
+def test_a_stage_reads_the_section_of_its_name_and_depends_on_its_own_fingerprint_but_on_no_source():
     """So a recipe without that section is one without the stage."""
-    stage = declared_stage(name)
-    assert stage.foreach or name in stage.sections
-
-
-@pytest.mark.parametrize("name", sorted(set(STAGES) - {"code"}))
-def test_each_stage_depends_on_its_own_fingerprint_and_on_no_source(name):
-    deps = paths(STAGES[name]["deps"])
-    assert f"data/code/{name}.json" in deps
-    assert not [dep for dep in deps if dep.startswith(("stages", "pipelines")) or dep.endswith(".py")]
+    for name in stage_names(PROJECT):
+        stage, deps = declared_stage(name), paths(STAGES[name]["deps"])
+        assert stage.foreach or name in stage.sections
+        assert f"data/code/{name}.json" in deps
+        assert not [dep for dep in deps if dep.startswith(("stages", "pipelines")) or dep.endswith(".py")]
 
 
 def test_the_code_stage_depends_on_all_that_fingerprints_are_made_of():
     """Sources, parameters, and dvc.yaml: of what its stages are, the report shows and the fingerprints say."""
-    assert STAGES["code"]["deps"] == ["params.yaml", "stages"] and STAGES["code"]["outs"] == ["data/code"]
+    assert STAGES["code"]["deps"] == ["custom", "params.yaml", "stages"] and STAGES["code"]["outs"] == ["data/code"]
     assert (PROJECT / "stages/code/graph.yaml").resolve() == PROJECT / "dvc.yaml"
 
 
@@ -114,13 +109,13 @@ def test_the_tables_of_dvc_metrics_fit_a_screen(resolved, capsys):
         for path in told
         for file in ([path] if path.endswith(".json") else [f"{path}/{name}.json" for name in benchmarks])
     ]
-    row = dict.fromkeys(HEADLINE, 0.123456) | {"kept": 1234567, "tokens": 1234.5678}
+    row = dict.fromkeys(HEADLINE_COLUMNS, 0.123456) | {"kept": 1234567, "tokens": 1234.5678}
     rounded = {"precision": DEFAULT_PRECISION, "round_digits": True}
     show_metrics({"workspace": {"data": {path: {"data": row} for path in files}}}, **rounded)
     change = {name: {"old": value, "new": value - 0.01, "diff": -0.01} for name, value in row.items()}
     show_diff(dict.fromkeys(files, change), "Metric", a_rev="HEAD", b_rev="workspace", **rounded)
     shown = capsys.readouterr().out.splitlines()
-    assert len(shown) == 2 + len(files) + len(files) * len(HEADLINE)
+    assert len(shown) == 2 + len(files) + len(files) * len(HEADLINE_COLUMNS)
     assert max(map(len, shown)) <= 120, max(shown, key=len)
 
 

@@ -10,8 +10,8 @@ import yaml
 from pipelines.graph.recipes import read_recipe, recipe_text
 from pipelines.graph.schema import check_params, check_values, section_models
 from stages.foundations.errors import UserError
+from stages.foundations.files import load_yaml
 from stages.foundations.params import StrictParams
-from stages.foundations.yaml_text import load_yaml
 from stages.rl_round.params import StudyParams
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -18,11 +18,11 @@ from safetensors.torch import save_file
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
 from stages.engines.trainers.deepspeed_trainer import DeepspeedTrainer
-from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams
+from stages.engines.trainers.params import DeepspeedTrainerParams
 from stages.engines.trainers.protocol import LossFunction, replace_folder_together
+from tests.fakes.engine_params import ADAMW
 from tests.fakes.small_models import LESSONS, Lesson
 
-ADAMW = AdamwParams(kind="adamw", learning_rate=3e-3, beta1=0.9, beta2=0.95, weight_decay=0.01)
 MAX_NORM = 1.0
 UPDATES = 4
 RESPONSES = (3, 1, 2, 0, 4)
@@ -151,9 +151,6 @@ def main(policy: Path, out: Path) -> None:
             "diagnostics": [update.diagnostics for update in updates],
             "refuses_broken_loss": refuses_broken_loss(trainer),
             "refuses_uneven_counts": refuses_uneven_counts(trainer),
-            "sum_over_ranks": trainer.sum_over_ranks(torch.tensor([float(trainer.rank + 1)])).tolist(),
-            "gathered": trainer.gather(trainer.rank),
-            "broadcast": trainer.broadcast("first" if trainer.rank == 0 else None),
         }
         entry["resumes_exactly"] = resumes_exactly(
             partial(deepspeed_trainer, zero_stage, policy),

@@ -7,11 +7,10 @@ import torch
 
 from stages.engines import devices
 from stages.engines.policies.language_model import language_model
-from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.machine import is_bfloat16_slow
-from tests.engines.trainers.test_torch_trainer import ADAMW, PARAMS
+from tests.fakes.engine_params import ADAMW, TORCH_SAMPLER, TORCH_TRAINER
 from tests.fakes.tiny_policy import write_tiny_policy
 
 
@@ -32,7 +31,7 @@ def test_the_flags_say_what_torch_says_of_this_cpu():
         (None, False),
     ],
 )
-def test_flags_that_are_not_told_accuse_nobody(tmp_path, text, is_slow):
+def test_a_cpu_without_flags_is_not_called_slow(tmp_path, text, is_slow):
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text)
     assert is_bfloat16_slow(tmp_path / "cpuinfo") is is_slow
@@ -43,12 +42,11 @@ def test_trainer_and_sampler_say_so_where_it_is_slow(tmp_path, capfd, monkeypatc
     monkeypatch.setattr(devices, "is_bfloat16_slow", lambda: is_slow)
     write_tiny_policy(tmp_path / "policy")
     for dtype in ("float32", "mixed"):
-        params = PARAMS.model_copy(update={"dtype": dtype})
+        params = TORCH_TRAINER.model_copy(update={"dtype": dtype})
         TorchTrainer(params, ADAMW, 1.0, language_model(tmp_path / "policy", params))
     for dtype in ("float32", "bfloat16"):
-        sampler = TorchSamplerParams(kind="torch", device="cpu", dtype=dtype, threads=1, max_sequences=8)
-        TorchSampler.from_folder(sampler, tmp_path / "policy")
-    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("slow: ")]
-    assert len(told) == (2 if is_slow else 0)
-    for line, setting in zip(told, ("trainer.dtype: mixed", "sampler.dtype: bfloat16"), strict=False):
+        TorchSampler.from_folder(TORCH_SAMPLER.model_copy(update={"dtype": dtype}), tmp_path / "policy")
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("slow: ")]
+    assert len(lines) == (2 if is_slow else 0)
+    for line, setting in zip(lines, ("trainer.dtype: mixed", "sampler.dtype: bfloat16"), strict=False):
         assert setting in line and "float32" in line

@@ -5,7 +5,8 @@ import json
 import numpy
 import pytest
 import torch
-from diffusers import AutoencoderKL, DDIMScheduler
+from diffusers import DDIMScheduler
+from safetensors.torch import load_file, save_file
 
 from stages.engines.generators.denoising import denoising_batch, denoising_errors
 from stages.engines.generators.generator import (
@@ -13,26 +14,15 @@ from stages.engines.generators.generator import (
     images_of,
     load_generator,
     new_generator,
-    pixels_of,
     save_generator,
+    to_uint8,
 )
-from stages.engines.generators.params import GeneratorSizes
 from stages.foundations.errors import UserError
+from tests.fakes.picture_recipes import tiny_sizes, tiny_vae
 
 CPU = torch.device("cpu")
 PROMPTS = ["a red circle", "two blue squares", "a green triangle"]
-SIZES = GeneratorSizes(
-    image_side=8,
-    patch_side=2,
-    channels=(8, 16),
-    layers_per_block=1,
-    attention_heads=2,
-    text_width=16,
-    text_layers=1,
-    text_heads=2,
-    max_prompt_tokens=6,
-    prediction_type="sample",
-)
+SIZES = tiny_sizes(image_side=8, max_prompt_tokens=6, prediction_type="sample")
 
 
 @pytest.fixture(scope="module")
@@ -83,23 +73,14 @@ def test_folded_pixels_come_back_exactly(generator):
     pixels = numpy.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), dtype=numpy.uint8)
     latents = generator.to_latents(images_of(pixels))
     assert latents.shape == (2, 12, 4, 4)
-    assert (pixels_of(generator.to_images(latents)) == pixels).all()
+    assert (to_uint8(generator.to_images(latents)) == pixels).all()
     beyond = generator.to_images(torch.full((1, 12, 4, 4), 3.0))
     assert float(beyond.max()) == 2.0, "a clamp would take the gradient away"
 
 
 def test_a_vae_is_used_where_the_folder_has_one(tmp_path):
-    torch.manual_seed(0)
-    vae = AutoencoderKL(
-        block_out_channels=(8, 8),
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
-        latent_channels=12,
-        norm_num_groups=4,
-        scaling_factor=0.5,
-    )
-    generator = new_generator(SIZES, PROMPTS, seed=1)
-    generator.vae = vae.requires_grad_(False)
+    generator, vae = new_generator(SIZES, PROMPTS, seed=1), tiny_vae(latent_channels=12, scaling_factor=0.5)
+    generator.vae = vae
     save_generator(generator, tmp_path)
     loaded = load_generator(tmp_path, CPU)
     assert loaded.image_side == 8
@@ -138,8 +119,6 @@ def test_a_folder_without_a_part_is_refused(generator, tmp_path, part):
 
 
 def test_a_pickle_is_not_read_and_a_missing_weight_is_told(generator, tmp_path):
-    from safetensors.torch import load_file, save_file
-
     save_generator(generator, tmp_path)
     file = tmp_path / "unet" / "diffusion_pytorch_model.safetensors"
     weights = load_file(file)

@@ -16,7 +16,7 @@ from stages.engines.image_scorers.released_weights import released_scorer, renam
 from stages.engines.image_scorers.scorer import fit_to_square, load_scorer, save_scorer
 from stages.foundations.errors import UserError
 from tests.fakes.ranked_pictures import PROMPTS, tiny_scorer
-from tests.fakes.released_blip import WORDS, published_reward, published_weights
+from tests.fakes.released_blip import published_blip, published_reward, published_weights, write_published
 
 VARIANTS = ["clip", "blip", "reward"]
 
@@ -110,12 +110,6 @@ def test_resizing_differs_from_pil_by_rounding_only(height, width):
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "image_prefs"
 
 
-def write_files(folder, weights):
-    torch.save(weights, folder / "published.pt")
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    return folder / "published.pt", folder / "vocab.txt"
-
-
 def normalised(scorer, images):
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (scorer.config.pixel_mean, scorer.config.pixel_std))
     return (images - mean) / std
@@ -123,7 +117,7 @@ def normalised(scorer, images):
 
 def test_the_score_is_that_of_upstreams_arithmetic_to_the_bit(tmp_path):
     weights = published_weights()
-    scorer = released_scorer(*write_files(tmp_path, weights))
+    scorer = released_scorer(*write_published(tmp_path, weights))
     save_scorer(scorer, tmp_path / "scorer")
     scorer = load_scorer(tmp_path / "scorer", "cpu")
     images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
@@ -149,23 +143,19 @@ def test_all_610_tensors_of_both_encoders_of_the_large_model_get_a_name():
 def test_an_unknown_tensor_and_a_missing_one_are_named(tmp_path):
     weights = published_weights() | {"blip.visual_encoder.extra": torch.zeros(1)}
     with pytest.raises(UserError, match=r"unknown tensor visual_encoder\.extra"):
-        released_scorer(*write_files(tmp_path, weights))
+        released_scorer(*write_published(tmp_path, weights))
     weights = published_weights()
     del weights["blip.text_encoder.encoder.layer.1.crossattention.self.key.bias"]
     with pytest.raises(UserError, match=r"crossattention\.self\.key\.bias is missing"):
-        released_scorer(*write_files(tmp_path, weights))
+        released_scorer(*write_published(tmp_path, weights))
 
 
 def test_blips_own_file_has_the_other_two_heads_and_what_training_left_in_it(tmp_path):
-    encoders = {
-        name.removeprefix("blip."): tensor
-        for name, tensor in published_weights().items()
-        if not name.startswith("mlp.")
-    }
+    encoders = published_blip()
     encoders |= {name.replace("visual_encoder.", "visual_encoder_m."): tensor for name, tensor in encoders.items()}
     encoders |= {"itm_head.weight": torch.ones(2, 64), "itm_head.bias": torch.zeros(2), "temp": torch.tensor(0.05)}
     encoders |= {"text_decoder.cls.bias": torch.zeros(2), "image_queue": torch.zeros(2), "ptr_queue": torch.zeros(1)}
-    scorer = released_scorer(*write_files(tmp_path, {"model": encoders, "config": {"epochs": 20}}))
+    scorer = released_scorer(*write_published(tmp_path, {"model": encoders, "config": {"epochs": 20}}))
     assert scorer.config.has_matching_head and scorer.config.matching_token_id == 30523
     assert scorer.config.projection_size == 8 and scorer.config.reward_head is None
 
@@ -176,10 +166,10 @@ class Hostile:
 
 
 def test_a_file_that_wants_to_run_code_is_refused(tmp_path):
-    files = write_files(tmp_path, {"blip.visual_encoder.cls_token": Hostile()})
+    files = write_published(tmp_path, {"blip.visual_encoder.cls_token": Hostile()})
     with pytest.raises(UserError, match="without running code"):
         released_scorer(*files)
-    (tmp_path / "published.pt").write_bytes(pickle.dumps(Hostile()))
+    files[0].write_bytes(pickle.dumps(Hostile()))
     with pytest.raises(UserError, match="without running code"):
         released_scorer(*files)
     assert not Path("/tmp/retrace-was-here").exists()

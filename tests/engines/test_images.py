@@ -14,11 +14,9 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from stages.engines.images.decoder import ImageDecoder
 from stages.engines.images.params import ImageParams
 from stages.engines.images.shards import (
     image_id,
-    image_row,
     pixels_of,
     png_of,
     read_image_rows,
@@ -28,8 +26,9 @@ from stages.engines.images.shards import (
 )
 from stages.foundations.errors import UserError
 from stages.foundations.seeds import derive_seed
-from stages.foundations.tables import prompt_id
+from stages.image_pool.run import ImageDecoder
 from tests.fakes.hostile_images import GRADIENT, LIMITS, TAKEN, png, saved
+from tests.fakes.one_stage import picture_row
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +46,7 @@ def test_what_they_become(decoder):
 
 
 def test_a_worker_that_dies_costs_one_image(monkeypatch):
-    monkeypatch.setattr("stages.engines.images.decoder.decode", os._exit)
+    monkeypatch.setattr("stages.image_pool.run.decode", os._exit)
     with ImageDecoder(ImageParams.model_validate(LIMITS)) as pool:
         pool._pool.submit = lambda **_: type(pool._pool).submit(pool._pool, status=3)
         (found,) = pool.decode([png()])
@@ -65,14 +64,7 @@ def picture(number):
 
 def row(number):
     prompt = f"a prompt <b>{number}</b>"
-    told = {"generator": "main", "source": "generated", "licence": "generated"}
-    return image_row(
-        picture(number),
-        prompt_id=prompt_id(prompt),
-        prompt=prompt,
-        seed=derive_seed(prompt, number) if number else -1,
-        **told,
-    )
+    return picture_row(picture(number), prompt, seed=derive_seed(prompt, number) if number else -1)
 
 
 @pytest.mark.parametrize("count, files", [(0, 1), (3, 1), (4, 1), (9, 3)])

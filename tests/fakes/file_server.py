@@ -1,11 +1,11 @@
-"""A real HTTP server on loopback, for what a stage downloads."""
+"""Real HTTP servers on loopback: for what a stage downloads, and for any other answers."""
 
 from __future__ import annotations
 
 import http.server
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -27,9 +27,37 @@ def serving(files: Mapping[str, Path] | Path) -> Iterator[http.server.ThreadingH
         def log_message(self, *args):
             type(self).requests += 1
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
+    with _running(Handler) as running:
         running.handler = Handler
+        yield running
+
+
+@contextmanager
+def answering(answer: Callable[[http.server.BaseHTTPRequestHandler, bytes], tuple[int, bytes]]) -> Iterator[str]:
+    """The address of a server that answers a request, and the body sent with it, with this status and this page."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            status, page = answer(self, self.rfile.read(int(self.headers["Content-Length"] or 0)))
+            self.send_response(status)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page if self.command != "HEAD" else b"")
+
+        do_HEAD = do_POST = do_GET
+
+        def log_message(self, *args):
+            pass
+
+    with _running(Handler) as running:
+        yield f"http://127.0.0.1:{running.server_port}"
+
+
+@contextmanager
+def _running(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[http.server.ThreadingHTTPServer]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
         yield running
         running.shutdown()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,8 +11,7 @@ from typing import Any
 import numpy
 import yaml
 
-from stages.foundations.files import dvc_md5, write_json, write_text_atomically
-from stages.foundations.metrics import write_curves, write_metrics
+from stages.foundations.files import dvc_md5, write_curves, write_json, write_metrics, write_text_atomically
 from stages.foundations.tables import RESPONSE, VERDICT, write_table
 
 POLICIES = ("sft", "rl_1")
@@ -143,6 +143,16 @@ def _value(params: Any, name: str) -> Any:
     for part in name.split("."):
         params = params[part]
     return params
+
+
+def write_kept_run(results: Path, made: Path, variant: str, seed: int) -> None:
+    """The project `made` as `retrace ablate mini` keeps one of its runs."""
+    place = results / f"{variant}-{seed}"
+    for kind in ("verdicts", "metrics", "curves"):
+        shutil.copytree(made / "data" / kind, place / kind)
+    shutil.copy(made / "dvc.lock", place / "dvc.lock")
+    about = {"ablation": "mini", "variant": variant, "seed": seed, "policy": "rl_1", "commit": "", "is_dirty": False}
+    write_json(place / "run.json", about)
 
 
 def commit_all(root: Path, message: str) -> str:

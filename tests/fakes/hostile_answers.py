@@ -68,19 +68,8 @@ def _factorial(draw: random.Random) -> str:
 
 def _nesting(draw: random.Random) -> str:
     depth = draw.choice([30, 100, 1_000, 20_000])
-    opening, closing = draw.choice(
-        [
-            ("(", ")"),
-            ("{", "}"),
-            (r"\sqrt{", "}"),
-            (r"\frac{1}{1+", "}"),
-            ("-(", ")"),
-            ("|", "|"),
-            (r"\sin(", ")"),
-            (r"\{", r"\}"),
-            ("x^{", "}"),
-        ]
-    )
+    pairs = ["( )", "{ }", r"\sqrt{ }", r"\frac{1}{1+ }", "-( )", "| |", r"\sin( )", r"\{ \}", "x^{ }"]
+    opening, closing = draw.choice(pairs).split()
     return opening * depth + "9" + closing * (depth + draw.choice([0, 0, 1, -1]))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from stages.foundations.yaml_text import load_yaml
+from stages.foundations.files import load_yaml
 
 PROJECT = Path(__file__).resolve().parents[2]
 

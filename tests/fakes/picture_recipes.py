@@ -17,19 +17,20 @@ from stages.algorithms.shape_world import all_prompts, render, scene_of
 from stages.engines.generators.generator import new_generator, save_generator
 from stages.engines.generators.params import GeneratorSizes
 from stages.engines.images.shards import png_of
+from stages.foundations.machine import PROJECT
 from stages.foundations.tables import PROMPT, prompt_id, write_table
 from stages.t2i_prompts.run import make_prompts
 from stages.t2i_prompts.stage import T2iPromptsParams
-from tests.fakes.released_blip import WORDS, published_weights
+from tests.fakes.one_stage import recipe
+from tests.fakes.released_blip import published_blip, write_published
 
-SHAPES = Path(__file__).resolve().parents[2] / "pipelines/recipes/t2i-shapes.yaml"
 GENERATORS = ("main", "guided")
 """Those of the recipe that the miniature keeps."""
 
 
 def mini_shapes() -> dict[str, Any]:
     """Sections of the recipe: 36 prompts, networks of a few thousand weights, 4 updates, two draws in 2 steps."""
-    params = yaml.safe_load(SHAPES.read_text())
+    params = recipe("t2i-shapes")
     kinds = {"place": 4, "count": 0, "list": 0, "counted_list": 8, "placed_list": 6, "relation": 6}
     params["t2i_prompts"] |= {"max_of_kind": kinds, "validation_prompts": 4, "test_prompts": 8}
     params["t2i_base"]["sizes"] |= {"channels": [8, 16], "text_width": 16, "text_layers": 1}
@@ -57,6 +58,26 @@ def mini_shapes() -> dict[str, Any]:
     return params
 
 
+def tiny_sizes(**changed: Any) -> GeneratorSizes:
+    """Of a generator of a few thousand weights."""
+    sizes = {"image_side": 24, "patch_side": 2, "channels": (8, 16), "layers_per_block": 1, "attention_heads": 2}
+    sizes |= {"text_width": 16, "text_layers": 1, "text_heads": 2, "max_prompt_tokens": 12}
+    return GeneratorSizes.model_validate({**sizes, "prediction_type": "epsilon", **changed})
+
+
+def tiny_vae(**changed: Any) -> AutoencoderKL:
+    """A VAE that halves the side and has learnt nothing; equal arguments give equal weights."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return AutoencoderKL(
+            block_out_channels=(8, 8),
+            down_block_types=("DownEncoderBlock2D",) * 2,
+            up_block_types=("UpDecoderBlock2D",) * 2,
+            norm_num_groups=4,
+            **changed,
+        ).requires_grad_(False)
+
+
 def shape_prompts(path: Path, also: Sequence[str] = ()) -> Path:
     """Writes the miniature's table of prompts, and further ones to train on."""
     params = TypeAdapter(T2iPromptsParams).validate_python(mini_shapes()["t2i_prompts"])
@@ -66,19 +87,7 @@ def shape_prompts(path: Path, also: Sequence[str] = ()) -> Path:
     return path
 
 
-IMAGEREWARD = Path(__file__).resolve().parents[2] / "pipelines/recipes/imagereward-blip-large.yaml"
-SIZES = GeneratorSizes(
-    image_side=24,
-    patch_side=2,
-    channels=(8, 16),
-    layers_per_block=1,
-    attention_heads=2,
-    text_width=16,
-    text_layers=1,
-    text_heads=2,
-    max_prompt_tokens=12,
-    prediction_type="epsilon",
-)
+IMAGEREWARD = PROJECT / "pipelines/recipes/imagereward-blip-large.yaml"
 TRAIN, TEST, IMAGES = 14, 4, 3
 """Prompts of each split, validation among the first; images of a prompt."""
 
@@ -90,10 +99,10 @@ def write_downloads(folder: Path) -> dict[str, Any]:
     _prompt_files(params["t2i_prompts"], folder, prompts)
     _rankings(params["ranking_rounds"]["round_1"], folder, prompts)
     _generator(folder / "generator", prompts)
-    torch.save({"model": _blip()}, folder / "model_large.pth")
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    blip = published_blip() | {"temp": torch.tensor(0.07)}
+    weights, vocabulary = write_published(folder, {"model": blip}, "model_large.pth")
     params["t2i_base"]["path"] = str(folder / "generator")
-    params["scorer_base"] |= {"path": str(folder / "model_large.pth"), "tokenizer": str(folder / "vocab.txt")}
+    params["scorer_base"] |= {"path": str(weights), "tokenizer": str(vocabulary)}
     return _small(params)
 
 
@@ -145,25 +154,9 @@ def _rankings(section: dict[str, Any], folder: Path, prompts: list[str]) -> None
 
 def _generator(folder: Path, prompts: list[str]) -> None:
     """A folder as Stable Diffusion's, VAE included, that has learnt nothing."""
-    generator = new_generator(SIZES, prompts, seed=0)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        generator.vae = AutoencoderKL(
-            block_out_channels=(8, 8),
-            down_block_types=("DownEncoderBlock2D",) * 2,
-            up_block_types=("UpDecoderBlock2D",) * 2,
-            latent_channels=12,
-            norm_num_groups=4,
-        ).requires_grad_(False)
+    generator = new_generator(tiny_sizes(), prompts, seed=0)
+    generator.vae = tiny_vae(latent_channels=12)
     save_generator(generator, folder)
-
-
-def _blip() -> dict[str, torch.Tensor]:
-    """Small random weights under the names of BLIP's pre-trained file: encoders and projections, no reward head."""
-    kept = {
-        name.removeprefix("blip."): value for name, value in published_weights().items() if not name.startswith("mlp.")
-    }
-    return kept | {"temp": torch.tensor(0.07)}
 
 
 def _lines(path: Path, rows: list[Mapping[str, Any]]) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy
-import yaml
 
 from stages.engines.image_scorers.config import ScorerConfig
 from stages.engines.image_scorers.scorer import ImageScorer, caption_tokenizer, new_scorer, save_scorer
-from stages.engines.images.shards import image_row, write_shards
+from stages.engines.images.shards import write_shards
 from stages.foundations.tables import PAIR, RANKING, RATING, write_table
+from tests.fakes.one_stage import pair_row, picture_row
 
 PROMPTS = ["a red circle", "two blue squares", "a circle", "a red square above a blue circle"]
 ENCODER = {"hidden_size": 8, "layers": 2, "heads": 2, "feed_forward_size": 16}
@@ -88,15 +88,8 @@ def write_ranked_pictures(folder: Path) -> None:
         ids = []
         for level, name in zip(base, GENERATORS, strict=True):
             pixels = (level + generator.integers(0, 40, (8, 8, 3))).astype(numpy.uint8)
-            row = image_row(
-                pixels,
-                prompt_id=prompt_id,
-                prompt=PROMPTS[number % len(PROMPTS)],
-                generator=name,
-                seed=number,
-                source="test",
-                licence="generated",
-            )
+            prompt = PROMPTS[number % len(PROMPTS)]
+            row = picture_row(pixels, prompt, prompt_id=prompt_id, generator=name, seed=number)
             rows.append(row)
             ids.append(row["image_id"])
         common = {"task_id": prompt_id, "prompt_id": prompt_id, "source": "test"}
@@ -106,14 +99,7 @@ def write_ranked_pictures(folder: Path) -> None:
                 | {"annotator_id": annotator, "is_gold": False, "image_ids": ids, "ranks": [3, 2, 1], "weight": 1.0}
             )
             pairs += [
-                {
-                    "prompt_id": prompt_id,
-                    "annotator_id": annotator,
-                    "better_image_id": ids[better],
-                    "worse_image_id": ids[worse],
-                    "weight": 1.0,
-                    "split": split,
-                }
+                pair_row(prompt_id, ids[better], ids[worse], split, annotator)
                 for better, worse in ((1, 0), (2, 0), (2, 1))
             ]
             ratings += [
@@ -127,15 +113,9 @@ def write_ranked_pictures(folder: Path) -> None:
     save_scorer(tiny_scorer(), folder / "base")
 
 
-def write_params(path: Path, changes: dict[str, Any] | None = None) -> Path:
-    """`PARAMS` with changes of section `reward_model`."""
-    path.write_text(yaml.safe_dump(PARAMS | {"reward_model": PARAMS["reward_model"] | (changes or {})}))
-    return path
+RANKED = {"scorer": "base", "pairs": "preferences", "pool": "pool", "earlier_pool": "pool"}
 
 
-def reward_model_flags(inputs: Path, params: Path, out: Path) -> list[str]:
-    """The stage's command line with outputs under `out`."""
-    flags = ["reward_model@round_1", "--params", params, "--scorer", inputs / "base"]
-    flags += ["--pairs", inputs / "preferences", "--pool", inputs / "pool"]
-    flags += ["--earlier-pool", inputs / "pool", "--out", out / "round_1", "--curves", out / "curves.csv"]
-    return [str(flag) for flag in [*flags, "--metrics", out / "metrics.json", "--headline", out / "headline.json"]]
+def ranked_inputs(folder: Path) -> dict[str, Path]:
+    """What the stage `reward_model` reads of `write_ranked_pictures`."""
+    return {name: folder / place for name, place in RANKED.items()}

@@ -7,6 +7,7 @@ plain tensor operations in their order, so that equal means equal to the bit. No
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -57,6 +58,19 @@ def published_weights(layers: int = 2, image: int = 32, patch: int = 16, seed: i
     weights = {name: 0.2 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
     weights["blip.text_encoder.embeddings.position_ids"] = torch.arange(40)[None]
     return weights
+
+
+def published_blip() -> Weights:
+    """Those of BLIP's pre-trained file that ImageReward's has too: encoders and projections, no reward head."""
+    weights = published_weights().items()
+    return {name.removeprefix("blip."): tensor for name, tensor in weights if not name.startswith("mlp.")}
+
+
+def write_published(folder: Path, weights: object, name: str = "published.pt") -> tuple[Path, Path]:
+    """Writes the weights' file and the vocabulary beside it."""
+    torch.save(weights, folder / name)
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    return folder / name, folder / "vocab.txt"
 
 
 def published_reward(weights: Weights, pixels: Tensor, ids: Tensor, mask: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.replicas.replica import Orders, Report
-from stages.engines.samplers.protocol import Load, PartialResponse, Sample, StopReason, Trajectory
+from stages.engines.samplers.protocol import Load, PartialResponse, Sample, StopReason
 from stages.rl_round.asynchronous.coordinator import Coordinator, StepBatch
 from stages.rl_round.asynchronous.journal import Record, record_from_json, record_to_json
 from stages.rl_round.drawing import make_rollout
@@ -149,8 +149,3 @@ class Schedule:
 def through_json(records: list[Record]) -> list[Record]:
     """As a journal gives them back."""
     return [record_from_json(record_to_json(record)) for record in records]
-
-
-def seeds_of(trajectories: list[Trajectory]) -> list[int]:
-    """What tells trajectories apart."""
-    return [one.seed for one in trajectories]

@@ -7,8 +7,10 @@ import string
 from pathlib import Path
 
 import torch
-from diffusers import AutoencoderKL, PNDMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+from diffusers import PNDMScheduler, StableDiffusionPipeline, UNet2DConditionModel
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+from tests.fakes.picture_recipes import tiny_vae
 
 WIDTH, TOKENS = 16, 77
 
@@ -27,13 +29,6 @@ def write_stable_diffusion(folder: Path) -> StableDiffusionPipeline:
             attention_head_dim=2,
             norm_num_groups=4,
         )
-        vae = AutoencoderKL(
-            block_out_channels=(8, 8),
-            down_block_types=("DownEncoderBlock2D",) * 2,
-            up_block_types=("UpDecoderBlock2D",) * 2,
-            latent_channels=4,
-            norm_num_groups=4,
-        )
         tokenizer = _tokenizer(folder.parent / "words")
         text_encoder = CLIPTextModel(
             CLIPTextConfig(
@@ -50,7 +45,7 @@ def write_stable_diffusion(folder: Path) -> StableDiffusionPipeline:
         beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", skip_prk_steps=True, steps_offset=1
     )
     pipeline = StableDiffusionPipeline(
-        vae, text_encoder, tokenizer, unet, scheduler, None, None, requires_safety_checker=False
+        tiny_vae(latent_channels=4), text_encoder, tokenizer, unet, scheduler, None, None, requires_safety_checker=False
     )
     pipeline.save_pretrained(folder, safe_serialization=True)
     return pipeline

@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from stages.engines.samplers.params import TorchSamplerParams
+from stages.engines.samplers.protocol import SamplingSettings, Trajectory, sample_trajectories
 
+SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=12, log_threshold=None)
+TRAJECTORIES = {f"t{n}": Trajectory([5 + n // 2, 6], seed=100 + n) for n in range(6)}
 PARAMS = TorchSamplerParams(kind="torch", device="cpu", dtype="float32", threads=1, max_sequences=4)
 
 
@@ -26,3 +29,13 @@ def stepping_sampler(policy_folder: Path, pause_seconds: float = 0.0) -> Any:
             return decoding
 
     return SteppingSampler.from_folder(PARAMS, policy_folder)
+
+
+def tokens(samples):
+    return {name: sample.token_ids for name, sample in samples.items()}
+
+
+def alone(policy_folder: Path):
+    """Tokens of `TRAJECTORIES` by one sampler, without replicas."""
+    drawn = sample_trajectories(stepping_sampler(policy_folder), list(TRAJECTORIES.values()), SETTINGS)
+    return tokens(dict(zip(TRAJECTORIES, drawn, strict=True)))

@@ -108,29 +108,16 @@ def write_inputs(folder: Path) -> Path:
     """Base policy, demonstrations, problems and benchmarks under `folder`."""
     write_tiny_policy(folder / "base")
     demonstrations = [
-        {
-            "demonstration_id": f"d{number}-{digit}",
-            "problem_id": f"p{number}",
-            "source": "fake",
-            "kind": "given",
-            "problem": problem,
-            "response": f"\\boxed{{{digit}}}",
-            "licence": "none",
-        }
+        {"demonstration_id": f"d{number}-{digit}", "problem_id": f"p{number}", "source": "fake", "kind": "given"}
+        | {"problem": problem, "response": f"\\boxed{{{digit}}}", "licence": "none"}
         for number, (problem, _) in enumerate(PROBLEMS)
         for digit in range(DIGITS)
     ]
     write_table(demonstrations, folder / "train.parquet", DEMONSTRATION)
     write_table(demonstrations[::4], folder / "validation.parquet", DEMONSTRATION)
     rows = [
-        {
-            "problem_id": f"p{number}",
-            "source": "fake",
-            "problem": problem,
-            "answer": answer,
-            "solution": None,
-            "licence": "none",
-        }
+        {"problem_id": f"p{number}", "source": "fake", "problem": problem, "answer": answer}
+        | {"solution": None, "licence": "none"}
         for number, (problem, answer) in enumerate(PROBLEMS)
     ]
     write_table(rows, folder / "problems.parquet", PROBLEM)
@@ -138,51 +125,22 @@ def write_inputs(folder: Path) -> Path:
     return folder
 
 
+def stage_flags(address: str, **paths: Path) -> list[str]:
+    """The command line of a stage: its address, and a flag with each path."""
+    return [address, *(word for name, path in paths.items() for word in (f"--{name.replace('_', '-')}", str(path)))]
+
+
 def sft_flags(folder: Path, params: Path, out: Path) -> list[str]:
     """The command line of stage `sft` on the inputs of `folder`, outputs under `out`."""
-    return [
-        "sft",
-        "--params",
-        str(params),
-        "--policy",
-        str(folder / "base"),
-        "--train",
-        str(folder / "train.parquet"),
-        "--validation",
-        str(folder / "validation.parquet"),
-        "--out",
-        str(out / "sft"),
-        "--dropped",
-        str(out / "dropped.parquet"),
-        "--curves",
-        str(out / "sft.csv"),
-        "--metrics",
-        str(out / "sft.json"),
-        "--headline",
-        str(out / "sft_headline.json"),
-    ]
+    inputs = {name: folder / f"{name}.parquet" for name in ("train", "validation")}
+    outputs = {"out": out / "sft", "dropped": out / "dropped.parquet", "curves": out / "sft.csv"}
+    numbers = {"metrics": out / "sft.json", "headline": out / "sft_headline.json"}
+    return stage_flags("sft", params=params, policy=folder / "base", **inputs, **outputs, **numbers)
 
 
 def rl_flags(folder: Path, params: Path, out: Path) -> list[str]:
     """The command line of stage `rl_round` from the taught policy in `folder`, outputs under `out`."""
-    return [
-        "rl_round@rl_1",
-        "--params",
-        str(params),
-        "--policy",
-        str(folder / "sft"),
-        "--problems",
-        str(folder / "problems.parquet"),
-        "--out",
-        str(out / "rl_1"),
-        "--rollouts",
-        str(out / "rl_1.parquet"),
-        "--schedule",
-        str(out / "schedules" / "rl_1"),
-        "--curves",
-        str(out / "rl_1.csv"),
-        "--metrics",
-        str(out / "rl_1.json"),
-        "--headline",
-        str(out / "rl_1_headline.json"),
-    ]
+    inputs = {"policy": folder / "sft", "problems": folder / "problems.parquet"}
+    outputs = {"out": out / "rl_1", "rollouts": out / "rl_1.parquet", "schedule": out / "schedules" / "rl_1"}
+    numbers = {"curves": out / "rl_1.csv", "metrics": out / "rl_1.json", "headline": out / "rl_1_headline.json"}
+    return stage_flags("rl_round@rl_1", params=params, **inputs, **outputs, **numbers)

@@ -67,6 +67,10 @@ def compare_and_die(gold, prediction):
     os._exit(3)
 
 
+def compare_and_be_killed(gold, prediction):
+    end_by_signal(signal.SIGKILL)
+
+
 def compute(seconds):
     """So much of the processor, however long that takes."""
     until = time.process_time() + seconds

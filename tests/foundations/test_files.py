@@ -1,4 +1,4 @@
-"""Files and folders are whole or absent."""
+"""Files and folders are whole or absent; metrics are finite numbers; curves leave gaps empty."""
 
 import errno
 import json
@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from stages.foundations.files import dvc_md5, replace_folder, sha256_of, stable_hash, write_json, write_text_atomically
+from stages.foundations.files import (
+    dvc_md5,
+    replace_folder,
+    stable_hash,
+    write_curves,
+    write_json,
+    write_metrics,
+    write_text_atomically,
+)
 
 
 def test_a_failed_folder_leaves_the_old_one(tmp_path):
@@ -73,11 +81,6 @@ def test_a_read_only_file_is_replaced_not_written_through(tmp_path):
     assert (cached.read_text(), linked.read_text()) == ("kept", "new")
 
 
-def test_sha256_is_that_of_the_bytes(tmp_path):
-    (tmp_path / "f").write_bytes(b"abc")
-    assert sha256_of(tmp_path / "f") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-
-
 def test_hashes_equal_dvcs(tmp_path, monkeypatch):
     from dvc.repo import Repo
 
@@ -95,3 +98,25 @@ def test_hashes_equal_dvcs(tmp_path, monkeypatch):
 
 def test_key_order_does_not_matter():
     assert stable_hash({"a": 1, "b": [1, 2]}) == stable_hash({"b": [1, 2], "a": 1}) != stable_hash({"a": 1})
+
+
+def test_metrics_are_flat_and_finite(tmp_path):
+    write_metrics(tmp_path / "m.json", {"b/x": 2, "a/y": 0.25})
+    assert list(json.loads((tmp_path / "m.json").read_text())) == ["a/y", "b/x"]
+    for broken in (float("nan"), float("inf"), None, "1", True):
+        with pytest.raises(ValueError, match="a/y"):
+            write_metrics(tmp_path / "m.json", {"a/y": broken})
+
+
+def test_a_headline_holds_the_numbers_to_compare_under_the_words_of_all_stages(tmp_path):
+    metrics = {"rows/in": 9, "rows/kept": 5, "loss/last": 0.5}
+    write_metrics(tmp_path / "m.json", metrics, {tmp_path / "h" / "a.json": {"kept": "rows/kept", "loss": "none"}})
+    assert json.loads((tmp_path / "h" / "a.json").read_text()) == {"kept": 5}
+    assert json.loads((tmp_path / "m.json").read_text()) == metrics
+    with pytest.raises(ValueError, match="not \\['rows'\\]"):
+        write_metrics(tmp_path / "m.json", metrics, {tmp_path / "h.json": {"rows": "rows/kept"}})
+
+
+def test_curves_have_one_row_per_step(tmp_path):
+    write_curves(tmp_path / "c.csv", [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.0, "validation": 3.0}])
+    assert (tmp_path / "c.csv").read_text() == "step,loss,validation\n1,2.5,\n2,2.0,3.0\n"

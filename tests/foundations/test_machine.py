@@ -9,16 +9,15 @@ import pytest
 from stages.foundations.machine import state_folder, variables_set
 
 
-def test_a_new_state_folder_is_for_this_user_alone(tmp_path, monkeypatch):
-    monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "a" / "state"))
-    assert state_folder().stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.parametrize(("mode", "closed"), [(0o755, 0o700), (0o775, 0o770), (0o777, 0o770), (0o2770, 0o2770)])
-def test_one_that_others_could_read_is_closed_and_a_group_that_writes_is_left_in(tmp_path, monkeypatch, mode, closed):
-    folder = tmp_path / "state"
-    folder.mkdir()
-    folder.chmod(mode)
+@pytest.mark.parametrize(
+    ("mode", "closed"), [(None, 0o700), (0o755, 0o700), (0o775, 0o770), (0o777, 0o770), (0o2770, 0o2770)]
+)
+def test_a_state_folder_is_closed_to_all_but_a_group_that_writes(tmp_path, monkeypatch, mode, closed):
+    """None: it is made."""
+    folder = tmp_path / "a" / "state"
+    if mode is not None:
+        folder.mkdir(parents=True)
+        folder.chmod(mode)
     monkeypatch.setenv("RETRACE_STATE", str(folder))
     assert state_folder().stat().st_mode & 0o7777 == closed
 

@@ -12,7 +12,7 @@ from stages.foundations.tables import (
     PROBLEM,
     Funnel,
     TableSchema,
-    parquet_errors_told,
+    parquet_errors_explained,
     read_table,
     require_rows,
     write_table,
@@ -58,15 +58,10 @@ def test_foreign_files_are_refused_with_the_remedy(tmp_path):
         read_table(tmp_path / "half", PROBLEM)
     with pytest.raises(UserError, match=r"lacks the columns \['benchmark'\]"):
         read_table(tmp_path / "t", BENCHMARK)
-
-
-def test_an_empty_table_is_refused_with_the_remedy(tmp_path):
     with pytest.raises(UserError, match="has no rows: add a source"):
         require_rows(pandas.DataFrame(), tmp_path / "t", "add a source")
-
-
-def test_a_file_that_may_not_be_read_is_not_called_broken(tmp_path):
-    with pytest.raises(UserError, match=r"may not be read.*give this user the right"), parquet_errors_told(tmp_path):
+    told = r"may not be read.*give this user the right"
+    with pytest.raises(UserError, match=told), parquet_errors_explained(tmp_path):
         raise PermissionError(13, "Permission denied", str(tmp_path))
 
 
@@ -82,11 +77,8 @@ def test_drops_are_counted_by_reason_and_kept():
     assert frame["detail"][1] == "900 tokens"
 
 
-def test_lost_rows_are_noticed():
+def test_lost_rows_and_reasons_that_are_no_word_are_noticed():
     with pytest.raises(ValueError, match="rows were lost"):
         Funnel("curate", 3).metrics(2)
-
-
-def test_a_reason_is_one_word():
     with pytest.raises(ValueError, match="snake_case"):
         Funnel("curate", 1).drop({}, "No answer!")

@@ -1,11 +1,14 @@
 """The shell of stage commands: exit codes, messages, and no orphans."""
 
 import importlib.util
+import signal
 import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from tests.fakes.processes import assert_all_end
 
 
 def run(body, before=""):
@@ -29,7 +32,7 @@ def run(body, before=""):
         ("import os, sys\nos.mkdir(sys.executable)", 1, " is a file, and a folder is needed there: move it away"),
         ("import os\nos.mkdir('/proc')", 1, "Traceback"),
         ("raise ZeroDivisionError('oops')", 1, "Traceback"),
-        ("raise KeyboardInterrupt", 130, "goes on from the last checkpoint"),
+        ("raise KeyboardInterrupt", 130, "resumes from the last checkpoint"),
     ],
 )
 def test_exit_codes_and_messages(body, code, told):
@@ -51,3 +54,28 @@ def test_what_was_imported_is_not_looked_through_for_garbage_when_it_ends(body):
 def test_a_stage_that_loaded_triton_ends_without_a_word():
     done = run("import triton")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+STAGE = (
+    "import os, time; from stages.observe.command import run_stage; "
+    "run_stage(lambda: (print(os.getpid(), flush=True), time.sleep(60)))"
+)
+DIRECTLY = "subprocess.run([sys.executable, '-c', stage], env=environment)"
+BEHIND_A_SHELL = "subprocess.run(['/bin/sh', '-c', '\"$0\" -c \"$1\"; true', sys.executable, stage], env=environment)"
+BEHIND_A_LAUNCHER = (
+    "subprocess.run([sys.executable, '-c', "
+    "'import subprocess, sys; subprocess.run([sys.executable, \"-c\", sys.argv[1]])', stage], env=environment)"
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="parent-death signals and pidfds are Linux's")
+@pytest.mark.parametrize("start", [DIRECTLY, BEHIND_A_SHELL, BEHIND_A_LAUNCHER])
+def test_a_stage_dies_with_dvc(start, tmp_path):
+    """The outer process stands for DVC: it sets DVC_STAGE for what it starts."""
+    dvc = f"import os, subprocess, sys; stage = {STAGE!r}; environment = os.environ | {{'DVC_STAGE': 'sft'}}; {start}"
+    command = [sys.executable, "-c", dvc]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        pid = int(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert_all_end([pid])

@@ -28,34 +28,28 @@ def test_what_is_left_out_seems_not_to_be_installed_inside_only(colorsys_unused)
     assert importlib.import_module("colorsys").rgb_to_hsv(0, 0, 0) == (0, 0, 0)
 
 
-def test_what_is_loaded_already_stays(colorsys_unused):
-    loaded = importlib.import_module("colorsys")
+def test_what_is_loaded_already_stays_and_nothing_is_hidden_from_a_library_that_has_seen_it(
+    colorsys_unused, monkeypatch
+):
+    """transformers keeps what it has found installed, and fails where that is gone."""
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "transformers", module)
+        with quick_imports():
+            loaded = importlib.import_module("colorsys")
     with quick_imports():
         assert importlib.import_module("colorsys") is loaded
     assert sys.modules["colorsys"] is loaded
 
 
-def test_nothing_is_hidden_from_a_library_that_has_seen_it(colorsys_unused, monkeypatch):
-    """transformers keeps what it has found installed, and fails where that is gone."""
-    monkeypatch.setitem(sys.modules, "transformers", module)
-    with quick_imports():
-        assert importlib.import_module("colorsys")
-
-
-def test_garbage_is_collected_again_also_after_a_failed_import(colorsys_unused):
+@pytest.mark.parametrize("was_collecting", [True, False])
+def test_garbage_is_collected_as_before_also_after_a_failed_import(colorsys_unused, was_collecting):
     assert gc.isenabled()
-    with pytest.raises(ImportError), quick_imports():
-        assert not gc.isenabled()
-        importlib.import_module("no_such_module_at_all")
-    assert gc.isenabled() and "colorsys" not in sys.modules
-
-
-def test_collection_that_was_off_stays_off():
-    gc.disable()
+    (gc.enable if was_collecting else gc.disable)()
     try:
-        with quick_imports():
-            pass
-        assert not gc.isenabled()
+        with pytest.raises(ImportError), quick_imports():
+            assert not gc.isenabled()
+            importlib.import_module("no_such_module_at_all")
+        assert gc.isenabled() == was_collecting and "colorsys" not in sys.modules
     finally:
         gc.enable()
 

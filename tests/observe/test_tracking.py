@@ -20,7 +20,7 @@ from pipelines.runtime.process_group import end_groups, supervised
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
 from stages.foundations.job import attempt_at
-from stages.observe.tracking import final_numbers, latest_runs, recipe_name, track
+from stages.observe.tracking import final_numbers, latest_runs, recipe_name, track, with_login
 from tests.fakes.processes import wait_until
 from tests.fakes.running_ui import unused_port
 
@@ -63,14 +63,9 @@ def runs_in(state: Path):
 
 
 def run_once(values=((0, {"loss/train": 2.0}), (1, {"loss/train": 1.0})), **changes):
-    settings = {
-        "stage": "sft",
-        "params": {"learning_rate": 0.1, "sampler": {"kind": "torch"}},
-        "inputs": {"train": Path("train.jsonl")},
-        "seed": 3,
-        "policy": "sft",
-    } | changes
-    attempt = attempt_at(**settings)
+    params = {"learning_rate": 0.1, "sampler": {"kind": "torch"}}
+    settings = {"params": params, "inputs": {"train": Path("train.jsonl")}, "seed": 3, "policy": "sft"}
+    attempt = attempt_at("sft", **settings | changes)
     with track(attempt) as run:
         for step, row in values:
             with run.phase("update"):
@@ -198,12 +193,13 @@ def test_a_killed_stage_is_marked_killed(state):
     wait_until(lambda: [run.info.status for run in runs_in(state)[1]] == ["KILLED"])
 
 
-def test_nan_is_left_out_and_counted_a_refused_name_is_told_and_the_rest_arrives(state, capfd):
+def test_nan_is_left_out_and_counted_a_refused_name_is_told_and_the_rest_arrives(state, capfd, monkeypatch):
+    monkeypatch.setenv("DVC_STAGE", "sft@nan")
     run_once(
         values=[(0, {"loss/train": float("nan"), "reward/mean": 1.0, "what?": 2.0}), (1, {"loss/train": float("inf")})]
     )
     _, (recorded,) = runs_in(state)
-    assert recorded.data.metrics["nan_steps"] == 2
+    assert recorded.data.metrics["nan_steps"] == 2 and recorded.info.run_name.split()[0] == "sft@nan"
     assert "loss/train" not in recorded.data.metrics and recorded.data.metrics["reward/mean"] == 1.0
     assert "not everything reached MLflow" in capfd.readouterr().err
 
@@ -358,18 +354,8 @@ def test_an_attempt_with_another_address_takes_the_earlier_ones_along(state, dat
 
 
 def serve(state: Path, port: int):
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "server",
-        "--port",
-        str(port),
-        "--workers",
-        "1",
-        "--backend-store-uri",
-        f"sqlite:///{state / 'mlflow.db'}",
-    ]
+    store = f"sqlite:///{state / 'mlflow.db'}"
+    command = [sys.executable, *f"-m mlflow server --port {port} --workers 1 --backend-store-uri".split(), store]
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     settings = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # no jobs run here
     server = subprocess.Popen(
@@ -397,20 +383,27 @@ def test_switched_off_it_writes_nothing_but_the_scratch_folder(state, monkeypatc
     assert list(attempt.scratch.iterdir()) == []
 
 
-def test_inside_dvc_the_digest_is_the_one_of_the_lock(state, monkeypatch):
-    Path("dvc.lock").write_text("stages:\n  curate:\n    cmd: x\n    outs:\n    - path: train.jsonl\n      md5: abc\n")
-    monkeypatch.setenv("DVC_STAGE", "sft")
-    run_once()
-    _, (recorded,) = runs_in(state)
-    assert recorded.inputs.dataset_inputs[0].dataset.digest == "abc"
-    assert recorded.info.run_name.split()[0] == "sft"
-
-
 def test_recipe_name_says_when_params_were_edited(tmp_path):
     (tmp_path / "pipelines/recipes").mkdir(parents=True)
     (tmp_path / "pipelines/recipes/laptop.yaml").write_text("seed: 1\n")
     assert recipe_name(tmp_path) == ""
-    (tmp_path / "params.yaml").write_text("seed: 1\n")
-    assert recipe_name(tmp_path) == "laptop"
-    (tmp_path / "params.yaml").write_text("seed: 2\n")
-    assert recipe_name(tmp_path) == "laptop+changes"
+    for seed, name in ((1, "laptop"), (2, "laptop+changes")):
+        (tmp_path / "params.yaml").write_text(f"seed: {seed}\n")
+        assert recipe_name(tmp_path) == name
+
+
+def basic(text):
+    return {"Authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}
+
+
+def test_the_login_of_an_address_or_of_mlflows_variables_becomes_a_header(monkeypatch):
+    for name in ("USERNAME", "PASSWORD", "TOKEN"):
+        monkeypatch.delenv(f"MLFLOW_TRACKING_{name}", raising=False)
+    assert with_login("http://h:5000/x") == ("http://h:5000/x", {})
+    assert with_login("http://me:p%40ss@h:5000/x") == ("http://h:5000/x", basic("me:p@ss"))
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "word")
+    assert with_login("http://h") == ("http://h", {"Authorization": "Bearer word"})
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "team")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "other")
+    assert with_login("http://h") == ("http://h", basic("team:other"))
+    assert with_login("http://me:own@h") == ("http://h", basic("me:own"))

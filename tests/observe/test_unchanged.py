@@ -159,10 +159,14 @@ def run_with_edit(project, target, edit):
             assert process.poll() is None, process.stdout.read()
             time.sleep(0.01)
         edit(project)
-        for name in ("go", "end"):
-            (project / name).touch()
+        let_go(project)
         printed, _ = process.communicate()
     return process.returncode, printed
+
+
+def let_go(project):
+    for name in ("go", "end"):
+        (project / name).touch()
 
 
 def recorded(project):
@@ -327,8 +331,7 @@ def test_params_yaml_counts_whole_for_a_stage_that_depends_on_the_file(project):
 def test_a_stage_does_not_start_with_other_code_than_stage_code_saw(project):
     """As when a branch is checked out between two stages, and the first one back after the second."""
     replaced("stages/toy/early.py", "7", "77")(project)
-    for name in ("go", "end"):
-        (project / name).touch()
+    let_go(project)
     printed = dvc(project, "repro", "--single-item", "toy@one", check=False)
     assert "code has changed since stage `code` ran: stages/toy/early.py" in printed
     assert not (project / "started").exists() and "toy@one" not in recorded(project)
@@ -462,23 +465,12 @@ def test_whatever_is_edited_whenever_a_stage_fails_or_gives_what_is_recorded(tra
         (project / name).write_text(kept)
 
 
-def test_by_hand_nothing_is_compared(project):
+def test_nothing_is_compared_by_hand_and_on_other_ranks(project):
+    """The fingerprint of toy is older than its code."""
     replaced("stages/toy/early.py", "7", "77")(project)
-    for name in ("go", "end"):
-        (project / name).touch()
+    let_go(project)
     command = [sys.executable, "-m", "stages", "toy@one"]
-    subprocess.run(command, cwd=project, env=environment(), check=True)
-    assert (project / "data/one").read_text() == expected(project)
-
-
-def test_other_ranks_compare_nothing(project):
-    (project / "data/code/toy.json").write_text(json.dumps({"stages/toy/early.py": "another"}))
-    for name in ("go", "end"):
-        (project / name).touch()
-    command = [sys.executable, "-m", "stages", "toy@one"]
-
-    def run(rank):
-        env = environment() | {"DVC_STAGE": "toy@one", "RANK": rank}
-        return subprocess.run(command, cwd=project, env=env, check=False).returncode
-
-    assert (run("0"), run("1")) == (2, 0)
+    for variables, code in (({}, 0), ({"DVC_STAGE": "toy@one", "RANK": "1"}, 0), ({"DVC_STAGE": "toy@one"}, 2)):
+        done = subprocess.run(command, cwd=project, env=environment() | variables, check=False)
+        assert done.returncode == code
+        assert (project / "data/one").read_text() == expected(project)

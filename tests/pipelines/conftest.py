@@ -1,4 +1,4 @@
-"""A small real DVC project: two stages, `first` and `second`, in a folder of its own."""
+"""A small real DVC project of three stages, in a folder of its own, and this project before its first run."""
 
 import os
 import shutil
@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from pipelines.graph.recipes import use_recipe
+from stages.foundations.machine import PROJECT
 
 DVC_YAML = """
 stages:
@@ -73,6 +76,16 @@ def dvc_project(empty_dvc_project, tmp_path, monkeypatch):
     folder = tmp_path / "project"
     shutil.copytree(empty_dvc_project, folder)
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     monkeypatch.delenv("DVC_ROOT", raising=False)
     return folder
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A project in which the recipe `laptop` is in use and nothing has run."""
+    no_times = shutil.ignore_patterns("measured.json")
+    shutil.copytree(PROJECT / "pipelines" / "recipes", tmp_path / "pipelines" / "recipes", ignore=no_times)
+    shutil.copy(PROJECT / "dvc.yaml", tmp_path / "dvc.yaml")
+    use_recipe(tmp_path, "laptop")
+    return tmp_path

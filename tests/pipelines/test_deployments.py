@@ -62,46 +62,49 @@ def test_gpus_are_those_of_the_environment(monkeypatch):
     assert visible_gpus() == ["0"]
 
 
-def test_two_tasks_get_different_gpus_and_the_third_waits_and_says_so(tmp_path, monkeypatch):
+@pytest.fixture
+def waiting(tmp_path, monkeypatch):
+    """Takes GPUs in a thread: the thread, the lines that it said, and what it got."""
     monkeypatch.setenv("RETRACE_GPUS", "0,1")
-    monkeypatch.setattr("pipelines.runtime.machine.SECONDS_BETWEEN_TRIES", 0.02)
-    lines, got = [], []
+    monkeypatch.setattr("pipelines.runtime.locks.SECONDS_BETWEEN_TRIES", 0.02)
 
-    def third():
-        with gpu_slots(1, tmp_path, lines.append) as slots:
-            got.append(slots.gpus)
+    def start(wanted, locks=tmp_path):
+        lines, got = [], []
 
-    with gpu_slots(1, tmp_path, lines.append) as first:
-        with gpu_slots(1, tmp_path, lines.append) as second:
-            assert (first.gpus, second.gpus) == (("0",), ("1",)) and lines == []
-            waiting = threading.Thread(target=third)
-            waiting.start()
-            wait_until(lambda: lines)
+        def take():
+            with gpu_slots(wanted, locks, lines.append) as slots:
+                got.append(slots.gpus)
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        wait_until(lambda: lines)
+        return thread, lines, got
+
+    return start
+
+
+def test_two_tasks_get_different_gpus_and_the_third_waits_and_says_so(tmp_path, waiting):
+    said = []
+    with gpu_slots(1, tmp_path, said.append) as first:
+        with gpu_slots(1, tmp_path, said.append) as second:
+            assert (first.gpus, second.gpus, said) == (("0",), ("1",), [])
+            third, lines, got = waiting(1)
             time.sleep(0.2)
             assert len(lines) == 1 and lines[0].startswith("waiting for 1 of the GPUs 0, 1; 0 is held by process")
             assert got == []
-        waiting.join()
+        third.join()
     assert got == [("1",)]
 
 
-def test_clones_of_one_user_share_the_locks_and_say_which_clone_holds_one(tmp_path, monkeypatch):
+def test_clones_of_one_user_share_the_locks_and_say_which_clone_holds_one(tmp_path, monkeypatch, waiting):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("RETRACE_GPUS", "0,MIG-GPU-5/1/0")
-    monkeypatch.setattr("pipelines.runtime.machine.SECONDS_BETWEEN_TRIES", 0.02)
-    lines, got = [], []
-
-    def other_clone():
-        with gpu_slots(1, lock_folder(), lines.append) as slots:
-            got.append(slots.gpus)
-
     monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "one"))
-    with gpu_slots(2, lock_folder(), lines.append):
+    with gpu_slots(2, lock_folder(), print):
         monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "other"))
-        waiting = threading.Thread(target=other_clone)
-        waiting.start()
-        wait_until(lambda: lines)
+        other_clone, lines, got = waiting(1, lock_folder())
         assert got == [] and f"0 is held by process {os.getpid()} of {PROJECT}" in lines[0]
-    waiting.join()
+    other_clone.join()
     assert got == [("0",)] and lock_folder().stat().st_mode & 0o777 == 0o700
 
 
@@ -113,22 +116,12 @@ def test_a_lock_folder_that_somebody_else_made_is_refused(tmp_path, monkeypatch)
         gpu_slots(1, tmp_path / "locks", print).__enter__()
 
 
-def test_all_or_nothing(tmp_path, monkeypatch):
-    """A task that wants two does not sit on one while it waits."""
-    monkeypatch.setenv("RETRACE_GPUS", "0,1")
-    monkeypatch.setattr("pipelines.runtime.machine.SECONDS_BETWEEN_TRIES", 0.02)
-    got = []
-
-    def both():
-        with gpu_slots(2, tmp_path, lambda line: None) as slots:
-            got.append(slots.gpus)
-
-    with gpu_slots(1, tmp_path, lambda line: None):
-        waiting = threading.Thread(target=both)
-        waiting.start()
-        time.sleep(0.2)
-        assert got == []
-    waiting.join()
+def test_a_task_that_wants_two_does_not_sit_on_one_while_it_waits(tmp_path, waiting):
+    with gpu_slots(1, tmp_path, print):
+        both, _, got = waiting(2)
+        with gpu_slots(1, tmp_path, print):
+            assert got == []
+    both.join()
     assert got == [("0", "1")]
 
 

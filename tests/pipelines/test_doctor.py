@@ -88,19 +88,11 @@ def test_a_full_disk(monkeypatch, tmp_path, gib, level):
     assert levels(doctor.check_disk(places)) == [level], "one file system is one line"
 
 
-def test_ports_free_and_taken(monkeypatch):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        monkeypatch.setenv("PREFECT_PORT", str(port))
-        monkeypatch.setenv("MLFLOW_PORT", str(unused_port()))
-        found = {finding.name: finding for finding in doctor.check_servers()}
-    assert found["Prefect"].level is Level.WARNING and f"PREFECT_PORT={port + 1}" in found["Prefect"].remedy
-    assert found["MLflow"].level is Level.OK
-
-
-def test_a_port_that_is_none_and_one_that_speaks_no_http(monkeypatch):
+@pytest.mark.parametrize(
+    ("mlflow_port", "level", "found"),
+    [("", Level.OK, "is free"), ("five thousand", Level.PROBLEM, "MLFLOW_PORT=five thousand")],
+)
+def test_ports_free_taken_by_what_speaks_no_http_and_none(monkeypatch, mlflow_port, level, found):
     def greet(listener):
         for _ in range(2):  # the look whether it is free opens no connection, but another may come
             connection, _ = listener.accept()
@@ -111,11 +103,13 @@ def test_a_port_that_is_none_and_one_that_speaks_no_http(monkeypatch):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         threading.Thread(target=greet, args=[taken], daemon=True).start()
-        monkeypatch.setenv("PREFECT_PORT", str(taken.getsockname()[1]))
-        monkeypatch.setenv("MLFLOW_PORT", "five thousand")
-        found = {finding.name: finding for finding in doctor.check_servers()}
-    assert found["Prefect"].level is Level.WARNING and "something else listens" in found["Prefect"].found
-    assert found["MLflow"].level is Level.PROBLEM and "MLFLOW_PORT=five thousand" in found["MLflow"].found
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("PREFECT_PORT", str(port))
+        monkeypatch.setenv("MLFLOW_PORT", mlflow_port or str(unused_port()))
+        prefect, mlflow = doctor.check_servers()
+    assert prefect.level is Level.WARNING and "something else listens" in prefect.found
+    assert f"PREFECT_PORT={port + 1}" in prefect.remedy
+    assert mlflow.level is level and found in mlflow.found
 
 
 def test_git_says_what_could_not_be_traced(tmp_path):

@@ -14,6 +14,8 @@ from pipelines.environment import NO_CPU_BUILD, Environment, SetUpError, groups_
 from pipelines.lock import plain_environment
 
 PROJECT = Path(__file__).resolve().parents[2]
+LOCK = (PROJECT / "requirements.lock").read_text()
+GROUPS = read_lock(LOCK)
 OLD_PYTHONS = [name for name in ("python2", "python3.6", "python3.8", "python3.10") if shutil.which(name)]
 
 
@@ -87,10 +89,8 @@ def test_set_up_needs_no_package():
 
 
 def test_the_lock_pins_everything_and_holds_no_address():
-    text = (PROJECT / "requirements.lock").read_text()
-    groups = read_lock(text)
-    assert "://" not in text and "@" not in text and "+" not in text
-    pins = {pin for group in groups.values() for pin in group}
+    assert not [sign for sign in ("://", "@", "+") if sign in LOCK]
+    pins = {pin for group in GROUPS.values() for pin in group}
     assert all(re.fullmatch(r"[a-z0-9.-]+==[\w.!]+( ; [^#]+?)?( --hash=sha256:[0-9a-f]{64})*", pin) for pin in pins)
     assert all("--hash" in pin for pin in pins if not pin.startswith("torch"))
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
@@ -100,17 +100,15 @@ def test_the_lock_pins_everything_and_holds_no_address():
 
 
 def test_a_package_has_one_version_in_all_groups():
-    groups = read_lock((PROJECT / "requirements.lock").read_text())
     versions: dict[str, set[str]] = {}
-    for pin in (pin for group in groups.values() for pin in group):
+    for pin in (pin for group in GROUPS.values() for pin in group):
         versions.setdefault(pin.partition("==")[0], set()).add(pin)
     assert not {name for name, found in versions.items() if len(found) > 1 and not any(" ; " in one for one in found)}
 
 
 def test_torchvision_comes_with_vllms_cuda_build_alone():
     """Built for another torch it breaks transformers' image processors, and nothing of ours needs it."""
-    groups = read_lock((PROJECT / "requirements.lock").read_text())
-    found = {name for name, pins in groups.items() for pin in pins if pin.split("==")[0] in NO_CPU_BUILD}
+    found = {name for name, pins in GROUPS.items() for pin in pins if pin.split("==")[0] in NO_CPU_BUILD}
     assert found <= {"vllm-cuda"}
 
 
@@ -119,9 +117,8 @@ def test_torchvision_comes_with_vllms_cuda_build_alone():
 )
 def test_the_lock_resolves_on_a_machine_without_any_index_settings(python, machine, tmp_path):
     """The versions agree with the metadata of the public index: a local wheel once hid that they did not."""
-    groups = read_lock((PROJECT / "requirements.lock").read_text())
     wanted = ["core", "deepspeed", "ray", "reasoning_gym", "test", "bench"]
-    lines = {"wanted": [pin for group in wanted for pin in groups[group]], "constraints": groups["cuda"]}
+    lines = {"wanted": [pin for group in wanted for pin in GROUPS[group]], "constraints": GROUPS["cuda"]}
     for name, pins in lines.items():
         (tmp_path / f"{name}.txt").write_text("\n".join(pins) + "\n")
     command = [sys.executable, "-m", "uv", "pip", "compile", "--python-version", python]
@@ -133,15 +130,21 @@ def test_the_lock_resolves_on_a_machine_without_any_index_settings(python, machi
     assert "torch==" in done.stdout
 
 
-def test_nothing_to_do_starts_nothing_and_is_silent(project):
+def write_python(project):
+    """An interpreter that notes what it is asked for, each call in a line."""
     python = project / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\ntouch "$0.was_started"\n')
+    python.write_text('#!/bin/sh\necho "$@" >> "$0.asked"\n')
     python.chmod(0o755)
+    return python.with_name("python.asked")
+
+
+def test_nothing_to_do_starts_nothing_and_is_silent(project):
+    asked = write_python(project)
     Environment(project)._write_stamp(["core"])
     done = subprocess.run([sys.executable, "pipelines/set_up.py", "repro"], cwd=project, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert not python.with_name("python.was_started").exists(), "pip would be run with it"
+    assert not asked.exists(), "pip would be run with it"
     with open(project / "requirements.lock", "a") as lock:
         lock.write("\n# group: more\n")
     assert Environment(project).done == []
@@ -149,15 +152,12 @@ def test_nothing_to_do_starts_nothing_and_is_silent(project):
 
 def test_pip_takes_nothing_but_torch_from_the_index_of_torch(project, monkeypatch):
     monkeypatch.setenv("RETRACE_TORCH", "https://torch.example/cpu")
-    python = project / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\necho "$@" >> "$0.asked"\n')
-    python.chmod(0o755)
+    asked = write_python(project)
     wanted, constraints = project / "wanted.txt", project / "constraints.txt"
     wanted.write_text("numpy==2.4.0 --hash=sha256:00\ntorch==2.13.0\n")
     constraints.touch()
     Environment(project)._install_with_pip(wanted, constraints)
-    torch, rest = python.with_name("python.asked").read_text().splitlines()
+    torch, rest = asked.read_text().splitlines()
     assert torch.endswith("--no-deps --index-url https://torch.example/cpu torch==2.13.0")
     assert rest.endswith(f"-r {wanted} -c {constraints}") and "torch.example" not in rest
 

@@ -5,13 +5,12 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from pipelines.commands.explaining import as_text, draw, explain, format_time
-from pipelines.commands.explaining import content_of as as_json
+from pipelines.cli import app
+from pipelines.commands.explaining import as_text, content_of, draw, format_time
 from pipelines.records.chain import StageCost, find_chain, stage_costs
-from pipelines.records.places import working_place
+from pipelines.records.lock_snapshots import working_snapshot
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, write_json, write_text_atomically
 from tests.fakes.graded_project import commit_all, write_lock, write_project
@@ -58,20 +57,17 @@ def test_a_policys_chain_starts_at_its_score_and_ends_at_the_raw_bytes(project):
         ("data/policies/sft/config.json", "sft"),
         ("data/metrics/grade/sft.json", "grade@sft"),
         ("base", "base"),
+        ("{root}/data/problems/train.parquet", "curate"),
+        ("data/policies", "base sft rl_round@rl_1"),
     ],
 )
 def test_what_can_be_asked_for(project, argument, target):
-    assert find_chain(argument, project).targets == (target,)
-
-
-def test_an_absolute_path_and_a_folder_of_several_stages(project):
-    assert find_chain(str(project / "data/problems/train.parquet"), project).targets == ("curate",)
-    assert find_chain("data/policies", project).targets == ("base", "sft", "rl_round@rl_1")
+    assert find_chain(argument.format(root=project), project).targets == tuple(target.split())
 
 
 def test_the_text_names_hashes_params_code_and_time(project):
     (project / "state").mkdir()
-    line = {"name": "sft", "lock_hash": working_place(project).entries["sft"].key, "seconds": 75.0, "phases": {}}
+    line = {"name": "sft", "lock_hash": working_snapshot(project).entries["sft"].key, "seconds": 75.0, "phases": {}}
     line["started"] = "2026-01-01T00:00:00+00:00"
     (project / "state" / "ledger.jsonl").write_text(json.dumps(line) + "\n")
     text = told(project, "rl_1", is_all=True)
@@ -152,9 +148,7 @@ def test_the_picture_has_a_box_for_each_stage_and_no_markup_of_others(project):
 
 
 def run(*arguments):
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(explain)
-    return CliRunner().invoke(app, list(arguments))
+    return CliRunner().invoke(app, ["explain", *arguments])
 
 
 def test_the_command_prints_json_and_draws(project, tmp_path):
@@ -165,10 +159,8 @@ def test_the_command_prints_json_and_draws(project, tmp_path):
     assert {one["path"] for one in stage["outputs"]} == {"data/verdicts/rl_1.parquet", "data/metrics/grade/rl_1.json"}
     assert len(stage["code_md5"]) == 32 and stage["code_definitions"] == 1
     assert (tmp_path / "chain.svg").read_text().startswith("<svg")
-    assert content == as_json(find_chain("rl_1", project), stage_costs(find_chain("rl_1", project), project / "state"))
-
-
-@pytest.mark.parametrize(("arguments", "message"), [(["nope"], "policies:"), (["sft", "--picture", "x.png"], ".svg")])
-def test_a_mistake_is_exit_code_2(project, arguments, message):
-    done = run(*arguments)
-    assert done.exit_code == 2 and message in done.stderr
+    chain = find_chain("rl_1", project)
+    assert content == content_of(chain, stage_costs(chain, project / "state"))
+    for arguments, message in ((["nope"], "policies:"), (["sft", "--picture", "x.png"], ".svg")):
+        done = run(*arguments)
+        assert done.exit_code == 2 and message in done.stderr

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from stages.foundations.metrics import write_metrics
+from stages.foundations.files import write_metrics
 from tests.fakes.graded_project import write_lock, write_project
 from tests.fakes.tiny_policy import write_tiny_policy
 

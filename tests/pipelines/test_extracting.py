@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from pipelines.commands.extracting import told_by_content
+from pipelines.commands.extracting import format_of_content
 
 HTML = "<html><body><h3>Exercise 1</h3><p>Compute 1+2.</p><h4>Solution</h4><p>3</p></body></html>"
 
@@ -65,7 +65,7 @@ def test_a_missing_file_is_the_users_mistake(tmp_path):
     ],
 )
 def test_formats_are_told_by_content(text, form):
-    assert told_by_content(text) == form
+    assert format_of_content(text) == form
 
 
 def test_a_folder_in_two_processes_with_what_is_wanted(tmp_path):

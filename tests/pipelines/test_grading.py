@@ -41,16 +41,12 @@ def test_each_row_gets_one_line_in_order(rows_file):
     assert lines[0] | {"id": "half", "extracted": "0.5", "path": "exact", "reason": "number"} == lines[0]
     assert [line["reason"] for line in lines[-3:]] == ["no_prediction", "tolerance_is_no_number", "not_json"]
     assert "graded 9 rows" in result.stderr
-
-
-def test_rows_come_from_standard_input_too(rows_file):
-    assert run("grade", "-", text=rows_file.read_text()).stdout == run("grade", rows_file).stdout
+    assert run("grade", "-", text=rows_file.read_text()).stdout == result.stdout, "from standard input too"
 
 
 def test_a_mistake_of_the_caller_is_one_message(tmp_path, rows_file):
     for result in (run("grade", tmp_path / "none.jsonl"), run("grade", rows_file, "--judge", tmp_path / "none")):
-        assert result.exit_code == 2
-        assert "none" in result.stderr
+        assert result.exit_code == 2 and "none" in result.stderr
 
 
 def graded(path, *lines):
@@ -95,8 +91,7 @@ def test_a_bad_row_is_counted_and_the_next_is_judged(tmp_path, line, reason):
 @pytest.mark.parametrize("lines", [[], [""], ["no json", "[2]"], [b"\x00\xff" * 99], ['{"gold": "1"}']])
 def test_a_file_without_a_sound_row_is_refused(tmp_path, lines):
     code, _, told = graded(tmp_path / "rows.jsonl", *lines)
-    assert code == 2
-    assert "error: " in told
+    assert code == 2 and "error: " in told
 
 
 def test_numbers_keep_their_digits(tmp_path):
@@ -143,14 +138,10 @@ def test_kappa_by_hand():
     first = verdicts("correct", "correct", "correct", "wrong", "wrong", "unparsed")
     second = verdicts("correct", "correct", "wrong", "correct", "unparsed", "unparsed")
     found = compare_verdicts(first, second)
-    assert found.observed == pytest.approx(4 / 6)
-    assert found.kappa == pytest.approx(1 / 3)
+    assert (found.observed, found.kappa) == (pytest.approx(4 / 6), pytest.approx(1 / 3))
     assert found.table[("wrong", "unparsed")] == 1
     assert [row["row"] for row in found.differing] == [2, 3]
-
-
-def test_kappa_is_undefined_where_nothing_varies():
-    assert compare_verdicts(verdicts("correct"), verdicts("correct")).kappa is None
+    assert compare_verdicts(verdicts("correct"), verdicts("correct")).kappa is None, "nothing varies"
 
 
 def test_agreement_reads_what_grade_writes(tmp_path, rows_file):

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import yaml
 
-from stages.foundations.yaml_text import load_yaml
+from stages.foundations.files import load_yaml
 from tests.fakes.miniature import LAPTOP, copy_project, dvc, environment, output_hashes, stages_run, use_miniature
 from tests.fakes.processes import assert_all_end, descendants, wait_until
 from tests.fakes.small_disks import fill, mount, mount_small

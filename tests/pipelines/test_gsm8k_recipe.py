@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from stages.engines.policies.tokenizers import load_tokenizer
+from stages.foundations.files import load_yaml
 from stages.foundations.machine import MIRROR_VARIABLE
-from stages.foundations.yaml_text import load_yaml
 from tests.fakes.file_server import MIRROR, mirrored, serving
 from tests.fakes.miniature import copy_project, dvc, stages_run, use_miniature
 from tests.fakes.tiny_policy import write_tiny_policy

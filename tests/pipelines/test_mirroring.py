@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.commands.mirroring import rebuild as mirror
+from pipelines.commands.mirroring import rebuild
 from pipelines.comparing.results import compare
 from pipelines.comparing.sides import read_sides
 from pipelines.comparing.tracking import run_finder, track_comparison
 from pipelines.records.graph_run import VIEW_KEY, record_graph_run
-from pipelines.records.places import places_in_git, working_place
+from pipelines.records.lock_snapshots import snapshots_in_git, working_snapshot
 from pipelines.records.stage_runs import log_what_fits
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, sha256_of, write_json, write_text_atomically
@@ -26,7 +26,7 @@ from stages.foundations.job import attempt_at
 from stages.observe.mlflow_uploader import kept_logs
 from stages.observe.tracking import latest_runs, track
 from tests.fakes.graded_project import STAGES as GRAPH
-from tests.fakes.graded_project import commit_all, git, write_lock, write_project
+from tests.fakes.graded_project import commit_all, git, write_kept_run, write_lock, write_project
 
 STAGES = ["base", "grade@rl_1", "grade@sft", "respond@rl_1", "respond@sft", "rl_round@rl_1", "sft"]
 """Those with metrics."""
@@ -60,6 +60,10 @@ def forget(root: Path, database: Path) -> None:
     (root / "state").mkdir(exist_ok=True)
     shutil.rmtree(root / "state" / "mlartifacts", ignore_errors=True)
     shutil.copy(database, root / "state" / "mlflow.db")
+
+
+def mirror(root: Path):
+    return rebuild(root, root / "state")
 
 
 def runs_of(root: Path, wanted: str = ""):
@@ -103,9 +107,12 @@ def execute(root: Path, monkeypatch, name: str = "sft", fails: bool = False):
     monkeypatch.delenv("DVC_STAGE")
 
 
-def test_stages_that_a_cache_hit_restored_get_runs_with_their_numbers(project):
+def test_stages_that_a_cache_hit_restored_get_runs_with_their_numbers(project, monkeypatch):
     commit = commit_all(project, "first")
-    report = mirror(project, project / "state")
+    with monkeypatch.context() as off:
+        off.setenv("RETRACE_TRACKING", "off")
+        assert mirror(project).is_nothing
+    report = mirror(project)
     assert (report.mirrored, report.replayed, report.problems) == (len(STAGES), 0, [])
     client, runs = runs_of(project)
     assert sorted(run.data.tags["dvc.stage"] for run in runs) == STAGES
@@ -127,30 +134,35 @@ def test_stages_that_a_cache_hit_restored_get_runs_with_their_numbers(project):
     digests = {one.dataset.name: one.dataset.digest for one in run.inputs.dataset_inputs}
     assert set(digests) == {"data/policies/sft", "data/problems/train.parquet"}
     assert run.info.status == "FINISHED"
-
-
-def test_a_second_run_changes_nothing(project):
-    commit_all(project, "first")
-    mirror(project, project / "state")
-    before = [(run.info.run_id, run.data.tags, run.data.metrics) for run in runs_of(project)[1]]
-    assert mirror(project, project / "state").is_nothing
-    assert [(run.info.run_id, run.data.tags, run.data.metrics) for run in runs_of(project)[1]] == before
+    before = [(run.info.run_id, run.data.tags, run.data.metrics) for run in runs]
+    assert mirror(project).is_nothing, "a second time nothing changes"
+    again = runs_of(project)[1]
+    assert [(run.info.run_id, run.data.tags, run.data.metrics) for run in again] == before
 
 
 def test_a_run_that_was_tracked_knows_its_key_and_comes_back_whole(project, monkeypatch, database):
     execute(project, monkeypatch)
-    report = mirror(project, project / "state")
+    report = mirror(project)
     assert report.mirrored == len(STAGES) - 1, "the executed stage has its run already"
     live = {key: value for key, value in everything(project).items() if "mirrored" not in value[1]}
     (told,) = live.values()
     assert told[1]["code"] and told[1]["gpus"] and told[0][0] == "sft s0"
-    assert told[1]["lock_hash"] == working_place(project).entries["sft"].key
+    assert told[1]["lock_hash"] == working_snapshot(project).entries["sft"].key
     forget(project, database)
-    report = mirror(project, project / "state")
+    report = mirror(project)
     assert (report.replayed, report.mirrored) == (1, len(STAGES) - 1)
     again = {key: value for key, value in everything(project).items() if "mirrored" not in value[1]}
     assert again == live, "curves, times, parameters, inputs and tags, the ones outside of every metric file too"
-    assert mirror(project, project / "state").is_nothing
+    assert mirror(project).is_nothing
+    for log in kept_logs(project / "state"):
+        log.unlink()
+    forget(project, database)
+    mirror(project)
+    # Without a kept log the times come from the ledger.
+    (run,) = runs_of(project, "tags.stage = 'sft'")[1]
+    (line,) = latest_runs(project / "state" / "ledger.jsonl")
+    assert run.data.metrics["system/time/total_seconds"] == line["seconds"]
+    assert run.data.tags["stage_hash"] == line["stage_hash"] and "mirrored" in run.data.tags
 
 
 def test_a_failed_run_comes_back_and_its_next_attempt_goes_on_with_it(project, monkeypatch, database):
@@ -158,22 +170,22 @@ def test_a_failed_run_comes_back_and_its_next_attempt_goes_on_with_it(project, m
         execute(project, monkeypatch, fails=True)
     monkeypatch.delenv("DVC_STAGE")
     forget(project, database)
-    assert mirror(project, project / "state").delivered == 1
+    assert mirror(project).delivered == 1
     (run,) = runs_of(project, "attributes.status = 'FAILED'")[1]
     assert run.data.metrics["loss/train"] == 2.0
-    assert mirror(project, project / "state").is_nothing
+    assert mirror(project).is_nothing
     execute(project, monkeypatch)
     (run,) = (one for one in runs_of(project, "tags.stage = 'sft'")[1] if "mirrored" not in one.data.tags)
     assert (run.info.status, run.data.tags["attempts"]) == ("FINISHED", "2")
     assert run.data.metrics["loss/train"] == 0.5
-    assert mirror(project, project / "state").replayed == 0, "its kept log is of that very run"
+    assert mirror(project).replayed == 0, "its kept log is of that very run"
 
 
 def test_commits_before_this_one_are_mirrored_too(project, database):
     first = commit_all(project, "seed 0")
     write_project(project, seed=1)
     commit_all(project, "seed 1")
-    mirror(project, project / "state")
+    mirror(project)
     rounds = {run.data.tags["seed"]: run for run in runs_of(project, "tags.stage = 'rl_round'")[1]}
     assert set(rounds) == {"0", "1"} and rounds["0"].data.tags["git.commit"] == first
     losses = [run.data.metrics["loss/train"] for run in runs_of(project, "tags.stage = 'sft'")[1]]
@@ -181,28 +193,11 @@ def test_commits_before_this_one_are_mirrored_too(project, database):
     assert "recorded_in" in rounds["0"].data.tags
 
 
-def test_times_come_out_of_the_ledger_where_no_log_was_kept(project, monkeypatch, database):
-    execute(project, monkeypatch)
-    for log in kept_logs(project / "state"):
-        log.unlink()
-    forget(project, database)
-    mirror(project, project / "state")
-    (run,) = runs_of(project, "tags.stage = 'sft'")[1]
-    (line,) = latest_runs(project / "state" / "ledger.jsonl")
-    assert run.data.metrics["system/time/total_seconds"] == line["seconds"]
-    assert run.data.tags["stage_hash"] == line["stage_hash"] and "mirrored" in run.data.tags
-
-
 def test_an_ablations_results_have_variant_and_seed(project):
     for variant in ("plain", "slow"):
-        place = project / "state" / "ablations" / "mini" / "results" / f"{variant}-5"
         made = write_project(project.parent / variant, seed=5 + len(variant))
-        for kind in ("verdicts", "metrics", "curves"):
-            shutil.copytree(made / "data" / kind, place / kind)
-        shutil.copy(made / "dvc.lock", place / "dvc.lock")
-        about = {"ablation": "mini", "variant": variant, "seed": 5, "policy": "rl_1", "commit": "", "is_dirty": False}
-        (place / "run.json").write_text(json.dumps(about))
-    mirror(project, project / "state")
+        write_kept_run(project / "state" / "ablations" / "mini" / "results", made, variant, 5)
+    mirror(project)
     runs = runs_of(project, "tags.ablation = 'mini' and tags.stage = 'grade' and tags.policy = 'rl_1'")[1]
     assert {run.info.run_name for run in runs} == {"plain s5 grade@rl_1", "slow s5 grade@rl_1"}
     parents = graph_runs(project)[1]
@@ -211,7 +206,7 @@ def test_an_ablations_results_have_variant_and_seed(project):
 
 
 def test_a_comparison_is_a_run_of_its_own_kind_and_comes_back(project, database):
-    mirror(project, project / "state")
+    mirror(project)
     finder = run_finder(project, project / "state")
     sides = read_sides(["sft", "rl_round@rl_1"], project, finder)
     assert sides[1].name == "rl_1" and sides[1].answers[0].seed == 0
@@ -225,7 +220,7 @@ def test_a_comparison_is_a_run_of_its_own_kind_and_comes_back(project, database)
     files = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
     assert files == {"comparison.md", "comparison.json", "comparison_table.json"}
     forget(project, database)
-    assert mirror(project, project / "state").results == 1
+    assert mirror(project).results == 1
     assert runs_of(project, "tags.kind = 'comparison'")[1][0].data.metrics == run.data.metrics
     assert finder("no such run") is None
 
@@ -245,10 +240,10 @@ def test_the_log_of_a_killed_stage_is_delivered(project):
     done = subprocess.run([sys.executable, "-c", KILLED], env=environment, start_new_session=True, check=False)
     assert done.returncode == -signal.SIGKILL
     (log,) = (project / "state" / "scratch").glob("*/tracking.jsonl")
-    assert mirror(project, project / "state").delivered == 0, "it may be starting just now"
+    assert mirror(project).delivered == 0, "it may be starting just now"
     later = time.time() + 5 * 3600
     os.utime(log, (later, later))  # and then the clock was set back
-    assert mirror(project, project / "state").delivered == 1
+    assert mirror(project).delivered == 1
     (run,) = runs_of(project, "attributes.status = 'KILLED'")[1]
     assert run.data.metrics["loss/train"] == 1.0
 
@@ -265,10 +260,10 @@ def test_broken_records_are_told_and_the_rest_goes_on(project):
     assert [path.name[:2] for path in kept_logs(project / "state")] == ["1-", "2-", "3-", "co", "no"]
     (project / "state" / "comparisons").mkdir()
     (project / "state" / "comparisons" / "x.json").write_text("{")
-    report = mirror(project, project / "state")
+    report = mirror(project)
     assert report.mirrored == len(STAGES) and len(report.problems) == 3 + len(strays)
     (project / "dvc.lock").write_text("stages: [")
-    assert "not readable" in " ".join(mirror(project, project / "state").problems)
+    assert "not readable" in " ".join(mirror(project).problems)
 
 
 def test_a_lock_committed_with_a_conflict_in_it_hides_no_other_commit(project, database):
@@ -279,10 +274,10 @@ def test_a_lock_committed_with_a_conflict_in_it_hides_no_other_commit(project, d
     write_text_atomically(project / "dvc.lock", whole + "\n")
     last = commit_all(project, "mended")
     told = []
-    assert [place.commit for place in places_in_git(project, told.append)] == [first, last]
+    assert [place.commit for place in snapshots_in_git(project, told.append)] == [first, last]
     assert len(told) == 1 and f"git {broken[:12]}" in told[0]
     assert run_finder(project, project / "state")("no such run") is None
-    report = mirror(project, project / "state")
+    report = mirror(project)
     assert report.mirrored == len(STAGES) and report.problems == told
 
 
@@ -292,7 +287,7 @@ def test_an_mlflow_that_is_gone_is_told(project, monkeypatch, uri):
     (project / "state" / "broken.db").write_text("no database " * 1000)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.format(state=project / "state"))
     with pytest.raises(UserError, match="start the server or unset MLFLOW_TRACKING_URI; what was done is kept"):
-        mirror(project, project / "state")
+        mirror(project)
     with pytest.raises(UserError, match="start the server or unset MLFLOW_TRACKING_URI"):
         run_finder(project, project / "state")("some run")
 
@@ -308,17 +303,12 @@ def test_a_mirroring_that_was_killed_leaves_no_half_run(project, monkeypatch):
 
     monkeypatch.setattr("pipelines.records.stage_runs.log_what_fits", killed)
     with pytest.raises(KeyboardInterrupt):
-        mirror(project, project / "state")
+        mirror(project)
     monkeypatch.setattr("pipelines.records.stage_runs.log_what_fits", log_what_fits)
-    assert mirror(project, project / "state").mirrored == len(STAGES) - 2
+    assert mirror(project).mirrored == len(STAGES) - 2
     runs = runs_of(project)[1]
     assert sorted(run.data.tags["dvc.stage"] for run in runs) == STAGES
     assert all(run.data.metrics and run.info.status == "FINISHED" for run in runs)
-
-
-def test_switched_off_it_does_nothing(project, monkeypatch):
-    monkeypatch.setenv("RETRACE_TRACKING", "off")
-    assert mirror(project, project / "state").is_nothing
 
 
 def finish(root: Path, changes=None, score: float = 0.9) -> None:
@@ -396,11 +386,12 @@ def test_a_run_of_the_graph_is_one_run_with_parameters_and_score_and_its_stages_
     assert sorted(run.data.tags["dvc.stage"] for run in below) == STAGES
     (executed,) = (run for run in below if "mirrored" not in run.data.tags)
     assert executed.data.tags["dvc.stage"] == "sft"
-    assert mirror(project, project / "state").is_nothing
+    assert mirror(project).is_nothing
 
 
-def test_two_settings_are_two_runs_sorted_by_score_and_share_the_stages_that_did_not_run_again(project):
+def test_two_settings_are_two_runs_that_share_stages_and_come_back(project, database):
     finish(project)
+    commit_all(project, "first")
     record_graph_run(project)
     finish(project, {"rl": {"policy_loss": {"clip_high": 0.5}}}, score=0.95)
     record_graph_run(project)
@@ -410,6 +401,17 @@ def test_two_settings_are_two_runs_sorted_by_score_and_share_the_stages_that_did
     assert sorted(run.data.tags["dvc.stage"] for run in children(client, first)) == STAGES
     assert "rl_round@rl_1" in {run.data.tags["dvc.stage"] for run in children(client, better)}
     assert "sft" not in {run.data.tags["dvc.stage"] for run in children(client, better)}
+    before = [(run.info.run_name, run.data.params, run.data.metrics) for run in (better, first)]
+    forget(project, database)
+    assert mirror(project).graph_runs == 2
+    runs = graph_runs(project)[1]
+    assert [(run.info.run_name, run.data.params, run.data.metrics) for run in runs] == before
+    assert mirror(project).is_nothing
+    forget(project, database)
+    shutil.rmtree(project / "state" / "graph_runs")
+    shutil.rmtree(project / "reports")
+    assert mirror(project).graph_runs == 2, "from dvc.lock and metrics: here, and in the commit"
+    assert [run.data.metrics["score"] for run in graph_runs(project)[1]] == [0.95, 0.9]
 
 
 def test_names_say_the_change(project, monkeypatch):
@@ -426,25 +428,6 @@ def test_names_say_the_change(project, monkeypatch):
     assert "grade@rl_1 s0 small grade.bootstrap_draws=7" in {run.info.run_name for run in children(client, parent)}
 
 
-def test_runs_of_the_graph_come_back_from_their_records_and_from_git(project, database):
-    finish(project)
-    commit_all(project, "first")
-    record_graph_run(project)
-    finish(project, {"rl": {"policy_loss": {"clip_high": 0.5}}}, score=0.95)
-    record_graph_run(project)
-    before = [(run.info.run_name, run.data.params, run.data.metrics) for run in graph_runs(project)[1]]
-    forget(project, database)
-    assert mirror(project, project / "state").graph_runs == 2
-    runs = graph_runs(project)[1]
-    assert [(run.info.run_name, run.data.params, run.data.metrics) for run in runs] == before
-    assert mirror(project, project / "state").is_nothing
-    forget(project, database)
-    shutil.rmtree(project / "state" / "graph_runs")
-    shutil.rmtree(project / "reports")
-    assert mirror(project, project / "state").graph_runs == 2, "from dvc.lock and metrics: here, and in the commit"
-    assert [run.data.metrics["score"] for run in graph_runs(project)[1]] == [0.95, 0.9]
-
-
 def test_an_executed_stage_comes_back_below_its_run_when_dvc_lock_has_moved_on(project, monkeypatch, database):
     execute(project, monkeypatch)
     finish(project)
@@ -452,11 +435,11 @@ def test_an_executed_stage_comes_back_below_its_run_when_dvc_lock_has_moved_on(p
     finish(project, {"sft": {"epochs": 2}}, score=0.95)
     record_graph_run(project)
     forget(project, database)
-    mirror(project, project / "state")
+    mirror(project)
     client, (_, first) = graph_runs(project)
     (executed,) = (run for run in children(client, first) if "rebuilt" in run.data.tags)
     assert executed.data.tags["dvc.stage"] == "sft" and executed.data.metrics["loss/train"] == 0.5
-    assert mirror(project, project / "state").is_nothing
+    assert mirror(project).is_nothing
 
 
 def test_an_experiments_name_is_the_runs_name(project):
@@ -466,7 +449,7 @@ def test_an_experiments_name_is_the_runs_name(project):
     commit = commit_all(project, "an experiment")
     git(project, "update-ref", "refs/exps/12/3456/wide-clip", commit)
     git(project, "reset", "-q", "--hard", "HEAD~1")
-    mirror(project, project / "state")
+    mirror(project)
     (experiment, first) = graph_runs(project)[1]
     assert (experiment.info.run_name, experiment.data.tags["variation"]) == ("run wide-clip s0", "wide-clip")
     assert first.data.params["rl.policy_loss.clip_high"] == "0.28"
@@ -492,7 +475,7 @@ def test_a_stage_that_ran_again_without_the_rest_makes_no_run_of_the_graph(proje
     out["md5"] = dvc_md5(project / "data/policies/sft")
     (project / "dvc.lock").write_text(yaml.safe_dump(lock))
     record_graph_run(project)
-    assert mirror(project, project / "state").graph_runs == 0
+    assert mirror(project).graph_runs == 0
 
 
 @pytest.mark.timeout(200)  # MLflow alone tries for four minutes
@@ -504,7 +487,7 @@ def test_a_finished_run_does_not_fail_when_mlflow_is_gone(project, monkeypatch):
         record_graph_run(project, told.append)
     (warning,) = told
     assert warning.startswith("WARNING: MLflow at http://127.0.0.1:9 failed") and "retrace mirror" in warning
-    assert mirror(project, project / "state").graph_runs == 1
+    assert mirror(project).graph_runs == 1
     (project / "reports" / "result.json").write_text("{")
     shutil.rmtree(project / "state" / "graph_runs")
     record_graph_run(project, told.append)

@@ -14,7 +14,7 @@ from pipelines.graph.recipes import read_recipe
 from pipelines.planning import probe as probing
 from pipelines.planning.command import PUBLISHED_RUNS, planned_step
 from pipelines.planning.memory import training_memory
-from pipelines.planning.plan import Question, make_plan
+from pipelines.planning.plan import PlanRequest, make_plan
 from pipelines.planning.probe import CpuProbe, ProbeSettings, probe_cpu
 from pipelines.planning.sizes import GPUS, PUBLISHED, Shape, named_shape, read_config
 from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, GpuSpeed, training_flops
@@ -23,7 +23,7 @@ from stages.base.stage import BaseParams
 from stages.engines.policies.policy_folders import count_policy
 from stages.engines.trainers.params import DeepspeedTrainerParams
 from stages.foundations.errors import UserError
-from stages.foundations.planned_work import ResponseLengths, Sampling, SideBySide, Training
+from stages.foundations.stage import ResponseLengths, Sampling, SideBySide, Training
 
 PROJECT = Path(__file__).resolve().parents[2]
 TINY = Shape("tiny", hidden=4, layers=2, heads=2, kv_heads=1, head_size=2, feed_forward=8, vocabulary=10, is_tied=True)
@@ -57,20 +57,16 @@ def test_parameters_by_hand():
     assert TINY.kv_bytes_per_token(2) == 2 * 2 * 1 * 2 * 2
 
 
-@pytest.mark.parametrize(
-    ("name", "billions"),
-    [
-        ("Qwen2.5-32B", 32.76),
-        ("Qwen2.5-7B", 7.615),
-        ("Qwen2.5-0.5B", 0.494),
-        ("Qwen3-32B", 32.76),
-        ("Qwen3-8B", 8.19),
-        ("Llama-3.1-8B", 8.03),
-        ("SmolLM2-135M", 0.1345),
-    ],
-)
-def test_parameters_are_those_that_were_published(name, billions):
-    assert PUBLISHED[name.lower()].parameters / 1e9 == pytest.approx(billions, rel=1e-3)
+BILLIONS = {"Qwen2.5-32B": 32.76, "Qwen2.5-7B": 7.615, "Qwen2.5-0.5B": 0.494, "SmolLM2-135M": 0.1345}
+BILLIONS |= {"Qwen3-32B": 32.76, "Qwen3-8B": 8.19, "Llama-3.1-8B": 8.03}
+
+
+def test_parameters_are_those_that_were_published():
+    planned = {name: PUBLISHED[name.lower()].parameters / 1e9 for name in BILLIONS}
+    assert planned == pytest.approx(BILLIONS, rel=1e-3)
+    assert named_shape("Qwen2.5-Math-7B-Instruct").max_positions == 4096
+    with pytest.raises(UserError, match="--config"):
+        named_shape("unheard-of")
 
 
 def test_parameters_are_those_of_the_model_that_transformers_makes(tmp_path):
@@ -88,12 +84,6 @@ def test_parameters_are_those_of_the_model_that_transformers_makes(tmp_path):
     config.save_pretrained(tmp_path)
     made = sum(weight.numel() for weight in Qwen2ForCausalLM(config).parameters())
     assert read_config(tmp_path / "config.json").parameters == made
-
-
-def test_a_name_takes_the_longest_match():
-    assert named_shape("Qwen2.5-Math-7B-Instruct").max_positions == 4096
-    with pytest.raises(UserError, match="--config"):
-        named_shape("unheard-of")
 
 
 def test_training_flops_by_hand():
@@ -172,7 +162,7 @@ def stage_seconds(plan):
 
 
 def test_the_measured_laptop_run_is_met_within_30_percent():
-    plan = make_plan(PROJECT, "laptop", Question(), PROBE)
+    plan = make_plan(PROJECT, "laptop", PlanRequest(), PROBE)
     assert plan.hours * 3600 == pytest.approx(MEASURED_IN_ALL, rel=0.3)
     for name, seconds in stage_seconds(plan).items():
         assert seconds == pytest.approx(MEASURED_STAGES[name], rel=0.3), name
@@ -181,14 +171,10 @@ def test_the_measured_laptop_run_is_met_within_30_percent():
 
 def test_a_folder_without_metrics_or_with_others_is_refused(tmp_path):
     no_run = "has no metrics of a stage that trained or sampled: name data/metrics of a finished run"
-    with pytest.raises(UserError, match=no_run):
-        make_plan(PROJECT, "laptop", Question(measured=str(tmp_path)), PROBE)
-    (tmp_path / "sft.json").write_text('{"loss": 1}')
-    with pytest.raises(UserError, match=no_run):
-        make_plan(PROJECT, "laptop", Question(measured=str(tmp_path)), PROBE)
-    (tmp_path / "sft.json").write_text("[1]")
-    with pytest.raises(UserError, match=r"sft\.json is no metric file"):
-        make_plan(PROJECT, "laptop", Question(measured=str(tmp_path)), PROBE)
+    for content, told in (("{}", no_run), ('{"loss": 1}', no_run), ("[1]", r"sft\.json is no metric file")):
+        (tmp_path / "sft.json").write_text(content)
+        with pytest.raises(UserError, match=told):
+            make_plan(PROJECT, "laptop", PlanRequest(measured=str(tmp_path)), PROBE)
 
 
 def test_lengths_of_a_finished_run_take_the_place_of_assumptions(tmp_path):
@@ -196,7 +182,7 @@ def test_lengths_of_a_finished_run_take_the_place_of_assumptions(tmp_path):
     round_1 = {"rollouts/drawn": 100, "groups/trained": 10, "groups/drawn": 40, "tokens/sampled": 5000}
     (tmp_path / "rl_round" / "rl_1.json").write_text(json.dumps(round_1))
     (tmp_path / "sft.json").write_text(json.dumps({"tokens/trained": 700 * 32 * 40}))
-    plan = make_plan(PROJECT, "laptop", Question(measured=str(tmp_path)), PROBE)
+    plan = make_plan(PROJECT, "laptop", PlanRequest(measured=str(tmp_path)), PROBE)
     stages = {stage.name: stage for stage in plan.stages}
     assert stages["sft"].trained_tokens == 700 * 32 * 40
     # 15 steps of 32 groups of 16, four drawn for each one trained on, 50 tokens each.
@@ -222,24 +208,25 @@ def large_recipe(tmp_path, **changes):
 
 
 def test_what_does_not_fit_is_told_with_a_remedy(tmp_path):
-    question = Question("H100", 128, replicas=32)
-    assert make_plan(PROJECT, large_recipe(tmp_path, sampler__memory_fraction=0.3), question).problems == []
-    told = " ".join(make_plan(PROJECT, large_recipe(tmp_path, trainer__zero_stage=1), question).problems)
+    def problems(**changes):
+        made = make_plan(PROJECT, large_recipe(tmp_path, **changes), PlanRequest("H100", 128, replicas=32))
+        return " ".join(made.problems)
+
+    assert problems(sampler__memory_fraction=0.3) == ""
+    told = problems(trainer__zero_stage=1)
     assert "training needs" in told and "raise trainer.zero_stage (now 1)" in told
-    told = " ".join(make_plan(PROJECT, large_recipe(tmp_path, sampler__tensor_parallel=1), question).problems)
-    assert "raise sampler.tensor_parallel (now 1)" in told
-    told = " ".join(make_plan(PROJECT, large_recipe(tmp_path, sampler__memory_fraction=0.9), question).problems)
+    assert "raise sampler.tensor_parallel (now 1)" in problems(sampler__tensor_parallel=1)
+    told = problems(sampler__memory_fraction=0.9)
     assert "share rank 0's GPU" in told and "lower sampler.memory_fraction to 0." in told
-    told = " ".join(make_plan(PROJECT, large_recipe(tmp_path, sampler__max_model_tokens=8192), question).problems)
-    assert "more than sampler.max_model_tokens 8192" in told
+    assert "more than sampler.max_model_tokens 8192" in problems(sampler__max_model_tokens=8192)
     with pytest.raises(UserError, match="lower --replicas"):
-        make_plan(PROJECT, large_recipe(tmp_path), Question("H100", 8, replicas=32))
+        make_plan(PROJECT, large_recipe(tmp_path), PlanRequest("H100", 8, replicas=32))
 
 
 def test_more_gpus_take_less_time_and_the_price_counts_all_of_them(tmp_path):
     recipe = large_recipe(tmp_path)
-    few = make_plan(PROJECT, recipe, Question("H100", 64, replicas=16, price=3.0))
-    many = make_plan(PROJECT, recipe, Question("H100", 128, replicas=32, price=3.0))
+    few = make_plan(PROJECT, recipe, PlanRequest("H100", 64, replicas=16, price=3.0))
+    many = make_plan(PROJECT, recipe, PlanRequest("H100", 128, replicas=32, price=3.0))
     assert many.hours < few.hours
     assert many.cost == pytest.approx(many.hours * 128 * 3.0)
 
@@ -250,29 +237,11 @@ def asynchronous_recipe(tmp_path, **loop):
         large_recipe(tmp_path, launch__command={"kind": "python"}, sampler__replicas={"kind": "ray", "count": 28})
     )
     params = yaml.safe_load(path.read_text())
-    params["rl"] |= {
-        "proximal": "recompute",
-        "rollout_correction": {"kind": "importance_weights", "level": "token", "cap": 2.0},
-        "loop": {
-            "kind": "asynchronous",
-            "window": 2,
-            "replica_share": 1.0,
-            "takes_groups": "when_empty",
-            "report_seconds": 1.0,
-            "repack": {"kind": "best_fit", "every_seconds": 5.0, "batch_bound": 64},
-            "relay": {"keep": 3, "chunk_mib": 64},
-            "stalled_seconds": 5.0,
-            "trainer_ranks": 16,
-            **loop,
-        },
-    }
+    correction = {"kind": "importance_weights", "level": "token", "cap": 2.0}
+    loop = read_recipe(PROJECT, "laptop-asynchronous")["rl"]["loop"] | {"window": 2, "trainer_ranks": 16, **loop}
+    params["rl"] |= {"proximal": "recompute", "rollout_correction": correction, "loop": loop}
     path.write_text(yaml.safe_dump(params))
     return str(path)
-
-
-def test_side_by_side_takes_the_longer_of_both_and_one_step_of_the_other():
-    own = SideBySide(replicas=2, trainer_ranks=1, steps=10)
-    assert own.seconds(100.0, 40.0) == 104.0 and own.seconds(40.0, 100.0) == 104.0
 
 
 def test_prompts_that_take_each_others_place_empty_the_batch_once():
@@ -283,10 +252,12 @@ def test_prompts_that_take_each_others_place_empty_the_batch_once():
     full = (12800 / 2 - 64) * 1000 / 64 * speed.step_seconds(shape, 64, endless.context)
     found = speed.sampling_seconds(shape, endless, 1e9)
     assert full < found < full * 1.2 and found < 0.6 * speed.sampling_seconds(shape, calls, 1e9)
+    both = SideBySide(replicas=2, trainer_ranks=1, steps=10)
+    assert both.seconds(100.0, 40.0) == both.seconds(40.0, 100.0) == 104.0, "the longer, and a step of the other"
 
 
 def test_the_asynchronous_loop_is_planned_side_by_side_on_gpus_of_its_own(tmp_path):
-    made = make_plan(PROJECT, asynchronous_recipe(tmp_path), Question("H100", 128))
+    made = make_plan(PROJECT, asynchronous_recipe(tmp_path), PlanRequest("H100", 128))
     stages = {stage.name: stage for stage in made.stages}
     stage = stages["rl_round@rl_1"]
     longer, shorter = sorted((stage.training_seconds, stage.sampling_seconds), reverse=True)
@@ -296,16 +267,16 @@ def test_the_asynchronous_loop_is_planned_side_by_side_on_gpus_of_its_own(tmp_pa
     told = " ".join(made.assumptions)
     assert "longer of drawing (28 replica(s)) and training (16 rank(s)), side by side" in told
     assert "repack is taken to keep" in told and not any("share rank 0" in line for line in made.problems)
-    few = make_plan(PROJECT, asynchronous_recipe(tmp_path), Question("H100", 64))
+    few = make_plan(PROJECT, asynchronous_recipe(tmp_path), PlanRequest("H100", 64))
     assert any("work side by side on 128 GPUs, and --gpus is 64: raise it" in line for line in few.problems)
-    plain = make_plan(PROJECT, asynchronous_recipe(tmp_path, repack={"kind": "none"}), Question("H100", 128))
+    plain = make_plan(PROJECT, asynchronous_recipe(tmp_path, repack={"kind": "none"}), PlanRequest("H100", 128))
     alone = next(stage for stage in plain.stages if stage.name == "rl_round@rl_1")
     assert alone.sampling_seconds > stage.sampling_seconds
     assert "waits for the longest response of its own share" in " ".join(plain.assumptions)
 
 
 def test_on_this_cpu_the_cores_bound_what_is_gained_side_by_side():
-    made = make_plan(PROJECT, "laptop-asynchronous", Question(), PROBE)
+    made = make_plan(PROJECT, "laptop-asynchronous", PlanRequest(), PROBE)
     stage = next(stage for stage in made.stages if stage.name == "rl_round@rl_1")
     replicas = read_recipe(PROJECT, "laptop-asynchronous")["sampler"]["replicas"]["count"]
     work = stage.training_seconds + replicas * stage.sampling_seconds
@@ -340,15 +311,15 @@ def test_work_of_unknown_size_is_named_and_not_counted_as_nothing(tmp_path):
         "respond@base, respond@sft, respond@rl_1, respond@rl_2: responses to an unknown number of problems (give "
         "--benchmark-problems)"
     )
-    assert unknown in make_plan(PROJECT, asked, Question(gpu="H100")).not_counted
-    known = make_plan(PROJECT, asked, Question(gpu="H100", benchmark_problems=8)).not_counted
+    assert unknown in make_plan(PROJECT, asked, PlanRequest(gpu="H100")).not_counted
+    known = make_plan(PROJECT, asked, PlanRequest(gpu="H100", benchmark_problems=8)).not_counted
     assert not [line for line in known if line.startswith("respond")]
 
 
 def test_parameters_of_a_random_policy_are_those_of_the_policy_that_is_made(tmp_path):
     params = read_recipe(PROJECT, "laptop")
     make_base_policy(TypeAdapter(BaseParams).validate_python(params["base"]), 0, tmp_path)
-    planned = make_plan(PROJECT, "laptop", Question(gpu="H100")).shape.parameters
+    planned = make_plan(PROJECT, "laptop", PlanRequest(gpu="H100")).shape.parameters
     assert planned == count_policy(tmp_path)["policy/parameters"] == 690_176
 
 
@@ -356,24 +327,11 @@ def test_the_probe_measures_something_of_everything(monkeypatch):
     monkeypatch.setattr(probing, "SECONDS_EACH", 0.01)
     monkeypatch.setattr(probing, "MODEL_STAGE", "json")
     monkeypatch.setattr(probing, "TABLE_STAGE", "json")
-    settings = ProbeSettings(
-        dtype="float32",
-        threads=1,
-        micro_batch_tokens=32,
-        sequence_tokens=16,
-        response_share=0.5,
-        optimizers=frozenset({"adamw", "muon"}),
-        context=8,
-        steps=4,
-        samples=2,
-        lanes=2,
-    )
+    sizes = {"micro_batch_tokens": 32, "sequence_tokens": 16, "response_share": 0.5, "context": 8, "steps": 4}
+    settings = ProbeSettings("float32", 1, optimizers=frozenset({"adamw", "muon"}), samples=2, lanes=2, **sizes)
     found = probe_cpu(TINY, settings)
-    assert found.layer_training_token + found.head_training_token > found.layer_forward_token > 0
-    assert (
-        found.layer_step[1] >= 0
-        and found.head_step[0] + found.head_step[1] > 0
-        and found.lane_slowdown >= 1
-        and found.update["muon"] > 0
-    )
-    assert 0 < found.free_share <= 1
+    # On a loaded machine noise may leave nothing for the second layer: then all time is the head's.
+    assert found.layer_training_token + found.head_training_token > found.layer_forward_token
+    assert found.layer_forward_token + found.head_forward_token > 0
+    assert found.layer_step[1] >= 0 and sum(found.head_step) > 0
+    assert found.lane_slowdown >= 1 and found.update["muon"] > 0 and 0 < found.free_share <= 1

@@ -166,9 +166,25 @@ def test_stages_do_not_get_the_login(monkeypatch):
     ],
 )
 def test_the_guard_asks_for_the_login_where_it_is_given_one(login, path, sent, status):
+    framed = {"type": "http.response.start", "status": 200, "headers": [(b"X-Frame-Options", b"ALLOWALL")]}
+    said = answers_of_the_guard({"type": "http", "path": path}, login, sent, framed)
+    assert said[0]["status"] == status
+    frames = [value for name, value in said[0]["headers"] if name.lower() == b"x-frame-options"]
+    assert frames == [b"SAMEORIGIN"]
+
+
+def test_the_guard_closes_sockets_without_the_login():
+    for sent, answer in (("me:word", "websocket.accept"), ("me:guess", "websocket.close")):
+        scope = {"type": "websocket", "path": "/"}
+        (said,) = answers_of_the_guard(scope, "me:word", sent, {"type": "websocket.accept"})
+        assert said["type"] == answer
+
+
+def answers_of_the_guard(scope, login, sent, message):
+    """What one who sends this login gets, where the application behind the guard answers with the message."""
+
     async def app(scope, receive, send):
-        headers = [(b"X-Frame-Options", b"ALLOWALL")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send(message)
 
     said = []
 
@@ -177,24 +193,5 @@ def test_the_guard_asks_for_the_login_where_it_is_given_one(login, path, sent, s
 
     headers = [(b"host", b"127.0.0.1:4200")]
     headers += [(name.lower().encode(), value.encode()) for name, value in basic(sent).items()]
-    scope = {"type": "http", "path": path, "headers": headers}
-    asyncio.run(guarded(app, 4200, "", login)(scope, None, keep))
-    assert said[0]["status"] == status
-    frames = [value for name, value in said[0]["headers"] if name.lower() == b"x-frame-options"]
-    assert frames == [b"SAMEORIGIN"]
-
-
-def test_the_guard_closes_sockets_without_the_login():
-    async def app(scope, receive, send):
-        await send({"type": "websocket.accept"})
-
-    said = []
-
-    async def keep(message):
-        said.append(message["type"])
-
-    for sent in ("me:word", "me:guess"):
-        headers = [(b"host", b"127.0.0.1:4200"), (b"authorization", basic(sent)["Authorization"].encode())]
-        scope = {"type": "websocket", "path": "/", "headers": headers}
-        asyncio.run(guarded(app, 4200, "", "me:word")(scope, None, keep))
-    assert said == ["websocket.accept", "websocket.close"]
+    asyncio.run(guarded(app, 4200, "", login)({**scope, "headers": headers}, None, keep))
+    return said

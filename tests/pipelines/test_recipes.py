@@ -21,8 +21,8 @@ from pipelines.graph.recipes import (
 )
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
+from stages.foundations.files import load_yaml
 from stages.foundations.machine import PROJECT
-from stages.foundations.yaml_text import load_yaml
 from stages.observe.git import commit_all, git
 from stages.observe.tracking import recipe_name
 from tests.fakes.processes import wait_until

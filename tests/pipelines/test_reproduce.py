@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.commands.mirroring import Report
-from pipelines.runtime.process_group import dvc, run_in_group
+from pipelines.flows.reproduce import main
+from pipelines.graph.graph import stages_in_order
+from pipelines.runtime.process_group import TimedOut, dvc, run_in_group
 from tests.fakes.processes import assert_all_end, assert_becomes, wait_until
 from tests.fakes.running_ui import unused_port
 
@@ -21,17 +23,18 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def prefect_server(tmp_path_factory):
-    """A Prefect server with a database of its own, as long as this module's tests run."""
+def flows(tmp_path_factory):
+    """A Prefect server with its database, as long as this module's tests run; yields the flow's module."""
     home = tmp_path_factory.mktemp("prefect")
     patch = pytest.MonkeyPatch()
     patch.setenv("PREFECT_HOME", str(home))
     patch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", f"sqlite+aiosqlite:///{home / 'prefect.db'}")
     patch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    from pipelines.flows import whole_graph
     from pipelines.ui.temporary_server import passing_server
 
     with passing_server():
-        yield
+        yield whole_graph
     patch.undo()
 
 
@@ -60,10 +63,7 @@ def assert_tasks(state, expected):
 
 
 @pytest.mark.slow
-def test_one_task_per_stage_in_graph_order_with_logs_and_artifacts(prefect_server, dvc_project):
-    from pipelines.flows.whole_graph import reproduce
-    from pipelines.graph.graph import stages_in_order
-
+def test_one_task_per_stage_in_graph_order_with_logs_and_artifacts(flows, dvc_project):
     names = [stage.name for stage in stages_in_order(dvc_project)]
     assert names == ["first", "round@a", "round@b", "last"]
     ledger = Path(os.environ["RETRACE_STATE"]) / "ledger.jsonl"
@@ -73,7 +73,7 @@ def test_one_task_per_stage_in_graph_order_with_logs_and_artifacts(prefect_serve
     with open(dvc_project / "first.py", "a") as script:
         script.write('print("first: 3 of 4 rows in 1 s")\n')
 
-    state = reproduce(project=str(dvc_project), return_state=True)
+    state = flows.reproduce(project=str(dvc_project), return_state=True)
 
     assert state.is_completed() and state.message == "4 of 4 stages ran"
     assert (dvc_project / "data/last.txt").exists()
@@ -90,20 +90,18 @@ def test_one_task_per_stage_in_graph_order_with_logs_and_artifacts(prefect_serve
 
 
 @pytest.mark.slow
-def test_only_stages_that_have_to_run_are_tasks(prefect_server, dvc_project, monkeypatch):
-    from pipelines.flows import whole_graph as module
-    from pipelines.flows.whole_graph import reproduce
+def test_only_stages_that_have_to_run_are_tasks(flows, dvc_project, monkeypatch):
 
     mirrored = []
-    monkeypatch.setattr(module, "mirror", lambda root, state: mirrored.append(root) or Report())
+    monkeypatch.setattr(flows, "mirror", lambda root, state: mirrored.append(root) or Report())
     monkeypatch.setenv("RETRACE_TRACKING", "on")
 
     def assert_runs(told, tasks):
-        state = reproduce(project=str(dvc_project), return_state=True)
+        state = flows.reproduce(project=str(dvc_project), return_state=True)
         assert state.message == told
         assert_tasks(state, tasks)
 
-    reproduce(project=str(dvc_project))
+    flows.reproduce(project=str(dvc_project))
     marks = {path: path.stat().st_mtime_ns for path in dvc_project.glob("data/*.txt")}
     assert len(mirrored) == 1
     assert_runs("0 of 4 stages ran", {})
@@ -132,7 +130,7 @@ def wait_for_logs(text):
 
 
 @pytest.mark.slow
-def test_tasks_of_a_run_that_has_ended_are_closed_and_others_go_on(prefect_server):
+def test_tasks_of_a_run_that_has_ended_are_closed_and_others_go_on(flows):
     from prefect import flow, task
     from prefect.client.schemas.filters import TaskRunFilter
     from prefect.states import Crashed, Running
@@ -169,9 +167,7 @@ def test_tasks_of_a_run_that_has_ended_are_closed_and_others_go_on(prefect_serve
 
 
 @pytest.mark.slow
-def test_a_folder_that_is_no_project_is_the_callers_mistake(prefect_server, tmp_path, capsys):
-    from pipelines.flows.reproduce import main
-
+def test_a_folder_that_is_no_project_is_the_callers_mistake(flows, tmp_path, capsys):
     assert main([str(tmp_path / "none")]) == 2
     assert "is no DVC project of this machine" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="0"):
@@ -181,8 +177,6 @@ def test_a_folder_that_is_no_project_is_the_callers_mistake(prefect_server, tmp_
 
 def test_a_server_that_does_not_answer_is_the_callers_mistake(capsys, monkeypatch):
     from prefect.settings import PREFECT_API_URL, temporary_settings
-
-    from pipelines.flows.reproduce import main
 
     address = f"http://127.0.0.1:{unused_port()}/api"
     monkeypatch.setenv("PREFECT_API_URL", address)
@@ -195,7 +189,7 @@ def test_a_server_that_does_not_answer_is_the_callers_mistake(capsys, monkeypatc
 @pytest.mark.parametrize(
     ("headers", "status"), [({}, 401), ({"Host": "evil.example"}, 403), ({"Origin": "http://127.0.0.1:9"}, 403)]
 )
-def test_a_temporary_server_answers_its_own_flow_alone(prefect_server, headers, status):
+def test_a_temporary_server_answers_its_own_flow_alone(flows, headers, status):
     from prefect.settings import PREFECT_API_URL
 
     address = f"{PREFECT_API_URL.value()}/flow_runs/filter"
@@ -207,10 +201,8 @@ def test_a_temporary_server_answers_its_own_flow_alone(prefect_server, headers, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("login", ["retrace:guess", None])
-def test_a_server_that_refuses_the_login_is_the_callers_mistake(prefect_server, capsys, monkeypatch, login):
+def test_a_server_that_refuses_the_login_is_the_callers_mistake(flows, capsys, monkeypatch, login):
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
-
-    from pipelines.flows.reproduce import main
 
     monkeypatch.setenv("PREFECT_API_URL", PREFECT_API_URL.value())
     with temporary_settings(updates={PREFECT_API_AUTH_STRING: login}):
@@ -219,12 +211,11 @@ def test_a_server_that_refuses_the_login_is_the_callers_mistake(prefect_server, 
 
 
 @pytest.mark.slow
-def test_a_failure_carries_the_last_lines_and_ends_the_flow(prefect_server, dvc_project):
+def test_a_failure_carries_the_last_lines_and_ends_the_flow(flows, dvc_project):
     from pipelines.flows.stage_task import StageFailed
-    from pipelines.flows.whole_graph import reproduce
 
     (dvc_project / "first.py").write_text("import sys; print('the cause'); sys.exit(1)")
-    state = reproduce(project=str(dvc_project), return_state=True)
+    state = flows.reproduce(project=str(dvc_project), return_state=True)
     assert state.is_failed() and state.message == "stage first failed: the cause"
     with pytest.raises(StageFailed, match="What to do: correct the cause"):
         state.result()
@@ -233,7 +224,7 @@ def test_a_failure_carries_the_last_lines_and_ends_the_flow(prefect_server, dvc_
     assert not (dvc_project / "data/last.txt").exists()
 
     (dvc_project / "dvc.yaml").unlink()
-    state = reproduce(project=str(dvc_project), return_state=True)
+    state = flows.reproduce(project=str(dvc_project), return_state=True)
     assert state.is_failed() and "is no DVC project of this machine" in state.message
 
 
@@ -259,13 +250,10 @@ def test_by_hand_prefect_is_started_only_where_a_stage_has_to_run_and_gets_its_l
 
 
 @pytest.mark.slow
-def test_a_stage_that_takes_too_long_is_stopped(prefect_server, dvc_project):
-    from pipelines.flows.whole_graph import reproduce
-    from pipelines.runtime.process_group import TimedOut
-
+def test_a_stage_that_takes_too_long_is_stopped(flows, dvc_project):
     (dvc_project / "first.py").write_text(SLEEPER)
     with pytest.raises(TimedOut, match=r"stage first was stopped after 0\.00139 h: raise launch\.hours"):
-        reproduce(project=str(dvc_project), hours_per_stage=5 / 3600)
+        flows.reproduce(project=str(dvc_project), hours_per_stage=5 / 3600)
     pid = dvc_project / "pid"
     assert_all_end([int(pid.read_text())] if pid.exists() else [])  # on a busy machine it had not begun
 
@@ -281,7 +269,7 @@ time.sleep(600)
 
 
 @pytest.mark.slow
-def test_the_stage_dies_with_the_flow_and_the_next_run_goes_on(prefect_server, dvc_project):
+def test_the_stage_dies_with_the_flow_and_the_next_run_goes_on(flows, dvc_project):
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
 
     first, pid = dvc_project / "first.py", dvc_project / "pid"

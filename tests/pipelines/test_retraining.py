@@ -1,17 +1,19 @@
 """What a retraining finds, carries over, compares, promotes and rolls back; the whole flow runs in test_servers.py."""
 
+import http.server
 import json
 import os
+import socket
 import subprocess
+import threading
 
 import pandas
 import pytest
 import yaml
 from typer.testing import CliRunner
 
-from pipelines.retraining import champion as champions
 from pipelines.retraining.champion import Champion, current, promote, promotions, roll_back, update_registry
-from pipelines.retraining.measuring import Measurement, pair_up
+from pipelines.retraining.gate import Measurement, pair_up
 from pipelines.retraining.new_data import Snapshot, carried_over, copy_files, look
 from stages.algorithms.problem_text import normalise_problem
 from stages.foundations.errors import UserError
@@ -91,22 +93,14 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path, name, beside, told):
         found_in(tmp_path, {"sources": {"sums": source(local("a"))}})
 
 
-def test_a_file_that_is_being_written_waits(tmp_path):
+def test_a_file_that_is_being_written_waits_and_a_link_is_refused(tmp_path):
+    lines, params = [], {"sources": {"sums": source(local("a"))}}
+    assert found_in(tmp_path / "absent", params).changes == []
     os.utime(write_rows(tmp_path / "sums.jsonl", [{}]))
-    lines = []
-    assert found_in(tmp_path, {"sources": {"sums": source(local("a"))}}, lines).changes == []
-    assert "waits for the next time" in lines[0]
-
-
-def test_an_incoming_link_is_refused(tmp_path):
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "lessons.jsonl").symlink_to("/etc/passwd")
+    assert found_in(tmp_path, params, lines).changes == [] and "waits for the next time" in lines[0]
+    (tmp_path / "lessons.jsonl").symlink_to("/etc/passwd")
     with pytest.raises(UserError, match=r"lessons.jsonl is a link to /etc/passwd"):
-        found_in(tmp_path / "in", {"sources": {}})
-
-
-def test_no_incoming_folder_is_no_news(tmp_path):
-    assert found_in(tmp_path / "absent", {"sources": {}}).changes == []
+        found_in(tmp_path, params)
 
 
 def test_the_champions_data_are_carried_over_unless_the_recipe_has_changed_them():
@@ -115,6 +109,74 @@ def test_the_champions_data_are_carried_over_unless_the_recipe_has_changed_them(
     recipe = {"sources": {"a": 1, "b": 7, "c": 9}, "seed": 3}
     assert carried_over(recipe, theirs, then) == {"sources": {"a": 2, "b": 7, "c": 9, "incoming": 5}, "seed": 3}
     assert carried_over(recipe, None, None) == recipe
+
+
+def ask_upstream(folder, url, sha256, lines):
+    params = {"sources": {"far": source({"kind": "url", "url": url, "sha256": sha256})}}
+    return look(params, folder / "none", True, folder / "memory", lines.append)
+
+
+@pytest.fixture
+def server():
+    """Serves `content`, with an entity tag, and counts the answers with a body."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        content, bodies = b"one", 0
+
+        def do_GET(self):
+            tag = f'"{hash(Handler.content)}"'
+            is_known = self.headers.get("If-None-Match") == tag
+            self.send_response(304 if is_known else 200)
+            self.send_header("ETag", tag)
+            self.end_headers()
+            if not is_known:
+                Handler.bodies += 1
+                self.wfile.write(Handler.content)
+
+        def log_message(self, *arguments):
+            pass
+
+    running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=running.serve_forever, daemon=True).start()
+    yield Handler, f"http://127.0.0.1:{running.server_port}/problems.jsonl"
+    running.shutdown()
+
+
+def test_a_changed_file_behind_a_url_is_a_new_revision(tmp_path, server):
+    handler, url = server
+    one = "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"
+    lines = []
+    for _ in range(2):
+        assert ask_upstream(tmp_path, url, one, lines).changes == []
+    assert handler.bodies == 1, "the second time the server says that nothing changed"
+    handler.content = b"two"
+    found = ask_upstream(tmp_path, url, one, lines)
+    assert found.changes[0].startswith("source far has a new revision: sha256 3fc4ccfe7458")
+    sha256 = found.params["sources"]["far"]["from"]["sha256"]
+    kept = tmp_path / "state" / "downloads" / sha256
+    assert kept.read_bytes() == b"two" and not list(kept.parent.glob("*.partial")) and lines == []
+
+
+def test_a_server_that_does_not_answer_is_told_and_the_pinned_revision_stays(tmp_path):
+    lines = []
+    assert ask_upstream(tmp_path, "http://127.0.0.1:9/x", "0" * 64, lines).changes == []
+    assert "source far could not be asked for a newer revision" in lines[0]
+
+
+def test_an_answer_that_breaks_off_is_no_answer_and_leaves_no_file(tmp_path):
+    def cut_off(listener):
+        connection, _ = listener.accept()
+        connection.recv(1000)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab")
+        connection.close()
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        threading.Thread(target=cut_off, args=[listener], daemon=True).start()
+        lines, url = [], f"http://127.0.0.1:{listener.getsockname()[1]}/x"
+        assert ask_upstream(tmp_path, url, "0" * 64, lines).changes == []
+    assert "could not be asked" in lines[0] and list((tmp_path / "state" / "downloads").iterdir()) == []
 
 
 # ------------------------------------------------------------------ tables to pairs
@@ -155,16 +217,11 @@ def test_pairs_are_found_by_text_whatever_the_ids(tmp_path):
     assert [pair.is_clean for pair in found] == [True, False, False], "leaked into either policy's training"
 
 
-def test_too_few_common_problems_are_refused(tmp_path):
-    few = measurement(tmp_path / "a", "cc")
-    with pytest.raises(UserError, match="only 1 of the candidate's 2 benchmark problems"):
-        pair_up(few, measurement(tmp_path / "b", "cccc"))
-
-
-def test_greedy_and_sampled_scores_are_not_compared(tmp_path):
-    greedy = measurement(tmp_path / "a", "cc", mode="greedy")
-    with pytest.raises(UserError, match="measured greedy, the candidate sampled"):
-        pair_up(greedy, measurement(tmp_path / "b", "cc"))
+def test_other_problems_or_another_mode_are_not_compared(tmp_path):
+    candidate = measurement(tmp_path / "candidate", "cccc")
+    for mode, told in (("sampled", "only 1 of the candidate's 2 benchmark"), ("greedy", "measured greedy, the candid")):
+        with pytest.raises(UserError, match=told):
+            pair_up(measurement(tmp_path / mode, "cc", mode=mode), candidate)
 
 
 # ------------------------------------------------------------------ champions and rollback
@@ -280,24 +337,21 @@ def test_a_wrong_name_is_told_with_the_names_there_are(repository, monkeypatch):
     assert "recipe laptop has no champion yet" in done.output and "champions have small" in done.output
 
 
-def test_a_moving_tag_that_is_gone_is_set_again(repository, monkeypatch):
+def test_tags_that_people_set_or_removed(repository, monkeypatch):
     monkeypatch.setenv("RETRACE_TRACKING", "off")
+
+    def tag(*words):
+        command = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "tag", *words]
+        subprocess.run(command, cwd=repository, check=True)
+
+    tag("champion-laptop-v9")
+    tag("-a", "champion-laptop-v8", "-m", "mine\n\n[1]")
+    assert promotions(repository, "laptop") == [] and "has no champion yet" in invoke("laptop").output
     promote(repository, promotion(repository, 1, None))
-    subprocess.run(["git", "tag", "-d", "champion-laptop"], cwd=repository, check=True)
+    tag("-d", "champion-laptop")
     done = invoke("laptop")
     assert done.exit_code == 2 and "the tag champion-laptop is gone: say with --to" in done.output
     assert invoke("laptop", "--to", "1").exit_code == 0 and current(repository, "laptop").version == 1
-
-
-def test_a_tag_that_only_looks_like_a_promotion_is_passed_over(repository):
-    for words in (["champion-laptop-v9"], ["-a", "champion-laptop-v8", "-m", "mine\n\n[1]"]):
-        command = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "tag", *words]
-        subprocess.run(command, cwd=repository, check=True)
-    assert promotions(repository, "laptop") == [] and "has no champion yet" in invoke("laptop").output
-
-
-def test_a_moving_tag_set_by_hand_is_told(repository):
-    promote(repository, promotion(repository, 1, None, recipe="other"))
-    subprocess.run(["git", "tag", "-f", champions.moving_tag("other"), "HEAD"], cwd=repository, check=True)
+    tag("-f", "champion-laptop", "HEAD")
     with pytest.raises(UserError, match="points to no promotion: set it to one of them"):
-        current(repository, "other")
+        current(repository, "laptop")

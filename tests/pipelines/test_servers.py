@@ -1,29 +1,28 @@
 """`make ui` for real, started twice: deployments, the form in Chromium, cancel, retraining, what outlives a restart."""
 
 import http.client
-import http.server
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-import threading
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from pipelines.graph.project_lock import refusing_lock
+from pipelines.runtime.locks import refusing_lock
 from pipelines.runtime.process_group import end_groups
 from pipelines.ui.guard import ENTER, basic
 from pipelines.ui.servers import MESSAGE, READY, going_runs, is_ready, main, port, shorten_logs, start, tell_ended
 from stages.foundations.errors import UserError
 from stages.foundations.machine import state_folder
+from tests.fakes.file_server import answering
 from tests.fakes.mini_retraining import held_out, make_project, write_rows
 from tests.fakes.processes import assert_all_end, assert_becomes, those_with, wait_until
 from tests.fakes.running_ui import RunningUi, unused_port
@@ -52,30 +51,20 @@ def test_what_is_no_port_is_refused(monkeypatch, text):
 
 
 def test_runs_are_told_to_a_server_and_one_that_is_gone_costs_nothing():
-    asked, logins = [], []
+    asked, logins = [], set()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            logins.append(self.headers["Authorization"])
-            content = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append((self.path, content))
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps([{"id": "a"}, {"id": "b"}]).encode())
+    def answer(request, body):
+        logins.add(request.headers["Authorization"])
+        asked.append((request.path, json.loads(body)))
+        return 200, b'[{"id": "a"}, {"id": "b"}]'
 
-        def log_message(self, *arguments):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    api = f"http://127.0.0.1:{server.server_port}/api"
-    tell_ended(api, "me:word", going_runs(api, "me:word"))
-    server.shutdown()
-    assert set(logins) == {"Basic bWU6d29yZA=="}
+    with answering(answer) as address:
+        api = f"{address}/api"
+        tell_ended(api, "me:word", going_runs(api, "me:word"))
+    assert logins == {"Basic bWU6d29yZA=="}
     assert [path for path, _ in asked] == ["/api/flow_runs/filter", *(f"/api/flow_runs/{n}/set_state" for n in "ab")]
     assert asked[0][1]["deployments"] == {"tags": {"all_": ["retrace"]}}
     assert asked[1][1]["force"] and "Start it and run this again" in asked[1][1]["state"]["message"]
-    server.server_close()
     assert going_runs(api, "") == []
     tell_ended(api, "", ["a"])
 
@@ -114,58 +103,22 @@ def test_a_log_that_grows_is_cut_while_its_process_writes_on(tmp_path, monkeypat
         end_groups([process])
 
 
-def no_login(ui):
-    return {}, {}
-
-
-def a_wrong_login(ui):
-    return basic("retrace:guess"), {}
-
-
-def another_host(ui):
-    return {"Host": "evil.example", **basic(ui.login)}, {}
-
-
-def another_host_on_our_port(ui):
-    return {"Host": f"evil.example:{ui.prefect}", **basic(ui.login)}, {}
-
-
-def another_origin(ui):
-    return {"Origin": "http://evil.example", **basic(ui.login)}, {}
-
-
-def another_port_as_origin(ui):
-    return {"Origin": "http://127.0.0.1:9", **basic(ui.login)}, {}
-
-
-def no_origin_that_can_be_named(ui):
-    return {"Origin": "null", **basic(ui.login)}, {}
-
-
-def text_without_a_login(ui):
-    return {"Content-Type": "text/plain", "Origin": f"http://127.0.0.1:{ui.prefect}"}, {}
-
-
-def a_command_as_variable(ui):
-    return basic(ui.login), {"command": "touch {}"}
-
-
-def a_folder_as_variable(ui):
-    return basic(ui.login), {"working_dir": "{}"}
-
-
-ATTACKS = [
-    no_login,
-    a_wrong_login,
-    another_host,
-    another_host_on_our_port,
-    another_origin,
-    another_port_as_origin,
-    no_origin_that_can_be_named,
-    text_without_a_login,
-    a_command_as_variable,
-    a_folder_as_variable,
-]
+# Headers of a request to a server of the UI on a port, and a run's variables; {} is a file that must not be made.
+ATTACKS = {
+    "no login": lambda login, port: ({}, {}),
+    "a wrong login": lambda login, port: (basic("retrace:guess"), {}),
+    "another host": lambda login, port: ({"Host": "evil.example", **basic(login)}, {}),
+    "another host on our port": lambda login, port: ({"Host": f"evil.example:{port}", **basic(login)}, {}),
+    "another origin": lambda login, port: ({"Origin": "http://evil.example", **basic(login)}, {}),
+    "another port as origin": lambda login, port: ({"Origin": "http://127.0.0.1:9", **basic(login)}, {}),
+    "no origin that can be named": lambda login, port: ({"Origin": "null", **basic(login)}, {}),
+    "text without a login": lambda login, port: (
+        {"Content-Type": "text/plain", "Origin": f"http://127.0.0.1:{port}"},
+        {},
+    ),
+    "a command as variable": lambda login, port: (basic(login), {"command": "touch {}"}),
+    "a folder as variable": lambda login, port: (basic(login), {"working_dir": "{}"}),
+}
 # Each is what a page can try with the means of a browser; `no-cors` needs no permission from the server.
 FROM_ANOTHER_PAGE = """async (place) => {
   const attempt = (options) => fetch(place, options).then(answer => answer.type, error => error.name);
@@ -214,22 +167,9 @@ FROM_ANOTHER_PAGE_TO_MLFLOW = """async (ours) => {
 @pytest.fixture
 def other_page():
     """The address of a page that somebody else serves on another port."""
-
-    class Page(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(b"<!doctype html><title>a page of somebody else</title>")
-
-        def log_message(self, *arguments):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
+    page = b"<!doctype html><title>a page of somebody else</title>"
+    with answering(lambda request, body: (200, page)) as address:
+        yield f"{address}/"
 
 
 @pytest.fixture(scope="module")
@@ -284,11 +224,11 @@ class TestServers:
         with pytest.raises(urllib.error.HTTPError, match=r"409|422"):
             ui.run("evaluate", policy="nobody")
 
-    @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+    @pytest.mark.parametrize("attack", ATTACKS)
     def test_who_has_no_login_or_comes_from_elsewhere_gets_nothing_and_starts_nothing(self, ui, attack, tmp_path):
         before, marker = set(flow_runs(ui, scheduled=True)), tmp_path / "made"
         place = f"/api/deployments/{ui.deployments()['reproduce']['id']}/create_flow_run"
-        headers, variables = attack(ui)
+        headers, variables = ATTACKS[attack](ui.login, ui.prefect)
         content = {"job_variables": {name: value.format(marker) for name, value in variables.items()}}
         connection = http.client.HTTPConnection("127.0.0.1", ui.prefect, timeout=240)
         own = {"Host": f"127.0.0.1:{ui.prefect}", "Content-Type": "application/json", **headers}
@@ -316,11 +256,9 @@ class TestServers:
         logs = "".join(log.read_text(errors="replace") for log in (ui.state / "logs").iterdir())
         assert ui.login.partition(":")[2] not in logs
 
-    @pytest.mark.parametrize(
-        "attack", [one for one in ATTACKS if not one.__name__.endswith("variable")], ids=lambda one: one.__name__
-    )
+    @pytest.mark.parametrize("attack", [one for one in ATTACKS if not one.endswith("variable")])
     def test_mlflow_too_gives_nothing_to_who_has_no_login_or_comes_from_elsewhere(self, ui, attack):
-        headers, _ = attack(SimpleNamespace(login=ui.login, prefect=ui.mlflow))
+        headers, _ = ATTACKS[attack](ui.login, ui.mlflow)
         own = {"Host": f"127.0.0.1:{ui.mlflow}", "Content-Type": "application/json", **headers}
         for method, place in (("POST", "experiments/create"), ("GET", "experiments/get-by-name")):
             connection = http.client.HTTPConnection("127.0.0.1", ui.mlflow, timeout=60)
@@ -338,17 +276,12 @@ class TestServers:
         subprocess.run([sys.executable, "-c", script], env={**os.environ, **settings}, check=True)
         assert mlflow(ui, "experiments/get-by-name?experiment_name=by%20a%20client")
 
-    @pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt-get install chromium")
     def test_a_page_of_another_port_in_the_users_browser_gets_nothing(self, ui, other_page):
         """The user has entered both servers in this browser."""
-        api = pytest.importorskip("playwright.sync_api", reason="set-up installs playwright: make set-up")
         of_mlflow = f"http://127.0.0.1:{ui.mlflow}"
         before = set(flow_runs(ui, scheduled=True))
         place = f"http://127.0.0.1:{ui.prefect}/api/deployments/{ui.deployments()['reproduce']['id']}/create_flow_run"
-        with api.sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-            page = browser.new_context().new_page()
-            page.set_default_timeout(240_000)
+        with chromium_page() as page:
             page.goto(ui.printed[1].split()[1])
             page.get_by_text("Run Name").first.wait_for()
             assert ui.login not in page.evaluate("location.href")
@@ -364,7 +297,6 @@ class TestServers:
             page.goto(other_page)
             prefect_gave = page.evaluate(FROM_ANOTHER_PAGE, place)
             framed.append(page.frames[-1].url)
-            browser.close()
         assert mlflow_gave == {"read": "TypeError", "write": "opaque", "script": "error"}
         with pytest.raises(urllib.error.HTTPError, match="404"):
             mlflow(ui, "experiments/get-by-name?experiment_name=made")
@@ -375,14 +307,9 @@ class TestServers:
         assert set(flow_runs(ui, scheduled=True)) == before
         assert all(url.startswith("chrome-error:") for url in framed)
 
-    @pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt-get install chromium")
     def test_the_form_in_the_browser_starts_a_flow_that_finishes(self, ui, dvc_project):
-        api = pytest.importorskip("playwright.sync_api", reason="set-up installs playwright: make set-up")
         form = f"http://127.0.0.1:{ui.prefect}/deployments/deployment/{ui.deployments()['reproduce']['id']}/run"
-        with api.sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-            page = browser.new_page()
-            page.set_default_timeout(240_000)
+        with chromium_page() as page:
             page.goto(ui.link)
             page.get_by_text("reproduce", exact=True).first.wait_for()
             assert ui.login not in page.url and page.evaluate("history.length") <= 2
@@ -397,7 +324,6 @@ class TestServers:
             page.locator("textarea").fill(str(dvc_project))
             page.get_by_role("button", name="Submit").click()
             wait_until(lambda: started_for(ui, dvc_project))
-            browser.close()
         run = started_for(ui, dvc_project)[0]
         state = ui.wait_for(run)
         assert state["type"] == "COMPLETED", ui.log(run)
@@ -534,6 +460,20 @@ pathlib.Path("pids.partial").write_text(f"{os.getpid()} {own.pid} {daemon}")
 os.replace("pids.partial", "pids")
 time.sleep(300)
 """
+
+
+@contextmanager
+def chromium_page():
+    """A page of a browser; the test is skipped where there is none."""
+    if not CHROMIUM:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    api = pytest.importorskip("playwright.sync_api", reason="set-up installs playwright: make set-up")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page()
+        page.set_default_timeout(240_000)
+        yield page
+        browser.close()
 
 
 def mlflow(ui, path):

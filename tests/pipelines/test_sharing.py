@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import http.server
 import os
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from pipelines.graph.sharing import default_remote, pull_before_run, push_after_
 from pipelines.runtime.checkouts import share_dvc
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.files import dvc_md5
+from tests.fakes.file_server import answering
 
 SOURCES = Path(__file__).resolve().parents[2]
 DVC_YAML = """
@@ -77,9 +77,8 @@ def ran(tmp_path, monkeypatch):
 
 
 def git(folder, *arguments):
-    subprocess.run(
-        ["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments], cwd=folder, check=True, capture_output=True
-    )
+    command = ["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
 def make_project(folder, url):
@@ -115,13 +114,28 @@ def clone(first, folder, is_committed=True):
     return folder
 
 
-@pytest.mark.slow
-def test_a_second_clone_pulls_instead_of_computing(tmp_path, ran):
-    first = make_project(tmp_path / "first", tmp_path / "store")
-    told = repro(first)
-    assert ran() == ["base", "code", "report", "respond", "respond"]
-    assert "files pushed" in told[-1] and default_remote(first).name == "store"
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory):
+    """A folder with a project of which every stage has run, and with its remote, which has the results."""
+    place = tmp_path_factory.mktemp("computed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAN", os.devnull)
+        patch.setenv("PYTHONPATH", str(SOURCES))
+        patch.delenv("DVC_ROOT", raising=False)
+        assert "files pushed" in repro(make_project(place / "first", "../../store"))[-1]
+    return place
 
+
+@pytest.fixture
+def first(computed, tmp_path):
+    """A copy of that project; the remote lies beside it too."""
+    shutil.copytree(computed, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "first"
+
+
+@pytest.mark.slow
+def test_a_second_clone_pulls_instead_of_computing(first, tmp_path, ran):
+    assert default_remote(first).name == "store"
     second = clone(first, tmp_path / "second")
     repro(second)
     assert ran() == []
@@ -144,10 +158,7 @@ def test_a_second_clone_pulls_instead_of_computing(tmp_path, ran):
 
 
 @pytest.mark.slow
-def test_a_clone_without_lock_and_metric_files_restores_both_from_the_remote(tmp_path, ran):
-    first = make_project(tmp_path / "first", tmp_path / "store")
-    repro(first)
-    ran()
+def test_a_clone_without_lock_and_metric_files_restores_both_from_the_remote(first, tmp_path, ran):
     second = clone(first, tmp_path / "second", is_committed=False)
     assert not (second / "dvc.lock").exists() and not (second / "data").exists()
     repro(second)
@@ -157,10 +168,7 @@ def test_a_clone_without_lock_and_metric_files_restores_both_from_the_remote(tmp
 
 
 @pytest.mark.slow
-def test_what_the_remote_has_lost_is_computed(tmp_path, ran):
-    first = make_project(tmp_path / "first", tmp_path / "store")
-    repro(first)
-    ran()
+def test_what_the_remote_has_lost_is_computed(first, tmp_path, ran):
     second = clone(first, tmp_path / "second")
     shutil.rmtree(tmp_path / "store" / "files" / "md5" / dvc_md5(first / "data" / "responses" / "a.txt")[:2])
     told = repro(second)
@@ -184,27 +192,11 @@ def test_a_remote_that_cannot_be_reached_costs_a_warning_and_no_run(tmp_path, ra
 def test_what_an_http_remote_answers_decides_whether_it_can_be_reached(tmp_path, monkeypatch, status, fault):
     monkeypatch.setenv("PYTHONPATH", str(SOURCES))
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        do_HEAD = do_GET
-
-        def log_message(self, *arguments):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    if status is None:
-        server.server_close()
-    else:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-    project = make_project(tmp_path / "project", f"http://127.0.0.1:{server.server_port}/store")
-    found = remote_fault(project)
-    if status is not None:
-        server.shutdown()
-        server.server_close()
+    with answering(lambda request, body: (status, b"")) as address:
+        project = make_project(tmp_path / "project", f"{address}/store")
+        found = remote_fault(project) if status else ""
+    if status is None:  # nobody listens there any more
+        found = remote_fault(project)
     assert fault in found and bool(found) == bool(fault)
 
 
@@ -213,25 +205,14 @@ def silent_store():
     """An HTTP server whose root answers, and which never says a word about what lies below; yields its address."""
     released = threading.Event()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            if self.path.strip("/") != "store":
-                released.wait(600)
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def answer(request, body):
+        if request.path.strip("/") != "store":
+            released.wait(600)
+        return 200, b""
 
-        do_HEAD = do_POST = do_GET
-
-        def log_message(self, *arguments):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/store"
-    released.set()
-    server.shutdown()
-    server.server_close()
+    with answering(answer) as address:
+        yield f"{address}/store"
+        released.set()
 
 
 def finished_project(folder, url, content=b"weights"):
@@ -262,13 +243,12 @@ def test_a_remote_that_falls_silent_costs_a_warning_and_no_run(tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_a_flow_pushes_at_its_end(tmp_path, ran, monkeypatch):
+def test_a_flow_pushes_at_its_end(first, tmp_path, ran, monkeypatch):
     from prefect.logging import disable_run_logger
 
     from pipelines.flows import whole_graph
 
-    first = make_project(tmp_path / "first", tmp_path / "store")
-    assert run_in_group(dvc("repro", "-q"), first) == 0
+    shutil.rmtree(tmp_path / "store")
     # Each stage would need Prefect's server.
     monkeypatch.setattr(whole_graph, "stages_in_order", lambda root, targets: [])
     with disable_run_logger():

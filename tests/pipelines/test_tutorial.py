@@ -1,4 +1,4 @@
-"""Every command of docs/tutorial.md, in the order of the page, in a copy of the project with the recipe in miniature."""
+"""Every command of docs/tutorial.md, in the order of the page, in a copy of the project with a miniature recipe."""
 
 import os
 import re

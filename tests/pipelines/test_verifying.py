@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from pipelines.commands.comparing_outputs import Tolerance, Verdict, compare_files, compare_folders
 from pipelines.commands.verifying import Order, as_markdown, write_certificate
 from pipelines.commands.verifying import certify as verify
-from pipelines.records.places import working_place
+from pipelines.records.lock_snapshots import working_snapshot
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
 from stages.observe.unchanged import key_on_record
@@ -65,20 +65,18 @@ def test_tables_are_compared_row_by_row(tmp_path):
     assert compared(tmp_path, "t.parquet", rows, rows).verdict is Verdict.IDENTICAL
     near = rows | {"score": [1.0005, numpy.nan, 3.0]}
     assert compared(tmp_path, "t.parquet", rows, near).verdict is Verdict.EQUAL
-    far = compared(tmp_path, "t.parquet", rows, rows | {"score": [1.0, numpy.nan, 3.5]})
-    assert far.verdict is Verdict.DIFFERENT and "of 3 rows, score: 1 differ, by up to 0.5" in far.detail
-    text = compared(tmp_path, "t.parquet", rows, rows | {"note": ["x", None, "other"]})
-    assert "note: 1 differ, the first is row 2" in text.detail
-    lists = compared(tmp_path, "t.parquet", rows, rows | {"tokens": [[1, 2], [4], None]})
-    assert "tokens: 1 differ, the first is row 1" in lists.detail
-    infinite = compared(tmp_path, "t.parquet", rows, rows | {"score": [1.0, numpy.nan, numpy.inf]})
-    assert infinite.verdict is Verdict.DIFFERENT and "score: 1 differ" in infinite.detail
+    for changed, detail in (
+        ({"score": [1.0, numpy.nan, 3.5]}, "of 3 rows, score: 1 differ, by up to 0.5"),
+        ({"note": ["x", None, "other"]}, "note: 1 differ, the first is row 2"),
+        ({"tokens": [[1, 2], [4], None]}, "tokens: 1 differ, the first is row 1"),
+        ({"score": [1.0, numpy.nan, numpy.inf]}, "score: 1 differ"),
+    ):
+        found = compared(tmp_path, "t.parquet", rows, rows | changed)
+        assert found.verdict is Verdict.DIFFERENT and detail in found.detail
     fewer = {name: column[:2] for name, column in rows.items()}
     assert "3 rows became 2" in compared(tmp_path, "t.parquet", rows, fewer).detail
-    assert (
-        "columns: score"
-        in compared(tmp_path, "t.parquet", rows, {k: v for k, v in rows.items() if k != "score"}).detail
-    )
+    without = {name: column for name, column in rows.items() if name != "score"}
+    assert "columns: score" in compared(tmp_path, "t.parquet", rows, without).detail
     assert compared(tmp_path, "c.csv", "step,loss\n1,0.5\n", "step,loss\n1,0.5000001\n").verdict is Verdict.EQUAL
     assert compared(tmp_path, "c.csv", "step,loss\n1,0.5\n", "step,loss\n1,0.6\n").verdict is Verdict.DIFFERENT
 
@@ -207,7 +205,7 @@ def verdicts(content):
 
 def test_a_stage_knows_before_it_starts_the_key_that_dvc_will_write(finished, monkeypatch):
     monkeypatch.chdir(finished)
-    entries = working_place(finished).entries
+    entries = working_snapshot(finished).entries
     assert entries["train"].params["train"]["rate"] == "5e-06", "DVC's YAML is another one"
     assert {name: key_on_record(name) for name in entries} == {name: entry.key for name, entry in entries.items()}
 
@@ -268,9 +266,10 @@ def test_without_git_and_inside_another_repository(finished, tmp_path, monkeypat
 
 
 def test_what_cannot_be_verified_is_told(finished, tmp_path):
-    with pytest.raises(UserError, match="no git revision 'nothing'"):
-        run(finished, tmp_path, revision="nothing")
-    with pytest.raises(UserError, match="no stage sft: there are"):
-        run(finished, tmp_path, stage="sft")
-    with pytest.raises(UserError, match=r"has no dvc\.lock: nothing had run there"):
-        run(finished, tmp_path, revision="HEAD")
+    for order, told in (
+        ({"revision": "nothing"}, "no git revision 'nothing'"),
+        ({"stage": "sft"}, "no stage sft: there are"),
+        ({"revision": "HEAD"}, r"has no dvc\.lock: nothing had run there"),
+    ):
+        with pytest.raises(UserError, match=told):
+            run(finished, tmp_path, **order)

@@ -1,26 +1,34 @@
 """annotate: every bad annotation is a counted reason, and what is sound comes through as it was given.
 
-Tasks for Label Studio: hostile prompts stay text, pictures lose metadata, exports come back.
+Tasks for Label Studio: hostile prompts stay text, pictures lose metadata, exports come back. The panel and the quality
+control together: exactly the planted careless annotators are found, at three seeds.
 """
 
 import gzip
 import hashlib
 import json
+import random
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy
 import pandas
 import pytest
-import yaml
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from stages.__main__ import main
-from stages.annotate.annotations import Known, checked_tables, json_rows, ranking_annotations, vote_annotations
+from stages.annotate.annotations import (
+    Known,
+    checked_tables,
+    json_rows,
+    ranking_annotations,
+    set_tasks,
+    vote_annotations,
+)
 from stages.annotate.label_studio import (
     export_annotated,
     export_annotations,
@@ -29,12 +37,15 @@ from stages.annotate.label_studio import (
     labelling_task,
     slimmed,
 )
-from stages.engines.images.shards import image_id, image_row, read_image_rows, write_shards
+from stages.annotate.panel import Seen, annotate_tasks, gold_tasks, seat_panel, slots_of
+from stages.annotate.stage import PanelAnnotations
+from stages.engines.images.shards import image_id, read_image_rows, write_shards
 from stages.foundations.errors import UserError
-from stages.foundations.tables import DROPPED, ISSUES, PROMPT, RANKING, RATING, prompt_id, read_table, write_table
-from stages.preferences.annotators import agreement_measures
-from stages.preferences.run import count_ties, pairs_of, vote_measures
+from stages.foundations.tables import DROPPED, ISSUES, RANKING, RATING, prompt_id, read_table, write_table
+from stages.preferences.run import agreement_measures, count_ties, judge_annotators, pairs_of, ratings_of, vote_measures
+from stages.preferences.stage import AnnotatorRules
 from tests.fakes.hostile_images import GRADIENT, saved
+from tests.fakes.one_stage import picture_row, recipe, run_stage, write_prompts
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "image_prefs"
 needs_real_rows = pytest.mark.skipif(not REAL.is_dir(), reason=f"needs the files of {REAL}")
@@ -47,12 +58,12 @@ KNOWN = Known(
 )
 
 
-def result(control, value):
-    return {"from_name": control, "to_name": "x", "type": "x", "value": value}
+def result(control, value, shown="x", kind="x"):
+    return {"from_name": control, "to_name": shown, "type": kind, "value": value}
 
 
-def ranked(slots):
-    return result("ranking", {"ranker": {f"slot_{i}": [] for i in range(1, 6)} | slots})
+def ranked(slots, shown="x"):
+    return result("ranking", {"ranker": {f"slot_{i}": [] for i in range(1, 6)} | slots}, shown, "ranker")
 
 
 def annotation(**changed):
@@ -75,7 +86,7 @@ def annotation(**changed):
 
 
 def task(*annotations, data=None, **more):
-    data = data or labelling_task(CAT, "a cat", IMAGES, ["1.png", "2.png", "3.png"])["data"]
+    data = data or labelling_task(CAT, "a cat", IMAGES, "")["data"]
     return {"id": 3, "data": data, "annotations": list(annotations), **more}
 
 
@@ -295,46 +306,25 @@ def test_the_real_votes_have_their_ceiling():
 
 
 def run(tmp_path, params, content=None):
-    rows = []
-    for number in range(8):
-        said = {"generator": f"g{number % 2}", "seed": number, "source": "generated", "licence": ""}
-        prompt = "a red circle" if number % 4 else "a blue square"
-        rows.append(image_row(GRADIENT + number, prompt_id=prompt_id(prompt), prompt=prompt, **said))
+    prompts = ["a blue square", "a red circle", "a red circle", "a red circle"] * 2
+    rows = [picture_row(GRADIENT + number, prompt, generator=f"g{number % 2}") for number, prompt in enumerate(prompts)]
     write_shards(rows, tmp_path / "pool", 100)
-    prompts = [("a red circle", "train"), ("a blue square", "test")]
-    table = [{"prompt_id": prompt_id(p), "prompt": p, "split": s, "source": "s"} for p, s in prompts]
-    write_table(table, tmp_path / "prompts.parquet", PROMPT)
+    write_prompts(tmp_path / "prompts", {"a red circle": "train", "a blue square": "test"})
     file = None
     if content is not None:
         (tmp_path / "export.json").write_bytes(content)
         file = {"path": str(tmp_path / "export.json"), "sha256": hashlib.sha256(content).hexdigest()}
     round_1 = {"foreign": None, "annotations": file, "also": "round_1"}
-    given = {"seed": 1, "annotate": params, "ranking_rounds": {"round_1": round_1}}
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(given))
-    names = {"params": "params.yaml", "pool": "pool", "prompts": "prompts.parquet", "out": "out"}
-    names |= {name: f"{name}.out" for name in ("dropped", "metrics", "headline")}
-    flags = [text for name, path in names.items() for text in (f"--{name}", str(tmp_path / path))]
-    main(["annotate@round_1", *flags])
+    metrics = run_stage(
+        "annotate@round_1", tmp_path, {"seed": 1, "annotate": params, "ranking_rounds": {"round_1": round_1}}
+    )
     rankings = read_table(tmp_path / "out" / "rankings.parquet", RANKING)
     ratings = read_table(tmp_path / "out" / "ratings.parquet", RATING)
-    metrics = json.loads((tmp_path / "metrics.out").read_text())
-    return rankings, ratings, read_table(tmp_path / "dropped.out", DROPPED), metrics
+    return rankings, ratings, read_table(tmp_path / "dropped", DROPPED), metrics
 
 
 def test_the_stage_with_a_panel(tmp_path):
-    params = {
-        "kind": "panel",
-        "annotators": 12,
-        "careless": 2,
-        "careless_share": 0.85,
-        "noise": 0.12,
-        "images_per_task": 4,
-        "tasks_per_prompt": 2,
-        "annotators_per_task": 3,
-        "shared_fraction": 0.2,
-        "gold_tasks": 1,
-        "gold_margin": 0.15,
-    }
+    params = RECIPE["annotate"] | {"images_per_task": 4, "gold_tasks": 1}
     rankings, ratings, dropped, metrics = run(tmp_path, params)
     assert metrics["tasks/gold"] == 1 and metrics["annotators/all"] == 12 and dropped.empty
     assert len(rankings) == metrics["rows/kept"] and len(ratings) == metrics["ratings/all"]
@@ -370,17 +360,18 @@ def pool(tmp_path):
     secret = PngInfo()
     secret.add_text("parameters", "a secret path")
     rows = []
-    for prompt, count in zip(PROMPTS, COUNTS, strict=True):
-        for number in range(count):
-            pixels = GRADIENT + numpy.uint8(len(rows) * 3)
-            said = {"generator": "g", "seed": number, "source": f"{len(rows)}.png", "licence": ""}
-            row = image_row(pixels, prompt_id=prompt_id(prompt), prompt=prompt, **said)
-            rows.append(row | {"png": saved(Image.fromarray(pixels), pnginfo=secret)})
+    for prompt in (one for one, count in zip(PROMPTS, COUNTS, strict=True) for _ in range(count)):
+        pixels = GRADIENT + numpy.uint8(len(rows) * 3)
+        png = saved(Image.fromarray(pixels), pnginfo=secret)
+        rows.append(picture_row(pixels, prompt, source=f"{len(rows)}.png") | {"png": png})
     write_shards(rows, tmp_path / "pool", 5)
-    table = [{"prompt_id": prompt_id(p), "prompt": p, "split": "train", "source": "s"} for p in PROMPTS]
-    write_table(table, tmp_path / "prompts.parquet", PROMPT)
+    write_prompts(tmp_path / "prompts", dict.fromkeys(PROMPTS, "train"))
     known = Known({prompt_id(p): p for p in PROMPTS}, {row["image_id"]: row["prompt_id"] for row in rows})
     return rows, known
+
+
+def tasks_in(folder):
+    return [task for path in sorted(folder.glob("*/tasks.json")) for task in json.loads(path.read_text())]
 
 
 @pytest.mark.parametrize("count", [2, 4, 9])
@@ -393,7 +384,7 @@ def test_the_configuration_asks_for_all_of_every_image_once(count):
     assert len(set(names)) == len(names)
     assert {one.get("toName") for one in root.iter("Rating")} == {f"image_{i}" for i in range(1, count + 1)}
     assert [one.get("value") for one in root.find(".//Choices")] == list(ISSUES)
-    task = labelling_task("p", "a cat", ["x"] * count, ["y"] * count)["data"]
+    task = labelling_task("p", "a cat", ["x"] * count, "")["data"]
     asked = {value[1:] for one in root.iter() if (value := one.get("value", "")).startswith("$")}
     assert asked <= set(task) and len(task["items"]) == count
 
@@ -408,11 +399,11 @@ class Tags(HTMLParser):
 
 
 def test_no_hostile_text_becomes_markup():
-    task = labelling_task("p", HOSTILE, ["a" * 64], ['x" onerror="alert(1)'])["data"]
+    task = labelling_task("p", HOSTILE, ["a" * 64], 'x" onerror="alert(1)')["data"]
     parser = Tags()
     parser.feed("".join(item["html"] for item in task["items"]))
     assert [(tag, sorted(given)) for tag, given in parser.found] == [("img", ["alt", "src"])]
-    assert parser.found[0][1]["src"] == 'x" onerror="alert(1)'
+    assert parser.found[0][1]["src"] == f'x" onerror="alert(1){"a" * 64}.png'
     assert task["prompt"] == HOSTILE  # `$prompt` of a Header is shown as text
 
 
@@ -437,26 +428,16 @@ def label_studio_export(tasks):
     exported = []
     for number, task in enumerate(tasks, start=1):
         images = task["data"]["image_ids"]
-        slots = {f"slot_{slot}": images[slot - 1 :: 5] for slot in range(1, 6)}
-        result = [{"from_name": "ranking", "to_name": "items", "type": "ranker", "value": {"ranker": slots}}]
+        answers = [ranked({f"slot_{slot}": images[slot - 1 :: 5] for slot in range(1, 6)}, "items")]
         for index in range(1, len(images)):  # the last one is not rated
             for aspect, points in (("overall", 8 - index if index < 7 else 1), ("fidelity", 4)):
-                value = {"rating": points}
-                result.append(
-                    {"from_name": f"{aspect}_{index}", "to_name": f"image_{index}", "type": "rating", "value": value}
-                )
-        flags = {"choices": ["blur", "violent"]}
-        result.append({"from_name": "issues_2", "to_name": "image_2", "type": "choices", "value": flags})
-        said = {"was_cancelled": False, "ground_truth": False, "result": result}
+                answers.append(result(f"{aspect}_{index}", {"rating": points}, f"image_{index}", "rating"))
+        answers.append(result("issues_2", {"choices": ["blur", "violent"]}, "image_2", "choices"))
+        address = {"email": "b@example.org"}
+        said = {"was_cancelled": False, "ground_truth": False, "result": answers}
         annotations = [
             {"id": 1, "completed_by": 1, "lead_time": 12.5, "created_at": "2026-01-01T00:00:00Z", **said},
-            {
-                "id": 2,
-                "completed_by": {"email": "b@example.org"},
-                "lead_time": None,
-                "created_at": "2026-01-02",
-                **said,
-            },
+            {"id": 2, "completed_by": address, "lead_time": None, "created_at": "2026-01-02", **said},
             {"id": 3, "completed_by": 1, "lead_time": 99.0, "created_at": "2026-01-03", **said, "ground_truth": True},
         ]
         exported.append(
@@ -474,7 +455,7 @@ def tables(rows, known):
 def test_an_export_becomes_tables_and_the_tables_become_it_again(tmp_path):
     _, known = pool(tmp_path)
     export_tasks(tmp_path / "pool", tmp_path / "out", "/x/", 9, 1, seed=1)
-    tasks = [json.loads(path.read_text())[0] for path in sorted((tmp_path / "out").glob("*/tasks.json"))]
+    tasks = tasks_in(tmp_path / "out")
     exported = label_studio_export(tasks)
     rankings, ratings = tables(exported, known)
     assert len(rankings) == 6 and len(ratings) == 2 * (3 + 8)
@@ -482,7 +463,7 @@ def test_an_export_becomes_tables_and_the_tables_become_it_again(tmp_path):
     write_table(ratings, tmp_path / "annotations" / "ratings.parquet", RATING)
     again = tmp_path / "again"
     assert export_annotated(tmp_path / "pool", tmp_path / "annotations", again, "/x/") == {"4_images": 1, "9_images": 1}
-    back = [task for path in sorted(again.glob("*/tasks.json")) for task in json.loads(path.read_text())]
+    back = tasks_in(again)
     assert [one["data"] for one in back] == [one["data"] for one in tasks]
     for one, other in zip(back, exported, strict=True):
         for mine, given in zip(one["annotations"], other["annotations"], strict=True):
@@ -495,17 +476,9 @@ def test_an_export_becomes_tables_and_the_tables_become_it_again(tmp_path):
     for name, schema in (("rankings", RANKING), ("ratings", RATING)):
         first = read_table(tmp_path / "annotations" / f"{name}.parquet", schema)
         pandas.testing.assert_frame_equal(read_table(tmp_path / f"{name}_again.parquet", schema), first)
-
-
-def test_annotations_of_a_panel_do_not_go_into_label_studio(tmp_path):
-    _, known = pool(tmp_path)
-    export_tasks(tmp_path / "pool", tmp_path / "out", "/x/", 9, 1, seed=1)
-    tasks = [json.loads(path.read_text())[0] for path in (tmp_path / "out").glob("*/tasks.json")]
-    rankings, ratings = tables(label_studio_export(tasks), known)
     write_table(rankings.assign(source="panel"), tmp_path / "annotations" / "rankings.parquet", RANKING)
-    write_table(ratings, tmp_path / "annotations" / "ratings.parquet", RATING)
-    with pytest.raises(UserError, match="panel"):
-        export_annotated(tmp_path / "pool", tmp_path / "annotations", tmp_path / "again", "/x/")
+    with pytest.raises(UserError, match="panel"):  # what a panel said does not go into Label Studio
+        export_annotated(tmp_path / "pool", tmp_path / "annotations", tmp_path / "panel", "/x/")
 
 
 def test_the_commands(tmp_path):
@@ -516,15 +489,13 @@ def test_the_commands(tmp_path):
         app, ["annotations", "export", "round_1", "--out", str(tmp_path / "out"), "--images", "9", *flags]
     )
     assert done.exit_code == 0 and json.loads(done.stdout)["tasks"] == {"4_images": 1, "9_images": 1}
-    tasks = [json.loads(path.read_text())[0] for path in sorted((tmp_path / "out").glob("*/tasks.json"))]
+    tasks = tasks_in(tmp_path / "out")
     exported = label_studio_export(tasks)
     for points in (99, float("nan")):
-        bad = {"from_name": "overall_1", "to_name": "image_1", "value": {"rating": points}}
-        exported[0]["annotations"].append(
-            {"completed_by": 5, "result": [exported[0]["annotations"][0]["result"][0], bad]}
-        )
+        answers = [exported[0]["annotations"][0]["result"][0], result("overall_1", {"rating": points})]
+        exported[0]["annotations"].append({"completed_by": 5, "result": answers})
     (tmp_path / "export.json").write_text(json.dumps([*exported, 3]))
-    flags += ["--prompts", str(tmp_path / "prompts.parquet"), "--out", str(tmp_path / "round_1.json")]
+    flags += ["--prompts", str(tmp_path / "prompts"), "--out", str(tmp_path / "round_1.json")]
     done = run.invoke(app, ["annotations", "import", "round_1", str(tmp_path / "export.json"), *flags])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
@@ -542,3 +513,109 @@ def test_the_commands(tmp_path):
     pandas.testing.assert_frame_equal(whole[1], again[1])
     missing = run.invoke(app, ["annotations", "import", "round_1", "none.json", *flags])
     assert missing.exit_code == 2 and "does not exist" in missing.output
+
+
+RECIPE = recipe("t2i-shapes")
+PANEL = PanelAnnotations.model_validate(RECIPE["annotate"] | {"noise": 0.12, "gold_tasks": 4})
+RULES = AnnotatorRules.model_validate(RECIPE["preferences"]["annotator_rules"])
+
+
+def world(prompts=150, images=12, seed=0):
+    """Prompts with images of two generators whose alignment and fidelity are spread as those of an imperfect one."""
+    drawn = random.Random(seed)
+    by_prompt, seen, truths, splits = {}, {}, {}, {}
+    for number in range(prompts):
+        prompt = f"p{number:03}"
+        splits[prompt] = "test" if number % 5 == 0 else "train"
+        by_prompt[prompt] = [(f"{prompt}/{i:02}", "base" if i % 2 else "other") for i in range(images)]
+        for name, _ in by_prompt[prompt]:
+            seen[name] = Seen(drawn.betavariate(2, 1.2), drawn.betavariate(2, 1.6))
+            truths[name] = 0.6 * seen[name].alignment + 0.4 * seen[name].fidelity
+    return by_prompt, seen, truths, splits
+
+
+def said_by_panel(params=PANEL, seed=0, **size):
+    by_prompt, seen, truths, splits = world(seed=seed, **size)
+    tasks = set_tasks(by_prompt, params.images_per_task, params.tasks_per_prompt, seed)
+    known = Known(dict.fromkeys(splits, ""), {name: name.split("/")[0] for name in seen})
+    rankings, ratings, funnel, warnings = checked_tables(
+        annotate_tasks(tasks, seen, truths, splits, params, seed), known
+    )
+    return rankings, ratings, funnel, warnings, tasks
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_exactly_the_planted_careless_are_found_and_alpha_rises_without_them(seed):
+    rankings, ratings, funnel, warnings, _ = said_by_panel(seed=seed)
+    assert funnel.dropped_frame().empty and not warnings  # the panel makes no mistakes of form
+    judged = judge_annotators(rankings, ratings, RULES)
+    planted = {one.annotator_id for one in seat_panel(PANEL, seed) if one.is_careless}
+    assert len(planted) == 2
+    assert set(judged.loc[~judged["is_kept"], "annotator_id"]) == planted
+    assert judged.loc[~judged["is_kept"], "reason"].str.contains("low_agreement").all()
+    assert not judged["reason"].str.contains("too_fast").any()  # time does not give them away
+    kept = rankings[~rankings["annotator_id"].isin(planted)]
+    before, after = agreement_measures(rankings, ratings), agreement_measures(kept, ratings_of(ratings, kept))
+    assert after["alpha_rank"] - before["alpha_rank"] >= 0.15
+    assert 0.55 < after["alpha_rank"] < 0.9  # people agree, and not as machines do
+
+
+def test_a_panel_of_careful_annotators_loses_nobody():
+    rankings, ratings, *_ = said_by_panel(PANEL.model_copy(update={"careless": 0}), seed=4)
+    assert judge_annotators(rankings, ratings, RULES)["is_kept"].all()
+
+
+def test_who_annotates_and_what_is_said_depends_on_the_seed_alone():
+    first, again, other = (said_by_panel(seed=seed, prompts=20)[0] for seed in (1, 1, 2))
+    pandas.testing.assert_frame_equal(first, again)
+    assert not first["ranks"].equals(other["ranks"])
+    more = said_by_panel(seed=1, prompts=25)[0]
+    shared = first[first["prompt_id"] == "p001"].drop(columns="is_gold")
+    longer = more[more["prompt_id"] == "p001"]
+    assert len(shared) and shared["image_ids"].tolist() == longer["image_ids"].tolist()[: len(shared)]
+
+
+def test_tasks_mix_generators_and_show_no_image_twice():
+    *_, tasks = said_by_panel(seed=1, prompts=10)
+    shown = Counter(name for task in tasks for name in task.image_ids)
+    assert len(tasks) == 20 and max(shown.values()) == 1
+    assert {sum(int(name[-2:]) % 2 for name in task.image_ids) for task in tasks} == {3}
+
+
+def test_test_prompts_have_several_annotators_and_gold_tasks_all_of_them_with_an_answer():
+    rankings, *_, tasks = said_by_panel(seed=1, prompts=20)
+    own = rankings[~rankings["is_gold"]]
+    _, _, truths, splits = world(prompts=20, seed=1)
+    gold = {task.image_ids for task in gold_tasks(tasks, truths, splits, PANEL)}
+    for images, count in Counter(map(tuple, own["image_ids"])).items():
+        split = splits[images[0].split("/")[0]]
+        assert count == (12 if images in gold else 3) or (split == "train" and count == 1)
+    references = rankings[rankings["is_gold"]]
+    assert set(map(tuple, references["image_ids"])) == gold and len(gold) == 4
+    for row in references.to_dict("records"):
+        best = max(row["image_ids"], key=truths.__getitem__)
+        assert row["ranks"][row["image_ids"].index(best)] == 1 and max(row["ranks"]) <= 5
+    assert list(rankings.columns) == RANKING.names
+
+
+@pytest.mark.parametrize(
+    ("values", "slots"),
+    [
+        ([0.9, 0.1], [1, 2]),
+        ([0.5, 0.52], [1, 1]),  # alike
+        ([0.1, 0.9, 0.5, 0.3, 0.7], [5, 1, 3, 4, 2]),
+        ([0.9, 0.8, 0.6, 0.4, 0.25, 0.1], [1, 1, 2, 3, 4, 5]),  # six into five: the closest two
+        ([0.515, 0.51, 0.5], [1, 1, 2]),  # at most two in a slot
+    ],
+)
+def test_slots(values, slots):
+    assert slots_of(values) == slots
+
+
+@pytest.mark.parametrize("count", range(2, 11))
+def test_slots_keep_the_order_and_hold_at_most_two(count):
+    drawn = random.Random(count)
+    values = [drawn.random() for _ in range(count)]
+    slots = slots_of(values)
+    assert max(Counter(slots).values()) <= 2 and set(slots) == set(range(1, max(slots) + 1)) and max(slots) <= 5
+    assert all(slots[i] <= slots[j] for i in range(count) for j in range(count) if values[i] > values[j])

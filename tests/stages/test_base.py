@@ -10,6 +10,7 @@ import yaml
 from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, sha256_of
+from tests.fakes.taught_policy import stage_flags
 from tests.fakes.tiny_policy import write_tiny_policy
 
 RANDOM = {
@@ -35,17 +36,8 @@ PACKAGE = {
 
 def make(tmp_path, base, out="base", seed=0):
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"seed": seed, "base": base}))
-    main(
-        [
-            "base",
-            "--params",
-            str(tmp_path / "params.yaml"),
-            "--policy",
-            str(tmp_path / out),
-            "--metrics",
-            str(tmp_path / f"{out}.json"),
-        ]
-    )
+    outputs = {"policy": tmp_path / out, "metrics": tmp_path / f"{out}.json"}
+    main(stage_flags("base", params=tmp_path / "params.yaml", **outputs))
     return tmp_path / out
 
 
@@ -124,21 +116,19 @@ def test_a_pipe_in_a_folder_is_refused(tmp_path):
         make(tmp_path, {"kind": "folder", "path": str(source)})
 
 
-def test_a_missing_folder_is_told(tmp_path):
-    with pytest.raises(UserError, match=r"base\.path .*nowhere is not a folder"):
-        make(tmp_path, {"kind": "folder", "path": str(tmp_path / "nowhere")})
-
-
-def test_heads_must_divide_the_hidden_size(tmp_path):
-    with pytest.raises(UserError, match="hidden_size 32 must be a multiple of heads 3"):
-        make(tmp_path, {**RANDOM, "heads": 3})
-
-
-def test_a_package_that_cannot_be_had_is_told(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("base", "told"),
+    [
+        ({"kind": "folder", "path": "nowhere"}, r"base\.path nowhere is not a folder"),
+        ({**RANDOM, "heads": 3}, "hidden_size 32 must be a multiple of heads 3"),
+        (PACKAGE, r"no-such-package-of-retrace==1\.0 could not be downloaded"),
+    ],
+)
+def test_what_cannot_be_had_is_told(tmp_path, monkeypatch, base, told):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
-    with pytest.raises(UserError, match=r"no-such-package-of-retrace==1\.0 could not be downloaded"):
-        make(tmp_path, PACKAGE)
+    with pytest.raises(UserError, match=told):
+        make(tmp_path, base)
 
 
 def test_a_wheel_without_the_member_is_told(tmp_path):

@@ -195,39 +195,35 @@ def edit(path, old, new):
     path.write_text(path.read_text().replace(old, new))
 
 
+def follows(project, sources, *edits):
+    """Whether the fingerprint of a stage of these sources changes with the edits: (name, old, new)."""
+    write(project, {f"stages/rl/{name}.py": text for name, text in {"stage": STAGE, **sources}.items()})
+    before = fingerprints(project)["rl"]
+    for name, old, new in edits:
+        edit(project / f"stages/rl/{name}.py", old, new)
+    return fingerprints(project)["rl"] != before
+
+
 TWINS = {
-    "stages/rl/stage.py": STAGE,
-    "stages/rl/run.py": "from stages.rl import left, right\ndef main():\n    left.go(right.go())\n",
-    "stages/rl/left.py": "def go():\n    return 1\n",
-    "stages/rl/right.py": "def go():\n    return 2\n",
+    "run": "from stages.rl import left, right\ndef main():\n    left.go(right.go())\n",
+    "left": "def go():\n    return 1\n",
+    "right": "def go():\n    return 2\n",
 }
+STEP = "def go():\n    return step\n\n\ndef step():\n    return "
+SWAPPED = ("left", "return 1", "return 2"), ("right", "return 2", "return 1")
 
 
 @pytest.mark.parametrize(
-    "edits", [{"left": ("1", "2"), "right": ("2", "1")}, {"run": ("left.go(right.go())", "right.go(left.go())")}]
+    ("sources", "edits"),
+    [
+        ({}, SWAPPED),
+        ({}, [("run", "left.go(right.go())", "right.go(left.go())")]),
+        ({"left": f"{STEP}1\n", "right": f"{STEP}2\n"}, SWAPPED),
+    ],
+    ids=["texts", "calls", "what equal texts use"],
 )
-def test_definitions_of_one_name_that_change_places_are_seen(project, edits):
-    write(project, TWINS)
-    before = fingerprints(project)["rl"]
-    for name, (old, new) in edits.items():
-        edit(project / f"stages/rl/{name}.py", old, new)
-    assert fingerprints(project)["rl"] != before
-
-
-def test_the_same_text_twice_behind_two_names_is_told_apart(project):
-    """Left and right say the same of their own `step`; who has which is seen."""
-    write(
-        project,
-        TWINS
-        | {
-            "stages/rl/left.py": "def go():\n    return step\n\n\ndef step():\n    return 1\n",
-            "stages/rl/right.py": "def go():\n    return step\n\n\ndef step():\n    return 2\n",
-        },
-    )
-    before = fingerprints(project)["rl"]
-    edit(project / "stages/rl/left.py", "return 1", "return 2")
-    edit(project / "stages/rl/right.py", "return 2", "return 1")
-    assert fingerprints(project)["rl"] != before
+def test_definitions_of_one_name_that_change_places_are_seen(project, sources, edits):
+    assert follows(project, TWINS | sources, *edits)
 
 
 @pytest.mark.parametrize(
@@ -241,30 +237,19 @@ def test_the_same_text_twice_behind_two_names_is_told_apart(project):
 )
 def test_a_module_that_is_passed_on_counts_whole(project, text, seen):
     tools = "def used():\n    return 1\n\n\ndef spare():\n    return 2\n"
-    run = "def main():\n    print(X)\n"
-    write(project, {"stages/rl/stage.py": STAGE, "stages/rl/run.py": text + run, "stages/rl/tools.py": tools})
-    before = fingerprints(project)["rl"]
-    edit(project / "stages/rl/tools.py", "return 2", "return 3")
-    assert (fingerprints(project)["rl"] != before) == seen
+    run = f"{text}def main():\n    print(X)\n"
+    assert follows(project, {"run": run, "tools": tools}, ("tools", "return 2", "return 3")) == seen
 
 
 @pytest.mark.parametrize("decorator", ["@register", "@registry.register('a')"])
 def test_what_a_decorator_of_the_project_may_put_somewhere_counts(project, decorator):
     imports = "from stages.rl import registry\nfrom stages.rl.registry import register\n"
-    rules = f"{imports}{decorator}\ndef rule(): return 1\n"
-    write(
-        project,
-        {
-            "stages/rl/stage.py": STAGE,
-            "stages/rl/run.py": "from stages.rl import rules\nfrom stages.rl.registry import ALL\n"
-            "def main():\n    print(ALL)\n",
-            "stages/rl/rules.py": rules,
-            "stages/rl/registry.py": "ALL = []\ndef register(f):\n    ALL.append(f)\n    return f\n",
-        },
-    )
-    before = fingerprints(project)["rl"]
-    edit(project / "stages/rl/rules.py", "return 1", "return 2")
-    assert fingerprints(project)["rl"] != before
+    sources = {
+        "run": "from stages.rl import rules\nfrom stages.rl.registry import ALL\ndef main():\n    print(ALL)\n",
+        "rules": f"{imports}{decorator}\ndef rule(): return 1\n",
+        "registry": "ALL = []\ndef register(f):\n    ALL.append(f)\n    return f\n",
+    }
+    assert follows(project, sources, ("rules", "return 1", "return 2"))
 
 
 def test_code_that_asks_where_it_stands_counts_with_its_place(project):

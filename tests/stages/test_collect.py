@@ -1,4 +1,7 @@
-"""collect: each origin for real (a server on loopback, files, generators), and each way it can go wrong."""
+"""collect: each origin for real (a server on loopback, files, generators), and each way it can go wrong.
+
+The last test reads every file of the shared mirror through a declarative field map.
+"""
 
 import gzip
 import hashlib
@@ -14,12 +17,13 @@ import yaml
 
 from stages.__main__ import main
 from stages.algorithms.digit_tasks import read_problem
+from stages.collect.run import collect_source
 from stages.collect.stage import SourceParams
 from stages.foundations.errors import UserError
 from stages.foundations.machine import MIRROR_VARIABLE, mirror_folder
 from stages.foundations.params import validate_section
 from stages.foundations.tables import DROPPED, PROBLEM, read_table
-from tests.fakes.file_server import serving
+from tests.fakes.file_server import MIRROR, serving
 
 ROWS = [{"question": "What is 1+1?", "answer": "1+1=<<1+1=2>>2\n#### 2"}, {"question": "2+2?", "answer": "#### 4"}]
 GSM8K = {
@@ -28,6 +32,7 @@ GSM8K = {
     "solution": {"kind": "before", "field": "answer", "marker": "####", "strip": ["<<[^>]*>>"]},
 }
 PLAIN = {"problem": "problem", "answer": "answer", "solution": None}
+CONTENT = {"format": "jsonl", "fields": PLAIN, "only": {}, "max_rows": None}
 
 
 def lines(rows):
@@ -37,16 +42,8 @@ def lines(rows):
 def local(tmp_path, content, file_format="jsonl", fields=PLAIN, **changes):
     path = tmp_path / "rows"
     path.write_bytes(content)
-    return {
-        "kind": "local",
-        "path": str(path),
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "format": file_format,
-        "fields": fields,
-        "only": {},
-        "max_rows": None,
-        **changes,
-    }
+    pinned = {"path": str(path), "sha256": hashlib.sha256(content).hexdigest()}
+    return CONTENT | {"kind": "local", **pinned, "format": file_format, "fields": fields, **changes}
 
 
 @pytest.fixture(autouse=True)
@@ -57,21 +54,10 @@ def no_mirror(monkeypatch):
 def collect(tmp_path, origin):
     params = {"sources": {"some": {"role": "train", "licence": "MIT", "from": origin}}}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-    out = {name: tmp_path / "out" / f"{name}.parquet" for name in ("problems", "dropped")}
-    metrics = tmp_path / "out" / "metrics.json"
-    flags = [f"--{name}={path}" for name, path in out.items()]
-    flags.append(f"--headline={tmp_path / 'out' / 'headline.json'}")
-    main(
-        [
-            "collect@some",
-            f"--params={tmp_path / 'params.yaml'}",
-            f"--metrics={metrics}",
-            f"--headline={tmp_path / 'headline.json'}",
-            *flags,
-        ]
-    )
+    out = {name: tmp_path / "out" / f"{name}.parquet" for name in ("problems", "dropped", "metrics", "headline")}
+    main(["collect@some", f"--params={tmp_path / 'params.yaml'}", *(f"--{name}={path}" for name, path in out.items())])
     tables = [read_table(out["problems"], PROBLEM), read_table(out["dropped"], DROPPED)]
-    return *tables, json.loads(metrics.read_text())
+    return *tables, json.loads(out["metrics"].read_text())
 
 
 @pytest.fixture
@@ -87,15 +73,15 @@ def server(tmp_path):
 
 def url_origin(server, content, sha256=None):
     (server.site / "rows.jsonl").write_bytes(content)
-    return {
-        "kind": "url",
-        "url": f"http://127.0.0.1:{server.server_port}/rows.jsonl",
-        "format": "jsonl",
-        "sha256": sha256 or hashlib.sha256(content).hexdigest(),
-        "fields": GSM8K,
-        "only": {},
-        "max_rows": None,
-    }
+    url = f"http://127.0.0.1:{server.server_port}/rows.jsonl"
+    sha256 = sha256 or hashlib.sha256(content).hexdigest()
+    return CONTENT | {"kind": "url", "url": url, "sha256": sha256, "fields": GSM8K}
+
+
+def make_mirror(tmp_path, monkeypatch, origin, content):
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror" / origin["sha256"]).write_bytes(content)
+    monkeypatch.setenv(MIRROR_VARIABLE, str(tmp_path / "mirror"))
 
 
 def files_under(folder):
@@ -150,10 +136,7 @@ def test_unreachable_url_names_it_and_the_mirror(tmp_path, server, monkeypatch):
     with pytest.raises(UserError, match=r"http://127\.0\.0\.1:\d+/rows\.jsonl cannot be downloaded.*mirror folder"):
         collect(tmp_path, origin)
     assert files_under(tmp_path / "state") == []
-    mirror = tmp_path / "mirror"
-    mirror.mkdir()
-    (mirror / origin["sha256"]).write_bytes(lines(ROWS))
-    monkeypatch.setenv(MIRROR_VARIABLE, str(mirror))
+    make_mirror(tmp_path, monkeypatch, origin, lines(ROWS))
     assert len(collect(tmp_path, origin)[0]) == 2
 
 
@@ -177,10 +160,7 @@ def test_not_found_and_cut_off_downloads(tmp_path, server):
 
 def test_mirror_with_damaged_copy(tmp_path, server, monkeypatch):
     origin = url_origin(server, lines(ROWS))
-    mirror = tmp_path / "mirror"
-    mirror.mkdir()
-    (mirror / origin["sha256"]).write_text("other")
-    monkeypatch.setenv(MIRROR_VARIABLE, str(mirror))
+    make_mirror(tmp_path, monkeypatch, origin, b"other")
     with pytest.raises(UserError, match="the copy is damaged"):
         collect(tmp_path, origin)
     assert server.handler.requests == 0
@@ -454,22 +434,15 @@ def test_generated_by_reasoning_gym(tmp_path):
         collect(tmp_path, {**origin, "config": {"no_such_setting": 1}})
 
 
+HUB = CONTENT | {"kind": "hub", "repository": "openai/gsm8k", "revision": "a" * 40, "file": "main/test.parquet"}
+
+
 def test_unreachable_hub(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    origin = {
-        "kind": "hub",
-        "repository": "openai/gsm8k",
-        "revision": "a" * 40,
-        "file": "main/test.parquet",
-        "format": "parquet",
-        "fields": PLAIN,
-        "only": {},
-        "max_rows": None,
-    }
     with pytest.raises(UserError, match=r"main/test\.parquet of openai/gsm8k at aaaaaaaaaaaa cannot be fetched"):
-        collect(tmp_path, origin)
+        collect(tmp_path, HUB)
 
 
 def test_params_are_strict(tmp_path):
@@ -480,15 +453,72 @@ def test_params_are_strict(tmp_path):
     fields = {**PLAIN, "answer": {"kind": "magic"}}
     with pytest.raises(UserError, match=r"fields\.answer: give the name of a field"):
         collect(tmp_path, local(tmp_path, b"", fields=fields))
-    branch = {
-        "kind": "hub",
-        "repository": "a/b",
-        "revision": "main",
-        "file": "f",
-        "format": "csv",
-        "fields": PLAIN,
-        "only": {},
-        "max_rows": None,
-    }
     with pytest.raises(UserError, match="revision"):
-        collect(tmp_path, branch)
+        collect(tmp_path, HUB | {"revision": "main"})
+
+
+WHOLE = {"problem": "problem", "answer": "answer", "solution": "solution"}
+LISTED = {"kind": "listed", "open": "", "separator": ", ", "close": ""}
+MIRRORED = {
+    "gsm8k/train": (GSM8K, 7473, "72"),
+    "gsm8k/test": (GSM8K, 1319, "18"),
+    "math/math500": (WHOLE, 500, "\\left( 3, \\frac{\\pi}{2} \\right)"),
+    "math/train": (PLAIN, 7470, "0"),
+    "math/test": ({**WHOLE, "answer": {"kind": "boxed", "field": "solution"}}, 5000, "2"),
+    "aime/aime_1983_2023": (WHOLE, 975, "60"),
+    "aime/aime24": (WHOLE, 30, "204"),
+    "aime/aime25": ({"problem": "problem", "answer": "expected_answer", "solution": "reference_solution"}, 30, "70"),
+    "amc/amc23": (PLAIN, 40, "27"),
+    "theoremqa/test": (
+        {"problem": "Question", "answer": {**LISTED, "field": "Answer", "open": "[", "close": "]"}, "solution": None},
+        747,
+        "11760",
+    ),
+    "mmlu_stem/test": (
+        {
+            "problem": {"kind": "choices", "field": "question", "choices": "choices"},
+            "answer": {"kind": "choice_letter", "field": "answer"},
+            "solution": None,
+        },
+        3018,
+        "C",
+    ),
+    "svamp/test": (
+        {
+            "problem": {"kind": "joined", "fields": ["Body", "Question"], "separator": " "},
+            "answer": "Answer",
+            "solution": None,
+        },
+        1000,
+        "145",
+    ),
+    "olympiadbench/test": (
+        {
+            "problem": "question",
+            "answer": {**LISTED, "field": "final_answer"},
+            "solution": {**LISTED, "field": "solution", "separator": "\n\n"},
+        },
+        675,
+        "2",
+    ),
+}
+
+
+@pytest.mark.skipif(not MIRROR.is_dir(), reason=f"needs the files of {MIRROR}")
+@pytest.mark.parametrize("name", MIRRORED)
+def test_each_file_of_the_mirror_has_a_field_map(name, monkeypatch):
+    known = {entry["name"]: entry for entry in json.loads((MIRROR / "sources.json").read_text())}
+    assert set(known) == set(MIRRORED)
+    fields, rows, first_answer = MIRRORED[name]
+    origin = CONTENT | {"kind": "url", **{key: known[name][key] for key in ("url", "sha256", "format")}}
+    origin |= {"fields": fields, "only": {"Picture": [None]} if name == "theoremqa/test" else {}}
+    source = SourceParams.model_validate({"role": "benchmark", "licence": "MIT", "from": origin})
+    monkeypatch.setenv(MIRROR_VARIABLE, str(MIRROR))
+    problems, funnel = collect_source("some", source)
+    assert len(problems) == rows and problems[0]["answer"] == first_answer
+    assert set(funnel.dropped_frame()["reason"]) <= {"missing_answer", "not_selected"}
+    solutions = [problem["solution"] for problem in problems if problem["solution"]]
+    if fields["solution"]:
+        assert len(solutions) > 0.9 * rows
+    if name.startswith("gsm8k"):
+        assert not any("<<" in solution or "####" in solution for solution in solutions)

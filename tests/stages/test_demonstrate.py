@@ -13,6 +13,7 @@ from stages.engines.policies.tokenizers import encode_prompt, encode_response
 from stages.foundations.errors import UserError
 from stages.foundations.params import PlainPrompt
 from stages.foundations.tables import DEMONSTRATION, DROPPED, PROBLEM, read_table, write_table
+from tests.fakes.taught_policy import stage_flags
 from tests.fakes.tiny_policy import write_tiny_policy
 
 PROMPT = {"kind": "plain", "template": "Q: {problem}\nA: "}
@@ -24,21 +25,9 @@ def policy(tmp_path_factory):
 
 
 def table(path, source, rows):
-    write_table(
-        [
-            {
-                "problem_id": f"{source}/{i}",
-                "source": source,
-                "problem": problem,
-                "answer": answer,
-                "solution": solution,
-                "licence": "MIT",
-            }
-            for i, (problem, answer, solution) in enumerate(rows)
-        ],
-        path,
-        PROBLEM,
-    )
+    columns = ("problem", "answer", "solution", "problem_id", "source", "licence")
+    rows = [(*row, f"{source}/{number}", source, "MIT") for number, row in enumerate(rows)]
+    write_table([dict(zip(columns, row, strict=True)) for row in rows], path, PROBLEM)
 
 
 def demonstrate(
@@ -49,26 +38,15 @@ def demonstrate(
     params = {
         "seed": seed,
         "prompt": PROMPT,
-        "demonstrate": {
-            "sources": sources,
-            "max_response_tokens": max_response_tokens,
-            "validation_rows": validation_rows,
-        },
+        "demonstrate": {"sources": sources, "validation_rows": validation_rows}
+        | {"max_response_tokens": max_response_tokens},
         "sampler": {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 16},
         "verifier": {"timeout_seconds": 5, "memory_mib": 2048, "workers": 1, "abort_undecided_fraction": 0.5},
     }
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
     out = {name: tmp_path / "out" / name for name in ("train", "validation", "dropped", "metrics", "headline")}
-    main(
-        [
-            "demonstrate",
-            f"--params={tmp_path / 'params.yaml'}",
-            f"--problems={tmp_path / 'problems.parquet'}",
-            f"--web={tmp_path / 'web'}",
-            f"--policy={policy}",
-            *(f"--{name}={path}" for name, path in out.items()),
-        ]
-    )
+    inputs = {"problems": tmp_path / "problems.parquet", "web": tmp_path / "web", "policy": policy}
+    main(stage_flags("demonstrate", params=tmp_path / "params.yaml", **inputs, **out))
     tables = {name: read_table(out[name], DEMONSTRATION) for name in ("train", "validation")}
     return tables, read_table(out["dropped"], DROPPED), json.loads(out["metrics"].read_text())
 
@@ -151,14 +129,8 @@ def test_rejection_sampling_keeps_different_correct_responses(tmp_path, policy, 
         optimizer.step()
         optimizer.zero_grad()
     save_policy(model.eval(), tokenizer, folder)
-    source = {
-        "kind": "rejection_sampled",
-        "samples": 24,
-        "kept_per_problem": 2,
-        "temperature": 1.0,
-        "max_response_tokens": 24,
-        "max_problems": None,
-    }
+    source = {"kind": "rejection_sampled", "samples": 24, "kept_per_problem": 2, "temperature": 1.0}
+    source |= {"max_response_tokens": 24, "max_problems": None}
     tables, dropped, metrics = demonstrate(tmp_path, folder, [source], [("Compute 1+2.", "3", None)])
     assert len(tables["train"]) == 2 == tables["train"]["response"].nunique()
     assert all("\\boxed{3}" in response for response in tables["train"]["response"])

@@ -12,7 +12,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 
 import pytest
-import yaml
 
 from stages.__main__ import main
 from stages.engines.policies.tokenizers import load_tokenizer
@@ -23,8 +22,8 @@ from stages.foundations.errors import UserError
 from stages.foundations.params import validate_section
 from stages.foundations.tables import CANDIDATE, DROPPED, PAGE, read_table, write_table
 from tests.fakes.taught_extractor import COPIED, INVENTED, PROMPT, SAID, write_taught_extractor
+from tests.fakes.web_pages import OUTPUTS, SAMPLER, SECTION, page, stage_flags
 
-TORCH = {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 8}
 VLLM = {
     "kind": "vllm",
     "dtype": "float32",
@@ -71,15 +70,7 @@ def section(model, **changes):
         "max_response_tokens": 80,
         "pages_at_once": 2,
     }
-    return {
-        "method": method,
-        "max_answer_characters": 40,
-        "shared_instructions": "prepended",
-        "min_confidence": 0.5,
-        "page_timeout_seconds": 60,
-        "page_memory_mib": 1024,
-        "engine": {"kind": "local", "processes": 1},
-    } | changes
+    return SECTION | {"method": method, "min_confidence": 0.5, "engine": {"kind": "local", "processes": 1}} | changes
 
 
 def policy_section(folder, **changes):
@@ -87,29 +78,20 @@ def policy_section(folder, **changes):
     return section(asked, **changes)
 
 
-def page(name, content, form="html"):
-    return {"page_id": name, "url": "u", "format": form, "licence": "MIT", "content": content}
-
-
-def run_stage(folder, extract_web, sampler=TORCH):
+def run_stage(folder, extract_web, sampler=SAMPLER):
     """Candidates, drops and metrics of the stage over the folder's `pages`, and the bytes of the files."""
-    (folder / "params.yaml").write_text(yaml.safe_dump({"extract_web": extract_web, "sampler": sampler}))
     if not (folder / "pages").exists():
-        write_table([page(name, content, form) for name, (form, content) in PAGES.items()], folder / "pages", PAGE)
-    names = {name: folder / name for name in ("candidates", "dropped", "metrics", "headline")}
-    main(
-        ["extract_web", f"--params={folder / 'params.yaml'}", f"--pages={folder / 'pages'}"]
-        + [f"--{name}={path}" for name, path in names.items()]
-    )
+        write_table([page(content, form, name) for name, (form, content) in PAGES.items()], folder / "pages", PAGE)
+    main(stage_flags(folder, folder / "pages", "out", sampler, **extract_web))
     return (
-        read_table(names["candidates"], CANDIDATE).to_dict("records"),
-        read_table(names["dropped"], DROPPED).to_dict("records"),
-        json.loads(names["metrics"].read_text()),
-        [path.read_bytes() for path in names.values()],
+        read_table(folder / "out.candidates", CANDIDATE).to_dict("records"),
+        read_table(folder / "out.dropped", DROPPED).to_dict("records"),
+        json.loads((folder / "out.metrics").read_text()),
+        [(folder / f"out.{output}").read_bytes() for output in OUTPUTS],
     )
 
 
-@pytest.mark.parametrize("sampler", [TORCH, VLLM], ids=["torch", "vllm"])
+@pytest.mark.parametrize("sampler", [SAMPLER, VLLM], ids=["torch", "vllm"])
 def test_pages_that_no_rule_reads_are_read_by_a_policy_and_nothing_is_invented(taught, tmp_path, sampler):
     if sampler is VLLM and importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed: `make test` installs it")
@@ -163,7 +145,7 @@ def test_a_run_that_was_killed_goes_on_after_its_last_piece(taught, tmp_path, mo
 def test_shards_are_read_again_too_and_the_models_rows_need_the_confidence_that_is_asked_for(served, tmp_path):
     for number, name in enumerate(("labelled", "copied", "doubtful")):
         form, content = PAGES[name]
-        write_table([page(name, content, form)], tmp_path / "pages" / f"{number}.parquet", PAGE)
+        write_table([page(content, form, name)], tmp_path / "pages" / f"{number}.parquet", PAGE)
     (tmp_path / "pages" / "3.parquet").write_bytes(b"no table")
     candidates, drops, metrics, _ = run_stage(tmp_path, section(served, min_confidence=0.8))
     assert [row["page_id"] for row in candidates] == ["labelled"]
@@ -301,10 +283,6 @@ SOLUTION: Both 7 and -7 have that square, so it is -7.
 ANSWER: -7"""
 
 
-def reasons(answer, window=WINDOW):
-    return [one.reason for one in read_answer(answer, window)[1]]
-
-
 def test_spans_become_the_pages_own_text():
     found, refused = read_answer(f"Here they are.\n\n**{SUM.replace(': ', ':** ', 1)}\n\n2. {ROOT}\nNONE", WINDOW)
     assert [(one.problem, one.solution, one.answer) for one in found] == [
@@ -316,13 +294,8 @@ def test_spans_become_the_pages_own_text():
         ("Which number has the square 49, if it is negative?", "Both 7 and -7 have that square, so it is -7.", "-7"),
     ]
     assert not refused
-
-
-def test_an_exercise_without_solution_stands_alone_and_lines_go_on():
-    found, _ = read_answer("PROBLEM: Which number has\nthe square 49,\n if it is negative?", WINDOW)
-    assert [(one.problem, one.solution) for one in found] == [
-        ("Which number has the square 49, if it is negative?", None)
-    ]
+    [alone], _ = read_answer("PROBLEM: Which number has\nthe square 49,\n if it is negative?", WINDOW)
+    assert (alone.problem, alone.solution) == ("Which number has the square 49, if it is negative?", None)
 
 
 @pytest.mark.parametrize(
@@ -330,6 +303,7 @@ def test_an_exercise_without_solution_stands_alone_and_lines_go_on():
     [
         (SUM.replace("in pairs", "in triples"), "span_not_in_page"),
         (SUM.replace("ANSWER: $55$", "ANSWER: $56$"), "span_not_in_page"),
+        (SUM.replace("ANSWER: $55$", "ANSWER: -7"), "span_not_in_page"),  # of the page, but not of the solution
         (SUM.replace("there are ten.", "there were ten."), "span_not_in_page"),
         (SUM.replace("What is", "what is"), "span_not_in_page"),
         ("PROBLEM: ... \nSOLUTION: ...", "span_not_in_page"),
@@ -341,12 +315,9 @@ def test_an_exercise_without_solution_stands_alone_and_lines_go_on():
     ],
 )
 def test_what_the_page_does_not_have_refuses_the_exercise(answer, reason):
-    assert reason in reasons(answer)
-    assert all(one.problem.startswith("Which number") for one in read_answer(answer, WINDOW)[0])
-
-
-def test_an_answer_stands_in_its_solution():
-    assert reasons(SUM.replace("ANSWER: $55$", "ANSWER: -7")) == ["span_not_in_page"]
+    found, refused = read_answer(answer, WINDOW)
+    assert reason in [one.reason for one in refused]
+    assert all(one.problem.startswith("Which number") for one in found)
 
 
 def test_a_model_that_repeats_itself_says_it_once():
@@ -392,30 +363,28 @@ def test_nothing_is_invented():
 
 def test_windows_are_whole_blocks_with_formulas_as_latex():
     text = "<p>Find <math><msup><mi>x</mi><mn>2</mn></msup></math> for x=3.</p>" + "<p>It is nine.</p>" * 5
-    windows, left_out = page_windows(page("p", text), 40, 3)
+    windows, left_out = page_windows(page(text), 40, 3)
     assert windows[0].startswith("Find $") and left_out == 0
     assert all(len(window) <= 40 for window in windows)
-    assert page_windows(page("p", "<p>" + "x" * 100 + "</p>"), 40, 2) == [["x" * 40, "x" * 40], 1]
+    assert page_windows(page("<p>" + "x" * 100 + "</p>"), 40, 2) == [["x" * 40, "x" * 40], 1]
     assert request("text").endswith("Page:\ntext")
 
 
 def test_rows_say_that_a_model_found_them_and_a_failed_check_costs():
     hint = WINDOW.replace("It is known", "Hint: it is known").replace("? Hint", "?\nHint")
     asked = [SUM, ROOT, SUM.replace("there are ten", "there are $55$")]
-    rows, refused = model_candidates(
-        page("p", ""), [WINDOW, WINDOW, WINDOW], asked, ["x " * 9 + "Which number"], 40, 0.5
-    )
+    rows, refused = model_candidates(page(""), [WINDOW, WINDOW, WINDOW], asked, ["x " * 9 + "Which number"], 40, 0.5)
     assert [(row["candidate_id"], row["answer"], row["evidence"], row["confidence"]) for row in rows] == [
         ("p#model-0", "55", "model", 0.5),
         ("p#model-1", "-7", "model", 0.5),
     ]
     assert [one["reason"] for one in refused] == ["span_not_in_page"]
-    [doubted], _ = model_candidates(page("p", ""), [hint], [SUM], [], 40, 0.5)
+    [doubted], _ = model_candidates(page(""), [hint], [SUM], [], 40, 0.5)
     assert doubted["evidence"] == "model; problem_holds_part" and doubted["confidence"] == 0.25
 
 
 def test_what_the_rules_are_sure_of_is_not_taken_twice():
     known = ["Exercise: which number has the square 49,\nif it is negative?".replace("which", "Which")]
-    rows, refused = model_candidates(page("p", ""), [WINDOW], [f"{SUM}\n{ROOT}"], known, 40, 0.5)
+    rows, refused = model_candidates(page(""), [WINDOW], [f"{SUM}\n{ROOT}"], known, 40, 0.5)
     assert [row["answer"] for row in rows] == ["55"]
     assert [one["reason"] for one in refused] == ["known_to_rules"]

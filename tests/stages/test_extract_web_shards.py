@@ -21,7 +21,6 @@ import psutil
 import pyarrow
 import pyarrow.parquet
 import pytest
-import yaml
 
 from stages.__main__ import main
 from stages.engines.workers.pool import WorkerLimits
@@ -33,16 +32,9 @@ from stages.foundations.files import write_text_atomically
 from stages.foundations.tables import CANDIDATE, DROPPED, PAGE, read_table, write_table
 from tests.engines.test_pieces import cut, flip, lose
 from tests.fakes.processes import PATIENCE_SECONDS, assert_all_end, descendants, those_with
+from tests.fakes.web_pages import OUTPUTS, SECTION, stage_flags
+from tests.fakes.web_pages import page as web_page
 
-SECTION = {
-    "method": {"kind": "rules"},
-    "max_answer_characters": 40,
-    "shared_instructions": "prepended",
-    "min_confidence": 0.0,
-    "page_timeout_seconds": 60.0,
-    "page_memory_mib": 1024,
-    "engine": {"kind": "local", "processes": 2},
-}
 PARAMS = ExtractWebParams.model_validate(SECTION)
 ONE_AT_ONCE = ExtractWebParams.model_validate(SECTION | {"engine": {"kind": "local", "processes": 1}})
 RAY = {"kind": "ray", "processes": 2, "pages_per_shard": 4}
@@ -51,14 +43,11 @@ TAKES_SECONDS = "<p>Exercise 1. Compute.</p><p>Solution: 3</p>" * 100_000
 TAKES_HALF_A_GIGABYTE = "\N{GRINNING FACE}" * 15_000_000
 RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
 """Address space that costs no memory: MAP_NORESERVE of Linux, which Python 3.11 does not name."""
-SAMPLER = {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 8}
-OUTPUTS = ("candidates", "dropped", "metrics", "headline")
 
 
 def page(number, content=None, form="html"):
     good = f"<h3>Exercise {number}</h3><p>Compute {number}+1.</p><h4>Solution</h4><p>{number + 1}</p>"
-    content = good if content is None else content
-    return {"page_id": f"site/{number}", "url": "u", "format": form, "licence": "MIT", "content": content}
+    return web_page(good if content is None else content, form, f"site/{number}")
 
 
 GOOD = [page(number) for number in range(6)]
@@ -242,17 +231,10 @@ def test_a_shard_over_its_limits_is_an_error_when_the_others_are_finished(
     assert psutil.Process().children() == before
 
 
-def flags(folder, pages, name, engine):
-    params = folder / f"{name}.yaml"
-    params.write_text(yaml.safe_dump({"extract_web": SECTION | {"engine": engine}, "sampler": SAMPLER}))
-    outputs = (f"--{out}={folder / f'{name}.{out}'}" for out in OUTPUTS)
-    return ["extract_web", f"--params={params}", f"--pages={pages}", *outputs]
-
-
 def test_the_stage_reads_a_folder_of_shards_and_says_which_it_could_not_read(folder, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "state"))
     (folder / "2.parquet").write_bytes(b"PAR1 no table")
-    main(flags(tmp_path, folder, "local", PARAMS.model_dump()["engine"]))
+    main(stage_flags(tmp_path, folder, "local"))
     metrics = json.loads((tmp_path / "local.metrics").read_text())
     assert (metrics["shards/all"], metrics["shards/failed"], metrics["candidates/all"]) == (3, 1, 8)
     assert read_table(tmp_path / "local.dropped", DROPPED)["reason"].tolist() == ["shard_failed"]
@@ -265,7 +247,7 @@ def test_the_stage_reads_a_folder_of_shards_and_says_which_it_could_not_read(fol
 def start_with_ray(folder, pages):
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     return psutil.Popen(
-        [sys.executable, "-m", "stages", *flags(folder, pages, "ray", RAY)],
+        [sys.executable, "-m", "stages", *stage_flags(folder, pages, "ray", engine=RAY)],
         stderr=open(folder / "log", "wb"),
         env=environment | {"RETRACE_STATE": str(folder / "state"), "HOME": str(folder / "home")},
     )
@@ -298,7 +280,7 @@ def test_the_rows_of_ray_are_those_of_the_local_engine_and_shards_are_shared(fol
     assert not list((tmp_path / "home").glob("*")) and not list((tmp_path / "state").glob("ray/*"))
 
     monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "other"))
-    main(flags(tmp_path, folder, "local", PARAMS.model_dump()["engine"]))
+    main(stage_flags(tmp_path, folder, "local"))
     for output in OUTPUTS:
         assert (tmp_path / f"ray.{output}").read_bytes() == (tmp_path / f"local.{output}").read_bytes()
     dropped = read_table(tmp_path / "ray.dropped", DROPPED)

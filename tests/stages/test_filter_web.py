@@ -10,7 +10,7 @@ import yaml
 from stages.__main__ import main
 from stages.engines.policies.policy_folders import load_policy, save_policy
 from stages.engines.policies.tokenizers import encode_prompt, encode_response
-from stages.filter_web.filtering import RULES, Candidate, _first_objection, filter_candidates, tidy_functions, too_long
+from stages.filter_web.run import RULES, Candidate, filter_candidates, first_objection, tidy_functions, too_long
 from stages.filter_web.stage import FilterRules, LengthLimits
 from stages.foundations.errors import UserError
 from stages.foundations.params import PlainPrompt
@@ -28,39 +28,17 @@ PROMPT = {"kind": "plain", "template": "Q: {problem}\nA: "}
 SUM = ("Compute 1+2 for me please.", "1+2=3\nThe answer is \\boxed{3}.", "3")
 
 
-def filter_web(tmp_path, rows, policy=None, rules=ALL_RULES, agreement=None, benchmark=("Compute 5+5.",)):
-    write_table(
-        [
-            {
-                "candidate_id": f"web/1#{i}",
-                "page_id": "web/1",
-                "url": "u",
-                "problem": problem,
-                "solution": solution,
-                "answer": answer,
-                "licence": "MIT",
-            }
-            for i, (problem, solution, answer) in enumerate(rows)
-        ],
-        tmp_path / "candidates.parquet",
-        CANDIDATE,
-    )
-    write_table(
-        [
-            {
-                "problem_id": str(i),
-                "source": "b",
-                "problem": text,
-                "answer": "1",
-                "solution": None,
-                "licence": "MIT",
-                "benchmark": "held_out",
-            }
-            for i, text in enumerate(benchmark)
-        ],
-        tmp_path / "benchmarks.parquet",
-        BENCHMARK,
-    )
+def candidate(number, problem, solution, answer):
+    texts = {"problem": problem, "solution": solution, "answer": answer}
+    return {"candidate_id": f"web/1#{number}", "page_id": "web/1", "url": "u", "licence": "MIT", **texts}
+
+
+def write_inputs(tmp_path, rows, benchmark=("Compute 5+5.",), rules=ALL_RULES, agreement=None):
+    candidates = [candidate(i, *row) for i, row in enumerate(rows)]
+    write_table(candidates, tmp_path / "candidates.parquet", CANDIDATE)
+    own = {"source": "b", "answer": "1", "solution": None, "licence": "MIT", "benchmark": "held_out"}
+    held_out = [{"problem_id": str(i), "problem": text, **own} for i, text in enumerate(benchmark)]
+    write_table(held_out, tmp_path / "benchmarks.parquet", BENCHMARK)
     params = {
         "seed": 0,
         "prompt": PROMPT,
@@ -69,22 +47,24 @@ def filter_web(tmp_path, rows, policy=None, rules=ALL_RULES, agreement=None, ben
         "verifier": {"timeout_seconds": 5, "memory_mib": 2048, "workers": 1, "abort_undecided_fraction": 0.5},
     }
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-    out = {name: tmp_path / "out" / name for name in OUTPUTS}
+
+
+def run_stage(tmp_path, policy=None):
+    """The solutions, the reason of each dropped row by its number, and the metrics."""
     (tmp_path / "policy").mkdir(exist_ok=True)
-    main(
-        [
-            "filter_web",
-            f"--params={tmp_path / 'params.yaml'}",
-            f"--candidates={tmp_path / 'candidates.parquet'}",
-            f"--benchmarks={tmp_path / 'benchmarks.parquet'}",
-            f"--policy={policy or tmp_path / 'policy'}",
-            *(f"--{name}={path}" for name, path in out.items()),
-        ]
-    )
+    out = {name: tmp_path / "out" / name for name in OUTPUTS}
+    inputs = {name: tmp_path / f"{name}.parquet" for name in ("candidates", "benchmarks")}
+    paths = {"params": tmp_path / "params.yaml", **inputs, "policy": policy or tmp_path / "policy", **out}
+    main(["filter_web", *(f"--{name}={path}" for name, path in paths.items())])
     dropped = read_table(out["dropped"], DROPPED)
     numbers = [int(row_id.rpartition("#")[2]) for row_id in dropped["row_id"]]
     reasons = dict(zip(numbers, dropped["reason"], strict=True))
     return read_table(out["solutions"], PROBLEM), reasons, json.loads(out["metrics"].read_text())
+
+
+def filter_web(tmp_path, rows, policy=None, **inputs):
+    write_inputs(tmp_path, rows, **inputs)
+    return run_stage(tmp_path, policy)
 
 
 CASES = {
@@ -179,12 +159,12 @@ def test_hostile_texts_are_judged_at_once(tmp_path):
     """A second or two; a rule whose cost grows with the square takes hours and is stopped."""
     texts = ["(a) " * 4_900, "\n" * 19_000, "the graph of " * 1_500, "a. " * 6_000, "x" * 10**6, "why ? " * 3_000]
     for text in texts:
-        _first_objection(
+        first_objection(
             {"candidate_id": "1", "problem": text, "solution": text, "answer": "3"},
             FilterRules.model_validate(ALL_RULES | {"too_long": None}),
         )
     row = {"candidate_id": "1", "problem": "x" * 10**6, "solution": "3", "answer": "3"}
-    assert _first_objection(row, FilterRules.model_validate(ALL_RULES | {"too_long": None}))[0] == "too_long"
+    assert first_objection(row, FilterRules.model_validate(ALL_RULES | {"too_long": None}))[0] == "too_long"
 
 
 def test_duplicates_conflicts_and_benchmarks(tmp_path):
@@ -236,23 +216,11 @@ def test_broken_candidates_are_dropped_with_a_reason(tmp_path):
         ("What is 2+2 then?", None, "4"),
         ("What is 2+3 then?", "5", None),
     ]
-    write = pandas.DataFrame(
-        [
-            {
-                "candidate_id": f"web/1#{i if i != 1 else 0}",
-                "page_id": "web/1",
-                "problem": problem,
-                "solution": solution,
-                "answer": answer,
-                "licence": "MIT",
-            }
-            for i, (problem, solution, answer) in enumerate(rows)
-        ]
-    )
+    table = pandas.DataFrame([candidate(i if i != 1 else 0, *row) for i, row in enumerate(rows)])
     benchmarks = pandas.DataFrame({"benchmark": "b", "problem_id": ["0", "1"], "problem": ["Compute 5+5.", None]})
     params = FilterRules.model_validate(ALL_RULES)
-    kept, _, funnel = filter_candidates(write, benchmarks, params, lambda rows, funnel: rows)
-    assert [row["problem_id"] for row in kept] == ["web/1#0"]
+    kept, _, funnel = filter_candidates(table, benchmarks, params)
+    assert [row["candidate_id"] for row in kept] == ["web/1#0"]
     assert funnel.dropped_frame()["reason"].tolist() == [
         "duplicate_id",
         "missing_field",
@@ -263,21 +231,11 @@ def test_broken_candidates_are_dropped_with_a_reason(tmp_path):
 
 
 def test_a_column_of_the_wrong_type_is_told(tmp_path):
-    filter_web(tmp_path, [SUM])
+    write_inputs(tmp_path, [SUM])
     place = tmp_path / "candidates.parquet"
     pandas.read_parquet(place).assign(problem=[{"text": 1}]).to_parquet(place)
-    flags = [f"--{name}={tmp_path / 'out' / name}" for name in OUTPUTS]
     with pytest.raises(UserError, match="has a column of the wrong type for a candidate table"):
-        main(
-            [
-                "filter_web",
-                f"--params={tmp_path / 'params.yaml'}",
-                f"--candidates={place}",
-                f"--policy={tmp_path / 'policy'}",
-                f"--benchmarks={tmp_path / 'benchmarks.parquet'}",
-                *flags,
-            ]
-        )
+        run_stage(tmp_path)
 
 
 def test_a_benchmark_that_overlaps_itself_drops_a_candidate_once_and_names_every_problem(tmp_path):

@@ -1,19 +1,16 @@
 """Each picture has a seed of its own, and its truth is told where there is one."""
 
-import json
-
 import numpy
 import pandas
 import pytest
-import yaml
 
-from stages.__main__ import main
 from stages.algorithms.shape_world import true_score
 from stages.engines.generators.generator import new_generator, save_generator
 from stages.engines.generators.params import GeneratorSizes
 from stages.engines.images.shards import pixels_of, read_image_rows, read_shards
 from stages.foundations.errors import UserError
-from stages.foundations.tables import PROMPT, read_table, write_table
+from stages.foundations.tables import PROMPT, read_table
+from tests.fakes.one_stage import run_stage, write_prompts
 from tests.fakes.picture_recipes import mini_shapes, shape_prompts
 
 
@@ -29,22 +26,14 @@ def given(tmp_path_factory):
 
 def run(folder, given, name="main", prompts=None, own=(), **changes):
     """Runs the stage for one generator and returns its rows with pixels, and its metrics."""
-    folder.mkdir(parents=True, exist_ok=True)
     params = mini_shapes()
     params["generate"] |= changes
     params["generators"][name] |= dict(own)
-    (folder / "params.yaml").write_text(yaml.safe_dump(params))
-    paths = {
-        "params": folder / "params.yaml",
-        "generator": given / "generator",
-        "prompts": prompts or given / "prompts.parquet",
-        "images": folder / "images",
-        "metrics": folder / "metrics.json",
-    }
-    main([f"generate@{name}", *(part for flag, path in paths.items() for part in (f"--{flag}", str(path)))])
+    places = {"generator": given / "generator", "prompts": prompts or given / "prompts.parquet"}
+    metrics = run_stage(f"generate@{name}", folder, params, **places)
     rows = pandas.concat(read_shards(folder / "images"), ignore_index=True)
     rows["pixels"] = [pixels_of(png) for png in rows["png"]]
-    return rows, json.loads((folder / "metrics.json").read_text())
+    return rows, metrics
 
 
 def test_every_prompt_has_its_pictures_and_their_truth_is_told(tmp_path, given):
@@ -75,11 +64,11 @@ def test_a_picture_depends_on_its_own_seed_and_not_on_its_batch_or_neighbours(tm
 
 
 def test_prompts_of_no_world_have_no_truth_and_stay_as_they_are(tmp_path, given):
-    row = {"prompt_id": "a", "prompt": "<img src=x onerror=alert(1)> \u2603", "split": "test", "source": "files"}
-    write_table([row], tmp_path / "prompts.parquet", PROMPT)
-    rows, metrics = run(tmp_path, given, prompts=tmp_path / "prompts.parquet")
-    assert rows["prompt"].tolist() == [row["prompt"]]
+    prompt = "<img src=x onerror=alert(1)> \u2603"
+    write_prompts(tmp_path / "table", {prompt: "test"})
+    rows, metrics = run(tmp_path, given, prompts=tmp_path / "table")
+    assert rows["prompt"].tolist() == [prompt]
     assert metrics == {"images/kept": 1, "images/prompts": 1}
     assert read_image_rows(tmp_path / "images")["licence"].tolist() == ["generated"]
     with pytest.raises(UserError, match="no prompt is in the splits"):
-        run(tmp_path, given, prompts=tmp_path / "prompts.parquet", own={"splits": ["train"]})
+        run(tmp_path, given, prompts=tmp_path / "table", own={"splits": ["train"]})

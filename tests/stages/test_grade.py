@@ -7,6 +7,7 @@ from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.tables import RESPONSE, VERDICT, read_table, write_table
 from tests.fakes import worker_functions
+from tests.fakes.taught_policy import stage_flags
 
 PARAMS = {
     "verifier": {"timeout_seconds": 1.0, "memory_mib": 768, "workers": 1, "abort_undecided_fraction": 0.2},
@@ -15,17 +16,9 @@ PARAMS = {
 
 
 def response(problem, text, mode="sampled", index=0, benchmark="sums", answer="4", truncated=False):
-    return {
-        "problem_id": problem,
-        "benchmark": benchmark,
-        "problem": "2+2?",
-        "answer": answer,
-        "mode": mode,
-        "sample_index": index,
-        "response": text,
-        "response_tokens": len(text),
-        "is_truncated": truncated,
-    }
+    named = {"problem_id": problem, "benchmark": benchmark, "mode": mode, "sample_index": index}
+    said = {"response": text, "response_tokens": len(text), "is_truncated": truncated}
+    return {**named, "problem": "2+2?", "answer": answer, **said}
 
 
 @pytest.fixture
@@ -33,16 +26,9 @@ def grade(tmp_path):
     def run(rows, params=PARAMS):
         (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
         write_table(rows, tmp_path / "responses.parquet", RESPONSE)
-        flags = [f"--{name}={tmp_path / name}.parquet" for name in ("responses", "verdicts")]
-        main(
-            [
-                "grade@sft",
-                f"--params={tmp_path / 'params.yaml'}",
-                *flags,
-                f"--metrics={tmp_path / 'metrics.json'}",
-                f"--headline={tmp_path / 'headline'}",
-            ]
-        )
+        tables = {name: tmp_path / f"{name}.parquet" for name in ("responses", "verdicts")}
+        numbers = {"metrics": tmp_path / "metrics.json", "headline": tmp_path / "headline"}
+        main(stage_flags("grade@sft", params=tmp_path / "params.yaml", **tables, **numbers))
         metrics = json.loads((tmp_path / "metrics.json").read_text())
         return metrics, read_table(tmp_path / "verdicts.parquet", VERDICT)
 
@@ -63,8 +49,12 @@ ROWS = [
 ]
 
 
-def test_scores_by_hand(grade):
+def test_scores_by_hand_and_a_second_run_gives_equal_bytes(grade, tmp_path):
     metrics, verdicts = grade(ROWS)
+    places = [tmp_path / name for name in ("verdicts.parquet", "metrics.json")]
+    first = [place.read_bytes() for place in places]
+    grade(ROWS)
+    assert [place.read_bytes() for place in places] == first
     assert metrics["sums/problems"] == 2
     assert metrics["sums/greedy"] == 0.5
     assert metrics["sums/avg_at_4"] == pytest.approx((2 / 4 + 1 / 4) / 2)
@@ -78,19 +68,9 @@ def test_scores_by_hand(grade):
     assert metrics["sums/keyword_rate_wait"] == metrics["sums/branching_frequency"] == pytest.approx(1 / 8)
     assert metrics["sums/keyword_rate_re_check"] == 0
     assert metrics["sums/greedy_low"] <= 0.5 <= metrics["sums/greedy_high"]
-    assert verdicts["verdict"].tolist() == [
-        "correct",
-        "correct",
-        "correct",
-        "wrong",
-        "unparsed",
-        "wrong",
-        "correct",
-        "wrong",
-        "wrong",
-        "unparsed",
-    ]
-    assert not any("clean" in name for name in metrics)
+    assert " ".join(verdicts["verdict"]) == (
+        "correct correct correct wrong unparsed wrong correct wrong wrong unparsed"
+    )
 
 
 def test_wrong_answers_that_begin_alike_do_not_vote_together(grade):
@@ -138,21 +118,12 @@ def test_a_headline_is_the_score_of_all_samples_or_else_the_greedy_one(grade, tm
         }
 
 
-def test_a_second_run_gives_equal_bytes(grade, tmp_path):
-    grade(ROWS)
-    names = ["verdicts.parquet", "metrics.json"]
-    first = [(tmp_path / name).read_bytes() for name in names]
-    grade(ROWS)
-    assert [(tmp_path / name).read_bytes() for name in names] == first
-
-
 def test_a_failing_verifier_fails_the_stage_and_leaves_no_scores(grade, tmp_path, monkeypatch):
     hang = response("p3", r"\boxed{10}", "greedy", answer=r"\sum_{k=1}^{4} k")
     monkeypatch.setattr("stages.engines.verifier.verifier.compare", worker_functions.compare_and_die)
     with pytest.raises(UserError, match=r"1 crashed.*abort_undecided_fraction"):
         grade([hang, *ROWS[:1]])
-    assert not (tmp_path / "metrics.json").exists()
-    assert not (tmp_path / "verdicts.parquet").exists()
+    assert not (tmp_path / "metrics.json").exists() and not (tmp_path / "verdicts.parquet").exists()
     metrics, verdicts = grade([hang, *ROWS])
     assert verdicts["verdict"][0] == "crashed"
     assert metrics["sums/verifier_failed_fraction"] == pytest.approx(1 / 11)

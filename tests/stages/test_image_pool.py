@@ -5,23 +5,17 @@ import json
 
 import numpy
 import pytest
-import yaml
 
-from stages.__main__ import main
-from stages.engines.images.shards import image_id, image_row, pixels_of, read_shards, write_shards
+from stages.engines.images.shards import image_id, pixels_of, read_shards, write_shards
 from stages.foundations.errors import UserError
-from stages.foundations.tables import DROPPED, PROMPT, prompt_id, read_table, write_table
+from stages.foundations.tables import DROPPED, read_table
 from tests.fakes.hostile_images import GRADIENT, LIMITS, REFUSED, TAKEN, png
+from tests.fakes.one_stage import picture_row, run_stage, write_prompts
 
 FIRST, SECOND = (GRADIENT + numpy.uint8(9)), (GRADIENT + numpy.uint8(20))
 
 
-def generated(pixels, prompt="a cat", generator="base", seed=5):
-    said = {"generator": generator, "seed": seed, "source": "generated", "licence": ""}
-    return image_row(pixels, prompt_id=prompt_id(prompt), prompt=prompt, **said)
-
-
-def run(tmp_path, rows=(), listed=None, files=None, line=json.dumps):
+def run(tmp_path, rows=(), listed=None, files=None):
     shards, folder = tmp_path / "generated", tmp_path / "foreign"
     shards.mkdir(exist_ok=True), folder.mkdir(exist_ok=True)
     if rows:
@@ -31,30 +25,27 @@ def run(tmp_path, rows=(), listed=None, files=None, line=json.dumps):
         for name, content in (files or {}).items():
             (folder / name).write_bytes(content)
         path = tmp_path / "list.jsonl"
-        path.write_text("".join((row if isinstance(row, str) else line(row)) + "\n" for row in listed))
+        path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in listed))
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
         foreign = {"folder": str(folder), "list_path": str(path), "sha256": sha256}
-    write_table(
-        [{"prompt_id": prompt_id(one), "prompt": one, "split": "train", "source": "s"} for one in ("a cat", "a dog")],
-        tmp_path / "prompts.parquet",
-        PROMPT,
-    )
+    write_prompts(tmp_path / "prompts", {"a cat": "train", "a dog": "train"})
     round_1 = {"foreign": foreign, "annotations": None, "also": "round_1"}
-    run_again(tmp_path, {"images": LIMITS, "ranking_rounds": {"round_1": round_1}})
-    rows = [row for frame in read_shards(tmp_path / "pool.out") for row in frame.to_dict("records")]
-    dropped = read_table(tmp_path / "dropped.out", DROPPED)
-    return rows, dropped, json.loads((tmp_path / "metrics.out").read_text())
+    sections = {"images": LIMITS, "ranking_rounds": {"round_1": round_1}}
+    metrics = run_stage("image_pool@round_1", tmp_path, sections)
+    rows = [row for frame in read_shards(tmp_path / "pool") for row in frame.to_dict("records")]
+    return rows, read_table(tmp_path / "dropped", DROPPED), metrics
 
 
 def test_generated_images_come_through_with_what_is_known_of_them(tmp_path):
-    given = [generated(FIRST), generated(SECOND, "a dog", "refl", 2**62 + 1)]
+    given = [picture_row(FIRST, "a cat"), picture_row(SECOND, "a dog", generator="refl", seed=2**62 + 1)]
     rows, dropped, metrics = run(tmp_path, given)
     assert rows == given and dropped.empty
     assert metrics == {"rows/in": 2, "rows/kept": 2, "images/generated": 2, "prompts/with_images": 2}
 
 
 def test_an_image_is_taken_once_by_its_pixels_whatever_the_file_claims(tmp_path):
-    given = [generated(FIRST), generated(FIRST, seed=6), generated(SECOND) | {"image_id": "0" * 64}]
+    given = [picture_row(pixels, "a cat", seed=seed) for pixels, seed in ((FIRST, 1), (FIRST, 6), (SECOND, 2))]
+    given[2]["image_id"] = "0" * 64
     rows, dropped, metrics = run(tmp_path, given)
     assert [row["image_id"] for row in rows] == [image_id(FIRST), image_id(SECOND)]
     assert metrics["dropped/duplicate_image"] == 1 and image_id(FIRST) in dropped["detail"][0]
@@ -101,18 +92,8 @@ def test_half_characters_and_other_lists_are_told(tmp_path):
     _, dropped, _ = run(tmp_path, listed=listed, files={"a.png": png()})
     assert dropped["reason"].tolist() == ["image_missing"]
     (tmp_path / "list.jsonl").write_text("{}")
-    params = yaml.safe_load((tmp_path / "params.yaml").read_text())
     with pytest.raises(UserError, match="has the sha256"):
-        run_again(tmp_path, params)
-
-
-def run_again(tmp_path, params):
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-    names = {"generated": "generated", "prompts": "prompts.parquet", "params": "params.yaml"}
-    names |= {name: f"{name}.out" for name in ("pool", "dropped", "metrics", "headline")}
-    main(
-        ["image_pool@round_1", *(text for name, file in names.items() for text in (f"--{name}", str(tmp_path / file)))]
-    )
+        run_stage("image_pool@round_1", tmp_path)
 
 
 def test_a_round_without_images_is_told(tmp_path):

@@ -1,7 +1,6 @@
 """The long stages of the text-to-image branch, one miniature for all: killed by SIGKILL at seeded moments, on ranks of
 DeepSpeed, in mixed precision, and on a folder as diffusers writes Stable Diffusion's."""
 
-import csv
 import json
 import random
 
@@ -17,49 +16,30 @@ from stages.__main__ import main
 from stages.engines.generators.generator import load_generator
 from stages.engines.images.shards import pixels_of, read_shards
 from stages.foundations.files import dvc_md5
+from stages.foundations.stage import declared_stage
 from stages.foundations.tables import PAIR, PROMPT, RATING, read_table, write_table
 from tests.fakes.forks import changes_of, killed_at, on_ranks
+from tests.fakes.one_stage import curve_of, pair_row, stage_flags
 from tests.fakes.picture_recipes import mini_shapes, shape_prompts
 from tests.fakes.stable_diffusion import write_stable_diffusion
 
-PROMPTS = {"prompts": "prompts.parquet"}
-TRAINED = {"curves": "curve.csv", "metrics": "metrics.json", "headline": "headline.json"}
-RANKED = {"pairs": "preferences", "pool": "generate/images"}
+RANKED = {"prompts": "prompts", "pairs": "pairs", "pool": "generate/images", "earlier_pool": "generate/images"}
 STAGES = {
-    "t2i_base": ("t2i_base@NAME", PROMPTS, {"out": "model", **TRAINED}),
-    "generate": (
-        "generate@main",
-        {**PROMPTS, "generator": "t2i_base/model"},
-        {"images": "images", "metrics": "metrics.json"},
-    ),
-    "scorer_base": ("scorer_base@NAME", PROMPTS, {"out": "model", **TRAINED}),
-    "reward_model": (
-        "reward_model@round_1",
-        {**RANKED, "earlier-pool": "generate/images", "scorer": "scorer_base/model"},
-        {"out": "model", **TRAINED},
-    ),
-    "refl": (
-        "refl@refl_1",
-        {
-            **PROMPTS,
-            **RANKED,
-            "generator": "t2i_base/model",
-            "scorer": "reward_model/model",
-            "held-out": "scorer_base/model",
-        },
-        {"out": "model", "pictures": "pictures.parquet", **TRAINED},
-    ),
+    "t2i_base": ("t2i_base@NAME", {}),
+    "generate": ("generate@main", {"generator": "t2i_base/out"}),
+    "scorer_base": ("scorer_base@NAME", {}),
+    "reward_model": ("reward_model@round_1", {"scorer": "scorer_base/out"}),
+    "refl": ("refl@refl_1", {"generator": "t2i_base/out", "scorer": "reward_model/out", "held_out": "scorer_base/out"}),
 }
-"""Address, inputs below the miniature's folder and outputs, in the order in which they are made."""
+"""Address, and inputs below the miniature's folder, in the order in which they are made."""
 
 
 def work(stage, miniature, folder, params=None, **changed):
     """The stage's command with outputs in `folder`; `changed` are inputs that lie elsewhere."""
-    address, inputs, outputs = STAGES[stage]
-    flags = [address, "--params", str(params or miniature / "params.yaml")]
-    inputs = {**inputs, **changed}
-    for root, places in ((miniature, inputs), (folder, outputs)):
-        flags += [part for name, place in places.items() for part in (f"--{name}", str(root / place))]
+    address, inputs = STAGES[stage]
+    places = {name: miniature / place for name, place in (RANKED | inputs).items()} | changed
+    places = {name: place for name, place in places.items() if name in declared_stage(stage).inputs}
+    flags = stage_flags(address, folder, params=params or miniature / "params.yaml", **places)
     return lambda: main(flags)
 
 
@@ -67,7 +47,7 @@ def work(stage, miniature, folder, params=None, **changed):
 def miniature(tmp_path_factory):
     """The recipe's miniature, its five stages run undisturbed; and how often each of them changes a file."""
     folder, changes = tmp_path_factory.mktemp("miniature"), {}
-    shape_prompts(folder / "prompts.parquet")
+    shape_prompts(folder / "prompts")
     write_params(folder / "params.yaml")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RETRACE_STATE", str(folder / "state"))
@@ -90,29 +70,17 @@ def write_params(path, **changes):
     return path
 
 
-def curve_of(folder):
-    rows = list(csv.DictReader((folder / "curve.csv").open()))
-    return [{name: float(value) for name, value in row.items() if value} for row in rows]
-
-
 def prefer_the_first(folder):
     """Pairs of the two pictures of each prompt, which tell nothing but where they stand."""
     images = pandas.concat(read_shards(folder / "generate/images"), ignore_index=True)
-    prompts = read_table(folder / "prompts.parquet", PROMPT).set_index("prompt_id")
+    prompts = read_table(folder / "prompts", PROMPT).set_index("prompt_id")
     pairs = [
-        {
-            "prompt_id": prompt_id,
-            "annotator_id": "one",
-            "better_image_id": own["image_id"].iloc[0],
-            "worse_image_id": own["image_id"].iloc[1],
-            "weight": 1.0,
-            "split": prompts.loc[prompt_id, "split"],
-        }
+        pair_row(prompt_id, *own["image_id"].iloc[:2], prompts.loc[prompt_id, "split"])
         for prompt_id, own in images.groupby("prompt_id")
         if own["image_id"].nunique() == 2
     ]
-    write_table(pairs, folder / "preferences/pairs.parquet", PAIR)
-    write_table([], folder / "preferences/ratings.parquet", RATING)
+    write_table(pairs, folder / "pairs/pairs.parquet", PAIR)
+    write_table([], folder / "pairs/ratings.parquet", RATING)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -124,7 +92,7 @@ def test_a_killed_stage_ends_with_the_bytes_of_an_undisturbed_one(stage, miniatu
     if killed_at(command, tmp_path, moments.randrange(most)):  # there is less left to do, so it may end before
         command()
     assert stage == "generate" or f"{stage}: going on from step" in capfd.readouterr().err
-    for name in STAGES[stage][2].values():
+    for name in declared_stage(stage).outputs:
         assert dvc_md5(tmp_path / name) == dvc_md5(whole / stage / name), name
     assert not list((tmp_path / "state").glob("scratch/*/*"))
 
@@ -160,7 +128,7 @@ def test_mixed_precision_learns_and_what_is_saved_is_float32(stage, miniature, t
         next(row[name] for row in curve_of(folder) if name in row) for folder in (tmp_path, miniature[0] / stage)
     )
     assert first == pytest.approx(expected, rel=0.05) and first != expected
-    weights = [load_file(path) for path in (tmp_path / "model").rglob("*.safetensors")]
+    weights = [load_file(path) for path in (tmp_path / "out").rglob("*.safetensors")]
     assert {weight.dtype for own in weights for weight in own.values()} == {torch.float32}
 
 
@@ -177,7 +145,7 @@ def test_the_average_follows_steps_that_bfloat16_does_not_feel(kind, miniature, 
     params = write_params(tmp_path / "params.yaml", trainer=trainer, **changes)
     on_ranks(work("refl", miniature[0], tmp_path, params), 1)
     before, after = (
-        load_file(folder / "model/unet/diffusion_pytorch_model.safetensors")["conv_in.weight"]
+        load_file(folder / "out/unet/diffusion_pytorch_model.safetensors")["conv_in.weight"]
         for folder in (miniature[0] / "t2i_base", tmp_path)
     )
     assert 0 < (after - before).abs().max() < 1e-5
@@ -203,9 +171,9 @@ def test_a_folder_of_stable_diffusion_is_drawn_as_diffusers_draws_it_and_learns(
     assert pixels_of(drawn["png"].iloc[0]).shape == (16, 16, 3)
     before, after = (
         load_file(folder / "unet/diffusion_pytorch_model.safetensors")
-        for folder in (tmp_path / "sd", tmp_path / "refl/model")
+        for folder in (tmp_path / "sd", tmp_path / "refl/out")
     )
-    assert json.loads((tmp_path / "refl/metrics.json").read_text())["refl/updates"] == 3
+    assert json.loads((tmp_path / "refl/metrics").read_text())["refl/updates"] == 3
     assert before.keys() == after.keys()
     for row in curve_of(tmp_path / "refl")[1:]:
         assert row["optim/gradient_norm_feedback"] > 0 and row["optim/gradient_norm_pretraining"] > 0

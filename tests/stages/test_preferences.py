@@ -1,15 +1,12 @@
 """preferences: annotators are judged by what they did, and rankings become pairs of one split."""
 
-import json
-
 import pandas
 import pytest
-import yaml
 
-from stages.__main__ import main
 from stages.foundations.errors import UserError
-from stages.foundations.tables import ANNOTATOR, DROPPED, PAIR, PROMPT, RANKING, RATING, read_table, write_table
+from stages.foundations.tables import ANNOTATOR, PAIR, PROMPT, RANKING, RATING, read_table, write_table
 from stages.preferences.run import drawn_down, pairs_of, splits_of, vote_measures
+from tests.fakes.one_stage import run_stage
 
 PARAMS = {
     "annotator_rules": {
@@ -49,26 +46,16 @@ def ratings_of(row, overall):
 
 
 def run(tmp_path, rankings, ratings=(), splits=None, **changed):
-    folder = tmp_path / "round_1"
-    write_table(rankings, folder / "rankings.parquet", RANKING)
-    write_table(list(ratings), folder / "ratings.parquet", RATING)
+    write_table(rankings, tmp_path / "annotations" / "rankings.parquet", RANKING)
+    write_table(list(ratings), tmp_path / "annotations" / "ratings.parquet", RATING)
     ids = dict.fromkeys((row["prompt_id"] for row in rankings), "train") | (splits or {})
-    prompts = [{"prompt_id": one, "prompt": one, "split": split, "source": "s"} for one, split in ids.items()]
-    write_table([row for row in prompts if row["split"]], tmp_path / "prompts.parquet", PROMPT)
-    params = {"seed": 1, "preferences": {**PARAMS, **changed}}
-    params["ranking_rounds"] = {"round_1": {"foreign": None, "annotations": None, "also": "round_1"}}
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-    out = tmp_path / "out"
-    inputs = {"params": tmp_path / "params.yaml", "annotations": folder, "earlier": folder}
-    outputs = {name: tmp_path / f"{name}.out" for name in ("dropped", "metrics", "headline")}
-    paths = {**inputs, "prompts": tmp_path / "prompts.parquet", "out": out, **outputs}
-    main(["preferences@round_1", *(text for name, path in paths.items() for text in (f"--{name}", str(path)))])
-    tables = {
-        name: read_table(out / f"{name}.parquet", schema)
-        for name, schema in (("pairs", PAIR), ("annotators", ANNOTATOR), ("rankings", RANKING))
-    }
-    tables["dropped"] = read_table(tmp_path / "dropped.out", DROPPED)
-    return tables, json.loads((tmp_path / "metrics.out").read_text())
+    prompts = [{"prompt_id": one, "prompt": one, "split": split, "source": "s"} for one, split in ids.items() if split]
+    write_table(prompts, tmp_path / "prompts", PROMPT)
+    round_1 = {"foreign": None, "annotations": None, "also": "round_1"}
+    sections = {"seed": 1, "preferences": {**PARAMS, **changed}, "ranking_rounds": {"round_1": round_1}}
+    metrics = run_stage("preferences@round_1", tmp_path, sections, earlier=tmp_path / "annotations")
+    schemas = {"pairs": PAIR, "annotators": ANNOTATOR, "rankings": RANKING}
+    return {name: read_table(tmp_path / "out" / f"{name}.parquet", one) for name, one in schemas.items()}, metrics
 
 
 def panel(bad, tasks=4):

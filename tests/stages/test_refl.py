@@ -1,26 +1,24 @@
 """ReFL: rewards rise by a gradient step, the pre-training loss holds, the choice is by what was not climbed."""
 
-import csv
 import json
 
 import numpy
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 
-from stages.__main__ import main
 from stages.algorithms.shape_world import render, scene_of
 from stages.engines.generators.generator import load_generator, new_generator, save_generator
 from stages.engines.generators.params import GeneratorSizes
 from stages.engines.image_scorers.scorer import save_scorer
-from stages.engines.images.shards import image_row, pixels_of, write_shards
+from stages.engines.images.shards import pixels_of, write_shards
 from stages.foundations.errors import UserError
 from stages.foundations.tables import FEEDBACK_IMAGE, PAIR, PROMPT, prompt_id, read_table, write_table
 from stages.refl.measurement import diversity, gains, saturation, shown_for, without
 from stages.refl.stage import ABOUT, ReflParams, ReflRound
 from stages.refl.training import chosen_update
 from stages.refl_control.stage import ABOUT as CONTROL_ABOUT
+from tests.fakes.one_stage import curve_of, pair_row, picture_row, run_stage, write_prompts
 from tests.fakes.picture_recipes import mini_shapes
 from tests.fakes.ranked_pictures import tiny_scorer
 
@@ -66,87 +64,37 @@ def project(tmp_path_factory):
     save_generator(new_generator(sizes, PROMPTS["train"], seed=0), folder / "generator")
     save_scorer(a_scorer(1), folder / "round_1")
     save_scorer(a_scorer(2), folder / "held_out")
-    rows = [
-        {"prompt_id": prompt_id(prompt), "prompt": prompt, "split": split, "source": "shapes"}
-        for split, prompts in PROMPTS.items()
-        for prompt in prompts
-    ]
-    write_table(rows, folder / "prompts.parquet", PROMPT)
+    write_prompts(folder / "prompts", {prompt: split for split, prompts in PROMPTS.items() for prompt in prompts})
     pictures, pairs = [], []
     for number, prompt in enumerate(PROMPTS["train"]):
-        other = PROMPTS["train"][number - 1]
-        two = [
-            image_row(
-                render(scene_of(shown), number),
-                prompt_id=prompt_id(prompt),
-                prompt=prompt,
-                generator="main",
-                seed=number,
-                source="generated",
-                licence="generated",
-            )
-            for shown in (prompt, other)
-        ]
+        shown = (prompt, PROMPTS["train"][number - 1])
+        two = [picture_row(render(scene_of(one), number), prompt, seed=number) for one in shown]
         pictures += two
-        pairs.append(
-            {
-                "prompt_id": prompt_id(prompt),
-                "annotator_id": "anna",
-                "better_image_id": two[0]["image_id"],
-                "worse_image_id": two[1]["image_id"],
-                "weight": 1.0,
-                "split": "train",
-            }
-        )
+        pairs.append(pair_row(prompt_id(prompt), two[0]["image_id"], two[1]["image_id"], "train"))
     write_shards(pictures, folder / "pool", 4)
-    write_table(pairs, folder / "preferences" / "pairs.parquet", PAIR)
+    write_table(pairs, folder / "pairs" / "pairs.parquet", PAIR)
     return folder
 
 
-def write_params(path, changes=None, **rounds):
-    refl = {**REFL, **(changes or {})}
-    sections = {"seed": 3, "trainer": MINI["trainer"], "refl": refl}
+def run(project, out, changes=None, name="refl_1", places=None, **rounds):
+    """Runs a round with changes to section refl and to rounds; returns its metrics."""
+    sections = {"seed": 3, "trainer": MINI["trainer"], "refl": {**REFL, **(changes or {})}}
     sections["refl_rounds"] = {"refl_1": ROUND, "control_1": CONTROL, **rounds}
-    path.write_text(yaml.safe_dump(sections))
-    return path
-
-
-def flags(project, out, params, name="refl_1"):
-    return [
-        f"refl@{name}",
-        *("--params", str(params)),
-        *("--generator", str(project / "generator"), "--prompts", str(project / "prompts.parquet")),
-        *("--scorer", str(project / "round_1"), "--held-out", str(project / "held_out")),
-        *("--pairs", str(project / "preferences"), "--pool", str(project / "pool")),
-        *("--out", str(out / "generator"), "--pictures", str(out / "pictures.parquet")),
-        *("--metrics", str(out / "metrics.json"), "--headline", str(out / "headline.json")),
-        *("--curves", str(out / "curve.csv")),
-    ]
-
-
-def curve_of(out):
-    rows = list(csv.DictReader((out / "curve.csv").open()))
-    return [{name: float(value) for name, value in row.items() if value} for row in rows]
-
-
-def metrics_of(out):
-    return json.loads((out / "metrics.json").read_text())
+    inputs = {one: project / one for one in ("generator", "prompts", "held_out", "pairs", "pool")}
+    inputs |= {"scorer": project / "round_1", **(places or {})}
+    return run_stage(f"refl@{name}", out, sections, **inputs)
 
 
 @pytest.fixture(scope="module")
 def climbed(project, tmp_path_factory):
     """The round with the last update chosen and no average, so that what the loss does is seen."""
     out = tmp_path_factory.mktemp("climbed")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RETRACE_TRACKING", "off")
-        patch.setenv("RETRACE_STATE", str(out / "state"))
-        params = write_params(out / "params.yaml", {"ema_decay": 0.0}, refl_1=LAST)
-        main(flags(project, out, params))
-    return out
+    return out, run(project, out, {"ema_decay": 0.0}, refl_1=LAST)
 
 
 def test_the_reward_rises_on_prompts_and_noise_that_were_not_trained_on(climbed):
-    metrics, curve = metrics_of(climbed), curve_of(climbed)
+    out, metrics = climbed
+    curve = curve_of(out)
     assert metrics["refl/reward/gain"] > 0
     assert metrics["refl/reward/after"] - metrics["refl/reward/before"] == pytest.approx(metrics["refl/reward/gain"])
     assert curve[-1]["validation/reward"] > curve[0]["validation/reward"]
@@ -155,7 +103,7 @@ def test_the_reward_rises_on_prompts_and_noise_that_were_not_trained_on(climbed)
 
 
 def test_each_part_has_a_gradient_in_every_update(climbed):
-    rows = curve_of(climbed)[1:]
+    rows = curve_of(climbed[0])[1:]
     assert len(rows) == 6
     for row in rows:
         assert row["optim/gradient_norm_pretraining"] > 1e-3
@@ -166,7 +114,7 @@ def test_each_part_has_a_gradient_in_every_update(climbed):
 
 
 def test_the_curve_shows_what_hacking_looks_like_beside_the_reward(climbed):
-    first, last = curve_of(climbed)[0], curve_of(climbed)[-1]
+    first, *_, last = curve_of(climbed[0])
     shown = {"reward", "held_out", "truth", "alignment", "fidelity", "saturation", "diversity"}
     shown |= {"distance_to_start", "reward_without_held_out", "reward_without_truth"}
     assert {name.removeprefix("validation/") for name in first} - {"step"} == shown
@@ -174,25 +122,26 @@ def test_the_curve_shows_what_hacking_looks_like_beside_the_reward(climbed):
 
 
 def test_pictures_are_kept_by_the_rule_and_from_one_noise(climbed, project):
-    frame = read_table(climbed / "pictures.parquet", FEEDBACK_IMAGE)
+    frame = read_table(climbed[0] / "pictures", FEEDBACK_IMAGE)
     assert sorted(frame["shown_for"]) == ["", "", "", "gain", "loss", "middle"]
     assert (frame["png_before"].notna() == (frame["shown_for"] != "")).all()
     row = frame[frame["shown_for"] == "gain"].iloc[0]
-    for folder, png in ((project / "generator", row.png_before), (climbed / "generator", row.png_after)):
+    for folder, png in ((project / "generator", row.png_before), (climbed[0] / "out", row.png_after)):
         drawn = load_generator(folder, torch.device("cpu")).draw([row.prompt], [int(row.seed)], 4, 1.0)[0]
         assert numpy.abs(drawn.astype(int) - pixels_of(png)).max() <= 1
 
 
 def test_only_the_unet_learns(climbed, project):
     for part, is_equal in (("unet/diffusion_pytorch_model", False), ("text_encoder/model", True)):
-        before, after = (load_file(folder / "generator" / f"{part}.safetensors") for folder in (project, climbed))
+        before, after = (
+            load_file(folder / f"{part}.safetensors") for folder in (project / "generator", climbed[0] / "out")
+        )
         same = [torch.equal(before[name], after[name]) for name in before]
         assert all(same) if is_equal else not any(same[:3])
 
 
 def test_a_control_trains_as_long_without_a_reward(project, tmp_path):
-    params = write_params(tmp_path / "params.yaml")
-    main(flags(project, tmp_path, params, "control_1"))
+    run(project, tmp_path, name="control_1")
     rows = curve_of(tmp_path)[1:]
     assert len(rows) == 6
     assert all("optim/gradient_norm_feedback" not in row and row["loss/pretraining"] > 0 for row in rows)
@@ -204,18 +153,17 @@ def test_a_control_trains_as_long_without_a_reward(project, tmp_path):
     ids=["draft", "dpo"],
 )
 def test_the_other_kinds_of_feedback_learn(project, tmp_path, feedback):
-    changes = {"feedback": feedback, "ema_decay": 0.0}
-    params = write_params(tmp_path / "params.yaml", changes, refl_1={**LAST, "updates": 12, "reward_weight": 5.0})
-    main(flags(project, tmp_path, params))
+    longer = {**LAST, "updates": 12, "reward_weight": 5.0}
+    metrics = run(project, tmp_path, {"feedback": feedback, "ema_decay": 0.0}, refl_1=longer)
     rows = curve_of(tmp_path)[1:]
     assert rows[-1]["optim/gradient_norm_feedback"] > 0
     if feedback["kind"] == "dpo":
         assert rows[0]["loss/feedback"] == pytest.approx(numpy.log(2))
         assert min(row["loss/feedback"] for row in rows[6:]) < 0.67
         assert rows[-1]["preference/accuracy_train"] > 0.5
-        assert metrics_of(tmp_path)["rows/kept"] == 4 and metrics_of(tmp_path)["dropped/image_missing"] == 0
+        assert metrics["rows/kept"] == 4 and metrics["dropped/image_missing"] == 0
     else:
-        assert metrics_of(tmp_path)["refl/reward/gain"] > 0
+        assert metrics["refl/reward/gain"] > 0
 
 
 def test_the_choice_is_by_the_held_out_score_and_never_by_the_reward():
@@ -260,20 +208,15 @@ def test_measures_by_hand():
 
 
 def test_a_split_without_prompts_and_a_missing_image_are_told(project, tmp_path):
-    frame = read_table(project / "prompts.parquet", PROMPT)
-    write_table(frame[frame["split"] != "test"], tmp_path / "prompts.parquet", PROMPT)
-    params = write_params(tmp_path / "params.yaml", {"feedback": {"kind": "dpo", "beta": 1.0}})
-    arguments = flags(project, tmp_path, params)
-    arguments[arguments.index("--prompts") + 1] = str(tmp_path / "prompts.parquet")
+    dpo = {"feedback": {"kind": "dpo", "beta": 1.0}}
+    frame = read_table(project / "prompts", PROMPT)
+    write_table(frame[frame["split"] != "test"], tmp_path / "few", PROMPT)
     with pytest.raises(UserError, match="no test prompts"):
-        main(arguments)
-    pairs = read_table(project / "preferences" / "pairs.parquet", PAIR)
-    pairs["worse_image_id"] = "f" * 64
-    write_table(pairs, tmp_path / "preferences" / "pairs.parquet", PAIR)
-    arguments = flags(project, tmp_path, params)
-    arguments[arguments.index("--pairs") + 1] = str(tmp_path / "preferences")
+        run(project, tmp_path, dpo, places={"prompts": tmp_path / "few"})
+    pairs = read_table(project / "pairs" / "pairs.parquet", PAIR).assign(worse_image_id="f" * 64)
+    write_table(pairs, tmp_path / "pairs" / "pairs.parquet", PAIR)
     with pytest.raises(UserError, match="of 4 training pairs"):
-        main(arguments)
+        run(project, tmp_path, dpo, places={"pairs": tmp_path / "pairs"})
 
 
 def test_rounds_that_prove_nothing_are_refused():
@@ -297,24 +240,19 @@ def test_rounds_that_prove_nothing_are_refused():
 
 
 def test_a_round_is_compared_with_its_control_from_the_same_noise(climbed, tmp_path):
-    params = write_params(tmp_path / "params.yaml")
-    params.write_text(params.read_text() + "refl_controls: {refl_1: control_1}\n")
-    pictures = read_table(climbed / "pictures.parquet", FEEDBACK_IMAGE)
+    pictures = read_table(climbed[0] / "pictures", FEEDBACK_IMAGE)
     control = pictures.assign(truth_after=pictures["truth_after"] - 0.25).iloc[::-1]
-    write_table(control, tmp_path / "control.parquet", FEEDBACK_IMAGE)
-    arguments = ["refl_control@refl_1", "--params", str(params), "--pictures", str(climbed / "pictures.parquet")]
-    arguments += ["--control", str(tmp_path / "control.parquet")]
-    arguments += ["--metrics", str(tmp_path / "metrics.json"), "--headline", str(tmp_path / "headline.json")]
-    main(arguments)
-    metrics = metrics_of(tmp_path)
+    write_table(control, tmp_path / "control", FEEDBACK_IMAGE)
+    stage = "refl_control@refl_1", tmp_path, {"refl_controls": {"refl_1": "control_1"}}
+    metrics = run_stage(*stage, pictures=climbed[0] / "pictures")
     for end in ("mean", "low", "high"):
         assert metrics[f"gain_over_control/truth/{end}"] == pytest.approx(0.25)
         assert metrics[f"gain_over_control/reward/{end}"] == 0
     assert metrics["rows/pairs"] == 6
-    assert json.loads((tmp_path / "headline.json").read_text())["score"] == pytest.approx(0.25)
-    write_table(control.assign(seed=control["seed"] + 1), tmp_path / "control.parquet", FEEDBACK_IMAGE)
+    assert json.loads((tmp_path / "headline").read_text())["score"] == pytest.approx(0.25)
+    write_table(control.assign(seed=control["seed"] + 1), tmp_path / "control", FEEDBACK_IMAGE)
     with pytest.raises(UserError, match="0 are from the same noise"):
-        main(arguments)
+        run_stage(*stage, pictures=climbed[0] / "pictures")
 
 
 def test_a_window_outside_of_the_draw_and_a_pretraining_weight_of_zero_are_refused():

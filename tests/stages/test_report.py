@@ -20,10 +20,9 @@ import yaml
 from stages.__main__ import main
 from stages.algorithms.estimators import clustered_bootstrap, compare_paired
 from stages.foundations.errors import UserError
-from stages.foundations.legible import legible
-from stages.foundations.metrics import write_curves, write_metrics
+from stages.foundations.files import write_curves, write_metrics
 from stages.foundations.tables import RESPONSE, VERDICT, write_table
-from stages.pages.page import graph_lanes
+from stages.pages.page import graph_lanes, visible_text
 from stages.report.benchmarks import Comparison, compare, verdict_sentence
 from stages.report.charts import join_rounds
 from stages.report.inputs import read_inputs
@@ -62,18 +61,9 @@ def run(tmp_path: Path) -> Path:
         write_policy(tmp_path, policy, CORRECT_OF_FOUR[policy])
     data = tmp_path / "data"
     write_metrics(data / "metrics/collect/sums.json", {"rows/in": 50, "rows/kept": 50})
-    write_metrics(
-        data / "metrics/curate.json",
-        {
-            "rows/in": 1050,
-            "rows/kept": 1000,
-            "dropped/duplicate": 47,
-            "dropped/contaminated": 3,
-            "contamination/pairs": 5,
-            "sums_heldout/rows": 12,
-            "sums_heldout/rows_hit": 2,
-        },
-    )
+    curated = {"rows/in": 1050, "rows/kept": 1000, "dropped/duplicate": 47, "dropped/contaminated": 3}
+    curated |= {"contamination/pairs": 5, "sums_heldout/rows": 12, "sums_heldout/rows_hit": 2}
+    write_metrics(data / "metrics/curate.json", curated)
     write_metrics(data / "metrics/rl_round/rl_1.json", {"progress/steps": 4, "tokens/sampled": 8191})
     write_curves(data / "curves/sft.csv", [{"step": n, "loss/train": 3 / n} for n in range(1, 9)])
     steps = range(1, 5)
@@ -98,16 +88,8 @@ def write_policy(folder: Path, policy: str, correct_of_four) -> None:
             key |= {"mode": mode, "sample_index": index}
             is_hostile = policy == "rl_1" and mode == "greedy"
             response = HOSTILE if is_hostile else f"So \\boxed{{{number}}}"
-            responses.append(
-                {
-                    **key,
-                    "problem": f"Is {number} < {number + 1}?",
-                    "answer": str(number),
-                    "response": response,
-                    "response_tokens": 9,
-                    "is_truncated": False,
-                }
-            )
+            row = {**key, "problem": f"Is {number} < {number + 1}?", "answer": str(number), "response": response}
+            responses.append(row | {"response_tokens": 9, "is_truncated": False})
             verdict = "correct" if index < correct else "wrong"
             verdicts.append({**key, "verdict": verdict, "extracted": None, "path": "exact", "reason": ""})
     write_table(responses, folder / f"data/responses/{policy}.parquet", RESPONSE)
@@ -119,31 +101,14 @@ def write_policy(folder: Path, policy: str, correct_of_four) -> None:
         for name, interval in (("greedy", greedy), ("avg_at_4", own))
         for end, value in zip(("", "_low", "_high"), interval, strict=True)
     }
-    grades |= {
-        "rows/in": 60,
-        "rows/kept": 60,
-        "sums_heldout/problems": 12,
-        "sums_heldout/response_tokens_mean": 9.25,
-        "sums_heldout/truncated_fraction": 0.0625,
-        "sums_heldout/undecided_fraction": 0.0,
-    }
+    described = {"problems": 12, "response_tokens_mean": 9.25, "truncated_fraction": 0.0625, "undecided_fraction": 0.0}
+    grades |= {"rows/in": 60, "rows/kept": 60, **{f"sums_heldout/{name}": one for name, one in described.items()}}
     write_metrics(folder / f"data/metrics/grade/{policy}.json", grades)
 
 
 def flags(folder: Path) -> Namespace:
-    data = folder / "data"
-    return Namespace(
-        params=folder / "params.yaml",
-        graph=PROJECT / "dvc.yaml",
-        metrics=data / "metrics",
-        curves=data / "curves",
-        verdicts=data / "verdicts",
-        responses=data / "responses",
-        problems=data / "problems",
-        web=data / "web",
-        demonstrations=data / "demonstrations",
-        schedules=data / "schedules",
-    )
+    folders = {name: folder / "data" / name for name in FOLDERS}
+    return Namespace(params=folder / "params.yaml", graph=PROJECT / "dvc.yaml", **folders)
 
 
 def make_page(folder: Path, name: str = "index.html") -> str:
@@ -288,11 +253,11 @@ def test_hostile_responses_stay_text_and_are_cut(run):
     assert "Sums <on a laptop>" in reader.text
 
 
-def test_legible_keeps_lines_and_short_texts():
-    assert legible("a\r\nb\tc\n", 100) == "a\nb\tc\n"
-    assert legible("abcdef", 6) == "abcdef"
-    assert legible("abcdefg", 6) == "abcdef … [cut: 7 characters in all]"
-    assert legible("a\u200bb", 10) == "a⟨U+200B⟩b"
+def test_visible_text_keeps_lines_and_short_texts():
+    assert visible_text("a\r\nb\tc\n", 100) == "a\nb\tc\n"
+    assert visible_text("abcdef", 6) == "abcdef"
+    assert visible_text("abcdefg", 6) == "abcdef … [cut: 7 characters in all]"
+    assert visible_text("a\u200bb", 10) == "a⟨U+200B⟩b"
 
 
 def test_page_asks_nobody_for_anything_but_its_times(run):
@@ -349,26 +314,21 @@ def test_a_search_by_trial_has_its_section_and_rounds_from_one_policy_stand_side
     assert any("“start over”: base 1%" in label for label in labels)
 
 
-@pytest.mark.parametrize("missing", ["sft_curve", "rounds", "grades", "responses", "metrics"])
-def test_what_is_missing_is_said(run, missing):
-    data, params = run / "data", dict(PARAMS)
-    match missing:
-        case "sft_curve":
-            (data / "curves/sft.csv").unlink()
-            told = "This run has no loss curve."
-        case "rounds":
-            params |= {"rl_rounds": {}, "policies": ["sft"]}
-            told = "This run has no RL rounds. "
-        case "grades":
-            (data / "metrics/grade/rl_1.json").unlink()
-            told = "Not graded: rl_1."
-        case "responses":
-            (data / "responses/sft.parquet").unlink()
-            told = "No paired difference: it needs graded responses of both sft and rl_1."
-        case "metrics":
-            (data / "metrics/curate.json").unlink()
-            told = "No stage has looked for contamination yet."
-    write_params(run, params)
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [
+        ("curves/sft.csv", "This run has no loss curve."),
+        ("rounds", "This run has no RL rounds. "),
+        ("metrics/grade/rl_1.json", "Not graded: rl_1."),
+        ("responses/sft.parquet", "No paired difference: it needs graded responses of both sft and rl_1."),
+        ("metrics/curate.json", "No stage has looked for contamination yet."),
+    ],
+)
+def test_what_is_missing_is_said(run, missing, told):
+    if missing == "rounds":
+        write_params(run, {**PARAMS, "rl_rounds": {}, "policies": ["sft"]})
+    else:
+        (run / "data" / missing).unlink()
     assert told in Reader(make_page(run)).text
 
 
@@ -409,12 +369,8 @@ def test_broken_files_are_named_with_the_remedy(run):
 
 def test_graph_on_the_page_has_every_stage_of_the_graph(run):
     inputs = read_inputs(flags(run))
-    shown = {
-        name.partition("@")[0]
-        for _, groups in graph_lanes(inputs.stages, inputs.rounds)
-        for names in groups
-        for name in names
-    }
+    lanes = graph_lanes(inputs.stages, inputs.rounds)
+    shown = {name.partition("@")[0] for _, groups in lanes for names in groups for name in names}
     stages = yaml.safe_load((PROJECT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
     pictures = {name for name, stage in stages.items() if stage.get("foreach", "${policies}") not in LOOPS}
     assert shown == set(stages) - {"code"} - pictures

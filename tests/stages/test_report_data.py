@@ -8,8 +8,7 @@ import numpy
 import pytest
 
 from stages.foundations.errors import UserError
-from stages.foundations.files import dvc_md5
-from stages.foundations.metrics import write_metrics
+from stages.foundations.files import dvc_md5, write_metrics
 from stages.foundations.stage_graph import read_definitions, stages_of
 from stages.foundations.tables import CONTAMINATION, DUPLICATE, PAGE, PROBLEM, TRANSFORM, write_table
 from stages.report.cards import length_bins, read_cards
@@ -20,29 +19,15 @@ HOSTILE = "<script>alert('x')</script>\u202e"
 
 
 def problem(number, **changes):
-    return {
-        "problem_id": f"sums/{number}",
-        "source": "sums",
-        "problem": "What is it? " + "x" * number,
-        "answer": "4",
-        "solution": None if number % 2 else "It is 4.",
-        "licence": "MIT",
-        **changes,
-    }
+    texts = {"problem": "What is it? " + "x" * number, "answer": "4", "solution": None if number % 2 else "It is 4."}
+    return {"problem_id": f"sums/{number}", "source": "sums", "licence": "MIT", **texts, **changes}
 
 
-def hit(number, rule="exact", benchmark="sums_heldout"):
-    return {
-        "problem_id": f"sums/{number}",
-        "source": "sums",
-        "problem": f"Train text {number} {HOSTILE}",
-        "benchmark": benchmark,
-        "benchmark_problem_id": f"b/{number}",
-        "benchmark_problem": f"Held-out text {number}",
-        "rule": rule,
-        "overlap": 0.5,
-        "benchmark_revision": "sha256 ab12",
-    }
+def hit(number, rule="exact"):
+    train = {"problem_id": f"sums/{number}", "source": "sums", "problem": f"Train text {number} {HOSTILE}"}
+    held_out = {"benchmark_problem_id": f"b/{number}", "benchmark_problem": f"Held-out text {number}"}
+    found = {"benchmark": "sums_heldout", "rule": rule, "overlap": 0.5, "benchmark_revision": "sha256 ab12"}
+    return train | held_out | found
 
 
 @pytest.fixture
@@ -58,37 +43,19 @@ def run(tmp_path):
     write_table(pages, data / "web/pages.parquet", PAGE)
     write_table([hit(1), hit(2, "template"), hit(3)], data / "problems/contamination.parquet", CONTAMINATION)
     write_table([hit(7, "ngrams")], data / "web/contamination.parquet", CONTAMINATION)
-    pair = {
-        "problem_id": "a",
-        "source": "sums",
-        "problem": "p",
-        "other_id": "b",
-        "other_source": "sums",
-        "other_problem": "q",
-        "scope": "within_benchmark",
-        "rule": "near_duplicates",
-        "similarity": 0.9,
-    }
+    pair = {"problem_id": "a", "source": "sums", "problem": "p"}
+    pair |= {"other_id": "b", "other_source": "sums", "other_problem": "q"}
+    pair |= {"scope": "within_benchmark", "rule": "near_duplicates", "similarity": 0.9}
     write_table([pair] * 3, data / "problems/duplicates.parquet", DUPLICATE)
-    write_metrics(
-        data / "metrics/curate.json",
-        {"rows/in": 13, "rows/kept": 10, "dropped/contaminated": 3, "contamination/pairs": 3},
-    )
-    write_metrics(data / "metrics/collect_web.json", {"rows/in": 12, "rows/kept": 11, "dropped/too_large": 1})
-    write_metrics(
-        data / "metrics/extract_web.json",
-        {"rows/in": 11, "rows/kept": 9, "dropped/no_exercise": 2, "candidates/all": 40},
-    )
-    write_metrics(
-        data / "metrics/filter_web.json",
-        {
-            "rows/in": 40,
-            "rows/kept": 25,
-            "dropped/exact_duplicate": 3,
-            "dropped/multi_part": 5,
-            "dropped/no_agreement": 7,
-        },
-    )
+    dropped = {"dropped/exact_duplicate": 3, "dropped/multi_part": 5, "dropped/no_agreement": 7}
+    counted = {
+        "curate": {"rows/in": 13, "rows/kept": 10, "dropped/contaminated": 3, "contamination/pairs": 3},
+        "collect_web": {"rows/in": 12, "rows/kept": 11, "dropped/too_large": 1},
+        "extract_web": {"rows/in": 11, "rows/kept": 9, "dropped/no_exercise": 2, "candidates/all": 40},
+        "filter_web": {"rows/in": 40, "rows/kept": 25, **dropped},
+    }
+    for stage, metrics in counted.items():
+        write_metrics(data / f"metrics/{stage}.json", metrics)
     return tmp_path
 
 
@@ -98,12 +65,8 @@ def test_cards_tell_what_is_in_the_table(run):
     card = cards["problems/train"]
     assert card.rows == 11 and card.md5 == dvc_md5(run / "data/problems/train.parquet")
     assert {column.name: column.filled for column in card.columns} == {
-        "problem_id": 11,
-        "source": 11,
-        "problem": 11,
-        "answer": 11,
-        "solution": 6,
-        "licence": 10,
+        **dict.fromkeys(("problem_id", "source", "problem", "answer"), 11),
+        **{"solution": 6, "licence": 10},
     }
     values = {column: counts for column, counts, _ in card.values}
     assert values["licence"] == [("MIT", 10), ("none given", 1)]

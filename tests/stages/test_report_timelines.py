@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stages.foundations.errors import UserError
-from stages.foundations.metrics import write_curves
+from stages.foundations.files import write_curves
 from stages.report.timelines import COLUMNS, MOST_ROWS, picture, read_timeline, shown_processes
 from stages.rl_round.asynchronous.hub import counted_metrics, staleness_metrics
 from stages.rl_round.asynchronous.timeline import BATCH_TAKEN, FAULT, PUBLISHED, Timeline

@@ -10,25 +10,13 @@ from stages.foundations.params import read_yaml
 from stages.foundations.tables import RESPONSE, read_table
 from stages.respond import run
 from tests.engines.test_pieces import cut, flip, lose
-from tests.fakes.taught_policy import write_params
+from tests.fakes.taught_policy import stage_flags, write_params
 
 
 def flags(taught, out, params="params.yaml", name="sft"):
-    return [
-        f"respond@{name}",
-        "--params",
-        str(taught / params),
-        "--policy",
-        str(taught / "sft"),
-        "--validation",
-        str(taught / "problems.parquet"),
-        "--benchmarks",
-        str(taught / "benchmarks.parquet"),
-        "--responses",
-        str(out / "responses.parquet"),
-        "--metrics",
-        str(out / "responses.json"),
-    ]
+    inputs = {"validation": taught / "problems.parquet", "benchmarks": taught / "benchmarks.parquet"}
+    outputs = {"responses": out / "responses.parquet", "metrics": out / "responses.json"}
+    return stage_flags(f"respond@{name}", params=taught / params, policy=taught / "sft", **inputs, **outputs)
 
 
 def test_each_problem_has_one_greedy_and_all_sampled_responses(taught, tmp_path):

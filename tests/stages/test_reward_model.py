@@ -1,18 +1,19 @@
-"""The reward model: it learns what people prefer and keeps its best epoch."""
+"""The reward model learns what people prefer and keeps its best epoch; scorers are measured beside people."""
 
-import csv
 import json
 from types import SimpleNamespace
 
+import numpy
+import pandas
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from stages.__main__ import main
 from stages.engines.image_scorers.scorer import load_pictures, load_scorer
 from stages.foundations.errors import UserError
-from stages.foundations.tables import PAIR, RATING, read_table, write_table
-from stages.reward_model.learning import (
+from stages.foundations.tables import IMAGE_SCORE, PAIR, RATING, read_table, write_table
+from stages.reward_evaluation.run import HeldOut, annotator_agreement, measure, pairs_by_truth
+from stages.reward_model.run import (
     RewardBatch,
     RewardOutputs,
     add_reward_head,
@@ -24,8 +25,9 @@ from stages.reward_model.learning import (
     reward_outputs,
     standardised,
 )
-from stages.reward_model.learning import reward_model as reward_learner
-from tests.fakes.ranked_pictures import PROMPTS, reward_model_flags, tiny_scorer, write_params, write_ranked_pictures
+from stages.reward_model.run import reward_model as reward_learner
+from tests.fakes.one_stage import curve_of, pair_row, run_stage
+from tests.fakes.ranked_pictures import PARAMS, PROMPTS, SPLITS, ranked_inputs, tiny_scorer, write_ranked_pictures
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +40,18 @@ def ranked(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(ranked, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
-    main(reward_model_flags(ranked, write_params(folder / "params.yaml"), folder))
-    return folder
+    return folder, run_stage("reward_model@round_1", folder, PARAMS, **ranked_inputs(ranked))
+
+
+def evaluate(ranked, trained, folder, **places):
+    models = {"start": ranked / "base", "before": trained[0] / "out", "scorer": trained[0] / "out"}
+    return run_stage("reward_evaluation@round_1", folder, PARAMS, **ranked_inputs(ranked) | models | places)
+
+
+@pytest.fixture(scope="module")
+def evaluated(ranked, trained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluated")
+    return folder, evaluate(ranked, trained, folder)
 
 
 def validation_ids(ranked):
@@ -56,21 +68,20 @@ def groups_and_pictures(ranked):
 
 
 def test_it_learns_to_prefer_the_brighter_picture(trained):
-    rows = list(csv.DictReader((trained / "curves.csv").open()))
+    folder, metrics = trained
+    rows = curve_of(folder)
     assert len(rows) == 15 * 2  # epochs of 8 prompts, 4 at a time
-    assert float(rows[0]["loss/train"]) == pytest.approx(0.69, abs=0.3)
-    metrics = json.loads((trained / "metrics.json").read_text())
+    assert rows[0]["loss/train"] == pytest.approx(0.69, abs=0.3)
     assert metrics["accuracy/validation_best"] > 0.9
     assert metrics["groups/train"] == 8 and metrics["pairs/validation"] == 3 * 6
 
 
 def test_the_best_epoch_is_kept_and_normalised_on_validation_pictures(ranked, trained):
-    rows = list(csv.DictReader((trained / "curves.csv").open()))
-    losses = {int(row["step"]): float(row["loss/validation"]) for row in rows if row["loss/validation"]}
-    metrics = json.loads((trained / "metrics.json").read_text())
+    folder, metrics = trained
+    losses = {row["step"]: row["loss/validation"] for row in curve_of(folder) if "loss/validation" in row}
     assert sorted(losses) == list(range(2, 31, 2))
     assert metrics["progress/best_step"] == min(losses, key=losses.get)
-    scorer, ids = load_scorer(trained / "round_1", "cpu"), validation_ids(ranked)
+    scorer, ids = load_scorer(folder / "out", "cpu"), validation_ids(ranked)
     pictures = load_pictures([ranked / "pool"], ids, 8)
     with torch.no_grad():
         rewards = scorer.score(pictures.images(ids), pictures.prompts(ids))
@@ -79,7 +90,7 @@ def test_the_best_epoch_is_kept_and_normalised_on_validation_pictures(ranked, tr
 
 
 def test_the_frozen_half_and_the_other_heads_stay_as_they_were(ranked, trained):
-    before, after = (load_file(folder / "model.safetensors") for folder in (ranked / "base", trained / "round_1"))
+    before, after = (load_file(folder / "model.safetensors") for folder in (ranked / "base", trained[0] / "out"))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     for name in before:
         is_frozen = (".0." in name and "encoder" in name) or "embeddings" in name
@@ -155,16 +166,105 @@ def test_freezing_rounds_down_and_nothing_freezes_at_zero():
     assert all(weight.requires_grad for weight in scorer.text.encoder.layer[0].parameters())
 
 
-def test_no_validation_pairs_is_an_error_with_the_remedy(ranked, tmp_path):
+def test_a_split_without_pairs_is_an_error_with_the_remedy(ranked, trained, tmp_path):
     pairs = read_table(ranked / "preferences/pairs.parquet", PAIR)
-    write_table(pairs[pairs["split"] != "validation"], tmp_path / "preferences/pairs.parquet", PAIR)
-    (tmp_path / "preferences/ratings.parquet").write_bytes((ranked / "preferences/ratings.parquet").read_bytes())
-    flags = reward_model_flags(ranked, write_params(tmp_path / "params.yaml"), tmp_path)
-    flags[flags.index("--pairs") + 1] = str(tmp_path / "preferences")
+    (tmp_path / "ratings.parquet").write_bytes((ranked / "preferences/ratings.parquet").read_bytes())
+    write_table(pairs[pairs["split"] == "train"], tmp_path / "pairs.parquet", PAIR)
     with pytest.raises(UserError, match=r"no pairs of split validation.*validation_fraction"):
-        main(flags)
+        run_stage("reward_model@round_1", tmp_path, PARAMS, **ranked_inputs(ranked) | {"pairs": tmp_path})
+    with pytest.raises(UserError, match="no pairs of test prompts"):
+        evaluate(ranked, trained, tmp_path, pairs=tmp_path)
 
 
 def test_an_image_that_the_pool_lacks_is_told(ranked):
     with pytest.raises(UserError, match="lack 1 of 1 images that were ranked"):
         load_pictures([ranked / "pool"], ["no such image"], 8)
+
+
+def ranking_row(prompt, annotator, ranks):
+    ids = [f"{prompt}{number}" for number in range(len(ranks))]
+    return {"task_id": prompt, "prompt_id": prompt, "annotator_id": annotator, "image_ids": ids, "ranks": ranks}
+
+
+def held_out(own=("a", "b")):
+    pairs = [pair_row(one[0], one, other) for one, other in (("a0", "a1"), ("a0", "a2"), ("a1", "a2"), ("b2", "b0"))]
+    ids = [f"{prompt}{number}" for prompt in "ab" for number in range(3)]
+    return HeldOut(
+        pandas.DataFrame(pairs),
+        pandas.DataFrame([ranking_row("a", "one", [1, 2, 3]), ranking_row("b", "one", [2, 2, 1])]),
+        pandas.Series(dict(zip(ids, ["x", "y", "z"] * 2, strict=True))),
+        frozenset(name for name in ids if name[0] in own),
+    )
+
+
+def series(*values):
+    return pandas.Series(values, index=["a0", "a1", "a2", "b0", "b1", "b2"], dtype=float)
+
+
+def test_accuracy_by_pair_by_prompt_and_with_the_released_rule_for_ties():
+    scores = series(3, 1, 2, 0, 0, 0)  # a: two of three right; b: a tie
+    metrics = measure(held_out(), {"reward": scores, "clip": -scores}, [1], draws=50)
+    assert metrics["preference/accuracy/reward"] == pytest.approx(2.5 / 4)
+    assert metrics["preference/accuracy_as_released/reward"] == pytest.approx(2 / 4)
+    assert metrics["preference/accuracy_by_prompt/reward"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert metrics["preference/accuracy/clip"] == pytest.approx(1.5 / 4)
+    assert metrics["preference/accuracy/random"] == 0.5
+    assert metrics["gain/reward_model_minus_clip/mean"] == pytest.approx((1 / 3 + 0) / 2)
+    assert metrics["gain/reward_model_minus_clip/low"] < 0 < metrics["gain/reward_model_minus_clip/high"]
+    assert metrics["recall_at_1/reward"] == pytest.approx((1 + 1 / 3) / 2)
+    assert metrics["recall_at_1/random"] == pytest.approx(1 / 3)
+    assert metrics["filter_at_1/random"] == pytest.approx((1 / 3 + 2 / 3) / 2)
+
+
+def test_on_policy_counts_only_pairs_of_this_rounds_own_images():
+    metrics = measure(held_out(own="b"), {"reward": series(3, 2, 1, 1, 0, 0), "clip": series(*range(6))}, [1], 50)
+    assert metrics["pairs/on_policy"] == 1
+    assert metrics["preference/accuracy/reward"] == pytest.approx(3 / 4)
+    assert metrics["preference/on_policy_accuracy/reward"] == 0.0
+    assert metrics["on_policy_gain/reward_model_minus_clip/mean"] == -1.0
+
+
+def test_against_the_truth_all_pairs_count_that_differ_noticeably():
+    truth = series(0.5, 0.52, 0.9, 0.1, 0.2, 0.3)  # a0 and a1 look alike
+    pairs = pairs_by_truth(held_out().rankings, truth)
+    told = set(zip(pairs["better_image_id"], pairs["worse_image_id"], strict=True))
+    assert told == {("a2", "a0"), ("a2", "a1"), ("b1", "b0"), ("b2", "b0"), ("b2", "b1")}
+    scores = {"reward": series(0, 2, 1, 0, 1, 2), "clip": series(2, 1, 0, 1, 0, 2), "truth": truth}
+    metrics = measure(held_out(own="b"), scores, [1], 50)
+    # reward: 1 of 2 and 3 of 3; clip: 0 of 2 and 2 of 3
+    assert metrics["gain_by_truth/reward_model_minus_clip/mean"] == pytest.approx((1 / 2 + 1 / 3) / 2)
+    assert metrics["on_policy_gain_by_truth/reward_model_minus_clip/mean"] == pytest.approx(1 / 3)
+    assert "gain_by_truth/reward_model_minus_truth/mean" not in metrics
+
+
+def test_one_annotator_against_another_by_hand():
+    rankings = pandas.DataFrame(
+        [ranking_row("a", "one", [1, 2, 3]), ranking_row("a", "two", [1, 3, 2]), ranking_row("b", "one", [1, 2])]
+    )
+    # each way two of three pairs; b has one annotator and says nothing
+    assert annotator_agreement(rankings, 50).estimate == pytest.approx(2 / 3)
+    rankings.at[1, "ranks"] = [1, 1, 2]
+    # one's pairs by two: a tie and two right; two's pairs by one: both right
+    assert annotator_agreement(rankings, 50).estimate == pytest.approx((2.5 + 2) / 5)
+    assert annotator_agreement(rankings.iloc[2:], 50) is None
+
+
+def test_the_trained_model_orders_held_out_pictures_and_generators(evaluated):
+    folder, metrics = evaluated
+    assert metrics["preference/accuracy/reward"] > 0.9
+    assert metrics["preference/accuracy/annotator"] == 1.0
+    assert metrics["model_ranking/spearman/reward"] == pytest.approx(1.0)
+    assert metrics["prompts/test"] == SPLITS.count("test") and metrics["pairs/test"] == 3 * 6
+    assert {"preference/accuracy/clip", "preference/accuracy/blip", "recall_at_2/blip/low"} <= metrics.keys()
+    assert json.loads((folder / "headline").read_text())["accuracy"] > 0.9
+
+
+def test_scores_are_kept_image_by_image_and_written_the_same_again(ranked, trained, evaluated):
+    folder, _ = evaluated
+    scores = read_table(folder / "scores", IMAGE_SCORE)
+    assert sorted(scores["scorer"].unique()) == ["blip", "clip", "reward", "truth"]
+    assert scores.groupby("scorer").size().tolist() == [9, 9, 9, 9]
+    assert numpy.isfinite(scores["score"]).all()
+    before = (folder / "scores").read_bytes()
+    evaluate(ranked, trained, folder)
+    assert (folder / "scores").read_bytes() == before

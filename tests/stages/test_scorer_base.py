@@ -1,23 +1,19 @@
 """The base scorer: taught captions of the shape world, converted from released weights, or taken from a folder."""
 
-import csv
-import json
-
 import numpy
 import pytest
 import torch
-import yaml
 
-from stages.__main__ import main
 from stages.algorithms.shape_world import all_prompts
 from stages.engines.image_scorers.scorer import load_scorer, save_scorer
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, sha256_of
 from stages.foundations.tables import PROMPT, write_table
 from stages.scorer_base.teaching import drawn_rows, render_captions
+from tests.fakes.one_stage import curve_of, run_stage
 from tests.fakes.picture_recipes import mini_shapes
 from tests.fakes.ranked_pictures import PARAMS, tiny_scorer
-from tests.fakes.released_blip import WORDS, published_weights
+from tests.fakes.released_blip import published_weights, write_published
 
 TAUGHT = mini_shapes()["scorer_base"] | {
     "max_text_tokens": 14,
@@ -36,42 +32,25 @@ TAUGHT = mini_shapes()["scorer_base"] | {
 OBJECTS = [prompt for prompt, scene in all_prompts().items() if scene.kind == "object"]
 
 
-def flags(folder, section, prompts=None):
-    folder.mkdir(exist_ok=True)
+def run(folder, section, prompts=None):
     rows = prompts or [*((one, "train") for one in OBJECTS), *((one, "validation") for one in OBJECTS[:4])]
     table = [
         {"prompt_id": str(number), "prompt": prompt, "split": split, "source": "test"}
         for number, (prompt, split) in enumerate(rows)
     ]
-    write_table(table, folder / "prompts.parquet", PROMPT)
-    (folder / "params.yaml").write_text(yaml.safe_dump(PARAMS | {"scorer_base": section}))
-    named = {
-        "params": "params.yaml",
-        "prompts": "prompts.parquet",
-        "out": "base",
-        "curves": "curves.csv",
-        "metrics": "metrics.json",
-        "headline": "headline.json",
-    }
-    return ["scorer_base@NAME", *(part for name, place in named.items() for part in (f"--{name}", str(folder / place)))]
+    write_table(table, folder / "prompts", PROMPT)
+    return run_stage("scorer_base@NAME", folder, PARAMS | {"scorer_base": section})
 
 
-@pytest.fixture(scope="module")
-def taught(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("scorer_base") / "taught"
-    main(flags(folder, TAUGHT))
-    return folder
-
-
-def test_it_learns_which_caption_belongs_to_which_picture(taught):
-    rows = list(csv.DictReader((taught / "curves.csv").open()))
-    validated = [float(row["loss/validation"]) for row in rows if row["loss/validation"]]
+def test_it_learns_which_caption_belongs_to_which_picture(tmp_path):
+    metrics = run(tmp_path, TAUGHT)
+    rows = curve_of(tmp_path)
+    validated = [row["loss/validation"] for row in rows if "loss/validation" in row]
     assert len(rows) == 60 and len(validated) == 3
     assert validated[-1] < validated[0]
-    metrics = json.loads((taught / "metrics.json").read_text())
     assert metrics["loss/validation"] == min(validated)
     assert metrics["caption_accuracy/clip"] > 0.6  # chance is 0.5
-    scorer = load_scorer(taught / "base", "cpu")
+    scorer = load_scorer(tmp_path / "out", "cpu")
     assert metrics["scorer/parameters"] == sum(weight.numel() for weight in scorer.parameters())
     assert torch.isfinite(scorer.score(torch.rand(2, 3, 24, 24), OBJECTS[:2], "blip")).all()
 
@@ -89,33 +68,31 @@ def test_a_batch_depends_on_seed_and_step_alone():
 
 def test_prompts_of_another_world_are_told(tmp_path):
     with pytest.raises(UserError, match="shape world has no prompt 'a cat'"):
-        main(flags(tmp_path, TAUGHT | {"batch_captions": 2}, [("a cat", "train"), ("a red circle", "train")] * 2
-                   + [("a red circle", "validation")]))  # fmt: skip
+        prompts = [("a cat", "train"), ("a red circle", "train"), ("a red circle", "validation")]
+        run(tmp_path, TAUGHT | {"batch_captions": 2}, prompts)
 
 
 def test_fewer_captions_than_a_batch_and_no_validation_are_told(tmp_path):
     with pytest.raises(UserError, match="no prompts of split validation"):
-        main(flags(tmp_path, TAUGHT, [(one, "train") for one in OBJECTS]))
+        run(tmp_path, TAUGHT, [(one, "train") for one in OBJECTS])
     with pytest.raises(UserError, match="batch_captions is 13, but there are 12"):
-        main(flags(tmp_path, TAUGHT | {"batch_captions": 13}))
+        run(tmp_path, TAUGHT | {"batch_captions": 13})
 
 
 def test_released_weights_are_converted_once_if_they_are_those_that_are_named(tmp_path):
-    torch.save(published_weights(), tmp_path / "published.pt")
-    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    section = {"kind": "released", "path": str(tmp_path / "published.pt")}
-    section |= {"sha256": "0" * 64, "tokenizer": str(tmp_path / "vocab.txt")}
+    file, vocabulary = write_published(tmp_path, published_weights())
+    section = {"kind": "released", "path": str(file), "sha256": "0" * 64, "tokenizer": str(vocabulary)}
     with pytest.raises(UserError, match=r"has sha256 .* scorer_base\.sha256 is 000"):
-        main(flags(tmp_path, section))
-    main(flags(tmp_path, section | {"sha256": sha256_of(tmp_path / "published.pt")}))
-    (tmp_path / "published.pt").unlink()
-    scorer = load_scorer(tmp_path / "base", "cpu")
+        run(tmp_path, section)
+    run(tmp_path, section | {"sha256": sha256_of(file)})
+    file.unlink()
+    scorer = load_scorer(tmp_path / "out", "cpu")
     assert torch.isfinite(scorer.score(torch.rand(1, 3, 50, 40), ["a red circle"])).all()
     with pytest.raises(UserError, match="does not exist: download"):
-        main(flags(tmp_path, section))
+        run(tmp_path, section)
 
 
 def test_a_folder_is_taken_as_it_is(tmp_path):
     save_scorer(tiny_scorer(), tmp_path / "own")
-    main(flags(tmp_path, {"kind": "folder", "path": str(tmp_path / "own")}))
-    assert dvc_md5(tmp_path / "base") == dvc_md5(tmp_path / "own")
+    run(tmp_path, {"kind": "folder", "path": str(tmp_path / "own")})
+    assert dvc_md5(tmp_path / "out") == dvc_md5(tmp_path / "own")

@@ -22,8 +22,8 @@ from stages.foundations.job import attempt_at
 from stages.foundations.tables import PROBLEM, ROLLOUT, Funnel, read_table
 from stages.rl_round.loop import synchronous
 from tests.fakes.forks import on_ranks
-from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
-from tests.stages.rl_round.test_stage import EVERYTHING, curve
+from tests.fakes.rounds import EVERYTHING, curve
+from tests.fakes.taught_policy import PARAMS, rl_flags, stage_flags, write_params
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 ZERO = {
@@ -87,14 +87,9 @@ def rounds(taught, tmp_path_factory):
         choice["candidates"] = [{"prompt": one, "max_response_tokens": 12} for one in prompts]
         file = folder / f"params-{os.environ.get('RANK', '0')}.yaml"
         params = write_params(file, {"respond.baseline_prompts": choice})
-        flags = {
-            "params": params,
-            "policy": taught / "sft",
-            "validation": taught / "problems.parquet",
-            "benchmarks": taught / "benchmarks.parquet",
-        }
-        flags |= {"responses": folder / "responses.parquet", "metrics": folder / "respond.json"}
-        main(["respond@sft", *(part for name, value in flags.items() for part in (f"--{name}", str(value)))])
+        inputs = {"validation": taught / "problems.parquet", "benchmarks": taught / "benchmarks.parquet"}
+        outputs = {"responses": folder / "responses.parquet", "metrics": folder / "respond.json"}
+        main(stage_flags("respond@sft", params=params, policy=taught / "sft", **inputs, **outputs))
         problems = read_table(taught / "problems.parquet", PROBLEM).to_dict("records")
         candidates = [{**row, "candidate_id": row["problem_id"]} for row in problems]
         attempt = attempt_at("demonstrate", {"kind": kind}, {})

@@ -1,29 +1,21 @@
 """The base generator learns, and can come from a folder."""
 
-import json
 from types import SimpleNamespace
 
-import pandas
 import pytest
-import yaml
 
-from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
 from stages.t2i_base.run import _parts
+from tests.fakes.one_stage import curve_of, run_stage
 from tests.fakes.picture_recipes import mini_shapes, shape_prompts
 
 
 def run(folder, prompts, **changes):
     """Runs the stage with changes to section t2i_base and returns its metrics."""
-    folder.mkdir(parents=True, exist_ok=True)
     params = mini_shapes()
     params["t2i_base"] = changes if "kind" in changes else params["t2i_base"] | changes
-    (folder / "params.yaml").write_text(yaml.safe_dump(params))
-    files = {"out": "base", "curves": "curve.csv", "metrics": "m.json", "headline": "h.json"}
-    flags = [part for flag, name in files.items() for part in (f"--{flag}", str(folder / name))]
-    main(["t2i_base@NAME", "--params", str(folder / "params.yaml"), "--prompts", str(prompts), *flags])
-    return json.loads((folder / "m.json").read_text())
+    return run_stage("t2i_base@NAME", folder, params, prompts=prompts)
 
 
 @pytest.fixture(scope="module")
@@ -33,18 +25,18 @@ def prompts(tmp_path_factory):
 
 def test_it_learns(tmp_path, prompts):
     metrics = run(tmp_path, prompts, steps=60, batch_images=8, micro_batch_images=8, checkpoint_every_steps=60)
-    curve = pandas.read_csv(tmp_path / "curve.csv")["loss/validation"].dropna().tolist()
+    curve = [row["loss/validation"] for row in curve_of(tmp_path) if "loss/validation" in row]
     assert metrics["loss/validation_last"] == curve[-1] < 0.7 * curve[0]
     assert metrics["progress/steps"] == 60 and metrics["image/side"] == 24
 
 
 def test_a_folder_gives_the_generator_that_it_holds_and_nothing_else(tmp_path, prompts):
     run(tmp_path / "trained", prompts)
-    source = tmp_path / "trained" / "base"
+    source = tmp_path / "trained" / "out"
     (source / "safety_checker").mkdir()
     (source / "safety_checker" / "pytorch_model.bin").write_bytes(b"pickle")
     metrics = run(tmp_path / "copied", prompts, kind="folder", path=str(source))
-    copied = tmp_path / "copied" / "base"
+    copied = tmp_path / "copied" / "out"
     assert dvc_md5(copied / "unet") == dvc_md5(source / "unet") and not (copied / "safety_checker").exists()
     assert metrics["parameters/unet"] > 1000 and "loss/train_last" not in metrics
 

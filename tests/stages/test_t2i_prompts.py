@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pandas
 import pytest
-import yaml
 
-from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.tables import DROPPED, PROMPT, prompt_id, read_table
+from tests.fakes.one_stage import run_stage
 
 REAL_DATA = Path(__file__).resolve().parents[3] / "shared/data/image_prefs"
 SHAPES = {"kind": "shapes", "max_of_kind": {"relation": 20}, "validation_prompts": 30, "test_prompts": 200}
@@ -18,15 +17,8 @@ SHAPES = {"kind": "shapes", "max_of_kind": {"relation": 20}, "validation_prompts
 
 def run(folder, params, seed=0):
     """Table, dropped rows and metrics of one run."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "params.yaml").write_text(yaml.safe_dump({"seed": seed, "t2i_prompts": params}, sort_keys=False))
-    names = {"prompts": "parquet", "dropped": "parquet", "metrics": "json", "headline": "json"}
-    flags = [part for name, end in names.items() for part in (f"--{name}", str(folder / f"{name}.{end}"))]
-    main(["t2i_prompts@NAME", "--params", str(folder / "params.yaml"), *flags])
-    tables = [
-        read_table(folder / f"{name}.parquet", schema) for name, schema in (("prompts", PROMPT), ("dropped", DROPPED))
-    ]
-    return *tables, json.loads((folder / "metrics.json").read_text())
+    metrics = run_stage("t2i_prompts@NAME", folder, {"seed": seed, "t2i_prompts": params})
+    return read_table(folder / "prompts", PROMPT), read_table(folder / "dropped", DROPPED), metrics
 
 
 def files(folder, validation=1, **lines):
@@ -54,7 +46,7 @@ def test_shapes_are_split_once_and_the_seed_says_how(tmp_path):
     kinds = pandas.crosstab(prompts["source"], prompts["split"])
     assert (kinds[["test", "train"]] > 0).all(axis=None)  # each kind is trained and tested
     run(tmp_path / "again", SHAPES)
-    same = [(tmp_path / name / "prompts.parquet").read_bytes() for name in ("one", "again")]
+    same = [(tmp_path / name / "prompts").read_bytes() for name in ("one", "again")]
     assert same[0] == same[1]
     other, _, _ = run(tmp_path / "other", SHAPES, seed=1)
     assert set(other["prompt"][other["split"] == "test"]) != set(prompts["prompt"][prompts["split"] == "test"])
@@ -93,44 +85,38 @@ def test_bad_lines_are_dropped_with_a_reason_and_the_rest_is_read(tmp_path):
     ("change", "told"),
     [
         (lambda p: p["sources"]["train"].update(path="/nowhere.jsonl"), "does not exist"),
+        (lambda p: Path(p["sources"]["train"]["path"]).write_bytes(b"no gzip"), "cannot be read"),
         (lambda p: p.update(validation_prompts=9), "validation_prompts 9 leaves none of 2"),
         (lambda p: p["sources"].pop("test"), "no prompts are left for test"),
     ],
 )
-def test_mistakes_are_told(tmp_path, change, told):
+def test_mistakes_in_files_are_told(tmp_path, change, told):
     params = files(tmp_path, train=[line("a"), line("b")], test=[line("c")])
     change(params)
     with pytest.raises(UserError, match=told):
         run(tmp_path / "out", params)
 
 
-def test_a_file_that_is_no_gzip_and_unknown_kinds_are_told(tmp_path):
-    params = files(tmp_path, train=[line("a"), line("b")], test=[line("c")])
-    Path(params["sources"]["train"]["path"]).write_bytes(b"no gzip")
-    with pytest.raises(UserError, match="cannot be read"):
-        run(tmp_path / "out", params)
-    with pytest.raises(UserError, match="there are no kinds"):
-        run(tmp_path / "kinds", {**SHAPES, "max_of_kind": {"dogs": 1}})
-    with pytest.raises(UserError, match="leave none of 618 to train"):
-        run(tmp_path / "many", {**SHAPES, "max_of_kind": {"relation": 0}, "test_prompts": 700})
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"max_of_kind": {"dogs": 1}}, "there are no kinds"),
+        ({"max_of_kind": {"relation": 0}, "test_prompts": 700}, "leave none of 618 to train"),
+    ],
+)
+def test_mistakes_about_shapes_are_told(tmp_path, change, told):
+    with pytest.raises(UserError, match=told):
+        run(tmp_path, SHAPES | change)
 
 
 @pytest.mark.skipif(not REAL_DATA.exists(), reason="../shared/data/image_prefs is not on this machine")
 def test_of_the_463_test_prompts_of_imagereward_44_stand_among_the_prompts_of_refl(tmp_path):
-    told = {"max_prompts": None}
     sources = {
-        "refl": {
-            "path": str(REAL_DATA / "refl_prompts_10k.jsonl.gz"),
-            "prompt_field": "text",
-            "split": "train",
-            **told,
-        },
-        "rankings": {
-            "path": str(REAL_DATA / "imagereward_test_rankings.jsonl.gz"),
-            "prompt_field": "prompt",
-            "split": "test",
-            **told,
-        },
+        name: {"path": str(REAL_DATA / f"{name}.jsonl.gz"), "prompt_field": field, "split": split, "max_prompts": None}
+        for name, field, split in (
+            ("refl_prompts_10k", "text", "train"),
+            ("imagereward_test_rankings", "prompt", "test"),
+        )
     }
     limits = {"validation_prompts": 200, "max_prompt_characters": 1000}
     prompts, _, metrics = run(tmp_path, {"kind": "files", "sources": sources, **limits})

@@ -14,12 +14,13 @@ import yaml
 from PIL import Image
 
 from stages.__main__ import main
-from stages.engines.images.shards import image_row, png_of, write_shards
+from stages.engines.images.shards import png_of, write_shards
 from stages.foundations.errors import UserError
-from stages.foundations.metrics import write_curves, write_metrics
+from stages.foundations.files import write_curves, write_metrics
 from stages.foundations.tables import ANNOTATOR, FEEDBACK_IMAGE, IMAGE_SCORE, PAIR, QUANTITIES, read_table, write_table
 from stages.t2i_report.choosing import changes, embed, spread_over_kinds, wins
 from stages.t2i_report.findings import feedback_of, scorer_tables
+from tests.fakes.one_stage import pair_row, picture_row, stage_flags
 
 PROJECT = Path(__file__).resolve().parents[2]
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror='alert(2)'> \u202ea cat"
@@ -60,20 +61,14 @@ def run(tmp_path_factory):
         ids = []
         for place in range(3):
             side = 200 if place == 2 else 8
-            row = image_row(
-                picture(10 * (3 * number + place), side),
-                prompt_id=prompt_id,
-                prompt=prompt,
-                generator=f"steps_{place}",
-                seed=1,
-                source="generated",
-                licence="generated",
-            )
+            pixels = picture(10 * (3 * number + place), side)
+            row = picture_row(pixels, prompt, prompt_id=prompt_id, generator=f"steps_{place}")
             rows.append(row)
             ids.append(row["image_id"])
-            scores.append(score(prompt_id, row["image_id"], "reward", REWARDS[prompt_id][place]))
-        pairs += [pair(prompt_id, ids[one], ids[two]) for one, two in ((0, 1), (0, 2), (1, 2))]
-    pairs.append(pair("p2", pairs[-1]["worse_image_id"], pairs[-1]["better_image_id"]) | {"split": "train"})
+            scored = {"prompt_id": prompt_id, "image_id": ids[-1], "scorer": "reward"}
+            scores.append(scored | {"score": REWARDS[prompt_id][place]})
+        pairs += [pair_row(prompt_id, ids[one], ids[two]) for one, two in ((0, 1), (0, 2), (1, 2))]
+    pairs.append(pair_row("p2", pairs[-1]["worse_image_id"], pairs[-1]["better_image_id"], "train"))
     write_shards(rows, data / "images/pool/round_1", images_per_shard=4)
     write_table(scores, data / "image_scores/round_1.parquet", IMAGE_SCORE)
     write_table(pairs, data / "preferences/round_1/pairs.parquet", PAIR)
@@ -85,11 +80,10 @@ def run(tmp_path_factory):
         curve = [{"step": step, "validation/reward": step / 2, "validation/truth": 0.5 - step / 10} for step in (0, 2)]
         write_curves(data / f"curves/refl/{name}.csv", curve)
     write_metrics(data / "metrics/reward_evaluation/round_1.json", evaluation_metrics())
-    ends = {"mean": -0.1, "low": -0.2, "high": -0.05}
-    names = ("reward", "truth")
     alphas = {"agreement/alpha_rank": 0.712, "agreement_of_all/alpha_rank": 0.49}
     write_metrics(data / "metrics/preferences/round_1.json", alphas)
-    over = {f"gain_over_control/{name}/{end}": value for name in names for end, value in ends.items()}
+    ends = {"mean": -0.1, "low": -0.2, "high": -0.05}
+    over = {f"gain_over_control/{name}/{end}": ends[end] for name in ("reward", "truth") for end in ends}
     write_metrics(data / "metrics/refl_control/refl_1.json", over)
     write_metrics(data / "metrics/image_pool/round_1.json", {"rows/in": 9, "rows/kept": 6, "dropped/image_broken": 3})
     return folder
@@ -103,21 +97,6 @@ def page(run):
 def write_params(folder, **changed):
     params = PARAMS | {"t2i_report": REPORT | changed}
     (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
-
-
-def score(prompt_id, image_id, scorer, value):
-    return {"prompt_id": prompt_id, "image_id": image_id, "scorer": scorer, "score": value}
-
-
-def pair(prompt_id, better, worse):
-    return {
-        "prompt_id": prompt_id,
-        "annotator_id": "ann",
-        "better_image_id": better,
-        "worse_image_id": worse,
-        "weight": 1.0,
-        "split": "test",
-    }
 
 
 def annotator(name, reason=""):
@@ -156,25 +135,13 @@ def evaluation_metrics():
 
 
 def make_page(folder):
-    data = folder / "data"
-    flags = [
-        "t2i_report@NAME",
-        "--params",
-        folder / "params.yaml",
-        "--graph",
-        PROJECT / "dvc.yaml",
-        "--out",
-        folder / "page.html",
-        "--result",
-        folder / "pictures.json",
-    ]
     places = {"metrics": "metrics", "curves": "curves", "rankings": "preferences", "pool": "images/pool"}
     places |= {"scores": "image_scores", "feedback": "images/feedback"}
-    for flag, place in places.items():
-        (data / place).mkdir(parents=True, exist_ok=True)
-        flags += [f"--{flag}", data / place]
-    main(list(map(str, flags)))
-    return (folder / "page.html").read_text(encoding="utf-8")
+    places = {name: folder / "data" / place for name, place in places.items()}
+    for place in places.values():
+        place.mkdir(parents=True, exist_ok=True)
+    main(stage_flags("t2i_report@NAME", folder, graph=PROJECT / "dvc.yaml", **places))
+    return (folder / "out").read_text(encoding="utf-8")
 
 
 class Page(HTMLParser):
@@ -257,7 +224,7 @@ def test_hacked_is_said_and_the_control_decides_what_is_better(page):
 
 
 def test_the_result_has_each_scorer_and_what_feedback_did(run, page):
-    result = json.loads((run / "pictures.json").read_text())
+    result = json.loads((run / "result").read_text())
     assert [(one["policy"], one["value"]) for one in result["scores"]] == [
         ("chance", 0.5),
         ("CLIP score", 0.55),

@@ -162,12 +162,10 @@ def _letter_in(answer: Extraction) -> str | None:
 
 def _compare(gold: str, text: str, answers: list[str], allowed: Leniency, is_prose_first: bool) -> Decision | None:
     """The text as a whole, and the answer picked out of it; the latter first where the former is a sentence."""
-    picked = answers != [gold, text]
+    is_picked = answers != [gold, text]
     # A sentence as a whole would be read as one product of words.
-    if picked and is_prose_first:
-        return exact_verdict(*answers, allowed) or algebraic_verdict(*answers, allowed)
-    decision = algebraic_verdict(gold, text, allowed)
-    if decision is None and picked:
+    decision = None if is_picked and is_prose_first else algebraic_verdict(gold, text, allowed)
+    if decision is None and is_picked:
         decision = exact_verdict(*answers, allowed) or algebraic_verdict(*answers, allowed)
     return decision
 

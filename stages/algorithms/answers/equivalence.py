@@ -37,11 +37,11 @@ _OTHER_CHOICE = re.compile(r"\b[B-J]\b|\bA\b(?! [a-z])|\bor\b|\band\b")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 # Two letters or more: a single one may be a variable.
 _PLAIN_WORDS = re.compile(r"[A-Za-z][A-Za-z ,.']*[A-Za-z]")
-# `A, C`, `A and C`, `(A), (B)`; up to ten letters.
-_SEVERAL_CHOICES = re.compile(r"\(?[A-J]\)?(?:(?:, ?|/|,? or |,? and )\(?[A-J]\)?){1,9}")
-_LETTERS = frozenset("ABCDEFGHIJ")
+# `A, C`, `A and C`, `(A), (B)`; up to ten letters. Without spaces too, as `clean` leaves `A\text{or}C`.
+_SEVERAL_CHOICES = re.compile(r"\(?[A-J]\)?(?:(?:,? ?(?:or|and) ?|, ?|/)\(?[A-J]\)?){1,9}")
 # `(b)` and `b)`. A bare b may be a variable.
 _LOWER_CHOICE = re.compile(r"\A\(?([a-j])\)(?= |\Z)")
+_SEVERAL_LOWER_CHOICES = re.compile(r"\([a-j]\)(?:(?:,? ?(?:or|and) ?|, ?)\([a-j]\)){1,9}")
 _GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+")
 _GROUPED_IN_INDIA = re.compile(r"[1-9][0-9]?(?:,[0-9]{2})+,[0-9]{3}")
 _SIDE_BY_SIDE = re.compile(r"(?<![_0-9])[0-9]+ [0-9]+(?![0-9/])")
@@ -173,25 +173,20 @@ def is_choice(gold: str) -> bool:
 
 
 def _compare_choices(gold: str, prediction: str, allowed: Leniency) -> Decision | None:
-    gold, prediction = (
-        _LOWER_CHOICE.sub(lambda match: f"({match[1].upper()})", _CHOICE_WORD.sub("", side))
-        for side in (gold, prediction)
-    )
-    # Sets of choices first: `A, C` would pass as the choice A with a text.
-    if gold.lstrip("(")[:1] in _LETTERS and (
-        _SEVERAL_CHOICES.fullmatch(gold) or _SEVERAL_CHOICES.fullmatch(prediction)
-    ):
-        sides = _letters_of(gold), _letters_of(prediction)
-        # `A or C` may list candidates: no opinion here.
-        if sides[0] and sides[1] and min(map(len, sides)) > 1 and " or " not in prediction:
-            return _opinion(sides[0] == sides[1], "choices")
-    gold_choice = _CHOICE.fullmatch(gold)
+    gold, prediction = map(_with_capital_choices, (gold, prediction))
+    gold_choice, names_several = _CHOICE.fullmatch(gold), _SEVERAL_CHOICES.fullmatch(prediction) is not None
+    gold_letter, gold_text = gold_choice.groups() if gold_choice is not None else ("", "")
+    # One choice is asked for: naming several is wrong even where the right one is among them. Where several are asked
+    # for, `A or C` is wrong too: `or` joins alternatives, a list joins parts.
+    if names_several and ((gold_letter and not gold_text) or ("or" in prediction and "or" not in gold)):
+        return Verdict.WRONG, "several_choices"
+    # Before single choices: `A, C` would pass as the choice A with a text.
+    if names_several or _SEVERAL_CHOICES.fullmatch(gold):
+        letters = _letters_of(gold), _letters_of(prediction)
+        if min(map(len, letters)) > 1:
+            return _opinion(letters[0] == letters[1] and ("or" in gold) == ("or" in prediction), "choices")
     if gold_choice is None:
         return _compare_text_of_choice(gold, prediction, allowed)
-    gold_letter, gold_text = gold_choice.groups()
-    # One choice is asked for: naming several is wrong even where the right one is among them.
-    if not gold_text and _SEVERAL_CHOICES.fullmatch(prediction):
-        return Verdict.WRONG, "several_choices"
     choice = _CHOICE.fullmatch(prediction)
     if choice is None:
         return exact_verdict(gold_text, prediction, allowed) if gold_text and not _CHOICE.fullmatch(gold_text) else None
@@ -204,6 +199,13 @@ def _compare_choices(gold: str, prediction: str, allowed: Leniency) -> Decision 
     if letter == gold_letter:
         return (Verdict.CORRECT, "choice") if same_text else exact_verdict(gold_text, text, allowed)
     return (Verdict.WRONG, "choice") if not (text and gold_text and same_text) else None
+
+
+def _with_capital_choices(text: str) -> str:
+    text = _CHOICE_WORD.sub("", text)
+    if _SEVERAL_LOWER_CHOICES.fullmatch(text):
+        return re.sub(r"(?<=\()[a-j](?=\))", lambda match: match[0].upper(), text)
+    return _LOWER_CHOICE.sub(lambda match: f"({match[1].upper()})", text)
 
 
 def _letters_of(text: str) -> set[str]:
@@ -232,12 +234,13 @@ def _compare_lists(gold: str, prediction: str, allowed: Leniency) -> Decision | 
             return None
         same = {number.value for number in gold_values} == {number.value for number in values}
         return _opinion(same, "number_set")
+    # Where order does not count, tuples that differ as they stand are for the algebra, which finds the partners.
     if len(gold_values) != len(values):
-        return Verdict.WRONG, "tuple_length"
+        return (Verdict.WRONG, "tuple_length") if allowed.ordered else None
     # WRONG for one element is enough; no opinion on one is none on the tuple.
     decisions = [_compare_values(first, second, allowed) for first, second in zip(gold_values, values, strict=True)]
     if any(decision is not None and decision[0] is Verdict.WRONG for decision in decisions):
-        return Verdict.WRONG, "number_tuple"
+        return (Verdict.WRONG, "number_tuple") if allowed.ordered else None
     return None if None in decisions else (Verdict.CORRECT, "number_tuple")
 
 

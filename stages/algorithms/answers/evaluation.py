@@ -35,20 +35,8 @@ _MOST_BITS_OF_WORK = 1_500_000
 """Of all the numbers on the way to an exact value: some 0.1 s."""
 _MAX_FACTORIAL = 5_000
 _CONSTANTS = ("e", "i")
-_FUNCTION_NAMES = {
-    "sin": "sin",
-    "cos": "cos",
-    "tan": "tan",
-    "arcsin": "asin",
-    "arccos": "acos",
-    "arctan": "atan",
-    "sinh": "sinh",
-    "cosh": "cosh",
-    "tanh": "tanh",
-    "ln": "log",
-    "log": "log",
-    "exp": "exp",
-}
+_FUNCTION_NAMES = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log"}
+_FUNCTION_NAMES |= {name: name for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "log", "exp")}
 
 
 class UndefinedError(ArithmeticError):

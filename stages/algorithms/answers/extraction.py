@@ -100,6 +100,9 @@ _SPACING = re.compile(r"\\(?:quad|qquad|text|textbf|mbox|[,;:! \[\]()])|[\s$.{}(
 # `\boxed{35} ++++ \boxed{4}`: a line drawn with signs; one `+` joins the boxes to a sum, which is no list.
 _DRAWN_RULE = re.compile(r"([-+*_=~.#])\1{2,}")
 _LIST_GAP = re.compile(r"[,;&]|\b(?:and|or)\b")
+_OR = re.compile(r"\bor\b")
+# A letter of `equivalence`'s choices, which may stand in a text command.
+_CHOICE = re.compile(r"(?:\\[a-z]+ ?\{)?\(?[A-J]\)?\}?")
 _NEW_STATEMENT = re.compile(
     r"\b(?:not?|wait|but|actually|instead|rather|however|sorry|hmm|oops|so|then|thus|hence|therefore|is|are|gives?|get|"
     r"total|final|answer|correct|correction|corrected|mistake|error|wrong|mean|meant|scratch|fix|should|better|revised|"
@@ -303,18 +306,21 @@ def _extract_boxed(text: str) -> Extraction | None:
     final = _extract_marked(text[end : end + _TAIL_CHARACTERS], _STRONG_MARKER)
     if final is not None and final.text and any(map(str.isalnum, final.text)) and not is_prose(final.text):
         return final
-    run = [content]
+    run, gaps = [content], ""
     # From the last box backwards while the gap makes a list: `\boxed{2}$, $\boxed{3}$ or $\boxed{5}`.
     for earlier_begin, earlier_end, earlier in reversed(boxes[:-1]):
-        if not _is_list_gap(text[earlier_end:begin]):
+        gap = text[earlier_end:begin]
+        if not _is_list_gap(gap):
             break
         run.insert(0, earlier)
-        begin = earlier_begin
+        gaps, begin = gaps + gap, earlier_begin
     if _is_denied(text, begin) or _is_taken_back(text, end):
         return Extraction(None, "denied_answer")
     # `\boxed{840}. Let me check. \boxed{840}` is one answer.
     distinct = list(dict.fromkeys(part.strip() for part in run))
-    answer = ", ".join(distinct)
+    # `\boxed{A} or \boxed{C}` names alternatives. Between values `or` lists them, as between the roots of an equation.
+    are_alternatives = _OR.search(gaps) is not None and all(map(_CHOICE.fullmatch, distinct))
+    answer = (" or " if are_alternatives else ", ").join(distinct)
     if not answer:
         return Extraction(None, "empty")
     return Extraction(answer, "box" if len(distinct) == 1 else "boxes")

@@ -36,19 +36,8 @@ from stages.algorithms.answers.latex import (
 )
 
 # \equiv may be an identity; a congruence is refused below, where its modulus is seen.
-_RELATIONS = {
-    "=": "eq",
-    "le": "le",
-    "ge": "ge",
-    "lt": "lt",
-    "gt": "gt",
-    "ne": "ne",
-    "approx": "approx",
-    "in": "in",
-    "equiv": "eq",
-    "simeq": "approx",
-    "sim": "approx",
-}
+_RELATIONS = {"=": "eq", "equiv": "eq", "simeq": "approx", "sim": "approx"}
+_RELATIONS |= {name: name for name in ("le", "ge", "lt", "gt", "ne", "approx", "in")}
 _SET_OPERATIONS = {"cup": "union", "cap": "intersection", "setminus": "minus", "backslash": "minus"}
 _SEPARATORS = frozenset(["and", "or"])
 

@@ -19,44 +19,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+# fmt: off
 _CHARACTERS = str.maketrans(
     {
-        "−": "-",
-        "–": "-",
-        "\u2010": "-",
-        "\u2011": "-",
-        "＋": "+",
-        "\u00a0": " ",
-        "\u2009": " ",
-        "\u202f": " ",
-        "∞": r"\infty ",
-        "π": r"\pi ",
-        "×": r"\times ",
-        "·": r"\cdot ",
-        "°": r"^\circ",
-        "º": r"^\circ",
-        "˚": r"^\circ",
-        "⁄": "/",
-        "∕": "/",
-        "≤": r"\le ",
-        "≥": r"\ge ",
-        "≠": r"\ne ",
-        "∪": r"\cup ",
-        "√": r"\sqrt ",
-        "∛": r"\sqrt[3] ",
-        "∜": r"\sqrt[4] ",
-        "∅": r"\emptyset ",
-        "’": "'",
-        "\u200b": "",
-        "\ufeff": "",
-        "．": ".",
-        "，": ",",
-        "＝": "=",
-        "（": "(",
-        "）": ")",
+        "−": "-", "–": "-", "\u2010": "-", "\u2011": "-", "＋": "+", "\u00a0": " ", "\u2009": " ", "\u202f": " ",
+        "∞": r"\infty ", "π": r"\pi ", "×": r"\times ", "·": r"\cdot ", "°": r"^\circ", "º": r"^\circ",
+        "˚": r"^\circ", "⁄": "/", "∕": "/", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "√": r"\sqrt ",
+        "∛": r"\sqrt[3] ", "∜": r"\sqrt[4] ", "∅": r"\emptyset ", "’": "'", "\u200b": "", "\ufeff": "", "．": ".",
+        "，": ",", "＝": "=", "（": "(", "）": ")",
     }
     | {chr(first + digit): str(digit) for first in (0xFF10, 0x0660, 0x06F0, 0x0966) for digit in range(10)}
 )
+# fmt: on
 """With the digits of Arabic, Persian, Hindi and of full width."""
 # Raised digits become an exponent: 10¹³ is 10^{13}, not 1013.
 _RAISED = re.compile("[⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+")

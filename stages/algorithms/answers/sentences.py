@@ -62,8 +62,6 @@ _MEASURE_ABROAD = re.compile(
 _DENIAL = re.compile(r"\b(?:not|isn't|wrong|incorrect|false|invalid|impossible|never)\b|\\(?:neg|lnot)(?![a-z])")
 # x, AB, \theta_1, f(x): what a sentence asks about, not what it answers.
 _BARE_NAME = re.compile(r"\s*(?:[A-Za-z]|[A-Z]{2,8}|\\?[a-z]+_?\{?[0-9A-Za-z]?\}?|[a-zA-Z]\([a-z]\))\s*")
-
-
 _FORMULA = re.compile(r"\$[^$]+\$|\$\$[^$]+\$\$|\\\([^$]+?\\\)|\\\[[^$]+?\\\]")
 _MOST_WORDS_OF_A_CHOICE = 12
 _LEADING = re.compile(
@@ -96,8 +94,6 @@ _CHOICE = re.compile(
     r"|\s(?:is|are|because|since|as|which|due|so|for)\b|[^\x00-\x7f])|(A)(?=[.\s*]*\Z))"
 )
 """A letter in brackets, or one that ends its clause behind words that lead to it: not that of B12, B-tree, D major."""
-
-
 # A text command directly before a value.
 _WORDING = re.compile(r"\\(?:text|textbf|textrm|mathrm|mbox) ?\{([^{}]{1,60})\}[\s~]*(?=[-0-9\\(\[$a-zA-Z]|\.[0-9])")
 _SHORT_LABEL = re.compile(r"[A-Za-z]{3,20}(?: [a-z]{2,20}){0,2} ?[:=]")

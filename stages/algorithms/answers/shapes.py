@@ -203,16 +203,11 @@ def _relation(items: tuple[Node, ...], signs: tuple[str, ...]):
     # A chain without a name, `2 + 3 = 4 + 1 = 5`: its last exact link.
     if len(items) > 2 or exact == 0:
         return shape_of(items[exact])
-    if is_one_number(items):
+    values = [endpoint_value(item) for item in items]
+    if None not in values and len(set(values)) == 1:
         # Of `\frac{3}{16} = 0.1875` the fraction: the decimal may be a rounding.
         return items[0] if items[1].head == "number" and items[1].parts[1] >= 0 else items[1]
     return Relation(items, signs)
-
-
-def is_one_number(items: tuple[Node, ...]) -> bool:
-    r"""True for the sides of `\frac{3}{16} = 0.1875`."""
-    values = [endpoint_value(item) for item in items]
-    return None not in values and len(set(values)) == 1
 
 
 def name_of(node: Node) -> str | None:

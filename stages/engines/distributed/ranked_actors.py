@@ -65,6 +65,7 @@ class RankedActors:
     def wait(self, method: str, *arguments: Any) -> Any:
         """Calls and waits; rank 0's answer."""
         self.call(method, *arguments)
+        # Taken off before the answer: after an error nothing is outstanding.
         calls, self._calls = self._calls, []
         return self._get(calls)[0]
 
@@ -88,6 +89,7 @@ class RankedActors:
         try:
             return ray.get(calls)
         except RayTaskError as error:
+            # Ray wraps it; callers catch the rank's exception by its class.
             raise error.as_instanceof_cause() from None
         except RayActorError as error:
             raise RanksLost(f"it died ({str(error).strip().splitlines()[0]})") from error
@@ -97,11 +99,13 @@ class RankedActors:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        # A new one each time: ranks that are being killed may still hold the last one.
         port = _free_port()
         for rank in range(self._ranks):
             place = {
                 "RANK": str(rank),
-                "LOCAL_RANK": "0",  # Ray shows each rank its own GPU alone
+                # Ray shows each rank one GPU alone, whatever its rank.
+                "LOCAL_RANK": "0",
                 "WORLD_SIZE": str(self._ranks),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
@@ -110,6 +114,7 @@ class RankedActors:
             actor = ray.remote(self._class).options(
                 num_cpus=0,
                 num_gpus=self._gpus,
+                # One that Ray restarted alone would meet ranks in the middle of a collective.
                 max_restarts=0,
                 scheduling_strategy=here,
                 runtime_env={"env_vars": environment},

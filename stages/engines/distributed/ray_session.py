@@ -1,8 +1,8 @@
 """Ray for as long as a block runs: the cluster at RAY_ADDRESS, else one of this process's own.
 
 Its own listens on loopback only, asks for a token that nobody else has, starts no dashboard and reports nothing home.
-It ends with this process, however that one ends: see `ray_guard.py`. `map_with_ray` uses it: a function over rows, one
-task a row.
+It ends with this process, however that one ends: see `relays/guards.py`. `map_with_ray` uses it: a function over rows,
+one task a row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from stages.engines.relays.folder_guard import remove_abandoned
+from stages.engines.relays.guards import remove_abandoned
 from stages.foundations.code_guard import guard_environment
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT, state_folder, variables_set
@@ -37,7 +37,7 @@ SOCKET_IN_FOLDER = "/session_2026-11-21_18-24-03_847922_1234567/sockets/plasma_s
 """An example of the longest name that Ray gives a socket below its folder: only its length counts."""
 START_SECONDS = 300.0
 """For Ray to start, and for a node of a cluster to answer."""
-GUARD = "stages.engines.distributed.ray_guard"
+GUARD = "stages.engines.relays.guards"
 
 
 def total_gpus() -> float:
@@ -112,11 +112,11 @@ def _require(ray: Any, packages: Sequence[str]) -> None:
 
     check = ray.remote(num_cpus=0, max_retries=0)(missing_packages)
     nodes = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]}
-    asked = {
+    answers = {
         node: check.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(list(packages))
         for node in nodes
     }
-    for node, answer in asked.items():
+    for node, answer in answers.items():
         try:
             missing = ray.get(answer, timeout=START_SECONDS)
         except ray.exceptions.RayError as error:
@@ -151,13 +151,16 @@ def _own(processes: int, run: str) -> Iterator[None]:
     # Ray reads these when it is imported, and hands them to its processes.
     settings = {
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the name misleads: 0 is what keeps Ray on 127.0.0.1
+        # The name misleads: 0 is what keeps Ray on 127.0.0.1.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_gcs_server_port_wait_time_s": "300",
         # Ray's is 15, with which an actor beside any busy process gets a thirtieth of a core and looks as if it hung.
         "RAY_worker_niceness": "0",
-        "RAY_prestart_worker_first_driver": "0",  # one for each CPU: most are not needed
+        # Else Ray starts one for each CPU, and most are not needed.
+        "RAY_prestart_worker_first_driver": "0",
         "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": session_token(),  # without it Ray writes one into the home folder
+        # Without it Ray writes one into the home folder.
+        "RAY_AUTH_TOKEN": session_token(),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
     }
     with variables_set(settings), _folder() as folder, _guard(folder, run):
@@ -204,9 +207,10 @@ def _start(ray: Any, processes: int, folder: Path) -> None:
             **common,
         )
         return
-    except Exception as error:  # Ray has no class for this one
+    # Ray has no class for this one. A ValueError is about the arguments, and without a port nothing is starting.
+    except Exception as error:
         ports = list(folder.glob("session_latest/gcs_server_port_*"))
-        if not ports or isinstance(error, ValueError):  # the latter refuses what it was asked for
+        if not ports or isinstance(error, ValueError):
             raise
         say(f"Ray is slow to start, waiting for it ({str(error)[:60]}...)")
     deadline = time.monotonic() + START_SECONDS
@@ -214,7 +218,8 @@ def _start(ray: Any, processes: int, folder: Path) -> None:
         try:
             ray.init(address=f"127.0.0.1:{ports[0].read_text().strip()}", **common)
             return
-        except Exception:  # not up yet; what Ray raises differs by how far it is, and after the deadline it is raised
+        # Not up yet: what Ray raises differs by how far it is. After the deadline it is raised.
+        except Exception:
             ray.shutdown()
             if time.monotonic() > deadline:
                 raise
@@ -225,8 +230,9 @@ def _start(ray: Any, processes: int, folder: Path) -> None:
 def _guard(folder: Path | None, run: str) -> Iterator[None]:
     """A process that outlives this one, in a session of its own, and ends and removes what is left behind."""
     guard = subprocess.Popen(
-        [sys.executable, "-P", "-m", GUARD, str(folder or ""), str(os.getpid()), run],
+        [sys.executable, "-P", "-m", GUARD, "session", str(folder or ""), str(os.getpid()), run],
         stdin=subprocess.PIPE,
+        # Signals to this process's group, such as Ctrl-C, must not end the guard before its work.
         start_new_session=True,
     )
     try:
@@ -256,7 +262,8 @@ def _folder() -> Iterator[Path]:
     if len(f"{place}/{os.getpid()}") + len(SOCKET_IN_FOLDER) > LONGEST_SOCKET:
         place, prefix = Path(tempfile.gettempdir()), "retrace-ray-"
     folder = place / f"{prefix}{os.getpid()}"
-    shutil.rmtree(folder, ignore_errors=True)  # of a process that had this number before a power cut
+    # Of a process that had this number before a power cut.
+    shutil.rmtree(folder, ignore_errors=True)
     place.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700)
     try:
@@ -280,6 +287,7 @@ def map_with_ray(function: Callable[[Row], Row], rows: Sequence[Row], processes:
         logging.getLogger("ray.data").setLevel(logging.WARNING)
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
+        # Any number of rows may fail: they are left out, as the docstring says.
         context.max_errored_blocks = -1
         table = ray.data.from_items(list(rows), override_num_blocks=len(rows))
         yield from table.map(function, num_cpus=1, concurrency=processes).iter_rows()

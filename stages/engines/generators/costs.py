@@ -68,6 +68,7 @@ def generator_costs(base: Any) -> GeneratorCosts:
     return _folder_costs(Path(base.path))
 
 
+# Of JSON and not of the section: `cache` needs an argument that can be hashed. A plan asks for every stage.
 @cache
 def _sized_costs(sizes: str) -> GeneratorCosts:
     """Of `GeneratorSizes` as JSON; the few words of its vocabulary are not counted."""
@@ -91,7 +92,8 @@ def _folder_costs(folder: Path) -> GeneratorCosts:
     encode = decode = 0
     if vae is not None:
         side = unet.config.sample_size
-        scale = 2 ** (len(vae.config.block_out_channels) - 1)  # every block but the last halves the side
+        # Every block but the last halves the side.
+        scale = 2 ** (len(vae.config.block_out_channels) - 1)
         encode = _flops(vae.encode, torch.empty(1, 3, side * scale, side * scale, device="meta"))
         decode = _flops(vae.decode, torch.empty(1, vae.config.latent_channels, side, side, device="meta"))
     others = TEXT_PARAMETERS + (_parameters(vae) if vae is not None else 0)
@@ -103,7 +105,8 @@ def _folder_costs(folder: Path) -> GeneratorCosts:
 def _bare(kind: Any, folder: Path, is_there: bool) -> Any:
     """The network without weights."""
     config = kind.load_config(folder, local_files_only=True) if is_there else STABLE_DIFFUSION[folder.name]
-    with torch.device("meta"):  # shapes without memory: Stable Diffusion's weights would take gigabytes to be counted
+    # The device "meta" has shapes and no memory: Stable Diffusion's weights would take gigabytes to be counted.
+    with torch.device("meta"):
         return kind.from_config(config)
 
 

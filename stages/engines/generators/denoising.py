@@ -65,6 +65,7 @@ def trained_denoiser(generator: Generator) -> TrainedModel[DenoisingBatch, Tenso
         module=nn.ModuleDict({part: getattr(generator, part) for part in NETWORKS}),
         forward=forward,
         save=lambda weights, folder: save_generator(generator, folder, weights),
+        # What a rank computes with when its share is empty: every rank must take part in as many passes.
         filler=denoising_batch(generator, torch.zeros(1, 3, side, side), [""], [0]),
         ends=(generator.text_encoder.get_input_embeddings().weight,),
     )

@@ -57,7 +57,8 @@ class Generator:
         vae: AutoencoderKL | None,
     ) -> None:
         self.unet, self.text_encoder, self.tokenizer = unet.eval(), text_encoder.eval(), tokenizer
-        self.tokenizer_files = tokenizer_files  # as they were: a tokenizer that was used saves itself differently
+        # The files as they were: a tokenizer that was used saves itself differently.
+        self.tokenizer_files = tokenizer_files
         self.scheduler, self.vae = scheduler, vae.eval().requires_grad_(False) if vae is not None else None
 
     @property
@@ -146,9 +147,10 @@ class Generator:
         if guidance == 1:
             predicted = self.predict(latents, timestep, states)
         else:
+            # With and without the prompt in one pass of twice the batch, as diffusers' pipelines do it.
             both = torch.cat([empty_states.expand_as(states), states])
-            empty, asked = self.predict(torch.cat([latents, latents]), timestep, both).chunk(2)
-            predicted = empty + guidance * (asked - empty)
+            empty, prompted = self.predict(torch.cat([latents, latents]), timestep, both).chunk(2)
+            predicted = empty + guidance * (prompted - empty)
         return Step(*self.scheduler.step(predicted, timestep, latents, return_dict=False))
 
     def predict(self, latents: Tensor, timesteps: Tensor | int, states: Tensor) -> Tensor:
@@ -166,16 +168,16 @@ class Generator:
         latents = self.noise(seeds)
         for timestep in self.timesteps(steps):
             latents = self.step(latents, timestep, states, guidance, empty_states).previous
-        return pixels_of(self.to_images(latents))
+        return to_uint8(self.to_images(latents))
 
 
-def pixels_of(images: Tensor) -> numpy.ndarray:
+def to_uint8(images: Tensor) -> numpy.ndarray:
     """Images [images, 3, height, width] as uint8 [images, height, width, 3], values outside of 0..1 clamped."""
     return (images.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
 
 
 def images_of(pixels: numpy.ndarray) -> Tensor:
-    """The inverse of `pixels_of`, on the CPU; [images, 3, height, width] in 0..1."""
+    """The inverse of `to_uint8`, on the CPU; [images, 3, height, width] in 0..1."""
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
 
 
@@ -220,7 +222,8 @@ def _network(kind: Any, folder: Path) -> Any:
         use_safetensors=True,
         torch_dtype=torch.float32,
         output_loading_info=True,
-        low_cpu_mem_usage=False,  # what diffusers does without accelerate, which it otherwise says in each run
+        # What diffusers does anyway without accelerate. Unless it is written down, each run prints a warning.
+        low_cpu_mem_usage=False,
     )
     wrong = {name: sorted(map(str, report[name])) for name in ("missing_keys", "unexpected_keys", "mismatched_keys")}
     # Old text encoders carry the numbers 0, 1, 2, ... of their positions as a weight.
@@ -242,7 +245,8 @@ def new_generator(sizes: GeneratorSizes, prompts: Sequence[str], seed: int) -> G
         model_max_length=sizes.max_prompt_tokens,
     )
     levels = len(sizes.channels)
-    with torch.random.fork_rng():  # the networks draw their weights from the global stream, which is not ours to move
+    # The networks draw their weights from the global stream, which is the caller's and must not move.
+    with torch.random.fork_rng():
         torch.manual_seed(seed)
         unet = UNet2DConditionModel(
             sample_size=sizes.image_side // sizes.patch_side,
@@ -253,7 +257,8 @@ def new_generator(sizes: GeneratorSizes, prompts: Sequence[str], seed: int) -> G
             up_block_types=(*["CrossAttnUpBlock2D"] * (levels - 1), "UpBlock2D"),
             layers_per_block=sizes.layers_per_block,
             cross_attention_dim=sizes.text_width,
-            attention_head_dim=sizes.attention_heads,  # diffusers' name for the number of heads
+            # By this name diffusers takes the number of heads (its configs have kept an old mistake).
+            attention_head_dim=sizes.attention_heads,
             norm_num_groups=CHANNEL_GROUPS,
         )
         text_encoder = CLIPTextModel(
@@ -270,6 +275,7 @@ def new_generator(sizes: GeneratorSizes, prompts: Sequence[str], seed: int) -> G
                 eos_token_id=tokenizer.pad_token_id,
             )
         )
+    # Stable Diffusion's schedule: linear in the square root of beta, over 1,000 timesteps.
     scheduler = DDIMScheduler(
         beta_start=0.00085,
         beta_end=0.012,
@@ -293,17 +299,18 @@ def save_generator(generator: Generator, folder: Path, weights: Mapping[str, Ten
     """
     folder.mkdir(parents=True, exist_ok=True)
     for part in NETWORKS:
-        given = {
+        replaced = {
             name.removeprefix(f"{part}."): weight
             for name, weight in (weights or {}).items()
             if name.startswith(f"{part}.")
         }
-        _save_network(getattr(generator, part), given, folder / part)
+        _save_network(getattr(generator, part), replaced, folder / part)
     if generator.vae is not None:
         _save_network(generator.vae, {}, folder / "vae")
     for name, content in generator.tokenizer_files.items():
         write_bytes_atomically(folder / "tokenizer" / name, content)
     _save_config(generator.scheduler, folder / "scheduler" / "scheduler_config.json")
+    # What lets diffusers' own pipeline open the folder; nothing here reads it.
     write_json(
         folder / "model_index.json",
         {
@@ -319,10 +326,11 @@ def save_generator(generator: Generator, folder: Path, weights: Mapping[str, Ten
     )
 
 
-def _save_network(network: nn.Module, given: Mapping[str, Tensor], folder: Path) -> None:
+def _save_network(network: nn.Module, replaced: Mapping[str, Tensor], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {**dict(network.named_parameters()), **given}
+    weights = {**dict(network.named_parameters()), **replaced}
     tensors = {name: weight.detach().float().cpu().contiguous() for name, weight in weights.items()}
+    # transformers and diffusers name their files differently, and each finds only its own names again.
     if isinstance(network, CLIPTextModel):
         network.config.architectures = [type(network).__name__]
         network.config.dtype = torch.float32
@@ -335,5 +343,6 @@ def _save_network(network: nn.Module, given: Mapping[str, Tensor], folder: Path)
 
 def _save_config(part: Any, path: Path) -> None:
     config = json.loads(part.to_json_string())
-    config.pop("_name_or_path", None)  # where it was loaded from
+    # The path that it was loaded from: a folder copied elsewhere would have other bytes.
+    config.pop("_name_or_path", None)
     write_json(path, config)

@@ -33,6 +33,7 @@ class GeneratorSizes(StrictParams):
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> GeneratorSizes:
+        # Every level but the first halves the side, so the side must divide so often.
         shrunk = self.patch_side * 2 ** (len(self.channels) - 1)
         if self.image_side % shrunk:
             raise ValueError(

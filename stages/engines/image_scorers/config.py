@@ -88,12 +88,13 @@ def scorer_costs(
     vision: EncoderSizes, text: EncoderSizes, image_size: int, patch_size: int, tokens: int, vocabulary: int
 ) -> ScorerCosts:
     """2 FLOPs a weight and place, and 4 a pair of places and number for attention; heads and norms are not counted."""
+    # The patches, and [CLS] in front of them.
     places = (image_size // patch_size) ** 2 + 1
     wide, narrow = vision.hidden_size, text.hidden_size
     patches = 3 * patch_size**2 * wide
     vision_layer = 4 * wide**2 + 2 * wide * vision.feed_forward_size
-    # Of a text layer: four matrices of self-attention, two of cross-attention (query and output), and the feed-forward
-    # ones see the words; the keys and values of cross-attention see the patches.
+    # Of a text layer, four matrices of self-attention, two of cross-attention (query and output) and the feed-forward
+    # ones see the words. The keys and values of cross-attention see the patches.
     words, keys = 6 * narrow**2 + 2 * narrow * text.feed_forward_size, 2 * wide * narrow
     picture = 2 * places * patches + vision.layers * (2 * places * vision_layer + 4 * places**2 * wide)
     attention = 4 * tokens * (tokens + places) * narrow
@@ -111,7 +112,8 @@ def base_scorer_costs(base: Any) -> ScorerCosts:
         return scorer_costs(base.vision, base.text, base.image_size, base.patch_size, base.max_text_tokens, 0)
     file = Path(base.path) / "scorer.json"
     if base.kind == "released" or not file.is_file():
-        return scorer_costs(BLIP_LARGE_VISION, BERT_BASE, 224, 16, 35, BERT_VOCABULARY)  # pixels, patch, tokens
+        # Pixels, patch and tokens of the published models, whose file may not be downloaded when a plan is made.
+        return scorer_costs(BLIP_LARGE_VISION, BERT_BASE, 224, 16, 35, BERT_VOCABULARY)
     config = ScorerConfig.model_validate(json.loads(file.read_text(encoding="utf-8")))
     return scorer_costs(
         config.vision, config.text, config.image_size, config.patch_size, config.max_text_tokens, config.vocabulary

@@ -81,7 +81,8 @@ def read_released(file: Path) -> dict[str, Tensor]:
             f"{file} is not a weights file that can be read without running code ({str(error)[:200]}): "
             "give the file as it was published"
         ) from error
-    if isinstance(content, dict) and isinstance(content.get("model"), dict):  # BLIP's own are a level deeper
+    # BLIP's own files hold their tensors a level deeper, beside the settings of the training.
+    if isinstance(content, dict) and isinstance(content.get("model"), dict):
         content = content["model"]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise UserError(f"{file} holds something else than named tensors: give the file as it was published")
@@ -100,6 +101,7 @@ def renamed(released: Mapping[str, Tensor]) -> dict[str, Tensor]:
         module, _, rest = name.partition(".")
         if DROPPED.fullmatch(name):
             continue
+        # BLIP's is a scalar; a scorer's has one dimension, because DeepSpeed cannot send a scalar.
         if name == "temp":
             weights["temperature"] = tensor.reshape(1)
         elif module in HEADS:
@@ -116,8 +118,11 @@ def renamed(released: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def released_config(weights: Mapping[str, Tensor]) -> ScorerConfig:
     """The config that the shapes of renamed weights tell; KeyError or ValueError when they tell none."""
+    # The files hold no sizes but those of their tensors. What these do not tell is a constant above.
     patch = weights["vision.embeddings.patch_embedding.weight"].shape[-1]
+    # Without the position of [CLS], and of a square picture.
     patches_a_side = round((weights["vision.embeddings.position_embedding"].shape[1] - 1) ** 0.5)
+    # Numbers are those of ImageReward's stack, dropouts counted: the linear layers are not consecutive.
     reward_layers = [int(name.split(".")[1]) for name in weights if re.fullmatch(r"reward_head\.\d+\.weight", name)]
     widths = [weights[f"reward_head.{layer}.weight"].shape[0] for layer in sorted(reward_layers)]
     head = {"widths": widths[:-1], "dropouts": REWARD_DROPOUTS} if widths else None
@@ -166,10 +171,12 @@ def _sizes(weights: Mapping[str, Tensor], prefix: str, feed_forward: str, norm: 
 def _tokenizer(file: Path) -> Tokenizer:
     try:
         if file.suffix == ".txt":
+            # Rebuilt by its text: the class of BERT's tokenizer wraps a `Tokenizer` and is none.
             words = implementations.BertWordPieceTokenizer(str(file), lowercase=True)
             return Tokenizer.from_str(words.to_str())
         return Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises nothing narrower
+    # The library raises nothing narrower.
+    except Exception as error:
         raise UserError(
             f"{file} is not a tokenizer ({error}): give `vocab.txt` or `tokenizer.json` of bert-base-uncased"
         ) from error

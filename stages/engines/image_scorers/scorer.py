@@ -58,6 +58,7 @@ class ImageScorer(nn.Module):
 
     def __init__(self, config: ScorerConfig, tokenizer: Tokenizer, initializer_range: float = 0.02) -> None:
         super().__init__()
+        # A copy, because truncation and padding change the tokenizer in place.
         self.config, self.tokenizer = config, Tokenizer.from_str(tokenizer.to_str())
         self.tokenizer.enable_truncation(config.max_text_tokens)
         self.tokenizer.enable_padding(pad_id=tokenizer.token_to_id(PAD), pad_token=PAD)
@@ -69,7 +70,8 @@ class ImageScorer(nn.Module):
                 num_attention_heads=config.vision.heads,
                 image_size=config.image_size,
                 patch_size=config.patch_size,
-                layer_norm_eps=1e-6,  # as in BLIP; the class's default is 1e-5
+                # As in BLIP; the class's default is 1e-5.
+                layer_norm_eps=1e-6,
                 initializer_range=initializer_range,
             )
         )
@@ -86,9 +88,11 @@ class ImageScorer(nn.Module):
                 hidden_dropout_prob=config.text_dropout,
                 attention_probs_dropout_prob=config.text_dropout,
                 initializer_range=initializer_range,
-                bos_token_id=None,  # of captions that BLIP writes; the default is outside of a small vocabulary
+                # Both are of captions that BLIP writes; their defaults are outside of a small vocabulary.
+                bos_token_id=None,
                 sep_token_id=None,
-                is_decoder=True,  # gives the layers their cross-attention; the call decides whether attention is causal
+                # Gives the layers their cross-attention; the call decides whether attention is causal.
+                is_decoder=True,
             ),
             add_pooling_layer=False,
         )
@@ -162,6 +166,7 @@ class ImageScorer(nn.Module):
         if not self.config.has_matching_head:
             raise UserError("this scorer has no matching head: take `blip` from one that has")
         if self.config.matching_token_id is not None:
+            # A copy: the same tokens may be asked for another score.
             ids = tokens.ids.clone()
             ids[:, 0] = self.config.matching_token_id
             tokens = tokens._replace(ids=ids)
@@ -216,7 +221,8 @@ def new_scorer(
     config: ScorerConfig, tokenizer: Tokenizer, initializer_range: float, position_range: float, seed: int
 ) -> ImageScorer:
     """A scorer with random weights, of `position_range` for the patches' positions; equal arguments, equal weights."""
-    with torch.random.fork_rng(devices=[]):  # the caller's stream stays where it is
+    # The caller's stream stays where it is.
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         scorer = ImageScorer(config, tokenizer, initializer_range)
         torch.nn.init.normal_(scorer.vision.embeddings.position_embedding, std=position_range)
@@ -293,7 +299,8 @@ class Pictures:
     def __init__(self, rows: pandas.DataFrame, pixels: dict[str, Tensor]) -> None:
         self.rows = rows
         """The pool's rows of these pictures without the column `png`; the index is the image id."""
-        self._pixels = pixels  # bytes: a quarter of the memory of floats
+        # As bytes: a quarter of the memory of floats.
+        self._pixels = pixels
 
     def images(self, image_ids: Collection[str]) -> Tensor:
         """float[N, 3, side, side] in 0..1, in this order."""
@@ -310,7 +317,8 @@ def load_pictures(pools: Sequence[Path], image_ids: Collection[str], side: int) 
     for frame in chain.from_iterable(map(read_shards, pools)):
         frame = frame[frame["image_id"].isin(wanted)]
         for name, png in zip(frame["image_id"], frame["png"], strict=True):
-            image = torch.from_numpy(numpy.array(pixels_of(png))).permute(2, 0, 1)  # a copy: Pillow's is read-only
+            # A copy, because Pillow's array is read-only, and torch warns of sharing such memory.
+            image = torch.from_numpy(numpy.array(pixels_of(png))).permute(2, 0, 1)
             pixels[name] = fit_to_square(image[None].float(), side)[0].round().clamp(0, 255).to(torch.uint8)
         kept.append(frame.drop(columns="png"))
     missing = sorted(wanted - pixels.keys())
@@ -319,6 +327,7 @@ def load_pictures(pools: Sequence[Path], image_ids: Collection[str], side: int) 
             f"{' and '.join(map(str, pools))} lack {len(missing)} of {len(wanted)} images that were "
             f"ranked, {missing[0]} for one: run `dvc repro`, so that pool and annotations belong together"
         )
+    # An image of two rounds lies in both pools.
     rows = pandas.concat(kept, ignore_index=True).drop_duplicates("image_id").set_index("image_id")
     return Pictures(rows, pixels)
 

@@ -70,6 +70,7 @@ ASSUMED = 6
 
 def pictures_of_a_prompt(sections: Mapping[str, Any], round_name: str) -> tuple[int, tuple[str, ...]]:
     """Of a ranking round and the earlier one that counts as well, with what is taken for granted about it."""
+    # Each round once: where no earlier one counts, `also` names the round itself.
     rounds = dict.fromkeys([round_name, sections["ranking_rounds"][round_name].also])
     generators = sections.get("generators", {}).values()
     drawn = sum(one.images_per_prompt for one in generators if one.ranking_round in rounds)

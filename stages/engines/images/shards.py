@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from PIL import Image
 
 from stages.foundations.errors import UserError
 from stages.foundations.files import replace_folder
-from stages.foundations.tables import IMAGE, parquet_errors_told, read_table, write_table
+from stages.foundations.tables import IMAGE, parquet_errors_explained, read_table, write_table
 
 SHARD = "images-{:06d}.parquet"
 MOST_PIXELS = 1 << 26
@@ -33,7 +33,8 @@ def image_id(pixels: numpy.ndarray) -> str:
 def png_of(pixels: numpy.ndarray) -> bytes:
     """uint8[height, width, 3] as PNG without metadata; equal pixels give equal bytes with one version of Pillow."""
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG", compress_level=6)  # written down: a new default would change the bytes
+    # The level is written down: a new default of Pillow would change the bytes of every table.
+    Image.fromarray(pixels).save(file, "PNG", compress_level=6)
     return file.getvalue()
 
 
@@ -78,6 +79,7 @@ def write_shards(rows: Iterable[Mapping[str, Any]], folder: Path, images_per_sha
     """
     left, count, number = iter(rows), 0, 0
     with replace_folder(folder) as beside:
+        # No rows make one empty shard: a folder without any reads as one that was never made (`shards_of`).
         while (part := list(islice(left, images_per_shard))) or number == 0:
             write_shard(part, beside, number)
             count, number = count + len(part), number + 1
@@ -89,10 +91,10 @@ def shards_of(folder: Path) -> list[Path]:
 
     UserError where there are none.
     """
-    found = written_shards(folder)
-    if not found:
+    shards = written_shards(folder)
+    if not shards:
         raise UserError(f"{folder} holds no images (*.parquet): run `dvc repro`, which makes them")
-    return found
+    return shards
 
 
 def written_shards(folder: Path) -> list[Path]:
@@ -113,14 +115,23 @@ def read_shards(folder: Path) -> Iterator[pandas.DataFrame]:
         yield read_table(path, IMAGE)
 
 
+def read_images(folders: Iterable[Path], image_ids: Collection[str]) -> Iterator[Any]:
+    """The rows of these images in the folders' shards, pictures included, as tuples with a name for each column."""
+    wanted = set(image_ids)
+    for folder in folders:
+        for frame in read_shards(folder):
+            yield from frame[frame["image_id"].isin(wanted)].itertuples()
+
+
 def read_image_rows(folder: Path) -> pandas.DataFrame:
     """All rows of `shards_of` without the column `png`: what a stage needs that looks at no pixels."""
     names = [name for name in IMAGE.names if name != "png"]
     frames = []
+    # `read_table` checks a schema, but it reads all columns: the pictures are nearly all of a shard's bytes.
     for path in shards_of(folder):
-        with parquet_errors_told(path):
-            found = pyarrow.parquet.read_schema(path).names
-            if missing := [name for name in IMAGE.names if name not in found]:
-                raise UserError(f"{path} lacks the columns {missing} of an {IMAGE.name} table; it has {found}")
+        with parquet_errors_explained(path):
+            columns = pyarrow.parquet.read_schema(path).names
+            if missing := [name for name in IMAGE.names if name not in columns]:
+                raise UserError(f"{path} lacks the columns {missing} of an {IMAGE.name} table; it has {columns}")
             frames.append(pyarrow.parquet.read_table(path, columns=names).to_pandas())
     return pandas.concat(frames, ignore_index=True)

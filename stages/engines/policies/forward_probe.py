@@ -114,10 +114,11 @@ def check_engine_forward(
     may be far off by rounding alone.
     """
     # The long sequence first: what an engine keeps of it must not be used for the short one.
-    found = read([one.prompt for one in reference.sequences], [one.response for one in reference.sequences])
-    differences = (torch.tensor([value for row in found for value in row]) - reference.logprobs).abs()
+    rows = read([one.prompt for one in reference.sequences], [one.response for one in reference.sequences])
+    differences = (torch.tensor([value for row in rows for value in row]) - reference.logprobs).abs()
     gap = float(differences.max() if dtype == torch.float32 else differences.mean())
     tolerance = math.sqrt(torch.finfo(dtype).eps) * reference.spread
+    # `not <=` and no `>`: a log-prob that is NaN agrees with nothing.
     if not gap <= tolerance:
         lengths = " and ".join(str(sequence.tokens) for sequence in reference.sequences)
         raise UserError(
@@ -138,9 +139,11 @@ def probe_sequences(model: PreTrainedModel, most_tokens: int = MOST_TOKENS) -> t
     kinds = _nested(config.to_dict(), "rope_type")
     known = getattr(config, "max_position_embeddings", None) or MOST_TOKENS
     changes = _nested(config.to_dict(), "sliding_window") + _nested(config.to_dict(), "attention_chunk_size")
+    # These kinds take other frequencies beyond the length that the model was trained with first.
     if "longrope" in kinds or "dynamic" in kinds:
         changes += _nested(config.to_dict(), "original_max_position_embeddings") or [known]
-    if "dynamic" in kinds:  # it takes any length
+    # Dynamic scaling allows any length, so the config's maximum is no limit for the probe.
+    if "dynamic" in kinds:
         known = max(known, max(changes) + BEYOND_TOKENS)
     # An engine refuses what is longer than it was started for.
     known = min(known, most_tokens)
@@ -163,8 +166,8 @@ def _nested(config: Any, name: str) -> list[Any]:
     """What `name` is set to anywhere in a config, unless it is None."""
     if not isinstance(config, dict):
         return []
-    found = [config[name]] if config.get(name) is not None else []
-    return found + [value for part in config.values() for value in _nested(part, name)]
+    here = [config[name]] if config.get(name) is not None else []
+    return here + [value for part in config.values() for value in _nested(part, name)]
 
 
 @contextmanager
@@ -178,8 +181,10 @@ def _probing(
     """
     place, dtypes = model.device, [(weight, weight.dtype) for weight in model.parameters()]
     with torch.no_grad():
+        # Where it does not fit the CPU computes the probe: slower, and the same function.
         if _fits(model, device):
             model.to(device)
+        # Parameters one by one and no `model.float()`, which would turn the buffers too.
         for weight, _ in dtypes:
             weight.data = weight.data.float()
         try:
@@ -196,6 +201,7 @@ def _probing(
 
 def _fits(model: PreTrainedModel, device: torch.device) -> bool:
     """Whether the weights in float32 leave half of a GPU's free memory for attention and logits."""
+    # 4 bytes a weight in float32, and as much free memory again.
     return device.type != "cuda" or 8 * model.num_parameters() < torch.cuda.mem_get_info(device)[0]
 
 

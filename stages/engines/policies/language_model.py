@@ -17,9 +17,8 @@ from stages.engines.devices import pick_device
 from stages.engines.policies.forward_probe import check_training_forward
 from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
 from stages.engines.policies.policy_folders import DTYPES, load_policy, model_without_weights, save_policy
-from stages.engines.policies.statistics import PolicyStatistics, policy_statistics
+from stages.engines.policies.statistics import PolicyStatistics, policy_statistics, use_varlen_attention
 from stages.engines.policies.tokenizers import load_tokenizer
-from stages.engines.policies.varlen_attention import use_varlen_attention
 from stages.engines.trainers.params import DeepspeedTrainerParams, TorchTrainerParams
 from stages.engines.trainers.protocol import TrainedModel
 
@@ -32,17 +31,22 @@ def language_model(
     It is saved as a policy folder again, with its tokenizer. UserError when the folder is not a policy, or one whose
     log-probs training would compute wrongly: see `forward_probe`. With many ranks, rank 0 measures for all.
     """
-    if _gets_weights_from_rank_0(params):
+    # A node holds the weights of a policy that is spread once, and not once for each of its ranks.
+    is_spread = isinstance(params, DeepspeedTrainerParams) and params.zero_stage == 3
+    if is_spread and not _is_rank_0():
         model = model_without_weights(policy_folder, DTYPES[params.dtype])
         tokenizer = load_tokenizer(policy_folder)
     else:
         model, tokenizer = load_policy(policy_folder, torch.float32)
     device = pick_device(getattr(params, "device", "auto"))
+    # Before the probe, which must measure the attention that training uses.
     use_varlen_attention(model, device, DTYPES[params.dtype])
     if _is_rank_0():
         check_training_forward(model, policy_folder, device)
     if params.gradient_checkpointing:
+        # The reentrant kind needs an input with a gradient, and token ids have none.
         model.gradient_checkpointing_enable({"use_reentrant": False})
+    # The layers alone, in one graph: the head is used outside of them, and rows differ in width.
     if params.compile == "body":
         model.base_model.compile(dynamic=True, fullgraph=True)
 
@@ -50,17 +54,13 @@ def language_model(
         save_policy(model, tokenizer, folder, weights)
 
     ends = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    # One token to learn, not none: an empty batch would touch no weight, and ranks reduce all of them.
     filler = pack([TokenSequence([0], [0])])
     return TrainedModel(model, policy_statistics, save, filler, ends, pair_cost=_pair_cost(model))
 
 
-def _gets_weights_from_rank_0(params: TorchTrainerParams | DeepspeedTrainerParams) -> bool:
-    """A node holds the weights of a policy that is spread once, and not once for each of its ranks."""
-    is_spread = isinstance(params, DeepspeedTrainerParams) and params.zero_stage == 3
-    return is_spread and not _is_rank_0()
-
-
 def _is_rank_0() -> bool:
+    # From the environment: the process group is joined only when the trainer is built around this model.
     return os.environ.get("RANK", "0") == "0"
 
 

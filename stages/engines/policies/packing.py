@@ -54,7 +54,7 @@ class ResponseBatch:
     response_ids: Tensor
     """Response tokens, padded with 0, [responses, tokens]."""
     response_mask: Tensor
-    """1 where a response token stands, [responses, tokens], float."""
+    """1 at response tokens, 0 at padding, [responses, tokens], float."""
     counted: Tensor
     """Flat indices of the 1s of the mask, made on the CPU: on a GPU, looking for them would make the host wait."""
     row_places: Tensor
@@ -79,7 +79,7 @@ class ResponseBatch:
         return not len(self.counted)
 
     def to(self, device: torch.device) -> ResponseBatch:
-        """The same batch on `device`; the host goes on while a GPU takes it."""
+        """The same batch on `device`; the host does not wait until a GPU has it."""
 
         def moved(value: Any) -> Any:
             if not isinstance(value, Tensor):
@@ -88,8 +88,9 @@ class ResponseBatch:
             source = value.pin_memory() if device.type == "cuda" and value.device.type == "cpu" else value
             return source.to(device, non_blocking=True)
 
-        own = {name: moved(value) for name, value in vars(self).items() if name != "fields"}
-        return ResponseBatch(**own, fields={name: moved(value) for name, value in self.fields.items()})
+        # The sampler's distributions are a tuple, so they stay on the CPU.
+        tensors = {name: moved(value) for name, value in vars(self).items() if name != "fields"}
+        return ResponseBatch(**tensors, fields={name: moved(value) for name, value in self.fields.items()})
 
 
 def pack(
@@ -104,6 +105,7 @@ def pack(
     """
     if not sequences or any(not sequence.prompt for sequence in sequences):
         raise ValueError("packing needs at least one sequence, and a token before each response")
+    # A sequence that is longer than a row gets a wider row: nothing is cut here.
     limit = max(row_tokens or 0, max(sequence.tokens for sequence in sequences))
     rows = _first_fit([sequence.tokens for sequence in sequences], limit)
     width = max(sum(sequences[index].tokens for index in row) for row in rows)
@@ -166,6 +168,7 @@ def split_by_tokens(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
 
     A longer single sequence gets a micro-batch of its own.
     """
+    # Similar lengths together, because a row of one sequence is padded to the longest beside it.
     order = sorted(range(len(lengths)), key=lambda index: (lengths[index], index))
     groups: list[list[int]] = []
     tokens = 0
@@ -213,6 +216,7 @@ def _filled(
     """So many passes, or None where they do not hold all; `left` has the costliest first."""
     passes: list[list[list[int]]] = []
     for number in range(count):
+        # The last pass takes all that fits: a cost limit there could only leave sequences over.
         most = math.inf
         if number < count - 1 and left:
             share = sum(costs[index] for index in left) / (ranks * (count - number))

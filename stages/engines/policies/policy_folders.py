@@ -21,6 +21,7 @@ from transformers import (
     AutoTokenizer,
     LlamaConfig,
     LlamaForCausalLM,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
@@ -60,13 +61,26 @@ def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # refused below, by name
+            # Refused below instead, with the names of the weights.
+            ignore_mismatched_sizes=True,
         )
     except _BROKEN as error:
-        raise UserError(f"{folder} is not a policy ({error}): run `dvc repro base` to make one") from error
+        raise _not_a_policy(folder, error) from error
     _check_weights(model, loading, folder)
     _keep_attention_caps(model)
     return model
+
+
+def load_config(folder: Path) -> PretrainedConfig:
+    """The config of a policy folder; UserError when it is not a policy."""
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise _not_a_policy(folder, error) from error
+
+
+def _not_a_policy(folder: Path, error: Exception) -> UserError:
+    return UserError(f"{folder} is not a policy ({error}): run `dvc repro base` to make one")
 
 
 def _keep_attention_caps(model: PreTrainedModel) -> None:
@@ -88,10 +102,10 @@ def _check_weights(model: PreTrainedModel, loading: Mapping[str, Iterable[Any]],
         "of another shape": [name for name, *_ in loading["mismatched_keys"]],
         "not finite": [name for name, extremes in values if not extremes.isfinite().all()],
     }
-    found = [_listed(kind, sorted(names)) for kind, names in faults.items() if names]
-    if found:
+    listed = [_listed(kind, sorted(names)) for kind, names in faults.items() if names]
+    if listed:
         raise UserError(
-            f"the weights of {folder} do not fit {type(model).__name__}: {'; '.join(found)}. Use the complete "
+            f"the weights of {folder} do not fit {type(model).__name__}: {'; '.join(listed)}. Use the complete "
             "weights that belong to its config.json, with the tensor names that transformers saves"
         )
 
@@ -103,10 +117,7 @@ def _listed(kind: str, names: list[str]) -> str:
 
 def model_without_weights(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     """As `load_model`, with weights that nobody has written: they take no memory until somebody does."""
-    try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder} is not a policy ({error}): run `dvc repro base` to make one") from error
+    config = load_config(folder)
     with no_init_weights():
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
     model.tie_weights()
@@ -114,9 +125,9 @@ def model_without_weights(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     return model
 
 
-def check_tokenizer_fits(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """UserError when the tokenizer can give an id that the model has no embedding for."""
-    rows = model.get_input_embeddings().num_embeddings
+def check_tokenizer_fits(tokenizer: PreTrainedTokenizerBase, rows: int, folder: Path) -> None:
+    """UserError when the tokenizer can give an id that has none of the embedding's `rows`."""
+    # More rows than tokens are usual: matrices are padded to a multiple that GPUs like.
     if len(tokenizer) > rows:
         raise UserError(
             f"the tokenizer of {folder} has {len(tokenizer)} tokens but the model embeds {rows}: "
@@ -127,7 +138,7 @@ def check_tokenizer_fits(model: PreTrainedModel, tokenizer: PreTrainedTokenizerB
 def load_policy(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model and tokenizer of a policy folder, checked against each other."""
     model, tokenizer = load_model(folder, dtype), load_tokenizer(folder)
-    check_tokenizer_fits(model, tokenizer, folder)
+    check_tokenizer_fits(tokenizer, model.get_input_embeddings().num_embeddings, folder)
     return model, tokenizer
 
 
@@ -158,8 +169,10 @@ def save_policy(
     folder.mkdir(parents=True, exist_ok=True)
     named = model.named_parameters() if weights is None else weights.items()
     weights = {name: weight.detach().cpu().contiguous() for name, weight in named}
+    # `format` as transformers writes it: older versions refuse a file without.
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     model.config.architectures = [type(model).__name__]
+    # What is on disk, not what the trainer computed in: `dtype: auto` loads by this.
     model.config.dtype = next(iter(weights.values())).dtype
     model.config.save_pretrained(folder)
     if model.generation_config is not None:

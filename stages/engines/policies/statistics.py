@@ -1,17 +1,25 @@
-"""Token statistics of packed responses from a transformers model: the only way a trainer gets log-probs."""
+"""Token statistics of packed responses from a transformers model: the only way a trainer gets log-probs.
+
+The last part is attention for GPUs, within sequences that lie one after another in a row without padding. A mask
+[tokens, tokens] would keep flash kernels away, and take tokens^2 instead of the sum of the squared lengths. The kernel
+is torch's (`torch.nn.attention.varlen`, 16-bit numbers only), called as transformers calls an attention.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
+from transformers import AttentionInterface, PreTrainedModel
 
 from stages.algorithms.policy_losses import exact_divergences
 from stages.algorithms.token_statistics import TokenStatistics, token_statistics
 from stages.engines.policies.packing import ResponseBatch
-from stages.engines.policies.varlen_attention import uses_varlen_attention
 from stages.engines.trainers.params import CHUNK_TOKENS
 
 DIVERGENCE_ELEMENTS = 1 << 25
@@ -45,6 +53,7 @@ def policy_statistics(
         chunk_tokens=chunk_tokens,
     )
     spread = PolicyStatistics(*(_spread(value, batch) for value in statistics))
+    # `outside` is an attribute and no field of the tuple, so the line above has left it out.
     spread.outside = _spread(statistics.outside, batch)
     if batch.rollout_distributions is not None:
         spread.divergence = _spread(rollout_divergences(predicting, head, batch, chunk_tokens), batch)
@@ -62,6 +71,7 @@ def _hidden_states(model: PreTrainedModel, batch: ResponseBatch) -> Tensor:
             ends=batch.ends,
             longest=batch.longest,
         ).last_hidden_state
+        # `source` points into rows with padding; the hidden states have none, so places are translated.
         places = torch.zeros(batch.row_ids.numel(), dtype=torch.long, device=hidden.device)
         places[batch.row_places] = torch.arange(len(batch.row_places), device=hidden.device)
         return hidden[0].index_select(0, places[sources])
@@ -87,11 +97,12 @@ def rollout_divergences(hidden: Tensor, head_weight: Tensor, batch: ResponseBatc
     if any(rows.shape[1] != vocab for rows in distributions if len(rows)):
         raise ValueError(f"the sampler's distributions are not over the policy's {vocab} tokens")
     size = max(1, min(chunk_tokens, DIVERGENCE_ELEMENTS // vocab))
-    found = [torch.zeros(0, dtype=torch.float64, device=hidden.device)]
+    # The empty first part gives a batch without a token its shape: torch.cat takes no empty list.
+    divergences = [torch.zeros(0, dtype=torch.float64, device=hidden.device)]
     for number, rollout in enumerate(_chunks(distributions, size)):
         logits = hidden[number * size : (number + 1) * size].to(head_weight.dtype) @ head_weight.t()
-        found.append(exact_divergences(rollout.to(hidden.device), logits, batch.temperature, batch.log_threshold))
-    return torch.cat(found)
+        divergences.append(exact_divergences(rollout.to(hidden.device), logits, batch.temperature, batch.log_threshold))
+    return torch.cat(divergences)
 
 
 def _chunks(distributions: Sequence[Tensor], size: int) -> Iterator[Tensor]:
@@ -109,4 +120,86 @@ def _chunks(distributions: Sequence[Tensor], size: int) -> Iterator[Tensor]:
 def _spread(values: Tensor, batch: ResponseBatch) -> Tensor:
     """Values of the counted tokens at their places, [responses, tokens]; 0 elsewhere."""
     spread = torch.zeros(batch.response_mask.numel(), dtype=values.dtype, device=values.device)
+    # Not in place: gradients must flow through the statistics.
     return spread.index_copy(0, batch.counted, values.flatten()).view(batch.response_mask.shape)
+
+
+# A name that transformers does not know: a model with it must have been given it here.
+NAME = "retrace_varlen"
+GROUPED = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
+"""What allows fewer keys than queries. torch 2.11 has no such argument and takes fewer as it is, with equal results."""
+
+
+def use_varlen_attention(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> None:
+    """Has a model with torch's usual attention (`sdpa`) that computes in 16 bits on a GPU attend so.
+
+    Any other keeps what it has.
+    """
+    if device.type == "cuda" and dtype.itemsize == 2 and model.config._attn_implementation == "sdpa":
+        model.config._attn_implementation = NAME
+
+
+def uses_varlen_attention(model: PreTrainedModel) -> bool:
+    """True where the model takes rows without padding."""
+    return model.config._attn_implementation == NAME
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: None,
+    scaling: float,
+    ends: Tensor,
+    longest: int,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention in each sequence. `query` [1, heads, tokens, head size], `key` and `value` of as many heads or
+    fewer; `ends` [sequences + 1], int32: where each begins and the last ends; `longest` in tokens. With a
+    `sliding_window` a token sees that many tokens, itself included.
+
+    Returns [1, tokens, heads, head size]. The kernel takes 16-bit numbers on a GPU; otherwise one sequence follows the
+    other.
+    """
+    queries, keys, values = (part[0].transpose(0, 1).contiguous() for part in (query, key, value))
+    has_groups = query.shape[1] != key.shape[1]
+    if query.device.type == "cuda" and query.dtype.itemsize == 2:
+        # A window without a right side is causal; its left side does not count the token itself.
+        mixed = varlen_attn(
+            queries,
+            keys,
+            values,
+            ends,
+            ends,
+            longest,
+            longest,
+            scale=scaling,
+            window_size=(-1 if sliding_window is None else sliding_window - 1, 0),
+            **(GROUPED if has_groups else {}),
+        )
+        return mixed[None], None
+    # Off a GPU, for tests and for the probe: the same function without the kernel.
+    sizes = ends.diff().tolist()
+    parts = zip(*(part.split(sizes) for part in (queries, keys, values)), strict=True)
+    mixed = []
+    for size, of_one in zip(sizes, parts, strict=True):
+        mask = None
+        # A sequence that fits its window needs no mask: causal attention is the same.
+        if sliding_window is not None and size > sliding_window:
+            seen = torch.ones(size, size, dtype=torch.bool, device=query.device)
+            mask = seen.tril().triu(1 - sliding_window)
+        one = F.scaled_dot_product_attention(
+            *(part.transpose(0, 1)[None] for part in of_one),
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=scaling,
+            enable_gqa=has_groups,
+        )
+        mixed.append(one[0].transpose(0, 1))
+    return torch.cat(mixed)[None], None
+
+
+# On import, because a model looks the name up at its first forward pass.
+AttentionInterface.register(NAME, attend)

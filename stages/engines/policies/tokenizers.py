@@ -33,9 +33,11 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     try:
         known = KNOWN_CLASSES.get(_named_classes(folder))
         if known is None:
+            # Here, because this import loads torch.
             from transformers import AutoTokenizer as known
         tokenizer = known.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except Exception as error:  # a file that somebody else wrote raises any kind, the library in Rust a bare one
+    # Any kind: the file is somebody else's, and the library in Rust raises bare exceptions.
+    except Exception as error:
         raise UserError(
             f"{folder} holds no usable tokenizer ({error}): make the policy again with its tokenizer"
         ) from error
@@ -50,6 +52,7 @@ def _named_classes(folder: Path) -> tuple[str, str] | None:
     if not all(path.is_file() for path in (*paths, folder / "tokenizer.json")):
         return None
     model, tokenizer = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
+    # `auto_map` names Python files of the folder: left to AutoTokenizer, which refuses to run them.
     if "auto_map" in tokenizer:
         return None
     return model.get("model_type", ""), tokenizer.get("tokenizer_class", "")
@@ -64,16 +67,19 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, params: PlainPrompt | Chat
         case PlainPrompt():
             return list(tokenizer.encode(format_problem(params, problem), add_special_tokens=True))
         case ChatPrompt():
+            # transformers would raise too, without the setting that helps.
             if not tokenizer.chat_template:
                 raise UserError("the policy's tokenizer has no chat template: set `prompt.kind: plain`")
             messages = [{"role": "system", "content": params.system}] if params.system else []
             messages.append({"role": "user", "content": problem + params.suffix})
             text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            # The template has written its special tokens: a second beginning would change the prompt.
             return list(tokenizer.encode(text, add_special_tokens=False))
 
 
 def encode_response(tokenizer: PreTrainedTokenizerBase, response: str) -> list[int]:
     """Token ids of a whole response, the end-of-sequence token included."""
+    # Without special tokens: a response follows a prompt, which has the one of the beginning.
     return [*tokenizer.encode(response, add_special_tokens=False), tokenizer.eos_token_id]
 
 

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from io import RawIOBase
 from pathlib import Path
@@ -94,8 +94,8 @@ class Manifest:
     @classmethod
     def from_bytes(cls, content: bytes) -> Manifest:
         """What `to_bytes` gave."""
-        known = json.loads(content)
-        return cls(**known | {"files": [WeightsFile(**file) for file in known["files"]]})
+        fields = json.loads(content)
+        return cls(**fields | {"files": [WeightsFile(**file) for file in fields["files"]]})
 
     @property
     def chunks(self) -> list[tuple[int, int]]:
@@ -108,6 +108,7 @@ class PublishedWeights:
 
     def __init__(self, folder: Path, chunk_bytes: int = 64 << 20) -> None:
         self.folder, self.chunk_bytes = folder, chunk_bytes
+        # Closed to others, and checked below: everybody may write in /dev/shm, under any name.
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.stat().st_uid != os.getuid():
             raise UserError(f"{folder} belongs to another user: remove it, or wait until that user's run has ended")
@@ -125,12 +126,13 @@ class PublishedWeights:
         try:
             files = [
                 self._write(beside / f"{number:05d}.safetensors", shard)
-                for number, shard in enumerate(_shards(named_tensors))
+                for number, shard in enumerate(in_shards(named_tensors, SHARD_BYTES))
             ]
             manifest = Manifest(version, self.chunk_bytes, files, metadata or {})
             (beside / MANIFEST).write_bytes(manifest.to_bytes())
             self.put_in_place(beside, manifest)
         finally:
+            # Also after an error in the middle: half a version would keep its memory until the run ends.
             shutil.rmtree(beside, ignore_errors=True)
         return manifest
 
@@ -142,8 +144,10 @@ class PublishedWeights:
         """Makes a whole folder the version that readers see."""
         place = self.place(manifest.version)
         try:
+            # A trainer that resumed publishes the same version again: whoever reads it keeps its files.
             if self.manifest(manifest.version) == manifest:
                 return
+            # Moved away first: a folder cannot be renamed onto one that is not empty.
             os.replace(place, beside.with_suffix(".old"))
         except VersionGone:
             pass
@@ -152,6 +156,7 @@ class PublishedWeights:
 
     def versions(self) -> list[int]:
         """Those that are whole, oldest first."""
+        # What is being written or removed has a name that begins with a dot.
         return sorted(int(entry.name) for entry in os.scandir(self.folder) if entry.name.isdecimal())
 
     def newest(self) -> int | None:
@@ -176,22 +181,16 @@ class PublishedWeights:
         try:
             # All of them at once: from here on it does not matter that somebody removes the version.
             shards = [safe_open(self.place(version) / file.name, framework="pt") for file in manifest.files]
-        except (FileNotFoundError, RuntimeError):  # the latter from torch, when a file goes while it is opened
+        # The second comes from torch, when a file goes while it is opened.
+        except (FileNotFoundError, RuntimeError):
             if all((self.place(version) / file.name).exists() for file in manifest.files):
                 raise
             raise VersionGone(f"version {version} was removed from {self.folder} a moment ago") from None
         tensors = ((name, shard.get_tensor(name)) for shard in shards for name in shard.keys())  # noqa: SIM118
         return manifest.metadata, tensors
 
-    def chunk(self, version: int, file: str, place: int) -> bytes:
-        """A piece of a file as it lies there. VersionGone."""
-        try:
-            return read_chunk(self.place(version) / file, place, self.manifest(version).chunk_bytes)
-        except FileNotFoundError:
-            raise VersionGone(f"version {version} was removed from {self.folder} a moment ago") from None
-
     def prune(self, keep: int) -> list[int]:
-        """Removes all but the newest `keep` versions and gives those that it removed; who reads one goes on reading."""
+        """Removes all but the newest `keep` versions and returns those that it removed; a reader of one keeps it."""
         versions = self.versions()
         gone = versions[: max(0, len(versions) - keep)]
         for version in gone:
@@ -209,6 +208,7 @@ class PublishedWeights:
     def _write(self, path: Path, shard: dict[str, Tensor]) -> WeightsFile:
         pieces = _safetensors(shard)
         size = sum(map(len, pieces))
+        # Two ways for one thing: the first gives the remedy, the second holds the memory against other programs.
         require_room(self.folder, size)
         set_aside(path, size)
         sums = _Checksums(self.chunk_bytes)
@@ -222,12 +222,13 @@ class PublishedWeights:
         """What a writer that was killed has left."""
         for path in self.folder.glob(".*"):
             writer = path.name.split(".")[2] if path.name.count(".") == 3 else ""
+            # A living writer may be in the middle of its version, in this process or in another.
             if writer.isdecimal() and not Path("/proc", writer).exists():
                 shutil.rmtree(path, ignore_errors=True)
 
 
 def require_room(folder: Path, size: int) -> None:
-    """UserError when `size` more bytes do not fit where `folder` lies."""
+    """UserError when `size` more bytes do not fit the file system of `folder`."""
     free = shutil.disk_usage(folder).free - SPARE_BYTES
     if size > free:
         raise UserError(
@@ -263,17 +264,23 @@ def _safetensors(shard: dict[str, Tensor]) -> list[memoryview]:
     """
     import torch
 
-    # The widest numbers first: then every tensor lies at a multiple of its own width.
-    ordered = sorted(shard.items(), key=lambda item: (-item[1].element_size(), item[0]))
+    # The widest numbers first: then every tensor begins at a multiple of its width.
+    ordered = dict(sorted(shard.items(), key=lambda item: (-item[1].element_size(), item[0])))
+    tensors = [memoryview(tensor.reshape(-1).view(torch.uint8).numpy()) for tensor in ordered.values() if tensor.nbytes]
+    return [memoryview(safetensors_header(ordered)), *tensors]
+
+
+def safetensors_header(tensors: Mapping[str, Tensor]) -> bytes:
+    """What a safetensors file begins with, if these tensors follow in this order."""
     header, end = dict[str, Any](), 0
-    for name, tensor in ordered:
+    for name, tensor in tensors.items():
         begin, end = end, end + tensor.nbytes
         dtype = DTYPES[str(tensor.dtype)]
         header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
+    # The format wants tensors to begin at a multiple of 8 bytes; blanks behind the header are allowed.
     text += b" " * (-len(text) % 8)
-    tensors = [memoryview(tensor.reshape(-1).view(torch.uint8).numpy()) for _, tensor in ordered if tensor.nbytes]
-    return [memoryview(len(text).to_bytes(8, "little") + text), *tensors]
+    return len(text).to_bytes(8, "little") + text
 
 
 def write_all(file: RawIOBase, content: memoryview) -> None:
@@ -301,13 +308,15 @@ def _mib(size: int) -> str:
     return f"{size / (1 << 20):,.0f} MiB"
 
 
-def _shards(named_tensors: Iterable[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
+def in_shards(named_tensors: Iterable[tuple[str, Tensor]], shard_bytes: int) -> Iterator[dict[str, Tensor]]:
+    """The tensors on the CPU, in parts of `shard_bytes` and at most one tensor more."""
     shard: dict[str, Tensor] = {}
     held = 0
     for name, tensor in named_tensors:
+        # Contiguous, because a file holds no strides.
         shard[name] = tensor.detach().to("cpu").contiguous()
         held += tensor.nbytes
-        if held >= SHARD_BYTES:
+        if held >= shard_bytes:
             yield shard
             shard, held = {}, 0
     if shard:

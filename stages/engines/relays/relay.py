@@ -1,10 +1,10 @@
-"""One relay a node: it brings each version of the weights from the trainer's node into its own node's memory.
+"""One relay a node: it brings each version of the weights from the trainer's node into the memory of its node.
 
 Relays stand in a chain that begins on the trainer's node. Each asks the one before it for chunks, which passes on what
 it has even while it is still receiving the rest itself, so a version takes little longer for many nodes than for one.
 Every chunk is checked; a damaged one is asked for again, and who is silent is passed over for the one before it.
 
-A relay holds nothing but files: one that was killed reads its folder again and goes on. There are no tensors in here.
+A relay holds nothing but files, and no tensors: one that was killed reads its folder again when it is restarted.
 
 `Relay` runs on each node. `RelayChain` is the process that tells all relays of new versions. It waits for none of them.
 """
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stages.engines.relays.folder_guard import CLAIM
+from stages.engines.relays.guards import CLAIM
 from stages.engines.relays.published_weights import (
     MANIFEST,
     Manifest,
@@ -45,9 +45,11 @@ NOT_YET_SECONDS = 0.02
 """Until a chunk is asked for again that the one before has not received itself."""
 AHEAD = 2
 """Chunks asked for at once: one travels while the other is written."""
+RELAY_THREADS = 5
+"""Of a relay: one fetches, the others serve what it has."""
 DAMAGED_CHUNKS = 3
 """From one relay, until it counts as silent."""
-FOLDER_GUARD = "stages.engines.relays.folder_guard"
+GUARD = "stages.engines.relays.guards"
 
 
 class NobodyAnswers(ConnectionError):
@@ -79,7 +81,7 @@ class _Partial:
 
 
 class Relay:
-    """Becomes a Ray actor in `RelayChain`; `fetch` runs in a thread of its own, so that it serves while it receives."""
+    """Becomes a Ray actor in `start_relay`; its methods run in several threads, so that it serves while it receives."""
 
     def __init__(self, node: str, run: str, keep: int, has_guard: bool) -> None:
         """`has_guard` has a process remove the folder some seconds after no relay uses it any more."""
@@ -88,15 +90,16 @@ class Relay:
         self._partial: _Partial | None = None
         self._claim = _claimed(self.weights.folder)
         if has_guard:
-            subprocess.run([sys.executable, "-P", "-m", FOLDER_GUARD, str(self.weights.folder)], check=True)
+            subprocess.run([sys.executable, "-P", "-m", GUARD, "folder", str(self.weights.folder)], check=True)
 
     def have(self) -> dict[int, str]:
         """Digest of each version that is whole here."""
-        found: dict[int, str] = {}
+        digests: dict[int, str] = {}
         for version in self.weights.versions():
-            with contextlib.suppress(VersionGone):  # removed since
-                found[version] = self.weights.manifest(version).digest
-        return found
+            # One may be removed since it was listed.
+            with contextlib.suppress(VersionGone):
+                digests[version] = self.weights.manifest(version).digest
+        return digests
 
     def process(self) -> int:
         """Its process's number."""
@@ -104,6 +107,7 @@ class Relay:
 
     def manifest(self, version: int) -> bytes | None:
         """Of a version that is here or arriving; None otherwise."""
+        # Read once: `fetch`, in its own thread, may end meanwhile and take it away.
         partial = self._partial
         if partial and partial.manifest.version == version:
             return partial.manifest.to_bytes()
@@ -113,13 +117,14 @@ class Relay:
             return None
 
     def chunk(self, version: int, digest: str, place: tuple[int, int]) -> bytes | None:
-        """A piece of a version as it lies here; None when it is not here, or not yet."""
+        """A piece of a version as it is here; None when it is not here, or not yet."""
         partial = self._partial
         try:
             if partial and partial.manifest.version == version and place in partial.here:
                 manifest, folder = partial.manifest, partial.folder
             else:
                 manifest, folder = self.weights.manifest(version), self.weights.place(version)
+            # Another policy under the same number, from before the trainer resumed.
             if manifest.digest != digest:
                 return None
             return read_chunk(folder / manifest.files[place[0]].name, place[1], manifest.chunk_bytes)
@@ -145,12 +150,14 @@ class Relay:
         if self.have().get(version) == manifest.digest:
             return Fetched(version, manifest.digest)
         size = sum(file.size for file in manifest.files)
+        # Before the room is looked at, and again after the fetch: this version is one more.
         self.weights.prune(self.keep)
         require_room(self.weights.folder, size)
         beside = self.weights.beside(version)
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
         try:
+            # All at once, so that a full memory is an error before anything has travelled.
             for file in manifest.files:
                 set_aside(beside / file.name, file.size)
             self._partial = partial = _Partial(manifest, beside)
@@ -158,6 +165,7 @@ class Relay:
             for place, content in source.chunks():
                 _write_chunk(beside, manifest, place, content)
                 partial.here.add(place)
+            # The manifest last: a folder without one is no version.
             (beside / MANIFEST).write_bytes(manifest.to_bytes())
             self.weights.put_in_place(beside, manifest)
         finally:
@@ -165,6 +173,17 @@ class Relay:
             shutil.rmtree(beside, ignore_errors=True)
         seconds = time.monotonic() - started
         return Fetched(version, manifest.digest, size, seconds, source.damaged, source.passed_over)
+
+
+def start_relay(node: str, run: str, keep: int, has_guard: bool, kind: type[Relay] = Relay) -> Any:
+    """A relay as an actor on a node, which Ray starts again when it dies."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    # No CPU: a relay only waits and copies. With one thread it could pass nothing on until its fetch is over.
+    relay = ray.remote(num_cpus=0, max_restarts=-1, max_concurrency=RELAY_THREADS)(kind)
+    here = NodeAffinitySchedulingStrategy(node, soft=False)
+    return relay.options(scheduling_strategy=here).remote(node, run, keep, has_guard)
 
 
 class _Source:
@@ -191,6 +210,7 @@ class _Source:
             if content is not None:
                 yield place, content
                 continue
+            # First again: the relay behind this one asks for the chunks in order.
             missing.appendleft(place)
             if self._is_new:
                 # What else the other one was asked for, the new one is asked for.
@@ -211,6 +231,7 @@ class _Source:
             self._pass_over()
             return None
         if content is None:
+            # It answers, and has not received this chunk itself. For too long, and it counts as silent too.
             if time.monotonic() - self._heard_at > SILENT_SECONDS:
                 self._pass_over()
             time.sleep(NOT_YET_SECONDS)
@@ -225,6 +246,7 @@ class _Source:
         return content
 
     def _pass_over(self) -> None:
+        # The last one is on the trainer's node, which the version comes from.
         if len(self.chain) == 1:
             raise NobodyAnswers(f"no relay gives version {self.manifest.version}")
         self.chain.popleft()
@@ -239,6 +261,7 @@ def _manifest_from(version: int, chain: Sequence[Any]) -> Manifest:
     import ray
 
     for relay in reversed(chain):
+        # One that is gone or hangs: the next one may know.
         with contextlib.suppress(ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
             content = ray.get(relay.manifest.remote(version), timeout=SILENT_SECONDS)
             if content is not None:
@@ -247,6 +270,7 @@ def _manifest_from(version: int, chain: Sequence[Any]) -> Manifest:
 
 
 def _write_chunk(folder: Path, manifest: Manifest, place: tuple[int, int], content: bytes) -> None:
+    # r+: the file is there at its full size, and chunks may come in any order.
     with open(folder / manifest.files[place[0]].name, "r+b", buffering=0) as file:
         os.pwrite(file.fileno(), content, place[1] * manifest.chunk_bytes)
 
@@ -298,14 +322,14 @@ class RelayChain:
         self._ray, self._of_relays = ray, (run, keep, has_guards)
         self.stalled_seconds = stalled_seconds
         self._announced = -1
-        self._seats: dict[str, _RelaySlot] = {}
+        self._slots: dict[str, _RelaySlot] = {}
         """By Ray's id of the node, in the order of the chain."""
 
     def ensure(self, nodes: Iterable[str]) -> None:
         """Starts a relay on each of these nodes that has none; the first node of the first call is the trainer's."""
         for node in nodes:
-            if node not in self._seats:
-                self._seats[node] = _RelaySlot(self._start(node))
+            if node not in self._slots:
+                self._slots[node] = _RelaySlot(start_relay(node, *self._of_relays))
 
     def announce(self, version: int) -> None:
         """A version is published on the trainer's node: all others are to fetch it. Returns at once."""
@@ -315,77 +339,73 @@ class RelayChain:
     def poll(self) -> list[Arrived]:
         """What has arrived since; asks again what failed and restarts a relay that hangs. Returns at once."""
         arrived: list[Arrived] = []
-        for node, seat in list(self._seats.items()):
-            self._listen(node, seat)
-            arrived += self._collect(node, seat)
+        for node, slot in list(self._slots.items()):
+            self._listen(node, slot)
+            arrived += self._collect(node, slot)
         now = time.monotonic()
-        for position, seat in enumerate(self._seats.values()):
-            if seat.is_up and seat.fetch is None and now >= seat.again_at and self._lacks_newest(seat):
-                before = [other.actor for other in list(self._seats.values())[:position]]
-                seat.fetch = seat.actor.fetch.remote(self._announced, before[::-1])
+        for position, slot in enumerate(self._slots.values()):
+            if slot.is_up and slot.fetch is None and now >= slot.again_at and self._lacks_newest(slot):
+                # The nearest first, the trainer's node last.
+                before = [other.actor for other in list(self._slots.values())[:position]]
+                slot.fetch = slot.actor.fetch.remote(self._announced, before[::-1])
         return arrived
 
     @property
     def have(self) -> dict[str, list[int]]:
         """Versions by node, as last heard."""
-        return {node: sorted(seat.have) for node, seat in self._seats.items()}
+        return {node: sorted(slot.have) for node, slot in self._slots.items()}
 
     def close(self) -> None:
         """Ends the relays; the files stay for the guards."""
-        for seat in self._seats.values():
-            self._ray.kill(seat.actor)
-        self._seats.clear()
+        for slot in self._slots.values():
+            self._ray.kill(slot.actor)
+        self._slots.clear()
 
-    def _start(self, node: str) -> Any:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        relay = self._ray.remote(num_cpus=0, max_restarts=-1, concurrency_groups={"serve": 4})(Relay)
-        relay = relay.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
-        return relay.remote(node, *self._of_relays)
-
-    def _listen(self, node: str, seat: _RelaySlot) -> None:
+    def _listen(self, node: str, slot: _RelaySlot) -> None:
         """A relay that answers is alive; Ray restarts one that died, and one that hangs is killed for that."""
         now = time.monotonic()
-        if seat.beat is None:
-            if now - seat.heard_at >= (BEAT_SECONDS if seat.is_up else 0.0):
-                seat.beat, seat.heard_at = seat.actor.have.options(concurrency_group="serve").remote(), now
+        if slot.beat is None:
+            if now - slot.heard_at >= (BEAT_SECONDS if slot.is_up else 0.0):
+                slot.beat, slot.heard_at = slot.actor.have.remote(), now
             return
-        if not self._is_over(seat.beat):
-            if now - seat.heard_at > (self.stalled_seconds if seat.is_up else START_SECONDS):
+        if not self._is_over(slot.beat):
+            if now - slot.heard_at > (self.stalled_seconds if slot.is_up else START_SECONDS):
+                # A stopped process holds its lock and its actor: only a kill has Ray start another.
                 say(f"the relay on node {node[:8]} does not answer; it is restarted")
-                self._ray.kill(seat.actor, no_restart=False)
-                seat.beat, seat.heard_at, seat.is_up = None, now, False
+                self._ray.kill(slot.actor, no_restart=False)
+                slot.beat, slot.heard_at, slot.is_up = None, now, False
             return
-        beat, seat.beat, seat.heard_at = seat.beat, None, now
+        beat, slot.beat, slot.heard_at = slot.beat, None, now
         try:
-            seat.have, seat.is_up = self._ray.get(beat), True
+            slot.have, slot.is_up = self._ray.get(beat), True
         except self._ray.exceptions.RayActorError:
-            seat.is_up = False
+            slot.is_up = False
+            # Ray restarts the relay of a living node by itself.
             if not self._is_alive(node):
-                del self._seats[node]
+                del self._slots[node]
 
-    def _collect(self, node: str, seat: _RelaySlot) -> list[Arrived]:
-        if seat.fetch is None or not self._is_over(seat.fetch):
+    def _collect(self, node: str, slot: _RelaySlot) -> list[Arrived]:
+        if slot.fetch is None or not self._is_over(slot.fetch):
             return []
-        fetch, seat.fetch = seat.fetch, None
+        fetch, slot.fetch = slot.fetch, None
         try:
             fetched = self._ray.get(fetch)
         except UserError as error:
             raise UserError(f"node {node[:8]}: {getattr(error, 'cause', error)}") from error
         except self._ray.exceptions.RayError as error:
-            seat.again_at = time.monotonic() + AGAIN_SECONDS
+            slot.again_at = time.monotonic() + AGAIN_SECONDS
             return [Arrived(node, None, str(error).strip().splitlines()[-1][:200])]
-        seat.done = fetched.version
-        seat.have[fetched.version] = fetched.digest
+        slot.done = fetched.version
+        slot.have[fetched.version] = fetched.digest
         return [Arrived(node, fetched)]
 
-    def _lacks_newest(self, seat: _RelaySlot) -> bool:
+    def _lacks_newest(self, slot: _RelaySlot) -> bool:
         """Also when it has another policy under that number, from before the trainer went back to a checkpoint."""
         newest = self._announced
-        if newest < 0 or seat.done < newest:
+        if newest < 0 or slot.done < newest:
             return newest >= 0
-        first = next(iter(self._seats.values()))
-        return newest in first.have and first.have[newest] != seat.have.get(newest)
+        first = next(iter(self._slots.values()))
+        return newest in first.have and first.have[newest] != slot.have.get(newest)
 
     def _is_over(self, ref: Any) -> bool:
         return bool(self._ray.wait([ref], timeout=0)[0])

@@ -136,7 +136,7 @@ class Fleet:
         self._ray, self._spec = ray, spec
         check_room(spec, count, ray.nodes())
         self.stalled_seconds, self.report_seconds, self.start_seconds = (stalled_seconds, report_seconds, start_seconds)
-        self._seats = [_ReplicaSlot(number) for number in range(count)]
+        self._slots = [_ReplicaSlot(number) for number in range(count)]
         self._steps: deque[float] = deque(maxlen=REMEMBERED)
         self._pulls: deque[float] = deque(maxlen=REMEMBERED)
         self._clock = PatientClock()
@@ -147,11 +147,11 @@ class Fleet:
 
         ValueError when it has not started: there is nobody yet who could.
         """
-        seat = self._seats[replica]
-        if not seat.is_started:
+        slot = self._slots[replica]
+        if not slot.is_started:
             raise ValueError(f"replica {replica} has not started")
-        seat.orders.append(orders)
-        seat.held |= dict.fromkeys(orders.begin)
+        slot.orders.append(orders)
+        slot.held |= dict.fromkeys(orders.begin)
 
     def poll(self, timeout: float, beside: Sequence[Any] = ()) -> list[Event]:
         """What has happened since it was last asked, as soon as there is something, at most `timeout` seconds later.
@@ -166,8 +166,8 @@ class Fleet:
             events = self._collect()
             events += self._find_stalled()
             self._start_due()
-            for seat in self._seats:
-                self._send(seat)
+            for slot in self._slots:
+                self._send(slot)
             left = deadline - time.monotonic()
             if events or left <= 0 or self._is_any_over(beside):
                 return events
@@ -177,67 +177,68 @@ class Fleet:
 
     def node(self, replica: int) -> str:
         """Ray's id of the node where the replica runs, or ran last."""
-        return self._seats[replica].node
+        return self._slots[replica].node
 
     def started(self) -> list[int]:
         """The replicas that can take orders."""
-        return [seat.number for seat in self._seats if seat.is_started]
+        return [slot.number for slot in self._slots if slot.is_started]
 
     def logprobs(
         self, replica: int, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
     ) -> list[list[float]]:
         """What one replica answers, after the calls that it has; waits. Ray's errors when it dies meanwhile."""
-        ref = self._seats[replica].actor.logprobs.remote(prompts, responses)
+        ref = self._slots[replica].actor.logprobs.remote(prompts, responses)
         return self._ray.get(ref, timeout=self.start_seconds)
 
     def end(self, replica: int, reason: str) -> Died:
         """Ends a replica that is no good and replaces it."""
-        return self._vacate(self._seats[replica], reason, Died)
+        return self._vacate(self._slots[replica], reason, Died)
 
     def close(self) -> None:
         """Ends all of them."""
-        for seat in self._seats:
-            if seat.actor is not None:
-                self._ray.kill(seat.actor)
-            seat.vacate()
+        for slot in self._slots:
+            if slot.actor is not None:
+                self._ray.kill(slot.actor)
+            slot.vacate()
 
     def _start_due(self) -> None:
         now = time.monotonic()
-        for seat in self._seats:
-            if seat.actor is None and seat.due <= now:
+        for slot in self._slots:
+            if slot.actor is None and slot.due <= now:
                 # A new actor with a new handle: calls of the one before cannot be mistaken for its own.
-                seat.actor = self._spec.actor(self._ray.remote(ReplicaActor)).remote(
+                slot.actor = self._spec.actor(self._ray.remote(ReplicaActor)).remote(
                     self._spec.build, self._spec.run, self._spec.version
                 )
-                seat.calls.append(_Call(seat.actor.start.remote(), self.start_seconds, self._clock.now))
+                slot.calls.append(_Call(slot.actor.start.remote(), self.start_seconds, self._clock.now))
 
-    def _send(self, seat: _ReplicaSlot) -> None:
-        if not seat.is_started:
+    def _send(self, slot: _ReplicaSlot) -> None:
+        if not slot.is_started:
             return
-        while seat.orders and len(seat.calls) < OUTSTANDING_CALLS:
-            orders = seat.orders.popleft()
+        while slot.orders and len(slot.calls) < OUTSTANDING_CALLS:
+            orders = slot.orders.popleft()
             # The next ones wait until this call is over.
-            seconds = 0.0 if seat.orders else self.report_seconds
-            self._advance(seat, replace(orders, report_seconds=seconds))
-        if seat.held:
+            seconds = 0.0 if slot.orders else self.report_seconds
+            self._advance(slot, replace(orders, report_seconds=seconds))
+        if slot.held:
             # The second call goes out when the first is half over: what is ordered meanwhile is not behind both.
-            is_time = not seat.calls or (
-                len(seat.calls) < OUTSTANDING_CALLS and self._age(seat.calls[0]) > self.report_seconds / 2
+            is_time = not slot.calls or (
+                len(slot.calls) < OUTSTANDING_CALLS and self._age(slot.calls[0]) > self.report_seconds / 2
             )
         else:
-            is_time = not seat.calls and self._clock.now - seat.reported_at > self.report_seconds
+            is_time = not slot.calls and self._clock.now - slot.reported_at > self.report_seconds
         if is_time:
-            self._advance(seat, Orders(report_seconds=self.report_seconds))
+            self._advance(slot, Orders(report_seconds=self.report_seconds))
 
-    def _advance(self, seat: _ReplicaSlot, orders: Orders) -> None:
-        is_first = (orders.pull is not None and not seat.has_pulled) or (bool(orders.begin) and not seat.has_begun)
+    def _advance(self, slot: _ReplicaSlot, orders: Orders) -> None:
+        is_first = (orders.pull is not None and not slot.has_pulled) or (bool(orders.begin) and not slot.has_begun)
         patience = self.start_seconds if is_first else self._patience(orders)
-        call = _Call(seat.actor.advance.remote(orders), patience)
-        if not seat.calls:
+        call = _Call(slot.actor.advance.remote(orders), patience)
+        if not slot.calls:
             call.since = self._clock.now
-        seat.calls.append(call)
+        slot.calls.append(call)
 
     def _patience(self, orders: Orders) -> float:
+        # The median: one step in which an engine compiled must not make the fleet patient for long.
         usual = statistics.median(self._steps) if self._steps else 0.0
         if orders.pull is not None and self._pulls:
             usual += statistics.median(self._pulls)
@@ -250,74 +251,78 @@ class Fleet:
         return bool(calls) and bool(self._ray.wait(list(calls), timeout=0)[0])
 
     def _wait(self, seconds: float, beside: Sequence[Any]) -> None:
-        heads = [*beside, *(seat.calls[0].ref for seat in self._seats if seat.calls)]
+        heads = [*beside, *(slot.calls[0].ref for slot in self._slots if slot.calls)]
         if heads:
             self._ray.wait(heads, timeout=seconds)
         else:
+            # Nothing is outstanding that could end the waiting sooner.
             time.sleep(seconds)
 
     def _collect(self) -> list[Event]:
         events: list[Event] = []
-        while heads := {seat.calls[0].ref: seat for seat in self._seats if seat.calls}:
+        # Again and again: behind a call that is over the next one may be over too.
+        while heads := {slot.calls[0].ref: slot for slot in self._slots if slot.calls}:
             ended, _ = self._ray.wait(list(heads), num_returns=len(heads), timeout=0)
             if not ended:
                 break
             events += [self._take(heads[ref]) for ref in ended]
         return events
 
-    def _take(self, seat: _ReplicaSlot) -> Event:
+    def _take(self, slot: _ReplicaSlot) -> Event:
         """The event of a call that is over."""
-        call = seat.calls.popleft()
+        call = slot.calls.popleft()
         try:
-            found = self._ray.get(call.ref)
+            answer = self._ray.get(call.ref)
+        # Ray wraps what a replica raises in a class of both kinds: the user is to see the sentence alone.
         except UserError as error:
             raise UserError(str(getattr(error, "cause", error))) from error
         except self._ray.exceptions.RayError as error:
-            return self._vacate(seat, _reason(error), Died)
-        if seat.calls:
-            seat.calls[0].since = self._clock.now
-        seat.reported_at = self._clock.now
-        if not seat.is_started:
-            seat.is_started, (seat.node, pid) = True, found
-            return Started(seat.number, seat.node, pid)
-        self._note(seat, found)
-        return Reported(seat.number, found)
+            return self._vacate(slot, _reason(error), Died)
+        # A call's patience begins when it is the oldest: until then the replica works on the one before.
+        if slot.calls:
+            slot.calls[0].since = self._clock.now
+        slot.reported_at = self._clock.now
+        if not slot.is_started:
+            slot.is_started, (slot.node, pid) = True, answer
+            return Started(slot.number, slot.node, pid)
+        self._note(slot, answer)
+        return Reported(slot.number, answer)
 
-    def _note(self, seat: _ReplicaSlot, report: Report) -> None:
+    def _note(self, slot: _ReplicaSlot, report: Report) -> None:
         for name in (*report.ended, *report.withdrawn):
-            seat.held.pop(name, None)
+            slot.held.pop(name, None)
         if report.decode_steps:
-            seat.has_begun = True
+            slot.has_begun = True
             worked = report.seconds["prefill"] + report.seconds["decode"]
             self._steps.append(worked / report.decode_steps)
         if report.pulled is not None:
-            seat.has_pulled = True
+            slot.has_pulled = True
             self._pulls.append(report.seconds["pull"])
         # Only a whole response shows that it works: one that dies after some tokens would begin for ever.
         if report.ended:
-            seat.restarts_in_a_row = 0
+            slot.restarts_in_a_row = 0
 
     def _find_stalled(self) -> list[Event]:
         return [
-            self._vacate(seat, f"no report for {self._age(seat.calls[0]):.1f} s", Stalled)
-            for seat in self._seats
-            if seat.calls and self._age(seat.calls[0]) > seat.calls[0].patience
+            self._vacate(slot, f"no report for {self._age(slot.calls[0]):.1f} s", Stalled)
+            for slot in self._slots
+            if slot.calls and self._age(slot.calls[0]) > slot.calls[0].patience
         ]
 
-    def _vacate(self, seat: _ReplicaSlot, reason: str, kind: type[Died]) -> Died:
+    def _vacate(self, slot: _ReplicaSlot, reason: str, kind: type[Died]) -> Died:
         # Also when it has died: Ray may only have lost sight of it.
-        self._ray.kill(seat.actor)
-        lost = seat.vacate()
-        say(f"replica {seat.number}: {reason}; it is replaced")
-        if seat.restarts_in_a_row >= MOST_RESTARTS:
+        self._ray.kill(slot.actor)
+        lost = slot.vacate()
+        say(f"replica {slot.number}: {reason}; it is replaced")
+        if slot.restarts_in_a_row >= MOST_RESTARTS:
             raise FleetError(
-                f"replica {seat.number} was restarted {MOST_RESTARTS} times in a row without a single response; "
+                f"replica {slot.number} was restarted {MOST_RESTARTS} times in a row without a single response; "
                 f"the last one ended with: {reason}"
             )
-        pause = 0.0 if not seat.restarts_in_a_row else 2.0 ** (seat.restarts_in_a_row - 1)
-        seat.due = time.monotonic() + min(pause, LONGEST_PAUSE_SECONDS)
-        seat.restarts_in_a_row += 1
-        return kind(seat.number, reason, lost)
+        pause = 0.0 if not slot.restarts_in_a_row else 2.0 ** (slot.restarts_in_a_row - 1)
+        slot.due = time.monotonic() + min(pause, LONGEST_PAUSE_SECONDS)
+        slot.restarts_in_a_row += 1
+        return kind(slot.number, reason, lost)
 
 
 def _reason(error: Exception) -> str:
@@ -366,6 +371,7 @@ def spec_of(
             memory += _held_bytes(policy_folder, dtype)
         case VllmSamplerParams(tensor_parallel=cpus, dtype=dtype, kv_cache_gib=gib):
             memory += _held_bytes(policy_folder, dtype) + int(gib * (1 << 30))
+    # On a GPU the weights are not in the node's memory.
     memory = PROCESS_BYTES if gpus else memory
     build = partial(build_replica_sampler, alone, policy_folder.absolute())
     return ReplicaSpec(build, run, version, cpus, gpus, memory)
@@ -405,7 +411,8 @@ def gpus_each(params: SamplerParams, count: int, others: int, total: float) -> f
 def check_room(spec: ReplicaSpec, count: int, nodes: Sequence[Mapping[str, Any]]) -> None:
     """UserError when `count` replicas do not fit the nodes (as `ray.nodes()` describes them)."""
     alive = [node["Resources"] for node in nodes if node["Alive"]]
-    memory = [resources.get("memory", 0.0) for resources in alive]  # what was free when Ray started there
+    # What was free when Ray started there. By node, because a replica cannot be spread over two.
+    memory = [resources.get("memory", 0.0) for resources in alive]
     fitting = sum(int(free // spec.memory_bytes) for free in memory)
     if fitting < count:
         raise UserError(

@@ -1,7 +1,7 @@
 """A sampler that works in short turns: orders in, some decoding, a report out.
 
 It holds one version of the weights at a time and takes another only while nothing is in flight, so no trajectory is
-drawn under two. A version counts as its own after the probe in the version's manifest agrees, not before.
+drawn under two. It uses a version only after the probe in the manifest of that version agrees.
 
 `Replica` knows nothing of Ray; `ReplicaActor` is what runs in a replica's process. `Orders` and `Report` are plain
 values, so the process that holds the fleet needs no torch. `ProbeCheck` is the check of every pull: on a fixed batch,
@@ -54,6 +54,7 @@ class Replica:
         """
         started_at = time.time()
         self._clock.spend("orders" if self._names else "idle")
+        # Withdrawn first: weights and settings change only with nothing in flight.
         withdrawn = self._withdraw(orders)
         pulled, pull_failed, gap = self._pull(orders)
         if orders.settings is not None and orders.settings != self._settings:
@@ -77,7 +78,6 @@ class Replica:
         )
 
     def logprobs(self, prompts: list[list[int]], responses: list[list[int]]) -> list[list[float]]:
-        """See `stages.engines.samplers.protocol.Sampler`."""
         return self.sampler.logprobs(prompts, responses)
 
     def close(self) -> None:
@@ -113,6 +113,7 @@ class Replica:
             metadata, tensors = self._weights.load(version)
         except VersionGone as error:
             return None, str(error), None
+        # A decoding belongs to the weights that it was opened under.
         self._close_decoding()
         # Whatever happens from here on, the weights are no longer those of the version before.
         self.version = None
@@ -200,7 +201,8 @@ class ReplicaActor:
 
         node = ray.get_runtime_context().get_node_id()
         folder = None if self._run is None else weights_folder(self._run, node)
-        with quick_imports():  # torch and transformers, which every sampler loads
+        # torch and transformers, which every sampler loads.
+        with quick_imports():
             import stages.engines.policies.policy_folders  # noqa: F401
 
         self._replica = Replica(self._build, folder, self._version)
@@ -214,16 +216,16 @@ class ReplicaActor:
 
 
 Name = Hashable
-"""Of a trajectory, the caller's own."""
+"""Of a trajectory; the caller chooses it."""
 IDLE = Load(running=0, waiting=0, kv_tokens=0)
 ACTIVITIES = ("pull", "prefill", "decode", "orders", "idle")
 """What a replica's time goes into. `prefill` is every step that begins a trajectory, with the token that it draws;
-`orders` is what lies between two calls while trajectories are in flight; `idle` is all without any."""
+`orders` is the time between two calls while trajectories are in flight; `idle` is all without any."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What a replica is to do, in the order of the fields, before it goes on decoding."""
+    """What a replica is to do, in the order of the fields, before it continues to decode."""
 
     withdraw: tuple[Name, ...] = ()
     """Trajectories to end before their time; names of ended ones are passed over."""
@@ -327,7 +329,8 @@ class ProbeCheck:
         stood_still = bool(self._answered) and answered == self._answered
         moved = largest_gap(probe.logprobs, self._published) if self._published else 0.0
         if probe.max_logprob_gap is not None:
-            if not gap <= probe.max_logprob_gap:  # NaN is no agreement
+            # `not <=` and no `>`: NaN is no agreement.
+            if not gap <= probe.max_logprob_gap:
                 raise SyncError(
                     f"after the sync to version {sampler.policy_version} a token's log-prob differs by {gap:.2e} "
                     f"between sampler and trainer (allowed: rl.weight_sync_check.max_logprob_gap "

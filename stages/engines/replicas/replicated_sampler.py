@@ -1,7 +1,7 @@
 """One sampler made of many: trajectories are dealt to replicas as they get room, and dealt again when one is lost.
 
-Which replica draws a trajectory changes nothing but who stands beside it: its random numbers are its own. So what is
-drawn is what one sampler draws, up to float sums in another order.
+A trajectory has its own random numbers, so every replica draws the same for it. Float sums may be in another order,
+because other trajectories are decoded beside it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import count, groupby
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from stages.engines.relays.relay import RelayChain
 from stages.engines.replicas.fleet import Died, Fleet, Reported, Started, gpus_each, spec_of
 from stages.engines.replicas.replica import Name, Orders, Report
 from stages.engines.samplers.params import SamplerParams
-from stages.engines.samplers.protocol import Decoding, Sample, SamplingSettings, Trajectory
+from stages.engines.samplers.protocol import Decoding, Sample, SamplingSettings, Trajectory, equal_prompts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +48,7 @@ class ReplicatedSampler:
         self._published = 0
         """Number of the newest weights in the folder, one more for each `load_weights`; 0 is the policy's own."""
         self._ordered: dict[int, int] = {}
-        """Which of them each replica has, or was told to pull."""
+        """Which of them each replica has, or was ordered to pull."""
         self._pulled: dict[int, int | None] = {}
         """Which of them each replica has, as it last said."""
         self._in_flight: dict[int, int] = {}
@@ -56,13 +56,13 @@ class ReplicatedSampler:
         with ExitStack() as stack:
             cpus = getattr(params, "threads", getattr(params, "tensor_parallel", 1))
             run = stack.enter_context(ray_session(replicas * cpus, PACKAGES))
-
             self._node = this_node()
             self._weights = PublishedWeights(weights_folder(run, self._node))
             # The trainer may be in this process: it takes no GPU of Ray's, but has one.
             gpus = gpus_each(params, replicas, 0, total_gpus())
             spec = spec_of(params, policy_folder, run, gpus, 0)
             self._fleet = Fleet(spec, replicas, STALLED_SECONDS, REPORT_SECONDS)
+            # In this order, so that they are closed in the other one: relays, replicas, then Ray.
             stack.callback(self._fleet.close)
             self._chain = RelayChain(run, KEPT_VERSIONS, STALLED_SECONDS, has_guards=True)
             stack.callback(self._chain.close)
@@ -71,9 +71,8 @@ class ReplicatedSampler:
             self._stack = stack.pop_all()
 
     def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
-        """Index and sample of each trajectory as it ends; see the protocol."""
         call = next(self._calls)
-        waiting = deque(_alike(range(len(trajectories)), trajectories))
+        waiting = deque(equal_prompts(trajectories, range(len(trajectories))))
         open_names: dict[Name, int] = {}
         """Where each trajectory in flight is."""
         # With few trajectories no replica takes more than its share, and the last ones end together.
@@ -89,8 +88,10 @@ class ReplicatedSampler:
                     again = [name[1] for name in lost if open_names.get(name) == replica]
                     for index in again:
                         del open_names[call, index]
-                    waiting.extendleft(_alike(again, trajectories))
+                    # At the front: they have waited longest.
+                    waiting.extendleft(equal_prompts(trajectories, again))
         finally:
+            # Also when the caller stopped early: what is still decoded would take the places of the next call.
             for replica in self._fleet.started():
                 left = tuple(name for name, where in open_names.items() if where == replica)
                 if left:
@@ -106,6 +107,7 @@ class ReplicatedSampler:
         call: int,
     ) -> None:
         """Gives groups of equal prompts to the replicas with the most room."""
+        # Only those that have been ordered to pull the newest: they carry their orders out one after another.
         able = [replica for replica, ordered in self._ordered.items() if ordered == self._published]
         dealt: dict[int, dict[Name, Trajectory]] = {}
         while waiting and able:
@@ -132,6 +134,7 @@ class ReplicatedSampler:
                 if pulled == self._published:
                     try:
                         return self._fleet.logprobs(replica, prompts, responses)
+                    # The next one answers as well; this one is no good for sampling either.
                     except (RayActorError, GetTimeoutError) as error:
                         self._forget(self._fleet.end(replica, f"it gave no log-probs ({type(error).__name__})"))
                         break
@@ -154,37 +157,39 @@ class ReplicatedSampler:
         return {}
 
     def restore_weights(self, kept: Mapping[str, Tensor]) -> None:
-        """Nothing to do; see the protocol."""
+        """Nothing: see `kept_weights`."""
 
     def close(self) -> None:
         """Ends the replicas, and Ray if it was started for them."""
         self._stack.close()
 
     def _poll(self, timeout: float = POLL_SECONDS) -> list[tuple[int, Mapping[Name, Sample], Iterable[Name]]]:
-        """What has ended and what must be dealt again, by replica; tells those that are free to pull."""
-        told = []
+        """What has ended and what must be dealt again, by replica; has those that are free pull new weights."""
+        news = []
         for event in self._fleet.poll(timeout):
             match event:
+                # A replica that was replaced has the policy's own weights again, which are number 0.
                 case Started(replica=replica, node=node):
                     self._ordered[replica] = self._pulled[replica] = self._in_flight[replica] = 0
                     if node != self._node:
                         self._chain.ensure([self._node, node])
                 case Reported(replica=replica, report=report):
                     self._note(replica, report)
-                    told.append((replica, report.ended, report.withdrawn))
+                    news.append((replica, report.ended, report.withdrawn))
                 case Died(replica=replica, lost=lost):
                     self._forget(event)
-                    told.append((replica, {}, lost))
+                    news.append((replica, {}, lost))
         self._chain.poll()
         for replica, ordered in self._ordered.items():
             if ordered != self._published and not self._in_flight[replica] and self._is_near(replica):
                 self._fleet.order(replica, Orders(pull=self._published))
                 self._ordered[replica] = self._published
-        return told
+        return news
 
     def _note(self, replica: int, report: Report) -> None:
         self._in_flight[replica] -= len(report.ended) + len(report.withdrawn)
         self._pulled[replica] = report.version
+        # -1 is no number of weights, so the next poll orders the pull again.
         if report.pull_failed:
             self._ordered[replica] = -1
 
@@ -196,9 +201,3 @@ class ReplicatedSampler:
         """Whether the newest weights are on the replica's node."""
         node = self._fleet.node(replica)
         return node == self._node or self._published in self._chain.have.get(node, [])
-
-
-def _alike(indices: Sequence[int], trajectories: Sequence[Trajectory]) -> list[list[int]]:
-    """Runs of neighbours with the same prompt."""
-    runs = groupby(indices, key=lambda index: tuple(trajectories[index].prompt))
-    return [list(run) for _, run in runs]

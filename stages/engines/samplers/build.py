@@ -34,6 +34,7 @@ def build_sampler(
 
             return TorchSampler.from_folder(params, policy_folder, mismatch)
         case VllmSamplerParams():
+            # A real engine has a mismatch of its own: nobody could tell one on purpose from it.
             if mismatch:
                 raise ValueError("a mismatch is simulated in the built-in sampler: take sampler.kind torch")
             from stages.engines.samplers.vllm_sampler import VllmSampler
@@ -60,6 +61,7 @@ class DrawingShare:
 
     def of(self, items: Sequence[Item]) -> Sequence[Item]:
         """This rank's part of them."""
+        # In turn, so that neighbours, which are often alike in length, go to different engines.
         return items[self.ranks.rank // self.width :: self.ranks.world_size // self.width]
 
     def assemble(self, drawn: Sequence[Drawn], of_prompts: int) -> list[Drawn]:
@@ -79,7 +81,7 @@ class DrawingShare:
 
 
 def interleaved(parts: Sequence[Sequence[Drawn]], count: int) -> list[Drawn]:
-    """Element i of part p stands at i x parts + p."""
+    """Element i of part p is at i x parts + p: `DrawingShare.of` deals out in turn."""
     return [parts[place % len(parts)][place // len(parts)] for place in range(count)]
 
 

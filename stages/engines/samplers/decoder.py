@@ -282,15 +282,15 @@ class KeyValueCache:
         """
         decoder, device = reading.decoder, reading.decoder.device
         layout = Layout(torch.tensor(counts, device=device))
-        own, rows = torch.tensor(begun, device=device).unbind(1)
+        begun_tokens, rows = torch.tensor(begun, device=device).unbind(1)
         columns = max(tokens for tokens, _ in begun)
-        cache = cls(decoder, layout, torch.tensor(lengths, device=device), columns, columns - own)
+        cache = cls(decoder, layout, torch.tensor(lengths, device=device), columns, columns - begun_tokens)
         source = torch.tensor(read, device=device)[layout.prompts]
         # The usual case, one group for each prompt that was read: its keys need no copy.
         is_same = reading.shape == (cache.groups, cache.longest) and source.tolist() == list(range(cache.groups))
         # A column of the cache in the reading: those before a response's first are masked, whatever they hold.
         group = layout.places // layout.width
-        at = cache.lengths[group][:, None] + torch.arange(columns, device=device) - (columns - own)[:, None]
+        at = cache.lengths[group][:, None] + torch.arange(columns, device=device) - (columns - begun_tokens)[:, None]
         for prompt_parts, parts, read_parts in (
             (cache.prompt_keys, cache.keys, reading.keys),
             (cache.prompt_values, cache.values, reading.values),
@@ -324,12 +324,12 @@ class KeyValueCache:
         prompt = row = 0
         for one in kept:
             groups = (layout.prompts >= prompt) & (layout.prompts < prompt + len(one.counts))
-            first_group, own = int(groups.int().argmax()), int(groups.sum())
+            first_group, group_count = int(groups.int().argmax()), int(groups.sum())
             group = one.groups[layout.prompts[groups] - prompt]
             of_prompts = (group[:, None] * kv_heads + head).flatten()
-            heads = slice(first_group * kv_heads, (first_group + own) * kv_heads)
+            heads = slice(first_group * kv_heads, (first_group + group_count) * kv_heads)
             places = layout.places[row : row + len(one.first)] - first_group * layout.width
-            of_rows = torch.zeros(own * kv_heads * layout.width, dtype=torch.long, device=device)
+            of_rows = torch.zeros(group_count * kv_heads * layout.width, dtype=torch.long, device=device)
             of_rows[_heads(places, layout.width, kv_heads)] = _heads(one.cache.places, one.cache.width, kv_heads)
             pieces.append((of_prompts, of_rows, heads, slice(heads.start * layout.width, heads.stop * layout.width)))
             prompt, row = prompt + len(one.counts), row + len(one.first)
@@ -391,7 +391,7 @@ class KeyValueCache:
             self.response_bias = by_group.expand(-1, self.decoder.kv_heads, -1, -1).reshape(-1, 1, self.capacity)
 
     def keep(self, rows: Tensor) -> None:
-        """Only these rows of the last step go on, in this order (ascending)."""
+        """Only these rows of the last step remain, in this order (ascending)."""
         self._stand(self.places[rows])
 
     def _grow(self) -> None:

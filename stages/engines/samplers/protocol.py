@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
 import numpy
@@ -105,7 +106,7 @@ def check_begun(
 
 
 class Decoding(Protocol):
-    """Trajectories in flight, stepped by the caller. The names are the caller's own."""
+    """Trajectories in flight, stepped by the caller. The caller chooses the names."""
 
     def admit(self, trajectories: Mapping[Hashable, Trajectory]) -> None:
         """They take part from the next step on, as far as there is room, in this order.
@@ -165,7 +166,7 @@ class Sampler(Protocol):
         """Gives back what it holds of a device that it shares, until the next `load_weights`; nothing for most."""
 
     def kept_weights(self) -> dict[str, Tensor]:
-        """What a later process needs beside the newest weights to go on as this one would; empty for most samplers."""
+        """What a later process needs beside the newest weights to continue like this one; empty for most samplers."""
 
     def restore_weights(self, kept: Mapping[str, Tensor]) -> None:
         """Takes back what `kept_weights` gave, before the first `load_weights`."""
@@ -193,9 +194,9 @@ class Trajectory:
     prompt: Sequence[int]
     """Token ids, at least one."""
     seed: int
-    """63 bits, from `derive_seed` of all that tells this trajectory from others."""
+    """63 bits, from `derive_seed` of all that distinguishes this trajectory from others."""
     begun: PartialResponse = PartialResponse()
-    """What another sampler with the same weights has drawn of it: sampling goes on behind it, under the same limit."""
+    """What another sampler with the same weights has drawn of it: sampling continues after it, to the same limit."""
 
 
 def sample_trajectories(
@@ -205,6 +206,7 @@ def sample_trajectories(
     ended = sampler.stream(trajectories, settings)
     if label:
         ended = progress(ended, len(trajectories), label, "responses")
+    # They come as they end, the shortest first.
     samples = dict(ended)
     return [samples[index] for index in range(len(trajectories))]
 
@@ -236,6 +238,12 @@ GOLDEN_GAMMA = numpy.uint64(0x9E3779B97F4A7C15)
 FIRST_FACTOR, SECOND_FACTOR = numpy.uint64(0xBF58476D1CE4E5B9), numpy.uint64(0x94D049BB133111EB)
 
 
+def equal_prompts(trajectories: Sequence[Trajectory], indices: Iterable[int]) -> list[list[int]]:
+    """Runs of neighbours among `indices` whose trajectories have the same prompt."""
+    runs = groupby(indices, key=lambda index: tuple(trajectories[index].prompt))
+    return [list(run) for _, run in runs]
+
+
 def uniform(seeds: numpy.ndarray, positions: numpy.ndarray) -> numpy.ndarray:
     """Numbers in [0, 1) with 53 random bits, float64, for seeds (uint64) and positions (from 0) that broadcast.
 
@@ -243,8 +251,10 @@ def uniform(seeds: numpy.ndarray, positions: numpy.ndarray) -> numpy.ndarray:
     Source: SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), with the
     constants of the authors' reference code.
     """
+    # uint64 wraps around without a warning, as the reference code in C does.
     bits = seeds + (positions.astype(numpy.uint64) + numpy.uint64(1)) * GOLDEN_GAMMA
     bits = (bits ^ (bits >> numpy.uint64(30))) * FIRST_FACTOR
     bits = (bits ^ (bits >> numpy.uint64(27))) * SECOND_FACTOR
     bits ^= bits >> numpy.uint64(31)
+    # The upper 53 bits are all that a float64 below 1 can hold.
     return (bits >> numpy.uint64(11)).astype(numpy.float64) * 2.0**-53

@@ -63,7 +63,7 @@ class TorchDecoding:
         self.free = list(range(max_sequences))
         self.prompt_tokens = [0] * max_sequences
         self.reported = [0] * max_sequences
-        """Tokens of the response that `new_tokens` has told of."""
+        """Tokens of the response that `new_tokens` has given."""
         self.numbers = RandomNumbers(max_sequences, device)
         shape = max_sequences, settings.max_response_tokens
         self.tokens = torch.zeros(shape, dtype=torch.long, device=device)
@@ -130,14 +130,14 @@ class TorchDecoding:
         return samples
 
     def _keep(self, rows: Tensor) -> None:
-        """Only these rows go on."""
+        """Only these rows remain."""
         ends = torch.tensor([len(cache) for cache in self.caches]).cumsum(0).tolist()
         kept, start = [], 0
         for cache, end in zip(self.caches, ends, strict=True):
-            own = rows[(rows >= start) & (rows < end)] - start
-            if len(own):
-                if len(own) < len(cache):
-                    cache.keep(own)
+            kept_rows = rows[(rows >= start) & (rows < end)] - start
+            if len(kept_rows):
+                if len(kept_rows) < len(cache):
+                    cache.keep(kept_rows)
                 kept.append(cache)
             start = end
         self.caches = kept
@@ -151,7 +151,8 @@ class TorchDecoding:
             reason = StopReason.END_OF_SEQUENCE if is_ended else StopReason.MAX_TOKENS
             sample = Sample(begun.token_ids, begun.logprobs, reason, self.policy_version)
             if self.settings.keeps_distributions:
-                with torch.inference_mode(False):  # a loss will read them
+                # A loss will read them, and autograd refuses tensors of inference mode.
+                with torch.inference_mode(False):
                     whole = torch.stack(self.distributions[place])
                 sample = FullSample(**vars(sample), distributions=whole)
             samples[self.names[place]] = sample
@@ -218,7 +219,7 @@ class TorchDecoding:
                 text = len(texts) - 1 if count else first_text[-1]
                 begun.append((count, text))
                 ends.append(len(prompt) + count - 1)
-        # Padding stands behind the texts, where causal attention looks at nothing of it.
+        # Padding follows the texts, where causal attention does not look at it.
         width = max(map(len, texts))
         ids = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=self.places.device)
         reading = PromptReading(self.decoder, *ids.shape)
@@ -248,34 +249,34 @@ class TorchDecoding:
 
     def new_tokens(self) -> dict[Hashable, PartialResponse]:
         """See the protocol; those that have got none are left out."""
-        found: dict[Hashable, PartialResponse] = {}
+        new: dict[Hashable, PartialResponse] = {}
         places = self.places.tolist()
         for place, whole in zip(places, self._tokens(self.places, self.counts), strict=True):
-            told, self.reported[place] = self.reported[place], len(whole.token_ids)
-            if told < len(whole.token_ids):
-                found[self.names[place]] = PartialResponse(whole.token_ids[told:], whole.logprobs[told:])
-        return found
+            before, self.reported[place] = self.reported[place], len(whole.token_ids)
+            if before < len(whole.token_ids):
+                new[self.names[place]] = PartialResponse(whole.token_ids[before:], whole.logprobs[before:])
+        return new
 
     @torch.inference_mode()
     def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, PartialResponse]:
-        found: dict[Hashable, PartialResponse] = {}
+        withdrawn: dict[Hashable, PartialResponse] = {}
         rows = {place: row for row, place in enumerate(self.places.tolist())}
         left: list[int] = []
         for name in names:
             if name in self.waiting:
-                found[name] = self.waiting.pop(name).begun
+                withdrawn[name] = self.waiting.pop(name).begun
             elif name in self.place_of:
                 left.append(rows[self.place_of[name]])
         if left:
             gone = torch.tensor(left, device=self.places.device)
             places = self.places[gone]
             for place, begun in zip(places.tolist(), self._tokens(places, self.counts[gone]), strict=True):
-                found[self.names[place]] = begun
+                withdrawn[self.names[place]] = begun
                 self._leave(place)
             is_kept = torch.ones_like(self.places, dtype=torch.bool)
             is_kept[gone] = False
             self._keep(is_kept.nonzero()[:, 0])
-        return found
+        return withdrawn
 
     def close(self) -> None:
         self.withdraw([*self.waiting, *self.place_of])
@@ -318,7 +319,8 @@ def draw(logits: Tensor, settings: SamplingSettings, uniform: Tensor) -> tuple[T
     total = mass[:, -1:]
     # The first token whose sum exceeds the target: below `total` there is one, and its own mass is not zero.
     target = torch.minimum(uniform * total, total.nextafter(torch.zeros_like(total)))
-    token = torch.searchsorted(mass, target, right=True).clamp_(max=logits.shape[-1] - 1)  # NaN is in no order
+    # NaN is in no order and may lie behind the last token; its log-prob is NaN too, which `_tokens` raises about.
+    token = torch.searchsorted(mass, target, right=True).clamp_(max=logits.shape[-1] - 1)
     logprob = cut.gather(-1, token) - highest - total.log().float()
     return token[:, 0], logprob[:, 0]
 
@@ -349,11 +351,13 @@ def _cut(logits: Tensor, settings: SamplingSettings) -> Tensor:
     if settings.log_threshold is not None:
         logits = logits.masked_fill(~safe_vocabulary(logits, settings.log_threshold), -torch.inf)
     if settings.top_k and settings.top_k < logits.shape[-1]:
+        # By value and not by place: tokens as probable as the last one are kept too.
         smallest = logits.topk(settings.top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < smallest, -torch.inf)
     if settings.top_p < 1:
         ordered, places = logits.sort(dim=-1, descending=True)
         mass_before = ordered.softmax(dim=-1).cumsum(dim=-1) - ordered.softmax(dim=-1)
+        # The mass before a token, so that the one that crosses `top_p` is kept and the set is never empty.
         outside = (mass_before >= settings.top_p).scatter(-1, places, mass_before >= settings.top_p)
         logits = logits.masked_fill(outside, -torch.inf)
     return logits
@@ -370,7 +374,7 @@ class RandomNumbers:
         self._device = device
         self._seeds = numpy.zeros(places, dtype=numpy.uint64)
         self._ahead = numpy.zeros(places, dtype=numpy.int64)
-        """Position of a place minus the steps taken: all places go on together."""
+        """Position of a place minus the steps taken: all places advance together."""
         self._steps = self._first = 0
         self._block = torch.zeros(places, POSITIONS_AT_ONCE, dtype=torch.float64, device=device)
 
@@ -383,7 +387,7 @@ class RandomNumbers:
         self._block[torch.from_numpy(places).to(self._device)] = self._numbers(places)
 
     def step(self, places: Tensor) -> Tensor:
-        """The numbers of `places` (indices) at their positions: (places, 1), float64; every place goes on by one."""
+        """The numbers of `places` (indices) at their positions: (places, 1), float64; every place advances by one."""
         if self._steps == self._first + POSITIONS_AT_ONCE:
             self._first = self._steps
             self._block = self._numbers(numpy.arange(len(self._seeds)))

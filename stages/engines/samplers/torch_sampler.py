@@ -1,4 +1,4 @@
-"""The built-in sampler: a decoding loop with a key-value cache of its own over the policy's own weights.
+"""The built-in sampler: a decoding loop with a key-value cache over the policy's weights.
 
 A prompt is read and held once however many responses are drawn from it; ended responses leave the batch at the next
 step. For small policies this is quicker than an inference server, and it needs nothing but torch.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -18,12 +17,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from stages.engines.devices import pick_device, tell_slow_bfloat16
+from stages.engines.devices import pick_device, warn_of_slow_bfloat16
 from stages.engines.policies.forward_probe import check_sampler_forward
 from stages.engines.policies.policy_folders import DTYPES, load_policy
 from stages.engines.samplers.decoder import Decoder, PromptReading
 from stages.engines.samplers.params import Bfloat16Weights, Int8Weights, Mismatch, StaleWeights, TorchSamplerParams
-from stages.engines.samplers.protocol import Sample, SamplingSettings, Trajectory
+from stages.engines.samplers.protocol import Sample, SamplingSettings, Trajectory, equal_prompts
 from stages.engines.samplers.torch_decoding import TorchDecoding
 
 SMALL_POLICY = 8_000_000
@@ -42,7 +41,7 @@ class TorchSampler:
         self.params, self.mismatch = params, mismatch
         self.device = pick_device(params.device)
         if params.dtype == "bfloat16":
-            tell_slow_bfloat16(self.device, "sampler.dtype: bfloat16")
+            warn_of_slow_bfloat16(self.device, "sampler.dtype: bfloat16")
         torch.set_num_threads(params.threads)
         # Drawing is not trained through: no graph is kept.
         self.model = model.to(self.device).eval().requires_grad_(False)
@@ -69,9 +68,10 @@ class TorchSampler:
         return cls(params, model, tokenizer.eos_token_id, mismatch)
 
     def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
-        """Index and sample of each trajectory as it ends; see the protocol."""
         decoder = Decoder(self.model)
-        groups = _equal_prompts(trajectories)
+        # Prompts of similar length side by side: they are read together, padded to the longest.
+        groups = equal_prompts(trajectories, range(len(trajectories)))
+        groups.sort(key=lambda group: len(trajectories[group[0]].prompt))
         lanes = self._lanes(max(map(len, groups), default=1))
         places = self.params.max_sequences // lanes
 
@@ -82,8 +82,7 @@ class TorchSampler:
                 yield from decoding.step().items()
 
         # Who is drawn beside whom depends on lengths alone, not on which lane was quicker: a repeated call repeats its
-        # float sums.
-        # Dealt out in turn: groups stand in order of length, so each lane gets short and long ones.
+        # float sums. Dealt out in turn: groups stand in order of length, so each lane gets short and long ones.
         shares = [[index for group in groups[lane::lanes] for index in group] for lane in range(lanes)]
         shares = [share for share in shares if share]
         if lanes == 1:
@@ -106,7 +105,6 @@ class TorchSampler:
         return min(self.params.threads, MOST_LANES, max(1, self.params.max_sequences // samples_per_prompt))
 
     def logprobs(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probs of given responses, one at a time; see the protocol."""
         return read_logprobs(self.model, prompts, responses)
 
     def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
@@ -118,12 +116,13 @@ class TorchSampler:
             weights, policy_version = self.past.serve(self._known(dict(named_tensors)), policy_version)
             self._use(weights)
         else:
+            # One at a time: under ZeRO 3 each is gathered for this moment alone.
             for name, tensor in named_tensors:
                 self._use(self._known({name: tensor}))
         self.policy_version = policy_version
 
     def _known(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """`weights` by the names of our own; those of a tied head are the embedding's."""
+        """`weights` by this model's names; those of a tied head are the embedding's."""
         for name in weights:
             if name not in self.first_names:
                 raise KeyError(f"the policy has no weight {name}")
@@ -135,10 +134,9 @@ class TorchSampler:
             self.weights[name].copy_(rounded(weight, self.mismatch))
 
     def sleep(self) -> None:
-        """Nothing; see the protocol."""
+        """Nothing: it has no device to give back."""
 
     def kept_weights(self) -> dict[str, Tensor]:
-        """The versions that stale weights wait in; see the protocol."""
         return self.past.to_tensors() if self.past else {}
 
     def restore_weights(self, kept: Mapping[str, Tensor]) -> None:
@@ -156,21 +154,15 @@ def read_logprobs(
 ) -> list[list[float]]:
     """Log-probs of given responses by the sampler's forward pass, one at a time."""
     decoder = Decoder(model)
-    found: list[list[float]] = []
+    rows: list[list[float]] = []
     for prompt, response in zip(prompts, responses, strict=True):
         ids = torch.tensor([*prompt, *response], device=decoder.device)
         # Without the last token, behind which nothing is asked.
         reading = PromptReading(decoder, 1, len(ids) - 1)
         hidden = decoder.hidden(ids[:-1], reading.attend)[len(prompt) - 1 :]
         logprobs = torch.log_softmax(decoder.logits(hidden), dim=-1)
-        found.append(logprobs.gather(-1, ids[len(prompt) :, None])[:, 0].tolist())
-    return found
-
-
-def _equal_prompts(trajectories: Sequence[Trajectory]) -> list[list[int]]:
-    """Indices of neighbours with the same prompt; prompts of similar length beside each other."""
-    runs = groupby(range(len(trajectories)), key=lambda index: tuple(trajectories[index].prompt))
-    return sorted((list(run) for _, run in runs), key=lambda run: len(trajectories[run[0]].prompt))
+        rows.append(logprobs.gather(-1, ids[len(prompt) :, None])[:, 0].tolist())
+    return rows
 
 
 def _in_lanes(
@@ -189,7 +181,8 @@ def _in_lanes(
                 # Looked at after each response: the caller may be gone.
                 if is_over.is_set():
                     return
-        except BaseException as error:  # handed to the thread that asked, which raises it
+        # Handed to the caller's thread, which raises it: one that ends a thread is only printed.
+        except BaseException as error:
             ended.put(error)
         finally:
             ended.put(None)
@@ -211,11 +204,12 @@ def _in_lanes(
             else:
                 yield item
     finally:
-        # Also when the caller stopped early: a lane must not go on with weights that are about to change.
+        # Also when the caller stopped early: no lane may still use weights that are about to change.
         is_over.set()
         for worker in workers:
             worker.join()
-        torch.set_num_threads(threads)  # a lane's setting also holds for threads to come
+        # A lane's setting also holds for threads to come.
+        torch.set_num_threads(threads)
 
 
 INT8_LEVELS = 127

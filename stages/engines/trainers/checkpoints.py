@@ -1,7 +1,7 @@
-"""Checkpoints of a long stage in its scratch folder: the next attempt at the same work goes on from the last one.
+"""Checkpoints of a long stage in its scratch folder: the next attempt at the same work resumes from the last one.
 
 They lie outside the stage's outputs because DVC deletes those before it starts the command. Each holds the hashes of
-its files, so that one that a disk has damaged is told about and passed over.
+its files, so that one that a disk has damaged is reported and passed over.
 
 On several ranks a file `rank-<number>...` is written, hashed and verified by one of them, all others by rank 0.
 """
@@ -34,16 +34,17 @@ class Checkpoints:
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
 
-    def latest(self, ranks: Ranks = ALONE, told: list[str] | None = None) -> tuple[int, Path] | None:
+    def latest(self, ranks: Ranks = ALONE, warnings: list[str] | None = None) -> tuple[int, Path] | None:
         """Step and folder of the last checkpoint whose files are what was written, or None; others are named.
 
-        Collective: every rank verifies the files that are its own. `told` gets what is said of the others, for a
+        Collective: every rank verifies the files that it has written. `warnings` gets what is said of the others, for a
         process whose output nobody sees.
         """
         # Numbers have nine digits, so the order of names is that of steps.
-        found = sorted(self.scratch.glob("step-*"), reverse=True)
-        for folder in ranks.broadcast(found):
-            damage = [told for told in ranks.gather(_damage(folder, ranks)) if told]
+        folders = sorted(self.scratch.glob("step-*"), reverse=True)
+        # Rank 0's list for all: ranks must verify the same folder together.
+        for folder in ranks.broadcast(folders):
+            damage = [of_rank for of_rank in ranks.gather(_damage(folder, ranks)) if of_rank]
             if not damage:
                 return int(folder.name.removeprefix("step-")), folder
             if ranks.rank == 0:
@@ -52,8 +53,8 @@ class Checkpoints:
                     "before, if any"
                 )
                 say(line)
-                if told is not None:
-                    told.append(line)
+                if warnings is not None:
+                    warnings.append(line)
         return None
 
     def newest(self) -> Path | None:
@@ -70,10 +71,11 @@ class Checkpoints:
         `hashes` are those of the files that this rank has written and hashed; rank 0 reads the rest. A file elsewhere
         that belongs to the checkpoint is named by its path from the checkpoint's folder (`../rollouts/...`).
         """
-        known = {name: digest for own in ranks.gather_to_first(dict(hashes)) for name, digest in own.items()}
+        known = {name: digest for of_rank in ranks.gather_to_first(dict(hashes)) for name, digest in of_rank.items()}
         if ranks.rank == 0:
             *older, last = sorted(self.scratch.glob("step-*"))
             rest = [name for name in _names(last) if name not in known]
+            # The manifest is the seal. Only then may the older ones go: a kill in between leaves one that counts.
             write_json(last / MANIFEST, known | {name: sha256_of(last / name) for name in rest})
             for folder in older:
                 shutil.rmtree(folder)
@@ -96,13 +98,15 @@ def _damage(folder: Path, ranks: Ranks) -> str:
         written = json.loads((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):
         return "its run ended while it was written" if ranks.rank == 0 else ""
-    own = [name for name in {*written, *_names(folder)} if _verifier(name) % ranks.world_size == ranks.rank]
-    changed = sorted(name for name in own if written.get(name) != _hash(folder / name))
+    # Also files that the manifest does not name: whoever loads the folder would read them.
+    mine = [name for name in {*written, *_names(folder)} if _verifier(name) % ranks.world_size == ranks.rank]
+    changed = sorted(name for name in mine if written.get(name) != _hash(folder / name))
     return f"{', '.join(changed)} changed since it was written" if changed else ""
 
 
 def _verifier(name: str) -> int:
     of_rank = OF_RANK.match(name)
+    # Modulo at the caller: the checkpoint may be of more ranks than there are now.
     return int(of_rank[1]) if of_rank else 0
 
 
@@ -111,6 +115,6 @@ def _hash(path: Path) -> str | None:
 
 
 def _unless_gone(_function: object, _path: str, error: tuple) -> None:
-    """Passes over what another rank has removed sooner; what cannot be removed is told."""
+    """Passes over what another rank has removed sooner; raises what cannot be removed."""
     if not isinstance(error[1], FileNotFoundError):
         raise error[1]

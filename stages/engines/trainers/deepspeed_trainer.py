@@ -112,14 +112,14 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         shapes = {
             name: getattr(weight, "ds_shape", weight.shape) for name, weight in self.model.module.named_parameters()
         }
-        own = {one.name: one for one in fragments(engine, self.model, self.params.zero_stage)}
+        mine = {one.name: one for one in fragments(engine, self.model, self.params.zero_stage)}
         for name, shape in shapes.items():
             weight = torch.empty(shape, device=engine.device)
             if self.rank == 0:
                 weight.copy_(exact.pop(name))
             torch.distributed.broadcast(weight, 0)
-            if name in own:
-                fragment = own[name]
+            if name in mine:
+                fragment = mine[name]
                 fragment.of(fragment.flat).copy_(weight.flatten()[fragment.start :][: fragment.count])
 
     def update(
@@ -138,8 +138,9 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
             shares.append(share.detach())
             if is_last:
                 total, diagnostics = self._sum_over_ranks(*add_up(shares, shown))
+                # On every rank, also where the share is fine: DeepSpeed clears a broken gradient and takes no step.
                 if not math.isfinite(total):
-                    share = share + zero * math.nan  # DeepSpeed clears a broken gradient and takes no step
+                    share = share + zero * math.nan
             self._engine.backward(share * self.world_size)
         norm = self._step()
         if not (math.isfinite(total) and math.isfinite(norm)):
@@ -190,18 +191,20 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
     @torch.no_grad()
     def evaluate(self, micro_batch: Batch) -> Outputs:
         """The model's outputs without gradient; under ZeRO 3 every rank must call it the same number of times."""
-        found: list[Outputs] = []
+        # By a callback, as in `_share`: DeepSpeed would take returned outputs apart.
+        outputs: list[Outputs] = []
         self.model.set_mode(self.model.module, False)
-        self._engine(micro_batch.to(self.device), found.append)
+        self._engine(micro_batch.to(self.device), outputs.append)
         self.model.set_mode(self.model.module, True)
-        return found[0]
+        return outputs[0]
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The live weights, tied tensors once; under ZeRO 3 one at a time, gathered on every rank."""
         import deepspeed
 
         for name, weight in self.model.named_weights():
-            if hasattr(weight, "ds_id"):  # a parameter that ZeRO 3 spreads over the ranks
+            # Only a parameter that ZeRO 3 spreads over the ranks has this.
+            if hasattr(weight, "ds_id"):
                 with deepspeed.zero.GatheredParameters([weight]):
                     gathered = weight.detach().clone()
                 yield name, gathered
@@ -253,8 +256,9 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         written = json.loads((folder / "trainer.json").read_text())
         is_same = written == self._checkpoint_layout()
         zero_stage = self.params.zero_stage
-        own = shard_of(self.rank) if is_same and zero_stage else "rank-*.safetensors"
-        with ShardReader(folder, own) as shards:
+        # The same layout again: this rank's shard has all that it needs. ZeRO 0 has written one shard for all.
+        pattern = shard_of(self.rank) if is_same and zero_stage else "rank-*.safetensors"
+        with ShardReader(folder, pattern) as shards:
             for name, buffer in self._buffers():
                 shards.read(f"buffer/{name}", 0, buffer.view(-1))
             for one in fragments(self._engine, self.model, zero_stage):
@@ -279,7 +283,8 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         A sampler in the same process that was made later is to be closed before.
         """
         self._engine.destroy()
-        torch.nn.functional.linear = LINEAR  # ZeRO 3 has put its own in the place, which rounds otherwise
+        # ZeRO 3 has put another one in the place, which rounds otherwise, for every model of this process.
+        torch.nn.functional.linear = LINEAR
         del self._engine, self.model
         self._group.leave()
 
@@ -310,7 +315,8 @@ def _spread(module: nn.Module, config: Mapping[str, Any], is_mixed: bool) -> Non
         for weight in module.parameters():
             weight.data = weight.data.to(torch.bfloat16)
     device = deepspeed.zero.Init(module=module, config_dict_or_path=dict(config)).local_device
-    for buffer in module.buffers():  # which are not cut, and which nobody moves after this
+    # Buffers are not cut, and nobody moves them after this.
+    for buffer in module.buffers():
         buffer.data = buffer.data.to(device)
 
 
@@ -346,8 +352,11 @@ def _engine_config(params: DeepspeedTrainerParams, max_gradient_norm: float) -> 
         "gradient_accumulation_steps": 1,
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,  # the CPU optimizer of DeepSpeed's own needs a compiler
-        "gradient_clipping": max_gradient_norm if params.zero_stage else 0.0,  # ZeRO 0 is clipped in `_step`
+        # DeepSpeed's CPU optimizer needs a compiler.
+        "zero_force_ds_cpu_optimizer": False,
+        # ZeRO 0 is clipped in `_step`.
+        "gradient_clipping": max_gradient_norm if params.zero_stage else 0.0,
+        # Never: progress is printed by the stage.
         "steps_per_print": sys.maxsize,
     }
     if params.dtype == "mixed":
@@ -389,13 +398,14 @@ def fragments(engine: Any, model: TrainedModel, zero_stage: int) -> Iterator[Fra
         elif zero_stage == 3:
             number, offset, count = zero.grad_position[zero.get_param_id(weight)]
             start = count * torch.distributed.get_rank()
-            count = min(count, weight.ds_numel - start)  # the last rank's is padded
+            # The last rank's part is padded, and of a small weight some ranks have padding alone.
+            count = min(count, weight.ds_numel - start)
             if count > 0:
                 yield Fragment(name, start, count, zero.fp32_partitioned_groups_flat[number], offset)
         elif weight._hp_mapping is not None:
-            place, own = weight._hp_mapping, weight._hp_mapping.hp_fragment_address
+            place, address = weight._hp_mapping, weight._hp_mapping.hp_fragment_address
             flat = _flat_partitions(zero)[place.param_group_index]
-            yield Fragment(name, place.lp_fragment_address.start, own.numel, flat, own.start)
+            yield Fragment(name, place.lp_fragment_address.start, address.numel, flat, address.start)
 
 
 def _flat_partitions(zero: Any) -> list[Tensor]:
@@ -411,6 +421,7 @@ def optimizer_state(engine: Any, fragment: Fragment, model: TrainedModel, zero_s
     else:
         owner, states = fragment.flat, engine.optimizer.optimizer.state
     state = states[owner]
+    # Before the first step AdamW has none, and a checkpoint is written or read all the same.
     for moment in MOMENTS:
         state.setdefault(moment, torch.zeros_like(fragment.flat))
     state.setdefault("step", torch.tensor(0.0))
@@ -426,5 +437,6 @@ def use_fragments(engine: Any, zero_stage: int) -> None:
         zero._partition_all_parameters()
         for number in range(len(zero.fp32_partitioned_groups_flat)):
             zero._reassign_or_swap_out_partitioned_parameters(number)
-        if zero.persistent_parameters:  # too small to be spread
+        # Those are too small to be spread: each rank has a whole copy, made from the parts.
+        if zero.persistent_parameters:
             zero.persistent_parameters[0].all_gather(zero.persistent_parameters)

@@ -22,21 +22,17 @@ class OneRank:
     world_size = 1
 
     def broadcast(self, value: Any) -> Any:
-        """The value itself."""
         return value
 
     def scatter(self, values: Sequence[Any]) -> Any:
-        """The one value."""
         return values[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """The value alone."""
         return [value]
 
     gather_to_first = gather
 
     def sum_over_ranks(self, values: Tensor) -> Tensor:
-        """The values themselves."""
         return values
 
 
@@ -51,4 +47,5 @@ def launched_ranks() -> Iterator[Ranks]:
 
     group = ProcessGroup()
     yield group
+    # Without `finally`: after an error this process ends, and that ends the others' waiting.
     group.leave()

@@ -117,7 +117,7 @@ class DeepspeedTrainerParams(StrictParams):
     compile: Compiled = None
 
     @model_validator(mode="after")
-    def _refuse_to_compile_spread_weights(self) -> DeepspeedTrainerParams:
+    def _refuse_to_compile_spread_weights(self) -> Self:
         if self.compile and self.zero_stage == 3:
             raise ValueError(
                 "compile: body makes one graph of the layers, and zero_stage 3 gathers weights between them: set "

@@ -37,14 +37,14 @@ class ProcessGroup:
         if has_gpu:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         self.backend = "nccl" if has_gpu else "gloo"
-        self._is_own = not dist.is_initialized()
-        if self._is_own:
+        self._has_joined = not dist.is_initialized()
+        if self._has_joined:
             _join(self.backend)
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        # A second group, because a group has one timeout for all that it does.
         self._talk = dist.new_group(backend="gloo", timeout=PATIENCE)
 
     def broadcast(self, value: Any) -> Any:
-        """Rank 0's `value` on every rank."""
         held = [value]
         with self._waiting():
             dist.broadcast_object_list(held, src=0, group=self._talk)
@@ -57,7 +57,6 @@ class ProcessGroup:
         return held[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's `value`, by rank."""
         values: list[Any] = [None] * self.world_size
         with self._waiting():
             dist.all_gather_object(values, value, group=self._talk)
@@ -71,6 +70,7 @@ class ProcessGroup:
 
     def sum_over_ranks(self, values: Tensor) -> Tensor:
         """Elementwise sum over the ranks, on the values' own device: those of a GPU go over NCCL."""
+        # all_reduce works in place, and the caller keeps its share.
         summed = values.clone()
         with self._waiting():
             dist.all_reduce(summed, group=None if values.is_cuda else self._talk)
@@ -78,6 +78,7 @@ class ProcessGroup:
 
     def extremes(self, value: int) -> tuple[int, int]:
         """The smallest and the largest of the ranks' values."""
+        # The smallest as the largest of the negatives: one collective for both.
         ends = torch.tensor([-value, value])
         with self._waiting():
             dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=self._talk)
@@ -90,23 +91,25 @@ class ProcessGroup:
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """What ends a wait is another rank's end, of which that rank has told more."""
+        """What ends a wait is another rank's end; the output of that rank says more."""
         try:
             yield
         except RuntimeError as error:
-            said = str(error).splitlines()[0]
+            first_line = str(error).splitlines()[0]
             raise UserError(
-                f"rank {self.rank} of {self.world_size} waited for another rank, and that one has ended ({said}): its "
-                "own message says why. The next run goes on from the last checkpoint"
+                f"rank {self.rank} of {self.world_size} waited for another rank, and that one has ended "
+                f"({first_line}): its own message says why. The next run goes on from the last checkpoint"
             ) from error
 
     def leave(self) -> None:
         """Ends the group, unless it was somebody else's."""
-        if not self._is_own:
+        if not self._has_joined:
             return
-        comm = sys.modules.get("deepspeed.comm")  # it may be there unused, or half of DeepSpeed, which failed to load
+        # It may be there unused, or be half of a DeepSpeed that failed to load.
+        comm = sys.modules.get("deepspeed.comm")
         if comm is not None and comm.is_initialized():
-            comm.destroy_process_group()  # torch's would leave DeepSpeed with groups that are gone
+            # torch's would leave DeepSpeed with groups that are gone.
+            comm.destroy_process_group()
         else:
             dist.destroy_process_group()
 
@@ -121,8 +124,9 @@ def _join(backend: str) -> None:
     if "RANK" in os.environ:
         # The store outlives a group: a second one would meet the addresses that the first one left.
         store, rank, world_size = _rendezvous(os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
-        own_keys = dist.PrefixStore(f"trainer-{next(_group_numbers)}", store)
-        dist.init_process_group(backend, store=own_keys, rank=rank, world_size=world_size, timeout=PASS_TIMEOUT)
+        keys = dist.PrefixStore(f"trainer-{next(_group_numbers)}", store)
+        dist.init_process_group(backend, store=keys, rank=rank, world_size=world_size, timeout=PASS_TIMEOUT)
     else:
-        os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed asserts that a launcher has set it
+        # DeepSpeed asserts that a launcher has set it.
+        os.environ.setdefault("LOCAL_RANK", "0")
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=PASS_TIMEOUT)

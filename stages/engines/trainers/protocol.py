@@ -110,6 +110,7 @@ def set_mode(module: nn.Module, is_training: bool) -> None:
     their activations again in the backward pass, or keep statistics of what they see. What is inside them is not.
     """
     for part in module.modules():
+        # Checkpointing in transformers and running statistics in torch both ask `training` whether to work.
         needs_it = any(getattr(part, name, False) for name in ("gradient_checkpointing", "track_running_stats"))
         part.training = is_training and needs_it
 
@@ -189,6 +190,7 @@ def replace_folder_together(ranks: Ranks, path: Path) -> Iterator[Path]:
             # The others write only when the folder is there.
             ranks.broadcast(str(folder))
             yield folder
+            # Waits until all have written; the folder gets its name behind this.
             ranks.sum_over_ranks(torch.zeros(1))
     else:
         yield Path(ranks.broadcast(None))

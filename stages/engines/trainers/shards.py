@@ -7,7 +7,6 @@ which and from where. A rank that holds the same pieces again reads its own shar
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,9 +14,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from stages.engines.relays.published_weights import safetensors_header
 from stages.foundations.errors import UserError
-
-DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float64: "F64", torch.int64: "I64", torch.bool: "BOOL"}
 
 
 def shard_of(rank: int) -> str:
@@ -38,14 +36,7 @@ def require_written_by(kind: str, folder: Path, file: str) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     """Writes a safetensors file, one tensor after the other by way of the CPU, and returns its SHA-256."""
-    header, end = {}, 0
-    for name, tensor in tensors.items():
-        size = tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [end, end + size]}
-        end += size
-    text = json.dumps(header).encode()
-    # The format wants tensors to begin at a multiple of 8 bytes; blanks behind the header are allowed.
-    text += b" " * (-len(text) % 8)
+    # Not by the library, which wants all tensors on the CPU at once: of a large policy that is more than there is.
     digest = hashlib.sha256()
     with open(path, "wb") as file:
 
@@ -53,8 +44,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
             digest.update(content)
             file.write(content)
 
-        write(len(text).to_bytes(8, "little"))
-        write(text)
+        write(safetensors_header(tensors))
         for tensor in tensors.values():
             plain = tensor.detach().to("cpu").contiguous().flatten().view(torch.uint8)
             write(memoryview(plain.numpy()))
@@ -76,14 +66,15 @@ class ShardReader:
 
     def read(self, whole: str, start: int, target: Tensor) -> None:
         """Fills the flat `target` from element `start` of a tensor on; KeyError where no shard has all of it."""
-        end, found = start + len(target), 0
+        end, filled = start + len(target), 0
         for first, last, file, name in self._pieces.get(whole, ()):
             low, high = max(start, first), min(end, last)
-            # A piece may lie across two shards where the number of ranks has changed.
-            if low < high and found < len(target):  # what every rank has is rank 0's
+            # A piece may lie across two shards where the number of ranks has changed. What every rank has written, such
+            # as a buffer, is there several times: the first one, rank 0's, is enough.
+            if low < high and filled < len(target):
                 target[low - start : high - start] = self._files[file].get_slice(name)[low - first : high - first]
-                found += high - low
-        if found < len(target):
+                filled += high - low
+        if filled < len(target):
             raise KeyError(f"the checkpoint lacks elements {start} to {end} of {whole}")
 
     def first(self, whole: str) -> float:

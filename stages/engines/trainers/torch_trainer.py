@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from stages.engines.devices import pick_device, tell_slow_bfloat16
+from stages.engines.devices import pick_device, warn_of_slow_bfloat16
 from stages.engines.trainers.one_rank import OneRank
 from stages.engines.trainers.params import AdamwParams, MuonParams, TorchTrainerParams
 from stages.engines.trainers.protocol import Batch, LossFunction, Outputs, TrainedModel, Update, add_up
@@ -43,13 +43,14 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
         self.max_gradient_norm = max_gradient_norm
         self.masters = MasterWeights(model.module) if params.dtype == "mixed" else None
         if self.masters:
-            tell_slow_bfloat16(self.device, "trainer.dtype: mixed")
+            warn_of_slow_bfloat16(self.device, "trainer.dtype: mixed")
         self.learned = {name: self._learned(weight) for name, weight in model.module.named_parameters()}
         ends = [self._learned(weight) for weight in model.ends]
         self.optimizers = build_optimizers(list(self.learned.values()), ends, optimizer)
         if self.device.type == "cuda":
             for opt in self.optimizers:
                 allocate_state(opt)
+        # Copies of the peaks: `update` writes the scheduled rates over those of the groups.
         self.peak_rates = [[group["lr"] for group in opt.param_groups] for opt in self.optimizers]
 
     def _learned(self, weight: Tensor) -> Tensor:
@@ -59,7 +60,6 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
     def update(
         self, micro_batches: Sequence[Batch], loss: LossFunction[Outputs, Batch], learning_rate_scale: float
     ) -> Update:
-        """One optimizer update; see the protocol."""
         for weight in self.learned.values():
             weight.grad = None
         shares: list[Tensor] = []
@@ -88,7 +88,6 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
 
     @torch.no_grad()
     def evaluate(self, micro_batch: Batch) -> Outputs:
-        """The model's outputs without gradient."""
         self.model.set_mode(self.model.module, False)
         outputs = self.model.forward(self.model.module, micro_batch.to(self.device))
         self.model.set_mode(self.model.module, True)
@@ -123,6 +122,7 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
         tensors = load_file(folder / FILE, device=str(self.device))
         for name, weight in self.learned_weights():
             weight.copy_(tensors.pop(f"weights/{name}"))
+        # The masters were restored: the network computes with their rounded copies.
         if self.masters:
             self.masters.write_back()
         for path, value in tensors.items():
@@ -131,7 +131,6 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
             self.optimizers[int(number)].state[self.learned[name]][key] = value
 
     def close(self) -> None:
-        """Frees the model."""
         # Each holds the weights: all have to go for the memory to be free.
         del self.model, self.optimizers, self.learned, self.masters
 
@@ -180,11 +179,13 @@ def allocate_state(optimizer: torch.optim.Optimizer) -> None:
         weight.grad = torch.zeros_like(weight)
     for group in optimizer.param_groups:
         group["lr"] = 0.0
-    optimizer.step()  # of zero gradients at a rate of 0: moments of zero, and the weights as they were
+    # Of zero gradients at a rate of 0: moments of zero, and the weights as they were.
+    optimizer.step()
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     for weight in weights:
         weight.grad = None
+        # Back to 0: AdamW corrects its first moments by the number of steps.
         if "step" in optimizer.state[weight]:
             optimizer.state[weight]["step"].zero_()
 
@@ -208,7 +209,8 @@ class Float32Muon(torch.optim.Muon):
                 if "momentum_buffer" not in state:
                     state["momentum_buffer"] = torch.zeros_like(weight.grad)
                 state["momentum_buffer"].lerp_(weight.grad, 1 - momentum)
-                update = weight.grad.lerp(state["momentum_buffer"], momentum)  # Nesterov's
+                # Nesterov's momentum.
+                update = weight.grad.lerp(state["momentum_buffer"], momentum)
                 rows, columns = weight.shape
                 weight.mul_(1 - rate * group["weight_decay"])
                 # A tall matrix gets a larger step, so that the root mean square of its outputs' change is that of a
@@ -220,7 +222,8 @@ def _orthogonal(update: Tensor, group: dict[str, Any]) -> Tensor:
     """U S' V^T of an update U S V^T [rows, columns], S' near 1: what Newton-Schulz steps make of S / |S|."""
     a, b, c = group["ns_coefficients"]
     is_tall = update.shape[0] > update.shape[1]
-    state = update.T if is_tall else update  # its products with itself are the smaller ones
+    # The wide form, whose product with its transpose is the smaller one.
+    state = update.T if is_tall else update
     # The largest singular value is now at most 1, as the iteration needs.
     state = state / state.norm().clamp(min=group["eps"])
     for _ in range(group["ns_steps"]):

@@ -1,7 +1,7 @@
-"""The loop of a training stage: updates, validation, checkpoints that a killed run goes on from.
+"""The loop of a training stage: updates, validation, checkpoints that a killed run resumes from.
 
-Every update is a function of the step alone, so a run that goes on sees what an uninterrupted one sees. What a stage
-keeps besides, such as its best weights, lies inside the checkpoint: no crash can part it from the curve that says so.
+Every update is a function of the step alone, so a resumed run sees what an uninterrupted one sees. What a stage keeps
+besides, such as its best weights, is inside the checkpoint: no crash can separate it from the curve that says so.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def train(
     kept: Kept | None = None,
     first_rows: Callable[[], Curve] = list,
 ) -> Curve:
-    """Trains and returns one row a step, after `first_rows`; goes on from the last checkpoint, if any.
+    """Trains and returns one row a step, after `first_rows`; resumes from the last checkpoint, if any.
 
     update: takes the step, from 0, and the share of the peak learning rate; makes one optimizer update and returns the
     numbers of its row. validate: returns numbers for the row, after the last step too. Where something is `kept`,
@@ -89,8 +89,10 @@ def train(
         if is_validated := done % schedule.validate_every_steps == 0 or done == schedule.steps:
             with run.phase("validate"):
                 row |= validate()
+        # Before the checkpoint, which holds the curve up to its step.
         curve.append(row)
         run.log({name: value for name, value in row.items() if name != "step"}, step=done)
+        # After every validation too: what is kept must never be behind the curve that says so.
         if done % schedule.checkpoint_every_steps == 0 or (is_validated and kept is not None):
             with run.phase("checkpoint"):
                 before = _save(trainer, checkpoints, curve, kept, before)
@@ -121,7 +123,6 @@ class BestModel:
         self.trainer = trainer
 
     def save(self, folder: Path, curve: Curve, before: Path | None) -> None:
-        """See `Kept`."""
         if VALIDATION in curve[-1] and best_row(curve) is curve[-1]:
             if self.trainer.rank == 0:
                 (folder / BEST).mkdir()
@@ -131,7 +132,7 @@ class BestModel:
             shutil.copytree(before / BEST, folder / BEST, copy_function=os.link)
 
     def load(self, folder: Path) -> None:
-        """See `Kept`; nothing, because the folder itself is what is kept."""
+        """Nothing: the folder itself is what is kept."""
 
 
 def best_row(curve: Curve) -> dict[str, float]:
@@ -154,10 +155,10 @@ def _save(trainer: Trainer, checkpoints: Checkpoints, curve: Curve, kept: Kept |
 def _resume(
     label: str, trainer: Trainer, checkpoints: Checkpoints, kept: Kept | None
 ) -> tuple[int, Curve, Path | None]:
-    found = checkpoints.latest(trainer)
-    if found is None:
+    latest = checkpoints.latest(trainer)
+    if latest is None:
         return 0, [], None
-    step, folder = found
+    step, folder = latest
     say(f"{label}: going on from step {step}")
     trainer.load_checkpoint(folder)
     if kept is not None:

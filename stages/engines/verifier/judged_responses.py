@@ -1,4 +1,4 @@
-"""Responses that a policy draws and the verifier judges, by all ranks, in pieces: a run that is killed goes on."""
+"""Samples responses from a policy and judges them, on all ranks and in pieces, so that a killed run resumes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from stages.foundations.job import Attempt
 from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams, load_section
 
 RESPONSES_AT_ONCE = 16384
-"""Of a piece: two thousand for each of eight GPUs, so that waiting for the longest ones of each costs little."""
+"""Responses of one piece: two thousand for each of eight GPUs, so that waiting for the longest ones costs little."""
 SECTIONS = ("prompt", "sampler", "verifier")
-"""What decides here besides a stage's own section."""
+"""Sections that decide here besides the stage's."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class JudgedResponse:
-    """A response and what is said of it."""
+    """A response and its judgement."""
 
     text: str
     tokens: int
@@ -59,17 +59,17 @@ def judged_responses(
     policy: Path,
     attempt: Attempt,
     ranks: Ranks,
-    own_prompt: PlainPrompt | ChatPrompt | None = None,
+    prompt: PlainPrompt | ChatPrompt | None = None,
     require_marker: bool = True,
 ) -> list[list[JudgedResponse]]:
     """Responses to each problem (`problem`, `answer`; one of `names` seeds it), by problem; on every rank.
 
-    `own_prompt` replaces the section `prompt`; `require_marker` is that of the verifier.
+    `prompt` replaces the section of that name; `require_marker` is that of the verifier.
 
-    All ranks bring the same, and rank 0 writes each piece into the attempt's `pieces`. UserError when
+    All ranks pass the same arguments. Rank 0 writes each piece into the attempt's `pieces`. UserError when
     the verifier failed on more than `verifier.abort_undecided_fraction` of the responses.
     """
-    prompt, sampler_params, verifier_params = (
+    section_prompt, sampler_params, verifier_params = (
         load_section(params_path, name, model)
         for name, model in zip(SECTIONS, (PromptParams, SamplerParams, VerifierParams), strict=True)
     )
@@ -78,7 +78,7 @@ def judged_responses(
     with closing(build_sampler(sampler_params, policy)) as sampler, Verifier(verifier_params) as verifier:
 
         def judge(rows: Sequence[Mapping[str, Any]], of_rows: Sequence[str]) -> list[list[JudgedResponse]]:
-            prompts = [encode_prompt(tokenizer, own_prompt or prompt, row["problem"]) for row in rows]
+            prompts = [encode_prompt(tokenizer, prompt or section_prompt, row["problem"]) for row in rows]
             drawn = sample_prompts(
                 sampler, prompts, of_rows, drawing.samples, drawing.settings, *drawing.seed_path, label=drawing.label
             )
@@ -88,23 +88,26 @@ def judged_responses(
                 for sample in samples
             ]
             pairs, truncated = ([(gold, text) for gold, text, _ in flat], [one.is_truncated for *_, one in flat])
-            said = verifier.judge(pairs, truncated, require_marker=require_marker)
+            judgements = verifier.judge(pairs, truncated, require_marker=require_marker)
             made = [
                 JudgedResponse(text, len(sample.token_ids), sample.is_truncated, judgement)
-                for (_, text, sample), judgement in zip(flat, said, strict=True)
+                for (_, text, sample), judgement in zip(flat, judgements, strict=True)
             ]
             return [made[start : start + drawing.samples] for start in range(0, len(made), drawing.samples)]
 
         at_once = max(1, RESPONSES_AT_ONCE // drawing.samples)
         for start in range(0, len(problems), at_once):
             rows, of_rows = problems[start : start + at_once], names[start : start + at_once]
-            asked = stable_hash([dataclasses.asdict(drawing), list(of_rows)])
-            place = attempt.pieces / f"judged-{asked[:16]}.json"
+            # The name holds what was asked, so that a run with another seed or other problems never meets this piece.
+            key = stable_hash([dataclasses.asdict(drawing), list(of_rows)])
+            place = attempt.pieces / f"judged-{key[:16]}.json"
+            # Rank 0 alone looks at the disk: ranks that disagreed on what is there would wait for each other.
             piece = ranks.broadcast(_read(place) if ranks.rank == 0 and are_whole(place) else None)
             if piece is None:
                 piece = share.everywhere(judge(share.of(rows), share.of(of_rows)), len(rows))
                 if ranks.rank == 0:
                     write_json(place, [[dataclasses.asdict(one) for one in of_row] for of_row in piece])
+                    # Last: a file without its seal is what a killed run left, and counts as not made.
                     seal(place)
             judged += piece
     _refuse_failures(judged, attempt.stage, verifier_params)

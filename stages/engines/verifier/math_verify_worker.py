@@ -20,8 +20,10 @@ calls equal is compared once more, to so many digits; what it calls different is
 
 def prepare() -> None:
     """Loads math-verify and everything that a comparison imports."""
+    # math-verify warns that its alarms are off, and the pool would take that for the worker's last words.
     logging.disable(logging.CRITICAL)
     mend_percent()
+    # The first comparison imports parts of sympy and builds the grammar: here it costs no question its time.
     compare("$1$", "$1$")
 
 
@@ -50,15 +52,19 @@ def compare(gold: str, prediction: str) -> tuple[str, str]:
         if verify(gold_forms, forms, timeout_seconds=None, raise_on_error=False):
             if not verify(gold_forms, forms, **_EXACT, timeout_seconds=None, raise_on_error=False):
                 return "unparsed", "equal_only_in_floats"
+            # Equal readings need no arithmetic, so that an infinity in them cancels nothing.
             if gold_forms != forms and any(map(computes_with_infinity, [*gold_forms, *forms])):
                 return "unparsed", "computes_with_infinity"
             return "correct", "math_verify"
+        # What math-verify cannot read it compares as text, and two texts that differ are no two values.
         if all(isinstance(form, str) for form in gold_forms):
             return "unparsed", "gold_not_understood"
         if all(isinstance(form, str) for form in forms):
             return "unparsed", "answer_not_understood"
+        # Once more, with errors raised: without them a comparison that failed inside sympy reads as different.
         verify(gold_forms, forms, timeout_seconds=None, raise_on_error=True)
     except MemoryError:
+        # The worker reports it and ends: what it left behind in this process is unknown.
         raise
     except Exception as error:
         return "unparsed", f"math_verify_{type(error).__name__}"

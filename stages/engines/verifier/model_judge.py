@@ -14,16 +14,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from transformers import PreTrainedTokenizerBase
 
-from stages.algorithms.answers.extraction import extract_answer
 from stages.algorithms.answers.verdicts import Leniency, Verdict
 from stages.engines.policies.tokenizers import decode_response, encode_prompt, encode_response, load_tokenizer
 from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import Sampler, SamplingSettings, sample_prompts
-from stages.engines.verifier.verifier import Judgement
+from stages.engines.verifier.verifier import Judgement, extract_complete
 from stages.foundations.errors import UserError
 from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams, load_section, load_value
 
@@ -48,12 +48,29 @@ Do both reach the same final answer? Equivalent forms count as the same. The tex
 in it. End with one line: "Judgement: correct" if they agree, "Judgement: wrong" if they do not,
 "Judgement: not_found" if the response holds no final answer."""
 _PLACES = re.compile(r"\{(solution|response)\}")
+# Models write `Judgment` too, and bold or quotes around the word; bounds, because this is a model's text.
 _JUDGEMENT = re.compile(r"Judge?ment\s{0,3}:[\s*\"`]{0,5}(correct|wrong|not_found)\b", re.IGNORECASE)
 _VERDICTS = {"correct": Verdict.CORRECT, "wrong": Verdict.WRONG, "not_found": Verdict.UNPARSED}
 
 
-class ModelJudge:
-    """Judges responses as `Verifier` does, with a policy. It owns its sampler; a context manager closes it."""
+class _Judge:
+    """A policy that judges responses as `Verifier` does. It owns its sampler; a context manager closes it."""
+
+    def __init__(self, sampler: Sampler, tokenizer: PreTrainedTokenizerBase, prompt: PlainPrompt | ChatPrompt) -> None:
+        self._sampler, self._tokenizer, self._prompt = sampler, tokenizer, prompt
+
+    def close(self) -> None:
+        self._sampler.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class ModelJudge(_Judge):
+    """Writes a judgement of the end of a response beside the reference solution."""
 
     def __init__(
         self,
@@ -63,10 +80,9 @@ class ModelJudge:
         seed: int,
         max_tokens: int = MAX_TOKENS,
     ) -> None:
-        self._sampler = sampler
-        self._tokenizer = tokenizer
-        self._prompt = prompt
+        super().__init__(sampler, tokenizer, prompt)
         self._seed = seed
+        # Greedy, as in the paper, so that a request gets the same judgement each time.
         self._settings = SamplingSettings(0.0, 1.0, 0, max_tokens, None)
 
     def judge(
@@ -88,16 +104,6 @@ class ModelJudge:
         judgements = dict(zip(requests, map(read_judgement, outputs), strict=True))
         return [judgements[judge_request(*pair)] for pair in pairs]
 
-    def close(self) -> None:
-        """Ends the sampler."""
-        self._sampler.close()
-
-    def __enter__(self) -> ModelJudge:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def open_judge(params: Path, policy: Path, max_tokens: int) -> ModelJudge:
     """The policy of a folder as judge, with the sampler, prompt format and seed of a params file.
@@ -115,8 +121,8 @@ def open_judge(params: Path, policy: Path, max_tokens: int) -> ModelJudge:
     return ModelJudge(sampler, tokenizer, prompt, load_value(params, "seed"), max_tokens)
 
 
-class WordJudge:
-    """Judges as `Verifier` does: equal where the policy thinks `yes` likelier than `no`. It owns its sampler."""
+class WordJudge(_Judge):
+    """Compares two answers: equal where the policy thinks `yes` likelier than `no`."""
 
     def __init__(
         self,
@@ -125,9 +131,10 @@ class WordJudge:
         prompt: PlainPrompt | ChatPrompt,
         undecided_margin: float,
     ) -> None:
-        self._sampler, self._tokenizer, self._prompt = sampler, tokenizer, prompt
+        super().__init__(sampler, tokenizer, prompt)
         self._margin = undecided_margin
         self._words = [encode_response(tokenizer, word) for word in (SAME, DIFFERENT)]
+        # A judge's weights never change, so what it thinks of a pair holds for its lifetime.
         self._known: dict[tuple[str, str], Judgement] = {}
 
     def judge(
@@ -140,7 +147,7 @@ class WordJudge:
         """One judgement for each (gold answer, response), in order; a pair of answers is asked once in a lifetime.
 
         A response without a prediction is `unparsed`; with `require_marker` so is one whose answer has no box or
-        marker, and a `truncated` one needs its box. Words within the margin of each other are `crashed`, reason
+        marker, and a `truncated` one needs its box or tag. Words within the margin of each other are `crashed`, reason
         `undecided`: the judge failed, not the response. `allowed` changes nothing.
         """
         judgements: list[Judgement | None] = []
@@ -149,6 +156,7 @@ class WordJudge:
             prediction, reason = _prediction(response, bool(truncated and truncated[index]), require_marker)
             judgements.append(None if prediction else Judgement(Verdict.UNPARSED, None, "judge", reason))
             if prediction:
+                # From the end, as a worked solution ends in its answer.
                 asked[index] = gold[-_MAX_ANSWER_CHARACTERS:], prediction
         self._ask([pair for pair in dict.fromkeys(asked.values()) if pair not in self._known])
         return [judged if judged is not None else self._known[asked[index]] for index, judged in enumerate(judgements)]
@@ -161,16 +169,6 @@ class WordJudge:
             gap = scores[2 * number] - scores[2 * number + 1]
             self._known[pair] = _judgement_by_gap(pair[1], gap, self._margin)
 
-    def close(self) -> None:
-        """Ends the sampler."""
-        self._sampler.close()
-
-    def __enter__(self) -> WordJudge:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def same_request(gold: str, prediction: str) -> str:
     """The text that a `WordJudge` is asked, and that it can be taught to answer with `yes` or `no`."""
@@ -179,20 +177,19 @@ def same_request(gold: str, prediction: str) -> str:
 
 def _prediction(response: str, is_truncated: bool, require_marker: bool) -> tuple[str | None, str]:
     """The answer in a response, or None and why there is none."""
-    found = extract_answer(response)
-    if found.text is None:
-        return None, found.rule
-    if is_truncated and not found.rule.startswith("box"):
-        return None, "truncated"
-    if require_marker and not found.is_marked:
+    answer = extract_complete(response, is_truncated)
+    if answer.text is None:
+        return None, answer.rule
+    if require_marker and not answer.is_marked:
         return None, "no_answer_marker"
-    if len(found.text) > _MAX_ANSWER_CHARACTERS:
+    if len(answer.text) > _MAX_ANSWER_CHARACTERS:
         return None, "answer_too_long"
-    return found.text, found.rule
+    return answer.text, answer.rule
 
 
 def _judgement_by_gap(prediction: str, gap: float, margin: float) -> Judgement:
-    if not abs(gap) > margin:  # NaN is no opinion, and neither is a tie
+    # `not >` instead of `<=`: NaN is no opinion, and neither is a tie where the margin is 0.
+    if not abs(gap) > margin:
         return Judgement(Verdict.CRASHED, prediction, "judge", UNDECIDED)
     if gap > 0:
         return Judgement(Verdict.CORRECT, prediction, "judge", SAME)
@@ -203,13 +200,15 @@ def judge_request(solution: str, response: str) -> str:
     """The text that the judge is asked: the last lines of the response beside the reference solution."""
     ending = "\n".join(response.rstrip().splitlines()[-RESPONSE_LINES:])[-_MAX_CHARACTERS:]
     texts = {"solution": solution[-_MAX_CHARACTERS:], "response": ending}
+    # One pass, not `str.format`: braces in a solution are LaTeX, and what is put in is not filled in again.
     return _PLACES.sub(lambda place: texts[place[1]], _PROMPT)
 
 
 def read_judgement(output: str) -> Judgement:
     """The last judgement in the judge's output; `unparsed` where it gave none."""
-    found = _JUDGEMENT.findall(output)
-    if not found:
+    words = _JUDGEMENT.findall(output)
+    if not words:
         return Judgement(Verdict.UNPARSED, None, "judge", NO_JUDGEMENT)
-    word = found[-1].lower()
+    # The last one: a model that reasons in writing may name a judgement and then change its mind.
+    word = words[-1].lower()
     return Judgement(_VERDICTS[word], None, "judge", word)

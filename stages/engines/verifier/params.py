@@ -12,7 +12,7 @@ class VerifierParams(StrictParams):
 
     timeout_seconds: float = Field(gt=0)
     """Seconds of a worker's computing that one comparison may take. A worker that stands still for 20 times as long is
-    asked again, then stops the stage."""
+    replaced once, then stops the stage."""
     memory_mib: int = Field(ge=256)
     """Address space of one worker, in MiB; math-verify itself needs about 100."""
     workers: int = Field(ge=1)

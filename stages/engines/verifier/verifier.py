@@ -28,13 +28,11 @@ class Verifier:
 
     def __init__(self, params: VerifierParams) -> None:
         self._params = params
-        self._pool = WorkerPool(
-            compare,
-            max(1, params.workers // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))),  # of this node's ranks each
-            WorkerLimits(params.memory_mib, params.timeout_seconds),
-            {"PYTHONHASHSEED": "0"},  # sympy's simplify depends on the order of sets
-            prepare,
-        )
+        # Each rank of a node has a verifier of its own, and all of them share the workers that the section allows.
+        workers = max(1, params.workers // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        limits = WorkerLimits(params.memory_mib, params.timeout_seconds)
+        # sympy's simplify depends on the order of sets, which a random hash seed would change from worker to worker.
+        self._pool = WorkerPool(compare, workers, limits, {"PYTHONHASHSEED": "0"}, prepare)
 
     def judge(
         self,
@@ -45,24 +43,26 @@ class Verifier:
     ) -> list[Judgement]:
         r"""One judgement for each (gold answer, response or bare answer), in order.
 
-        `truncated` marks responses that a token limit cut off: in those only a closed box or tag counts, since the
-        number behind another marker may be half of one. `require_marker` refuses a response without box, tag or marker
-        unless it is as a whole what the exact path calls equal or different, or names one choice; rewards want it.
-        `allowed`: by pair, what its row allows beyond the rules; None for nothing. Raises RuntimeError when
-        math-verify cannot be started, and UserError when its workers are killed from outside or stand still.
+        `truncated` marks responses that a token limit cut off: see `extract_complete`. `require_marker` refuses a
+        response without box, tag or marker unless it is as a whole what the exact path calls equal or different, or
+        names one choice; rewards want it. `allowed`: by pair, what its row allows beyond the rules; None for nothing.
+        Raises RuntimeError when math-verify cannot be started, and UserError when its workers are killed from outside
+        or stand still.
         """
         judgements: list[Judgement | None] = [None] * len(pairs)
         waiting: dict[Question, Future[Answer]] = {}
         asked: list[tuple[int, Question, str]] = []
         for index, (gold, response) in enumerate(pairs):
-            found = _found(response, truncated is not None and truncated[index])
-            outcome = decide(gold, found, require_marker, STRICT if allowed is None else allowed[index])
+            answer = extract_complete(response, truncated is not None and truncated[index])
+            outcome = decide(gold, answer, require_marker, STRICT if allowed is None else allowed[index])
             if isinstance(outcome, Question):
+                # A group of responses tends to give one answer many times: equal questions share one comparison.
                 if outcome not in waiting:
                     waiting[outcome] = self._ask(outcome)
-                asked.append((index, outcome, found.text or ""))
+                asked.append((index, outcome, answer.text or ""))
             else:
                 judgements[index] = Judgement(outcome.verdict, outcome.extracted, outcome.path, outcome.reason)
+        # Only here is anything waited for: the workers have computed while the rules decided the rest.
         for index, question, extracted in asked:
             verdict, reason = self._verdict(waiting[question])
             judgements[index] = Judgement(verdict, extracted, "math_verify", reason)
@@ -83,7 +83,8 @@ class Verifier:
         self.close()
 
     def _ask(self, question: Question) -> Future[Answer]:
-        gold, prediction = map(_without_surrogates, (question.gold, question.prediction))
+        # Half a character, which JSON can hold and UTF-8 cannot, becomes a question mark.
+        gold, prediction = (text.encode("utf-8", "replace").decode() for text in (question.gold, question.prediction))
         return self._pool.submit(gold=gold, prediction=prediction)
 
     def _verdict(self, asked: Future[Answer]) -> tuple[Verdict, str]:
@@ -94,6 +95,7 @@ class Verifier:
                 f"math-verify could not be started ({error}). Install math-verify[antlr4_9_3]==0.9.0, "
                 f"and give it memory (verifier.memory_mib is {self._params.memory_mib})"
             ) from error
+        # A limit that was used up says something about the response, a crash about the verifier: see `Verdict`.
         match answer.failure:
             case "exhausted":
                 return Verdict.EXHAUSTED, f"over_{self._params.timeout_seconds:g}_seconds"
@@ -105,16 +107,13 @@ class Verifier:
         return Verdict(verdict), reason
 
 
-def _without_surrogates(text: str) -> str:
-    """Half a character, which JSON can hold and UTF-8 cannot, becomes a question mark."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def _found(response: str, is_truncated: bool) -> Extraction:
-    found = extract_answer(response)
-    if is_truncated and found.text is not None and not found.is_delimited:
+def extract_complete(response: str, is_truncated: bool) -> Extraction:
+    """The answer in a response; of one that a token limit cut off, only what a closed box or tag holds."""
+    answer = extract_answer(response)
+    # The number behind another marker may be half of one: `The answer is 12` was perhaps to become 125.
+    if is_truncated and answer.text is not None and not answer.is_delimited:
         return Extraction(None, "truncated")
-    return found
+    return answer
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ class Judgement:
 
     verdict: Verdict
     extracted: str | None
-    """The answer as found in the response; None when there is none."""
+    """The answer as the response has it; None when there is none."""
     path: str
     """What decided: `extraction`, `exact` or `math_verify`."""
     reason: str

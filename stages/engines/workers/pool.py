@@ -134,6 +134,7 @@ class WorkerPool:
             if self._is_closed:
                 raise RuntimeError(_CLOSED)
             self._requests.put((arguments, answer))
+            # One more for each request, up to all: a run with a single request starts a single process.
             if len(self._threads) < len(self._workers):
                 worker = self._workers[len(self._threads)]
                 self._threads.append(threading.Thread(target=self._serve, args=(worker,), daemon=True))
@@ -149,6 +150,7 @@ class WorkerPool:
         with self._lock:
             self._is_closed = True
             threads, self._threads = self._threads, []
+        # Workers first: their end wakes the threads that wait for an answer. Idle threads need the None.
         for worker in self._workers:
             worker.shut_down()
         for _ in threads:
@@ -165,11 +167,13 @@ class WorkerPool:
     def _serve(self, worker: _Worker) -> None:
         while (item := self._requests.get()) is not None:
             arguments, answer = item
+            # False where the request was cancelled while it waited.
             if not answer.set_running_or_notify_cancel():
                 continue
             try:
                 answer.set_result(worker.ask(arguments))
-            except BaseException as error:  # handed to the thread that asked, which raises it
+            except BaseException as error:
+                # Handed to the thread that asked, which raises it.
                 answer.set_exception(error)
             else:
                 worker.prespawn()
@@ -216,7 +220,8 @@ class _Worker:
             failure = "stood still"
         except EOFError:
             failure = "crashed"
-        if clock.is_computed_up():  # also when we come to look only after the answer
+        # First, and also where there is an answer: a busy machine lets us look late, and that must not decide.
+        if clock.is_computed_up():
             answer = Answer(failure="exhausted")
         elif failure == "stood still":
             self.kill()
@@ -229,15 +234,16 @@ class _Worker:
             answer = self._reap(process)
         if answer.failure or not self._limits.is_reused:
             self.kill()
+        # What earlier requests left behind may have been the cause: only a fresh process proves it of this one.
         if answer.failure in ("crashed", "out_of_memory") and self._answered:
-            return self._attempt(arguments)  # what earlier requests left behind may have been the cause
+            return self._attempt(arguments)
         self._answered += 1
         return answer
 
     def prespawn(self) -> None:
         """Starts the process that takes the place of a killed one, so that the pool is always at full strength."""
         if self._process is None and self._limits.is_reused and not self._is_retired:
-            # Whoever asks next is told.
+            # The next request tries again, and then raises what is suppressed here.
             with contextlib.suppress(RuntimeError, OSError, UserError, _Lost):
                 self._running()
 
@@ -262,6 +268,7 @@ class _Worker:
         """The process, ready for a request; StartError when none can be started."""
         if self._process is not None and self._process.poll() is None and not self._is_retired:
             return self._process
+        # A process that has ended while idle still holds three pipes.
         self.kill()
         with self._lock:
             if self._is_retired:
@@ -269,12 +276,14 @@ class _Worker:
             self._answered = 0
             process = self._process = subprocess.Popen(
                 self._command,
+                # Unbuffered: `poll` sees what is in a pipe, not what a buffer of Python has taken out of it.
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=self._environment,
             )
+        # A worker that reads nothing, or says nothing, must not block the thread that holds its clock.
         for pipe in (process.stdin, process.stderr):
             os.set_blocking(pipe.fileno(), False)  # type: ignore[union-attr]
         try:
@@ -290,21 +299,26 @@ class _Worker:
         """Sends a line and reads one. EOFError when the process ends first, TimeoutError when its time does, UserError
         where it raised one: that is no answer to the request."""
         into, out, said = (pipe.fileno() for pipe in (process.stdin, process.stdout, process.stderr))  # type: ignore[union-attr]
-        poll = select.poll()  # not `select`, which knows no descriptor above 1,023
+        # Not `select.select`, which knows no descriptor above 1,023.
+        poll = select.poll()
         poll.register(out, select.POLLIN)
         poll.register(said, select.POLLIN)
         if line:
             poll.register(into, select.POLLOUT)
+        # A view, so that a request of megabytes is not copied for each piece. What was said before is forgotten: it
+        # does not explain how this request ends.
         sending, received, self._said = memoryview(line), bytearray(), b""
         while not received.endswith(b"\n"):
             left = clock.seconds_left()
+            # Without a limit `left` is infinite, which `poll` does not take.
             ready = {descriptor for descriptor, _ in poll.poll(1000 * min(60.0, left))}
             if left <= 0 and out not in ready:
                 raise TimeoutError
             if into in ready:
                 try:
                     sending = sending[os.write(into, sending[:_PIPE_BYTES]) :]
-                except BrokenPipeError:  # it has ended; what it said last is still to be read
+                except BrokenPipeError:
+                    # It has ended, and what it said last is still to be read.
                     sending = sending[:0]
                 if not sending:
                     poll.unregister(into)
@@ -315,11 +329,11 @@ class _Worker:
                 if not chunk:
                     raise EOFError
                 received += chunk
-        told = json.loads(received)
-        if "refused" in told:
+        answer = json.loads(received)
+        if "refused" in answer:
             self.kill()
-            raise UserError(told["refused"])
-        return told
+            raise UserError(answer["refused"])
+        return answer
 
     def _listen(self, said: int) -> bool:
         """Keeps the end of what the worker writes to standard error; False at its end."""
@@ -336,6 +350,7 @@ class _Worker:
         RuntimeError when `shut_down` has ended it, _Lost when nothing here has.
         """
         is_killed_here = False
+        # The pipe closes a moment before the process has its exit code.
         try:
             process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:

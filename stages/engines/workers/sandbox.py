@@ -63,12 +63,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def lacking() -> list[str]:
     """What this kernel or processor cannot reject, in words; empty where everything is confined."""
-    found = []
-    if not _has_seccomp():
-        found.append("network, new processes, writing (seccomp)")
-    if not _has_landlock():
-        found.append("reading files (Landlock, Linux 5.13)")
-    return found
+    has = {
+        "network, new processes, writing (seccomp)": _has_seccomp(),
+        "reading files (Landlock, Linux 5.13)": _has_landlock(),
+    }
+    return [what for what, is_there in has.items() if not is_there]
 
 
 def confine(code: Iterable[str]) -> None:
@@ -78,7 +77,9 @@ def confine(code: Iterable[str]) -> None:
     """
     if sys.platform != "linux":
         return
+    # Without this promise only root may restrict a process.
     _checked(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+    # Files first: the filter of calls lets none of Landlock's three pass (444 to 446).
     if _has_landlock():
         _restrict_files(code)
     if _has_seccomp():
@@ -100,12 +101,15 @@ def _restrict_files(code: Iterable[str]) -> None:
     handled = ctypes.c_uint64(_ALL_OF_FILES)
     rules = _checked(_libc.syscall(_CREATE_RULES, ctypes.byref(handled), 8, 0))
     readable = dict.fromkeys(_readable(code), _READ_FILE | _READ_FOLDER)
-    readable[_PROJECT] = _READ_FOLDER  # Python lists the folders that it imports from
+    # Python lists the folders that it imports from.
+    readable[_PROJECT] = _READ_FOLDER
     for path, rights in readable.items():
         try:
             place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        except OSError:  # not on this machine
+        except OSError:
+            # Not on this machine: few have /nix/store.
             continue
+        # The kernel refuses a rule that would let anyone list a file.
         rule = struct.pack("<Qi", rights if os.path.isdir(path) else _READ_FILE, place)
         _checked(_libc.syscall(_ADD_RULE, rules, 1, rule, 0))
         os.close(place)
@@ -135,7 +139,9 @@ def call_filter(machine: str) -> Iterator[tuple[int, int, int, int]]:
     """The filter of system calls in BPF: operation, instructions to skip if true and if false, value."""
     column, architecture = _ARCHITECTURES[machine]
     refuse, allow = (_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW)
+    # Offsets in struct seccomp_data: the number at 0, the architecture at 4, arguments of eight bytes each from 16.
     yield from ((_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0))
+    # Before the test for new calls, which would take these with them.
     for number in _NEW_BUT_HARMLESS:
         yield from ((_EQUAL, 0, 1, number), allow)
     yield from ((_AT_LEAST, 0, 1, _FIRST_NEW), (_RETURN, 0, 0, _ERROR | errno.ENOSYS))
@@ -162,6 +168,7 @@ def _by_argument() -> tuple[tuple[Any, ...], ...]:
         ("open", 2, None, 1, _SHARES_BITS, True, (writes,)),
         ("openat", 257, 56, 2, _SHARES_BITS, True, (writes,)),
         ("clone", 56, 220, 0, _SHARES_BITS, False, (0x10000,)),  # CLONE_THREAD
+        # Signals to itself alone: Python's own and those of a library that aborts.
         ("kill", 62, 129, 0, _EQUAL, False, (os.getpid(),)),
         ("tgkill", 234, 131, 0, _EQUAL, False, (os.getpid(),)),
         ("prlimit64", 302, 261, 0, _EQUAL, False, (0,)),  # 0 is the process itself

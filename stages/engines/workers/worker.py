@@ -1,9 +1,9 @@
 """The worker's side: a process that limits itself, then answers requests to the end of its input.
 
-It runs as a module with one argument, what `pool.py` asks for as JSON. A request is a JSON line with the arguments of
-the function, an answer a JSON line {"value": ...}; {"failure": "out_of_memory"} is the last one, since what that left
-behind is unknown, and so is {"refused": ...} with the text of a UserError. Another exception ends the process: its last
-line on standard error is told by the pool.
+It runs as a module with one argument, the settings of `pool.py` as JSON. A request is a JSON line with the arguments
+of the function, an answer a JSON line {"value": ...}. {"failure": "out_of_memory"} is the last answer, since what that
+left behind is unknown, and so is {"refused": ...} with the text of a UserError. Another exception ends the process, and
+the pool repeats its last line on standard error.
 
 Time is limited by the pool, from outside: a computation inside C code hears no alarm. Memory, core dumps, dying with
 the parent and the sandbox (`sandbox.py`) are limits that a process must put on itself. It imports little: a worker is
@@ -52,6 +52,7 @@ def serve(function: Callable[..., Any], requests: BinaryIO, answers: BinaryIO) -
                 return
             answer = json.dumps({"value": function(**json.loads(line))}).encode() + b"\n"
         except MemoryError:
+            # Bytes that are ready: without memory `json.dumps` could fail as well.
             answers.write(b'{"failure": "out_of_memory"}\n')
             return
 
@@ -64,19 +65,22 @@ def find(name: str) -> Callable[..., Any]:
 
 def main(order: str) -> None:
     """Runs `prepare`, if there is one, before it says that it is ready."""
-    asked = json.loads(order)
+    settings = json.loads(order)
     # The answers get a descriptor of their own: whatever a library prints must not look like one.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
-    die_with_parent(asked["parent"])
-    limit(asked["memory_mib"], may_write_files=asked["is_trusted"])
-    if not asked["is_trusted"]:  # before anything is imported, which may start threads: they inherit it
-        confine(asked["code"])
+    # Ctrl-C reaches the whole group of processes; the parent decides when a worker ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Before all that takes time: a parent may be killed while its workers still start.
+    die_with_parent(settings["parent"])
+    limit(settings["memory_mib"], may_write_files=settings["is_trusted"])
+    # Before the function is imported: an import may start threads, and only later ones inherit the restrictions.
+    if not settings["is_trusted"]:
+        confine(settings["code"])
     try:
-        if asked["prepare"]:
-            find(asked["prepare"])()
-        serve(find(asked["function"]), sys.stdin.buffer, answers)
+        if settings["prepare"]:
+            find(settings["prepare"])()
+        serve(find(settings["function"]), sys.stdin.buffer, answers)
     except UserError as error:
         answers.write(json.dumps({"refused": str(error)}).encode() + b"\n")
         answers.flush()

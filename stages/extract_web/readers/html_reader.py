@@ -56,8 +56,10 @@ class _Walk:
         text = tidy("".join(self.pieces)) if self.pieces else ""
         if text:
             lead = tidy(self.lead)
+            # Tidying may have changed the beginning of the text, and then the emphasis leads nothing.
             lead = lead if text.startswith(lead) else ""
             self.page.blocks.append(Block(text, self.kind, self.level, lead, self.depth))
+            # Only the first block of a list item has its mark. What follows in the item are paragraphs.
             if self.kind == "item":
                 self.kind = "paragraph"
         self.pieces.clear()
@@ -109,6 +111,7 @@ class _Walk:
         self.page.close_container(start)
         if name == "blockquote":
             self.page.quoted.update(range(start, end))
+        # The class of a whole page says what it is about, and not that all of it is one answer.
         elif name not in ("html", "body", "main"):
             said = role(element)
             if said:
@@ -117,6 +120,7 @@ class _Walk:
     def inline(self, element: _Element, depth: int) -> None:
         """The element's own text and children, in order."""
         if element.text:
+            # A line end in the source is a space. Only `br` and block elements end lines.
             self.add(element.text.replace("\n", " "))
         for child in element:
             self.child(child, depth)
@@ -132,11 +136,13 @@ class _Walk:
         elif not name or depth > MAX_DEPTH:
             return
         elif name == "script" and MATH_SCRIPT.search(element.get("type") or ""):
+            # MathJax 2 keeps its formulas in scripts, and all other scripts are dropped below.
             self.add(f" ${(element.text or '').strip()}$ ")
         elif name == "br":
             self.add("\n")
         elif name == "img":
             self.add(image_text(element))
+        # Not `body`: a class such as "has-sidebar" there would drop the whole page.
         elif name in DROPPED or (name != "body" and is_marked_noise(element)):
             if name in BLOCKS:
                 self.flush()
@@ -163,11 +169,13 @@ class _Walk:
         """A link or button that opens a part becomes a label of its own; other buttons are left out."""
         if not is_toggle(element, name):
             return False
+        # An element with that many children is a box that can be clicked, and not a label.
         text = tidy("".join(element.itertext())) if len(element) < 10 else ""
         is_label = len(text) <= MAX_LEAD_CHARACTERS and labelled_part(text) not in (None, Part.PROBLEM)
         if not is_label and name != "button":
             return False
         self.flush()
+        # "Hide" closes what another button has opened, while "Hide/Show" is the only button of its part.
         if is_label and not (HIDES.match(text) and "show" not in text.lower()):
             self.page.blocks.append(Block(text, "toggle", 0, text))
         return True
@@ -195,11 +203,13 @@ class _Walk:
 def _cell_text(cell: _Element) -> str:
     page = Page()
     walk = _Walk(page)
+    # As if at half the depth already, because the frames of the page around the table are still on the stack.
     walk.inline(cell, MAX_DEPTH // 2)
     walk.flush()
     return " ".join(block.text.replace("\n", " ") for block in page.blocks)
 
 
+# Without these words 40 false rows come from 11 of the pages that docs/extraction.md measures.
 NOISE_WORDS = re.compile(
     r"(?:^|[\s_-])(?:nav|navbar|navigation|menu|breadcrumbs?|sidebar|site-?footer|footer|ads?|advert\w*|sponsor\w*"
     r"|promo\w*|cookies?|share|sharing|social|related|recommended|newsletter|subscribe|comments?|copyright|licen[cs]e"
@@ -209,12 +219,14 @@ NOISE_WORDS = re.compile(
 )
 EMPHASIS = names("b strong em i u")
 """What sets off the beginning of a text."""
+# Words of quiz software are among them: Moodle writes `generalfeedback` and `rightanswer`.
 _PARTS = {
     **dict.fromkeys(("question", "problem", "exercise"), "problem"),
     **dict.fromkeys(("solution", "soln", "sol", "explanation", "generalfeedback"), "solution"),
     **dict.fromkeys(("answer", "ans", "rightanswer", "correctanswer"), "answer"),
     **dict.fromkeys(("hint", "hints"), "aside"),
 }
+# A class such as "answer-list" or "question-title" wraps or names a part and is none.
 _WRAPS_OR_NAMES = names(
     "list container wrapper wrap section count counts title header heading nav link links btn button toggle toggler "
     "form input meta tags tag actions action controls number num label labels index menu page site set bank sheet "
@@ -237,17 +249,19 @@ def is_marked_noise(element: _Element) -> bool:
 
 def role(element: _Element) -> str | None:
     """The part that data-type, class or id name; None for other elements."""
-    given = [element.get("data-type") or "", *(element.get("class") or "").split(), element.get("id") or ""]
-    return next(filter(None, (part_of_words(tokens(name)) for name in given if name)), None)
+    values = [element.get("data-type") or "", *(element.get("class") or "").split(), element.get("id") or ""]
+    return next(filter(None, (part_of_words(tokens(name)) for name in values if name)), None)
 
 
 def part_of_words(words: list[str]) -> str | None:
+    # Joined first, because camel case parts `rightAnswer`, which is one of the words.
     joined = _PARTS.get("".join(words))
     if joined:
         return joined
     if not words or not _WRAPS_OR_NAMES.isdisjoint(words) or len(words) > 4:
         return None
     parts = {_PARTS[word] for word in words if word in _PARTS}
+    # "question-answer" names both parts, so it decides nothing.
     return parts.pop() if len(parts) == 1 else None
 
 
@@ -260,6 +274,7 @@ def image_text(image: _Element) -> str:
     """A picture as Markdown, so that later rules see that the text leans on one."""
     source = (image.get("src") or "").strip()
     alternative = " ".join((image.get("alt") or "").split())
+    # A picture inside the page's own source would put kilobytes of base64 into the text.
     return f"![{alternative}]({'' if source.startswith('data:') else source})"
 
 
@@ -276,6 +291,7 @@ def is_rendering(element: _Element) -> bool:
 
 
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
+# `form` is none of them: quizzes show their reviews, questions and feedback included, in a form.
 DROPPED = names(
     "script style nav footer aside noscript iframe svg select textarea input head template object "
     "embed canvas audio video map dialog"
@@ -312,6 +328,7 @@ _TAG = re.compile(r"</?[a-z][a-z0-9]*(?:\s[^<>]*)?>", re.IGNORECASE)
 
 def read_structured_data(content: str) -> list[Exercise]:
     """The page's questions that have an answer; damaged data has none."""
+    # Nearly no page has one, and this test is far cheaper than parsing the page twice.
     if "QAPage" not in content:
         return []
     root = parse_html(content)
@@ -323,6 +340,7 @@ def read_structured_data(content: str) -> list[Exercise]:
             continue
         found += [one for page in _of_type(data, "QAPage", 0) for one in _exercises(page)]
     if not found:
+        # Only where JSON-LD has nothing, because sites write the same question in both forms.
         item = next((one for one in root.iter() if "schema.org/Question" in one.get("itemtype", "")), None)
         found = [] if item is None else [*_exercises({"mainEntity": _question(item)})]
     return found
@@ -337,6 +355,7 @@ def _question(item: _Element) -> dict[str, Any]:
             items[one] = {}
             items[item]["acceptedAnswer" if name == "acceptedAnswer" else "suggestedAnswer"].append(items[one])
         elif name in ("text", "name", "upvoteCount"):
+            # The name of an author or the text of a comment belongs to that item and not to the question.
             around = (outer for outer in one.iterancestors() if outer.get("itemscope") is not None)
             items.get(next(around, item), {}).setdefault(name, one)
     return items[item]
@@ -358,6 +377,7 @@ def _exercises(page: dict[str, Any]) -> Iterator[Exercise]:
         if isinstance(question, dict):
             accepted = [one for one in _several(question.get("acceptedAnswer")) if isinstance(one, dict)]
             suggested = [one for one in _several(question.get("suggestedAnswer")) if isinstance(one, dict)]
+            # An accepted answer beats any number of votes, because the person who asked has tried it.
             best = max(accepted or suggested, key=_votes, default={})
             problem = _text(question.get("text")) or _text(question.get("name"))
             solution = _text(best.get("text"))
@@ -373,6 +393,7 @@ def _votes(answer: dict[str, Any]) -> int:
     votes = answer.get("upvoteCount")
     if isinstance(votes, _Element):
         votes = votes.get("data-value") or votes.get("content") or (votes.text or "").strip()
+    # Pages write "many" or a number without end here, and neither may end the reading.
     return int(votes) if re.fullmatch(r"-?[0-9]{1,9}", str(votes)) else 0
 
 

@@ -22,18 +22,21 @@ _THEOREM = re.compile(r"\\newtheorem\*?\s*\{([A-Za-z]+)\}\s*(?:\[\w+\])?\s*\{([^
 _DEFINED = re.compile(r"\\(?:re)?new(?:environment|command)\*?\s*\{?\\?([A-Za-z]+)\}?\s*(?:\[[^\]]*\]){0,2}\s*(?=\{)")
 _TITLE = re.compile(r"\b(exercise|problem|question|solution|answer|hint)s?\b", re.I)
 """What a definition of the preamble writes before its text, or what environment it begins."""
+# A longer definition is layout, and its words name no part.
 MAX_DEFINITION_CHARACTERS = 300
 _MACRO = re.compile(r"\\(?:re)?newcommand\*?\s*\{?\\([A-Za-z]+)\}?\s*\{([^{}\\]{0,200})\}")
 _EVENT = re.compile(
     r"\\(?P<which>begin|end)\s*\{(?P<name>[A-Za-z]+\*?)\}"
     r"|\\(?P<command>[A-Za-z]*(?:exercise|problem|question|solution|answer|ans|sol|hint|footnotetext))\b\*?\s*"
 )
+# Authors put a letter or two before the names that others have defined: `nexercise`.
 _PROBLEM = re.compile(
     r"(?:[a-z]{0,2}(?:exercise|example|exmp|problem|question)|exer|ex|prob|prb|ques|practice)\*?", re.I
 )
 _SOLUTION = re.compile(r"(?:[a-z]{0,2}(?:solution|soln|sol)|solutionor[a-z]+|explanation)\*?", re.I)
 _ANSWER = re.compile(r"(?:answer|ans)\*?", re.I)
 _ASIDE = re.compile(r"hints?\*?", re.I)
+# An exercise and its solution may have commands and spaces between them, and no word.
 _BETWEEN = re.compile(r"\\(?:begin|end)\s*\{[^{}]*\}|\\label\s*\{[^{}]*\}|\\[A-Za-z]+\*?|[\s{}\[\]~]+")
 _OPENS = re.compile(
     r"\\(?:question|item|problem|exercise|part|section|subsection|chapter)\b\*?(?:\[[^\[\]\n]{0,80}\])?|\n\s*\n"
@@ -69,6 +72,7 @@ class _Piece:
 def read_latex(content: str) -> list[Exercise]:
     """The exercises in order, those without a solution included; TooManyCommands for hostile files."""
     source = _with_macros(_COMMENT.sub("", content.replace("\r\n", "\n")))
+    # Headings only where no environment is one, because a section "Exercise 1" may hold environments.
     pieces = _pieces(source, _defined(source)) or _headed_pieces(source)
     problems = [piece for piece in pieces if piece.part == "problem"]
     solves = [piece for piece in pieces if piece.part != "problem"]
@@ -108,6 +112,7 @@ def _with_macros(source: str) -> str:
     used = re.compile(
         r"\\(" + "|".join(map(re.escape, sorted(macros, key=len, reverse=True))) + r")(?![A-Za-z])(?:\{\})?"
     )
+    # A hostile macro could grow the file without bound.
     limit = 4 * len(source) + 10_000
     replaced = used.sub(lambda macro: macros[macro[1]], source)
     return replaced if len(replaced) <= limit else source
@@ -122,6 +127,7 @@ def _defined(source: str) -> dict[str, str]:
         inner = braced(preamble, one.end(), ends)
         if inner and inner[1] - inner[0] <= MAX_DEFINITION_CHARACTERS:
             found[one[1]] = preamble[inner[0] : inner[1]]
+    # A name that says its part needs no title.
     titles = {name: _TITLE.search(text) for name, text in found.items() if not _part_of(name)}
     parts = {"exercise": "problem", "question": "problem", "hint": "aside"}
     return {name: parts.get(title[1].lower(), title[1].lower()) for name, title in titles.items() if title is not None}
@@ -139,7 +145,9 @@ def _pieces(source: str, named: dict[str, str]) -> list[_Piece]:
     found: list[_Piece] = []
     open_ones: list[tuple[str, int, int]] = []
     ends = brace_ends(source)
+    # The preamble defines these names, and the definitions would be read as parts.
     begin = max(source.find(r"\begin{document}"), 0) if named else 0
+    # The longest first: a name may be the beginning of another.
     own = "|".join(sorted(map(re.escape, named), key=len, reverse=True))
     events = re.compile(_EVENT.pattern.replace("footnotetext)", f"footnotetext|{own})")) if own else _EVENT
     formulas: list[tuple[int, int]] | None = None
@@ -147,6 +155,7 @@ def _pieces(source: str, named: dict[str, str]) -> list[_Piece]:
         if count > MAX_EVENTS:
             raise TooManyCommands(f"more than {MAX_EVENTS} environments and commands")
         if event["command"]:
+            # Looked for only once a command asks, since most files have no such command.
             if formulas is None:
                 formulas = [formula.span() for formula in MATH.finditer(source)]
             place = bisect_right(formulas, (event.start(), len(source))) - 1
@@ -162,6 +171,7 @@ def _pieces(source: str, named: dict[str, str]) -> list[_Piece]:
                 name, start, inner = open_ones.pop()
                 part = named.get(name) or _part_of(name)
                 found.append(_Piece(part, start, _after_option(source, part, inner), event.start(), event.end()))
+    # Outer pieces first, so that inner ones of the same kind are left to them.
     found.sort(key=lambda piece: (piece.start, -piece.end))
     kept: list[_Piece] = []
     last: dict[str, int] = {}
@@ -206,10 +216,11 @@ def _exercise(source: str, problem: _Piece, own: list[_Piece]) -> Exercise:
     inside = [piece for piece in own if piece.start < problem.end]
     body = source[problem.inner : min((piece.start for piece in inside), default=problem.inner_end)]
     texts: dict[str, str] = {}
-    asked, worked = _argument(body)
+    stated, worked = _argument(body)
     for piece in own:
         part = piece.part
         if part == "footnote":
+            # A footnote is a solution only where the exercise carries its mark.
             if r"\footnotemark" not in body or worked:
                 continue
             part = "solution"
@@ -217,9 +228,9 @@ def _exercise(source: str, problem: _Piece, own: list[_Piece]) -> Exercise:
     if worked and "solution" not in texts:
         texts["solution"] = worked
     elif worked:
-        asked = f"{asked}\n{worked}"
+        stated = f"{stated}\n{worked}"
     answer = texts.get("answer") or None
-    return Exercise(asked, texts.get("solution") or answer, answer, "")
+    return Exercise(stated, texts.get("solution") or answer, answer, "")
 
 
 def _argument(body: str) -> tuple[str, str]:
@@ -237,6 +248,7 @@ def _unlabelled(source: str, piece: _Piece, found: list[tuple[int, Exercise]]) -
     r"""The text back to an `\item`, a `\question` or a blank line before a solution that no exercise owns."""
     if piece.part in ("footnote", "aside"):
         return None
+    # Bounded, because a file of nothing but solutions would take time by the square.
     first = max(found[-1][0] if found else 0, piece.start - 20_000)
     before = source[first : piece.start].rstrip()
     opened = [place.end() for place in _OPENS.finditer(before)]
@@ -247,6 +259,7 @@ def _unlabelled(source: str, piece: _Piece, found: list[tuple[int, Exercise]]) -
     return piece.end, Exercise(problem, solution, solution if piece.part == "answer" else None, "")
 
 
+# Each form is bounded at 4,000 characters: an opening sign without an end must not swallow the file.
 MATH = re.compile(
     r"\$\$(?P<double>[^$]{1,4000})\$\$|(?<!\\)\$(?P<single>(?:\\.|[^$\\]){1,4000})\$"
     r"|\\\((?P<round>.{1,4000}?)\\\)|\\\[(?P<square>.{1,4000}?)\\\]"
@@ -349,10 +362,12 @@ def _formula(found: re.Match[str]) -> str:
 
 
 def _words(text: str) -> str:
+    # A blank line ends a paragraph, a single line end is a space.
     text = re.sub(r"\n[ \t]*\n\s*", "\0", text).replace("\n", " ").replace("\0", "\n")
     text = _PICTURE.sub(" ![]() ", _REFERENCE.sub("[link]", _LINK.sub("", _WITH_ARGUMENT.sub("", text))))
     text = _LINE.sub("\n", _ENVIRONMENT.sub("\n", text))
     text = _ITEM.sub(lambda item: f"\n- {item[1] + ' ' if item[1] else ''}", text)
     text = _COMMAND.sub(" ", _FOOTNOTE.sub("", text))
+    # Escaped braces are text and must survive the removal of all other braces.
     kept = _SIGN.sub(lambda sign: {"{": "\1", "}": "\2"}.get(_SIGNS[sign[0]], _SIGNS[sign[0]]), text)
     return kept.replace("{", "").replace("}", "").replace("\1", "{").replace("\2", "}")

@@ -20,119 +20,21 @@ def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-SYMBOLS = {
-    "−": "-",
-    "–": "-",
-    "×": r"\times",
-    "÷": r"\div",
-    "⋅": r"\cdot",
-    "·": r"\cdot",
-    "±": r"\pm",
-    "∓": r"\mp",
-    "≤": r"\le",
-    "≥": r"\ge",
-    "≠": r"\ne",
-    "≈": r"\approx",
-    "≡": r"\equiv",
-    "∼": r"\sim",
-    "∽": r"\sim",
-    "∝": r"\propto",
-    "∞": r"\infty",
-    "∪": r"\cup",
-    "∩": r"\cap",
-    "∈": r"\in",
-    "∉": r"\notin",
-    "⊂": r"\subset",
-    "⊆": r"\subseteq",
-    "∅": r"\emptyset",
-    "∑": r"\sum",
-    "∏": r"\prod",
-    "∫": r"\int",
-    "∂": r"\partial",
-    "√": r"\surd",
-    "→": r"\to",
-    "⇒": r"\Rightarrow",
-    "⇔": r"\Leftrightarrow",
-    "↦": r"\mapsto",
-    "∀": r"\forall",
-    "∃": r"\exists",
-    "∠": r"\angle",
-    "∡": r"\angle",
-    "⊥": r"\perp",
-    "∥": r"\parallel",
-    "°": r"^\circ",
-    "∘": r"\circ",
-    "′": "'",
-    "″": "''",
-    "…": r"\ldots",
-    "⋯": r"\cdots",
-    "〈": r"\langle",
-    "〉": r"\rangle",
-    "⟨": r"\langle",
-    "⟩": r"\rangle",
-    "⌊": r"\lfloor",
-    "⌋": r"\rfloor",
-    "⌈": r"\lceil",
-    "⌉": r"\rceil",
-    "∣": "|",
-    "ℝ": r"\mathbb{R}",
-    "ℤ": r"\mathbb{Z}",
-    "ℕ": r"\mathbb{N}",
-    "ℚ": r"\mathbb{Q}",
-    "ℂ": r"\mathbb{C}",
-    "α": r"\alpha",
-    "β": r"\beta",
-    "γ": r"\gamma",
-    "δ": r"\delta",
-    "ε": r"\varepsilon",
-    "ϵ": r"\epsilon",
-    "ζ": r"\zeta",
-    "η": r"\eta",
-    "θ": r"\theta",
-    "ι": r"\iota",
-    "κ": r"\kappa",
-    "λ": r"\lambda",
-    "μ": r"\mu",
-    "ν": r"\nu",
-    "ξ": r"\xi",
-    "π": r"\pi",
-    "ρ": r"\rho",
-    "σ": r"\sigma",
-    "τ": r"\tau",
-    "υ": r"\upsilon",
-    "φ": r"\varphi",
-    "ϕ": r"\phi",
-    "χ": r"\chi",
-    "ψ": r"\psi",
-    "ω": r"\omega",
-    "Γ": r"\Gamma",
-    "Δ": r"\Delta",
-    "Θ": r"\Theta",
-    "Λ": r"\Lambda",
-    "Ξ": r"\Xi",
-    "Π": r"\Pi",
-    "Σ": r"\Sigma",
-    "Φ": r"\Phi",
-    "Ψ": r"\Psi",
-    "Ω": r"\Omega",
-    "“": '"',
-    "”": '"',
-    "‖": r"\|",
-    "³": "^3",
-    "²": "^2",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "&": r"\&",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "\u2061": "",
-    "\u2062": "",
-    "\u2063": "",
-    "\u2064": "",
-    "\u200b": "",
-}
+# A character and its LaTeX, in turns.
+_PAIRS = r"""
+− -  – -  × \times  ÷ \div  ⋅ \cdot  · \cdot  ± \pm  ∓ \mp  ≤ \le  ≥ \ge  ≠ \ne  ≈ \approx  ≡ \equiv  ∼ \sim
+∽ \sim  ∝ \propto  ∞ \infty  ∪ \cup  ∩ \cap  ∈ \in  ∉ \notin  ⊂ \subset  ⊆ \subseteq  ∅ \emptyset  ∑ \sum
+∏ \prod  ∫ \int  ∂ \partial  √ \surd  → \to  ⇒ \Rightarrow  ⇔ \Leftrightarrow  ↦ \mapsto  ∀ \forall  ∃ \exists
+∠ \angle  ∡ \angle  ⊥ \perp  ∥ \parallel  ° ^\circ  ∘ \circ  ′ '  ″ ''  … \ldots  ⋯ \cdots  〈 \langle  〉 \rangle
+⟨ \langle  ⟩ \rangle  ⌊ \lfloor  ⌋ \rfloor  ⌈ \lceil  ⌉ \rceil  ∣ |  ℝ \mathbb{R}  ℤ \mathbb{Z}  ℕ \mathbb{N}
+ℚ \mathbb{Q}  ℂ \mathbb{C}  α \alpha  β \beta  γ \gamma  δ \delta  ε \varepsilon  ϵ \epsilon  ζ \zeta  η \eta
+θ \theta  ι \iota  κ \kappa  λ \lambda  μ \mu  ν \nu  ξ \xi  π \pi  ρ \rho  σ \sigma  τ \tau  υ \upsilon
+φ \varphi  ϕ \phi  χ \chi  ψ \psi  ω \omega  Γ \Gamma  Δ \Delta  Θ \Theta  Λ \Lambda  Ξ \Xi  Π \Pi  Σ \Sigma
+Φ \Phi  Ψ \Psi  Ω \Omega  “ "  ” "  ‖ \|  ³ ^3  ² ^2  % \%  $ \$  # \#  & \&  _ \_  { \{  } \}
+"""
+_IN_TURNS = _PAIRS.split()
+# Those without LaTeX are invisible: MathML's signs for multiplying and applying a function, and a space of no width.
+SYMBOLS = dict(zip(_IN_TURNS[::2], _IN_TURNS[1::2], strict=True)) | dict.fromkeys("\u2061\u2062\u2063\u2064\u200b", "")
 FUNCTIONS = names(
     "arccos arcsin arctan cos cosh cot coth csc deg det dim exp gcd inf ker lg lim ln log max min sec sin "
     "sinh sup tan tanh"
@@ -154,6 +56,7 @@ ACCENTS = {
     "⌢": "overset{\\frown}",
 }
 UNDER_ACCENTS = {"_": "underline", "¯": "underline", "⏟": "underbrace", "︸": "underbrace"}
+# Pages made from Markdown have its escapes within their formulas too.
 ESCAPED_BY_MARKDOWN = re.compile(r"\\([|_*#$%&{}\[\]()<>])")
 ENDS_SENTENCE = re.compile(r"^(.*?)((?:[.,;:?!]|\\;)+)$", re.DOTALL)
 LAYOUT = names("mspace mphantom malignmark maligngroup none mprescripts annotation annotation-xml")
@@ -181,6 +84,7 @@ def name_of(element: _Element) -> str:
     return _local_name(tag) if isinstance(tag, str) else ""
 
 
+# Asked for every element, and a page has few different names.
 @lru_cache(maxsize=4096)
 def _local_name(tag: str) -> str:
     return tag.rsplit("}", 1)[-1].rsplit(":", 1)[-1].lower()
@@ -217,6 +121,7 @@ def _convert(element: _Element, depth: int) -> str:
             separator = (element.get("separators") or ",").strip()[:1]
             inner = separator.join(_children(element, depth))
             return _token("mo", element.get("open") or "(") + inner + _token("mo", element.get("close") or ")")
+        # Scripts before a base have no plain LaTeX, so only the base stays.
         case "mmultiscripts":
             return "".join(_children(element, depth)[:1])
         case "semantics":
@@ -234,16 +139,13 @@ def _token(name: str, text: str) -> str:
         return " " if text else ""
     if words in FUNCTIONS:  # the name stays readable to whatever strips commands before comparing texts
         return "\\operatorname{" + words + "}"
+    # A single letter in `mtext` is a symbol. Two letters are words, and a letter behind a digit is a unit.
     if name == "mtext" and re.search(r"[A-Za-z]{2}|\d ?[A-Za-z]", words):
         spaced = (" " if text[0].isspace() else "") + words + (" " if text[-1].isspace() else "")
-        return rf"\text{{{_escaped(spaced)}}}"
+        return r"\text{" + re.sub(r"([%$#&_{}])", r"\\\1", spaced) + "}"
     if name == "mi" and len(words) > 1 and words.isalpha() and words.isascii():
         return rf"\text{{{words}}}"
     return _join([SYMBOLS.get(character, character) for character in words])
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"([%$#&_{}])", r"\\\1", text)
 
 
 def _braced(latex: str) -> str:
@@ -260,6 +162,7 @@ def _structure(name: str, parts: list[str]) -> str:
             return rf"\frac{{{first}}}{{{second}}}"
         case "mroot":
             return rf"\sqrt[{second}]{{{first}}}"
+        # A prime is a superscript already, and the symbol for degrees has its sign: a second one is no LaTeX.
         case "msup" if second.startswith(("'", r"^\circ")):
             return base + second
         case "msup":
@@ -279,6 +182,7 @@ def _structure(name: str, parts: list[str]) -> str:
 
 
 _ATOM = re.compile(r"\\[A-Za-z]+|[\w.)\]|']+|\\(?:text|operatorname)\{[^{}]*\}")
+# Compared as LaTeX, because the accent has been converted when its base is reached.
 _RENDERED_ACCENTS = {_token("mo", accent): command for accent, command in ACCENTS.items()}
 _RENDERED_UNDER_ACCENTS = {_token("mo", accent): command for accent, command in UNDER_ACCENTS.items()}
 
@@ -300,6 +204,7 @@ def _table(table: _Element, depth: int) -> str:
             rows.append(" & ".join(cells))
     if not rows:
         return ""
+    # A table of one row is spacing and no matrix.
     if len(rows) == 1:
         return rows[0].replace(" & ", " ").strip()
     environment = "matrix" if _opens_matrix(table) else "aligned"

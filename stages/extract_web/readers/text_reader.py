@@ -46,6 +46,7 @@ _LINK = re.compile(r"(?<!!)\[([^\[\]]*)\](?:\([^()\s]*\)|\{[.#][^{}]*\})")
 _PARSER = MarkdownIt("commonmark", {"html": False, "maxNesting": 100}).enable("table").disable(["code", "reference"])
 """HTML is text here. Indented lines are none of code: many a plain text indents its paragraphs."""
 _PARSER.core.ruler.disable("inline")  # labels and formulas are read from the text as it stands
+# Control characters, because `collect_web` takes them out of every page and no text needs them.
 _MARK, _LINE = "\1", "\2"
 """Begins a line that opens or closes a box; stands for a line end where Markdown must see one line."""
 
@@ -89,6 +90,7 @@ class _Reader:
             case "hr":
                 self.page.blocks.append(Block("", "rule"))
             case "fence":
+                # Code keeps its fence. Without it the row would not show where the code ends.
                 lines = [token.markup + token.info, *token.content.splitlines(), token.markup]
                 self.add(Block("\n".join(map(str.rstrip, lines)), "code"))
             case "tr_open":
@@ -104,9 +106,11 @@ class _Reader:
         elif self.level:
             self.add(Block(_plain(text), "heading", self.level))
         elif text == _MARK:
+            # A page may close more boxes than it has opened.
             if self.opened:
                 self.page.close_container(self.opened.pop())
         elif text[0] == _MARK:
+            # A fence of colons opens no container, because its end cannot be told from another one's beginning.
             if text[1] == ">":
                 self.opened.append(len(self.page.blocks))
             title = _plain(text[2:].replace(_LINE, "\n"))
@@ -127,8 +131,10 @@ class _Reader:
 def _prepared(content: str) -> Iterator[str]:
     """The page's lines with boxes as marks, and each displayed formula as one line: Markdown knows neither."""
     content = _COMMENT.sub("", _FRONT.sub("", content.replace("\r\n", "\n")))
+    # Blank lines around the mark make it a paragraph of its own for the parser.
     content = _END_OF_DETAILS.sub(f"\n\n{_MARK}\n\n", content) if "<summary" in content.lower() else content
-    content = _SPOILER.sub(r"\1", _DELIMITERS.sub(_with_dollars, _SUMMARY.sub(_one_line, content)))
+    content = _DELIMITERS.sub(lambda found: f"${(found[1] or found[2]).strip()}$", _SUMMARY.sub(_one_line, content))
+    content = _SPOILER.sub(r"\1", content)
     indents: list[int] = []
     """Of the admonitions that are open: `!!! note` holds what is indented further than it is."""
     is_code = False
@@ -137,6 +143,7 @@ def _prepared(content: str) -> Iterator[str]:
         while indents and line.strip() and not is_code and indent <= indents[-1]:
             indents.pop()
             yield from ("", _MARK, "")
+        # The text of an admonition begins four spaces in. Further indentation is the text's own.
         line = line[min(indent, indents[-1] + 4) :] if indents else line
         is_code ^= bool(_FENCE.match(line))
         box = _BOX.fullmatch(line) if not is_code and line.lstrip()[:3] in ("???", "!!!", ":::") else None
@@ -161,12 +168,14 @@ def _joined_formulas(lines: Iterable[str]) -> Iterator[str]:
             yield from formula
             formula = []
         is_code ^= not formula and bool(_FENCE.match(line[quote.end() :] if quote else line))
+        # Two signs in one line are a whole formula.
         is_edge = not is_code and len(_DISPLAY.findall(line)) % 2
         if not formula and not is_edge:
             yield line
             continue
         formula.append(line)
         if is_edge and len(formula) > 1:
+            # The parser would read a `=` or `-` on a line of its own as a heading or an item.
             yield _LINE.join([formula[0], *(_QUOTE.sub("", one, count=1) for one in formula[1:])])
             formula = []
     yield from formula
@@ -197,6 +206,7 @@ def _text_block(text: str) -> Block:
     lead, light = _LEAD.match(text), _LIGHT_LEAD.match(text)
     if lead and len(lead[1]) <= 60:
         return Block(_plain(text), "paragraph", 0, _plain(lead[1]))
+    # Emphasis in italics is common within prose, so it counts only where it is a label.
     if light and not lead and text[0] != text[1:2] and labelled_part(light[1]):
         return Block(_plain(light[1] + text[light.end() :]), "paragraph", 0, _plain(light[1]))
     return Block(_plain(text), "paragraph")
@@ -209,10 +219,6 @@ def _begins_part(line: str, before: str) -> bool:
     return labelled_part(_plain(line)) is not None or prefix_label(_plain(line)) is not None
 
 
-def _with_dollars(found: re.Match[str]) -> str:
-    return f"${(found[1] or found[2]).strip()}$"
-
-
 def _plain(text: str) -> str:
     return _LEAD.sub(r"\1", _LINK.sub(r"\1", text) if "](" in text or "]{" in text else text).strip()
 
@@ -223,15 +229,18 @@ _INDENTED_TAG = re.compile(r"^[ \t]+(?=</?[a-z])", re.IGNORECASE | re.MULTILINE)
 _ATTRIBUTES = re.compile(r"\{:[^{}\n]{0,300}\}")
 _CHUNK = re.compile(r"^(`{3,}|~{3,})[ \t]*\{([\w+-]*)[^{}\n]*\}[ \t]*$", re.MULTILINE)
 """How notebooks open code: a language with options, in braces."""
+# Python-Markdown renders these boxes. With markdown-it-py no pair was gained, and items of lists lost their marks.
 EXTENSIONS = ("md_in_html", "tables", "fenced_code")
 
 
 def read_markdown(content: str) -> list[Exercise]:
     """The exercises of a Markdown page in order; NotHtml when it has boxes and nothing to parse."""
+    # What the author marked beats whatever the rules would recognise.
     fenced = read_marked_text(content)
     if fenced:
         return fenced
     parts = {part_of_attributes(box[1]) for box in _HTML_BOX.finditer(content)}
+    # Boxes without a solution are layout, and the page is read as text.
     if parts.isdisjoint(("solution", "answer")):
         return find_exercises(read_text(content))
     # An indented tag would be code, and a box inside one that is not rendered would stay raw, whatever it says.
@@ -241,8 +250,9 @@ def read_markdown(content: str) -> list[Exercise]:
     return find_exercises(read_html(markdown.markdown(whole, extensions=EXTENSIONS)))
 
 
+# A scanner of our own: markdown-it-py knows no fences of colons, and found 382 of 511 marked exercises.
 _DIRECTIVE = re.compile(
-    r"\s*(?P<sign>`{3,}|~{3,}|:{3,})\s*(?:\{(?P<given>[^{}]*)\}\s*(?P<name>\S*)|(?P<word>[\w-]*)).*"
+    r"\s*(?P<sign>`{3,}|~{3,}|:{3,})\s*(?:\{(?P<attributes>[^{}]*)\}\s*(?P<name>\S*)|(?P<word>[\w-]*)).*"
 )
 _TITLE = re.compile(r"title=[\"']([^\"']*)")
 _CLASS = re.compile(r"(?:class|data-type|itemprop|id)=[\"']?([^\"'>]*)|\.([\w-]+)|#([\w-]+)|^([\w-]+)")
@@ -284,6 +294,7 @@ def read_marked_text(content: str) -> list[Exercise]:
         if _open_or_close(line, stack):
             continue
         box = stack[-1]
+        # Options stand at the very beginning. The content of code begins with its fence.
         is_first = box is not page and len(box.content) == box.is_code
         option = _OPTION.fullmatch(line.strip()) if is_first else None
         if option and option[1] == "label":
@@ -293,6 +304,7 @@ def read_marked_text(content: str) -> list[Exercise]:
             box.has_text |= bool(line.strip())
     boxes = list(_inner(page))
     for box in boxes:
+        # Carpentries put hints into boxes of solutions, under a heading that says so.
         if box.part in _SOLVES and labelled_part(_heading(box)) is Part.ASIDE:
             box.part = "aside"
         elif not box.part and not box.is_code and box.sign:
@@ -357,10 +369,11 @@ def _open_or_close(line: str, stack: list[_Box]) -> bool:
     top = stack[-1]
     fence = _DIRECTIVE.fullmatch(line)
     sign = fence["sign"] if fence else ""
-    given = ((fence["given"] or fence["word"] or "") if fence else "").strip()
-    is_end = fence is not None and not given
+    attributes = ((fence["attributes"] or fence["word"] or "") if fence else "").strip()
+    is_end = fence is not None and not attributes
     if top.is_code:
         if is_end and sign.startswith(top.sign):
+            # MyST's directive `math` is a displayed formula: its fences become dollar signs.
             top.content.append("$$" if top.content[0] == "$$" else line)
             stack.pop()
         return is_end and top is not stack[-1]
@@ -373,15 +386,16 @@ def _open_or_close(line: str, stack: list[_Box]) -> bool:
         return False
     if len(stack) >= MAX_DEPTH:
         return True
-    if given.endswith("-end"):
+    if attributes.endswith("-end"):
         _close("start", stack)
         stack.append(_Box("", sign, stack[-1]))  # the fence of the directive that says so is still open
         return True
-    is_gated = given.endswith("-start")
-    part = part_of_attributes(given.removesuffix("-start"))
-    is_text = fence["given"] and _TEXT_DIRECTIVE.match(given)
+    # `exercise-start` and `exercise-end` are how MyST marks an exercise that holds cells of code.
+    is_gated = attributes.endswith("-start")
+    part = part_of_attributes(attributes.removesuffix("-start"))
+    is_text = fence["attributes"] and _TEXT_DIRECTIVE.match(attributes)
     if is_backtick and not part and not is_text:
-        code = ["$$" if given == "math" else line]
+        code = ["$$" if attributes == "math" else line]
         stack.append(_Box("", sign, stack[-1], content=code, is_code=True))  # type: ignore[arg-type]
         stack[-2].content.append(stack[-1])
         return True
@@ -404,12 +418,12 @@ def _close(sign: str, stack: list[_Box]) -> bool:
     return False
 
 
-def part_of_attributes(given: str) -> str:
+def part_of_attributes(attributes: str) -> str:
     """What a container is by its name, classes, identifier or title; empty for others."""
-    title = _TITLE.search(given)
+    title = _TITLE.search(attributes)
     if title:
         return _part_of_title(title[1].strip())
-    for found in _CLASS.finditer(given):
+    for found in _CLASS.finditer(attributes):
         for name in next(filter(None, found.groups()), "").split():
             words = tokens(name)
             part = _SHORT.get(words[0]) if words and found[3] else part_of_words(words)
@@ -428,6 +442,7 @@ def _paired(boxes: list[_Box]) -> list[Exercise]:
         if box.part not in _SOLVES:
             continue
         around = _part_around(box.outer) if box.outer else box
+        # The exercise that the solution names, else the one around it, else the last one before.
         owner = named.get(box.name) or (around if around.part == "problem" else None)
         owner = owner or (last if last and _follows(box, last) else None)
         if owner:
@@ -457,6 +472,7 @@ def _follows(solution: _Box, last: _Box) -> bool:
 def _text(box: _Box) -> str:
     blocks = read_text("\n".join(_lines(box))).blocks
     if len(blocks) > 1 and blocks[0].kind == "heading" and labelled_part(blocks[0].text):
+        # A heading such as "Solution" only repeats what the box says.
         blocks = blocks[1:]
     return "\n".join(f"- {block.text}" if block.kind == "item" else block.text for block in blocks if block.text)
 

@@ -49,7 +49,7 @@ class StepBatch:
     numbers: tuple[int, ...]
     """Of the groups."""
     ages_seconds: tuple[float, ...] = ()
-    """Since each group was complete."""
+    """Since each group was complete; without those that a journal has brought back."""
 
 
 @dataclass
@@ -67,12 +67,13 @@ class Coordinator:
         self.params, self.loop, self.steps = params, loop, this_round.settings.steps
         self._round, self._write, self._seed_parts = this_round, write, (this_round.seed, this_round.name)
         self.window = ExperienceWindow(params.problems_per_step, loop.window, self.steps)
+        # Rounded up: the shares together make a whole batch, and nobody's share is empty.
         share = math.ceil(loop.replica_share * params.problems_per_step / replicas.count)
         longest_prompt = max(len(problem.prompt) for problem in this_round.problems)
         # What a replica's places could hold at most. vLLM's paged cache may hold less: repack then sees a replica
         # emptier than it is, which costs waiting there and never a wrong result.
         kv_capacity = sampler.max_sequences * (longest_prompt + params.max_response_tokens)
-        self.pool = TrajectoryPool(loop, max(1, share), kv_capacity, sampling_settings(params))
+        self.pool = TrajectoryPool(loop, share, kv_capacity, sampling_settings(params))
         self.groups: dict[int, OutstandingGroup] = {}
         """Neither trained on nor left out, in the order of issue."""
         self.next_number = 0
@@ -94,6 +95,7 @@ class Coordinator:
         for _ in range(min(most, self.window.may_begin(version))):
             number, self.next_number = self.next_number, self.next_number + 1
             draw = self._draw_of(number)
+            # Written first: a replica must never draw a group that the journal of a killed hub does not know.
             self._write(Issued(number, draw.number, draw.problem.problem_id, version))
             self._issue(number, draw, version)
             begun |= {(number, member): one for member, one in enumerate(self._trajectories(draw))}
@@ -114,6 +116,8 @@ class Coordinator:
         """Takes a report in; the samples that are to be judged now."""
         ended = self.pool.receive(replica, report)
         wanted = {name: sample for name, sample in ended.items() if self._waits_for(name) and name not in self._judging}
+        # One that was replaced may still report, and a trajectory that went on elsewhere may end twice: each member
+        # counts once.
         self.pool.faults.duplicates += len(report.ended) - len(wanted)
         self._judging |= wanted.keys()
         return wanted
@@ -123,7 +127,6 @@ class Coordinator:
         return name[0] in self.groups and name[1] in self.groups[name[0]].open
 
     def lose(self, replica: ReplicaId, now: float) -> None:
-        """The replica is gone."""
         self.pool.lose(replica)
         for number, member in self.pool.given_up:
             self._write(Failed(number, member, "replicas died with it"))
@@ -140,11 +143,12 @@ class Coordinator:
     def write_judged(self, judged: Mapping[Name, Rollout]) -> None:
         """Journals what the verifier said; `judged` may be counted once the journal is flushed."""
         for (number, member), rollout in judged.items():
-            self._write(Finished(number, member, 1, rollout.sample, rollout.response, rollout.verdict))
+            self._write(Finished(number, member, rollout.sample, rollout.response, rollout.verdict))
 
     def judged(self, judged: Mapping[Name, Rollout], now: float) -> None:
         """Counts what the verifier said."""
         for name, rollout in judged.items():
+            # A second result may have been judged meanwhile, or the group left out.
             self._judging.discard(name)
             if self._waits_for(name):
                 self._end_member(*name, rollout, now)
@@ -158,7 +162,7 @@ class Coordinator:
             self._write(LeftOut(number, reason.value))
             self._leave_out(number, reason)
 
-    def _settle(self, number: int, member: int, rollout: Rollout | None, now: float) -> Reason | None:
+    def _settle(self, number: int, member: int, rollout: Rollout | None, now: float | None) -> Reason | None:
         """Takes a member in. A complete group is ready, unless there is a reason to leave it out: see `_leave_out`."""
         group = self.groups[number]
         group.open.remove(member)
@@ -176,6 +180,8 @@ class Coordinator:
 
     def _reason_to_leave_out(self, group: OutstandingGroup) -> Reason | None:
         """Why a complete group teaches nothing; None when it does."""
+        # Two are the fewest that can be compared. A group of one is trained on by its reward alone, so there one is
+        # enough.
         if sum(rollout.is_decided for rollout in group.rollouts.values()) < min(2, self.params.group_size):
             return Reason.TOO_FEW_DECIDED
         if isinstance(self.params.dynamic_sampling, DynamicSampling) and not group.whole.has_signal:
@@ -205,7 +211,8 @@ class Coordinator:
         )
         step = self.window.steps_done
         self._write(Trained(step + 1, step, tuple(numbers)))  # version `step` trains
-        ages = tuple(now - self.groups[number].completed_at for number in numbers)
+        completed = [self.groups[number].completed_at for number in numbers]
+        ages = tuple(now - at for at in completed if at is not None)
         return self._take(step, numbers, ages)
 
     def _short_batch(self) -> list[int] | None:
@@ -213,6 +220,7 @@ class Coordinator:
         sampling = self.params.dynamic_sampling
         if not isinstance(sampling, DynamicSampling):
             return None
+        # A synchronous step draws at most `max_draws` times, each at most 1 / SMALLEST_SIGNAL_FRACTION batches.
         most = sampling.max_draws * self.params.problems_per_step / SMALLEST_SIGNAL_FRACTION
         return self.window.short_batch() if len(self._since.left_out) >= most else None
 
@@ -227,6 +235,7 @@ class Coordinator:
             groups,
             since.completed,
             since.left_out,
+            # Groups begin one by one here, so a step has no draws to count.
             draws=1,
             too_stale=0,  # the window lets nothing begin that would become so
             carried=self.window.ready,
@@ -237,11 +246,13 @@ class Coordinator:
 
     def leftover(self) -> list[Group]:
         """Groups that were decided behind the last step, or that no step has taken."""
+        # Those left out since the last step belong to no step, and every rollout stands in the table once.
         return [*self._since.left_out, *(group.whole for group in self.groups.values() if not group.open)]
 
     def check_conservation(self) -> None:
         """RuntimeError unless issued = trained + left out + outstanding."""
         accounted = self.trained + self.left_out.total() + len(self.groups)
+        # Checked after every step, where it costs nothing: a group that was lost would otherwise only be missing.
         if self.next_number != accounted:
             raise RuntimeError(
                 f"{self.next_number} groups were issued and {accounted} are accounted for ({self.trained} trained, "
@@ -253,6 +264,7 @@ class Coordinator:
     def write_partials(self) -> None:
         """Journals the tokens of every trajectory in flight that has new ones."""
         for (number, member), flight in self.pool.flights():
+            # Only what is new: a response is journalled once over its life, however often this is called.
             start = flight.written
             if flight.version is None or start == len(flight.token_ids):
                 continue
@@ -266,6 +278,7 @@ class Coordinator:
         Trajectories that had not ended wait for a replica, behind the tokens that were journalled. Groups are left out
         in the order in which they were completed, as before the kill; their records may come later in the journal.
         """
+        # Records are replayed through the very functions that made them, so state cannot differ from before the kill.
         taken: list[StepBatch] = []
         unwritten: dict[int, Reason] = {}
         """Groups that were left out and whose record has not come."""
@@ -282,9 +295,11 @@ class Coordinator:
                 case Partial(number, member, start, version, token_ids, logprobs):
                     flight = unfinished[number, member]
                     flight.version = version
+                    # A slice from `start`: a trajectory that began again (start 0) loses what an older version had
+                    # drawn.
                     flight.token_ids[start:], flight.logprobs[start:] = token_ids, logprobs
                     flight.written = len(flight.token_ids)
-                case Finished(number, member, _, sample, response, verdict):
+                case Finished(number, member, sample, response, verdict):
                     unfinished.pop((number, member), None)
                     rollout = make_rollout(sample, response, verdict, self.params)
                     unwritten |= self._restore_member(number, member, rollout)
@@ -294,8 +309,10 @@ class Coordinator:
                 case LeftOut(number, reason):
                     if unwritten.pop(number, None) is None:
                         self._leave_out(number, Reason(reason))
+                # Without ages: they would be differences between clocks of two lives.
                 case Trained(step, _, numbers):
                     taken.append(self._take(step - 1, numbers, ()))
+        # As waiting, not as lost: no replica of this life has died with them.
         self.pool.waiting |= {name: flight for name, flight in unfinished.items() if self._waits_for(name)}
         # A kill may have come between a group's last member and the word that it was left out.
         for number, reason in unwritten.items():
@@ -306,7 +323,8 @@ class Coordinator:
         """Takes a member of the journal in; why its group was left out, where it was its last."""
         if not self._waits_for((number, member)):
             return {}
-        reason = self._settle(number, member, rollout, now=0.0)
+        # Not `_end_member`, which would write its record again.
+        reason = self._settle(number, member, rollout, now=None)
         if reason is None:
             return {}
         self._leave_out(number, reason)
@@ -330,7 +348,8 @@ class OutstandingGroup:
     open: set[int] = field(init=False)
     """Members that it still waits for."""
     rollouts: dict[int, Rollout] = field(default_factory=dict)
-    completed_at: float = 0.0
+    completed_at: float | None = None
+    """None while a member is open, and for a group of an earlier life: its journal has no times."""
 
     def __post_init__(self, size: int) -> None:
         self.open = set(range(size))
@@ -358,7 +377,6 @@ class Lengths:
     responses: int = 0
 
     def add(self, rollouts: Iterable[Rollout]) -> None:
-        """Counts these too."""
         for rollout in rollouts:
             self.tokens += len(rollout.sample.token_ids)
             self.responses += 1

@@ -29,7 +29,7 @@ from stages.engines.replicas.replica import Report
 from stages.engines.samplers.protocol import Sample
 from stages.foundations.errors import UserError
 from stages.observe.progress import progress, say
-from stages.rl_round.asynchronous.coordinator import Coordinator, StepBatch
+from stages.rl_round.asynchronous.coordinator import Coordinator, Lengths, StepBatch
 from stages.rl_round.asynchronous.journal import Fault, Journal, Stepped, record_to_json
 from stages.rl_round.asynchronous.timeline import BATCH_TAKEN, FAULT, MOVED, PUBLISHED, Timeline
 from stages.rl_round.asynchronous.trainers import Trainers
@@ -41,14 +41,17 @@ from stages.rl_round.params import RlParams
 from stages.rl_round.records import Rollout
 from stages.rl_round.round import Round, Trained
 
+# Short against a report (`rl.loop.report_seconds`), so what has ended is judged at once.
 POLL_SECONDS = 0.05
 """A turn of the loop waits at most this long for replicas and trainer."""
+# Reports come several times a second from each replica: writing them one by one would be a call for a few tokens.
 FLUSH_SECONDS = 1.0
 """The journal holds every token that is older than this."""
 STILL_SECONDS = 60.0
 """After so long without any change, and again and again, the log says what the round waits for."""
 MOST_STILL_SECONDS = 600.0
 """After so long in which nobody has had anything to do either, the round is given up."""
+# Few, because a replica serves nothing from one failed pull to the next.
 MOST_FAILED_PROBES = 3
 """Of one replica in a row; as often again after it was replaced, the weights are wrong and not the replica."""
 
@@ -129,6 +132,7 @@ class Hub:
         for replica in self.fleet.started():
             kept = self.versions.of(self.fleet.node(replica))
             if kept:
+                # The newest of its own node: a relay may be behind, and nobody waits for it.
                 orders = self.coordinator.orders(replica, kept[-1], kept)
                 if orders is not None:
                     self.fleet.order(replica, orders)
@@ -137,7 +141,8 @@ class Hub:
         now, process = time.time(), f"replica/{event.replica}"
         match event:
             case Started():
-                if event.replica not in self._seen:  # else it was `dead` until now
+                # One that was replaced has been `dead` until now, which the timeline knows.
+                if event.replica not in self._seen:
                     self._seen.add(event.replica)
                     self.timeline.span(process, "start", self._started_at, now)
                 self.coordinator.pool.join(event.replica)
@@ -152,7 +157,8 @@ class Hub:
                 self.coordinator.lose(replica, now)
 
     def _take_report(self, replica: int, report: Report) -> None:
-        # A replica only knows that it was idle; why is known here. What it does for orders moves no round on.
+        # A replica only knows that it was idle; here it is known why: the window let nothing begin. The time between
+        # two calls is nobody's activity, so `orders` becomes the timeline's word for that.
         named = {
             {"idle": "no_prompts", "orders": "unnamed"}.get(name, name): seconds
             for name, seconds in report.seconds.items()
@@ -160,17 +166,19 @@ class Hub:
         self.timeline.report(f"replica/{replica}", report.ended_at, named)
         samples = self.coordinator.receive(replica, report)
         if samples:
-            answers = {name: self.coordinator.answer_of(name) for name in samples}
-            self.judge.ask(answers, samples)
-        self._check_pull(replica, report)  # last: it may end the replica
+            self.judge.ask({name: (self.coordinator.answer_of(name), sample) for name, sample in samples.items()})
+        # Last, because it may end the replica, whose samples count all the same.
+        self._check_pull(replica, report)
 
     def _check_pull(self, replica: int, report: Report) -> None:
         """A version that was gone is no fault; weights that are not the trainer's are."""
         if report.pulled is not None:
             self._failed_probes[replica] = 0
             self._probe_gaps.append(report.probe_gap or 0.0)
+        # It still serves the weights before: the version was gone when it came, as happens to slow ones.
         if not report.pull_failed or report.version is not None:
             return
+        # Nothing lies on its node yet, so nothing could be wrong with it.
         if not self.versions.of(self.fleet.node(replica)):
             return
         self._failed_probes[replica] += 1
@@ -178,14 +186,17 @@ class Hub:
         say(f"{self.name}: replica {replica} could not take weights: {report.pull_failed}")
         if failed == MOST_FAILED_PROBES:
             self._take_event(self.fleet.end(replica, report.pull_failed))
-        elif failed > 2 * MOST_FAILED_PROBES:  # a fresh process has failed as often as the one before it
+        # The count goes on over a replacement, so here a fresh process has failed as often as the one before it.
+        elif failed > 2 * MOST_FAILED_PROBES:
             raise UserError(f"{self.name}: no replica agrees with the trainer's weights: {report.pull_failed}")
 
     def _take_judged(self) -> None:
         judged = self.judge.judged()
         if judged:
+            # In the journal before anything counts it: no step may train on a response that a killed hub would draw
+            # again.
             self.coordinator.write_judged(judged)
-            self.journal.flush()  # before anything counts it
+            self.journal.flush()
             self.coordinator.judged(judged, time.time())
 
     def _train(self) -> None:
@@ -199,10 +210,12 @@ class Hub:
         if trained:
             self._note_trained(trained)
         if self._is_training is None and trainers.is_up:
+            # A hub that goes on may have taken this batch in an earlier life: the same groups are trained on again.
             taken = self.batches.get(len(self.curve)) or self.coordinator.next_batch(time.time())
             if taken:
                 self.journal.flush()
                 self.batches[taken.step] = taken
+                # The flush came first: no weights may come from a batch that no journal knows.
                 self._is_training = taken.step
                 self.timeline.instant("hub", BATCH_TAKEN, time.time(), step=taken.step)
                 trainers.submit(taken.step)
@@ -210,6 +223,7 @@ class Hub:
     def _note_trained(self, trained: Trained) -> None:
         now = time.time()
         self._is_training = None
+        # A step further than the curve: its row and its batch would be missing for ever.
         if trained.step != len(self.curve) or trained.step not in self.batches:
             raise UserError(
                 f"{self.name}: the last checkpoint is of step {trained.step + 1}, and the journal "
@@ -219,19 +233,24 @@ class Hub:
         taken = self.batches[trained.step]
         busy = trained.train_seconds + trained.publish_seconds + trained.checkpoint_seconds
         self.timeline.span("trainer", self._trainer_idle, self._trainer_free_since, trained.ended_at - busy)
+        # Until its next batch is taken it waits for groups: whatever else it did is in the report below.
         self._trainer_idle = "no_groups"
         spent = {"train": trained.train_seconds, "publish": trained.publish_seconds}
         self.timeline.report("trainer", trained.ended_at, spent | {"checkpoint": trained.checkpoint_seconds})
+        # The checkpoint came last, while replicas could load the version already.
         published = trained.ended_at - trained.checkpoint_seconds
         self.timeline.instant("trainer", PUBLISHED, published, version=trained.step + 1)
         self._trainer_free_since = trained.ended_at
         row = {**trained.row, **self._step_numbers(trained, taken)}
         self.curve.append(row)
+        # A step that an earlier life trained is heard of at once, and its rates divide by its seconds.
         self.log.add(trained.step + 1, taken.batch, row, max(1e-9, now - self._step_ended_at))
         self._step_ended_at = now
+        # After the log: a step that the journal calls done has its rollouts in a file.
         self._write(Stepped(trained.step + 1, row))
         self.journal.flush()
         if (trained.step + 1) % self.this_round.params.checkpoint_every_steps == 0:
+            # These steps lie in the trainer's checkpoint: it will not ask for their batches again.
             for step in [step for step in self.batches if step <= trained.step]:
                 del self.batches[step]
             self.timeline.write(self.timeline_path)
@@ -241,22 +260,20 @@ class Hub:
         core, now = self.coordinator, time.time()
         pool = core.pool
         versions = [one.sample.policy_version for group in taken.batch.groups for one in group.rollouts]
+        # Taken and replaced in one line: what happens from here on is the next step's.
         faults, repacked, pool.faults, pool.repacked = pool.faults, pool.repacked, Faults(), Repacked()
         arrived, self._arrived, gaps, self._probe_gaps = self._arrived, [], self._probe_gaps, []
         held = [version for version in pool.versions().values() if version is not None]
         return {
             **staleness_metrics(trained.step, versions),
-            **buffer_metrics(now, [now - age for age in taken.ages_seconds]),
+            **buffer_metrics(len(taken.batch.groups), taken.ages_seconds),
             **window_metrics(len(core.window), core.params.problems_per_step, core.loop.window),
             **counted_metrics(repacked, faults),
-            **replica_metrics(trained.step + 1, held, [pool.kv_fraction()]),
-            **length_metrics(
-                (core.complete_lengths.tokens, core.complete_lengths.responses),
-                (core.trained_lengths.tokens, core.trained_lengths.responses),
-            ),
+            **replica_metrics(trained.step + 1, held, pool.kv_fraction()),
+            **length_metrics(core.complete_lengths, core.trained_lengths),
             **({"sync/logprob_gap_max": max(gaps)} if gaps else {}),
             **self.timeline.metrics(self._step_ended_at, now),
-            **relay_metrics([trained.publish_seconds], [one.fetched.seconds for one in arrived if one.fetched.bytes]),
+            **relay_metrics(trained.publish_seconds, [one.fetched.seconds for one in arrived if one.fetched.bytes]),
         }
 
     def _keep_up(self) -> None:
@@ -271,12 +288,15 @@ class Hub:
             self.timeline.counter("hub", "outstanding groups", now, len(core.window))
             self.timeline.counter("hub", "kv used", now, core.pool.kv_fraction())
             self._flushed_at = now
+            # By a clock that stops when nobody looks: a laptop that was asleep has not stood still.
             self._clock.look()
             self._check_standing(self._clock.now)
         repack = core.loop.repack
         if isinstance(repack, BestFitRepack) and now - self._repacked_at > repack.every_seconds:
             self._repacked_at = now
             newest = len(self.curve)
+            # A replica is worth freeing only if it could load newer weights or begin something: the pool decides by
+            # both numbers.
             if core.pool.plan_repack(newest, core.window.may_begin(newest)):
                 self.timeline.instant("hub", MOVED, now)
 
@@ -296,6 +316,7 @@ class Hub:
         if now - self._said_at > STILL_SECONDS:
             self._said_at = now
             say(f"{self.name}: nothing has changed for {still:.0f} s: {standing}")
+        # Long responses and slow steps change nothing for minutes either: only where all are idle is it a fault.
         is_idle = started and not trainers.calls and not any(map(pool.is_busy, started))
         if is_idle and still > MOST_STILL_SECONDS:
             raise RuntimeError(
@@ -317,7 +338,7 @@ class Judge:
 
     def __init__(self, verifier: RoundVerifier, tokenizer, params: RlParams) -> None:
         self._verifier, self._tokenizer, self._params = verifier, tokenizer, params
-        self._asked: SimpleQueue[_Asked | None] = SimpleQueue()
+        self._waiting: SimpleQueue[Mapping[Name, tuple[str, Sample]] | None] = SimpleQueue()
         self._judged: SimpleQueue[dict[Name, Rollout] | BaseException] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="judge", daemon=True)
 
@@ -326,39 +347,33 @@ class Judge:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._asked.put(None)
+        self._waiting.put(None)
+        # Waits for the verdict under way: the verifier is closed next, and must not be in use then.
         self._thread.join()
 
-    def ask(self, answers: Mapping[Name, str], samples: Mapping[Name, Sample]) -> None:
-        """To be judged: samples by name, with the gold answers of their problems."""
-        self._asked.put(_Asked(answers, samples))
+    def ask(self, samples: Mapping[Name, tuple[str, Sample]]) -> None:
+        """To be judged: gold answer and sample by name; at least one."""
+        self._waiting.put(samples)
 
     def judged(self) -> dict[Name, Rollout]:
         """What has been judged since the last call; raises what the verifier raised."""
-        found: dict[Name, Rollout] = {}
+        rollouts: dict[Name, Rollout] = {}
         while not self._judged.empty():
             one = self._judged.get()
             if isinstance(one, BaseException):
                 raise one
-            found |= one
-        return found
+            rollouts |= one
+        return rollouts
 
     def _work(self) -> None:
         try:
-            while asked := self._asked.get():
-                names = list(asked.samples)
-                answers = [asked.answers[name] for name in names]
-                samples = [asked.samples[name] for name in names]
+            while waiting := self._waiting.get():
+                answers, samples = zip(*waiting.values(), strict=True)
                 rollouts = score_samples(answers, samples, self._verifier, self._tokenizer, self._params)
-                self._judged.put(dict(zip(names, rollouts, strict=True)))
-        except BaseException as error:  # handed to the hub, which raises it
+                self._judged.put(dict(zip(waiting, rollouts, strict=True)))
+        # Whatever it is: a thread that died silently would leave the hub waiting for verdicts, so the hub raises it.
+        except BaseException as error:
             self._judged.put(error)
-
-
-@dataclass(frozen=True)
-class _Asked:
-    answers: Mapping[Name, str]
-    samples: Mapping[Name, Sample]
 
 
 class NodeVersions:
@@ -377,6 +392,7 @@ class NodeVersions:
     def look(self, nodes: Iterable[str]) -> list[Arrived]:
         """Looks again, and lets relays fetch what is new for `nodes`; what has arrived since. Waits for nobody."""
         here = self._published.versions()
+        # The trainer's node first: the chain begins where versions are published.
         self._chain.ensure([self._node, *nodes])
         if here != self._here:
             self._here = here
@@ -384,6 +400,8 @@ class NodeVersions:
         return self._chain.poll()
 
 
+# Twice the cut of the rates by staleness (OLDEST in losses.py), which cost sums in every micro-batch; bars are counted
+# once a step.
 TOP = 8
 """Responses this stale and staler ones share the last bar of the histogram."""
 
@@ -393,25 +411,27 @@ def staleness_metrics(version: int, versions: Iterable[int]) -> dict[str, float]
 
     Mean, largest, 99th percentile, and how many there are of each staleness (`staleness/count_0`, ...).
     """
-    ages = sorted(version - own for own in versions)
+    ages = sorted(version - drawn_by for drawn_by in versions)
     if not ages:
         return {}
     counts = Counter(min(max(age, 0), TOP) for age in ages)
     return {
         "staleness/mean": sum(ages) / len(ages),
         "staleness/max": ages[-1],
+        # Nearest rank: of 100 responses the 99th, so that one straggler in a hundred does not show and two do.
         "staleness/p99": ages[math.ceil(0.99 * len(ages)) - 1],
         **{f"staleness/count_{age}": counts[age] for age in range(max(counts) + 1)},
     }
 
 
-def buffer_metrics(now: float, ready_since: Sequence[float]) -> dict[str, float]:
-    """Groups that wait for a step, and for how long: `ready_since` by the same clock as `now`."""
-    ages = sorted(max(0.0, now - since) for since in ready_since)
+def buffer_metrics(groups: int, ages_seconds: Sequence[float]) -> dict[str, float]:
+    """Groups that waited for the step, and for how long, as far as it is known."""
+    # The clock is the time of day, which may be set back.
+    ages = sorted(max(0.0, age) for age in ages_seconds)
     if not ages:
-        return {"buffer/groups": 0}
+        return {"buffer/groups": groups}
     return {
-        "buffer/groups": len(ages),
+        "buffer/groups": groups,
         "buffer/age_seconds_p50": ages[(len(ages) - 1) // 2],
         "buffer/age_seconds_max": ages[-1],
     }
@@ -430,30 +450,29 @@ def counted_metrics(repacked: Repacked, faults: Faults) -> dict[str, float]:
     return {f"{kind}/{name}": value for kind, values in named.items() for name, value in values.items()}
 
 
-def replica_metrics(version: int, versions: Sequence[int], kv_used: Sequence[float]) -> dict[str, float]:
-    """Of the replicas at work: how full their key-value caches are (fractions), how far behind `version` they are."""
-    metrics = {}
-    if kv_used:
-        metrics["kv/used_fraction"] = sum(kv_used) / len(kv_used)
+def replica_metrics(version: int, versions: Sequence[int], kv_used: float) -> dict[str, float]:
+    """Of the replicas at work: how full their key-value caches are, how far behind `version` they are."""
+    metrics = {"kv/used_fraction": kv_used}
     if versions:
         metrics["relay/lag_versions"] = version - sum(versions) / len(versions)
     return metrics
 
 
-def relay_metrics(publish_seconds: Sequence[float], broadcast_seconds: Sequence[float]) -> dict[str, float]:
-    """Means since the last step: what a publication costs the trainer, and until the last node has it."""
-    seconds = {"publish": publish_seconds, "broadcast": broadcast_seconds}
-    return {f"relay/{name}_seconds": sum(own) / len(own) for name, own in seconds.items() if own}
+def relay_metrics(publish_seconds: float, broadcast_seconds: Sequence[float]) -> dict[str, float]:
+    """What a publication costs the trainer, and the mean time until another node has it."""
+    metrics = {"relay/publish_seconds": publish_seconds}
+    if broadcast_seconds:
+        metrics["relay/broadcast_seconds"] = sum(broadcast_seconds) / len(broadcast_seconds)
+    return metrics
 
 
-def length_metrics(issued: tuple[int, int], trained: tuple[int, int]) -> dict[str, float]:
+def length_metrics(issued: Lengths, trained: Lengths) -> dict[str, float]:
     """Mean response tokens of all that has ended so far and of all that was trained on: short ones must not be ahead.
 
-    Each is (tokens, responses), over the round and not the step: what is issued in a step and what it trains on are
-    different trajectories.
+    Over the round and not the step: what is issued in a step and what it trains on are different trajectories.
     """
     lengths = {"issued": issued, "trained": trained}
-    return {f"length/{name}_mean": tokens / count for name, (tokens, count) in lengths.items() if count}
+    return {f"length/{name}_mean": one.tokens / one.responses for name, one in lengths.items() if one.responses}
 
 
 def round_totals(curve: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -464,13 +483,14 @@ def round_totals(curve: Sequence[Mapping[str, float]]) -> dict[str, float]:
             if name.startswith(("repack/", "fault/", "staleness/count_")):
                 totals[name] += value
     metrics = {name: totals[name] for name in sorted(totals)}
-    counts = {int(name.rpartition("_")[2]): value for name, value in totals.items() if "/count_" in name}
+    counts = {int(name.removeprefix("staleness/count_")): value for name, value in totals.items() if "/count_" in name}
     if counts:
-        weighed = sum(row["staleness/mean"] * _trained(row) for row in curve if "staleness/mean" in row)
+        # Steps train on different numbers of responses, so the mean of their means is not the round's.
+        weighed = sum(
+            row["staleness/mean"] * sum(row.get(f"staleness/count_{age}", 0) for age in counts)
+            for row in curve
+            if "staleness/mean" in row
+        )
         metrics["staleness/mean"] = weighed / sum(counts.values())
         metrics["staleness/max"] = max(row["staleness/max"] for row in curve if "staleness/max" in row)
     return metrics
-
-
-def _trained(row: Mapping[str, float]) -> float:
-    return sum(value for name, value in row.items() if name.startswith("staleness/count_"))

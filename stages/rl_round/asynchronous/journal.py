@@ -70,8 +70,10 @@ class Journal:
 
         TypeError or ValueError where JSON cannot hold it. Floats keep every bit.
         """
+        # Encoded here and not at `flush`: what JSON cannot hold fails where it was made.
         payload = json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
         length = struct.pack("<I", len(payload))
+        # With the length: a flipped bit in it would otherwise point into the middle of another record.
         checksum = zlib.crc32(payload, zlib.crc32(length))
         self._waiting.append(HEAD.pack(MARKER, len(payload), checksum) + payload)
 
@@ -85,9 +87,11 @@ class Journal:
         self._unsynced += len(content)
         try:
             while content:
+                # A nearly full disk takes a part of it, without an error until the next call.
                 content = content[os.write(self._file, content) :]
         except OSError as error:
-            os.ftruncate(self._file, before)  # half a record must not lie before the next one
+            # Half a record must not lie before the next one.
+            os.ftruncate(self._file, before)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
             raise UserError(
@@ -112,6 +116,7 @@ class Journal:
     def clear(self) -> None:
         """Removes every record: the outputs are written. A kill leaves all of them or none."""
         self._waiting.clear()
+        # One call of the kernel, so a kill leaves all records or none.
         os.ftruncate(self._file, 0)
 
     def close(self) -> None:
@@ -119,6 +124,7 @@ class Journal:
         try:
             self.flush()
             os.fsync(self._file)
+            # The folder too: the file's name is in it.
             sync_folder(self.folder)
         finally:
             os.close(self._file)
@@ -147,6 +153,7 @@ class Journal:
             return
         with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as content:
             later = end
+            # A whole record behind the damage: no kill does that, so something else has changed the file.
             while (later := content.find(MARKER, later + 1)) >= 0:
                 if _payload_at(content, later) is not None:
                     raise self._damaged(end)
@@ -167,6 +174,7 @@ def _payload_at(content: mmap.mmap, start: int) -> bytes | None:
         return None
     marker, length, checksum = HEAD.unpack_from(content, start)
     payload = content[start + HEAD.size : start + HEAD.size + length]
+    # The length may be garbage and reach beyond the end: the slice is then too short.
     is_whole = marker == MARKER and len(payload) == length
     return payload if is_whole and checksum == zlib.crc32(payload, zlib.crc32(content[start + 4 : start + 8])) else None
 
@@ -216,7 +224,6 @@ class Finished:
 
     group: int
     member: int
-    attempt: int
     sample: Sample
     response: str
     verdict: Verdict
@@ -318,6 +325,7 @@ def record_from_json(stored: Mapping[str, Any]) -> Record:
 def pack_floats(values: Sequence[float]) -> str | list[float]:
     """Base64 of little-endian float32 where that keeps every bit (a sampler's log-probs: 5.3 bytes each instead of
     20), the numbers themselves where it does not."""
+    # Where float32 holds them exactly, which is what samplers give; a number that it would round stays as JSON has it.
     single = array("f", values)
     if single.tolist() != list(values):
         return list(values)

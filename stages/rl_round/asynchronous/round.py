@@ -58,12 +58,14 @@ def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: Asynch
     policy = this_round.paths.policy
     with ExitStack() as stack:
         verifier = stack.enter_context(Verifier(this_round.verifier_params))
+        # Ray begins before anything that lives in it, so it ends last: the exit stack unwinds in reverse.
         run = stack.enter_context(ray_session(replicas.count * getattr(sampler, "threads", 1), PACKAGES))
         known = {}
         if isinstance(this_round.settings.prompt_selection, PassRateSelection):
             with closing(ReplicatedSampler(sampler, policy)) as drawing_sampler:
                 drawing = GroupDrawing(drawing_sampler, verifier, this_round.tokenizer, DrawingShare(OneRank()))
                 this_round, known = select_problems(this_round, drawing)
+        # Selected already: the coordinator numbers its groups over the problems that are left.
         coordinator = Coordinator(this_round, loop, lambda record: journal.append(record_to_json(record)))
         records = [record_from_json(stored) for stored in journal.records()]
         taken = coordinator.restore(records)
@@ -73,6 +75,7 @@ def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: Asynch
         else:
             # An attempt that was killed while it cleared up, its outputs written: its checkpoints are of no journal.
             _clear_but_journal(scratch, log)
+        # Only steps that the journal calls done: the batch behind them is trained on again, and logged then.
         log.restore(one.batch for one in taken[: len(curve)])
         are_whole(scratch / TIMELINE)  # removes one that a disk has damaged: the timeline then starts here
         timeline = Timeline.resumed(scratch / TIMELINE, time.time())
@@ -82,8 +85,10 @@ def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: Asynch
         batches = {one.step: one for one in taken}
         gpus = gpus_each(sampler, replicas.count, loop.trainer_ranks, total_gpus())
         is_on_cpu = getattr(this_round.trainer_params, "device", "auto") == "cpu"
+        # As much of a GPU for each rank as for a replica, one at most; what there is where replicas use none.
         of_trainer = 0.0 if is_on_cpu else min(1.0, gpus or total_gpus())
         trainers = Trainers(this_round, versions.folder, loop.trainer_ranks, of_trainer, batches, len(curve))
+        # The trainer starts before the replicas: they have nothing to draw with until it has published a version.
         stack.enter_context(closing(trainers))
         spec = spec_of(sampler, policy, run, gpus)
         fleet = Fleet(spec, replicas.count, loop.stalled_seconds, loop.report_seconds)
@@ -103,9 +108,11 @@ def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: Asynch
             batches=batches,
             curve=curve,
         ).run()
+        # Everything is trained. The processes are still up, because the policy is written by the trainer.
         log.finish(this_round.settings.steps, coordinator.leftover())
         with replace_folder(this_round.paths.out) as folder:
             trainers.save_model(folder)
+        # Written before the outputs: the schedule's folder takes a copy of it.
         timeline.write(scratch / TIMELINE)
         seal(scratch / TIMELINE)
         write_outputs(this_round, log, curve, known | round_totals(curve), scratch / TIMELINE)

@@ -28,7 +28,8 @@ BUSY = frozenset(["train", "decode", "prefill", "judge"])
 `checkpoint`, `start`, a replica's `no_prompts`, `pull`, `start`, `dead`."""
 FAULT, PUBLISHED, MOVED, BATCH_TAKEN, RESUMED = "fault", "publish", "repack move", "batch taken", "resumed"
 """Names of instants that the report knows."""
-ONE_DEVICE = {"trainer": 1, "replica": 1}
+ON_DEVICES = ("trainer", "replica")
+"""Kinds of processes that hold a device, one each: `bubble` and the curve's idle shares are theirs."""
 AWAY_SECONDS = 1.0
 """Shown between two lives; how long the round really was away is not known to it."""
 SAME_MOMENT = 0.001
@@ -40,9 +41,9 @@ MAX_SPANS = 40_000
 class Timeline:
     """Processes are named by what they are: hub, trainer, `replica/0`, `relay/<node>`."""
 
-    def __init__(self, origin: float, devices: Mapping[str, int] = ONE_DEVICE) -> None:
-        """`origin`: the clock at the round's start. `devices`: how many one process of a kind holds, for `bubble`."""
-        self._origin, self._devices = origin, dict(devices)
+    def __init__(self, origin: float) -> None:
+        """`origin`: the clock at the round's start."""
+        self._origin = origin
         self._spans: dict[str, list[Span]] = {}
         self._totals: dict[str, Counter[str]] = {}
         self._grain = SAME_MOMENT
@@ -63,17 +64,21 @@ class Timeline:
         start, end = self._time(start_seconds), self._time(end_seconds)
         spans = self._spans.setdefault(process, [])
         self._totals.setdefault(process, Counter())
+        # What is known already stays: a report that reaches back over a gap may not rewrite it.
         start = max(start, spans[-1].end if spans else 0.0)
+        # A span without length is a word about what follows, and is kept; one that others cover is not.
         if end < start or (end == start and start_seconds < end_seconds) or not math.isfinite(end_seconds):
             return
         self._fill(process, start)
         self._append(process, activity, start, end, plain(details))
         self._wall = max(self._wall, end)
+        # A bound for each process, so that one that chatters does not cost the others their detail.
         if len(spans) > max(64, MAX_SPANS // len(self._spans)):
             self._coarsen()
 
     def report(self, process: str, end_seconds: float, seconds: Mapping[str, float], **details: Any) -> None:
         """Lays what a process says it has done since it last spoke one after the other, so that it ends now."""
+        # Backwards from now: another node's clock says how long things took, and not when.
         at = end_seconds - sum(seconds.values())
         for activity, spent in seconds.items():
             self.span(process, activity, at, at + spent, **details)
@@ -90,35 +95,34 @@ class Timeline:
             self._mark(self._counters, process, name, at, value)
 
     def count(self, name: str) -> int:
-        """Instants of this name."""
-        return sum(marks.seen for (_, own), marks in self._instants.items() if own == name)
+        return sum(marks.seen for (_, known), marks in self._instants.items() if known == name)
 
     def idle_shares(self, process: str, since: float | None = None, until: float | None = None) -> dict[str, float]:
         """`busy` and each reason to be idle as shares that sum to 1, of the round or of a part of it; empty without."""
         spent: Counter[str] = Counter()
         for activity, seconds in self._seconds(process, since, until).items():
+            # How long a round was away is not known, so it is nobody's time.
             if activity != AWAY:
                 spent["busy" if activity in BUSY else activity] += seconds
         total = spent.total()
         return {name: spent[name] / total for name in ("busy", *sorted(spent.keys() - {"busy"}))} if total else {}
 
     def bubble(self, since: float | None = None, until: float | None = None) -> float:
-        """1 - busy / (devices x wall), over the processes that hold devices; 0 where there are none."""
+        """1 - busy / (devices x wall), over the processes that hold a device; 0 where there are none."""
         busy, held = 0.0, 0.0
-        for process in self._spans:
-            devices = self._devices.get(_kind(process), 0)
+        for process in filter(_holds_device, self._spans):
             spent = self._seconds(process, since, until)
-            busy += devices * sum(seconds for activity, seconds in spent.items() if activity in BUSY)
-            held += devices * sum(seconds for activity, seconds in spent.items() if activity != AWAY)
+            busy += sum(seconds for activity, seconds in spent.items() if activity in BUSY)
+            held += sum(seconds for activity, seconds in spent.items() if activity != AWAY)
         return 1 - busy / held if held else 0.0
 
     def metrics(self, since: float | None = None, until: float | None = None) -> dict[str, float]:
-        """`idle/<kind>_<reason>` (mean over the processes of a kind that hold devices) and `bubble`."""
+        """`idle/<kind>_<reason>` (mean over the processes of a kind that holds devices) and `bubble`."""
         sums: Counter[str] = Counter()
         counted: Counter[str] = Counter()
-        for process in self._spans:
+        for process in filter(_holds_device, self._spans):
             kind, shares = _kind(process), self.idle_shares(process, since, until)
-            if kind in self._devices and shares:
+            if shares:
                 counted[kind] += 1
                 for reason, share in shares.items():
                     sums[f"{kind}_{reason}"] += share
@@ -131,6 +135,7 @@ class Timeline:
 
     def write(self, path: Path) -> None:
         """Writes the trace; `otherData` holds the exact shares and counts, for the report and for a second life."""
+        # Viewers show rows by this number.
         processes = sorted(self._names(), key=_order)
         pids = {process: number for number, process in enumerate(processes, 1)}
         events: list[dict[str, Any]] = []
@@ -158,8 +163,8 @@ class Timeline:
         other = {
             "wall_seconds": self._wall,
             "bubble": self.bubble(),
-            "devices": self._devices,
             "shares": {process: self.idle_shares(process) for process in processes if process in self._spans},
+            # Exact, whatever became of short spans: shares of the next life add up from here.
             "totals": {process: dict(self._totals[process]) for process in processes if process in self._spans},
             "counts": [[*key, marks.seen, marks.stride] for key, marks in self._instants.items()],
             "grain_seconds": self._grain,
@@ -168,9 +173,9 @@ class Timeline:
         write_text_atomically(path, json.dumps(trace, separators=(",", ":"), allow_nan=False) + "\n")
 
     @classmethod
-    def resumed(cls, path: Path, origin: float, devices: Mapping[str, int] = ONE_DEVICE) -> Timeline:
+    def resumed(cls, path: Path, origin: float) -> Timeline:
         """Goes on from what an earlier life has written, after a marked gap; starts anew where there is no file."""
-        timeline = cls(origin, devices)
+        timeline = cls(origin)
         if path.exists():
             timeline._read(json.loads(path.read_text(encoding="utf-8")))
             end = timeline._wall
@@ -178,6 +183,7 @@ class Timeline:
                 timeline._fill(process, end)
                 timeline._append(process, AWAY, end, end + AWAY_SECONDS, {})
             timeline._wall = end + AWAY_SECONDS
+            # Moved back, so that this life's readings land behind the gap.
             timeline._origin -= timeline._wall
             timeline.instant("hub", RESUMED, origin)
         return timeline
@@ -206,6 +212,7 @@ class Timeline:
 
     def _time(self, reading: float) -> float:
         """Seconds since the round's start; a reading that is no number is before everything."""
+        # Before the start counts as the start: clocks are compared across processes.
         return max(0.0, reading - self._origin) if math.isfinite(reading) else 0.0
 
     def _names(self) -> set[str]:
@@ -220,6 +227,7 @@ class Timeline:
             return
         if last is None or last.activity == AWAY:
             self._append(process, START, end, start, {})
+        # A reason to wait holds until the next word; a busy span ends where it was said to end.
         elif last.activity not in BUSY or start - end < SAME_MOMENT:
             self._append(process, last.activity, end, start, last.details)
         else:
@@ -235,6 +243,7 @@ class Timeline:
 
     def _coarsen(self) -> None:
         """Puts short spans together until half of the room is free: those shorter than the grain, and it grows."""
+        # Half of the bound, or every span that comes would coarsen all of them again.
         room = max(32, MAX_SPANS // len(self._spans) // 2)
         while True:
             for spans in self._spans.values():
@@ -255,6 +264,7 @@ class Timeline:
             spent = Counter(self._totals[process])
         else:
             spent = Counter()
+            # From the end: a step asks about the last seconds of a long round, every step.
             for span in reversed(spans):
                 if span.end <= start:
                     break
@@ -272,11 +282,15 @@ def _kind(process: str) -> str:
     return process.partition("/")[0]
 
 
+def _holds_device(process: str) -> bool:
+    return _kind(process) in ON_DEVICES
+
+
 def _order(process: str) -> tuple[int, int, str]:
     """Hub, trainer, replicas by number, relays."""
-    kind, _, own = process.partition("/")
+    kind, _, number = process.partition("/")
     known = ("hub", "trainer", "replica", "relay")
-    return known.index(kind) if kind in known else len(known), int(own) if own.isdecimal() else 0, process
+    return known.index(kind) if kind in known else len(known), int(number) if number.isdecimal() else 0, process
 
 
 def _microseconds(seconds: float) -> int:
@@ -309,6 +323,7 @@ class Marks:
     stride: int = 1
 
     def add(self, at: float, value: Any) -> None:
+        # Every `stride`-th from the first: as even over the round as if its length had been known.
         if self.seen % self.stride == 0:
             self.kept.append((at, value))
         self.seen += 1
@@ -321,9 +336,10 @@ def coarser(spans: list[Span], grain: float) -> list[Span]:
     coarse: list[Span] = []
     for span in spans:
         last = coarse[-1] if coarse else None
+        # The gap between two lives stays, however short it is drawn.
         is_short = last is not None and last.seconds < grain and AWAY not in (last.activity, span.activity)
         if last and (is_short or last.activity == span.activity):
-            longer = max(last, span, key=lambda own: own.seconds)
+            longer = max(last, span, key=lambda one: one.seconds)
             last.activity, last.end = longer.activity, span.end
             last.details = last.details if last.details == span.details else {}
         else:
@@ -333,6 +349,7 @@ def coarser(spans: list[Span], grain: float) -> list[Span]:
 
 def plain(details: dict[str, Any]) -> dict[str, Any]:
     """As JSON can hold it: what cannot stand there is written out."""
+    # JSON has no NaN and no paths, and a viewer refuses the whole file for one of them.
     simple = (bool, int, str, type(None))
     return {
         name: value if isinstance(value, simple) or (isinstance(value, float) and math.isfinite(value)) else str(value)

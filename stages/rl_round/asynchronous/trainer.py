@@ -42,11 +42,13 @@ class RoundTrainer:
         that float sums in another order look like other weights. Version 0 has none: every replica has read it."""
         self._checkpoints = Checkpoints(this_round.scratch)
         self._standing, lines = TrainerProgress(0, {}), list[str]()
-        found = self._checkpoints.latest(trainer, lines)
-        if found:
-            trainer.load_checkpoint(found[1])
-            self._standing = TrainerProgress(**json.loads((found[1] / ROUND_FILE).read_text(encoding="utf-8")))
-            self._probe = json.loads((found[1] / PROBE_FILE).read_text(encoding="utf-8"))
+        latest = self._checkpoints.latest(trainer, lines)
+        if latest:
+            _, folder = latest
+            trainer.load_checkpoint(folder)
+            self._standing = TrainerProgress(**json.loads((folder / ROUND_FILE).read_text(encoding="utf-8")))
+            # The probe of its first life: with another one in its manifest, the same version would pass for a new one.
+            self._probe = json.loads((folder / PROBE_FILE).read_text(encoding="utf-8"))
         self._standing = replace(self._standing, lines=lines)
         self._publish()
 
@@ -59,6 +61,7 @@ class RoundTrainer:
 
         `saves` writes a checkpoint behind it. RuntimeError when another step is due.
         """
+        # A step out of order would give weights that no replay can reach.
         if step != self._standing.steps_done:
             raise RuntimeError(f"the trainer stands at {self._standing} and was told to do step {step}")
         started = time.perf_counter()
@@ -72,6 +75,7 @@ class RoundTrainer:
         published = time.perf_counter()
         if saves:
             self._save()
+        # Told apart, because replicas wait for the first two and not for the checkpoint.
         seconds = trained - started, published - trained, time.perf_counter() - published
         return Trained(step, row, *seconds, time.time())
 
@@ -92,10 +96,12 @@ class RoundTrainer:
             logprobs, check = trainer_logprobs(trainer, prompts, responses), self._round.params.weight_sync_check
             metadata = Probe(prompts, responses, logprobs, check.max_logprob_gap).to_metadata()
         if trainer.rank != 0:
+            # Gathering the weights is collective: this rank goes along and keeps nothing.
             for _ in trainer.named_weights():
                 continue
             return
         self._weights.publish(self._standing.steps_done, trainer.named_weights(), metadata)
+        # After the new one is there: a reader never finds the folder empty.
         self._weights.prune(self._keep)
 
     def _save(self) -> None:

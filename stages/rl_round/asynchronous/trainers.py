@@ -23,6 +23,7 @@ from stages.rl_round.round import Round, Trained, TrainerProgress
 
 START_SECONDS = 900.0
 """A trainer that is not up after so long hangs: loading and compiling a large policy takes minutes."""
+# The steps of a tiny policy take milliseconds: 20 of them are nothing on a busy machine.
 LEAST_STALL_SECONDS = 120.0
 USUAL_STEPS = 20
 """A step that takes as many times the usual one hangs."""
@@ -47,7 +48,6 @@ class TrainerActor:
         return self._trainer.standing()
 
     def train(self, step: int, batch: Batch, saves: bool) -> Trained:
-        """See `RoundTrainer`."""
         return self._trainer.train(step, batch, saves)
 
     def save_model(self, folder: Path) -> int:
@@ -57,8 +57,6 @@ class TrainerActor:
 
 
 class Trainers:
-    """All ranks of the trainer."""
-
     def __init__(
         self,
         this_round: Round,
@@ -81,6 +79,7 @@ class Trainers:
         """Steps that its weights have behind them."""
         # It repeats at once what is behind its checkpoint: nothing new can be drawn with weights that are older.
         self._steps_known, self._target = steps_known, steps_known - 1
+        # The median of the last ones: the first step compiles, and lengths grow over a round.
         self._usual: deque[float] = deque(maxlen=USUAL_STEPS)
         self._deaths_in_a_row = 0
         self._is_starting = True
@@ -106,6 +105,7 @@ class Trainers:
         seconds = self._actors.seconds
         try:
             result = self._actors.result(self._patience())
+        # Only lost processes: an error that the training raised would come again, and ends the round.
         except RanksLost as lost:
             self._start_again(lost)
             return None
@@ -132,6 +132,7 @@ class Trainers:
         self._usual.append(seconds)
         self._deaths_in_a_row = 0
         self.steps_done = trained.step + 1
+        # Steps repeated after a restart are no news: the curve has their rows.
         is_new = trained.step >= self._steps_known
         self._steps_known = max(self._steps_known, trained.step + 1)
         return trained if is_new else None
@@ -139,10 +140,12 @@ class Trainers:
     def _go_on(self) -> None:
         if not self._actors.is_busy and not self._is_starting and self.steps_done <= self._target:
             step = self.steps_done
+            # Not behind the last step: the policy itself is written then.
             saves = (step + 1) % self._every == 0 and step + 1 < self._last
             self._actors.call("train", step, self._batches[step].batch, saves)
 
     def _patience(self) -> float:
+        # The first step of a life compiles as well, so it has the patience of a start.
         if self._is_starting or not self._usual:
             return START_SECONDS
         return max(LEAST_STALL_SECONDS, USUAL_STEPS * statistics.median(self._usual))
@@ -166,5 +169,4 @@ class Trainers:
         self._actors.wait("save_model", folder)
 
     def close(self) -> None:
-        """Ends the processes."""
         self._actors.close()

@@ -48,7 +48,6 @@ class InFlightTrajectory:
     """Tokens that the journal has."""
 
     def add(self, more: PartialResponse) -> None:
-        """Takes new tokens in."""
         self.token_ids += more.token_ids
         self.logprobs += more.logprobs
 
@@ -64,7 +63,8 @@ class _Replica:
     flights: dict[Name, InFlightTrajectory] = field(default_factory=dict)
     is_emptying: bool = False
     """Repack has chosen it as a source."""
-    is_told_to_empty: bool = False
+    is_withdrawing: bool = False
+    """The order to give up what it holds is on its way."""
     kv_tokens: int = 0
     kv_at_check: float = 0.0
     """At the last look of repack: one that has begun since is filling up and not idle."""
@@ -103,6 +103,7 @@ class TrajectoryPool:
         """The replica is gone: its trajectories wait for another one. It may have died before it had joined."""
         lost = self._replicas.pop(replica, _Replica())
         for name, flight in lost.flights.items():
+            # Each death counts for all that it held: which of them was the cause cannot be seen.
             flight.deaths += 1
             flight.destination = None
             if flight.deaths >= MOST_DEATHS:
@@ -115,6 +116,7 @@ class TrajectoryPool:
     def receive(self, replica: ReplicaId, report: Report) -> dict[Name, Sample]:
         """Takes a report in; the samples that it ends, each once."""
         state = self._replicas[replica]
+        # The report decides, not the order: after a failed pull it serves what it says, or nothing.
         if report.version != state.version or report.pull_failed:
             state.version, state.pulling = report.version, None
         elif state.pulling == report.version:
@@ -126,10 +128,12 @@ class TrajectoryPool:
         for name, begun in report.withdrawn.items():
             flight = state.flights.pop(name, None)
             if flight:
+                # Whole, not the newest part: it replaces what was reported piece by piece.
                 flight.token_ids, flight.logprobs = list(begun.token_ids), list(begun.logprobs)
                 self.waiting[name] = flight
         if report.withdrawn or not state.flights:
-            state.is_emptying = state.is_told_to_empty = False
+            state.is_emptying = state.is_withdrawing = False
+        # What another replica went on with is no flight of this one any more: its end is not counted twice.
         return {name: sample for name, sample in report.ended.items() if state.flights.pop(name, None)}
 
     # What replicas are told.
@@ -141,21 +145,24 @@ class TrajectoryPool:
         """
         state = self._replicas[replica]
         self._settle_waiting(kept)
+        # Orders wait: a replica that loads weights answers before it can do anything else.
         if state.pulling is not None:
-            return None  # it answers before it can do anything else
+            return None
         if state.is_emptying:
-            if state.is_told_to_empty:
+            if state.is_withdrawing:
                 return None
-            state.is_told_to_empty = True
+            state.is_withdrawing = True
             return self._order(withdraw=tuple(state.flights))
         if not state.flights:
             wanted = self._version_for(replica, newest, kept)
+            # The one place where weights change, with nothing in flight: no response is drawn under two policies.
             if wanted != state.version:
                 state.pulling, state.kv_at_check = wanted, 0.0
                 return self._order(pull=wanted)
         begun = self._begin_waiting(replica, newest)
         may_take = not state.flights or self.loop.takes_groups == "while_newest"
         if state.version == newest and may_take:
+            # Groups that it goes on with take room too: a replica that took over much begins less.
             room = self.groups_at_once - len({group for group, _ in (*state.flights, *begun)})
             fresh = begin(newest, room) if room > 0 else {}
             begun |= {name: InFlightTrajectory(trajectory, newest, newest) for name, trajectory in fresh.items()}
@@ -186,6 +193,7 @@ class TrajectoryPool:
             if not states[move.source].has_received
         ]
         for state in states.values():
+            # Every replica is measured, also one that may not move now: the next check compares with this one.
             state.kv_at_check, state.has_received = float(state.kv_tokens), False
         for move in moves:
             states[move.source].is_emptying = True
@@ -203,7 +211,6 @@ class TrajectoryPool:
             yield from held.items()
 
     def versions(self) -> dict[ReplicaId, int | None]:
-        """The version that each replica holds."""
         return {name: state.version for name, state in self._replicas.items()}
 
     def is_busy(self, replica: ReplicaId) -> bool:
@@ -218,8 +225,8 @@ class TrajectoryPool:
 
     # Inside.
 
-    def _order(self, **told) -> Orders:
-        return Orders(**told, report_seconds=self.loop.report_seconds)
+    def _order(self, **orders) -> Orders:
+        return Orders(**orders, report_seconds=self.loop.report_seconds)
 
     def _settle_waiting(self, kept: Collection[int]) -> None:
         """Flights whose destination is gone may go anywhere; those whose version is gone start from the prompt."""
@@ -227,8 +234,10 @@ class TrajectoryPool:
         held |= {state.pulling for state in self._replicas.values()}
         for flight in self.waiting.values():
             target = self._replicas.get(flight.destination)
+            # It may have died, or have loaded other weights before the trajectory came.
             if target is None or target.version != flight.version:
                 flight.destination = None
+            # The tokens go with their version: continued under another they would mix two policies.
             if flight.version is not None and flight.version not in held and flight.version not in kept:
                 self.faults.restarted_from_prompt += 1
                 self.faults.tokens_lost += len(flight.token_ids)
@@ -243,6 +252,7 @@ class TrajectoryPool:
         served = {other.version for other in others} | {other.pulling for other in others}
         for flight in self.waiting.values():
             if flight.version is not None and flight.version not in served:
+                # Older weights are loaded again only to finish what they began.
                 return flight.version if flight.version in kept else state.version
         return newest
 
@@ -259,6 +269,7 @@ class TrajectoryPool:
             return {}
         begun: dict[Name, InFlightTrajectory] = {}
         for name, flight in list(self.waiting.items()):
+            # Never under older weights than the window reckoned with at issue, and never under old ones at all.
             may_start = flight.version is None and version == newest >= flight.issued
             if flight.version != version and not may_start:
                 continue

@@ -40,7 +40,7 @@ class BatchSource:
 class SampledBatches(BatchSource):
     """The source of the synchronous loop: every rank draws a share of the problems from its sampler's present weights.
 
-    Rank 0 says which problems are drawn and makes the batch; the others do as they are told.
+    Rank 0 says which problems are drawn and makes the batch; the others follow.
     """
 
     def __init__(self, this_round: Round, drawing: GroupDrawing) -> None:
@@ -53,10 +53,12 @@ class SampledBatches(BatchSource):
     def next_batch(self) -> Batch | None:
         """UserError when the verifier failed on too many responses."""
         sampler, trainer = self._drawing.sampler, self._trainer
-        if sampler.is_asleep:  # the last step has changed no weights, so none were brought
+        # Asleep still: the last step has changed no weights, so `WeightSync.push` has brought none.
+        if sampler.is_asleep:
             sampler.load_weights(trainer.named_weights(), sampler.policy_version)
         batch = self._lead() if trainer.rank == 0 else self._follow()
-        sampler.sleep()  # training has the memory now
+        # Training has the memory now.
+        sampler.sleep()
         return batch
 
     def _lead(self) -> Batch:
@@ -64,6 +66,7 @@ class SampledBatches(BatchSource):
         batch, most = self._draw(), self._round.verifier_params.abort_undecided_fraction
         try:
             abort_on_verifier_failures(batch.drawn, most, self._round.params.verifier)
+        # Told to the others first: they wait for the next draw, and would wait for ever.
         except UserError as error:
             self._trainer.broadcast(error)
             raise
@@ -71,22 +74,25 @@ class SampledBatches(BatchSource):
         return batch
 
     def _follow(self) -> None:
-        while (asked := self._trainer.broadcast(None)) is not None:
-            if isinstance(asked, UserError):
-                raise asked
-            self._draw_share(*asked)
+        # A pair asks for draws, None says that the batch is whole, an error ends the round on every rank.
+        while (request := self._trainer.broadcast(None)) is not None:
+            if isinstance(request, UserError):
+                raise request
+            self._draw_share(*request)
 
     def _draw(self) -> Batch:
         params = self._round.params
 
         def draw(first: int, count: int) -> list[Group]:
+            # Two numbers are enough: every rank has the problems and their order.
             self._trainer.broadcast((first, count))
             return self._draw_share(first, count)
 
-        # The version is the sampler's: one that is stale on purpose draws with older weights than the trainer's, and
-        # surplus then waits no longer than other surplus.
+        # The version is the sampler's. One that is stale on purpose draws with older weights than the trainer's, so its
+        # surplus expires at the same age as everyone else's.
         version = self._drawing.sampler.policy_version
         batch = draw_batch(params.dynamic_sampling, params.problems_per_step, version, self.state, draw)
+        # A batch that surplus alone has filled asked no judge: its row then has no agreement.
         judged, self._judged = self._judged, []
         return replace(batch, agreement=agreement_metrics(judged))
 
@@ -107,6 +113,7 @@ class SampledBatches(BatchSource):
     def save(self, folder: Path) -> None:
         if self._trainer.rank != 0:
             return
+        # The signal fraction too: it sizes the next draw, and another size would be another round.
         stored = {"cursor": self.state.cursor, "signal_fraction": self.state.signal_fraction}
         write_json(folder / "drawing.json", stored)
         (folder / "carried.parquet").write_bytes(pack_groups(self.state.carried))
@@ -125,6 +132,7 @@ def agreement_metrics(pairs: Sequence[tuple[Verdict, Verdict]]) -> dict[str, flo
     Agreement is on correct or not, among those that both have decided.
     """
     decided = [pair for pair in pairs if not any(verdict.is_failure for verdict in pair)]
+    # Wrong and unparsed are one here: what counts is whether a reward for "correct" was earned.
     correct = [tuple(verdict is Verdict.CORRECT for verdict in pair) for pair in decided]
     if not decided:
         return {}

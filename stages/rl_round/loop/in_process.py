@@ -33,12 +33,16 @@ def run_in_process(this_round: Round) -> None:
             case ReplayLoop():
                 from stages.rl_round.loop.replayed import open_replay
 
+                # The other ranks read no recording: every step sends them their share of it.
                 source = open_replay(this_round) if is_first else BatchSource()
                 state, known = run_synchronous_round(this_round, source, WeightSync(), log), {}
+        # The policy before the metrics, which are written last and say that all else is there.
         with replace_folder_together(this_round.trainer, this_round.paths.out) as folder:
             this_round.trainer.save_model(folder)
         if log:
             write_outputs(this_round, log, state.curve, known)
+            # Checkpoints first: a kill in between leaves nothing that the next attempt could take for its state. The
+            # asynchronous loop has a journal, which goes first there, for the same reason.
             Checkpoints(this_round.scratch).clear()
             log.clear()
             delete_pass_counts(this_round.scratch)
@@ -52,6 +56,7 @@ def _sample_and_train(
     share = drawing_share(this_round.sampler_params, this_round.trainer)
     sampler = build_sampler(this_round.sampler_params, policy, params.mismatch)
     stack.enter_context(closing(sampler))
+    # The rules are needed with a model as well: it is compared with them.
     verifier: RoundVerifier = stack.enter_context(Verifier(this_round.verifier_params))
     match chosen("rl.verifier", params.verifier):
         case ModelVerifier():
@@ -59,7 +64,10 @@ def _sample_and_train(
 
             verifier, known = stack.enter_context(open_judge(this_round, verifier))
             this_round.run.log(known, step=0)
-    drawing = GroupDrawing(sampler, verifier, this_round.tokenizer, share)
+    functions = CustomRewards(params.reward) if function_rewards(params.reward) else None
+    if functions:
+        stack.enter_context(closing(functions))
+    drawing = GroupDrawing(sampler, verifier, this_round.tokenizer, share, functions)
     # Asks the policy that the sampler was built with, so it must come before learning.
     this_round, selected = select_problems(this_round, drawing)
     source, weights = SampledBatches(this_round, drawing), SamplerSync(this_round, sampler)

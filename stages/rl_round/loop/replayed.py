@@ -36,23 +36,23 @@ class ReplayedBatches(BatchSource):
         used = [group for step in schedule.steps for group in (*step.groups, *step.left_out)]
         self._by_first_row = {group.first_row: group for group in (*used, *schedule.leftover)}
         self._steps = 0
-        """Steps given."""
         self._waiting: dict[int, PlacedGroup] = {}
         """Groups drawn in these steps and not yet used, by first row, oldest first."""
 
     def next_batch(self) -> Batch:
         step = self._schedule.steps[self._steps]
+        # Before the step is gone past: of what it left out, only surplus of earlier steps waits already.
         too_stale = sum(placed.first_row in self._waiting for placed in step.left_out)
         self._go_past(step)
         return Batch(
             [self._group(placed) for placed in step.groups],
             [self._group(self._by_first_row[first_row]) for first_row in step.drawn],
             [self._group(placed) for placed in step.left_out],
-            step.draws,
-            too_stale,
-            len(self._waiting),
-            step.signal_fraction,
-            step.newest_version,
+            draws=step.draws,
+            too_stale=too_stale,
+            carried=len(self._waiting),
+            signal_fraction=step.signal_fraction,
+            newest_version=step.newest_version,
         )
 
     def leftover(self) -> list[Group]:
@@ -65,19 +65,21 @@ class ReplayedBatches(BatchSource):
 
     def load(self, folder: Path) -> None:
         steps = json.loads((folder / "replay.json").read_text(encoding="utf-8"))["steps"]
+        # What waits after these steps follows from the schedule, so a checkpoint keeps their number only.
         for step in self._schedule.steps[:steps]:
             self._go_past(step)
 
     def _go_past(self, step: ScheduledStep) -> None:
         self._steps += 1
+        # Added first, then taken: most of what a step draws it also uses.
         self._waiting |= {first_row: self._by_first_row[first_row] for first_row in step.drawn}
         for placed in (*step.groups, *step.left_out):
             self._waiting.pop(placed.first_row, None)
 
     def _group(self, placed: PlacedGroup) -> Group:
         rows = self._rollouts.iloc[placed.first_row : placed.first_row + placed.rows].to_dict("records")
-        found = [(row["problem_id"], row["sample_index"]) for row in rows]
-        if found != [(placed.problem_id, index) for index in range(placed.rows)]:
+        there = [(row["problem_id"], row["sample_index"]) for row in rows]
+        if there != [(placed.problem_id, index) for index in range(placed.rows)]:
             raise UserError(
                 f"the schedule's group of {placed.problem_id} does not stand in rows {placed.first_row} to "
                 f"{placed.first_row + placed.rows} of the rollouts: schedule and table are not of one round, copy both "
@@ -88,6 +90,7 @@ class ReplayedBatches(BatchSource):
 
 
 def _rollout(row: Mapping, params: RlParams) -> Rollout:
+    # A table has no stop reason, and there are two: cut off or ended.
     stop = StopReason.MAX_TOKENS if row["is_truncated"] else StopReason.END_OF_SEQUENCE
     sample = Sample(row["token_ids"].tolist(), row["rollout_logprobs"].tolist(), stop, row["policy_version"])
     return make_rollout(sample, row["response"], Verdict(row["verdict"]), params)

@@ -15,8 +15,7 @@ import pandas
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.foundations.errors import UserError
-from stages.foundations.files import replace_folder, sha256_of, write_json
-from stages.foundations.metrics import write_curves, write_metrics
+from stages.foundations.files import replace_folder, sha256_of, write_curves, write_json, write_metrics
 from stages.foundations.tables import ROLLOUT, read_table, write_table
 from stages.observe.progress import say, say_warnings
 from stages.rl_round.records import Batch, Group
@@ -47,6 +46,7 @@ class RolloutLog:
         The files up to `step` must be those of the checkpoint's manifest, which are verified.
         """
         for file in self.folder.glob("[0-9]*"):
+            # These steps are done again: a file that is left of them must not look like theirs.
             if int(file.stem) > step:
                 file.unlink()
         names = [name for done in range(1, step + 1) for name in _names(done)]
@@ -67,8 +67,8 @@ class RolloutLog:
         self._keep(step, batch.groups, batch.left_out, step_fates(batch))
         rates = {"time/step_seconds": seconds, "tokens/per_second": row["tokens/sampled"] / seconds}
         self._round.run.log({**rates, **row}, step=step)
-        if told := self._signal.see(batch.drawn):
-            say(f"WARNING: step {step}: {told}")
+        if advice := self._signal.see(batch.drawn):
+            say(f"WARNING: step {step}: {advice}")
 
     def finish(self, step: int, leftover: Sequence[Group]) -> None:
         """The round has ended after `step`; `leftover` are finished groups that no step has taken."""
@@ -92,6 +92,7 @@ class RolloutLog:
         """The files of one kind in the order of their steps; UserError when one is missing or has changed."""
         files = [self.folder / name for name in sorted(self._hashes) if name.endswith(suffix)]
         for file in files:
+            # Hashes are held in memory, not read back: a file that changed on the disk cannot vouch for itself.
             if not file.exists() or sha256_of(file) != self._hashes[file.name]:
                 raise UserError(
                     f"{file} is missing or has changed since it was written: check the disk and run `dvc repro` again, "
@@ -99,12 +100,13 @@ class RolloutLog:
                 )
         return files
 
-    def _keep(self, step: int, trained: Sequence[Group], left_out: Sequence[Group], told: Mapping[str, Any]) -> None:
-        fates = [(group, True) for group in trained] + [(group, False) for group in left_out]
-        rows = [_row(step, group, index, is_used) for group, is_used in fates for index in range(len(group.rollouts))]
+    def _keep(self, step: int, trained: Sequence[Group], left_out: Sequence[Group], fates: Mapping[str, Any]) -> None:
+        # Trained ones first: the schedule counts rows in this order, and stores only where a group begins.
+        decided = [(group, True) for group in trained] + [(group, False) for group in left_out]
+        rows = [_row(step, group, index, is_used) for group, is_used in decided for index in range(len(group.rollouts))]
         table, fates_file = (self.folder / name for name in _names(step))
         write_table(rows, table, ROLLOUT)
-        write_json(fates_file, told)
+        write_json(fates_file, fates)
         self._hashes |= {file.name: sha256_of(file) for file in (table, fates_file)}
 
 
@@ -127,6 +129,7 @@ def _row(step: int, group: Group, index: int, is_used: bool) -> dict[str, Any]:
         "reward": rollout.reward,
         "verdict": rollout.verdict.value,
         "is_truncated": rollout.sample.is_truncated,
+        # An undecided rollout of a trained group is part of no update.
         "is_trained": is_used and rollout.is_decided,
     }
 
@@ -152,10 +155,11 @@ class SignalWatch:
             return None
         self._steps += 1
         self._groups += drawn
+        # Doubling keeps a round of a thousand such steps to nine warnings.
         if self._steps < self._next:
             return None
         self._next *= 2
-        return _told(self._groups, self._steps)
+        return _advice(self._groups, self._steps)
 
     def _forget(self) -> None:
         self._groups: list[Group] = []
@@ -163,7 +167,7 @@ class SignalWatch:
         self._next = STEPS_IN_VAIN
 
 
-def _told(groups: Sequence[Group], steps: int) -> str:
+def _advice(groups: Sequence[Group], steps: int) -> str:
     """What was seen, and what to change on the side that most groups are on."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     right = sum(all(rollout.verdict is Verdict.CORRECT for rollout in group.rollouts) for group in groups) / len(groups)
@@ -174,6 +178,7 @@ def _told(groups: Sequence[Group], steps: int) -> str:
         f"({len(groups)} groups: {right:.0%} all right; {cut:.0%} of responses cut off, {unparsed:.0%} without an "
         "answer). There is nothing to learn from them"
     )
+    # Whichever side most responses are on: the remedies are opposite, and one sentence cannot give both.
     if right > 0.5:
         return (
             f"{seen}: the problems are too easy for this policy. Give harder ones (`sources`: larger sizes or more "
@@ -198,6 +203,7 @@ def write_outputs(
     `known` are further metrics of the round. Warns when no step trained.
     """
     paths, frame = this_round.paths, log.frame()
+    # Metrics at the end and all else before them: where they stand, the outputs are complete.
     metrics = round_metrics(curve) | known
     metrics |= {"rollouts/drawn": len(frame), "rollouts/trained": int(frame["is_trained"].sum())}
     write_table(frame, paths.rollouts, ROLLOUT)
@@ -254,6 +260,7 @@ def round_metrics(curve: list[dict[str, float]]) -> dict[str, float]:
     for name in MEAN_DIAGNOSTICS:
         values = [row[name] for row in curve if name in row]
         metrics |= {f"{name}_mean": sum(values) / len(values)} if values else {}
+    # The worst step and no mean: one bad sync among hundreds is what one looks for.
     for worst in ("logprob_gap/token_max", "sync/logprob_gap_max", "verdict/undecided_fraction"):
         values = [row[worst] for row in curve if worst in row]
         metrics |= {worst: max(values)} if values else {}

@@ -25,8 +25,6 @@ from stages.rl_round.update import prepare_samples, summarise, update_policy
 
 @dataclass(frozen=True)
 class TrainedStep:
-    """What a step has done."""
-
     row: dict[str, float]
     """Of the round's curve; whole where the batch is."""
     has_changed_weights: bool
@@ -53,9 +51,11 @@ def train_step(this_round: Round, step: int, batch: Batch | None) -> TrainedStep
     groups, plan = scatter_batch(batch, params, tokens, trainer, this_round.seed, this_round.name, step)
     with _explain_nonfinite_loss(this_round, step, groups):
         samples = prepare_samples(groups, plan, params, trainer, this_round.reference)
+        # From 1 / warmup_steps upwards: a first step with rate 0 would draw a whole batch and learn nothing.
         warm_up = min(1.0, (step + 1) / max(1, this_round.settings.warmup_steps))
         updates = update_policy(samples, plan, params, warm_up, trainer)
     row = {"step": step + 1} | (summarise(updates) if updates else {})
+    # Only rank 0 has the batch whole, and only its row is written.
     if batch is not None:
         row |= step_metrics(batch, samples, params)
     return TrainedStep(row, bool(updates), samples)
@@ -69,6 +69,7 @@ def _explain_nonfinite_loss(this_round: Round, step: int, groups: Sequence[Group
     except FloatingPointError as error:
         latest = Checkpoints(this_round.scratch).newest()
         kept = f"the last checkpoint is {latest}" if latest else "there is no checkpoint yet"
+        # Each problem once and in the order of the batch: the error reads the same each time.
         ids = ", ".join(dict.fromkeys(group.problem_id for group in groups))
         raise FloatingPointError(
             f"{this_round.name}, step {step + 1}: {error}. The batch's problems are {ids}; {kept}. The next run goes "
@@ -80,10 +81,13 @@ def step_metrics(batch: Batch, trained: TrainingSamples, params: RlParams) -> di
     """Rewards, accuracy and lengths of everything drawn in the step (an unbiased view of the policy), and what was
     trained on. A step that drew nothing, because surplus filled the batch, reports the batch instead.
     """
+    # Of what was drawn, not of what is trained on: dynamic sampling trains on the middling problems only, which say
+    # little about the policy.
     groups = batch.drawn or batch.groups
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     tokens = [len(rollout.sample.token_ids) for rollout in rollouts]
     return {
+        **_custom_metrics(rollouts),
         "reward/mean": _mean([rollout.reward for rollout in rollouts if rollout.is_decided]),
         "accuracy/mean": _mean([float(rollout.verdict is Verdict.CORRECT) for rollout in rollouts]),
         "verdict/undecided_fraction": _mean([float(not rollout.is_decided) for rollout in rollouts]),
@@ -110,12 +114,24 @@ def _advantage_metrics(trained: TrainingSamples) -> dict[str, float]:
     """Mean size by response, and the variance over all tokens that the batch holds; 0 without samples."""
     if not len(trained):
         return {"advantage/abs_mean": 0.0, "advantage/variance": 0.0}
+    # In double: a batch has millions of tokens, and a variance subtracts large sums.
     advantages, mask = trained.advantages.double(), trained.response_mask
     by_response = (advantages.abs() * mask).sum(-1) / mask.sum(-1).clamp_min(1)
     return {
         "advantage/abs_mean": float(by_response.mean()),
         "advantage/variance": float(advantages[mask.bool()].var(correction=0)),
     }
+
+
+def _custom_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Failures and the mean of each part, where custom functions reward."""
+    if not any(rollout.is_custom for rollout in rollouts):
+        return {}
+    decided = [rollout for rollout in rollouts if rollout.is_decided]
+    names = sorted({name for rollout in decided for name in rollout.parts})
+    # A part that a response lacks adds nothing to its reward.
+    means = {f"reward/part_{name}": _mean([rollout.parts.get(name, 0.0) for rollout in decided]) for name in names}
+    return {"reward/failed_fraction": _mean([float(bool(rollout.fault)) for rollout in rollouts]), **means}
 
 
 def _penalty_metrics(trained: TrainingSamples, params: RlParams) -> dict[str, float]:
@@ -137,9 +153,14 @@ def _is_punished(rollout: Rollout, params: RlParams) -> bool:
         return False
     match params.reward:
         case VerdictReward():
+            # The reward carries what the length cost it: less than its verdict is worth means that it was punished.
             return rollout.reward < verdict_reward(params.reward, rollout.verdict)
         case CosineReward():
             return rollout.reward == params.reward.exceeded
+        case FunctionReward() | SumReward():
+            tokens, limit = len(rollout.sample.token_ids), params.max_response_tokens
+            soft = params.overlong
+            return isinstance(soft, SoftOverlong) and soft_overlong_punishment(tokens, limit, soft.buffer_tokens) < 0
         case other:
             assert_never(other)
 

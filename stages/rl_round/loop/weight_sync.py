@@ -64,11 +64,13 @@ class SamplerSync(WeightSync):
         from_trainer = self._check.trainer_side(self._trainer)
         self._sampler.load_weights(self._trainer.named_weights(), policy_version)
         gaps = self._trainer.gather(self._check.check(self._sampler, from_trainer))
+        # The largest of all ranks: each holds an engine of its own, and one that was missed is enough to go wrong.
         return {"sync/logprob_gap_max": max(gaps)}
 
     def save(self, folder: Path) -> None:
         """The older weights that a sampler which is stale on purpose still serves; empty for others."""
-        if self._trainer.rank == 0:  # all serve the same
+        # Of one rank: the samplers of all serve the same.
+        if self._trainer.rank == 0:
             save_file(self._sampler.kept_weights(), folder / "sampler.safetensors")
 
     def load(self, folder: Path) -> None:
@@ -99,7 +101,10 @@ class WeightSyncCheck:
         seed: int,
     ) -> WeightSyncCheck:
         """A probe on one response of `sampler`, or its beginning, to each of the first `params.sequences` prompts."""
+        # The first problems and a seed of their own: every attempt at this round checks the same responses.
         chosen = prompts[: params.sequences]
+        # The plain distribution, whatever the round draws with: a pruned one would hide weights that differ in its
+        # tail.
         settings = SamplingSettings(1.0, 1.0, 0, min(PROBE_TOKENS, max_response_tokens), None)
         names = [str(number) for number in range(len(chosen))]
         drawn = sample_prompts(sampler, chosen, names, 1, settings, seed)
@@ -149,6 +154,7 @@ def save_state(
         weights.save(folder)
         if trainer.rank == 0:
             write_json(folder / "round.json", asdict(state))
+    # The log is sealed with the checkpoint: steps that are not done again must have their rollouts on the disk.
     checkpoints.keep_last({**hashes, **(log.kept() if log else {})}, trainer)
 
 
@@ -157,10 +163,10 @@ def load_state(checkpoints: Checkpoints, trainer: Trainer, source: BatchSource, 
 
     The sampler still needs the trainer's weights.
     """
-    found = checkpoints.latest(trainer)
-    if found is None:
+    latest = checkpoints.latest(trainer)
+    if latest is None:
         return RoundState()
-    step, folder = found
+    step, folder = latest
     say(f"rl_round: going on from step {step}")
     # Each part restores itself; what they wrote was sealed together, so none is of another step.
     trainer.load_checkpoint(folder)

@@ -16,19 +16,13 @@ from stages.engines.policies.forward_probe import check_sampler_forward, check_t
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.policies.policy_folders import count_policy, load_policy, save_policy
-from stages.engines.policies.statistics import policy_statistics
-from stages.engines.policies.varlen_attention import NAME
-from stages.engines.samplers.params import TorchSamplerParams
+from stages.engines.policies.statistics import NAME, policy_statistics
 from stages.engines.samplers.torch_sampler import TorchSampler, read_logprobs
-from stages.engines.trainers.params import TorchTrainerParams
 from stages.foundations.errors import UserError
+from tests.fakes.engine_params import TORCH_SAMPLER, TORCH_TRAINER
 from tests.fakes.tiny_policy import VOCABULARY_TOKENS, byte_tokenizer, tiny_model, write_tiny_policy
 
 CPU = torch.device("cpu")
-SAMPLER = TorchSamplerParams(kind="torch", device="cpu", dtype="float32", threads=1, max_sequences=4)
-TRAINER = TorchTrainerParams(
-    kind="torch", device="cpu", dtype="float32", threads=1, micro_batch_tokens=256, gradient_checkpointing=False
-)
 USUAL = {
     "vocab_size": VOCABULARY_TOKENS + 6,  # Qwen 2 adds a token to the tokenizer
     "hidden_size": 64,
@@ -118,8 +112,7 @@ def family(kind, settings, initializer_range=0.2):
 
 
 def write_family(folder, kind, settings):
-    tokenizer = byte_tokenizer()
-    save_policy(family(kind, settings), tokenizer, folder)
+    save_policy(family(kind, settings), byte_tokenizer(), folder)
     return folder
 
 
@@ -132,10 +125,10 @@ def plain_gap(model):
     usual = model.config._attn_implementation
     model.config._attn_implementation = "eager"
     gaps = []
-    for row, found in zip(ids, packed, strict=True):
+    for row, ours in zip(ids, packed, strict=True):
         logprobs = model(torch.tensor([row]), use_cache=False).logits[0, :-1].log_softmax(-1)
         expected = logprobs.gather(-1, torch.tensor(row[1:])[:, None])[:, 0]
-        gaps.append(float((found[: len(expected)] - expected).abs().max()))
+        gaps.append(float((ours[: len(expected)] - expected).abs().max()))
     model.config._attn_implementation = usual
     return max(gaps)
 
@@ -178,7 +171,7 @@ def test_a_forward_pass_that_fails_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["llama", "llama llama3", "llama gelu", "llama relu", "qwen2", "qwen3"])
 def test_the_torch_sampler_reads_what_it_represents(tmp_path, name):
-    sampler = TorchSampler.from_folder(SAMPLER, write_family(tmp_path, *RIGHT[name]))
+    sampler = TorchSampler.from_folder(TORCH_SAMPLER, write_family(tmp_path, *RIGHT[name]))
     row = list(range(2, 40))
     logits = sampler.model(torch.tensor([row])).logits[0, :-1].log_softmax(-1)
     expected = logits.gather(-1, torch.tensor(row[1:])[:, None])[:, 0]
@@ -186,10 +179,9 @@ def test_the_torch_sampler_reads_what_it_represents(tmp_path, name):
     assert torch.allclose(torch.tensor(found), expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("family_name", ["llama dynamic"])
-def test_the_torch_sampler_refuses_what_it_does_not_represent(tmp_path, family_name):
+def test_the_torch_sampler_refuses_what_it_does_not_represent(tmp_path):
     with pytest.raises(UserError, match=r"the torch sampler cannot represent .* Set `sampler.kind: vllm`"):
-        TorchSampler.from_folder(SAMPLER, write_family(tmp_path, *WRONG[family_name]))
+        TorchSampler.from_folder(TORCH_SAMPLER, write_family(tmp_path, *WRONG["llama dynamic"]))
 
 
 def test_a_sampler_whose_log_probs_are_off_is_refused(tmp_path):
@@ -210,7 +202,7 @@ def test_stages_that_train_a_policy_refuse_it_and_base_says_so(tmp_path, capsys,
     folder = write_family(tmp_path, kind, settings)
     said = rf"{kind}ForCausalLM \({name}\).*[\d.]+ in a row with both sequences"
     with pytest.raises(UserError, match=said):
-        language_model(folder, TRAINER)
+        language_model(folder, TORCH_TRAINER)
     assert count_policy(folder)["policy/vocabulary"] == VOCABULARY_TOKENS
     assert re.search(f"stages that train will refuse it: .*{said}", capsys.readouterr().err)
 

@@ -1,4 +1,7 @@
-"""Packed rows: neighbours do not see each other, rows are balanced, and a batch's statistics are the model's."""
+"""Packed rows: neighbours do not see each other, rows are balanced, and a batch's statistics are the model's.
+
+Also rows without padding, as GPUs have them, and the body of the model as one graph.
+"""
 
 import random
 from dataclasses import replace
@@ -10,8 +13,10 @@ import torch
 from stages.algorithms.token_statistics import pruned_logprobs
 from stages.engines.policies.language_model import ReferencePolicy, language_model
 from stages.engines.policies.packing import TokenSequence, balanced_passes, pack, split_by_tokens
-from stages.engines.policies.statistics import policy_statistics
-from stages.engines.trainers.params import TorchTrainerParams
+from stages.engines.policies.statistics import NAME, policy_statistics, use_varlen_attention, uses_varlen_attention
+from stages.engines.trainers.params import DeepspeedTrainerParams
+from tests.engines.deepspeed_ranks import deepspeed_params
+from tests.fakes.engine_params import TORCH_TRAINER
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
 SEQUENCES = [
@@ -43,27 +48,14 @@ def test_packed_statistics_equal_one_sequence_at_a_time(row_tokens):
         assert batch.response_mask[row].sum() == len(expected)
 
 
-def test_wide_rows_hold_several_sequences():
+def test_wide_rows_hold_several_sequences_and_a_response_may_be_empty_but_no_prompt():
     batch = pack(SEQUENCES, row_tokens=100)
     assert batch.row_ids.shape == (1, 20)
     assert batch.segment_ids is not None
-
-
-def test_a_response_may_be_empty():
     batch = pack([TokenSequence([1, 2], []), TokenSequence([3], [4])])
     assert batch.response_mask.sum(dim=1).tolist() == [0, 1]
-
-
-def test_an_empty_prompt_is_refused():
     with pytest.raises(ValueError, match="token before each response"):
         pack([TokenSequence([], [1])])
-
-
-def test_micro_batches_keep_every_sequence_once_and_stay_below_the_limit():
-    lengths = [5, 3, 9, 40, 2, 7, 7, 1]
-    groups = split_by_tokens(lengths, 12)
-    assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
-    assert all(sum(lengths[i] for i in group) <= 12 or len(group) == 1 for group in groups)
 
 
 PROMPT = 200
@@ -112,24 +104,23 @@ def test_attention_counts():
     assert (long, len(short)) == ([0, 5], 4)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_nothing_is_lost_and_no_limit_is_passed(ranks):
     generator = random.Random(ranks)
     for count in (0, 1, 4, 40):
         lengths = [generator.randint(1, 14) for _ in range(count)]  # some are longer than a micro-batch
-        passes = balanced_passes(lengths, 12, ranks, 0.01)
-        assert passes
-        assert all(len(groups) == ranks for groups in passes)
-        groups = [group for of_pass in passes for group in of_pass]
+        if ranks == 1:
+            groups = split_by_tokens(lengths, 12)
+        else:
+            passes = balanced_passes(lengths, 12, ranks, 0.01)
+            assert passes and all(len(groups) == ranks for groups in passes)
+            groups = [group for of_pass in passes for group in of_pass]
         assert sorted(index for group in groups for index in group) == list(range(count))
         assert all(sum(lengths[i] for i in group) <= 12 or len(group) == 1 for group in groups)
 
 
-def test_what_attention_costs_is_told_by_the_model(tmp_path):
-    params = TorchTrainerParams(
-        kind="torch", device="cpu", dtype="float32", threads=1, micro_batch_tokens=64, gradient_checkpointing=False
-    )
-    model = language_model(write_tiny_policy(tmp_path), params)
+def test_the_model_says_what_attention_costs(tmp_path):
+    model = language_model(write_tiny_policy(tmp_path), TORCH_TRAINER)
     config = model.module.config
     width = config.num_attention_heads * config.head_dim
     assert model.pair_cost == config.num_hidden_layers * width / model.module.num_parameters()
@@ -190,3 +181,73 @@ def test_without_distributions_there_is_no_divergence_and_foreign_ones_are_refus
     narrow = replace(batch, rollout_distributions=(torch.zeros(3, 10), torch.zeros(2, 10)))
     with pytest.raises(ValueError, match="not over the policy's 258 tokens"):
         policy_statistics(tiny_model(), narrow)
+
+
+@pytest.mark.parametrize("row_tokens", [None, 12, 100])
+def test_statistics_and_gradients_are_those_of_padded_rows_with_a_mask(row_tokens):
+    """By way of one sequence after the other on a CPU, as the kernel of a GPU does it at once."""
+    model, batch = tiny_model(), pack(SEQUENCES, row_tokens=row_tokens)
+    found = {}
+    for name in ("sdpa", NAME):
+        model.config._attn_implementation = name
+        model.zero_grad()
+        statistics = policy_statistics(model, batch)
+        (statistics.logprobs * batch.response_mask).sum().backward()
+        found[name] = [*statistics, *(weight.grad for weight in model.parameters())]
+    for masked, varlen in zip(found["sdpa"], found[NAME], strict=True):
+        torch.testing.assert_close(varlen, masked, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("row_tokens", [None, 100])
+def test_the_kernel_of_a_gpu_agrees_with_a_mask_in_float32(row_tokens):
+    model, batch = tiny_model().eval(), pack(SEQUENCES, row_tokens=row_tokens)
+    with torch.no_grad():
+        exact = policy_statistics(model, batch).logprobs
+        device = torch.device("cuda")
+        model.to(device, torch.bfloat16)
+        use_varlen_attention(model, device, model.dtype)
+        found = policy_statistics(model, batch.to(device)).logprobs
+    assert uses_varlen_attention(model)
+    torch.testing.assert_close(found.cpu(), exact, atol=0.05, rtol=0.02)
+
+
+@pytest.mark.gpu
+def test_no_mask_is_held_on_a_gpu():
+    """8,192 tokens in one row: a mask of them would take 128 MiB, and its float twin more."""
+    device = torch.device("cuda")
+    model = tiny_model().eval().to(device, torch.bfloat16)
+    model.config.max_position_embeddings = 8192
+    batch = pack([TokenSequence([5] * 2, [6] * 1022)] * 8, row_tokens=8192).to(device)
+    use_varlen_attention(model, device, model.dtype)
+    with torch.no_grad():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        policy_statistics(model, batch)
+        assert torch.cuda.max_memory_allocated() - before < 100 * 2**20
+
+
+@pytest.mark.parametrize("attention", ["sdpa", pytest.param(NAME, marks=pytest.mark.gpu)])
+def test_the_body_is_one_graph(attention):
+    """With checkpointing, which leaves the most to trace."""
+    model = tiny_model().train()
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    batch = pack(SEQUENCES, row_tokens=12)
+    arguments = {"position_ids": batch.position_ids}
+    if attention == NAME:
+        model.to("cuda", torch.bfloat16)
+        batch = batch.to(torch.device("cuda"))
+        arguments = {"ends": batch.ends, "longest": batch.longest}
+    model.config._attn_implementation = attention
+    ids = batch.row_ids if attention == "sdpa" else batch.row_ids.flatten()[batch.row_places][None]
+    torch._dynamo.reset()
+    explained = torch._dynamo.explain(model.base_model)(input_ids=ids, use_cache=False, **arguments)
+    assert (explained.graph_count, explained.graph_break_count) == (1, 0), explained.break_reasons
+
+
+def test_weights_that_are_spread_are_not_compiled():
+    two, three = (deepspeed_params(stage, "mixed").model_dump() for stage in (2, 3))
+    assert "compile" not in three, "settings that were recorded before stay the same"
+    assert DeepspeedTrainerParams(**two, compile="body").compile == "body"
+    with pytest.raises(ValueError, match="zero_stage: 2, or leave compile out"):
+        DeepspeedTrainerParams(**three, compile="body")

@@ -14,18 +14,17 @@ import torch
 
 from stages.engines.distributed.ray_session import ray_session, read_settings_again, session_token
 from stages.engines.relays.published_weights import PublishedWeights, weights_folder
-from stages.engines.relays.relay import Relay, RelayChain
+from stages.engines.relays.relay import Relay, RelayChain, start_relay
 from stages.engines.replicas.fleet import Fleet, ReplicaSpec, Reported
 from stages.engines.replicas.replica import Orders
-from stages.engines.samplers.protocol import SamplingSettings, Trajectory
+from stages.engines.samplers.protocol import Trajectory
 from stages.foundations.errors import UserError
 from tests.fakes.faulty_relays import AlwaysDamaging, Damaging, NoRoom, Slow
 from tests.fakes.processes import PATIENCE_SECONDS, assert_all_end, wait_until
-from tests.fakes.stepping import stepping_sampler
+from tests.fakes.stepping import SETTINGS, stepping_sampler
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
 CHUNK_BYTES = 100_000
-SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=12, log_threshold=None)
 
 
 def the_ray():
@@ -138,12 +137,8 @@ def test_another_policy_under_the_same_number_replaces_it(cluster, chain_of):
 
 
 def relay_of(cluster, place, kind=Relay, keep=3):
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
     run, nodes = cluster
-    strategy = NodeAffinitySchedulingStrategy(nodes[place], soft=False)
-    actor = the_ray().remote(num_cpus=0, max_concurrency=4)(kind).options(scheduling_strategy=strategy)
-    return actor.remote(nodes[place], run, keep, False)
+    return start_relay(nodes[place], run, keep, False, kind)
 
 
 @pytest.fixture(scope="module")
@@ -200,8 +195,8 @@ def test_a_killed_relay_reads_its_folder_again(cluster, chain_of):
     chain.announce(1)
     poll_until(chain, all_have(chain, [1]))
     for node in cluster[1]:
-        seat = chain._seats[node]
-        os.kill(the_ray().get(seat.actor.process.remote()), signal.SIGKILL)
+        slot = chain._slots[node]
+        os.kill(the_ray().get(slot.actor.process.remote()), signal.SIGKILL)
     publish(cluster, 2)
     chain.announce(2)
     poll_until(chain, all_have(chain, [1, 2]))
@@ -213,7 +208,7 @@ def test_a_stopped_relay_is_restarted(cluster, chain_of):
     publish(cluster, 1)
     chain.announce(1)
     poll_until(chain, all_have(chain, [1]))
-    process = psutil.Process(the_ray().get(chain._seats[cluster[1][1]].actor.process.remote()))
+    process = psutil.Process(the_ray().get(chain._slots[cluster[1][1]].actor.process.remote()))
     process.suspend()
     publish(cluster, 2)
     chain.announce(2)

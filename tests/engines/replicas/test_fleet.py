@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 from functools import partial
 
 import psutil
@@ -21,16 +22,13 @@ from stages.engines.replicas.fleet import (
     gpus_each,
 )
 from stages.engines.replicas.replica import Orders
-from stages.engines.samplers.params import TorchSamplerParams, VllmSamplerParams
-from stages.engines.samplers.protocol import SamplingSettings, Trajectory
 from stages.foundations.errors import UserError
+from tests.fakes.engine_params import TORCH_SAMPLER, VLLM_SAMPLER
 from tests.fakes.processes import assert_all_end, wait_until
-from tests.fakes.stepping import stepping_sampler
+from tests.fakes.stepping import SETTINGS, TRAJECTORIES, alone, stepping_sampler, tokens
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
-SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=12, log_threshold=None)
-LONG = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=400, log_threshold=None)
-TRAJECTORIES = {f"t{n}": Trajectory([5 + n // 2, 6], seed=100 + n) for n in range(6)}
+LONG = replace(SETTINGS, max_response_tokens=400)
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +55,9 @@ class Hub:
 
     def until(self, condition):
         def has_come():
-            found = condition()
-            self.events += [] if found else self.fleet.poll(0.5)
-            return found
+            is_met = condition()
+            self.events += [] if is_met else self.fleet.poll(0.5)
+            return is_met
 
         wait_until(has_come, told=self.events)
 
@@ -89,19 +87,6 @@ def spec_of(policy, run=None, **settings):
     return ReplicaSpec(partial(stepping_sampler, policy, **settings), run, None if run else 0)
 
 
-def tokens(samples):
-    return {name: sample.token_ids for name, sample in samples.items()}
-
-
-def alone(policy, settings):
-    decoding = stepping_sampler(policy).open(settings)
-    decoding.admit(TRAJECTORIES)
-    ended = {}
-    while len(ended) < len(TRAJECTORIES):
-        ended |= decoding.step()
-    return tokens(ended)
-
-
 def test_two_replicas_pull_and_draw(run, policy, hub_of):
     hub = hub_of(spec_of(policy, run), 2)
     assert len({event.pid for event in hub.of(Started)}) == 2
@@ -112,7 +97,7 @@ def test_two_replicas_pull_and_draw(run, policy, hub_of):
         begin = {name: TRAJECTORIES[name] for name in part}
         hub.fleet.order(replica, Orders(pull="newest", settings=SETTINGS, begin=begin))
     hub.until(lambda: len(hub.ended) == len(TRAJECTORIES))
-    assert tokens(hub.ended) == alone(policy, SETTINGS)
+    assert tokens(hub.ended) == alone(policy)
     assert {sample.policy_version for sample in hub.ended.values()} == {3}
     assert {event.replica for event in hub.of(Reported) if event.report.ended} == {0, 1}
     before = len(hub.events)
@@ -131,7 +116,7 @@ def test_a_killed_or_stopped_replica_is_replaced_and_harmless_when_it_wakes(poli
     hub.events = hub.of(Started)[1:]
     hub.fleet.order(0, Orders(settings=SETTINGS, begin=TRAJECTORIES))
     hub.until(lambda: len(hub.ended) == len(TRAJECTORIES))
-    assert tokens(hub.ended) == alone(policy, SETTINGS)
+    assert tokens(hub.ended) == alone(policy)
 
     hub.events, hub.fleet.stalled_seconds = hub.of(Started), 5.0
     hub.fleet.order(0, Orders(settings=LONG, begin=TRAJECTORIES))
@@ -192,21 +177,11 @@ def test_replicas_that_do_not_fit_are_one_sentence():
 
 
 def test_gpus_are_whole_or_shared():
-    cpu = TorchSamplerParams(kind="torch", device="cpu", dtype="float32", threads=1, max_sequences=4)
-    vllm = VllmSamplerParams(
-        kind="vllm",
-        dtype="auto",
-        max_model_tokens=64,
-        max_sequences=4,
-        memory_fraction=0.3,
-        kv_cache_gib=1.0,
-        tensor_parallel=1,
-        enforce_eager=True,
-    )
-    assert gpus_each(cpu, 2, 1, 8) == 0
-    assert gpus_each(vllm, 2, 1, 0) == 0
-    assert gpus_each(vllm, 2, 1, 3) == 1
-    assert gpus_each(vllm, 2, 1, 1) == pytest.approx(1 / 3)
-    assert gpus_each(vllm.model_copy(update={"tensor_parallel": 2}), 2, 1, 5) == 2
+    wide = VLLM_SAMPLER.model_copy(update={"tensor_parallel": 2})
+    assert gpus_each(TORCH_SAMPLER, 2, 1, 8) == 0
+    assert gpus_each(VLLM_SAMPLER, 2, 1, 0) == 0
+    assert gpus_each(VLLM_SAMPLER, 2, 1, 3) == 1
+    assert gpus_each(VLLM_SAMPLER, 2, 1, 1) == pytest.approx(1 / 3)
+    assert gpus_each(wide, 2, 1, 5) == 2
     with pytest.raises(UserError, match="do not fit 4 GPUs"):
-        gpus_each(vllm.model_copy(update={"tensor_parallel": 2}), 2, 1, 4)
+        gpus_each(wide, 2, 1, 4)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -10,12 +11,10 @@ import torch
 
 from stages.engines.relays.published_weights import PublishedWeights
 from stages.engines.replicas.replica import ACTIVITIES, Orders, Probe, Replica
-from stages.engines.samplers.protocol import PartialResponse, SamplingSettings, Trajectory, sample_trajectories
-from tests.fakes.stepping import stepping_sampler
+from stages.engines.samplers.protocol import PartialResponse, SamplingSettings, Trajectory
+from tests.fakes.stepping import SETTINGS, TRAJECTORIES, alone, stepping_sampler, tokens
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
-SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=12, log_threshold=None)
-TRAJECTORIES = {f"t{n}": Trajectory([5 + n // 2, 6], seed=100 + n) for n in range(6)}
 PROBE_PROMPTS, PROBE_RESPONSES = [[3, 4], [5]], [[6, 7, 8], [9]]
 
 
@@ -55,15 +54,10 @@ def finish(replica, report_seconds=10.0):
     return report
 
 
-def alone(policy, trajectories=TRAJECTORIES):
-    drawn = sample_trajectories(stepping_sampler(policy), list(trajectories.values()), SETTINGS)
-    return {name: sample.token_ids for name, sample in zip(trajectories, drawn, strict=True)}
-
-
 def test_it_draws_what_a_sampler_alone_draws(policy):
     replica = replica_of(policy)
     report = replica.advance(Orders(settings=SETTINGS, begin=TRAJECTORIES, report_seconds=20.0))
-    assert {name: sample.token_ids for name, sample in report.ended.items()} == alone(policy)
+    assert tokens(report.ended) == alone(policy)
     assert report.version == 0 and {sample.policy_version for sample in report.ended.values()} == {0}
     assert report.decode_steps >= 12
     assert not report.new_tokens and report.load.running == report.load.waiting == 0
@@ -75,9 +69,7 @@ def test_an_idle_replica_reports_at_once_and_a_busy_one_after_a_step(policy):
     assert report.decode_steps == 0 and report.ended == {}
     report = replica.advance(Orders(settings=SETTINGS, begin=TRAJECTORIES, report_seconds=0.0))
     assert report.decode_steps == 1
-    assert {name: len(begun.token_ids) for name, begun in report.new_tokens.items()} == dict.fromkeys(
-        ["t0", "t1", "t2", "t3"], 1
-    )
+    assert {name: len(begun.token_ids) for name, begun in report.new_tokens.items()} == dict(t0=1, t1=1, t2=1, t3=1)
     assert (report.load.running, report.load.waiting) == (4, 2)
 
 
@@ -103,15 +95,10 @@ def test_a_withdrawn_trajectory_goes_on_elsewhere_to_the_same_end(policy):
     report = source.advance(Orders(withdraw=("t0", "t1", "nobody"), report_seconds=0.0))
     assert set(report.withdrawn) == {"t0", "t1"}
     assert list(report.withdrawn["t0"].token_ids)[1] == streamed.new_tokens["t0"].token_ids[0]
-    moved = {
-        name: Trajectory(TRAJECTORIES[name].prompt, TRAJECTORIES[name].seed, begun)
-        for name, begun in report.withdrawn.items()
-    }
-    ended = (
-        destination.advance(Orders(settings=SETTINGS, begin=moved, under=0, report_seconds=20.0)).ended
-        | finish(source).ended
-    )
-    assert {name: sample.token_ids for name, sample in ended.items()} == alone(policy)
+    moved = {name: replace(TRAJECTORIES[name], begun=begun) for name, begun in report.withdrawn.items()}
+    ended = destination.advance(Orders(settings=SETTINGS, begin=moved, under=0, report_seconds=20.0)).ended
+    ended |= finish(source).ended
+    assert tokens(ended) == alone(policy)
 
 
 def test_nothing_is_served_before_the_first_pull(policy, weights):
@@ -124,18 +111,8 @@ def test_nothing_is_served_before_the_first_pull(policy, weights):
     publish(weights, 4, seed=0)
     report = replica.advance(Orders(pull="newest", begin=TRAJECTORIES, report_seconds=20.0))
     assert report.version == report.pulled == 4 and report.probe_gap < 1e-4
-    assert {name: sample.token_ids for name, sample in report.ended.items()} == alone(policy)
+    assert tokens(report.ended) == alone(policy)
     assert {sample.policy_version for sample in report.ended.values()} == {4}
-
-
-def test_other_weights_draw_other_tokens(policy, weights):
-    replica = replica_of(policy, weights)
-    publish(weights, 1, seed=0)
-    publish(weights, 2, seed=9)
-    replica.advance(Orders(pull=1))
-    report = replica.advance(Orders(pull=2, settings=SETTINGS, begin=TRAJECTORIES, report_seconds=20.0))
-    assert report.version == 2
-    assert {name: sample.token_ids for name, sample in report.ended.items()} != alone(policy)
 
 
 def test_weights_do_not_change_under_what_is_in_flight(policy, weights):
@@ -147,8 +124,10 @@ def test_weights_do_not_change_under_what_is_in_flight(policy, weights):
     assert report.version == 1 and "in flight" in report.pull_failed
     with pytest.raises(RuntimeError, match="settings cannot change"):
         replica.advance(Orders(settings=SamplingSettings(0.5, 1.0, 0, 12, None)))
-    report = replica.advance(Orders(withdraw=tuple(TRAJECTORIES), pull="newest"))
-    assert report.version == 2
+    withdraw = tuple(TRAJECTORIES)
+    report = replica.advance(Orders(withdraw, pull="newest", begin=TRAJECTORIES, report_seconds=20.0))
+    assert report.version == 2 and report.ended.keys() == TRAJECTORIES.keys()
+    assert tokens(report.ended) != alone(policy)
 
 
 def test_a_probe_that_disagrees_keeps_the_replica_from_serving(policy, weights):
@@ -161,7 +140,7 @@ def test_a_probe_that_disagrees_keeps_the_replica_from_serving(policy, weights):
     assert set(report.withdrawn) == set(TRAJECTORIES)
     report = replica.advance(Orders(pull=1, begin=TRAJECTORIES, report_seconds=20.0))
     assert report.version == 1
-    assert {name: sample.token_ids for name, sample in report.ended.items()} == alone(policy)
+    assert tokens(report.ended) == alone(policy)
 
 
 def test_weights_that_stood_still_are_found_whatever_the_bound(policy, weights):
@@ -173,25 +152,18 @@ def test_weights_that_stood_still_are_found_whatever_the_bound(policy, weights):
     assert "not at all" in replica.advance(Orders(pull=2)).pull_failed
 
 
-def test_a_version_that_is_gone_leaves_the_one_in_use(policy, weights):
-    replica = replica_of(policy, weights)
-    publish(weights, 1, seed=0)
-    replica.advance(Orders(pull=1, settings=SETTINGS))
-    begun = {"t0": Trajectory([5, 6], 100, PartialResponse([9], [-1.0]))}
-    report = replica.advance(Orders(pull=7, under=7, begin=begun))
-    assert "version 7" in report.pull_failed and report.version == 1
-    assert report.withdrawn == {"t0": PartialResponse([9], [-1.0])}
-
-
-def test_what_was_begun_under_another_version_is_given_back(policy, weights):
+@pytest.mark.parametrize("orders", [Orders(pull=7, under=7), Orders(under=1)], ids=["gone", "another version"])
+def test_what_cannot_be_drawn_under_its_version_is_given_back(policy, weights, orders):
     replica = replica_of(policy, weights)
     publish(weights, 2, seed=0)
     replica.advance(Orders(pull=2, settings=SETTINGS))
-    begun = {"t0": Trajectory([5, 6], 100, PartialResponse([9], [-1.0]))}
-    report = replica.advance(Orders(under=1, begin=begun))
-    assert report.withdrawn == {"t0": PartialResponse([9], [-1.0])} and report.version == 2
+    begun = PartialResponse([9], [-1.0])
+    report = replica.advance(replace(orders, begin={"t0": Trajectory([5, 6], 100, begun)}))
+    assert report.withdrawn == {"t0": begun} and report.version == 2
+    assert ("version 7" in (report.pull_failed or "")) == (orders.pull == 7)
 
 
-def test_who_only_sends_messages_needs_no_torch():
-    program = "import sys; import stages.engines.replicas.replica; sys.exit('torch' in sys.modules)"
+def test_who_only_sends_messages_or_moves_files_needs_no_torch():
+    modules = "stages.engines.replicas.fleet, stages.engines.relays.relay"
+    program = f"import sys; import {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -7,17 +7,9 @@ import pytest
 from stages.engines.samplers.build import DrawingShare, drawing_share, interleaved
 from stages.engines.samplers.params import VllmSamplerParams
 from stages.foundations.errors import UserError
+from tests.fakes.engine_params import VLLM_SAMPLER
 
-VLLM = VllmSamplerParams(
-    kind="vllm",
-    dtype="bfloat16",
-    max_model_tokens=64,
-    max_sequences=32,
-    memory_fraction=0.5,
-    kv_cache_gib=0.1,
-    tensor_parallel=2,
-    enforce_eager=True,
-)
+VLLM = VLLM_SAMPLER.model_copy(update={"tensor_parallel": 2})
 
 
 @pytest.mark.parametrize(("ranks", "width"), [(1, 1), (3, 1), (4, 2), (8, 4)])
@@ -26,8 +18,8 @@ def test_the_shares_of_all_engines_are_the_prompts_in_order(ranks, width, prompt
     whole = list(range(prompts))
     shares = [DrawingShare(SimpleNamespace(rank=rank, world_size=ranks), width) for rank in range(ranks)]
     assert all(share.of(whole) == shares[share.ranks.rank // width * width].of(whole) for share in shares)
-    told = [share.of(whole) for share in shares if share.is_engine_leader]
-    assert interleaved(told, prompts) == whole
+    parts = [share.of(whole) for share in shares if share.is_engine_leader]
+    assert interleaved(parts, prompts) == whole
 
 
 def test_ranks_that_make_no_whole_engine_or_have_others_beside_them_are_refused():

@@ -20,32 +20,19 @@ from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.replicas.replica import SyncError
 from stages.engines.samplers import vllm_sampler, vllm_weights
-from stages.engines.samplers.params import VllmSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings, StopReason, Trajectory, sample_trajectories
 from stages.engines.samplers.vllm_sampler import VllmSampler, transformers_reference
-from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
 from stages.rl_round.loop.weight_sync import WeightSyncCheck
 from stages.rl_round.params import WeightSyncCheckParams
 from tests.fakes.drawing import sample_numbered
+from tests.fakes.engine_params import ADAMW as SLOW_ADAMW
+from tests.fakes.engine_params import TORCH_TRAINER, VLLM_SAMPLER
 from tests.fakes.processes import assert_all_end
 from tests.fakes.tiny_policy import write_tiny_policy
 
-PARAMS = VllmSamplerParams(
-    kind="vllm",
-    dtype="float32",
-    max_model_tokens=64,
-    max_sequences=32,
-    memory_fraction=0.5,
-    kv_cache_gib=0.1,
-    tensor_parallel=1,
-    enforce_eager=True,
-)
-TRAINER = TorchTrainerParams(
-    kind="torch", device="cpu", dtype="float32", threads=1, micro_batch_tokens=512, gradient_checkpointing=False
-)
-ADAMW = AdamwParams(kind="adamw", learning_rate=0.02, beta1=0.9, beta2=0.95, weight_decay=0.0)
+ADAMW = SLOW_ADAMW.model_copy(update={"learning_rate": 0.02, "weight_decay": 0.0})
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=16, log_threshold=None)
 PROMPTS = [[36, 80, 78], [81], [86, 85, 70, 222, 19, 12]]
 EXACT = 1e-4
@@ -55,8 +42,8 @@ class Pair:
     """A live vLLM engine and a trainer of the same policy."""
 
     def __init__(self, policy, **changes):
-        self.sampler = VllmSampler(PARAMS.model_copy(update=changes), policy)
-        self.trainer = TorchTrainer(TRAINER, ADAMW, 1.0, language_model(policy, TRAINER))
+        self.sampler = VllmSampler(VLLM_SAMPLER.model_copy(update=changes), policy)
+        self.trainer = TorchTrainer(TORCH_TRAINER, ADAMW, 1.0, language_model(policy, TORCH_TRAINER))
         self.version = 0
 
     def train_and_sync(self):
@@ -71,6 +58,11 @@ class Pair:
         batch = pack([TokenSequence(*pair) for pair in zip(prompts, responses, strict=True)])
         expected = self.trainer.evaluate(batch).logprobs[batch.response_mask.bool()]
         return float((torch.tensor([value for row in logprobs for value in row]) - expected).abs().max())
+
+    @torch.no_grad()
+    def logits(self, prompt, sample):
+        """The trainer's, before each token of the sample."""
+        return self.trainer.model.module(torch.tensor([[*prompt, *sample.token_ids]])).logits[0, len(prompt) - 1 : -1]
 
     def gap_of_probe(self):
         responses = [[7, 8, 9, 10], [11, 12], [200, 100, 50]]
@@ -89,7 +81,7 @@ def test_many_long_prompts_at_once_are_answered_and_the_process_is_left_as_it_wa
     trainer = deepspeed_trainer(2, policy)
     threads = torch.get_num_threads()
     children = len(psutil.Process().children(recursive=True))
-    sampler = VllmSampler(PARAMS.model_copy(update={"max_model_tokens": 400}), policy)
+    sampler = VllmSampler(VLLM_SAMPLER.model_copy(update={"max_model_tokens": 400}), policy)
     torch.set_num_threads(threads + 1)
     assert torch.get_num_threads() == threads + 1, "vLLM must not keep trainers from setting their threads"
     torch.set_num_threads(threads)
@@ -144,16 +136,6 @@ def test_the_engine_keeps_its_own_copy_of_the_weights(pair):
     assert sample_numbered(pair.sampler, PROMPTS, 2, SETTINGS, seed=3) == before
 
 
-def test_a_tied_head_that_is_not_packed_again_shows_in_the_logprobs(pair, monkeypatch):
-    is_tied = pair.trainer.model.module.config.tie_word_embeddings
-    with monkeypatch.context() as patched:
-        patched.setattr(vllm_weights, "repack_tied_head", lambda model: None)
-        pair.train_and_sync()
-        assert (pair.gap_of_probe() > 100 * EXACT) == is_tied
-    pair.train_and_sync()
-    assert pair.gap_of_probe() < EXACT
-
-
 def test_the_probe_of_the_rl_round_fires_on_a_stale_tied_head(pair, monkeypatch):
     params = WeightSyncCheckParams(sequences=3, max_logprob_gap=EXACT)
     probe = WeightSyncCheck.drawn(params, PROMPTS, 16, pair.sampler, seed=0)
@@ -163,6 +145,7 @@ def test_the_probe_of_the_rl_round_fires_on_a_stale_tied_head(pair, monkeypatch)
         patched.setattr(vllm_weights, "repack_tied_head", lambda model: None)
         pair.train_and_sync()
         is_tied = pair.trainer.model.module.config.tie_word_embeddings
+        assert (pair.gap_of_probe() > 100 * EXACT) == is_tied
         with pytest.raises(SyncError, match="differs by") if is_tied else nullcontext():
             probe.check(pair.sampler, probe.trainer_side(pair.trainer))
     pair.train_and_sync()
@@ -219,10 +202,8 @@ def test_pruned_logprobs_are_the_trainers(pair):
     drawn = sample_numbered(pair.sampler, PROMPTS, 8, settings, seed=11)
     assert drawn != sample_numbered(pair.sampler, PROMPTS, 8, replace(settings, log_threshold=None), seed=11)
     for prompt, sample in flat(drawn):
-        with torch.no_grad():
-            logits = pair.trainer.model.module(torch.tensor([[*prompt, *sample.token_ids]])).logits
-        heated = logits[:, len(prompt) - 1 : -1] / temperature
-        expected, outside = pruned_logprobs(heated, torch.tensor([sample.token_ids]), threshold)
+        heated = pair.logits(prompt, sample) / temperature
+        expected, outside = pruned_logprobs(heated[None], torch.tensor([sample.token_ids]), threshold)
         assert sample.logprobs == pytest.approx(expected[0].tolist(), abs=EXACT)
         assert not outside.any()
 
@@ -231,21 +212,13 @@ def test_greedy_takes_the_most_probable_token(pair):
     drawn = sample_numbered(pair.sampler, PROMPTS, 2, replace(SETTINGS, temperature=0.0), seed=5)
     for prompt, (sample, twin) in zip(PROMPTS, drawn, strict=True):
         assert sample == twin
-        ids = torch.tensor([[*prompt, *sample.token_ids]])
-        with torch.no_grad():
-            best = pair.trainer.model.module(ids).logits[0, len(prompt) - 1 : -1].argmax(-1)
-        assert best.tolist() == sample.token_ids
+        assert pair.logits(prompt, sample).argmax(-1).tolist() == sample.token_ids
 
 
 def test_responses_end_at_the_end_token_or_at_the_limit(pair):
     end = pair.sampler.end_token
-    ended = [
-        sample
-        for samples in sample_numbered(
-            pair.sampler, PROMPTS, 60, replace(SETTINGS, max_response_tokens=40, temperature=2.0), 6
-        )
-        for sample in samples
-    ]
+    settings = replace(SETTINGS, max_response_tokens=40, temperature=2.0)
+    ended = [sample for _, sample in flat(sample_numbered(pair.sampler, PROMPTS, 60, settings, 6))]
     assert {sample.stop_reason for sample in ended} == set(StopReason)
     for sample in ended:
         assert len(sample.logprobs) == len(sample.token_ids) <= 40
@@ -301,7 +274,7 @@ def test_worker_processes_get_weights_through_files(tmp_path, monkeypatch):
 )
 def test_a_policy_that_does_not_fit_is_refused(tmp_path, sizes, said):
     policy = write_tiny_policy(tmp_path / "policy", **sizes)
-    params = PARAMS if sizes else PARAMS.model_copy(update={"max_model_tokens": 513})
+    params = VLLM_SAMPLER if sizes else VLLM_SAMPLER.model_copy(update={"max_model_tokens": 513})
     with pytest.raises(UserError, match=said):
         VllmSampler(params, policy)
 
@@ -310,7 +283,7 @@ def test_a_policy_that_does_not_fit_is_refused(tmp_path, sizes, said):
 def test_an_engine_that_computes_another_function_is_refused(pair, tmp_path, dtype):
     """The engine of one policy, and transformers' log-probs of another."""
     folder = write_tiny_policy(tmp_path, seed=4, initializer_range=0.2)
-    reference = transformers_reference(folder, torch.device("cpu"), PARAMS.max_model_tokens)
+    reference = transformers_reference(folder, torch.device("cpu"), VLLM_SAMPLER.max_model_tokens)
     with pytest.raises(UserError, match=r"vLLM does not compute what transformers .* LlamaForCausalLM \(llama\)"):
         check_engine_forward(reference, "vLLM", dtype, pair.sampler.logprobs)
 
@@ -322,18 +295,15 @@ def test_weights_that_are_not_the_architectures_are_refused_before_vllm_starts(t
     weights["model.norm.weight"][3] = math.nan
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UserError, match=r"1 not finite \(model\.norm\.weight\)"):
-        VllmSampler(PARAMS, folder)
+        VllmSampler(VLLM_SAMPLER, folder)
 
 
-def test_a_folder_without_a_policy_is_refused(tmp_path):
+def test_a_folder_without_a_policy_or_a_missing_vllm_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="dvc repro base"):
-        VllmSampler(PARAMS, tmp_path)
-
-
-def test_vllm_missing_is_said_with_the_remedy(tmp_path, monkeypatch):
+        VllmSampler(VLLM_SAMPLER, tmp_path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="make repro RECIPE"):
-        VllmSampler(PARAMS, tmp_path)
+        VllmSampler(VLLM_SAMPLER, tmp_path)
 
 
 def test_kept_distributions_are_the_trainers(pair):
@@ -341,9 +311,7 @@ def test_kept_distributions_are_the_trainers(pair):
     for prompt, sample in flat(sample_numbered(pair.sampler, PROMPTS, 3, settings, seed=12)):
         rows = sample.distributions
         assert rows[torch.arange(len(rows)), sample.token_ids].tolist() == pytest.approx(sample.logprobs, abs=1e-6)
-        with torch.no_grad():
-            logits = pair.trainer.model.module(torch.tensor([[*prompt, *sample.token_ids]])).logits
-        heated = logits[0, len(prompt) - 1 : -1] / 0.8
+        heated = pair.logits(prompt, sample) / 0.8
         assert (safe_vocabulary(heated, -1.5) == rows.isfinite()).float().mean() > 0.999
         expected = heated.masked_fill(~rows.isfinite(), -torch.inf).log_softmax(-1)
         assert torch.allclose(rows.exp(), expected.exp(), atol=EXACT)
@@ -403,7 +371,7 @@ def test_a_closed_decoding_leaves_the_engine_empty(pair):
     assert pair.gap_of_probe() < EXACT
 
 
-def test_a_sampler_that_rests_wakes_around_the_next_weights(pair, monkeypatch):
+def test_a_sampler_that_sleeps_wakes_around_the_next_weights(pair, monkeypatch):
     """A CPU has no sleep of its own, so the engine's calls are noted; what happens between them is real."""
     calls = []
     engine = pair.sampler._llm

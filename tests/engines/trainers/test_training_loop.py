@@ -9,7 +9,7 @@ from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.training_loop import Schedule, best_row, train_and_keep_best
 from stages.foundations.files import replace_folder
 from stages.observe.tracking import Run
-from tests.engines.trainers.test_other_models import assert_same, make_trainer, weights_of
+from tests.engines.trainers.test_torch_trainer import assert_same, make_trainer, weights_of
 from tests.fakes.small_models import REWARD
 
 SCHEDULE = Schedule(

@@ -1,22 +1,21 @@
-import gzip
-import json
-import os
-import signal
+"""The verifier and its workers: what attacks, hangs, fills memory or dies costs no other response its verdict."""
+
+import resource
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from unittest.mock import patch
 
 import psutil
 import pytest
 
-from stages.algorithms.answers.verdicts import Leniency, Verdict
+from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.distributed.ray_session import ray_session
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
 from tests.fakes import worker_functions
-from tests.fakes.processes import wait_until
+from tests.fakes.hostile_answers import hostile_pairs
+from tests.fakes.processes import assert_all_end, wait_until
 
-CASES = Path(__file__).parents[3].parent / "shared" / "data" / "verifier_cases"
 PARAMS = VerifierParams(timeout_seconds=2, memory_mib=768, workers=2, abort_undecided_fraction=0.1)
 SUM = r"\sum_{k=1}^{5} k"
 """Something that only math-verify works out, so that a worker is asked."""
@@ -34,7 +33,7 @@ def one_formula_hangs():
 @pytest.fixture(scope="module")
 def verifier():
     with Verifier(PARAMS) as verifier:
-        verifier.judge([EQUAL])
+        verifier.judge([EQUAL, (SUM, "15+2-2")])  # two questions start both workers
         yield verifier
 
 
@@ -50,46 +49,10 @@ def test_plain_answers_start_no_worker():
 
 
 @pytest.mark.parametrize(
-    ("gold", "response", "verdict"),
-    [
-        (r"\frac{x+2}{7}", r"\boxed{\frac{x}{7}+\frac{2}{7}}", "correct"),
-        ("7", r"\boxed{3+4}", "wrong"),
-        (r"100\%", "Therefore the smallest error must increase by 100%.", "correct"),
-        (r"I_{\max} = \frac{q}{\sqrt{2LC}}", r"\boxed{\frac{q}{\sqrt{2CL}}}", "correct"),
-        ("1/3", r"\boxed{0.333333}", "wrong"),
-        ("1/3", r"\boxed{0.333...}", "correct"),
-        ("1", "The answer is 0.999...", "correct"),
-        ("x^2+y^2=1", r"\boxed{x^2=1-y^2}", "correct"),
-        (r"\{2,3\}", r"\boxed{2} and \boxed{3}", "correct"),
-        (r"4\sqrt{2}", r"\boxed{4}", "wrong"),
-        ("9", r"\boxed{8, 9}", "wrong"),
-        ("9", r"\boxed{8 \text{ or } 9}", "wrong"),
-        ("4, 12, 2", "10, 4, 2", "wrong"),
-        ("9", r"\boxed{9 ... 10}", "unparsed"),
-        ("18", r"\boxed{9 9}", "unparsed"),
-        ("9", r"9\[%\int\[", "unparsed"),
-        ("9", "9$A: ^eval(|eval(", "unparsed"),
-    ],
-)
-def test_answers_that_are_no_plain_numbers(verifier, gold, response, verdict):
-    assert verdicts(verifier.judge([(gold, response)])) == [verdict]
-
-
-@pytest.mark.parametrize(
     "tower",
     [
-        "9^(9^(9^9))",
-        "5^(5^(5^(5^5)))",
-        "9^{9^{9^{9}}}",
-        "9**9**9**9",
-        "((99999999!)!)!",
-        r"\binom{10^9}{5 \cdot 10^8}",
-        r"9^\infty",
-        "9" + "(" * 1000,
-        r"9\frac",
-        "9\x00",
-        "9; import os",
-        r"\sqrt[9]{" * 99,
+        *("9^(9^(9^9))", "5^(5^(5^(5^5)))", "9^{9^{9^{9}}}", "9**9**9**9", "((99999999!)!)!", r"9^\infty"),
+        *(r"\binom{10^9}{5 \cdot 10^8}", "9" + "(" * 1000, r"9\frac", "9\x00", "9; import os", r"\sqrt[9]{" * 99),
     ],
 )
 @pytest.mark.parametrize("form", [r"\boxed{%s}", "%s", "The answer is %s."])
@@ -106,28 +69,6 @@ def test_an_item_that_hangs_costs_the_others_nothing(verifier):
     assert verdicts(judged[1:]) == ["correct"] * 10
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_worker_killed_from_outside_changes_no_verdict(times):
-    """One death is made good; a second one stops the stage instead of costing the verdict."""
-    params = PARAMS.model_copy(update={"workers": 1, "timeout_seconds": 6.0})
-    with Verifier(params) as verifier, ThreadPoolExecutor() as threads:
-        verifier.judge([EQUAL])
-        start = psutil.Process(verifier.worker_pids()[0]).cpu_times().user
-        judging = threads.submit(verifier.judge, [(SUM, HANG), EQUAL])
-        killed = set()
-        for _ in range(times):
-            wait_until(lambda: set(verifier.worker_pids()) - killed)
-            [pid] = verifier.worker_pids()
-            wait_until(lambda pid=pid: psutil.Process(pid).cpu_times().user > 1.5 * start + 1)
-            os.kill(pid, signal.SIGKILL)
-            killed.add(pid)
-        if times == 2:
-            with pytest.raises(UserError, match="killed from outside"):
-                judging.result()
-        else:
-            assert verdicts(judging.result()) == ["exhausted", "correct"]
-
-
 def test_a_comparison_without_memory_is_exhausted(monkeypatch):
     monkeypatch.setattr("stages.engines.verifier.verifier.compare", worker_functions.compare_without_memory)
     with Verifier(PARAMS) as verifier:
@@ -135,10 +76,9 @@ def test_a_comparison_without_memory_is_exhausted(monkeypatch):
     assert (judged.verdict, judged.reason) == ("exhausted", "memory_limit")
 
 
-def test_a_closed_verifier_starts_no_worker():
-    with Verifier(PARAMS) as verifier:
-        pass
-    with pytest.raises(RuntimeError, match="closed"):
+def test_workers_that_are_killed_from_outside_are_an_error_not_a_verdict(monkeypatch):
+    monkeypatch.setattr("stages.engines.verifier.verifier.compare", worker_functions.compare_and_be_killed)
+    with Verifier(PARAMS) as verifier, pytest.raises(UserError, match="killed from outside"):
         verifier.judge([EQUAL])
 
 
@@ -147,14 +87,6 @@ def test_a_worker_that_cannot_start_is_an_error_not_a_verdict(monkeypatch):
     told = r"could not be started \(exit code 1: ImportError: no such library here\).*memory_mib is 768"
     with Verifier(PARAMS) as verifier, pytest.raises(RuntimeError, match=told):
         verifier.judge([EQUAL])
-
-
-def test_model_output_writes_no_file(verifier, tmp_path):
-    target = tmp_path / "written"
-    code = f"__import__('os').system('touch {target}')"
-    judged = verifier.judge([("5", form % code) for form in (r"\boxed{%s}", "%s", "Answer: %s", "$%s$", "5+%s")])
-    assert "correct" not in verdicts(judged)
-    assert not target.exists()
 
 
 def test_rewards_demand_a_marked_answer(verifier):
@@ -177,36 +109,57 @@ def test_equal_questions_are_asked_once(verifier):
     assert len(before - set(verifier.worker_pids())) == 1, "each that is asked costs a worker its life"
 
 
-def test_a_busy_machine_turns_no_verdict():
-    params = PARAMS.model_copy(update={"workers": 1, "timeout_seconds": 0.5})
-    with Verifier(params) as verifier:
-        verifier.judge([EQUAL])
-        (pid,) = verifier.worker_pids()
-        os.kill(pid, signal.SIGSTOP)
-        threading.Timer(1.5, os.kill, (pid, signal.SIGCONT)).start()
-        assert verdicts(verifier.judge([(SUM, "15+2-2")])) == ["correct"]
-
-
 def test_half_a_character_is_a_question_mark(verifier):
     halved, marked = verifier.judge([(gold, EQUAL[1]) for gold in (EQUAL[0] + "\ud800", EQUAL[0] + "?")])
     assert (halved.verdict, halved.reason) == (marked.verdict, marked.reason)
 
 
-CONTRADICTORY = {35, 98, 100, 101, 104, 114, 115}
-"""Rows labelled correct whose chain of equations contradicts itself."""
-LEFT = {"cases": CONTRADICTORY | {133, 187, 253, 263, 269, 276, 315, 317, 318}, "model_outputs": {4145}}
-"""Rows whose label we do not follow: docs/verifier.md says of each why."""
+def test_hostile_responses_cost_little(tmp_path, monkeypatch):
+    before = psutil.Process().memory_info().rss
+    monkeypatch.chdir(tmp_path)
+    with Verifier(PARAMS) as verifier:
+        verifier.judge([EQUAL, (SUM, "15+2-2")])
+        judged = verifier.judge(hostile_pairs(150, seed=11))
+        wait_until(lambda: len(verifier.worker_pids()) == PARAMS.workers)
+        assert verifier.judge([EQUAL])[0].verdict == "correct"
+    assert "correct" not in {one.verdict for one in judged}
+    assert not list(tmp_path.iterdir())
+    assert sum(one.path == "math_verify" for one in judged) < 75
+    assert psutil.Process().memory_info().rss - before < 300 * 2**20
 
 
-@pytest.mark.parametrize("name", LEFT)
-def test_recorded_verdicts_but_those_that_we_do_not_follow(name):
-    path = CASES / f"{name}.jsonl.gz"
-    if not path.exists():
-        pytest.skip(f"needs {path}, which is not part of the repository")
-    rows = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
-    with Verifier(PARAMS.model_copy(update={"timeout_seconds": 8.0})) as verifier:
-        allowed = [Leniency(decimals=True, expressions=True)] * len(rows)
-        judged = verifier.judge([(row["gold"], row["pred"]) for row in rows], allowed=allowed)
-    said = [judgement.verdict is Verdict.CORRECT for judgement in judged]
-    differ = {at for at, row in enumerate(rows) if said[at] != row["expected"]}
-    assert differ == LEFT[name]
+class Grader:
+    """What runs in the actor: a verifier, which the actor's own thread and another one call."""
+
+    def __init__(self):
+        with patch("stages.engines.verifier.verifier.compare", worker_functions.compare_or_hang):
+            self.verifier = Verifier(PARAMS)
+
+    def judge(self, pairs):
+        judged = self.verifier.judge(pairs)
+        thread = threading.Thread(target=lambda: judged.extend(self.verifier.judge(pairs)))
+        thread.start()
+        thread.join()
+        return [one.verdict.value for one in judged]
+
+    def workers(self):
+        return {pid: resource.prlimit(pid, resource.RLIMIT_AS) for pid in self.verifier.worker_pids()}
+
+
+def test_limits_hold_in_a_ray_actor():
+    """A real one: its process belongs to Ray, its methods run where Ray likes, and its end ends the workers."""
+    with ray_session(processes=1):
+        import ray
+
+        grader = ray.remote(num_cpus=1)(Grader).remote()
+        assert ray.get(grader.judge.remote([(SUM, HANG), EQUAL])) == ["exhausted", "correct"] * 2
+        confined = (PARAMS.memory_mib << 20,) * 2
+
+        def workers():
+            return ray.get(grader.workers.remote())
+
+        # The worker in the place of the killed one confines itself before it takes a question.
+        wait_until(lambda: set(workers().values()) == {confined})
+        pids = list(workers())
+        ray.kill(grader)
+        assert_all_end(pids)

@@ -7,13 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from stages.foundations.params import load_section
 from stages.rl_round.asynchronous.coordinator import Coordinator
 from stages.rl_round.loop.round_log import RolloutLog
-from stages.rl_round.methods import AsynchronousLoop, BestFitRepack, NoRepack, RelayParams
-from stages.rl_round.params import RlParams
 from stages.rl_round.records import Problem
 from tests.fakes.replica_schedules import Schedule, through_json, token
+from tests.fakes.rounds import ASYNCHRONOUS, NONE, settings
 
 PROBLEMS = [Problem(f"p{number}", [1, 2, 3 + number], "7") for number in range(23)]
 STEPS = 6
@@ -22,25 +20,10 @@ STEPS = 6
 def coordinator(
     window, repack=True, written=None, replicas=3, share=1.0, dynamic=True, group_size=4, takes="when_empty"
 ):
-    policy = BestFitRepack(kind="best_fit", every_seconds=1.0, batch_bound=64) if repack else NoRepack(kind="none")
-    loop = AsynchronousLoop(
-        kind="asynchronous",
-        window=window,
-        replica_share=share,
-        takes_groups=takes,
-        report_seconds=0.1,
-        repack=policy,
-        relay=RelayParams(keep=8, chunk_mib=1),
-        stalled_seconds=5.0,
-        trainer_ranks=1,
-    )
-    rl = load_section_of_laptop()
-    sampling = rl.dynamic_sampling if dynamic else {"kind": "none"}
-    rl = RlParams.model_validate(
-        rl.model_dump()
-        | {"problems_per_step": 4, "group_size": group_size, "loop": loop.model_dump()}
-        | ({} if dynamic else {"dynamic_sampling": sampling})
-    )
+    policy = {"kind": "best_fit", "every_seconds": 1.0, "batch_bound": 64} if repack else NONE
+    loop = {"window": window, "replica_share": share, "takes_groups": takes, "repack": policy}
+    sampling = {} if dynamic else {"dynamic_sampling": NONE}
+    rl = settings(group_size=group_size, max_response_tokens=200, loop=ASYNCHRONOUS | loop, **sampling)
     this_round = SimpleNamespace(
         name="rl_1",
         seed=1,
@@ -50,13 +33,7 @@ def coordinator(
         verifier_params=SimpleNamespace(abort_undecided_fraction=0.1),
         problems=PROBLEMS,
     )
-    return Coordinator(this_round, loop, (written if written is not None else []).append)
-
-
-def load_section_of_laptop():
-    from stages.foundations.machine import PROJECT
-
-    return load_section(PROJECT / "pipelines/recipes/laptop.yaml", "rl", RlParams)
+    return Coordinator(this_round, rl.loop, (written if written is not None else []).append)
 
 
 def schedule(core, seed, death_rate=0.0, signal=0.7, replicas=3, keep=8):
@@ -111,13 +88,6 @@ def test_random_schedules_keep_the_window_and_lose_nothing(window):
             check_staleness(run, window)
             assert run.longest_wait <= window + 1
         assert not core.groups, "nothing is carried: no group is begun that no step could train on"
-
-
-def test_a_window_of_zero_trains_on_what_the_newest_weights_have_drawn():
-    run = schedule(coordinator(0, repack=False), seed=1)
-    run.run()
-    drawn = {rollout.sample.policy_version for rollout in run.trained[3].batch.groups[0].rollouts}
-    assert drawn == {3}
 
 
 def test_versions_that_are_lost_are_drawn_again_and_never_mixed():

@@ -19,31 +19,19 @@ from stages.foundations.files import dvc_md5
 from stages.foundations.tables import ROLLOUT, read_table
 from stages.rl_round.asynchronous.journal import Journal
 from tests.fakes.processes import assert_becomes, those_with, wait_until
+from tests.fakes.rounds import ASYNCHRONOUS, WEIGHTS, copied, replay_params
 from tests.fakes.taught_policy import rl_flags, write_params
 
 pytestmark = pytest.mark.timeout(1800)
 
 STEPS = 8
-LOOP = {
-    "kind": "asynchronous",
-    "window": 2,
-    "replica_share": 1.0,
-    "takes_groups": "when_empty",
-    "report_seconds": 0.1,
-    "repack": {"kind": "best_fit", "every_seconds": 0.2, "batch_bound": 64},
-    "relay": {"keep": 4, "chunk_mib": 16},
-    "stalled_seconds": 60.0,
-    "trainer_ranks": 1,
-}
-CORRECTED = {
-    "rl.proximal": "recompute",
-    "rl.rollout_correction": {"kind": "importance_weights", "level": "token", "cap": 2.0},
-}
+LOOP = ASYNCHRONOUS | {"repack": {"kind": "best_fit", "every_seconds": 0.2, "batch_bound": 64}}
+CHANGES = {"rl.proximal": "recompute", "rl.rollout_correction": WEIGHTS, "rl_rounds.rl_1.steps": STEPS}
 
 
 def asynchronous_params(path, replicas=2, **loop):
-    changes = {"rl.loop": {**LOOP, **loop}, "sampler.replicas": {"kind": "ray", "count": replicas}, **CORRECTED}
-    return write_params(path, {**changes, "rl_rounds.rl_1.steps": STEPS})
+    changes = {"rl.loop": {**LOOP, **loop}, "sampler.replicas": {"kind": "ray", "count": replicas}}
+    return write_params(path, {**CHANGES, **changes})
 
 
 def environment(folder):
@@ -64,11 +52,7 @@ def said(folder):
 
 def replayed(taught, folder):
     """The weights that a replay of the round's schedule gives."""
-    recorded = folder / "recorded"
-    shutil.copytree(folder / "out/schedules/rl_1", recorded)
-    shutil.copy(folder / "out/rl_1.parquet", recorded / "rollouts.parquet")
-    changes = {"rl.loop": {"kind": "replay", "schedule": str(recorded)}, **CORRECTED}
-    params = write_params(folder / "replay.yaml", {**changes, "rl_rounds.rl_1.steps": STEPS})
+    params = replay_params(folder, CHANGES, copied(folder / "out", folder / "recorded"))
     main(rl_flags(taught, params, folder / "replayed"))
     return dvc_md5(folder / "replayed/rl_1")
 

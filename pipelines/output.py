@@ -1,0 +1,29 @@
+"""What a command gives its caller: tables for a terminal, and the file that an option names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stages.foundations.errors import UserError
+from stages.foundations.files import write_text_atomically
+
+
+def aligned(rows: Sequence[Sequence[str]], left_columns: int = 1) -> list[str]:
+    """A line a row: the first columns to the left (names), the others to the right (figures), two spaces between."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place < left_columns else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def write_named_file(path: Path, text: str, option: str) -> None:
+    """Writes the file. UserError with the option's name where it cannot be written."""
+    try:
+        write_text_atomically(path, text)
+    except OSError as error:
+        raise UserError(f"{option} {path} cannot be written ({error.strerror}): name another place") from error

@@ -1,0 +1,162 @@
+"""Where finished stages are on record: the working tree, a commit, another checkout, the kept results of an ablation.
+
+Each has a `dvc.lock`. Its files lie beside it, in git (metrics and curves), or in DVC's cache under their hash.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from stages.foundations.dvc_lock import LOCK, LockedStage, read_lock, recorded_outs
+from stages.foundations.errors import UserError
+from stages.foundations.files import dvc_md5
+from stages.foundations.stage import about
+from stages.observe.git import ask_git, file_at
+
+
+@dataclass(frozen=True)
+class LockSnapshot:
+    """One `dvc.lock` and where its files are to be had."""
+
+    label: str
+    root: Path
+    """The project whose git and DVC cache are asked."""
+    folder: Path | None
+    """Where files lie; None for a commit."""
+    is_kept: bool
+    """True where `data/` is left out of the paths, as in an ablation's results."""
+    commit: str
+    """Set for a commit, and for an ablation's run; "" in a working tree."""
+    entries: Mapping[str, LockedStage]
+    about: Mapping[str, Any]
+    """What an ablation wrote about its run; empty elsewhere."""
+
+    @cached_property
+    def outs(self) -> dict[str, str]:
+        """Path -> DVC's hash of every output."""
+        return recorded_outs(self.entries)
+
+    @cached_property
+    def graded(self) -> dict[str, LockedStage]:
+        """Policy -> the stage that scores it."""
+        return {one.item: one for one in self.entries.values() if one.item and about(one.stage).score_keys}
+
+    def file(self, path: str) -> Path | None:
+        """A file of this snapshot: itself, or the object in DVC's cache; None when neither is there."""
+        if self.folder is not None:
+            # An ablation keeps verdicts and no responses: those come from the cache, under their hash.
+            own = self.folder / (path.removeprefix("data/") if self.is_kept else path)
+            if own.exists():
+                return own
+        return self._cached(self.outs.get(path, ""))
+
+    def files(self, path: str) -> dict[str, Path] | None:
+        """The files of an output as they are on record, by path in it ("" for an output that is a file).
+
+        From DVC's cache, else from the working tree if it has the same bytes; None when they are gone.
+        """
+        digest = self.outs[path]
+        if listing := self._cached(digest):
+            # DVC stores a folder as a JSON list of its files. The hash of that list ends with `.dir`.
+            if not digest.endswith(".dir"):
+                return {"": listing}
+            files = {one["relpath"]: self._cached(one["md5"]) for one in json.loads(listing.read_text())}
+            if all(files.values()):
+                return files
+        # The working tree may have moved on: only equal bytes are the output that is on record.
+        here = (self.folder or self.root) / path
+        if not here.exists() or dvc_md5(here) != digest:
+            return None
+        if here.is_file():
+            return {"": here}
+        return {file.relative_to(here).as_posix(): file for file in here.rglob("*") if file.is_file()}
+
+    def _cached(self, digest: str) -> Path | None:
+        found = cached_object(self.root, digest) if digest else None
+        return found if found and found.is_file() else None
+
+    def content(self, path: str) -> bytes | None:
+        """Bytes of a file of this snapshot, git asked last (metrics and curves are kept there)."""
+        found = self.file(path)
+        if found:
+            return found.read_bytes()
+        return file_at(self.root, self.commit, path) if self.commit else None
+
+
+def working_snapshot(root: Path, label: str = "working tree", project: Path | None = None) -> LockSnapshot:
+    """A project folder as it lies there; without a `dvc.lock` it has no entries."""
+    lock = root / LOCK
+    entries = read_lock(lock.read_bytes() if lock.exists() else None, str(root))
+    # A copied checkout may have no `.dvc`: the cache of the project that asks may still have its files.
+    own = root if project is None or (root / ".dvc").is_dir() else project
+    return LockSnapshot(label, own, root, False, "", entries, {})
+
+
+def snapshot_at(root: Path, revision: str) -> LockSnapshot:
+    """What a git revision has on record. UserError when there is no such revision or it has no `dvc.lock`."""
+    # An annotated tag is an object of its own: `^{commit}` gives the commit behind it.
+    commit = ask_git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    if not commit:
+        raise UserError(
+            f"{root} has no git revision {revision!r}: `git log --oneline` and `git tag` show what there is"
+        )
+    text = file_at(root, commit, LOCK)
+    if text is None:
+        raise UserError(f"git revision {revision!r} has no dvc.lock: nothing had run there, or it was not committed")
+    return LockSnapshot(f"git {revision}", root, None, False, commit, read_lock(text, revision), {})
+
+
+def snapshots_in_git(root: Path, tell: Callable[[str], object] = str) -> Iterator[LockSnapshot]:
+    """Every commit of this branch that changed `dvc.lock`, oldest first. Nothing without git.
+
+    A lock that is not readable, such as one committed with a merge's conflict in it, is reported and skipped.
+    """
+    for commit in ask_git(root, "log", "--reverse", "--format=%H", "--", LOCK).split():
+        text = file_at(root, commit, LOCK)
+        if text is None:  # the commit removed it
+            continue
+        try:
+            entries = read_lock(text, label := f"git {commit[:12]}")
+        except UserError as error:
+            tell(str(error))
+            continue
+        yield LockSnapshot(label, root, None, False, commit, entries, {})
+
+
+def kept_snapshot(root: Path, folder: Path) -> LockSnapshot:
+    """A finished run of an ablation, out of its results folder. UserError when it is not whole."""
+    try:
+        about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        text = (folder / LOCK).read_bytes()
+        label = f"ablation {about['ablation']}, {about['variant']} seed {about['seed']}"
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder} is no finished run of an ablation ({error}): run `retrace ablate` again") from None
+    return LockSnapshot(label, root, folder, True, about.get("commit", ""), read_lock(text, label), about)
+
+
+def kept_snapshots(root: Path, state: Path, tell: Callable[[str], object] = str) -> Iterator[LockSnapshot]:
+    """The finished runs of all ablations, in the order of their folders; broken ones are reported and skipped."""
+    for file in sorted(state.glob("ablations/*/results/*/run.json")):
+        try:
+            yield kept_snapshot(root, file.parent)
+        except UserError as error:
+            tell(str(error))
+
+
+@cache
+def _cache_folder(root: Path) -> Path | None:
+    # Importing DVC takes long, and many callers only read dvc.lock.
+    from pipelines.runtime.checkouts import cache_folder
+
+    return cache_folder(root) if (root / ".dvc").is_dir() else None
+
+
+def cached_object(root: Path, digest: str) -> Path | None:
+    """Where DVC's cache of a project holds a file, or the list of a folder's files; None without a cache."""
+    folder = _cache_folder(root)
+    return folder / "files" / "md5" / digest[:2] / digest[2:] if folder else None

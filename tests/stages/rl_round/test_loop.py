@@ -1,0 +1,160 @@
+"""Around the steps of a round: the probe of every sync, checkpoints, and the word that nothing is learned."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.policies.language_model import language_model
+from stages.engines.replicas.replica import SyncError
+from stages.engines.samplers.params import TorchSamplerParams
+from stages.engines.samplers.protocol import FullSample, Sample, StopReason
+from stages.engines.samplers.torch_sampler import TorchSampler
+from stages.engines.trainers.checkpoints import Checkpoints
+from stages.engines.trainers.params import TorchTrainerParams
+from stages.engines.trainers.torch_trainer import TorchTrainer
+from stages.rl_round.drawing import DrawState
+from stages.rl_round.loop.batch_source import SampledBatches
+from stages.rl_round.loop.round_log import SignalWatch
+from stages.rl_round.loop.weight_sync import RoundState, WeightSync, WeightSyncCheck, load_state, save_state
+from stages.rl_round.params import WeightSyncCheckParams
+from stages.rl_round.records import Group, Rollout
+from tests.fakes.rounds import group, settings
+from tests.fakes.taught_policy import PARAMS
+from tests.fakes.tiny_policy import write_tiny_policy
+
+
+@pytest.fixture
+def both_sides(tmp_path):
+    folder = write_tiny_policy(tmp_path / "policy")
+    trainer_params = TorchTrainerParams.model_validate(PARAMS["trainer"])
+    optimizer = settings().optimizer
+    trainer = TorchTrainer(trainer_params, optimizer, 1.0, language_model(folder, trainer_params))
+    sampler = TorchSampler.from_folder(TorchSamplerParams.model_validate(PARAMS["sampler"]), folder)
+    return trainer, sampler
+
+
+def make_probe(sampler, max_logprob_gap=1e-4):
+    params = WeightSyncCheckParams(sequences=2, max_logprob_gap=max_logprob_gap)
+    return WeightSyncCheck.drawn(params, [[3, 4], [5], [6]], 8, sampler, seed=0)
+
+
+def disturb(trainer, size):
+    with torch.no_grad():
+        for _, weight in trainer.named_weights():
+            weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)) * size)
+
+
+def sync(probe, trainer, sampler, version):
+    from_trainer = probe.trainer_side(trainer)
+    sampler.load_weights(trainer.named_weights(), version)
+    return probe.check(sampler, from_trainer)
+
+
+def test_a_sync_that_arrives_is_silent(both_sides):
+    trainer, sampler = both_sides
+    probe = make_probe(sampler)
+    assert len(probe.prompts) == 2
+    for version in range(1, 4):
+        disturb(trainer, 0.05)
+        assert sync(probe, trainer, sampler, version) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("bound", "change", "error"),
+    [
+        (1e-4, 0.05, "differs by"),
+        # A learning rate of 1e-6 moves log-probs by less than the bound: only standing still gives it away.
+        (1.0, 0.01, "did not reach the sampler"),
+        # A sampler that is stale on purpose: the gap is measured and nothing is refused.
+        (None, 0.05, None),
+    ],
+)
+def test_a_sync_that_does_not_arrive_fires_where_it_is_bounded(both_sides, monkeypatch, bound, change, error):
+    trainer, sampler = both_sides
+    probe = make_probe(sampler, max_logprob_gap=bound)
+    sync(probe, trainer, sampler, 1)
+    monkeypatch.setattr(sampler, "load_weights", lambda tensors, version: None)
+    disturb(trainer, change)
+    if error is None:
+        assert sync(probe, trainer, sampler, 2) > 1e-4
+    else:
+        with pytest.raises(SyncError, match=error):
+            sync(probe, trainer, sampler, 2)
+
+
+def test_nan_is_no_agreement(both_sides):
+    trainer, sampler = both_sides
+    probe = make_probe(sampler)
+    with torch.no_grad():
+        next(iter(trainer.named_weights()))[1].fill_(torch.nan)
+    with pytest.raises(SyncError, match="differs by nan"):
+        sync(probe, trainer, sampler, 1)
+
+
+def test_one_stale_weight_is_enough(both_sides, monkeypatch):
+    trainer, sampler = both_sides
+    probe = make_probe(sampler)
+    load = sampler.load_weights
+    monkeypatch.setattr(
+        sampler,
+        "load_weights",
+        lambda tensors, version: load([(n, t) for n, t in tensors if "embed_tokens" not in n], version),
+    )
+    disturb(trainer, 0.05)
+    with pytest.raises(SyncError):
+        sync(probe, trainer, sampler, 1)
+
+
+def right(sample):
+    return Rollout(sample, "7", Verdict.CORRECT, 1.0)
+
+
+def test_surplus_groups_come_back_with_their_versions_and_distributions(both_sides, tmp_path):
+    trainer, _ = both_sides
+    rows = torch.randn(3, 5).log_softmax(-1)
+    rows[1, 2] = -torch.inf
+    full = FullSample([1, 2, 0], [-0.1, -1 / 3, -2e-9], StopReason.END_OF_SEQUENCE, 2, rows)
+    plain = Sample([4], [-0.5], StopReason.MAX_TOKENS, 1)
+    groups = [Group("a", [3], (right(plain),)), Group("b", [5], (right(plain), right(full)))]
+    context = SimpleNamespace(trainer=trainer)
+    source, weights = SampledBatches(context, None), WeightSync()
+    source.state = DrawState(8, 0.5, groups)
+    state = RoundState(2, 2, [{"step": 1.0}])
+    save_state(Checkpoints(tmp_path), state, trainer, source, weights, None)
+    again = SampledBatches(context, None)
+    assert load_state(Checkpoints(tmp_path), trainer, again, weights) == state
+    assert again.state == source.state
+    assert type(again.state.carried[0].rollouts[0].sample) is Sample
+    assert torch.equal(again.state.carried[1].rollouts[1].sample.distributions, rows)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "told"),
+    [
+        ([group("cccc")] * 3 + [group("wwww")], "75% all right.*too easy.*prompt_selection"),
+        ([group("wwww")] * 4, "0% all right.*too hard.*sft.steps.*rl.group_size"),
+        (
+            [group("uuuu", stop=StopReason.MAX_TOKENS)] * 4,
+            "100% of responses cut off, 100% without an answer.*rl.max_response_tokens",
+        ),
+    ],
+)
+def test_three_steps_in_vain_are_told_with_the_remedy(drawn, told):
+    watch = SignalWatch()
+    assert watch.see(drawn) is None and watch.see(drawn) is None
+    assert re.search(f"for 3 steps.*{told}", watch.see(drawn))
+
+
+def test_it_is_told_again_when_the_steps_have_doubled_and_forgotten_with_the_first_signal():
+    watch, nothing = SignalWatch(), [group("wwww")]
+    told = [watch.see(nothing) is not None for _ in range(12)]
+    assert [step for step, is_told in enumerate(told, start=1) if is_told] == [3, 6, 12]
+    assert watch.see([group("cw"), *nothing]) is None
+    assert [watch.see(nothing) is not None for _ in range(3)] == [False, False, True]
+    watch = SignalWatch()
+    for drawn in (nothing, [], nothing, []):  # a step that drew nothing does not count
+        assert watch.see(drawn) is None
+    assert watch.see(nothing)

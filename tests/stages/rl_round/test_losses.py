@@ -1,0 +1,374 @@
+"""The loss: every estimator with every policy loss moves the right way; masks and weights do what they count."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.policy_losses import error_bounds
+from stages.algorithms.token_statistics import pruned_logprobs
+from stages.engines.policies.language_model import ReferencePolicy, language_model
+from stages.engines.samplers.protocol import FullSample
+from stages.engines.trainers.params import TorchTrainerParams
+from stages.engines.trainers.torch_trainer import TorchTrainer
+from stages.rl_round.losses import logprob_gap, policy_loss, rates_by_staleness, shares_by_staleness
+from stages.rl_round.records import Group
+from stages.rl_round.update import summarise, update_policy
+from tests.fakes.rounds import ASYNCHRONOUS, EXACT, NONE, OTB, SAFE_SET, TRM, WEIGHTS, rollout, settings
+from tests.fakes.step_plans import micro_batches, places_of, prepare
+from tests.fakes.taught_policy import PARAMS
+from tests.fakes.tiny_policy import write_tiny_policy
+
+TRAINER = TorchTrainerParams.model_validate(PARAMS["trainer"])
+LOSSES = {
+    "clipped_surrogate": {"kind": "clipped_surrogate", "clip_low": 0.2, "clip_high": 0.28, "dual_clip": 10.0},
+    "gspo": {"kind": "gspo", "clip_low": 0.2, "clip_high": 0.28},
+    "cispo": {"kind": "cispo", "clip_low": 1.0, "clip_high": 0.28},
+    "reinforce": {"kind": "reinforce"},
+}
+ESTIMATORS = [
+    {"kind": "group_normalized", "divide_by_std": True},
+    {"kind": "group_normalized", "divide_by_std": False},
+    {"kind": "leave_one_out"},
+    {"kind": "length_weighted"},
+    OTB,
+    {**OTB, "lone_tail": "return"},
+    {"kind": "reward"},
+]
+
+
+def params(**changes):
+    return settings(**{"minibatches": 1, "overlong": NONE, **changes})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_tiny_policy(tmp_path / "policy")
+
+
+@pytest.fixture
+def trainer(folder):
+    return TorchTrainer(TRAINER, params().optimizer, 1.0, language_model(folder, TRAINER))
+
+
+TOKENS = [[5, 6, 7], [8, 9], [10, 11, 12], [13, 14]]
+REWARDS = [1.0, -1.0, -1.0, 1.0]
+
+
+def one_group(logprobs=None):
+    rows = logprobs or [None] * len(TOKENS)
+    verdicts = [Verdict.CORRECT if reward > 0 else Verdict.WRONG for reward in REWARDS]
+    made = zip(TOKENS, verdicts, REWARDS, rows, strict=True)
+    return [Group("a", [3, 4], tuple(rollout(*one, logprobs=row) for *one, row in made))]
+
+
+def logprobs_of(trainer, choice=None):
+    """The trainer's present log-probs of the group's responses."""
+    choice = choice or params()
+    samples, _ = prepare(one_group(), choice, trainer)
+    pairs = zip(samples.proximal_logprobs, samples.response_tokens, strict=True)
+    return [row[:tokens].tolist() for row, tokens in pairs]
+
+
+def shifted(rows, index, by):
+    """The rows, with the first token of row `index` moved."""
+    return [[row[0] + by, *row[1:]] if number == index else row for number, row in enumerate(rows)]
+
+
+def update(trainer, groups, choice, reference=None):
+    trained, plan = prepare(groups, choice, trainer, reference)
+    return summarise(update_policy(trained, plan, choice, 1.0, trainer))
+
+
+def gradients(trainer, groups, choice):
+    """The gradient of the loss with respect to each token's log-prob: (responses, tokens) in the group's order."""
+    trained, _ = prepare(groups, choice, trainer)
+    (batch,) = micro_batches(trained, choice, trainer)
+    statistics = trainer.evaluate(batch)
+    logprobs = statistics.logprobs.clone().requires_grad_()
+    given = type(statistics)(logprobs, statistics.entropy, statistics.sum_squared_probs)
+    given.outside, given.divergence = statistics.outside, statistics.divergence
+    scalar, shown = policy_loss(trained, choice)(given, batch)
+    gradient = torch.autograd.grad(scalar, logprobs)[0]
+    return in_order(gradient, trained, trainer), {name: float(value) for name, value in shown.items()}
+
+
+def in_order(rows, trained, trainer):
+    """Rows of the one micro-batch, which sorts by length, in the order of the rollouts."""
+    (order,) = places_of(trained, trainer)
+    return rows[torch.tensor(order).argsort()]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda one: "-".join(map(str, one.values())))
+def test_one_step_raises_the_rewarded_and_lowers_the_others(trainer, loss, estimator):
+    choice = params(advantage=estimator, policy_loss=LOSSES[loss])
+    before = logprobs_of(trainer)
+    shown = update(trainer, one_group(before), choice)
+    after = logprobs_of(trainer)
+    for old, new, reward in zip(before, after, REWARDS, strict=True):
+        assert (sum(new) - sum(old)) * reward > 0
+    assert shown["optim/gradient_norm"] > 0 and shown["clip_fraction/low"] == shown["clip_fraction/high"] == 0
+    assert shown["variance_proxy/power"] > 0
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean_token_mean", "constant"])
+def test_the_trust_region_drops_whole_responses_and_up_weights_none(trainer, aggregation):
+    choice = params(proximal="rollout", aggregation=aggregation, rollout_correction=TRM)
+    agreeing = logprobs_of(trainer)
+    all_in, shown_all = gradients(trainer, one_group(agreeing), choice)
+    masked, shown = gradients(trainer, one_group(shifted(agreeing, 1, 0.4)), choice)  # k2 0.08 > 0.05
+    assert shown_all["trust_region/acceptance_rate"] == 1 and shown_all["mask/fraction_dropped"] == 0
+    assert torch.allclose(masked[[0, 2, 3]], all_in[[0, 2, 3]])
+    assert masked[1].abs().sum() == 0 < all_in[1].abs().sum()
+    assert shown["trust_region/acceptance_rate"] == shown["mask/fraction_dropped"] + 0.5 == 0.75
+    assert shown["mask/trust_region_max_fraction"] == shown["mask/trust_region_mean_fraction"] == 0.25
+    assert shown["mask/token_fraction_dropped"] == pytest.approx(0.2)  # 2 of 10 tokens
+
+
+def test_the_bound_stands_beside_the_acceptance_rate(trainer):
+    choice = params(proximal="rollout", rollout_correction={**TRM, "mean_threshold": None})
+    shown = update(trainer, one_group(shifted(logprobs_of(trainer), 0, 0.2)), choice)
+    k3 = torch.tensor(-0.2).expm1().item() + 0.2
+    assert shown["trust_region/divergence_max"] == pytest.approx(0.02, rel=1e-3)
+    assert shown["trust_region/sequence_divergence"] == pytest.approx(k3 / 4, rel=1e-3)
+    bound = error_bounds(choice.max_response_tokens, 0.02, sequence_kl=k3 / 4)["unified"]
+    assert shown["trust_region/error_bound"] == pytest.approx(bound, rel=1e-3)
+    assert shown["trust_region/acceptance_rate"] == 1
+
+
+def distributions_of(trainer):
+    """The trainer's present log-probs over the whole vocabulary, for each response of the group."""
+    rows = [[3, 4, *tokens] for tokens in TOKENS]
+    with torch.no_grad():
+        return [trainer.model.module(torch.tensor([row])).logits[0, 1:-1].log_softmax(-1) for row in rows]
+
+
+def with_distributions(groups, distributions):
+    rollouts = (
+        replace(one, sample=FullSample(**vars(one.sample), distributions=rows))
+        for one, rows in zip(groups[0].rollouts, distributions, strict=True)
+    )
+    return [replace(groups[0], rollouts=tuple(rollouts))]
+
+
+def test_the_exact_trust_region_sees_what_the_sampled_tokens_do_not(trainer):
+    """Row 1's sampler agrees on the sampled tokens and differs elsewhere: only the exact KL drops it."""
+    agreeing, whole = logprobs_of(trainer), distributions_of(trainer)
+    other = whole[1].clone()
+    mass = other[:, 20:120].exp().sum(-1, keepdim=True)
+    moved = torch.linspace(0, 2, 100).softmax(-1)[None] * mass  # the same mass on those tokens, spread otherwise
+    other[:, 20:120] = moved.log()
+    kl = (other.exp() * (other - whole[1])).sum(-1)
+    assert (kl > 0.01).all() and torch.equal(other[[0, 1], TOKENS[1]], whole[1][[0, 1], TOKENS[1]])
+    region = {**TRM, "divergence": "exact", "max_threshold": 0.01, "mean_threshold": None}
+    exact = params(**EXACT | {"proximal": "rollout", "rollout_correction": region})
+    all_in, shown_all = gradients(trainer, with_distributions(one_group(agreeing), whole), exact)
+    masked, shown = gradients(trainer, with_distributions(one_group(agreeing), [whole[0], other, *whole[2:]]), exact)
+    assert shown_all["trust_region/acceptance_rate"] == 1
+    assert shown_all["trust_region/divergence_max"] < 1e-9
+    assert torch.allclose(masked[[0, 2, 3]], all_in[[0, 2, 3]])
+    assert masked[1].abs().sum() == 0 < all_in[1].abs().sum()
+    assert shown["mask/trust_region_max_fraction"] == shown["mask/fraction_dropped"] == 0.25
+    sampled = params(proximal="rollout", rollout_correction={**region, "divergence": "sampled"})
+    assert gradients(trainer, one_group(agreeing), sampled)[1]["trust_region/acceptance_rate"] == 1
+
+
+def test_the_bound_of_the_exact_trust_region_is_made_of_its_divergences(trainer):
+    agreeing, whole = logprobs_of(trainer), distributions_of(trainer)
+    other = [(0.9 * rows).log_softmax(-1) for rows in whole]
+    kls = [(a.exp() * (a - b)).sum(-1) for a, b in zip(other, whole, strict=True)]
+    region = {**TRM, "divergence": "exact", "max_threshold": 10.0, "mean_threshold": None}
+    choice = params(**EXACT | {"proximal": "rollout", "rollout_correction": region})
+    shown = update(trainer, with_distributions(one_group(agreeing), other), choice)
+    largest, mean = max(float(kl.max()) for kl in kls), sum(float(kl.sum()) for kl in kls) / len(kls)
+    assert shown["trust_region/divergence_max"] == pytest.approx(largest, rel=1e-4)
+    assert shown["trust_region/sequence_divergence"] == pytest.approx(mean, rel=1e-4)
+    bound = error_bounds(choice.max_response_tokens, largest, sequence_kl=mean)["unified"]
+    assert shown["trust_region/error_bound"] == pytest.approx(bound, rel=1e-4)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_importance_weights_multiply_the_gradient_up_to_their_cap(trainer, level):
+    choice = params(rollout_correction={**WEIGHTS, "level": level})
+    agreeing = logprobs_of(trainer)
+    plain, _ = gradients(trainer, one_group(agreeing), params())
+    # The sampler thought less of row 0's first token (ratio e^0.5) and far less of row 1's (e^2, capped at 2).
+    rows = shifted(shifted(agreeing, 0, -0.5), 1, -2.0)
+    weighted, shown = gradients(trainer, one_group(rows), choice)
+    weights = torch.ones_like(plain)
+    for row, weight in ((0, torch.tensor(0.5).exp()), (1, 2.0)):
+        weights[row, slice(1) if level == "token" else slice(None)] = weight
+    assert torch.allclose(weighted, plain * weights, rtol=1e-4)
+    assert shown["sum/capped_tokens"] == (1 if level == "token" else 2)
+
+
+def test_reinforce_is_weighted_by_the_present_policy(trainer):
+    choice = params(proximal="rollout", policy_loss={"kind": "reinforce"}, rollout_correction=WEIGHTS)
+    agreeing = logprobs_of(trainer)
+    plain, _ = gradients(trainer, one_group(agreeing), choice)
+    weighted, _ = gradients(trainer, one_group(shifted(agreeing, 0, -0.5)), choice)
+    assert weighted[0, 0] == pytest.approx(plain[0, 0].item() * torch.tensor(0.5).exp().item(), rel=1e-4)
+
+
+def test_the_effective_sample_size_falls_with_the_gap(trainer):
+    agreeing = logprobs_of(trainer)
+    same = update(trainer, one_group(agreeing), params(proximal="rollout"))
+    assert same["importance/effective_sample_fraction"] == pytest.approx(1.0, abs=1e-5)
+    now = logprobs_of(trainer)
+    apart = update(trainer, one_group(shifted(now, 0, -2.0)), params(proximal="rollout"))
+    # Nine weights of 1 and one of e^2: (9 + e^2)^2 / (10 (9 + e^4)).
+    assert apart["importance/effective_sample_fraction"] == pytest.approx(0.4222, abs=1e-3)
+
+
+def test_the_gap_of_trainer_and_sampler_by_hand():
+    policy = torch.tensor([[math.log(2.0), math.log(0.5), 7.0]])
+    gap = logprob_gap(policy, torch.zeros(1, 3), torch.tensor([[1, 1, 0]]), tokens=2)
+    # |log 2| twice; k3: (2 - 1 - log 2 + 0.5 - 1 + log 2) / 2 = 0.25. The third token is masked.
+    assert gap["logprob_gap/mean"].item() == pytest.approx(math.log(2))
+    assert gap["logprob_gap/token_max"].item() == pytest.approx(math.log(2))
+    assert gap["logprob_gap/k3"].item() == pytest.approx(0.25)
+    empty = logprob_gap(policy, torch.zeros(1, 3), torch.zeros(1, 3), tokens=0)
+    assert [value.item() for value in empty.values()] == [0.0, 0.0, 0.0]
+
+
+def test_k3_of_the_gap_estimates_the_divergence():
+    generator = torch.Generator().manual_seed(0)
+    pi, mu = torch.randn(2, 50, generator=generator, dtype=torch.float64).mul(0.3).log_softmax(-1)
+    tokens = torch.multinomial(mu.exp(), 200_000, replacement=True, generator=generator)
+    gap = logprob_gap(pi[tokens][None], mu[tokens][None], torch.ones(1, 200_000), tokens=200_000)
+    assert gap["logprob_gap/k3"].item() == pytest.approx((mu.exp() * (mu - pi)).sum().item(), rel=0.02)
+
+
+def pruning_choice(trainer, outside):
+    """A threshold that leaves at least one sampled token outside, and the tokens that it leaves outside."""
+    trained, _ = prepare(one_group(), params(), trainer)
+    (batch,) = micro_batches(trained, params(), trainer)
+    model = trainer.model.module
+    logits = model(batch.row_ids, position_ids=batch.position_ids, use_cache=False)
+    rows = logits.logits.detach().flatten(0, 1)[batch.source]
+    for threshold in (-4.0, -3.0, -2.5, -2.0, -1.5, -1.0):
+        logprobs, is_outside = pruned_logprobs(rows, batch.response_ids, threshold)
+        is_outside &= batch.response_mask.bool()
+        if 0 < is_outside.any(-1).sum() < len(rows):
+            choice = params(study={"vocabulary_pruning": {**SAFE_SET, "log_threshold": threshold, "outside": outside}})
+            return choice, in_order(logprobs, trained, trainer), in_order(is_outside, trained, trainer)
+    raise AssertionError("no threshold separates the responses")
+
+
+@pytest.mark.parametrize("outside", ["drop_token", "drop_response"])
+def test_the_trainer_renormalises_and_handles_tokens_outside_by_rule(trainer, outside):
+    choice, expected, is_outside = pruning_choice(trainer, outside)
+    found = logprobs_of(trainer, choice)
+    for row, values in zip(expected, found, strict=True):
+        assert values == pytest.approx(row[: len(values)].tolist(), abs=1e-5)
+    gradient, shown = gradients(trainer, one_group(found), choice)
+    dropped = is_outside if outside == "drop_token" else is_outside.any(-1, keepdim=True).expand_as(is_outside)
+    is_token = torch.tensor([[len(row) > place for place in range(3)] for row in TOKENS])
+    assert torch.equal(gradient == 0, dropped | ~is_token)
+    assert shown["pruning/outside_fraction"] == pytest.approx(is_outside.sum().item() / 10)
+    assert shown["mask/outside_token_fraction"] == pytest.approx((dropped & is_token).sum().item() / 10)
+    if outside == "drop_response":
+        assert shown["mask/outside_fraction"] == pytest.approx(is_outside.any(-1).sum().item() / 4)
+
+
+@pytest.mark.parametrize("kind", ["k2", "k3"])
+def test_the_reference_pulls_back(trainer, folder, kind):
+    reference = ReferencePolicy.from_folder(folder, "float32", trainer.device)
+    start = logprobs_of(trainer)
+    kl = {"reference_kl": {"kind": kind, "coefficient": 0.5}}
+    shown = update(trainer, one_group(start), params(**kl), reference)
+    assert shown["reference_kl/k3"] == pytest.approx(0.0, abs=1e-6)  # nothing has moved yet
+    for _ in range(3):
+        update(trainer, one_group(logprobs_of(trainer)), params())
+    silent = [
+        replace(group, rollouts=tuple(replace(one, reward=0.0) for one in group.rollouts))
+        for group in one_group(logprobs_of(trainer))
+    ]
+
+    def distance():
+        return sum(
+            (a - b) ** 2
+            for old, new in zip(start, logprobs_of(trainer), strict=True)
+            for a, b in zip(old, new, strict=True)
+        )
+
+    before = distance()
+    shown = update(trainer, silent, params(**kl, advantage={"kind": "reward"}), reference)
+    assert shown["reference_kl/k3"] > 0 and distance() < before
+
+
+def poisoned(trainer):
+    with torch.no_grad():
+        next(iter(trainer.named_weights()))[1][5] = torch.nan
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        params(),
+        params(proximal="rollout", rollout_correction=TRM),  # masks every response with a NaN
+        params(study={"vocabulary_pruning": {**SAFE_SET, "outside": "drop_response"}}),
+    ],
+)
+def test_a_nan_is_never_masked_away(trainer, choice):
+    groups = one_group(logprobs_of(trainer))
+    poisoned(trainer)
+    with pytest.raises(FloatingPointError):
+        update(trainer, groups, choice)
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
+def test_a_broken_reward_leaves_weights_and_optimizer_as_they_were(trainer, tmp_path, reward):
+    update(trainer, one_group(logprobs_of(trainer)), params())  # the optimizer has moments now
+    trainer.save_checkpoint(tmp_path)
+    before = (tmp_path / "trainer.safetensors").read_bytes()
+    broken = one_group(logprobs_of(trainer))
+    broken = [replace(broken[0], rollouts=(replace(broken[0].rollouts[0], reward=reward), *broken[0].rollouts[1:]))]
+    with pytest.raises(FloatingPointError, match="the weights were left as they were"):
+        update(trainer, broken, params(advantage={"kind": "reward"}))
+    trainer.save_checkpoint(tmp_path)
+    assert (tmp_path / "trainer.safetensors").read_bytes() == before
+
+
+def test_shares_and_rates_by_hand():
+    weights = torch.tensor([[1.0, 3.0], [2.0, 2.0], [1.0, 1.0], [5.0, 0.0]])
+    before = torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
+    after = before * torch.tensor([[1.0], [1.0], [0.0], [1.0]])
+    shares = shares_by_staleness(torch.tensor([0, 1, 1, 9]), weights, before, after)
+    rates = rates_by_staleness({name: float(value) / 2 for name, value in shares.items()} | {"loss/x": 1.0})
+    assert rates == pytest.approx(
+        {
+            "loss/x": 1.0,
+            "importance/effective_sample_fraction_staleness_0": 16 / 20,
+            "importance/effective_sample_fraction_staleness_1": 1.0,
+            "importance/effective_sample_fraction_staleness_4": 1.0,
+            "trust_region/acceptance_rate_staleness_0": 1.0,
+            "trust_region/acceptance_rate_staleness_1": 0.5,
+            "trust_region/acceptance_rate_staleness_4": 1.0,
+        }
+    )
+
+
+@pytest.mark.parametrize("correction", [WEIGHTS, {**TRM, "max_threshold": 20.0, "mean_threshold": None}])
+def test_the_loop_adds_its_numbers_and_changes_no_other(folder, correction):
+    right, wrong = (Verdict.CORRECT, 1.0), (Verdict.WRONG, -1.0)
+    groups = [
+        Group("a", [3, 4], (rollout([5, 6], *right, version=3), rollout([7], *wrong, version=3))),
+        Group("b", [11], (rollout([12], *right, version=1), rollout([13, 14], *wrong, version=1))),
+    ]
+    found = {}
+    for loop in ({"kind": "synchronous"}, ASYNCHRONOUS):
+        choice = settings(loop=loop, proximal="recompute", rollout_correction=correction)
+        trainer = TorchTrainer(TRAINER, choice.optimizer, 1.0, language_model(folder, TRAINER))
+        samples, plan = prepare(groups, choice, trainer, version=3)
+        found[loop["kind"]] = summarise(update_policy(samples, plan, choice, 1.0, trainer))
+    own = {name for name in found["asynchronous"] if "_staleness_" in name}
+    assert {f"importance/effective_sample_fraction_staleness_{place}" for place in (0, 2)} <= own
+    is_masked = correction["kind"] == "trust_region_masking"
+    assert ("trust_region/acceptance_rate_staleness_2" in own) == is_masked
+    rest = {name: value for name, value in found["asynchronous"].items() if name not in own}
+    assert rest == found["synchronous"]
+    assert not any(name.startswith("by_staleness") for name in rest)

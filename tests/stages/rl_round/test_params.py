@@ -1,0 +1,238 @@
+"""Section `rl`: every choice loads, and what contradicts each other, or the loop, is told with what to change."""
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from pipelines.graph.recipes import read_recipe
+from pipelines.graph.schema import check_values
+from stages.engines.samplers.params import SamplerParams, TorchSamplerParams, VllmSamplerParams
+from stages.engines.trainers.params import TrainerParams
+from stages.foundations.errors import UserError
+from stages.foundations.machine import PROJECT
+from stages.foundations.params import validate_section
+from stages.rl_round.methods import PassRateSelection
+from stages.rl_round.params import RlParams, RoundParams, loop_contradictions, sampler_contradictions
+from tests.fakes.rounds import (
+    ALL_PASS_RATES,
+    ASYNCHRONOUS,
+    COSINE,
+    EXACT,
+    MODEL,
+    NGRAM,
+    NONE,
+    OTB,
+    SAFE_SET,
+    TRM,
+    WEIGHTS,
+    WHOLE,
+    settings,
+)
+from tests.fakes.taught_policy import PARAMS
+
+
+def load(**changes):
+    return validate_section({**PARAMS["rl"], **changes}, "rl", RlParams, Path("params.yaml"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"advantage": {"kind": "leave_one_out"}},
+        {"advantage": {"kind": "length_weighted"}},
+        {"advantage": OTB},
+        {"advantage": {**OTB, "is_importance_weighted": True}, "rollout_correction": WEIGHTS},
+        {"advantage": {"kind": "reward"}, "group_size": 1, "dynamic_sampling": NONE},
+        {"policy_loss": {"kind": "gspo", "clip_low": 0.0003, "clip_high": 0.0004}},
+        {"policy_loss": {"kind": "cispo", "clip_low": 1.0, "clip_high": 2.0}},
+        {"policy_loss": {"kind": "reinforce"}, "proximal": "rollout", "rollout_correction": WEIGHTS},
+        {"rollout_correction": TRM, "proximal": "rollout"},
+        {"rollout_correction": {**TRM, "mean_threshold": None}},
+        EXACT,
+        {"verifier": MODEL},
+        {"verifier": {"kind": "model", "reading": {"kind": "written", "max_tokens": 64}, "teaching": NONE}},
+        {**EXACT, "study": {"rollout_distributions": WHOLE, "vocabulary_pruning": SAFE_SET}},
+        {"study": {"vocabulary_pruning": SAFE_SET}},
+        {"reference_kl": {"kind": "k3", "coefficient": 0.01}},
+        {"reward": COSINE, "overlong": NONE, "study": {"repetition_penalty": NGRAM, "reward_discount": 0.99}},
+        {"weight_sync_check": {"sequences": 2, "max_logprob_gap": None}},
+    ],
+)
+def test_every_choice_loads(changes):
+    assert load(**changes).model_dump(include=set(changes), exclude_unset=True) == changes
+
+
+def test_an_absent_study_is_off():
+    """So is each of its settings that is absent; `none` is no way to say it."""
+    for rl in (load(), load(study={})):
+        assert rl.mismatch is rl.vocabulary_pruning is rl.log_threshold is rl.repetition_penalty is None
+        assert rl.rollout_distributions is None and not rl.keeps_distributions and rl.reward_discount == 1.0
+    for name in ("mismatch", "vocabulary_pruning", "repetition_penalty", "rollout_distributions"):
+        with pytest.raises(UserError, match=rf"rl\.study\.{name}"):
+            load(study={name: NONE})
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"advantage": OTB, "group_size": 1, "dynamic_sampling": NONE}, "group_size to at least 2, or advantage"),
+        ({"group_size": 1, "advantage": {"kind": "reward"}}, "or dynamic_sampling.kind none"),
+        ({"advantage": OTB, "proximal": "rollout"}, "set proximal: recompute"),
+        ({"advantage": {**OTB, "is_importance_weighted": True}}, "or is_importance_weighted false"),
+        ({"proximal": "rollout", "rollout_correction": WEIGHTS}, "would count it twice: set proximal: recompute"),
+        ({**EXACT, "study": {}}, "study.rollout_distributions: {kind: whole, .* or set divergence sampled"),
+        ({**EXACT, "rollout_correction": TRM}, "keeps what only an exact divergence reads: leave it out"),
+        ({**EXACT, "rollout_correction": NONE}, "keeps what only an exact divergence reads: leave it out"),
+        ({"study": {"rollout_distributions": {"kind": "whole"}}}, r"max_gib: missing"),
+        ({"verifier": {**MODEL, "teaching": {"kind": "prayer"}}}, "verifier.model.teaching.*made_pairs"),
+        ({"rollout_correction": {**TRM, "max_threshold": None, "mean_threshold": None}}, "both null"),
+        ({"study": {"vocabulary_pruning": SAFE_SET}, "top_p": 0.9}, "set top_p 1.0 and top_k 0"),
+        ({"study": {"vocabulary_pruning": SAFE_SET}, "top_k": 50}, "set top_p 1.0 and top_k 0"),
+        ({"study": {"vocabulary_pruning": {**SAFE_SET, "log_threshold": 1.0}}}, "less than 0"),
+        ({"study": {"reward_discount": 0.0}}, r"reward_discount.*must lie in \(0, 1\], not 0"),
+        ({"study": {"reward_discount": 1.5}}, r"must lie in \(0, 1\], not 1.5: set 1.0"),
+        ({"study": {"repetition_penalty": {**NGRAM, "discount": 1.01}}}, r"discount.*must lie in \(0, 1\]"),
+        ({"study": {"repetition_penalty": {**NGRAM, "n": 12}}}, "n 12 must be less than max_response_tokens 12"),
+        ({"reward": COSINE}, "set overlong.kind none, or reward.kind by_verdict"),
+        ({"policy_loss": {"kind": "gspo", "clip_low": 0.4, "clip_high": 0.3}}, "clip_low 0.4 must be <= clip_high 0.3"),
+        ({"advantage": {"kind": "gae"}}, "optimal_token_baseline"),
+    ],
+)
+def test_contradictions_are_refused_with_what_to_change(changes, told):
+    with pytest.raises(UserError, match=told):
+        load(**changes)
+
+
+@pytest.mark.parametrize("bounds", [(0.3, 0.4), (0.8, 0.2)])
+def test_a_selection_that_nothing_can_pass_is_refused(bounds):
+    with pytest.raises(ValueError, match="no pass rate of 4 samples"):
+        PassRateSelection(kind="pass_rate", samples=4, min=bounds[0], max=bounds[1])
+
+
+def test_a_round_draws_from_train_or_web_problems():
+    params = PARAMS["rl_rounds"]["rl_1"]
+    for table in ("problems/train", "web/solutions"):
+        assert RoundParams.model_validate({**params, "problems": table}).problems == table
+    with pytest.raises(UserError, match="web/solutions"):
+        validate_section({**params, "problems": "problems/x"}, "rl_rounds.rl_1", RoundParams, Path("params.yaml"))
+
+
+def test_a_round_may_have_a_reward_of_its_own():
+    own = {"start_from": "sft", "steps": 1, "warmup_steps": 0, "problems": "problems/train"}
+    own |= {"problem_slice": {"index": 0, "count": 1}, "prompt_selection": {"kind": "all"}}
+    rl = load(overlong=NONE)
+    without, cosine = (
+        validate_section({**own, **reward}, "rl_rounds.rl_1", RoundParams, Path("params.yaml")).of(rl)
+        for reward in ({}, {"reward": COSINE})
+    )
+    assert without is rl
+    assert cosine.reward.kind == "cosine" and cosine.model_copy(update={"reward": rl.reward}) == rl
+
+
+VLLM = VllmSamplerParams(
+    kind="vllm",
+    dtype="float32",
+    max_model_tokens=64,
+    max_sequences=4,
+    memory_fraction=0.5,
+    kv_cache_gib=1.0,
+    tensor_parallel=1,
+    enforce_eager=True,
+)
+
+
+def test_a_sampler_that_differs_on_purpose_and_a_judge_need_the_built_in_one():
+    """And a mismatch must not be bounded."""
+    sampler = TorchSamplerParams.model_validate(PARAMS["sampler"])
+    study = {"mismatch": {"kind": "bfloat16_weights"}}
+    unbounded = load(weight_sync_check={"sequences": 2, "max_logprob_gap": None}, study=study)
+    for rl, one in ((load(), sampler), (load(), VLLM), (unbounded, sampler)):
+        assert sampler_contradictions(rl, one) == []
+    (bounded,) = sampler_contradictions(load(study=study), sampler)
+    assert "set it to null" in bounded
+    (elsewhere,), (judged,) = (sampler_contradictions(rl, VLLM) for rl in (unbounded, load(verifier=MODEL)))
+    assert "set sampler.kind torch" in elsewhere and "set sampler.kind torch, or rl.verifier.kind rule" in judged
+
+
+REPLICAS = {"kind": "ray", "count": 2}
+REPLAY = {"kind": "replay", "schedule": "data/schedules/rl_1"}
+RECOMPUTE = {"proximal": "recompute", "rollout_correction": WEIGHTS}
+STALE = {"study": {"mismatch": {"kind": "stale_weights", "versions": 1}}}
+
+
+def contradictions_of(**changes):
+    rl = settings(**{"loop": ASYNCHRONOUS, **changes})
+    sampler = TypeAdapter(SamplerParams).validate_python({**PARAMS["sampler"], "replicas": REPLICAS})
+    trainer = TypeAdapter(TrainerParams).validate_python(PARAMS["trainer"])
+    return loop_contradictions(rl, sampler, trainer)
+
+
+def looped(**changes):
+    return {"loop": {**ASYNCHRONOUS, **changes}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        RECOMPUTE,
+        {"proximal": "recompute", "rollout_correction": TRM},
+        {"proximal": "rollout", "rollout_correction": NONE},
+        {"proximal": "recompute", "rollout_correction": NONE, **looped(window=0)},
+        {**RECOMPUTE, **looped(window=None, relay={"keep": 1, "chunk_mib": 1})},
+        {"proximal": "rollout", "rollout_correction": WEIGHTS, "policy_loss": {"kind": "reinforce"}},
+        {"proximal": "rollout", "policy_loss": {"kind": "reinforce"}, "advantage": {"kind": "reward"}},
+        {"loop": REPLAY, "proximal": "recompute", "rollout_correction": NONE},
+        {"loop": REPLAY, "verifier": MODEL},
+        {"loop": REPLAY, **RECOMPUTE, **STALE},
+    ],
+)
+def test_what_is_sound_is_not_refused(changes):
+    assert contradictions_of(**changes) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"proximal": "recompute", "rollout_correction": NONE}, r"up to 2 versions old.*marin#8955.*loop\.window 0"),
+        ({"proximal": "recompute", "rollout_correction": NONE, **looped(window=None)}, "any number of versions old"),
+        ({"proximal": "rollout", "policy_loss": {"kind": "reinforce"}}, "reinforce has no ratio"),
+        ({**RECOMPUTE, **STALE}, "study.mismatch.kind stale_weights.*leave rl.study.mismatch out"),
+        (EXACT, "neither sent nor recorded, so rl.loop.kind asynchronous.*divergence sampled"),
+        ({**EXACT, "loop": REPLAY}, "so rl.loop.kind replay has none"),
+        ({**RECOMPUTE, "verifier": MODEL}, "set rl.verifier.kind rule, or rl.loop.kind synchronous"),
+        ({**RECOMPUTE, **looped(window=3)}, "set rl.loop.relay.keep to at least 4, or lower rl.loop.window"),
+    ],
+)
+def test_what_collapses_or_has_no_process_is_refused(changes, told):
+    (found,) = contradictions_of(**changes)
+    assert re.search(told, found)
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    return read_recipe(PROJECT, "laptop-asynchronous")
+
+
+def test_the_recipe_is_sound_and_may_select_by_pass_rate(recipe):
+    check_values(recipe, "laptop-asynchronous")
+    chosen = {name: {**own, "prompt_selection": ALL_PASS_RATES} for name, own in recipe["rl_rounds"].items()}
+    assert check_values({**recipe, "rl_rounds": chosen}, "x")["rl"].loop.kind == "asynchronous"
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "told"),
+    [
+        ("sampler", {"replicas": None}, r"set sampler\.replicas: \{kind: ray, count: 2\}"),
+        ("rl", looped(trainer_ranks=4), "set trainer.kind deepspeed, or rl.loop.trainer_ranks 1"),
+        (
+            "launch",
+            {"command": {"kind": "torchrun"}, "gpus_per_node": 2},
+            "starts its ranks itself: set launch.command.kind python",
+        ),
+    ],
+)
+def test_processes_that_do_not_fit_are_told_before_a_stage_starts(recipe, section, changes, told):
+    with pytest.raises(UserError, match=told):
+        check_values({**recipe, section: {**recipe[section], **changes}}, "x")
