@@ -291,10 +291,9 @@ OverlongParams = Annotated[NoOverlong | SoftOverlong, Field(discriminator="kind"
 
 def function_rewards(reward: RewardParams) -> dict[str, FunctionReward]:
     """The custom functions of a reward, by their names in the sum; "" for one that stands alone."""
-    rewards = (
-        {name: one.reward for name, one in reward.rewards.items()} if isinstance(reward, SumReward) else {"": reward}
-    )
-    return {name: one for name, one in rewards.items() if isinstance(one, FunctionReward)}
+    if isinstance(reward, SumReward):
+        return {name: one.reward for name, one in reward.rewards.items() if isinstance(one.reward, FunctionReward)}
+    return {"": reward} if isinstance(reward, FunctionReward) else {}
 
 
 # The update: advantage, policy loss, rollout correction, KL to the reference.

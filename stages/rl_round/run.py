@@ -15,7 +15,7 @@ from stages.foundations.tables import PROBLEM, read_table, require_rows
 from stages.observe.quick_imports import quick_imports
 from stages.observe.tracking import track
 from stages.rl_round.drawing import slice_problems
-from stages.rl_round.methods import AsynchronousLoop, ReplayLoop, SynchronousLoop
+from stages.rl_round.methods import AsynchronousLoop, ReplayLoop, SynchronousLoop, function_rewards
 from stages.rl_round.params import (
     RlParams,
     RoundParams,

@@ -35,6 +35,10 @@ TIMED = (
 """What the planner times instead of a copy: trainer and sampler on a random policy."""
 PROBED = ("stages.engines.workers.sandbox",)
 """What `retrace doctor` says of the kernel must be what workers find."""
+CUSTOM = ("stages.engines.custom_functions",)
+"""`retrace reward` must treat a function of the user's as a round does."""
+MARKED = ("stages.algorithms.answers.extraction",)
+"""The page of rollouts marks the answer that the verifier reads."""
 PAGES = ("stages.pages",)
 """Pages, figures and Markdown tables of `compare`, `ablate`, `explain`, `simulate` and Prefect look like the report."""
 ENGINES_ONLY = {"vllm", "deepspeed", "transformers", "ray"}
@@ -108,7 +112,7 @@ def test_no_stage_imports_another():
 
 def test_pipelines_import_only_foundations_and_what_stages_offer():
     modules = [module for module in MODULES if level(module) == PIPELINES_LEVEL]
-    offered = OWNERS_OF_SHARED_SECTIONS + INTERVALS + SAME_TEXT + DECISIONS + TIMED + PROBED + PAGES
+    offered = OWNERS_OF_SHARED_SECTIONS + INTERVALS + SAME_TEXT + DECISIONS + TIMED + PROBED + PAGES + CUSTOM + MARKED
     assert offenders(modules, lambda _, name: level(name) in (2, 3) and not name.startswith(offered)) == {}
 
 

@@ -10,13 +10,13 @@ from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.protocol import replace_folder_together
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.params import chosen
-from stages.rl_round.drawing import GroupDrawing, RoundVerifier, delete_pass_counts, select_problems
+from stages.rl_round.drawing import CustomRewards, GroupDrawing, RoundVerifier, delete_pass_counts, select_problems
 from stages.rl_round.loop.batch_source import BatchSource, SampledBatches
 from stages.rl_round.loop.round_log import RolloutLog, write_outputs
 from stages.rl_round.loop.synchronous import run_synchronous_round
 from stages.rl_round.loop.training_step import with_trainer
 from stages.rl_round.loop.weight_sync import RoundState, SamplerSync, WeightSync
-from stages.rl_round.methods import ModelVerifier, ReplayLoop, SynchronousLoop
+from stages.rl_round.methods import ModelVerifier, ReplayLoop, SynchronousLoop, function_rewards
 from stages.rl_round.round import Round
 
 

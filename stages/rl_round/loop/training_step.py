@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.length_rewards import soft_overlong_punishment
 from stages.engines.policies.language_model import ReferencePolicy, language_model
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.rl_round.drawing import verdict_reward
-from stages.rl_round.methods import CosineReward, NoReferenceKl, VerdictReward
+from stages.rl_round.methods import CosineReward, FunctionReward, NoReferenceKl, SoftOverlong, SumReward, VerdictReward
 from stages.rl_round.params import RlParams
 from stages.rl_round.records import Batch, Group, Rollout
 from stages.rl_round.round import Round
