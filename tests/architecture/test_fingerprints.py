@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel
 
 from pipelines.graph.schema import section_models
+from stages.foundations.errors import UserError
 from stages.foundations.fingerprints import ABOUT, ALL, GUARD, Project, read_source, stage_names, stage_roots
 from stages.foundations.params import read_yaml
 from tests.fakes.miniature import dvc, stages_run
@@ -110,6 +111,28 @@ def test_what_a_stage_does_not_compute_with_leaves_its_fingerprint(project, memo
         project, memory, "stages/engines/trainers/torch_trainer.py", "class TorchTrainer(", "class TorchTrainer(dict, "
     )
     assert changed() == {"paint", *trained}, "what is chosen counts"
+
+
+def test_a_users_file_counts_for_the_stages_whose_parameters_name_it(project):
+    """Its comments do not; a file that is missing is an error before anything runs."""
+    shutil.copytree(PROJECT / "custom", project / "custom")
+    file = project / "custom/mine.py"
+    params = json.loads(json.dumps(LAPTOP))
+    params["rl"]["reward"] = {"kind": "function", "file": "custom/mine.py", "name": "score"}
+
+    def seen(text):
+        file.write_text(text)
+        return {stage: Project(project, params, {}).fingerprint(stage) for stage in ("sft", "rl_round")}
+
+    first, commented, changed = map(seen, ("def score(): return 1", "# Why.\ndef score(): return 1", "score = len"))
+    assert first == commented and first["sft"] == changed["sft"]
+    assert first["rl_round"].keys() == changed["rl_round"].keys()
+    assert [name for name, value in first["rl_round"].items() if changed["rl_round"][name] != value] == [
+        "custom/mine.py"
+    ]
+    file.unlink()
+    with pytest.raises(UserError, match=r"custom/mine.py does not exist: there are custom/brevity.py"):
+        Project(project, params, {}).fingerprint("rl_round")
 
 
 def test_a_definition_that_moves_to_another_file_runs_nothing_again(project, memory):

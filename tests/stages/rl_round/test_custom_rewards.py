@@ -1,0 +1,135 @@
+"""A round whose reward is a function of the user's: what it earns, what fails, what a group teaches, and resuming."""
+
+import pytest
+
+from stages.__main__ import main
+from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.custom_functions import FunctionValue
+from stages.engines.samplers.protocol import Sample, StopReason
+from stages.foundations.errors import UserError
+from stages.foundations.params import CUSTOM
+from stages.foundations.tables import ROLLOUT, read_table
+from stages.rl_round.drawing import make_rollout
+from stages.rl_round.params import loop_contradictions
+from stages.rl_round.records import Group, pack_groups, unpack_groups
+from tests.fakes.rounds import ASYNCHRONOUS, NONE, assert_same, curve, kill_after_three_steps, settings
+from tests.fakes.taught_policy import rl_flags, write_params
+
+VERDICT = {"kind": "by_verdict", "correct": 1.0, "wrong": -1.0, "unparsed": -1.0}
+SOFT = {"kind": "soft_punishment", "buffer_tokens": 2}
+FUNCTION = {"kind": "function", "file": "custom/mine.py", "name": "score"}
+SOURCE = """
+def score(problem, response, answer, verdict, response_tokens, solution, scale=1.0):
+    if response_tokens == 1:
+        raise ValueError("too short to judge")
+    assert problem and answer
+    return {"right": scale * (verdict == "correct"), "digits": sum(one.isdigit() for one in response) / 10}
+"""
+
+
+@pytest.fixture
+def custom(tmp_path, monkeypatch):
+    """The folder custom/ of a project, with a reward."""
+    folder = tmp_path / "project" / CUSTOM
+    folder.mkdir(parents=True)
+    (folder / "mine.py").write_text(SOURCE)
+    monkeypatch.setattr("stages.engines.custom_functions.custom_file", lambda name: folder.parent / name)
+    return folder
+
+
+def sample(tokens=4):
+    return Sample([5] * tokens, [-1.0] * tokens, StopReason.END_OF_SEQUENCE, 0)
+
+
+def reward(section, verdict=Verdict.CORRECT, tokens=4, values=None, **changes):
+    params = settings(reward=section, **{"overlong": NONE, **changes})
+    return make_rollout(sample(tokens), "", verdict, params, values or {})
+
+
+def test_parts_are_weighted_and_the_length_still_costs():
+    values = {"": FunctionValue(5.0, {"right": 2.0, "style": 3.0})}
+    weighted = {**FUNCTION, "weights": {"style": 0.5}}
+    assert reward(weighted, values=values).reward == 2.0 + 0.5 * 3.0
+    assert reward(weighted, values=values).parts == {"right": 2.0, "style": 3.0}
+    assert reward(FUNCTION, values={"": FunctionValue(0.25)}).reward == 0.25
+    limit = settings().max_response_tokens
+    assert reward(FUNCTION, tokens=limit, values={"": FunctionValue(0.25)}, overlong=SOFT).reward == 0.25 - 1
+
+
+def test_several_rewards_are_added_with_their_weights():
+    parts = {
+        "right": {"weight": 2.0, "reward": VERDICT},
+        "style": {"weight": 0.5, "reward": FUNCTION},
+        "tone": {"weight": -1.0, "reward": FUNCTION},
+    }
+    values = {"style": FunctionValue(6.0, {"a": 2.0, "b": 4.0}), "tone": FunctionValue(0.5)}
+    made = reward({"kind": "sum", "rewards": parts}, Verdict.WRONG, values=values)
+    assert made.reward == 2.0 * -1.0 + 0.5 * 6.0 - 1.0 * 0.5
+    assert made.parts == {"right": -1.0, "style": 6.0, "style.a": 2.0, "style.b": 4.0, "tone": 0.5}
+
+
+def test_a_fault_or_an_undecided_verdict_is_never_trained_on():
+    made = reward(FUNCTION, values={"": FunctionValue(fault="ValueError: no")})
+    assert (made.reward, made.fault, made.is_decided) == (0.0, "ValueError: no", False)
+    made = reward(FUNCTION, Verdict.TIMED_OUT, values={"": FunctionValue(1.0)})
+    assert (made.reward, made.is_decided) == (0.0, False)
+
+
+def test_a_group_has_signal_where_its_rewards_differ():
+    def group(*values, verdict=Verdict.WRONG):
+        rollouts = [reward(FUNCTION, verdict, values={"": value}) for value in values]
+        return Group("p", [1], tuple(rollouts))
+
+    assert group(FunctionValue(0.1), FunctionValue(0.2)).has_signal, "all are wrong, and one is better"
+    assert not group(FunctionValue(0.1), FunctionValue(0.1)).has_signal
+    assert not group(FunctionValue(0.1), FunctionValue(fault="no")).has_signal
+    packed = [group(FunctionValue(0.3, {"a": 0.1, "b": 0.2}), FunctionValue(fault="no"), FunctionValue(0.1))]
+    assert unpack_groups(pack_groups(packed)) == packed
+
+
+def test_other_loops_refuse_it():
+    params = settings(reward=FUNCTION, loop=ASYNCHRONOUS)
+    (told,) = [one for one in loop_contradictions(params, None, None) if "custom function" in one]
+    assert "set rl.loop.kind synchronous" in told
+
+
+def test_a_round_learns_resumes_and_counts_what_failed(custom, taught, tmp_path, monkeypatch):
+    """Rows whose response has one token fail; they stay in the table and out of training."""
+    changes = {
+        "rl.reward": {**FUNCTION, "arguments": {"scale": 2.0}, "weights": {"digits": 0.1}},
+        "rl_rounds.rl_1.steps": 5,
+        "verifier.abort_undecided_fraction": 0.9,
+    }
+    params = write_params(tmp_path / "params.yaml", changes)
+    main(rl_flags(taught, params, tmp_path / "whole"))
+    rows = curve(tmp_path / "whole")
+    frame = read_table(tmp_path / "whole/rl_1.parquet", ROLLOUT)
+    failed = frame["response_tokens"] == 1
+    drawn = frame[frame["step"] == 1]
+    assert rows[0]["reward/failed_fraction"] == pytest.approx((drawn["response_tokens"] == 1).mean())
+    assert failed.any() and not frame[failed]["is_trained"].any() and (frame[failed]["reward"] == 0).all()
+    right = drawn[drawn["response_tokens"] > 1]["verdict"] == "correct"
+    assert rows[0]["reward/part_right"] == pytest.approx(2.0 * right.mean()) and "reward/part_digits" in rows[0]
+    monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "other-state"))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        kill_after_three_steps(patch)
+        main(rl_flags(taught, params, tmp_path / "killed"))
+    main(rl_flags(taught, params, tmp_path / "killed"))
+    assert_same(tmp_path / "killed", tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def points(response): return 1", "has no score: its functions are points"),
+        ("def score(respones): return 1", "wants respones, which no row has"),
+        ("def score(response): raise ValueError('no')", "the custom reward could not decide .* ValueError: no"),
+        ("def score(response): return float('nan')", "it returned nan, which is no finite number"),
+    ],
+)
+def test_a_function_that_fails_stops_the_round_in_one_sentence(custom, taught, tmp_path, source, message):
+    (custom / "mine.py").write_text(source)
+    params = write_params(tmp_path / "params.yaml", {"rl.reward": FUNCTION, "rl_rounds.rl_1.steps": 2})
+    with pytest.raises(UserError, match=message):
+        main(rl_flags(taught, params, tmp_path))
+    assert not (tmp_path / "rl_1").exists()
