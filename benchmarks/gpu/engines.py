@@ -147,7 +147,7 @@ def torch_sampler(bench: Bench) -> list[Row]:
         threads=torch.get_num_threads(),
         max_sequences=512,
     )
-    sampler, rows = TorchSampler(params, model, 1), []
+    sampler, rows = TorchSampler(params, model, [1]), []
     settings = SamplingSettings(1.0, 1.0, 0, tokens, None)
     for sequences in (4,) if bench.is_miniature else (64, 256, 512):
         ids = torch.randint(2, shape.vocabulary, (sequences, prompt), generator=torch.Generator().manual_seed(0))

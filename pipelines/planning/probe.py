@@ -277,7 +277,7 @@ class _Decoding:
         # The limit is beyond what is decoded here, so that no response ends and every step has all rows.
         settings = SamplingSettings(1.0, top_p=1.0, top_k=0, max_response_tokens=self.steps + 2, log_threshold=None)
         # No token has the number -1, so every response goes on.
-        decoding = TorchDecoding(self.decoder, settings, -1, 0, len(self.trajectories))
+        decoding = TorchDecoding(self.decoder, settings, [-1], 0, len(self.trajectories))
         decoding.admit(self.trajectories)
         decoding.step()
         return decoding

@@ -128,6 +128,10 @@ class ChatPrompt(StrictParams):
     """System message; empty for none."""
     suffix: str
     """Text appended to the problem, such as the request to box the final answer; empty for none."""
+    template_arguments: dict[str, Any] = Field(default_factory=dict, exclude_if=lambda value: not value)
+    """Given to the template by name, such as `enable_thinking: false`."""
+    template: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """A Jinja file in place of the tokenizer's template, as `custom/chat.jinja`."""
 
 
 PromptParams = Annotated[PlainPrompt | ChatPrompt, Field(discriminator="kind")]

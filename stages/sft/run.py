@@ -175,7 +175,7 @@ def encode_demonstrations(
     sequences = []
     for row in progress(frame.to_dict("records"), label="sft: tokens of demonstrations"):
         sequence = TokenSequence(
-            encode_prompt(tokenizer, prompt, row["problem"]), encode_response(tokenizer, row["response"])
+            encode_prompt(tokenizer, prompt, row["problem"]), encode_response(tokenizer, row["response"], prompt)
         )
         if sequence.tokens > max_sequence_tokens:
             funnel.drop(row, "too_long", f"{sequence.tokens} tokens, limit {max_sequence_tokens}")

@@ -142,7 +142,7 @@ def test_a_broken_loss_leaves_the_weights_alone(policy):
 
 def sampler_on(device, dtype="float32"):
     params = TorchSamplerParams(kind="torch", device=device, dtype=dtype, threads=1, max_sequences=8)
-    return TorchSampler(params, tiny_model().to(getattr(torch, dtype)), 0)
+    return TorchSampler(params, tiny_model().to(getattr(torch, dtype)), [0])
 
 
 def drawn(sampler, temperature):

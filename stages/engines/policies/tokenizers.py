@@ -8,6 +8,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from stages.foundations.errors import UserError
+from stages.foundations.machine import from_root
 from stages.foundations.params import ChatPrompt, PlainPrompt, format_problem
 
 KNOWN_CLASSES: dict[tuple[str, str], type[PreTrainedTokenizerBase]] = {
@@ -68,19 +69,80 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, params: PlainPrompt | Chat
             return list(tokenizer.encode(format_problem(params, problem), add_special_tokens=True))
         case ChatPrompt():
             # transformers would raise too, without the setting that helps.
-            if not tokenizer.chat_template:
+            if not tokenizer.chat_template and not params.template:
                 raise UserError("the policy's tokenizer has no chat template: set `prompt.kind: plain`")
             messages = [{"role": "system", "content": params.system}] if params.system else []
             messages.append({"role": "user", "content": problem + params.suffix})
-            text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            text = _rendered(tokenizer, params, messages)
             # The template has written its special tokens: a second beginning would change the prompt.
             return list(tokenizer.encode(text, add_special_tokens=False))
 
 
-def encode_response(tokenizer: PreTrainedTokenizerBase, response: str) -> list[int]:
-    """Token ids of a whole response, the end-of-sequence token included."""
+def _rendered(tokenizer: PreTrainedTokenizerBase, params: ChatPrompt, messages: list[dict[str, str]]) -> str:
+    """The conversation as the template writes it. UserError where the template raises."""
+    template = _template(params.template) if params.template else None
+    try:
+        return tokenizer.apply_chat_template(
+            messages, chat_template=template, add_generation_prompt=True, tokenize=False, **params.template_arguments
+        )
+    # The template is a program of the model's author, and may raise anything.
+    except Exception as error:
+        raise UserError(
+            f"the chat template raises {type(error).__name__}: {error}. Correct prompt.template or "
+            "prompt.template_arguments, or set `prompt.kind: plain`"
+        ) from error
+
+
+def _template(name: str) -> str:
+    try:
+        return from_root(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"prompt.template: {name} cannot be read ({error}): name a Jinja file in custom/") from error
+
+
+def encode_response(
+    tokenizer: PreTrainedTokenizerBase, response: str, prompt: PlainPrompt | ChatPrompt | None = None
+) -> list[int]:
+    """Token ids of a whole response with the token that ends it: after a chat prompt, the one that closes a turn."""
+    closing = closing_token(tokenizer) if isinstance(prompt, ChatPrompt) else None
     # Without special tokens: a response follows a prompt, which has the one of the beginning.
-    return [*tokenizer.encode(response, add_special_tokens=False), tokenizer.eos_token_id]
+    ids = tokenizer.encode(response, add_special_tokens=False)
+    return [*ids, tokenizer.eos_token_id if closing is None else closing]
+
+
+def read_end_tokens(folder: Path, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Every token that ends a response of the policy in `folder`, the tokenizer's own first.
+
+    Chat models have several: those of generation_config.json, and the one that closes a turn in the chat template.
+    UserError where generation_config.json names something that is no token.
+    """
+    path = folder / "generation_config.json"
+    try:
+        named = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
+    except (ValueError, AttributeError) as error:
+        raise UserError(f"{path} is not readable ({error}): correct it, or remove it") from error
+    named = named if isinstance(named, list) else [named]
+    known = range(len(tokenizer))
+    wrong = [token for token in named if token is not None and (type(token) is not int or token not in known)]
+    if wrong:
+        raise UserError(f"eos_token_id of {path} has {wrong[0]!r}, which is no token of the policy: correct it")
+    every = tokenizer.eos_token_id, *named, closing_token(tokenizer)
+    return tuple(dict.fromkeys(token for token in every if token is not None))
+
+
+def closing_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The special token that the chat template writes behind an assistant's message; None where it writes none."""
+    if not tokenizer.chat_template:
+        return None
+    said = "ANSWER"
+    messages = [{"role": "user", "content": "QUESTION"}, {"role": "assistant", "content": said}]
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False)
+    # A template is a program of the model's author: whatever it raises here, it raises for a prompt as well.
+    except Exception:
+        return None
+    behind = tokenizer.encode(text.rpartition(said)[2], add_special_tokens=False)
+    return next((token for token in behind if token in tokenizer.all_special_ids), None)
 
 
 def decode_response(tokenizer: PreTrainedTokenizerBase, token_ids: list[int]) -> str:

@@ -46,14 +46,20 @@ class TorchDecoding:
     """See `stages.engines.samplers.protocol.Decoding`; for one thread at a time."""
 
     def __init__(
-        self, decoder: Decoder, settings: SamplingSettings, end_token: int, policy_version: int, max_sequences: int
+        self,
+        decoder: Decoder,
+        settings: SamplingSettings,
+        end_tokens: Sequence[int],
+        policy_version: int,
+        max_sequences: int,
     ) -> None:
-        self.decoder, self.settings, self.end_token = decoder, settings, end_token
+        self.decoder, self.settings, self.end_tokens = decoder, settings, frozenset(end_tokens)
         self.policy_version, self.max_sequences = policy_version, max_sequences
         self.waiting: dict[Hashable, Trajectory] = {}
         self.caches: list[KeyValueCache] = []
         """The oldest first; their rows stand one after another."""
         device = decoder.device
+        self.ends = torch.tensor(sorted(self.end_tokens), device=device)
         self.places = torch.empty(0, dtype=torch.long, device=device)
         """Of the rows of a step, in what is kept by place."""
         self.counts, self.newest = self.places.clone(), self.places.clone()
@@ -120,7 +126,7 @@ class TorchDecoding:
         self.logprobs[self.places, self.counts] = logprob
         self.counts = self.counts + 1
         self.newest = token
-        is_open = (token != self.end_token) & (self.counts < self.settings.max_response_tokens)
+        is_open = (token[:, None] != self.ends).all(1) & (self.counts < self.settings.max_response_tokens)
         kept = is_open.nonzero()[:, 0]
         if len(kept) == len(token):
             return {}
@@ -147,7 +153,7 @@ class TorchDecoding:
         """Of what has ended at these places with so many tokens; the places are free afterwards."""
         samples: dict[Hashable, Sample] = {}
         for place, begun in zip(places.tolist(), self._tokens(places, counts), strict=True):
-            is_ended = begun.token_ids[-1] == self.end_token
+            is_ended = begun.token_ids[-1] in self.end_tokens
             reason = StopReason.END_OF_SEQUENCE if is_ended else StopReason.MAX_TOKENS
             sample = Sample(begun.token_ids, begun.logprobs, reason, self.policy_version)
             if self.settings.keeps_distributions:

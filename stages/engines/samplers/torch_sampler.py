@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from stages.engines.devices import pick_device, warn_of_slow_bfloat16
 from stages.engines.policies.forward_probe import check_sampler_forward
 from stages.engines.policies.policy_folders import DTYPES, load_policy
+from stages.engines.policies.tokenizers import read_end_tokens
 from stages.engines.samplers.decoder import Decoder, PromptReading
 from stages.engines.samplers.params import Bfloat16Weights, Int8Weights, Mismatch, StaleWeights, TorchSamplerParams
 from stages.engines.samplers.protocol import Sample, SamplingSettings, Trajectory, equal_prompts
@@ -36,7 +37,11 @@ class TorchSampler:
     """See `stages.engines.samplers.protocol.Sampler`."""
 
     def __init__(
-        self, params: TorchSamplerParams, model: PreTrainedModel, end_token: int, mismatch: Mismatch | None = None
+        self,
+        params: TorchSamplerParams,
+        model: PreTrainedModel,
+        end_tokens: Sequence[int],
+        mismatch: Mismatch | None = None,
     ) -> None:
         self.params, self.mismatch = params, mismatch
         self.device = pick_device(params.device)
@@ -45,7 +50,7 @@ class TorchSampler:
         torch.set_num_threads(params.threads)
         # Drawing is not trained through: no graph is kept.
         self.model = model.to(self.device).eval().requires_grad_(False)
-        self.end_token = end_token
+        self.end_tokens = end_tokens
         self.policy_version, self.is_asleep = 0, False
         self.weights = dict(self.model.named_parameters())
         # A tied head has the embedding's tensor: both names lead to the one that is stored.
@@ -65,7 +70,7 @@ class TorchSampler:
         """A sampler of the policy in `policy_folder`; UserError when it would draw from other probabilities."""
         model, tokenizer = load_policy(policy_folder, DTYPES[params.dtype])
         check_sampler_forward(model, policy_folder, pick_device(params.device), read_logprobs)
-        return cls(params, model, tokenizer.eos_token_id, mismatch)
+        return cls(params, model, read_end_tokens(policy_folder, tokenizer), mismatch)
 
     def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
         decoder = Decoder(self.model)
@@ -96,7 +101,7 @@ class TorchSampler:
         return self._decoding(Decoder(self.model), settings, self.params.max_sequences)
 
     def _decoding(self, decoder: Decoder, settings: SamplingSettings, places: int) -> TorchDecoding:
-        return TorchDecoding(decoder, settings, self.end_token, self.policy_version, places)
+        return TorchDecoding(decoder, settings, self.end_tokens, self.policy_version, places)
 
     def _lanes(self, samples_per_prompt: int) -> int:
         """Batches decoded at the same time, within `max_sequences`."""

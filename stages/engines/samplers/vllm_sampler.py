@@ -40,7 +40,7 @@ from transformers import PretrainedConfig
 from stages.engines.devices import pick_device
 from stages.engines.policies.forward_probe import Reference, check_engine_forward, reference_of
 from stages.engines.policies.policy_folders import check_tokenizer_fits, load_config, load_model
-from stages.engines.policies.tokenizers import load_tokenizer
+from stages.engines.policies.tokenizers import load_tokenizer, read_end_tokens
 from stages.engines.relays.published_weights import in_shards
 from stages.engines.samplers.params import VllmSamplerParams
 from stages.engines.samplers.protocol import (
@@ -95,7 +95,7 @@ class VllmSampler:
         self.params = params
         # A model that also takes pictures has a config for each part; text is sampled.
         config = load_config(policy_folder).get_text_config()
-        self.end_token = check_policy(policy_folder, config, params.max_model_tokens)
+        self.end_tokens = check_policy(policy_folder, config, params.max_model_tokens)
         self.vocabulary, self._positions = config.vocab_size, config.max_position_embeddings
         self.policy_version = 0
         self.has_ranks = int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -216,7 +216,7 @@ class VllmSampler:
             self._llm.llm_engine,
             self._request_numbers,
             settings,
-            self.end_token,
+            self.end_tokens,
             self.vocabulary,
             self.policy_version,
             self._check_lengths,
@@ -405,7 +405,7 @@ class VllmDecoding:
         engine: Any,
         numbers: Iterator[int],
         settings: SamplingSettings,
-        end_token: int,
+        end_tokens: Sequence[int],
         vocabulary: int,
         policy_version: int,
         check_lengths: Callable[[Sequence[Sequence[int]], int], None],
@@ -413,7 +413,7 @@ class VllmDecoding:
     ) -> None:
         """`numbers` name requests; unless `is_stepped` from outside only whole samples are given: a step costs less."""
         self._engine, self._numbers, self._settings = engine, numbers, settings
-        self._end_token, self._vocabulary, self._policy_version = end_token, vocabulary, policy_version
+        self._end_tokens, self._vocabulary, self._policy_version = end_tokens, vocabulary, policy_version
         self._check_lengths, self._is_stepped = check_lengths, is_stepped
         self._requests: dict[str, _Request] = {}
         self._ids: dict[Hashable, str] = {}
@@ -447,7 +447,7 @@ class VllmDecoding:
                 min_p=0.0 if settings.log_threshold is None else math.exp(settings.log_threshold),
                 max_tokens=max_tokens,
                 seed=seed,
-                stop_token_ids=[self._end_token],
+                stop_token_ids=list(self._end_tokens),
                 # The end token is one that stops (below) and is given back; vLLM's own rule would look at the model's
                 # config.
                 ignore_eos=True,
@@ -491,7 +491,7 @@ class VllmDecoding:
 
     def _sample(self, request: _Request) -> Sample:
         whole = request.whole()
-        is_ended = whole.token_ids[-1] == self._end_token
+        is_ended = whole.token_ids[-1] in self._end_tokens
         reason = StopReason.END_OF_SEQUENCE if is_ended else StopReason.MAX_TOKENS
         sample = Sample(whole.token_ids, whole.logprobs, reason, self._policy_version)
         if not self._settings.keeps_distributions:
@@ -533,8 +533,8 @@ def _all_logprobs(flat: Any, vocabulary: int) -> Tensor:
     return rows
 
 
-def check_policy(policy_folder: Path, config: PretrainedConfig, max_model_tokens: int) -> int:
-    """The end-of-sequence token; UserError when tokenizer, config and `sampler.max_model_tokens` do not fit."""
+def check_policy(policy_folder: Path, config: PretrainedConfig, max_model_tokens: int) -> tuple[int, ...]:
+    """The tokens that end a response; UserError when tokenizer, config and `sampler.max_model_tokens` do not fit."""
     tokenizer = load_tokenizer(policy_folder)
     check_tokenizer_fits(tokenizer, config.vocab_size, policy_folder)
     if max_model_tokens > config.max_position_embeddings:
@@ -544,7 +544,7 @@ def check_policy(policy_folder: Path, config: PretrainedConfig, max_model_tokens
         )
     if not weight_names(policy_folder):
         raise UserError(f"{policy_folder} holds no safetensors weights: run `dvc repro base` to make a policy")
-    return tokenizer.eos_token_id
+    return read_end_tokens(policy_folder, tokenizer)
 
 
 def transformers_reference(policy_folder: Path, device: torch.device, most_tokens: int) -> Reference | None:

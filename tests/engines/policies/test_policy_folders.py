@@ -16,6 +16,7 @@ from stages.engines.policies.tokenizers import (
     encode_prompt,
     encode_response,
     load_tokenizer,
+    read_end_tokens,
 )
 from stages.foundations.errors import UserError
 from stages.foundations.params import ChatPrompt, PlainPrompt
@@ -202,3 +203,55 @@ def test_chat_prompts_need_a_template_and_use_it():
         encode_prompt(tokenizer, CHAT, "1+1?")
     tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
     assert tokenizer.decode(encode_prompt(tokenizer, CHAT, "1+1?")) == "<system>Be brief.<user>1+1? Box it.<assistant>"
+
+
+CHATML = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% if thinking is defined and not thinking %}<no>{% endif %}{% endif %}"
+)
+
+
+@pytest.fixture
+def chatting():
+    """A tokenizer whose template closes a turn with another token than its own end of sequence."""
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|end|>"]})
+    tokenizer.chat_template = CHATML
+    return tokenizer
+
+
+def test_a_chat_response_ends_with_the_token_that_closes_a_turn(chatting):
+    closing = chatting.convert_tokens_to_ids("<|end|>")
+    assert encode_response(chatting, "2", CHAT)[-1] == closing
+    assert encode_response(chatting, "2")[-1] == chatting.eos_token_id
+    assert encode_response(byte_tokenizer(), "2", CHAT)[-1] == byte_tokenizer().eos_token_id
+
+
+def test_all_end_tokens_are_known(chatting, tmp_path):
+    eos, closing = chatting.eos_token_id, chatting.convert_tokens_to_ids("<|end|>")
+    assert read_end_tokens(tmp_path, chatting) == (eos, closing)
+    for named, expected in ((7, (eos, 7, closing)), ([9, eos, 9], (eos, 9, closing)), (None, (eos, closing))):
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
+        assert read_end_tokens(tmp_path, chatting) == expected
+    for wrong in ("</s>", [True], [10**9], {"a": 1}):
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": wrong}))
+        with pytest.raises(UserError, match="which is no token of the policy: correct it"):
+            read_end_tokens(tmp_path, chatting)
+    (tmp_path / "generation_config.json").write_text("{")
+    with pytest.raises(UserError, match="is not readable"):
+        read_end_tokens(tmp_path, chatting)
+
+
+def test_a_template_gets_arguments_may_be_replaced_and_may_raise(chatting, tmp_path):
+    def text(**changes):
+        return chatting.decode(encode_prompt(chatting, CHAT.model_copy(update=changes), "1+1?"))
+
+    assert text().endswith("Box it.<|end|><|assistant|>")
+    assert text(template_arguments={"thinking": False}).endswith("<|assistant|><no>")
+    (tmp_path / "mine.jinja").write_text("[{{ messages[-1].content }}]")
+    assert text(template=str(tmp_path / "mine.jinja")) == "[1+1? Box it.]"
+    (tmp_path / "mine.jinja").write_text("{{ raise_exception('no system message here') }}")
+    with pytest.raises(UserError, match=r"raises TemplateError: no system message here\. Correct prompt\.template"):
+        text(template=str(tmp_path / "mine.jinja"))
+    with pytest.raises(UserError, match=r"no-such\.jinja cannot be read"):
+        text(template=str(tmp_path / "no-such.jinja"))

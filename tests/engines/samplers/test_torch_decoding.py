@@ -28,7 +28,7 @@ LONG = replace(SETTINGS, max_response_tokens=40)
 
 
 def sampler(kind="llama", places=16, **sizes):
-    return TorchSampler(replace_params(max_sequences=places), random_biases(make(kind, **sizes)), END)
+    return TorchSampler(replace_params(max_sequences=places), random_biases(make(kind, **sizes)), [END])
 
 
 def run_out(decoding):

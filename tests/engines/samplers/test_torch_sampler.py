@@ -3,6 +3,7 @@
 The last part: which weights a sampler with a mismatch uses, by hand-worked rounding and by the log-probs it reports.
 """
 
+import json
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -21,6 +22,7 @@ from stages.engines.samplers.torch_sampler import TorchSampler, rounded
 from stages.foundations.errors import UserError
 from tests.fakes.drawing import sample_numbered
 from tests.fakes.engine_params import TORCH_SAMPLER
+from tests.fakes.tiny_policy import write_tiny_policy
 
 PARAMS = TORCH_SAMPLER.model_copy(update={"max_sequences": 16})
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=12, log_threshold=None)
@@ -85,7 +87,7 @@ def assert_logprobs_are_the_models(model, prompts, drawn, tolerance=2e-5):
 def test_sampled_logprobs_are_those_of_the_models_forward_pass(kind, sizes, threads):
     """Long enough for the cache to grow; so many responses that it is compacted and its groups narrowed."""
     model = random_biases(make(kind, **sizes))
-    sampler = TorchSampler(replace_params(max_sequences=64, threads=threads), model, END)
+    sampler = TorchSampler(replace_params(max_sequences=64, threads=threads), model, [END])
     drawn = sample_numbered(sampler, PROMPTS, 12, replace(SETTINGS, max_response_tokens=40), seed=1)
     lengths = [len(sample.token_ids) for samples in drawn for sample in samples]
     assert min(lengths) < 10 and max(lengths) == 40
@@ -99,7 +101,7 @@ def test_pruned_logprobs_are_the_trainers():
     model, threshold = make("llama"), -1.5
     settings = replace(SETTINGS, temperature=0.8, log_threshold=threshold)
     for prompt, samples in zip(
-        PROMPTS, sample_numbered(TorchSampler(PARAMS, model, END), PROMPTS, 4, settings, 2), strict=True
+        PROMPTS, sample_numbered(TorchSampler(PARAMS, model, [END]), PROMPTS, 4, settings, 2), strict=True
     ):
         for sample in samples:
             with torch.no_grad():
@@ -119,19 +121,21 @@ def test_scaled_rotary_positions_are_the_models():
         original_max_position_embeddings=16,
     )
     model = make("llama", rope_parameters=scaling)
-    drawn = sample_numbered(TorchSampler(PARAMS, model, END), PROMPTS, 2, replace(SETTINGS, max_response_tokens=40), 0)
+    drawn = sample_numbered(
+        TorchSampler(PARAMS, model, [END]), PROMPTS, 2, replace(SETTINGS, max_response_tokens=40), 0
+    )
     assert_logprobs_are_the_models(model, PROMPTS, drawn)
 
 
 def test_bfloat16_stays_near_the_models_own_bfloat16():
     model = make("llama", num_key_value_heads=2).to(torch.bfloat16)
-    drawn = sample_numbered(TorchSampler(replace_params(dtype="bfloat16"), model, END), PROMPTS, 4, SETTINGS, seed=1)
+    drawn = sample_numbered(TorchSampler(replace_params(dtype="bfloat16"), model, [END]), PROMPTS, 4, SETTINGS, seed=1)
     assert_logprobs_are_the_models(model, PROMPTS, drawn, tolerance=0.25)
 
 
 @pytest.mark.parametrize(("open_share", "spare_places"), [(0.0, 1.0), (1.01, 1.0), (1.01, 3.0)])
 def test_compaction_changes_no_response(open_share, spare_places, monkeypatch):
-    sampler = TorchSampler(replace_params(max_sequences=64), make("llama", num_key_value_heads=2), END)
+    sampler = TorchSampler(replace_params(max_sequences=64), make("llama", num_key_value_heads=2), [END])
     settings = replace(SETTINGS, max_response_tokens=40)
     expected = sample_numbered(sampler, PROMPTS, 12, settings, seed=5)
     monkeypatch.setattr(decoder, "OPEN_SHARE", open_share)
@@ -144,7 +148,7 @@ def test_compaction_changes_no_response(open_share, spare_places, monkeypatch):
 
 def test_greedy_responses_equal_transformers_generate():
     model = make("llama", num_key_value_heads=2)
-    drawn = sample_numbered(TorchSampler(PARAMS, model, END), PROMPTS, 1, replace(SETTINGS, temperature=0.0), seed=0)
+    drawn = sample_numbered(TorchSampler(PARAMS, model, [END]), PROMPTS, 1, replace(SETTINGS, temperature=0.0), seed=0)
     for prompt, (sample,) in zip(PROMPTS, drawn, strict=True):
         ids = torch.tensor([prompt])
         generated = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
@@ -153,7 +157,7 @@ def test_greedy_responses_equal_transformers_generate():
 
 @pytest.mark.parametrize("changes", [{"max_sequences": 6}, {"threads": 3}], ids=["one lane", "three lanes"])
 def test_the_seed_decides_and_prompts_come_back_in_order(changes):
-    sampler = TorchSampler(replace_params(**changes), make("llama"), END)
+    sampler = TorchSampler(replace_params(**changes), make("llama"), [END])
     first, again, other = (sample_numbered(sampler, PROMPTS, 3, SETTINGS, seed) for seed in (7, 7, 8))
     assert first == again != other
     assert [len(samples) for samples in first] == [3, 3, 3, 3]
@@ -162,7 +166,7 @@ def test_the_seed_decides_and_prompts_come_back_in_order(changes):
 
 
 def test_responses_end_with_the_end_token_or_at_the_limit():
-    drawn = sample_numbered(TorchSampler(PARAMS, make("llama"), END), PROMPTS, 30, SETTINGS, seed=3)
+    drawn = sample_numbered(TorchSampler(PARAMS, make("llama"), [END]), PROMPTS, 30, SETTINGS, seed=3)
     reasons = Counter()
     for sample in (sample for samples in drawn for sample in samples):
         assert sample.token_ids.count(END) == (sample.stop_reason is StopReason.END_OF_SEQUENCE)
@@ -174,7 +178,7 @@ def test_responses_end_with_the_end_token_or_at_the_limit():
 
 def test_new_weights_change_what_it_says():
     model = make("llama")
-    sampler = TorchSampler(PARAMS, make("llama"), END)
+    sampler = TorchSampler(PARAMS, make("llama"), [END])
     before = sampler.logprobs([[3, 4]], [[5, 6]])
     with torch.no_grad():
         for weight in model.parameters():
@@ -188,13 +192,13 @@ def test_an_unknown_architecture_is_refused_with_the_remedy():
     model = make("llama")
     model.config.model_type = "mamba"
     with pytest.raises(UserError, match=r"sampler\.kind: vllm"):
-        sample_numbered(TorchSampler(PARAMS, model, END), [[2]], 1, SETTINGS, 0)
+        sample_numbered(TorchSampler(PARAMS, model, [END]), [[2]], 1, SETTINGS, 0)
 
 
 @pytest.mark.parametrize("changes", [{}, {"temperature": 0.8, "log_threshold": -1.5}])
 def test_kept_distributions_are_the_models_and_change_no_response(changes):
     model, settings = make("llama"), replace(SETTINGS, max_response_tokens=30, **changes)
-    sampler = TorchSampler(replace_params(max_sequences=20), model, END)
+    sampler = TorchSampler(replace_params(max_sequences=20), model, [END])
     plain = sample_numbered(sampler, PROMPTS, 6, settings, seed=3)
     kept = sample_numbered(sampler, PROMPTS, 6, replace(settings, keeps_distributions=True), seed=3)
     assert len({len(sample.token_ids) for samples in kept for sample in samples}) > 3
@@ -230,9 +234,9 @@ def test_a_trajectory_is_drawn_the_same_wherever_and_whenever_it_runs(threads):
     settings = replace(SETTINGS, max_response_tokens=40)
     model = make("llama", num_key_value_heads=2)
     together = by_identity(
-        TorchSampler(replace_params(max_sequences=64, threads=threads), model, END), trajectories(6), settings
+        TorchSampler(replace_params(max_sequences=64, threads=threads), model, [END]), trajectories(6), settings
     )
-    small = TorchSampler(replace_params(max_sequences=5, threads=1), model, END)
+    small = TorchSampler(replace_params(max_sequences=5, threads=1), model, [END])
     backwards = by_identity(small, trajectories(6)[::-1], settings)
     few = by_identity(small, trajectories(2, first=3), settings)
     (alone,) = by_identity(small, trajectories(6)[8:9], settings).items()
@@ -244,7 +248,7 @@ def test_a_trajectory_is_drawn_the_same_wherever_and_whenever_it_runs(threads):
 
 def test_responses_are_handed_over_as_they_end_and_a_caller_may_stop(monkeypatch):
     model = make("llama")
-    sampler = TorchSampler(replace_params(max_sequences=64), model, END)
+    sampler = TorchSampler(replace_params(max_sequences=64), model, [END])
     steps = []
     hidden = Decoder.hidden
     monkeypatch.setattr(Decoder, "hidden", lambda *given: (steps.append(1), hidden(*given))[1])
@@ -260,7 +264,7 @@ def test_responses_are_handed_over_as_they_end_and_a_caller_may_stop(monkeypatch
 
 def test_lanes_end_when_the_caller_stops_or_one_of_them_fails():
     model = make("llama")
-    sampler = TorchSampler(replace_params(threads=3), model, END)
+    sampler = TorchSampler(replace_params(threads=3), model, [END])
     before = threading.active_count()
     stream = sampler.stream(trajectories(3), SETTINGS)
     next(stream)
@@ -275,7 +279,7 @@ def test_lanes_end_when_the_caller_stops_or_one_of_them_fails():
 
 def test_prompts_with_different_numbers_of_responses_may_be_asked_for_together():
     asked = [Trajectory(prompt, seed) for seed, prompt in enumerate([[3, 4, 5], [6], [6], [6], [3, 4, 5]])]
-    sampler = TorchSampler(replace_params(max_sequences=2), make("llama"), END)
+    sampler = TorchSampler(replace_params(max_sequences=2), make("llama"), [END])
     together = by_identity(sampler, asked)
     for one in asked:
         ((name, alone),) = by_identity(sampler, [one]).items()
@@ -291,7 +295,7 @@ def version_of(seed, tie=True):
 
 
 def mismatched(mismatch, tie=True):
-    return TorchSampler(PARAMS, version_of(0, tie), END, mismatch)
+    return TorchSampler(PARAMS, version_of(0, tie), [END], mismatch)
 
 
 def stale(versions):
@@ -425,3 +429,15 @@ def test_an_unknown_weight_is_refused(mismatch):
     with pytest.raises(KeyError, match="no weight nonsense"):
         sampler.load_weights([("nonsense", torch.zeros(1))], 5)
     assert sampler.policy_version == 0
+
+
+def test_every_end_token_of_the_policy_ends_a_response(tmp_path):
+    """Chat models name several in generation_config.json (Gemma 3: 1 and 106)."""
+    folder = write_tiny_policy(tmp_path / "policy")
+    settings = replace(SETTINGS, max_response_tokens=12)
+    (first,) = sample_trajectories(TorchSampler.from_folder(PARAMS, folder), [Trajectory([5, 6, 7], 3)], settings)
+    ids = list(first.token_ids)
+    place = next(at for at in range(3, len(ids)) if ids[at] not in ids[:at])
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, ids[place]]}))
+    (second,) = sample_trajectories(TorchSampler.from_folder(PARAMS, folder), [Trajectory([5, 6, 7], 3)], settings)
+    assert list(second.token_ids) == ids[: place + 1] and not second.is_truncated
