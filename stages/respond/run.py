@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -15,9 +16,9 @@ import pandas
 from stages.engines.pieces import are_whole, seal
 from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
 from stages.engines.replicas.build import build_sampler
-from stages.engines.samplers.build import DrawingShare, drawing_share
+from stages.engines.samplers.build import DrawingShare, context_tokens, drawing_share
 from stages.engines.samplers.params import SamplerParams
-from stages.engines.samplers.protocol import Sample, Sampler, SamplingSettings, sample_prompts
+from stages.engines.samplers.protocol import Sample, Sampler, SamplingSettings, StopReason, sample_prompts
 from stages.engines.trainers.one_rank import launched_ranks
 from stages.engines.trainers.protocol import Ranks
 from stages.foundations.files import write_metrics
@@ -27,6 +28,9 @@ from stages.foundations.tables import BENCHMARK, PROBLEM, RESPONSE, read_table, 
 from stages.observe.progress import progress, say
 from stages.observe.tracking import Run, track
 from stages.respond.stage import BaselinePrompts, CandidatePrompt, RespondParams
+
+NO_RESPONSE = Sample([], [], StopReason.MAX_TOKENS, 0)
+"""To a prompt that leaves no room for a response."""
 
 
 def main(job: Job) -> None:
@@ -49,8 +53,9 @@ def main(job: Job) -> None:
             best, chosen = choose_prompt(choice, params, job, attempt, ranks)
             prompt = best.prompt
             params = params.model_copy(update={"max_response_tokens": best.max_response_tokens})
+        context = context_tokens(sampler_params, paths.policy)
         with closing(build_sampler(sampler_params, paths.policy)) as sampler:
-            responses = respond(frame, params, prompt, seed, sampler, share, tokenizer, attempt.scratch, run)
+            responses = respond(frame, params, prompt, seed, sampler, share, tokenizer, attempt.scratch, run, context)
         # A rank other than 0: its responses are in the table of rank 0.
         if responses is None:
             return
@@ -74,9 +79,11 @@ def respond(
     tokenizer,
     scratch: Path,
     run: Run,
+    context: float = math.inf,
 ) -> pandas.DataFrame | None:
     """The `response` table: greedy responses first, then the sampled ones, for each piece of problems.
 
+    A problem whose prompt and response would take more than `context` tokens gets empty responses.
     Drawn by all ranks together; None except on rank 0.
     """
     starts = range(0, len(problems), params.problems_at_once)
@@ -87,7 +94,7 @@ def respond(
             continue
         piece = problems.iloc[start : start + params.problems_at_once].to_dict("records")
         with run.phase("sample"):
-            rows = _respond_to(piece, params, prompt, seed, sampler, share, tokenizer)
+            rows = _respond_to(piece, params, prompt, seed, sampler, share, tokenizer, context)
         if share.ranks.rank == 0:
             write_table(rows, places[number], RESPONSE)
             seal(places[number])
@@ -105,9 +112,11 @@ def _respond_to(
     sampler: Sampler,
     share: DrawingShare,
     tokenizer,
+    context: float,
 ) -> list[dict]:
     mine = share.of(piece)
     prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in mine]
+    fits = [len(one) + params.max_response_tokens <= context for one in prompts]
     # Random numbers hang on these names, so a benchmark more changes no response to the others.
     names = [f"{row['benchmark']}/{row['problem_id']}" for row in mine]
     limit = params.max_response_tokens
@@ -117,13 +126,21 @@ def _respond_to(
     modes = [("greedy", 1, greedy)] if params.is_greedy_included else []
     rows = []
     for mode, count, settings in [*modes, ("sampled", params.samples, sampled)]:
-        drawn = sample_prompts(sampler, prompts, names, count, settings, seed, "respond")
+        drawn = iter(sample_prompts(sampler, *_only(fits, prompts, names), count, settings, seed, "respond"))
         of_problems = [
-            [_row(problem, mode, index, sample, tokenizer) for index, sample in enumerate(samples)]
-            for problem, samples in zip(mine, drawn, strict=True)
+            # A prompt that does not fit has no response, which `grade` counts as wrong.
+            [
+                _row(problem, mode, index, sample, tokenizer)
+                for index, sample in enumerate(next(drawn) if is_fitting else [NO_RESPONSE] * count)
+            ]
+            for problem, is_fitting in zip(mine, fits, strict=True)
         ]
         rows += itertools.chain.from_iterable(share.assemble(of_problems, len(piece)))
     return rows
+
+
+def _only(fits: list[bool], *columns: list) -> list[list]:
+    return [[value for value, is_fitting in zip(column, fits, strict=True) if is_fitting] for column in columns]
 
 
 def _row(problem: dict, mode: str, index: int, sample: Sample, tokenizer) -> dict:
@@ -143,7 +160,10 @@ def _row(problem: dict, mode: str, index: int, sample: Sample, tokenizer) -> dic
 def response_metrics(responses: pandas.DataFrame) -> dict[str, float]:
     """Counts of the table, and the mean length and truncated share of the sampled responses."""
     sampled = responses[responses["mode"] == "sampled"]
+    # Every drawn response has a token, if only the one that ends it.
+    unanswered = responses[responses["response_tokens"] == 0]["problem_id"].nunique()
     return {
+        **({"prompts/too_long": unanswered} if unanswered else {}),
         "rows/kept": len(responses),
         "tokens/sampled": int(responses["response_tokens"].sum()),
         "length/response_tokens_mean": float(sampled["response_tokens"].mean()),

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from stages.engines.policies.tokenizers import encode_prompt, load_tokenizer
+from stages.engines.samplers.build import context_tokens
 from stages.foundations.errors import UserError
 from stages.foundations.job import Job
 from stages.foundations.params import chosen
 from stages.foundations.tables import PROBLEM, read_table, require_rows
+from stages.observe.progress import say
 from stages.observe.quick_imports import quick_imports
 from stages.observe.tracking import track
 from stages.rl_round.drawing import slice_problems
@@ -29,6 +31,7 @@ from stages.rl_round.schedule import find_rollouts, find_schedule
 
 FUNCTION_COLUMNS = ("problem", "source", "solution")
 """What a custom function may ask for of a problem's row, beside its id and answer."""
+PROBLEMS_NAMED = 5
 BYTES_OF_A_LOGPROB = 4
 """Samplers keep whole distributions in float32."""
 
@@ -144,6 +147,15 @@ def _problems_of_round(job: Job, params: RlParams, settings: RoundParams, tokeni
         for row in frame.to_dict("records")
     ]
     problems = slice_problems(problems, settings.problem_slice, job.seed)
+    # After slicing, so that a longer limit moves no problem into another round.
+    room = context_tokens(job.sections["sampler"], job.paths.policy) - params.max_response_tokens
+    too_long = [problem.problem_id for problem in problems if len(problem.prompt) > room]
+    if too_long:
+        problems = [problem for problem in problems if len(problem.prompt) <= room]
+        say(
+            f"{job.item}: {len(too_long)} problems are left out, as their prompts have more than {room} tokens and a "
+            f"response may have {params.max_response_tokens}: {', '.join(too_long[:PROBLEMS_NAMED])}"
+        )
     if len(problems) < params.problems_per_step:
         named = "" if settings.sources is None else f" of {', '.join(settings.sources)}"
         raise UserError(

@@ -5,6 +5,8 @@ On several ranks each rank, or tensor-parallel group of ranks, has an engine and
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +42,17 @@ def build_sampler(
             from stages.engines.samplers.vllm_sampler import VllmSampler
 
             return VllmSampler(params, policy_folder)
+
+
+def context_tokens(params: TorchSamplerParams | VllmSamplerParams, policy_folder: Path) -> float:
+    """Tokens of prompt and response together that the policy has positions for; infinite where its config names none.
+
+    Read from config.json, before anything is loaded.
+    """
+    config = json.loads((policy_folder / "config.json").read_text(encoding="utf-8"))
+    # A model that also sees has the sizes of its language part in a config of its own.
+    named = [part.get("max_position_embeddings") for part in (config, config.get("text_config") or {})]
+    return min(filter(None, [*named, getattr(params, "max_model_tokens", None)]), default=math.inf)
 
 
 Item = TypeVar("Item")

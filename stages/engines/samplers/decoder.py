@@ -82,6 +82,7 @@ class Decoder:
                 f"the torch sampler reads {', '.join(MODEL_TYPES)} models, not {config.model_type}: "
                 "set `sampler.kind: vllm`"
             )
+        self.positions = config.max_position_embeddings
         self.heads = config.num_attention_heads
         self.kv_heads = config.num_key_value_heads
         self.head_size = getattr(config, "head_dim", None) or config.hidden_size // self.heads

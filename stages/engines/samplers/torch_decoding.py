@@ -29,6 +29,7 @@ from stages.engines.samplers.protocol import (
     check_begun,
     uniform,
 )
+from stages.foundations.errors import UserError
 
 REFILL_SHARE = {"cpu": 0.5, "cuda": 0.125}
 """Share of the places that is free before those who wait are let in, if more wait than there is room for. Each time
@@ -82,6 +83,13 @@ class TorchDecoding:
 
     def admit(self, trajectories: Mapping[Hashable, Trajectory]) -> None:
         check_begun(trajectories, self.waiting.keys() | self.place_of.keys(), self.settings)
+        longest = max((len(one.prompt) for one in trajectories.values()), default=0)
+        # Rotary embeddings would go on without an error, over distances that the policy has never seen.
+        if longest + self.settings.max_response_tokens > self.decoder.positions:
+            raise UserError(
+                f"a prompt of {longest} tokens and a response of {self.settings.max_response_tokens} do not fit the "
+                f"policy's {self.decoder.positions} positions: drop long problems, or ask for shorter responses"
+            )
         self.waiting.update(trajectories)
 
     @property
