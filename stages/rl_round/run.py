@@ -47,7 +47,7 @@ def main(job: Job) -> None:
     shown = {"rl": params, "round": settings, **sections}
     inputs = {"policy": paths.policy, "problems": paths.problems, **_recorded(job, params)}
     tokenizer = load_tokenizer(paths.policy)
-    problems = _problems_of_round(job, params, settings, tokenizer)
+    problems, too_long = _problems_of_round(job, params, settings, tokenizer)
     _refuse_large_distributions(params, len(tokenizer))
     shown = {name: section.model_dump() for name, section in shown.items()}
     attempt = job.attempt(shown, inputs, policy=job.item, round=job.item)
@@ -64,6 +64,7 @@ def main(job: Job) -> None:
             paths=paths,
             attempt=attempt,
             problems=problems,
+            too_long=too_long,
             tokenizer=tokenizer,
             run=run,
         )
@@ -129,8 +130,8 @@ def _refuse_large_distributions(params: RlParams, vocabulary: int) -> None:
         )
 
 
-def _problems_of_round(job: Job, params: RlParams, settings: RoundParams, tokenizer) -> list[Problem]:
-    """This round's slice of the problem table. UserError when it cannot fill a step."""
+def _problems_of_round(job: Job, params: RlParams, settings: RoundParams, tokenizer) -> tuple[list[Problem], int]:
+    """This round's slice of the problem table, and how many of it do not fit. UserError when it cannot fill a step."""
     path, prompt = job.paths.problems, job.sections["prompt"]
     frame = require_rows(read_table(path, PROBLEM), path, "loosen the rules of curate or filter_web")
     if settings.sources is not None:
@@ -162,4 +163,4 @@ def _problems_of_round(job: Job, params: RlParams, settings: RoundParams, tokeni
             f"rl_rounds.{job.item}.problem_slice holds {len(problems)} problems{named}, fewer "
             f"than rl.problems_per_step {params.problems_per_step}: use fewer slices or collect more problems"
         )
-    return problems
+    return problems, len(too_long)

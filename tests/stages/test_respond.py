@@ -7,7 +7,7 @@ import pytest
 from stages.__main__ import main
 from stages.foundations.machine import state_folder
 from stages.foundations.params import read_yaml
-from stages.foundations.tables import RESPONSE, read_table
+from stages.foundations.tables import BENCHMARK, RESPONSE, read_table, write_table
 from stages.respond import run
 from tests.engines.test_pieces import cut, flip, lose
 from tests.fakes.taught_policy import stage_flags, write_params
@@ -50,6 +50,26 @@ def test_a_run_that_is_cut_off_goes_on_and_gives_the_same_bytes(damage, taught, 
     assert calls == ([4, 2, 4, 2] if damage else [4, 2, 2])
     straight, cut = (tmp_path / name / "responses.parquet" for name in ("straight", "cut"))
     assert straight.read_bytes() == cut.read_bytes()
+
+
+def test_a_prompt_that_does_not_fit_is_unanswered_and_counted(taught, tmp_path):
+    """The policy has 512 positions. The other problems get the responses that they got without it."""
+    benchmarks = read_table(taught / "benchmarks.parquet", BENCHMARK).to_dict("records")
+    benchmarks[2] |= {"problem": benchmarks[2]["problem"] + " The weather is fine." * 40}
+    write_table(benchmarks, tmp_path / "benchmarks.parquet", BENCHMARK)
+    longer = [
+        flag.replace(str(taught / "benchmarks.parquet"), str(tmp_path / "benchmarks.parquet"))
+        for flag in flags(taught, tmp_path / "longer")
+    ]
+    main(longer)
+    main(flags(taught, tmp_path / "plain"))
+    rows, plain = (read_table(tmp_path / name / "responses.parquet", RESPONSE) for name in ("longer", "plain"))
+    name = benchmarks[2]["problem_id"]
+    long = rows[rows["problem_id"] == name]
+    assert len(long) == 5 and (long["response"] == "").all() and long["is_truncated"].all()
+    assert rows[rows["problem_id"] != name].equals(plain[plain["problem_id"] != name])
+    assert json.loads((tmp_path / "longer/responses.json").read_text())["prompts/too_long"] == 1
+    assert "prompts/too_long" not in json.loads((tmp_path / "plain/responses.json").read_text())
 
 
 def test_the_baseline_answers_the_prompt_with_which_it_solves_most_validation_problems(taught, tmp_path):

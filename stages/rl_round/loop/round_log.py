@@ -205,6 +205,7 @@ def write_outputs(
     paths, frame = this_round.paths, log.frame()
     # Metrics at the end and all else before them: where they stand, the outputs are complete.
     metrics = round_metrics(curve) | known
+    metrics |= {"prompts/too_long": this_round.too_long} if this_round.too_long else {}
     metrics |= {"rollouts/drawn": len(frame), "rollouts/trained": int(frame["is_trained"].sum())}
     write_table(frame, paths.rollouts, ROLLOUT)
     with replace_folder(paths.schedule) as folder:

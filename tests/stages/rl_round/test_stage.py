@@ -88,6 +88,18 @@ def test_a_killed_round_ends_with_the_weights_of_an_undisturbed_one(is_stale, ta
     assert_same(tmp_path, undisturbed)
 
 
+def test_problems_whose_prompts_do_not_fit_are_left_out_before_the_first_step(taught, tmp_path, capfd):
+    rows = read_table(taught / "problems.parquet", PROBLEM).to_dict("records")
+    rows[1] |= {"problem": rows[1]["problem"] + " The weather is fine." * 40}
+    write_table(rows, tmp_path / "problems.parquet", PROBLEM)
+    flags = rl_flags(taught, write_params(tmp_path / "params.yaml", {"rl_rounds.rl_1.steps": 2}), tmp_path)
+    main([flag.replace(str(taught / "problems.parquet"), str(tmp_path / "problems.parquet")) for flag in flags])
+    assert rows[1]["problem_id"] not in set(read_table(tmp_path / "rl_1.parquet", ROLLOUT)["problem_id"])
+    said = capfd.readouterr().err
+    assert "rl_1: 1 problems are left out, as their prompts have more than 500 tokens" in said
+    assert f"a response may have 12: {rows[1]['problem_id']}" in said
+
+
 @pytest.mark.parametrize(
     ("sampling", "reason"),
     [
