@@ -95,6 +95,7 @@ def test_problems_whose_prompts_do_not_fit_are_left_out_before_the_first_step(ta
     flags = rl_flags(taught, write_params(tmp_path / "params.yaml", {"rl_rounds.rl_1.steps": 2}), tmp_path)
     main([flag.replace(str(taught / "problems.parquet"), str(tmp_path / "problems.parquet")) for flag in flags])
     assert rows[1]["problem_id"] not in set(read_table(tmp_path / "rl_1.parquet", ROLLOUT)["problem_id"])
+    assert json.loads((tmp_path / "rl_1.json").read_text())["prompts/too_long"] == 1
     said = capfd.readouterr().err
     assert "rl_1: 1 problems are left out, as their prompts have more than 500 tokens" in said
     assert f"a response may have 12: {rows[1]['problem_id']}" in said
