@@ -37,7 +37,7 @@ def reward(
     seconds: Annotated[float, typer.Option(min=0.01, help="processor time for a call")] = 5.0,
     jobs: Annotated[int, typer.Option(min=1, help="worker processes")] = 2,
     trusted: Annotated[
-        bool, typer.Option("--trusted", help="let it use network, files and processes (is_confined: false)")
+        bool, typer.Option("--trusted", help="let it use network, files and processes (sandbox: off)")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="write all values here, a JSON line each")] = None,
 ) -> None:
@@ -47,15 +47,17 @@ def reward(
     on a row, 2 for a mistake of the caller.
     """
     from stages.engines.custom_functions import CustomFunction, CustomFunctionParams
+    from stages.engines.verifier.params import VerifierParams
+    from stages.foundations.params import load_section
     from stages.observe.progress import progress
 
     parsed = _arguments(arguments)
     table = _evenly(read_responses(responses), rows)
-    params = CustomFunctionParams(
-        file="custom.py", name=name, arguments=parsed, timeout_seconds=seconds, workers=jobs, is_confined=not trusted
-    )
+    params = CustomFunctionParams(file="custom/_.py", name=name, arguments=parsed, sandbox="off" if trusted else None)
+    limits = load_section(PROJECT / "params.yaml", "verifier", VerifierParams)
+    limits = limits.model_copy(update={"timeout_seconds": seconds, "workers": jobs})
     values: list[FunctionValue] = []
-    with CustomFunction(params, file) as function:
+    with CustomFunction(params, limits, file) as function:
         for start in progress(range(0, len(table), 500), label=file.name, unit="pieces"):
             values += function.ask(table[start : start + 500])
     if out is not None:

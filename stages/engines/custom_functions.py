@@ -1,6 +1,6 @@
 """A function that a user brings in a file of theirs, asked in workers that can be killed and see nothing.
 
-    with CustomFunction(params) as function:   # file, name, arguments, limits
+    with CustomFunction(params, limits) as function:
         values = function.ask(rows)            # a number, or named parts, or a fault, for each row
 
 A function takes what it names of a row (`def score(problem, response, answer)`), or all rows at once where its first
@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stages.engines.verifier.params import VerifierParams
 from stages.engines.workers.custom_function_worker import ROWS, call_function
 from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
 from stages.foundations.errors import UserError
-from stages.foundations.params import CUSTOM, CustomFunctionParams, custom_file
+from stages.foundations.params import CustomFunctionParams, custom_file
 
 ROWS_AT_ONCE = 256
 """Of a function that takes many: a batch for a model of the user's, and what a failure costs at most."""
@@ -38,15 +39,17 @@ class FunctionValue:
 class CustomFunction:
     """A loaded file; a context manager, `close` ends the workers. UserError where the file cannot be read."""
 
-    def __init__(self, params: CustomFunctionParams, file: Path | None = None) -> None:
-        self.params = params
-        self.file = file or custom_file(params.file)
+    def __init__(self, params: CustomFunctionParams, limits: VerifierParams, file: Path | None = None) -> None:
+        """`file` takes the place of the one that `params` names."""
+        self.params, self.limits = params, limits
+        self.label = str(file or params.file)
         try:
-            self._source = self.file.read_text(encoding="utf-8")
+            self._source = (file or custom_file(params.file)).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{self.file} cannot be read ({error}): name a Python file in {CUSTOM}/") from error
-        limits = WorkerLimits(params.memory_mib, params.timeout_seconds, is_trusted=not params.is_confined)
-        self._pool = WorkerPool(call_function, params.workers, limits, {"PYTHONHASHSEED": "0"})
+            raise UserError(f"{self.label} cannot be read ({error}): name a Python file") from error
+        confined = WorkerLimits(limits.memory_mib, limits.timeout_seconds, is_trusted=params.sandbox == "off")
+        # Equal rows get equal values: the order of a set must not depend on the process.
+        self._pool = WorkerPool(call_function, limits.workers, confined, {"PYTHONHASHSEED": "0"})
 
     def ask(self, rows: Sequence[Mapping[str, Any]]) -> list[FunctionValue]:
         """A value for each row, in order. Rows are mappings of JSON values, all with the same keys.
@@ -78,10 +81,10 @@ class CustomFunction:
 
     def _submit(self, rows: Sequence[Mapping[str, Any]]) -> Future[Answer]:
         return self._pool.submit(
-            file=self.params.file,
+            file=self.label,
             name=self.params.name,
             source=self._source,
-            arguments=self.params.arguments,
+            arguments=self.params.arguments or {},
             rows=[dict(row) for row in rows],
         )
 
@@ -90,15 +93,16 @@ class CustomFunction:
             answer = future.result()
         except StartError as error:
             raise UserError(
-                f"a worker for {self.file} did not start ({error}): raise memory_mib, {self.params.memory_mib} now"
+                f"a worker for {self.label} did not start ({error}): raise verifier.memory_mib, which is "
+                f"{self.limits.memory_mib}"
             ) from error
         match answer.failure:
             case "":
                 return [_value(one) for one in answer.value]
             case "exhausted":
-                fault = f"it took more than {self.params.timeout_seconds:g} seconds"
+                fault = f"it took more than {self.limits.timeout_seconds:g} seconds"
             case "out_of_memory":
-                fault = f"it took more than {self.params.memory_mib} MiB"
+                fault = f"it took more than {self.limits.memory_mib} MiB"
             case _:
                 fault = f"its process ended ({answer.ending})"
         return [FunctionValue(fault=fault)] * count

@@ -128,7 +128,7 @@ class ChatPrompt(StrictParams):
     """System message; empty for none."""
     suffix: str
     """Text appended to the problem, such as the request to box the final answer; empty for none."""
-    template_arguments: dict[str, Any] = Field(default_factory=dict, exclude_if=lambda value: not value)
+    template_arguments: dict[str, Any] | None = Field(default=None, exclude_if=lambda value: value is None)
     """Given to the template by name, such as `enable_thinking: false`."""
     template: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """A Jinja file in place of the tokenizer's template, as `custom/chat.jinja`."""
@@ -148,19 +148,15 @@ CUSTOM = "custom"
 
 
 class CustomFunctionParams(StrictParams):
-    """Where the function is, and what it may use up."""
+    """A Python function of the user's. Its limits of time, memory and processes are those of section `verifier`."""
 
     file: str = Field(pattern=r"^custom/[A-Za-z0-9_./-]*\.py$")
     """Path from the project's root."""
     name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
-    arguments: dict[str, Any] = Field(default_factory=dict)
-    """Given to the function by name, beside what it takes of a row."""
-    timeout_seconds: float = Field(default=5.0, gt=0)
-    """Processor time for a row, or for a call with many."""
-    memory_mib: int = Field(default=1024, ge=64)
-    workers: int = Field(default=1, ge=1)
-    is_confined: bool = True
-    """False lifts the sandbox: the function may use the network, files and other processes, as your programs do."""
+    arguments: dict[str, Any] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Given to the function by name, beside what it takes of a row. Absent: nothing."""
+    sandbox: Literal["off"] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """`off` lets the function use the network, files and other processes, as your programs do. Absent: confined."""
 
 
 def custom_file(name: str, root: Path = PROJECT) -> Path:

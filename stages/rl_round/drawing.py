@@ -30,6 +30,7 @@ from stages.engines.pieces import are_whole, remove_piece, seal
 from stages.engines.policies.tokenizers import decode_response
 from stages.engines.samplers.build import DrawingShare
 from stages.engines.samplers.protocol import Sample, Sampler, SamplingSettings, Trajectory, sample_trajectories
+from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Judgement
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
@@ -454,7 +455,9 @@ def reward_of(
             value = values[name]
             if value.parts is None:
                 return value.value, {}
-            return sum(reward.weights.get(part, 1.0) * one for part, one in value.parts.items()), dict(value.parts)
+            return sum((reward.weights or {}).get(part, 1.0) * one for part, one in value.parts.items()), dict(
+                value.parts
+            )
         case SumReward():
             total, parts = 0.0, {}
             for part, weighted in reward.rewards.items():
@@ -469,8 +472,8 @@ def reward_of(
 class CustomRewards:
     """The functions that a round's reward names, each in workers of its own; `close` ends them."""
 
-    def __init__(self, reward: FunctionReward | SumReward) -> None:
-        self._functions = {name: CustomFunction(params) for name, params in function_rewards(reward).items()}
+    def __init__(self, reward: RewardParams, limits: VerifierParams) -> None:
+        self._functions = {name: CustomFunction(params, limits) for name, params in function_rewards(reward).items()}
 
     def ask(
         self,

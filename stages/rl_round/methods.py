@@ -254,8 +254,8 @@ class FunctionReward(CustomFunctionParams):
     """A Python function of the user's (docs/bring-your-own.md). It may return named parts, each with its curve."""
 
     kind: Literal["function"]
-    weights: dict[str, float] = Field(default_factory=dict)
-    """Of the parts that it returns, by name; a part without one counts once."""
+    weights: dict[str, float] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Of the parts that it returns, by name. A part without a weight counts once."""
 
 
 class WeightedReward(StrictParams):

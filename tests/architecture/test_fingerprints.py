@@ -332,6 +332,7 @@ def test_dvc_runs_nothing_but_code(project):
         "code": DVC_STAGES["code"],
         "sft": {"cmd": "date +%N > policy", "deps": code, "params": sft["params"], "outs": ["policy"]},
     }
+    shutil.copytree(PROJECT / "custom", project / "custom")
     (project / "dvc.yaml").write_text(yaml.safe_dump({"stages": mini}))
     (project / "params.yaml").write_text(yaml.safe_dump(LAPTOP))
     shutil.copy2(PROJECT / ".dvcignore", project)

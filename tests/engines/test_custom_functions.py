@@ -7,8 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from stages.engines.custom_functions import CustomFunction, CustomFunctionParams, FunctionValue, custom_file
+from stages.engines.custom_functions import CustomFunction, FunctionValue
+from stages.engines.verifier.params import VerifierParams
 from stages.foundations.errors import UserError
+from stages.foundations.params import CustomFunctionParams, custom_file
 
 ROWS = [
     {"problem": "1+1", "answer": "2", "response": "It is 2.", "verdict": "correct", "response_tokens": 4},
@@ -16,11 +18,14 @@ ROWS = [
 ]
 
 
+LIMITS = VerifierParams(timeout_seconds=0.5, memory_mib=256, workers=1, abort_undecided_fraction=0.1)
+
+
 def ask(tmp_path, source, rows=ROWS, **params):
     file = tmp_path / "mine.py"
     file.write_text(source)
-    params = {"file": "mine.py", "name": "score", "timeout_seconds": 0.5, "memory_mib": 256} | params
-    with CustomFunction(CustomFunctionParams(**params), file) as function:
+    params = CustomFunctionParams(**{"file": "custom/mine.py", "name": "score"} | params)
+    with CustomFunction(params, LIMITS, file) as function:
         return function.ask(rows)
 
 
@@ -96,7 +101,7 @@ def test_a_wrong_number_of_values_is_the_fault_of_all(tmp_path):
         ("import no_such_package", {}, "mine.py cannot be loaded: ModuleNotFoundError: No module named"),
         ("raise SystemExit(3)", {}, "mine.py cannot be loaded: SystemExit: 3"),
         ("def points(response): return 1", {}, "mine.py has no score: its functions are points"),
-        ("score = 3", {}, "score in mine.py is a int: it has to be a function"),
+        ("score = 3", {}, r"score in .*mine\.py is a int: it has to be a function"),
         ("def score(respones): return 1", {}, "wants respones, which no row has: a row has problem, answer, response"),
         ("def score(response): return 1", {"arguments": {"limit": 3}}, "takes no limit: correct `arguments`"),
     ],
@@ -108,24 +113,23 @@ def test_a_mistake_in_the_file_stops_at_once(tmp_path, source, params, message):
 
 def test_a_trusted_function_may_write(tmp_path):
     source = f"def score(response): return open({str(tmp_path / 'seen')!r}, 'w').write(response)"
-    assert [value.value for value in ask(tmp_path, source, is_confined=False)] == [8, 7]
+    assert [value.value for value in ask(tmp_path, source, sandbox="off")] == [8, 7]
     assert (tmp_path / "seen").read_text() == "No idea"
 
 
 def test_a_file_outside_of_the_folder_or_not_there_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("stages.engines.custom_functions.PROJECT", tmp_path)
     (tmp_path / "custom").mkdir()
     (tmp_path / "custom/mine.py").touch()
     (tmp_path / "secret.py").touch()
     (tmp_path / "custom/link.py").symlink_to(tmp_path / "secret.py")
-    assert custom_file("mine.py") == tmp_path / "custom/mine.py"
+    assert custom_file("custom/mine.py", tmp_path) == tmp_path / "custom/mine.py"
     for name, message in (
-        ("../secret.py", "leads out of custom/"),
-        ("link.py", "leads out"),
-        ("no.py", "there are .*mine.py"),
+        ("custom/../secret.py", "is not in custom/"),
+        ("custom/link.py", "is not in custom/"),
+        ("custom/no.py", "there are .*mine.py"),
     ):
         with pytest.raises(UserError, match=message):
-            custom_file(name)
+            custom_file(name, tmp_path)
 
 
 def test_retrace_reward_shows_what_a_file_pays_for(tmp_path):

@@ -15,9 +15,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 CHANGED = {
     "git clone": None,  # the copy stands in its place, with this environment
     "extends: laptop.yaml": "extends: mini.yaml",
+    "rl_rounds.rl_2, rl_rounds.rl_3]": "rl_rounds.rl_2]",
     '("train", 1500), ("test", 200)': '("train", 60), ("test", 8)',
 }
 """What a block of the page has -> what stands there in the miniature; None leaves the block out."""
+
+# The installed command belongs to the project that the tests run in, and refuses to work on a copy of it.
+RETRACE = """retrace() { python -c 'from pipelines.cli import app; app()' "$@"; }"""
 
 
 def commands():
@@ -37,7 +41,7 @@ def test_every_command_of_the_tutorial_works(tmp_path):
     variables = environment(True) | {"PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
     said = ""
     for block in commands():
-        block = block.replace("make repro RECIPE=mine\n", f"{repro}\n")
+        block = f"{RETRACE}\n" + block.replace("make repro RECIPE=mine\n", f"{repro}\n")
         done = subprocess.run(["bash", "-euc", block], cwd=folder, env=variables, capture_output=True, text=True)
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
         said += done.stdout

@@ -81,10 +81,9 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, params: PlainPrompt | Chat
 def _rendered(tokenizer: PreTrainedTokenizerBase, params: ChatPrompt, messages: list[dict[str, str]]) -> str:
     """The conversation as the template writes it. UserError where the template raises."""
     template = _template(params.template) if params.template else None
+    arguments = {"chat_template": template, "add_generation_prompt": True, "tokenize": False}
     try:
-        return tokenizer.apply_chat_template(
-            messages, chat_template=template, add_generation_prompt=True, tokenize=False, **params.template_arguments
-        )
+        return tokenizer.apply_chat_template(messages, **arguments, **(params.template_arguments or {}))
     # The template is a program of the model's author, and may raise anything.
     except Exception as error:
         raise UserError(
@@ -142,7 +141,8 @@ def closing_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
     except Exception:
         return None
     behind = tokenizer.encode(text.rpartition(said)[2], add_special_tokens=False)
-    return next((token for token in behind if token in tokenizer.all_special_ids), None)
+    special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+    return next((token for token in behind if token in special), None)
 
 
 def decode_response(tokenizer: PreTrainedTokenizerBase, token_ids: list[int]) -> str:

@@ -64,7 +64,7 @@ def _sample_and_train(
 
             verifier, known = stack.enter_context(open_judge(this_round, verifier))
             this_round.run.log(known, step=0)
-    functions = CustomRewards(params.reward) if function_rewards(params.reward) else None
+    functions = CustomRewards(params.reward, this_round.verifier_params) if function_rewards(params.reward) else None
     if functions:
         stack.enter_context(closing(functions))
     drawing = GroupDrawing(sampler, verifier, this_round.tokenizer, share, functions)

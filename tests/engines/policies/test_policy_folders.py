@@ -206,7 +206,7 @@ def test_chat_prompts_need_a_template_and_use_it():
 
 
 CHATML = (
-    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|turn|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% if thinking is defined and not thinking %}<no>{% endif %}{% endif %}"
 )
 
@@ -215,20 +215,20 @@ CHATML = (
 def chatting():
     """A tokenizer whose template closes a turn with another token than its own end of sequence."""
     tokenizer = byte_tokenizer()
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|end|>"]})
+    tokenizer.add_tokens(["<|turn|>"], special_tokens=True)
     tokenizer.chat_template = CHATML
     return tokenizer
 
 
 def test_a_chat_response_ends_with_the_token_that_closes_a_turn(chatting):
-    closing = chatting.convert_tokens_to_ids("<|end|>")
+    closing = chatting.convert_tokens_to_ids("<|turn|>")
     assert encode_response(chatting, "2", CHAT)[-1] == closing
     assert encode_response(chatting, "2")[-1] == chatting.eos_token_id
     assert encode_response(byte_tokenizer(), "2", CHAT)[-1] == byte_tokenizer().eos_token_id
 
 
 def test_all_end_tokens_are_known(chatting, tmp_path):
-    eos, closing = chatting.eos_token_id, chatting.convert_tokens_to_ids("<|end|>")
+    eos, closing = chatting.eos_token_id, chatting.convert_tokens_to_ids("<|turn|>")
     assert read_end_tokens(tmp_path, chatting) == (eos, closing)
     for named, expected in ((7, (eos, 7, closing)), ([9, eos, 9], (eos, 9, closing)), (None, (eos, closing))):
         (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
@@ -246,7 +246,7 @@ def test_a_template_gets_arguments_may_be_replaced_and_may_raise(chatting, tmp_p
     def text(**changes):
         return chatting.decode(encode_prompt(chatting, CHAT.model_copy(update=changes), "1+1?"))
 
-    assert text().endswith("Box it.<|end|><|assistant|>")
+    assert text().endswith("Box it.<|turn|><|assistant|>")
     assert text(template_arguments={"thinking": False}).endswith("<|assistant|><no>")
     (tmp_path / "mine.jinja").write_text("[{{ messages[-1].content }}]")
     assert text(template=str(tmp_path / "mine.jinja")) == "[1+1? Box it.]"

@@ -12,7 +12,7 @@ from stages.foundations.tables import ROLLOUT, read_table
 from stages.rl_round.drawing import make_rollout
 from stages.rl_round.params import loop_contradictions
 from stages.rl_round.records import Group, pack_groups, unpack_groups
-from tests.fakes.rounds import ASYNCHRONOUS, NONE, assert_same, curve, kill_after_three_steps, settings
+from tests.fakes.rounds import NONE, assert_same, curve, kill_after_three_steps, settings
 from tests.fakes.taught_policy import rl_flags, write_params
 
 VERDICT = {"kind": "by_verdict", "correct": 1.0, "wrong": -1.0, "unparsed": -1.0}
@@ -20,8 +20,8 @@ SOFT = {"kind": "soft_punishment", "buffer_tokens": 2}
 FUNCTION = {"kind": "function", "file": "custom/mine.py", "name": "score"}
 SOURCE = """
 def score(problem, response, answer, verdict, response_tokens, solution, scale=1.0):
-    if response_tokens == 1:
-        raise ValueError("too short to judge")
+    if "2" in response:
+        raise ValueError("no opinion about twos")
     assert problem and answer
     return {"right": scale * (verdict == "correct"), "digits": sum(one.isdigit() for one in response) / 10}
 """
@@ -88,13 +88,13 @@ def test_a_group_has_signal_where_its_rewards_differ():
 
 
 def test_other_loops_refuse_it():
-    params = settings(reward=FUNCTION, loop=ASYNCHRONOUS)
-    (told,) = [one for one in loop_contradictions(params, None, None) if "custom function" in one]
-    assert "set rl.loop.kind synchronous" in told
+    params = settings(reward=FUNCTION, loop={"kind": "replay", "schedule": "kept"})
+    (message,) = [one for one in loop_contradictions(params, None, None) if "custom function" in one]
+    assert "set rl.loop.kind synchronous" in message
 
 
 def test_a_round_learns_resumes_and_counts_what_failed(custom, taught, tmp_path, monkeypatch):
-    """Rows whose response has one token fail; they stay in the table and out of training."""
+    """Responses with a 2 fail; they stay in the table and out of training."""
     changes = {
         "rl.reward": {**FUNCTION, "arguments": {"scale": 2.0}, "weights": {"digits": 0.1}},
         "rl_rounds.rl_1.steps": 5,
@@ -104,12 +104,16 @@ def test_a_round_learns_resumes_and_counts_what_failed(custom, taught, tmp_path,
     main(rl_flags(taught, params, tmp_path / "whole"))
     rows = curve(tmp_path / "whole")
     frame = read_table(tmp_path / "whole/rl_1.parquet", ROLLOUT)
-    failed = frame["response_tokens"] == 1
-    drawn = frame[frame["step"] == 1]
-    assert rows[0]["reward/failed_fraction"] == pytest.approx((drawn["response_tokens"] == 1).mean())
+    failed = frame["response"].str.contains("2")
     assert failed.any() and not frame[failed]["is_trained"].any() and (frame[failed]["reward"] == 0).all()
-    right = drawn[drawn["response_tokens"] > 1]["verdict"] == "correct"
-    assert rows[0]["reward/part_right"] == pytest.approx(2.0 * right.mean()) and "reward/part_digits" in rows[0]
+    drawn = [8 * row["groups/drawn"] for row in rows]
+    fractions = [row["reward/failed_fraction"] for row in rows]
+    assert sum(count * one for count, one in zip(drawn, fractions, strict=True)) == pytest.approx(failed.sum())
+    # The scale of 2 is an argument of the function.
+    rewarded = zip(drawn, fractions, (row["reward/part_right"] for row in rows), strict=True)
+    right = (frame[~failed]["verdict"] == "correct").sum()
+    assert sum(count * (1 - lost) * part for count, lost, part in rewarded) == pytest.approx(2 * right)
+    assert "reward/part_digits" in rows[0] and frame["is_trained"].any()
     monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "other-state"))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         kill_after_three_steps(patch)
