@@ -372,6 +372,8 @@ class TestServers:
         (dvc_project / "first.py").write_text(DAEMONS)
         run = ui.run("reproduce", project=str(dvc_project))
         wait_until((dvc_project / "pids").exists)
+        # The server hears of the task's name later than the stage starts, and from a killed worker not at all.
+        ui.assert_tasks(run, {"first": "Running"})
         (first,) = workers()
         first.kill()
         wait_until(lambda: [one.pid for one in workers()] not in ([], [first.pid]))

@@ -171,7 +171,9 @@ def test_a_silent_relay_is_passed_over(cluster, chain_of, master, last, sent):
     the_ray().get(middle.fetch.remote(8, [master]))
     os.kill(the_ray().get(middle.process.remote()), sent)
     fetched = the_ray().get(last.fetch.remote(8, [middle, master]), timeout=PATIENCE_SECONDS)
-    assert fetched.passed_over == 1 and is_there(cluster, cluster[1][2], 8)
+    # Ray starts a killed one again, which may be back before it is passed over. A stopped one never is.
+    assert fetched.passed_over in ((1,) if sent == signal.SIGSTOP else (0, 1))
+    assert is_there(cluster, cluster[1][2], 8)
     the_ray().kill(middle)
 
 
