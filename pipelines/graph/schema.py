@@ -188,8 +188,8 @@ def entry_of(name: str, stage: Stage) -> dict[str, Any]:
     outputs, of_item = dict(stage.outputs), "${item}" if get_origin(stage.items) is list else "${key}"
     metrics, headline, curves = (outputs.pop(one, None) for one in (METRICS, HEADLINE, CURVES))
     column, title = about(name).plot
-    # Git keeps these files (`cache: false`), so they must be plots or metrics: DVC leaves a stage with any other such
-    # output out of its run cache. `dvc metrics show` would print every number of them, so they are plots.
+    # Git keeps these files (`cache: false`). They must be plots or metrics, because DVC leaves a stage with any other
+    # such output out of its run cache. `dvc metrics show` would print every number of them, so they are plots.
     plots = [{metrics: {"cache": False}}] if metrics else []
     plots += [{curves: {"cache": False, "x": "step", "y": column, "title": title}}] if curves else []
     # Stage `code` writes the fingerprints, so it cannot depend on one.

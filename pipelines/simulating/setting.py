@@ -311,8 +311,8 @@ def paper_settings(model: str = "", gpus: int | None = None) -> list[Setting]:
 
 
 PAPER_MODELS = (
-    # Keys and values: 2 x layers x KV heads x head size x 2 bytes, from the config.json of Qwen2.5 (72B: parameters as
-    # its model card has them). Tensor parallel: assumption.
+    # Keys and values: 2 x layers x KV heads x head size x 2 bytes, from the config.json of Qwen2.5. The parameters of
+    # 72B are those of its model card. Tensor parallel: assumption.
     Model("7B", 7.6e9, 28, 2 * 28 * 4 * 128 * 2, 1),
     Model("32B", 32.8e9, 64, 2 * 64 * 8 * 128 * 2, 4),
     Model("72B", 72.7e9, 80, 2 * 80 * 8 * 128 * 2, 8),

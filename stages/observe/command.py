@@ -17,7 +17,7 @@ from pathlib import Path
 from stages.foundations.errors import UserError, gpu_failure
 from stages.observe.lifetime import DVC_STAGE, die_with_dvc
 
-# Threads that wait by spinning take the core from whoever they wait for: with another job beside it on two cores, sft
+# Threads that wait by spinning take the core from whoever they wait for. With another job beside it on two cores, sft
 # took 5 times the CPU time (107 s instead of 20 s). Read when torch loads, which is after this module. It saves
 # time and changes no sum.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -140,8 +140,8 @@ def _compare_face_values(gold: WrittenNumber, number: WrittenNumber) -> Decision
     """One side has a percent sign, and the values differ when it is taken at its word."""
     gold_face, face = (side.value * 100 if side.is_percent else side.value for side in (gold, number))
     if gold_face == face:
-        # A whole percentage may leave its sign out: MATH's gold answer is 28 where the response says 28%. 0.5 and 0.5%
-        # may be either, so the algebra looks at their size.
+        # A whole percentage may leave its sign out: MATH's gold answer is 28 where the response says 28%. 0.5% may be
+        # meant by 0.5 or not, so the algebra looks at their size.
         return (Verdict.CORRECT, "percent") if face.denominator == 1 else None
     return None if gold.is_decimal or number.is_decimal else (Verdict.WRONG, "percent")
 

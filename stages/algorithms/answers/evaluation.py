@@ -278,8 +278,8 @@ _MOST_DIGITS_IN_DOUBT = 40_000
 """Of all the values that floats leave in doubt: a bound for texts that are made to leave every point in doubt."""
 # With fewer points that have values, equality could be chance: \ln(-x) has none at positive x.
 _FEWEST_POINTS = 3
-# Half of them of size 0.4 to 2.7, half of any magnitude from 0.01 to 1,000, with signs that go through the orthants:
-# |x-3| and x-3 differ only below 3, |x|+|y| and |x+y| only where the signs differ.
+# Half of them of size 0.4 to 2.7, half of any magnitude from 0.01 to 1,000, with signs that go through the orthants.
+# |x-3| and x-3 differ only below 3, and |x|+|y| and |x+y| only where the signs differ.
 _GENERIC_POINTS = 16
 # For (-1)^n, which is real only there: numbers up to 4, 5, 6 and 7.
 _WHOLE_POINTS = 4

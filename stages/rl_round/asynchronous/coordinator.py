@@ -70,7 +70,7 @@ class Coordinator:
         # Rounded up: the shares together make a whole batch, and nobody's share is empty.
         share = math.ceil(loop.replica_share * params.problems_per_step / replicas.count)
         longest_prompt = max(len(problem.prompt) for problem in this_round.problems)
-        # What a replica's places could hold at most. vLLM's paged cache may hold less: repack then sees a replica
+        # What a replica's places could hold at most. vLLM's paged cache may hold less. Repack then sees a replica
         # emptier than it is, which costs waiting there and never a wrong result.
         kv_capacity = sampler.max_sequences * (longest_prompt + params.max_response_tokens)
         self.pool = TrajectoryPool(loop, share, kv_capacity, sampling_settings(params))
