@@ -198,8 +198,8 @@ def _start(ray: Any, processes: int, folder: Path) -> None:
     try:
         ray.init(
             address="local",
-            # Twice as many, because a process that was stopped and then killed keeps its CPU for 5 seconds. The one that
-            # takes its place does not wait for that. An actor has the threads that it was given, whatever is free.
+            # Twice as many, because a process that was stopped and then killed keeps its CPU for 5 seconds, and the
+            # next one does not wait for that. An actor has the threads that it was given, whatever is free.
             num_cpus=2 * processes,
             include_dashboard=False,
             object_store_memory=OBJECT_STORE_BYTES,
