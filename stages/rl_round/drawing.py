@@ -442,8 +442,7 @@ def reward_of(
 ) -> tuple[float, dict[str, float]]:
     """What a reward gives a decided response, and the named parts of a function or of a sum of rewards.
 
-    A new kind of `rl.reward` or `rl.overlong` is a case here, or above, and one in `_is_punished`
-    (loop/training_step.py).
+    `outcome_reward` adds what the length costs. Each kind has a case in `_is_punished` too (loop/training_step.py).
     """
     match reward:
         case VerdictReward():

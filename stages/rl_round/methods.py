@@ -214,8 +214,9 @@ class ModelVerifier(StrictParams):
 RoundVerifierParams = Annotated[RuleVerifier | ModelVerifier, Field(discriminator="kind")]
 
 
-# rl.reward says what a verdict is worth; rl.overlong adds something for the length. A new kind needs its case in
-# `outcome_reward` (drawing.py) and in `_is_punished` (loop/training_step.py), and its line in `reward_contradictions`.
+# rl.reward says what a response is worth; rl.overlong adds something for the length. A new kind needs its case in
+# `reward_of` or `outcome_reward` (drawing.py) and in `_is_punished` (loop/training_step.py), and what it contradicts in
+# `reward_contradictions`.
 
 
 class VerdictReward(StrictParams):

@@ -159,9 +159,14 @@ def _is_punished(rollout: Rollout, params: RlParams) -> bool:
         case CosineReward():
             return rollout.reward == params.reward.exceeded
         case FunctionReward() | SumReward():
-            tokens, limit = len(rollout.sample.token_ids), params.max_response_tokens
-            soft = params.overlong
-            return isinstance(soft, SoftOverlong) and soft_overlong_punishment(tokens, limit, soft.buffer_tokens) < 0
+            match params.overlong:
+                case NoOverlong():
+                    return False
+                case SoftOverlong(buffer_tokens=buffer_tokens):
+                    tokens = len(rollout.sample.token_ids)
+                    return soft_overlong_punishment(tokens, params.max_response_tokens, buffer_tokens) < 0
+                case unknown:
+                    assert_never(unknown)
         case other:
             assert_never(other)
 
