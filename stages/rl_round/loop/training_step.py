@@ -16,7 +16,15 @@ from stages.engines.policies.language_model import ReferencePolicy, language_mod
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.rl_round.drawing import verdict_reward
-from stages.rl_round.methods import CosineReward, FunctionReward, NoReferenceKl, SoftOverlong, SumReward, VerdictReward
+from stages.rl_round.methods import (
+    CosineReward,
+    FunctionReward,
+    NoOverlong,
+    NoReferenceKl,
+    SoftOverlong,
+    SumReward,
+    VerdictReward,
+)
 from stages.rl_round.params import RlParams
 from stages.rl_round.records import Batch, Group, Rollout
 from stages.rl_round.round import Round
