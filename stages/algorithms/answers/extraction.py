@@ -195,9 +195,9 @@ class Extraction:
 def extract_answer(response: str, max_bare_characters: int = _MAX_BARE_CHARACTERS) -> Extraction:
     """The final answer of `response`, which may be a whole response or a bare answer. Linear in its length."""
     visible = _visible(response)
-    # Only thoughts and comments: an open thought says that the response was cut off.
+    # Only thoughts and comments: what a model tells itself it has not answered yet, cut off or not.
     if visible is not response and not visible.strip() and response.strip():
-        return Extraction(None, "unfinished_thought" if "<think>" in response else "empty")
+        return Extraction(None, "unfinished_thought" if "think>" in response else "empty")
     # 0.333... gets one sign for its dots, or the sentence would end inside the number.
     conclusion = _ENDLESS.sub("\\1…", visible) if "..." in visible or "dots" in visible else visible
     # A box outside fenced code first: code that prints `\boxed{91}` is no answer where there is another.
@@ -245,7 +245,7 @@ def _extract_delimited(text: str) -> Extraction | None:
 
 
 def _visible(response: str) -> str:
-    """The response without its thoughts and comments; all of it where one closed thought is all there is."""
+    """The response without its thoughts and comments."""
     text = _STRUCK_OUT.sub("", response) if "~~" in response else response
     if "think>" in text:
         opening, closing = _THOUGHT_TAGS
@@ -255,9 +255,6 @@ def _visible(response: str) -> str:
         # Where an opening tag is there, text before it is visible; an answer may stand there.
         kept = _without_spans(before, opening, closing) if opening in before else ""
         text = _without_spans(kept + after, opening, closing)
-        # The whole response is one closed thought: then its answer is what there is.
-        if not text.strip() and not after.strip() and before:
-            text = response
     if "<!--" in text:
         text = _without_spans(text, "<!--", "-->")
     return _COMMENT_LINE.sub("", text) if "\n%" in text or "\n %" in text or text[:1] == "%" else text
