@@ -16,7 +16,8 @@ CHANGED = {
     "git clone": None,  # the copy stands in its place, with this environment
     "extends: laptop.yaml": "extends: mini.yaml",
     "rl_rounds.rl_2, rl_rounds.rl_3]": "rl_rounds.rl_2]",
-    '("train", 1500), ("test", 200)': '("train", 60), ("test", 8)',
+    '("train", 3000), ("test", 200)': '("train", 120), ("test", 8)',
+    "validation_rows: 50": "validation_rows: 10",
 }
 """What a block of the page has -> what stands there in the miniature; None leaves the block out."""
 
@@ -45,7 +46,7 @@ def test_every_command_of_the_tutorial_works(tmp_path):
         done = subprocess.run(["bash", "-euc", block], cwd=folder, env=variables, capture_output=True, text=True)
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
         said += done.stdout
-    assert "60 of 60 rows are problems" in said and "rl_1 in float32" in said
+    assert "120 of 120 rows are problems" in said and "rl_1 in float32" in said
     curve = (folder / "data/curves/rl_round/rl_1.csv").read_text().splitlines()[0].split(",")
     assert {"reward/part_right", "reward/part_short", "reward/failed_fraction"} <= set(curve)
     lock = yaml.safe_load((folder / "dvc.lock").read_text())
