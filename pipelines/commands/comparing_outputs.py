@@ -11,8 +11,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy
-
 if TYPE_CHECKING:
     import pandas
 
@@ -139,10 +137,15 @@ def _differences(place: str, first: Any, second: Any, tolerance: Tolerance) -> I
 
 
 def _is_list(value: Any) -> bool:
+    # Here and below: `retrace --help` imports this module, and does not wait for numpy.
+    import numpy
+
     return isinstance(value, (list, tuple, numpy.ndarray))
 
 
 def _is_number(value: Any) -> bool:
+    import numpy
+
     # In Python a bool is an int, and True is not within a tolerance of 1.
     return isinstance(value, (int, float, numpy.number)) and not isinstance(value, (bool, numpy.bool_))
 
@@ -163,6 +166,7 @@ def _compare_tables(first: pandas.DataFrame, second: pandas.DataFrame, tolerance
 
 def _column_difference(name: str, first: pandas.Series, second: pandas.Series, tolerance: Tolerance) -> str:
     """How many rows differ, the first of them, and for numbers the largest difference; empty when none does."""
+    import numpy
     import pandas
 
     if pandas.api.types.is_numeric_dtype(first) and pandas.api.types.is_numeric_dtype(second):

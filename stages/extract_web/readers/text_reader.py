@@ -14,15 +14,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING
 
 import markdown
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
 
 from stages.extract_web.blocks import Block, Page, tidy
 from stages.extract_web.exercises import Exercise, find_exercises
 from stages.extract_web.labels import Part, is_problem_title, labelled_part, prefix_label
 from stages.extract_web.readers.html_reader import part_of_words, read_html, tokens
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
 
 _ITEM = re.compile(r"(?:[-*+]|\d{1,3}[.)])\s+(?=\S)")
 _LEAD = re.compile(r"(?:\*\*|__)(.+?)(?:\*\*|__)")
@@ -43,18 +47,28 @@ _END_OF_DETAILS = re.compile(r"</details\s*>", re.IGNORECASE)
 _TAG = re.compile(r"</?(?:details|div|section|p|span|b|strong|em|i|summary|center|br)\b[^<>]*>", re.IGNORECASE)
 _LINK = re.compile(r"(?<!!)\[([^\[\]]*)\](?:\([^()\s]*\)|\{[.#][^{}]*\})")
 """A link, or a span with classes, which is read for its text."""
-_PARSER = MarkdownIt("commonmark", {"html": False, "maxNesting": 100}).enable("table").disable(["code", "reference"])
-"""HTML is text here. Indented lines are none of code: many a plain text indents its paragraphs."""
-_PARSER.core.ruler.disable("inline")  # labels and formulas are read from the text as it stands
 # Control characters, because `collect_web` takes them out of every page and no text needs them.
 _MARK, _LINE = "\1", "\2"
 """Begins a line that opens or closes a box; stands for a line end where Markdown must see one line."""
 
 
+@cache
+def _parser() -> MarkdownIt:
+    """HTML is text here. Indented lines are none of code: many a plain text indents its paragraphs."""
+    # Here, because commands that read no text wait for its import too.
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 100})
+    parser = parser.enable("table").disable(["code", "reference"])
+    # Labels and formulas are read from the text as it stands.
+    parser.core.ruler.disable("inline")
+    return parser
+
+
 def read_text(content: str) -> Page:
     """Blocks of a Markdown or plain text page; a flat page but for `details` and admonitions."""
     reader = _Reader()
-    for token in _PARSER.parse("\n".join(_prepared(content))):
+    for token in _parser().parse("\n".join(_prepared(content))):
         if token.type == "inline":
             reader.text(token.content)
         else:
