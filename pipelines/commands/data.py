@@ -65,6 +65,7 @@ def data(
 
 
 def _format(file: Path) -> Any:
+    # Not from the content: JSON lines and a CSV of one column look alike.
     suffix = next((end for end in reversed(file.suffixes) if end in FORMATS), None)
     if suffix is None:
         raise UserError(f"{file}: its name should end in {', '.join(FORMATS)} (and .gz), so that the format is known")
@@ -91,6 +92,7 @@ def field_map(rows: Sequence[Mapping[str, Any]], named: Mapping[str, str]) -> Fi
     """The map out of what the caller names, and usual names for the rest. UserError says what is missing."""
     from stages.collect.stage import FieldMap
 
+    # More than the first row, which may lack a field. Not all: names repeat after a few.
     known = {str(name).lower(): name for row in rows[:50] for name in row}
     values: dict[str, Any] = {}
     for target, usual in USUAL.items():
@@ -136,6 +138,7 @@ def recipe_lines(file: Path, kind: str, fields: FieldMap, digest: str) -> list[s
         "from": {
             "kind": "local",
             "path": str(file),
+            # Nothing else notices that a file on this machine has changed.
             "sha256": digest,
             "format": kind,
             "fields": fields.model_dump(mode="json"),

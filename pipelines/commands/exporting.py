@@ -68,6 +68,7 @@ def export(
     card: data with licences, methods with papers, scores with intervals, and the commands that make it again.
     """
     folder, chain = _find(policy)
+    # Before anything is written: a push that cannot succeed shall not cost an export.
     token = _token(push)
     if to.exists() and not (to.is_dir() and not any(to.iterdir())):
         raise UserError(f"--to {to} is there and not empty: name a new folder, nothing is overwritten")
@@ -90,6 +91,7 @@ def _find(policy: str) -> tuple[Path, Chain | None]:
     from pipelines.records.chain import POLICIES, find_chain
 
     named = PROJECT / POLICIES / policy
+    # A name with a slash is a folder, also where a policy of that name is here.
     is_named = "/" not in policy and (named / "config.json").is_file()
     folder = named if is_named else Path(policy)
     if not (folder / "config.json").is_file():
@@ -152,6 +154,7 @@ def write_weights(folder: Path, to: Path, dtype: str) -> None:
         shards.append(list(shard))
         shard.clear()
 
+    # One shard is in memory at a time: a policy of 70B fits few machines twice.
     for name, weight in _weights(folder):
         weight = weight.to(target) if weight.is_floating_point() else weight
         bytes_of_it = weight.numel() * weight.element_size()
@@ -212,6 +215,7 @@ def model_card(policy: str, chain: Chain | None, dtype: str) -> str:
     """The text of README.md, its head in YAML as the hub reads it; equal arguments give equal text."""
     import yaml
 
+    # The hub makes the model's page of this head, so its keys are the hub's.
     entries = [step.entry for step in chain.steps] if chain else []
     base = next((entry.params.get("base", {}) for entry in entries if entry.stage == "base"), {})
     head: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": ["retrace"]}
@@ -299,6 +303,7 @@ def _value(params: Mapping[str, Any], name: str) -> Any:
 def _commands(chain: Chain) -> list[str]:
     from stages.observe.git import ask_git
 
+    # Only a clean checkout gives these bytes again, so changes that were not committed are named.
     commit = chain.snapshot.commit or ask_git(chain.snapshot.root, "rev-parse", "HEAD")
     is_changed = not chain.snapshot.commit and bool(ask_git(chain.snapshot.root, "status", "--porcelain"))
     where = f"git checkout {commit}" if commit else "# the commit is not on record"

@@ -58,6 +58,7 @@ def reward(
     limits = limits.model_copy(update={"timeout_seconds": seconds, "workers": jobs})
     values: list[FunctionValue] = []
     with CustomFunction(params, limits, file) as function:
+        # In pieces, so that progress shows; 500 rows keep every worker busy.
         for start in progress(range(0, len(table), 500), label=file.name, unit="pieces"):
             values += function.ask(table[start : start + 500])
     if out is not None:
@@ -93,6 +94,7 @@ def read_responses(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path} cannot be read ({error}): give Parquet or JSON lines") from error
     if "response" not in table or table.empty:
         raise UserError(f"{path} has no rows with a column `response`: its columns are {', '.join(map(str, table))}")
+    # Rollouts name their problems and do not repeat them: each has dozens of responses.
     if "problem" not in table and "problem_id" in table:
         from pipelines.rollouts.command import problems_by_id
 
@@ -135,6 +137,7 @@ def describe(rows: Sequence[Mapping[str, Any]], values: Sequence[FunctionValue])
     lines += ["", *aligned([head, *(_row(name, groups[name]) for name in groups)])] if groups else []
     for fault, count in faults.most_common(FAULTS_SHOWN):
         lines.append(f"failed {count:,} times: {fault}")
+    # Both ends with their texts: what a policy will make of a reward shows at its top.
     ordered = sorted(sound, key=lambda one: one[1].value)
     ends = (("least", ordered[:SHOWN]), ("most", ordered[: -SHOWN - 1 : -1]))
     for title, some in ends if len(ordered) > 2 * SHOWN else ():

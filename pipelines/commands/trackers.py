@@ -69,6 +69,7 @@ def to_tensorboard(state: Path, folder: Path) -> tuple[int, list[str]]:
     made = 0
     for run in tracked_runs(state, problems):
         place = folder / f"{run.id} {run.name}".replace("/", "_")
+        # Written once and whole (`replace_folder`), so a folder that is there is complete.
         if place.is_dir():
             continue
         with replace_folder(place) as beside:

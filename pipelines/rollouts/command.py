@@ -53,6 +53,7 @@ def rollouts(
             f"`dvc repro rl_round@{name}` or `dvc pull`"
         )
     out = out or PROJECT / "reports/rollouts" / table.stem
+    # Only an earlier page is replaced: --out may name a folder of the user's by mistake.
     if out.exists() and not (out / "index.html").is_file():
         raise UserError(f"--out {out} is there and no such page: name a new folder, nothing is overwritten")
     problems, vocabulary = problems_by_id(PROJECT), _vocabulary(PROJECT, table.stem)
@@ -79,6 +80,7 @@ def problems_by_id(root: Path) -> dict[str, tuple[str, str]]:
 
 def _vocabulary(root: Path, policy: str) -> Any:
     """The tokenizer of the policy that the round has made; None where it is not here: tokens are then not shaded."""
+    # The library in Rust alone: transformers takes seconds to import.
     from tokenizers import Tokenizer
 
     file = root / f"data/policies/{policy}/tokenizer.json"
@@ -112,6 +114,7 @@ def write_page(table: Path, problems: Mapping[str, tuple[str, str]], vocabulary:
     from stages.foundations.tables import ROLLOUT
     from stages.pages.page import fill_page
 
+    # Texts go into pieces, numbers into the index, which the page loads at once.
     index, named, verdicts = _Index(), {}, {}
     pieces: dict[int, str] = {}
     group, last, rows = -1, None, 0
