@@ -109,13 +109,16 @@ def test_a_plain_stage_and_a_path_of_names_are_checked_too():
         stages_of(plain, {"place": {"of": "a;b"}})
 
 
+COPIED = ("custom/", "stages/", "pipelines/", "dvc.yaml", ".dvc/", ".dvcignore", "requirements.lock")
+
+
 @pytest.mark.slow
 def test_dvc_repro_by_hand_runs_nothing_of_a_hostile_recipe(tmp_path):
     """The shell metacharacters are in the name of a source, as in a recipe that somebody sent."""
     project = tmp_path / "project"
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, text=True, check=True)
     for name in filter(None, tracked.stdout.split("\0")):
-        if name.startswith(("stages/", "pipelines/", "dvc.yaml", ".dvc/", ".dvcignore", "requirements.lock")):
+        if name.startswith(COPIED):
             (project / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(PROJECT / name, project / name, follow_symlinks=False)
     params = load_yaml(recipe_text(PROJECT, "laptop"))

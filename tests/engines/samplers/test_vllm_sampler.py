@@ -216,7 +216,7 @@ def test_greedy_takes_the_most_probable_token(pair):
 
 
 def test_responses_end_at_the_end_token_or_at_the_limit(pair):
-    end = pair.sampler.end_token
+    end = pair.sampler.end_tokens[0]
     settings = replace(SETTINGS, max_response_tokens=40, temperature=2.0)
     ended = [sample for _, sample in flat(sample_numbered(pair.sampler, PROMPTS, 60, settings, 6))]
     assert {sample.stop_reason for sample in ended} == set(StopReason)
