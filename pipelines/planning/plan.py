@@ -14,7 +14,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy
 import psutil
 
 from pipelines.graph.recipes import read_recipe, recipe_names
@@ -490,6 +489,9 @@ def _picture_device(
 
 
 def _cpu_rate() -> float:
+    # Here, because `retrace --help` imports this module: numpy is a tenth of its time.
+    import numpy
+
     one = numpy.ones((PROBE_SIDE, PROBE_SIDE), dtype=numpy.float32)
     # The first product pays for threads and buffers of the library.
     one @ one
