@@ -4,11 +4,11 @@
 
 Two cores cannot show by computing what asynchrony gains, so a virtual device (benchmarks/virtual_sampler.py) sleeps
 each decode step for as long as a real one would take: 17 ms alone, 41 ms with 64 sequences. Everything else is real:
-Ray, journal, relay, repack, groups, verifier, and a trainer that learns a tiny policy in a process of its own. Both
-loops run on the same eight devices and the same forced lengths (median 40 tokens, p99 ten times as many, 400 at most),
-32 groups of 8 a step; neither trains on a device that draws. A run's figure is the time of a step in its middle: at
-the beginning devices fill up, at the end there is nothing left to begin. `whole` is that of all steps behind the
-first, with the end that every round has.
+Ray, the journal, the relay, the repack, the groups and the verifier. The trainer is a process that trains a tiny
+policy. Both loops run on the same eight devices and the same forced lengths (median 40 tokens, p99 ten times as many,
+400 at most), 32 groups of 8 a step; neither trains on a device that draws. A run's figure is the time of a step in
+its middle: at the beginning devices fill up, at the end there is nothing left to begin. `whole` is the time of all
+steps after the first, with the end that every round has.
 
 A figure is refused when the devices slept more than 5% too long: the machine was too busy, and measured itself. The
 same schedules are then simulated with the measured training time. Exit code 1 when something is refused.

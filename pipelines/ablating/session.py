@@ -319,8 +319,8 @@ class AblationBatch:
                 # Nobody sits at the keyboard of a run that is one of many.
                 stdin=subprocess.DEVNULL,
                 text=True,
-                # A process group of its own: ending it ends all that DVC has started. If this process is killed, the
-                # kernel ends DVC.
+                # DVC gets its own process group, so that we can end DVC and all its children at once. If this
+                # process is killed, the kernel ends DVC.
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )
