@@ -87,6 +87,19 @@ def _vocabulary(root: Path, policy: str) -> Any:
     return Tokenizer.from_file(str(file)) if file.is_file() else None
 
 
+def _thought_markers(recipe: Path) -> tuple[str, str]:
+    from stages.algorithms.answers.extraction import THOUGHT_MARKERS
+    from stages.engines.verifier.params import VerifierParams
+    from stages.engines.verifier.verifier import thought_markers
+    from stages.foundations.params import read_yaml, validate_section
+
+    section = read_yaml(recipe).get("verifier") if recipe.is_file() else None
+    # A recipe of pictures has none.
+    if section is None:
+        return THOUGHT_MARKERS
+    return thought_markers(validate_section(section, "verifier", VerifierParams, recipe))
+
+
 @dataclass
 class _Index:
     """What the page filters and sorts by: a list for each column, an entry for each row."""
@@ -113,6 +126,8 @@ def write_page(table: Path, problems: Mapping[str, tuple[str, str]], vocabulary:
 
     from stages.foundations.tables import ROLLOUT
     from stages.pages.page import fill_page
+
+    markers = _thought_markers(PROJECT / "params.yaml")
 
     # Texts go into pieces, numbers into the index, which the page loads at once.
     index, named, verdicts = _Index(), {}, {}
@@ -141,7 +156,7 @@ def write_page(table: Path, problems: Mapping[str, tuple[str, str]], vocabulary:
                     for token in row["token_ids"]:
                         if token not in pieces:
                             pieces[token] = vocabulary.decode([token], skip_special_tokens=False)
-                shown.append(_shown(row, has_tokens=vocabulary is not None))
+                shown.append(_shown(row, markers, has_tokens=vocabulary is not None))
             _write_script(folder / f"rows-{number}.js", f"retraceRows({number}, {json.dumps(shown)});")
             rows += len(shown)
     except (OSError, pyarrow.ArrowException) as error:
@@ -175,11 +190,11 @@ def _batches(file: pyarrow.parquet.ParquetFile) -> Iterator[pyarrow.Table]:
         yield kept
 
 
-def _shown(row: Mapping[str, Any], has_tokens: bool) -> list[Any]:
+def _shown(row: Mapping[str, Any], markers: tuple[str, str], has_tokens: bool) -> list[Any]:
     """Response, the answer found in it, and its tokens with their log-probabilities where they can be shown."""
     from stages.algorithms.answers.extraction import extract_answer
 
-    answer = extract_answer(row["response"]).text or ""
+    answer = extract_answer(row["response"], thought_markers=markers).text or ""
     if not has_tokens:
         return [row["response"], answer]
     return [row["response"], answer, row["token_ids"], [round(one, DIGITS) for one in row["rollout_logprobs"]]]

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas
 
-from stages.algorithms.answers.extraction import extract_answer
+from stages.algorithms.answers.extraction import THOUGHT_MARKERS, Markers, extract_answer
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.problem_text import normalise_problem
 from stages.demonstrate.stage import (
@@ -31,10 +31,12 @@ from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.trainers.one_rank import launched_ranks
 from stages.engines.trainers.protocol import Ranks
 from stages.engines.verifier.judged_responses import Drawing, JudgedResponse, judged_responses
+from stages.engines.verifier.params import VerifierParams
+from stages.engines.verifier.verifier import thought_markers
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_metrics
 from stages.foundations.job import Attempt, Job
-from stages.foundations.params import load_value
+from stages.foundations.params import load_section, load_value
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import DEMONSTRATION, DROPPED, PROBLEM, Funnel, read_table, write_table
 from stages.observe.tracking import track
@@ -47,6 +49,7 @@ def main(job: Job) -> None:
     seed = job.seed
     problems, solutions = read_table(paths.problems, PROBLEM), _web_solutions(paths, params)
     tokenizer = load_tokenizer(paths.policy)
+    markers = thought_markers(load_section(paths.params, "verifier", VerifierParams))
 
     def sample(source: RejectionSampledDemonstrations, chosen: Rows) -> tuple[Rows, Drops]:
         with run.phase("rejection_sampling"):
@@ -58,7 +61,7 @@ def main(job: Job) -> None:
 
     attempt = job.attempt()
     with launched_ranks() as ranks, track(attempt) as run:
-        rows, drops = gather(params, problems, solutions, seed, sample, count_tokens)
+        rows, drops = gather(params, problems, solutions, seed, sample, count_tokens, markers)
         train, validation = split(rows, params.validation_rows, seed)
         # On every rank: if only one raised, the others would wait for it.
         if not train:
@@ -114,6 +117,7 @@ def gather(
     seed: int,
     sample: Sample,
     count_tokens: CountTokens,
+    markers: Markers,
 ) -> tuple[Rows, Drops]:
     """Demonstrations of all sources in the order of the parameters, and what was dropped on the way."""
     rows: Rows = []
@@ -121,10 +125,12 @@ def gather(
     for source in params.sources:
         match source:
             case WebDemonstrations():
-                gathered, left_out = _solved(solutions, "web", source.max_rows, seed)
+                gathered, left_out = _solved(solutions, "web", source.max_rows, seed, markers)
             case GivenDemonstrations():
                 chosen = problems if source.sources is None else problems[problems["source"].isin(source.sources)]
-                gathered, left_out = _solved(chosen[chosen["solution"].notna()], "given", source.max_rows, seed)
+                gathered, left_out = _solved(
+                    chosen[chosen["solution"].notna()], "given", source.max_rows, seed, markers
+                )
             case RejectionSampledDemonstrations():
                 # Problems that are not drawn are not dropped: they were no demonstrations yet.
                 drawn, _ = _draw(problems.to_dict("records"), source.max_problems, seed, "rejection_sampled")
@@ -134,10 +140,13 @@ def gather(
     return _drop_unusable(rows, drops, params.max_response_tokens, count_tokens)
 
 
-def _solved(problems: pandas.DataFrame, kind: str, limit: int | None, seed: int) -> tuple[Rows, Drops]:
+def _solved(
+    problems: pandas.DataFrame, kind: str, limit: int | None, seed: int, markers: Markers
+) -> tuple[Rows, Drops]:
     """Problems with a solution as demonstrations; those beyond the limit are dropped."""
     chosen, left_out = _draw(problems.to_dict("records"), limit, seed, kind)
-    rows = [demonstration(problem, kind, as_response(problem["solution"], problem["answer"])) for problem in chosen]
+    texts = [as_response(problem["solution"], problem["answer"], markers) for problem in chosen]
+    rows = [demonstration(problem, kind, text) for problem, text in zip(chosen, texts, strict=True)]
     # These are rows with a solution, which the funnel must account for.
     return rows, [(problem, "beyond_max_rows", kind) for problem in left_out]
 
@@ -211,14 +220,15 @@ _ONLY_ANSWER = re.compile(r"(?:the\s+)?(?:final\s+)?(?:answer|solution)?\s*(?:is
 BOX = "\\boxed{"
 
 
-def as_response(solution: str, answer: str) -> str:
+def as_response(solution: str, answer: str, markers: Markers = THOUGHT_MARKERS) -> str:
     r"""The solution with its final answer in a box, exactly once at the end when it had none.
 
     GSM8K's calculator annotations (`<<48/2=24>>`) and `#### 24` line go. A solution that is nothing but the answer
-    becomes the answer's sentence alone. An answer that holds a box already is not boxed twice.
+    becomes the answer's sentence alone. An answer that holds a box already, outside of a thought, is not boxed
+    twice.
     """
     text = _FINAL_LINE.sub("", _CALCULATOR.sub("", solution)).strip()
-    if extract_answer(text).rule in ("box", "boxes"):
+    if extract_answer(text, thought_markers=markers).rule in ("box", "boxes"):
         return text
     # The last words are always the same ones, so the policy learns to end with a box.
     closing = f"The answer is {BOX}{_bare(answer)}}}."

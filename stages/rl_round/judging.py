@@ -17,11 +17,10 @@ from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack, split_by_tokens
 from stages.engines.policies.tokenizers import encode_prompt, encode_response, load_tokenizer
 from stages.engines.replicas.build import build_sampler
-from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.engines.verifier.model_judge import DIFFERENT, NO_JUDGEMENT, SAME, ModelJudge, WordJudge, same_request
-from stages.engines.verifier.verifier import Judgement, Verifier
+from stages.engines.verifier.verifier import Judgement, Verifier, thought_markers
 from stages.foundations.errors import UserError
 from stages.foundations.files import replace_folder
 from stages.foundations.params import ChatPrompt, PlainPrompt
@@ -94,23 +93,21 @@ def open_judge(this_round: Round, rules: Verifier) -> Iterator[tuple[CheckedJudg
                 "trainer.kind torch, or teaching.kind none"
             )
         policy = taught_judge(params.teaching, trainer, prompt, policy, answers, this_round.scratch, *seed_path)
-    judge = build_judge(params, this_round.sampler_params, prompt, policy, derive_seed(*seed_path, "judge"))
+    judge = build_judge(this_round, params, policy, derive_seed(*seed_path, "judge"))
     with CheckedJudge(judge, rules) as checked:
         yield checked, evaluate_judge(judge, answers, *seed_path)
     # Not in a `finally`: a round that was stopped goes on with the very judge that it began with.
     remove_piece(this_round.scratch / TAUGHT)
 
 
-def build_judge(
-    params: ModelVerifier, sampler: TorchSamplerParams, prompt: PlainPrompt | ChatPrompt, policy: Path, seed: int
-) -> ModelJudge | WordJudge:
-    held = build_sampler(sampler, policy)
-    tokenizer = load_tokenizer(policy)
+def build_judge(this_round: Round, params: ModelVerifier, policy: Path, seed: int) -> ModelJudge | WordJudge:
+    held, prompt = build_sampler(this_round.sampler_params, policy), this_round.prompt
+    tokenizer, markers = load_tokenizer(policy), thought_markers(this_round.verifier_params)
     match params.reading:
         case WrittenJudgement(max_tokens=max_tokens):
             return ModelJudge(held, tokenizer, prompt, seed, max_tokens)
         case LikelierWord(undecided_margin=margin):
-            return WordJudge(held, tokenizer, prompt, margin)
+            return WordJudge(held, tokenizer, prompt, margin, markers)
 
 
 def made_pairs(answers: Sequence[str], count: int, seed: int) -> list[tuple[str, str]]:

@@ -117,7 +117,7 @@ _ROWS = pyarrow.schema(
         "draw": pyarrow.int64(),
         "prompt": pyarrow.list_(pyarrow.int32()),
         "tokens": pyarrow.int32(),
-        "is_truncated": pyarrow.bool_(),
+        "stop_reason": pyarrow.string(),
         "policy_version": pyarrow.int64(),
         "verdict": pyarrow.string(),
         "reward": pyarrow.float64(),
@@ -152,7 +152,7 @@ def pack_groups(groups: Sequence[Group], is_held: Sequence[bool] | None = None, 
             sample = rollout.sample
             row = first | {
                 "tokens": len(sample.token_ids),
-                "is_truncated": sample.is_truncated,
+                "stop_reason": sample.stop_reason.value,
                 "policy_version": sample.policy_version,
                 "verdict": rollout.verdict.value,
                 "reward": rollout.reward,
@@ -190,8 +190,7 @@ def unpack_groups(packed: bytes) -> list[Group]:
             # Lengths still count, in divisors and in the plan of who trains on what, so the zeros are as many as the
             # tokens were.
             tokens = numpy.broadcast_to(0, row["tokens"]), numpy.broadcast_to(0.0, row["tokens"])
-        stop = StopReason.MAX_TOKENS if row["is_truncated"] else StopReason.END_OF_SEQUENCE
-        sample = Sample(*tokens, stop, row["policy_version"])
+        sample = Sample(*tokens, StopReason(row["stop_reason"]), row["policy_version"])
         if row["distributions"]:
             # Only here: the hub of the asynchronous loop unpacks groups too, and has no torch.
             from torch import from_numpy

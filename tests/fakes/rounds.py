@@ -78,6 +78,8 @@ JUDGED = {
     "rl_rounds.rl_1.prompt_selection": ALL_PASS_RATES,
 }
 """A policy that is taught to judge and then judges."""
+STOPPED = {"sampler.stop": ["}"], "rl_rounds.rl_1.steps": 5}
+"""Responses end with the brace of their box."""
 
 REPLAYED = ("rl_1", "rl_1.parquet", "schedules/rl_1")
 """Outputs that a replay gives again."""

@@ -73,6 +73,19 @@ def test_the_index_has_groups_and_numbers_and_pieces_have_the_texts(project):
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before, "equal rollouts, equal bytes"
 
 
+def test_the_answer_is_marked_outside_of_the_recipes_thoughts(project):
+    def marked():
+        make("rl_1")
+        piece = (project / "reports/rollouts/rl_1/rows-0.js").read_text()
+        return [row[1] for row in json.loads(piece.removeprefix("retraceRows(0, ").rstrip(");\n"))]
+
+    assert marked() == ["0", "7", "2", "3"]
+    limits = {"timeout_seconds": 1, "memory_mib": 256, "workers": 1, "abort_undecided_fraction": 0.1}
+    params = {"verifier": {**limits, "thought": {"open": "It", "close": "}."}}}
+    (project / "params.yaml").write_text(json.dumps(params))
+    assert marked() == ["", "7", "", ""]
+
+
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt-get install chromium")
 def test_a_browser_filters_sorts_and_shows_text_as_text(project):
     from playwright.sync_api import sync_playwright

@@ -67,6 +67,14 @@ def test_solutions_become_responses(solution, answer, response):
     assert as_response(solution, answer) == response
 
 
+def test_a_box_inside_a_thought_is_no_final_answer():
+    thought = r"[THINK]so \boxed{3}[/THINK]It is three."
+    closed = thought + "\nThe answer is \\boxed{3}."
+    assert as_response(thought, "3") == thought
+    assert as_response(thought, "3", ("[THINK]", "[/THINK]")) == closed
+    assert as_response(closed, "3", ("[THINK]", "[/THINK]")) == closed
+
+
 def test_sources_and_reasons(tmp_path, policy):
     tables, dropped, metrics = demonstrate(
         tmp_path,

@@ -110,7 +110,9 @@ _NEW_STATEMENT = re.compile(
     re.IGNORECASE,
 )
 """What makes the next box a correction or a conclusion, not one more of a list."""
-_THOUGHT_TAGS = ("<think>", "</think>")
+Markers = tuple[str, str]
+"""What opens a thought and what closes it."""
+THOUGHT_MARKERS: Markers = ("<think>", "</think>")
 # A line that LaTeX would not print. Bounded by `^ ?`: a percent sign inside a line is one.
 _COMMENT_LINE = re.compile(r"^ ?%.*$", re.MULTILINE)
 # `It cannot be \boxed{42}`, `we rule out \boxed{5}`, `x \ne \boxed{5}`. Only filler stands between, so that `not 41 but
@@ -192,12 +194,15 @@ class Extraction:
         return self.rule in ("tag", "box", "boxes")
 
 
-def extract_answer(response: str, max_bare_characters: int = _MAX_BARE_CHARACTERS) -> Extraction:
+def extract_answer(
+    response: str, max_bare_characters: int = _MAX_BARE_CHARACTERS, thought_markers: Markers = THOUGHT_MARKERS
+) -> Extraction:
     """The final answer of `response`, which may be a whole response or a bare answer. Linear in its length."""
-    visible = _visible(response)
+    visible = _visible(response, thought_markers)
     # Only thoughts and comments: what a model tells itself it has not answered yet, cut off or not.
     if visible is not response and not visible.strip() and response.strip():
-        return Extraction(None, "unfinished_thought" if "think>" in response else "empty")
+        is_thought = any(marker in response for marker in thought_markers)
+        return Extraction(None, "unfinished_thought" if is_thought else "empty")
     # 0.333... gets one sign for its dots, or the sentence would end inside the number.
     conclusion = _ENDLESS.sub("\\1…", visible) if "..." in visible or "dots" in visible else visible
     # A box outside fenced code first: code that prints `\boxed{91}` is no answer where there is another.
@@ -244,11 +249,11 @@ def _extract_delimited(text: str) -> Extraction | None:
     return _extract_tagged(text) or _extract_boxed(text)
 
 
-def _visible(response: str) -> str:
+def _visible(response: str, thought_markers: Markers) -> str:
     """The response without its thoughts and comments."""
     text = _STRUCK_OUT.sub("", response) if "~~" in response else response
-    if "think>" in text:
-        opening, closing = _THOUGHT_TAGS
+    opening, closing = thought_markers
+    if opening in text or closing in text:
         # Models begin a response inside a thought, with the opening tag in the prompt: up to the last closing tag all
         # is thought.
         before, _, after = text.rpartition(closing)

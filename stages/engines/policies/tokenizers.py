@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2Tokenizer
@@ -24,6 +27,8 @@ KNOWN_CLASSES: dict[tuple[str, str], type[PreTrainedTokenizerBase]] = {
 
 Nothing but the short cut around `AutoTokenizer`, which imports torch (2 s, 300 MB) to read a few names.
 """
+
+_THOUGHT = re.compile(r"think|thought|reason", re.IGNORECASE)
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
@@ -146,5 +151,16 @@ def closing_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def decode_response(tokenizer: PreTrainedTokenizerBase, token_ids: list[int]) -> str:
-    """The response's text without special tokens."""
-    return tokenizer.decode(token_ids, skip_special_tokens=True)
+    """The response's text without special tokens, but for those that mark a thought: its answers count for nothing."""
+    marks = _thought_tokens(tokenizer)
+    if not marks or marks.isdisjoint(token_ids):
+        return tokenizer.decode(token_ids, skip_special_tokens=True)
+    runs = groupby(token_ids, marks.__contains__)
+    return "".join(tokenizer.decode(list(run), skip_special_tokens=not is_mark) for is_mark, run in runs)
+
+
+@lru_cache(maxsize=8)
+def _thought_tokens(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Special tokens that mark a thought, such as Magistral's `[THINK]`; those of most models are not special."""
+    added = tokenizer.added_tokens_decoder.items()
+    return frozenset(token for token, one in added if one.special and _THOUGHT.search(one.content))

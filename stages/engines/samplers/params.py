@@ -47,6 +47,9 @@ class RayReplicas(StrictParams):
     count: int = Field(ge=1)
 
 
+StopList = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+
+
 class TorchSamplerParams(StrictParams):
     """The built-in sampler: a key-value cache loop over the policy's own weights, in this process."""
 
@@ -58,6 +61,8 @@ class TorchSamplerParams(StrictParams):
     """CPU threads; part of the result, because the order of float additions depends on it."""
     max_sequences: int = Field(ge=1)
     """Sequences decoded at once."""
+    stop: StopList | None = None
+    """Strings that end a response as an end token does; they stay in its text. Absent: end tokens alone do."""
     replicas: RayReplicas | None = None
     """Absent: one sampler, in the process that asks."""
 
@@ -79,6 +84,8 @@ class VllmSamplerParams(StrictParams):
     """GPUs that one replica is spread over."""
     enforce_eager: bool
     """True skips CUDA graphs; always true on CPU."""
+    stop: StopList | None = None
+    """Strings that end a response as an end token does; they stay in its text. Absent: end tokens alone do."""
     replicas: RayReplicas | None = None
     """Absent: one sampler, in the process that asks."""
 

@@ -46,6 +46,8 @@ class StopReason(StrEnum):
 
     END_OF_SEQUENCE = "end_of_sequence"
     """The policy sampled its end-of-sequence token, which is the last of `token_ids`."""
+    STOP_STRING = "stop_string"
+    """The text contains one of the sampler's stop strings, which the last of `token_ids` completed."""
     MAX_TOKENS = "max_tokens"
     """The limit on response tokens cut it off: the response is truncated."""
 

@@ -24,11 +24,11 @@ from stages.engines.samplers.protocol import (
     PartialResponse,
     Sample,
     SamplingSettings,
-    StopReason,
     Trajectory,
     check_begun,
     uniform,
 )
+from stages.engines.samplers.stop_strings import StopStrings, why_ended
 from stages.foundations.errors import UserError
 
 REFILL_SHARE = {"cpu": 0.5, "cuda": 0.125}
@@ -53,9 +53,10 @@ class TorchDecoding:
         end_tokens: Sequence[int],
         policy_version: int,
         max_sequences: int,
+        stops: StopStrings | None = None,
     ) -> None:
         self.decoder, self.settings, self.end_tokens = decoder, settings, frozenset(end_tokens)
-        self.policy_version, self.max_sequences = policy_version, max_sequences
+        self.policy_version, self.max_sequences, self.stops = policy_version, max_sequences, stops
         self.waiting: dict[Hashable, Trajectory] = {}
         self.caches: list[KeyValueCache] = []
         """The oldest first; their rows stand one after another."""
@@ -135,6 +136,8 @@ class TorchDecoding:
         self.counts = self.counts + 1
         self.newest = token
         is_open = (token[:, None] != self.ends).all(1) & (self.counts < self.settings.max_response_tokens)
+        if self.stops:
+            is_open &= ~self._complete_stops(self.stops)
         kept = is_open.nonzero()[:, 0]
         if len(kept) == len(token):
             return {}
@@ -142,6 +145,13 @@ class TorchDecoding:
         samples = self._samples(self.places[ended], self.counts[ended])
         self._keep(kept)
         return samples
+
+    def _complete_stops(self, stops: StopStrings) -> Tensor:
+        """Whether the newest token of each row completes a stop string."""
+        last = torch.arange(-stops.window, 0, device=self.places.device)
+        tails = self.tokens[self.places[:, None], (self.counts[:, None] + last).clamp(min=0)].tolist()
+        ended = [stops.end(tail[-count:]) for tail, count in zip(tails, self.counts.tolist(), strict=True)]
+        return torch.tensor(ended, device=self.places.device)
 
     def _keep(self, rows: Tensor) -> None:
         """Only these rows remain."""
@@ -161,8 +171,7 @@ class TorchDecoding:
         """Of what has ended at these places with so many tokens; the places are free afterwards."""
         samples: dict[Hashable, Sample] = {}
         for place, begun in zip(places.tolist(), self._tokens(places, counts), strict=True):
-            is_ended = begun.token_ids[-1] in self.end_tokens
-            reason = StopReason.END_OF_SEQUENCE if is_ended else StopReason.MAX_TOKENS
+            reason = why_ended(begun.token_ids, self.end_tokens, self.stops)
             sample = Sample(begun.token_ids, begun.logprobs, reason, self.policy_version)
             if self.settings.keeps_distributions:
                 # A loss will read them, and autograd refuses tensors of inference mode.

@@ -24,6 +24,7 @@ from stages.engines.policies.tokenizers import read_end_tokens
 from stages.engines.samplers.decoder import Decoder, PromptReading
 from stages.engines.samplers.params import Bfloat16Weights, Int8Weights, Mismatch, StaleWeights, TorchSamplerParams
 from stages.engines.samplers.protocol import Sample, SamplingSettings, Trajectory, equal_prompts
+from stages.engines.samplers.stop_strings import StopStrings
 from stages.engines.samplers.torch_decoding import TorchDecoding
 
 SMALL_POLICY = 8_000_000
@@ -42,8 +43,9 @@ class TorchSampler:
         model: PreTrainedModel,
         end_tokens: Sequence[int],
         mismatch: Mismatch | None = None,
+        stops: StopStrings | None = None,
     ) -> None:
-        self.params, self.mismatch = params, mismatch
+        self.params, self.mismatch, self.stops = params, mismatch, stops
         self.device = pick_device(params.device)
         if params.dtype == "bfloat16":
             warn_of_slow_bfloat16(self.device, "sampler.dtype: bfloat16")
@@ -70,7 +72,8 @@ class TorchSampler:
         """A sampler of the policy in `policy_folder`; UserError when it would draw from other probabilities."""
         model, tokenizer = load_policy(policy_folder, DTYPES[params.dtype])
         check_sampler_forward(model, policy_folder, pick_device(params.device), read_logprobs)
-        return cls(params, model, read_end_tokens(policy_folder, tokenizer), mismatch)
+        stops = StopStrings(tokenizer, params.stop) if params.stop else None
+        return cls(params, model, read_end_tokens(policy_folder, tokenizer), mismatch, stops)
 
     def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
         decoder = Decoder(self.model)
@@ -101,7 +104,7 @@ class TorchSampler:
         return self._decoding(Decoder(self.model), settings, self.params.max_sequences)
 
     def _decoding(self, decoder: Decoder, settings: SamplingSettings, places: int) -> TorchDecoding:
-        return TorchDecoding(decoder, settings, self.end_tokens, self.policy_version, places)
+        return TorchDecoding(decoder, settings, self.end_tokens, self.policy_version, places, self.stops)
 
     def _lanes(self, samples_per_prompt: int) -> int:
         """Batches decoded at the same time, within `max_sequences`."""

@@ -49,10 +49,10 @@ from stages.engines.samplers.protocol import (
     PartialResponse,
     Sample,
     SamplingSettings,
-    StopReason,
     Trajectory,
     check_begun,
 )
+from stages.engines.samplers.stop_strings import StopStrings, why_ended
 from stages.engines.samplers.vllm_weights import OWNER_VARIABLE
 from stages.foundations.errors import UserError
 from stages.foundations.machine import variables_set
@@ -96,6 +96,7 @@ class VllmSampler:
         # A model that also takes pictures has a config for each part; text is sampled.
         config = load_config(policy_folder).get_text_config()
         self.end_tokens = check_policy(policy_folder, config, params.max_model_tokens)
+        self.stops = StopStrings(load_tokenizer(policy_folder), params.stop) if params.stop else None
         self.vocabulary, self._positions = config.vocab_size, config.max_position_embeddings
         self.policy_version = 0
         self.has_ranks = int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -217,6 +218,7 @@ class VllmSampler:
             self._request_numbers,
             settings,
             self.end_tokens,
+            self.stops,
             self.vocabulary,
             self.policy_version,
             self._check_lengths,
@@ -384,6 +386,10 @@ class _Request:
             return PartialResponse()
         return PartialResponse(list(self.output.token_ids), first_logprobs(self.output.logprobs))
 
+    def recent(self, count: int) -> list[int]:
+        """The last `count` tokens of the whole response; there is an output."""
+        return [*self.trajectory.begun.token_ids[-count:], *self.output.token_ids[-count:]][-count:]
+
     def whole(self) -> PartialResponse:
         """What was begun elsewhere, then what was drawn here."""
         begun, drawn = self.trajectory.begun, self.drawn()
@@ -406,15 +412,20 @@ class VllmDecoding:
         numbers: Iterator[int],
         settings: SamplingSettings,
         end_tokens: Sequence[int],
+        stops: StopStrings | None,
         vocabulary: int,
         policy_version: int,
         check_lengths: Callable[[Sequence[Sequence[int]], int], None],
         is_stepped: bool,
     ) -> None:
-        """`numbers` name requests; unless `is_stepped` from outside only whole samples are given: a step costs less."""
+        """`numbers` name requests; unless `is_stepped` from outside only whole samples are given: a step costs less.
+
+        With `stops` vLLM gives what it has at every step, since they are looked for here.
+        """
         self._engine, self._numbers, self._settings = engine, numbers, settings
         self._end_tokens, self._vocabulary, self._policy_version = end_tokens, vocabulary, policy_version
-        self._check_lengths, self._is_stepped = check_lengths, is_stepped
+        self._check_lengths, self._stops = check_lengths, stops
+        self._gives_parts = is_stepped or stops is not None
         self._requests: dict[str, _Request] = {}
         self._ids: dict[Hashable, str] = {}
 
@@ -454,7 +465,7 @@ class VllmDecoding:
                 logprobs=self._vocabulary if settings.keeps_distributions else 0,
                 flat_logprobs=True,
                 detokenize=False,
-                output_kind=RequestOutputKind.CUMULATIVE if self._is_stepped else RequestOutputKind.FINAL_ONLY,
+                output_kind=RequestOutputKind.CUMULATIVE if self._gives_parts else RequestOutputKind.FINAL_ONLY,
             )
         except (ValueError, VLLMValidationError) as error:
             raise UserError(f"vLLM refuses the sampling settings: {error}") from error
@@ -484,15 +495,17 @@ class VllmDecoding:
             if request is None:
                 continue
             (request.output,) = output.outputs
-            if output.finished:
+            is_stopped = self._stops is not None and self._stops.end(request.recent(self._stops.window))
+            if is_stopped and not output.finished:
+                self._engine.abort_request([output.request_id])
+            if is_stopped or output.finished:
                 del self._requests[output.request_id], self._ids[request.name]
                 ended[request.name] = self._sample(request)
         return ended
 
     def _sample(self, request: _Request) -> Sample:
         whole = request.whole()
-        is_ended = whole.token_ids[-1] in self._end_tokens
-        reason = StopReason.END_OF_SEQUENCE if is_ended else StopReason.MAX_TOKENS
+        reason = why_ended(whole.token_ids, self._end_tokens, self._stops)
         sample = Sample(whole.token_ids, whole.logprobs, reason, self._policy_version)
         if not self._settings.keeps_distributions:
             return sample

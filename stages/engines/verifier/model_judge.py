@@ -18,6 +18,7 @@ from typing import Self
 
 from transformers import PreTrainedTokenizerBase
 
+from stages.algorithms.answers.extraction import THOUGHT_MARKERS, Extraction, Markers
 from stages.algorithms.answers.verdicts import Leniency, Verdict
 from stages.engines.policies.tokenizers import decode_response, encode_prompt, encode_response, load_tokenizer
 from stages.engines.replicas.build import build_sampler
@@ -130,9 +131,10 @@ class WordJudge(_Judge):
         tokenizer: PreTrainedTokenizerBase,
         prompt: PlainPrompt | ChatPrompt,
         undecided_margin: float,
+        thought_markers: Markers = THOUGHT_MARKERS,
     ) -> None:
         super().__init__(sampler, tokenizer, prompt)
-        self._margin = undecided_margin
+        self._margin, self._thought_markers = undecided_margin, thought_markers
         self._words = [encode_response(tokenizer, word) for word in (SAME, DIFFERENT)]
         # A judge's weights never change, so what it thinks of a pair holds for its lifetime.
         self._known: dict[tuple[str, str], Judgement] = {}
@@ -153,7 +155,8 @@ class WordJudge(_Judge):
         judgements: list[Judgement | None] = []
         asked: dict[int, tuple[str, str]] = {}
         for index, (gold, response) in enumerate(pairs):
-            prediction, reason = _prediction(response, bool(truncated and truncated[index]), require_marker)
+            answer = extract_complete(response, bool(truncated and truncated[index]), self._thought_markers)
+            prediction, reason = _prediction(answer, require_marker)
             judgements.append(None if prediction else Judgement(Verdict.UNPARSED, None, "judge", reason))
             if prediction:
                 # From the end, as a worked solution ends in its answer.
@@ -175,9 +178,8 @@ def same_request(gold: str, prediction: str) -> str:
     return f"Is {prediction} the same as {gold}?"
 
 
-def _prediction(response: str, is_truncated: bool, require_marker: bool) -> tuple[str | None, str]:
-    """The answer in a response, or None and why there is none."""
-    answer = extract_complete(response, is_truncated)
+def _prediction(answer: Extraction, require_marker: bool) -> tuple[str | None, str]:
+    """The answer that a judge is asked about, or None and why there is none."""
     if answer.text is None:
         return None, answer.rule
     if require_marker and not answer.is_marked:

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stages.foundations.params import StrictParams
+
+
+class ThoughtMarkers(StrictParams):
+    """The texts that a model puts around a thought, in which an answer counts for nothing."""
+
+    open: str = Field(min_length=1)
+    """May be missing in a response, where the chat template opens the thought."""
+    close: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _differ(self) -> ThoughtMarkers:
+        if self.open in self.close or self.close in self.open:
+            raise ValueError(f"open and close must not contain each other, and are {self.open} and {self.close}")
+        return self
 
 
 class VerifierParams(StrictParams):
@@ -19,3 +33,5 @@ class VerifierParams(StrictParams):
     """Worker processes, shared out over the ranks of a node; they start when they are first needed."""
     abort_undecided_fraction: float = Field(ge=0, le=1)
     """A stage fails when the verifier's workers crashed on more than this share of its responses."""
+    thought: ThoughtMarkers | None = None
+    """Absent: `<think>` and `</think>`."""

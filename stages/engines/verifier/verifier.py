@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from stages.algorithms.answers.decisions import Question, decide
-from stages.algorithms.answers.extraction import Extraction, extract_answer
+from stages.algorithms.answers.extraction import THOUGHT_MARKERS, Extraction, Markers, extract_answer
 from stages.algorithms.answers.verdicts import STRICT, Leniency, Verdict
 from stages.engines.verifier.math_verify_worker import compare, prepare
 from stages.engines.verifier.params import VerifierParams
@@ -27,7 +27,7 @@ class Verifier:
     """Judges responses against gold answers. Thread safe; a context manager, `close` ends the workers."""
 
     def __init__(self, params: VerifierParams) -> None:
-        self._params = params
+        self._params, self._thought_markers = params, thought_markers(params)
         # Each rank of a node has a verifier of its own, and all of them share the workers that the section allows.
         workers = max(1, params.workers // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         limits = WorkerLimits(params.memory_mib, params.timeout_seconds)
@@ -53,7 +53,7 @@ class Verifier:
         waiting: dict[Question, Future[Answer]] = {}
         asked: list[tuple[int, Question, str]] = []
         for index, (gold, response) in enumerate(pairs):
-            answer = extract_complete(response, truncated is not None and truncated[index])
+            answer = extract_complete(response, truncated is not None and truncated[index], self._thought_markers)
             outcome = decide(gold, answer, require_marker, STRICT if allowed is None else allowed[index])
             if isinstance(outcome, Question):
                 # A group of responses tends to give one answer many times: equal questions share one comparison.
@@ -107,9 +107,14 @@ class Verifier:
         return Verdict(verdict), reason
 
 
-def extract_complete(response: str, is_truncated: bool) -> Extraction:
+def thought_markers(params: VerifierParams) -> Markers:
+    """What stands around a thought in the responses that section `verifier` is about."""
+    return (params.thought.open, params.thought.close) if params.thought else THOUGHT_MARKERS
+
+
+def extract_complete(response: str, is_truncated: bool, thought_markers: Markers) -> Extraction:
     """The answer in a response; of one that a token limit cut off, only what a closed box or tag holds."""
-    answer = extract_answer(response)
+    answer = extract_answer(response, thought_markers=thought_markers)
     # The number behind another marker may be half of one: `The answer is 12` was perhaps to become 125.
     if is_truncated and answer.text is not None and not answer.is_delimited:
         return Extraction(None, "truncated")

@@ -90,7 +90,7 @@ class ReplayedBatches(BatchSource):
 
 
 def _rollout(row: Mapping, params: RlParams) -> Rollout:
-    # A table has no stop reason, and there are two: cut off or ended.
+    # A table says only whether the limit cut a response off, and nothing in training asks what else ended it.
     stop = StopReason.MAX_TOKENS if row["is_truncated"] else StopReason.END_OF_SEQUENCE
     sample = Sample(row["token_ids"].tolist(), row["rollout_logprobs"].tolist(), stop, row["policy_version"])
     return make_rollout(sample, row["response"], Verdict(row["verdict"]), params)

@@ -16,7 +16,7 @@ import pytest
 from stages.algorithms.answers.decisions import Outcome, algebraic_verdict, decide, is_debris, math_verify_texts
 from stages.algorithms.answers.equivalence import exact_verdict
 from stages.algorithms.answers.evaluation import is_explosive
-from stages.algorithms.answers.extraction import extract_answer, extract_gold
+from stages.algorithms.answers.extraction import THOUGHT_MARKERS, extract_answer, extract_gold
 from stages.algorithms.answers.latex_parser import parse_answer
 from stages.algorithms.answers.normalisation import clean, compact, read_number
 from stages.algorithms.answers.sentences import (
@@ -102,6 +102,20 @@ def test_every_row_is_read_as_it_says(group):
         if answer not in (UNPAID if expected == "not paid" else {expected}):
             failed.append((gold[:200], response[:200], expected, answer))
     assert failed == []
+
+
+@pytest.mark.parametrize("markers", [("[THINK]", "[/THINK]"), ("<|begin_of_thought|>", "<|end_of_thought|>")])
+def test_a_thought_between_other_markers_is_read_in_the_same_way(markers):
+    """Rows with the usual markers, written with these instead; the usual ones are then text like any other."""
+    rows = [row for (reader, _), rows in GROUPS.items() if reader == "extracted" for row in rows if "think>" in row[2]]
+    assert len(rows) > 10
+    for expected, _, response in rows:
+        for usual, other in zip(THOUGHT_MARKERS, markers, strict=True):
+            response = response.replace(usual, other)
+        answer = extract_answer(response, thought_markers=markers)
+        assert f"{answer.rule}: {written(answer.text).strip()}" == expected, response
+    assert extract_answer(r"<think>\boxed{7}</think>", thought_markers=markers).text == "7"
+    assert extract_answer(rf"{markers[0]}\boxed{{7}}{markers[1]}").text == "7"
 
 
 def test_what_a_row_may_allow():

@@ -255,3 +255,15 @@ def test_a_template_gets_arguments_may_be_replaced_and_may_raise(chatting, tmp_p
         text(template=str(tmp_path / "mine.jinja"))
     with pytest.raises(UserError, match=r"no-such\.jinja cannot be read"):
         text(template=str(tmp_path / "no-such.jinja"))
+
+
+def test_special_tokens_that_mark_a_thought_stay_in_the_text():
+    """Magistral's are special, DeepSeek-R1's are not; other special tokens go."""
+    tokenizer = byte_tokenizer()
+    plain = tokenizer.encode("2", add_special_tokens=False)
+    assert decode_response(tokenizer, [*plain, tokenizer.eos_token_id]) == "2"
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["[THINK]", "[/THINK]", "<|turn|>"], special_tokens=True)
+    opening, closing, turn = tokenizer.convert_tokens_to_ids(["[THINK]", "[/THINK]", "<|turn|>"])
+    ids = [opening, *tokenizer.encode(" 1é", add_special_tokens=False), turn, closing, *plain, tokenizer.eos_token_id]
+    assert decode_response(tokenizer, ids) == "[THINK] 1é[/THINK]2"

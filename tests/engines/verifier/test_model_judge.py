@@ -1,3 +1,5 @@
+from types import MappingProxyType
+
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.samplers.protocol import Sample, StopReason
 from stages.engines.verifier.model_judge import (
@@ -15,6 +17,7 @@ class Letters:
     """A tokenizer of characters."""
 
     eos_token_id = 0
+    added_tokens_decoder = MappingProxyType({})
 
     def encode(self, text, add_special_tokens):
         return [ord(letter) for letter in text]
@@ -104,9 +107,9 @@ class WordScorer:
         self.is_closed = True
 
 
-def word_judge(gap, margin=0.1):
-    scorer = WordScorer(gap)
-    return scorer, WordJudge(scorer, Letters(), PlainPrompt(kind="plain", template="{problem}\n"), margin)
+def word_judge(gap, margin=0.1, **others):
+    scorer, prompt = WordScorer(gap), PlainPrompt(kind="plain", template="{problem}\n")
+    return scorer, WordJudge(scorer, Letters(), prompt, margin, **others)
 
 
 def test_the_likelier_word_decides_and_near_words_leave_it_undecided():
@@ -141,3 +144,10 @@ def test_a_response_without_a_prediction_is_unparsed_and_not_asked_about():
     assert [one.reason for one in judged[1:3]] == ["no_answer_marker", "truncated"]
     assert scorer.asked == []
     assert judge.judge([("7", "7")])[0].verdict is Verdict.CORRECT  # a bare answer, where no marker is asked for
+
+
+def test_an_answer_inside_a_thought_is_not_asked_about():
+    scorer, judge = word_judge(lambda prompt: 1.0, thought_markers=("[THINK]", "[/THINK]"))
+    judged = judge.judge([("7", r"[THINK]\boxed{7}"), ("7", r"\boxed{8}[/THINK]\boxed{7}")], require_marker=True)
+    assert [one.reason for one in judged] == ["unfinished_thought", "yes"]
+    assert [one.extracted for one in judged] == [None, "7"] and len(scorer.asked) == 2

@@ -6,10 +6,11 @@ from unittest.mock import patch
 
 import psutil
 import pytest
+from pydantic import ValidationError
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.distributed.ray_session import ray_session
-from stages.engines.verifier.params import VerifierParams
+from stages.engines.verifier.params import ThoughtMarkers, VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
 from tests.fakes import worker_functions
@@ -60,6 +61,30 @@ def test_hostile_answers_are_never_correct(verifier, tower, form):
     judged = verifier.judge([(tower[0], form % tower), ("2", r"\boxed{2}")])
     assert judged[0].verdict is not Verdict.CORRECT
     assert judged[1].verdict is Verdict.CORRECT
+
+
+def test_the_thought_markers_of_the_section_are_read():
+    """By hand: the first is closed and answers 12 behind it, the second is cut off inside, the third never answers."""
+    texts = [
+        r"[THINK]\boxed{13}[/THINK] \boxed{12}",
+        r"[THINK]\boxed{12}",
+        r"\boxed{12}[/THINK]",
+        r"<think>\boxed{12}</think>",
+    ]
+    pairs = [("12", text) for text in texts]
+    thought = ThoughtMarkers(open="[THINK]", close="[/THINK]")
+    with Verifier(PARAMS.model_copy(update={"thought": thought})) as verifier:
+        judged = verifier.judge(pairs, truncated=[False, True, False, False], require_marker=True)
+    assert verdicts(judged) == ["correct", "unparsed", "unparsed", "correct"]
+    assert [one.reason for one in judged[1:3]] == ["unfinished_thought"] * 2
+    with Verifier(PARAMS) as verifier:
+        assert verdicts(verifier.judge(pairs)) == ["correct", "correct", "correct", "unparsed"]
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("", "b"), ("think", "/think"), ("<t>", "<t>")])
+def test_thought_markers_that_cannot_be_told_apart_are_refused(opening, closing):
+    with pytest.raises(ValidationError, match=r"must not contain each other|at least 1 character"):
+        ThoughtMarkers(open=opening, close=closing)
 
 
 def test_an_item_that_hangs_costs_the_others_nothing(verifier):

@@ -37,6 +37,8 @@ GROUPS = [
 def test_groups_come_back_as_they_were():
     assert unpack_groups(pack_groups(GROUPS)) == GROUPS
     assert unpack_groups(pack_groups([])) == []
+    stopped = [Group("c", [1], (rollout([4], StopReason.STOP_STRING),))]
+    assert unpack_groups(pack_groups(stopped)) == stopped
 
 
 def test_of_what_is_not_held_only_lengths_and_rewards_are_known():

@@ -23,6 +23,7 @@ from tests.fakes.rounds import (
     NONE,
     REPLAYED,
     STALE,
+    STOPPED,
     assert_replayed,
     assert_same,
     copied,
@@ -228,10 +229,22 @@ def check_judged(rows, metrics):
         assert sum(row[f"verdict/{part}_fraction"] for part in parts) == pytest.approx(1.0)
 
 
+def check_stopped(rows, metrics):
+    r"""Most write `\boxed{2}`, nine bytes. No end token follows, and they do not count as cut off."""
+    assert all(row["length/truncated_fraction"] < 0.3 for row in rows)
+    assert all(row["length/response_tokens_mean"] < 10 for row in rows)
+
+
 @pytest.mark.parametrize(
     ("choice", "check"),
-    [(EVERYTHING, check_everything), (EXACT_UNDER_MISMATCH, check_exact), (STALE, check_stale), (JUDGED, check_judged)],
-    ids=["everything", "exact", "stale", "judged"],
+    [
+        (EVERYTHING, check_everything),
+        (EXACT_UNDER_MISMATCH, check_exact),
+        (STALE, check_stale),
+        (JUDGED, check_judged),
+        (STOPPED, check_stopped),
+    ],
+    ids=["everything", "exact", "stale", "judged", "stopped"],
 )
 def test_a_round_tells_its_diagnostics_goes_on_from_its_checkpoint_and_replays(
     choice, check, taught, tmp_path, monkeypatch

@@ -5,6 +5,7 @@ import signal
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -182,6 +183,7 @@ KINDS = [
     Issued(7, 1, "p1", 3),
     Partial(7, 2, 4, 3, [5, 6], [-0.5, -0.1]),
     Finished(7, 2, SAMPLE, "\\boxed{ä}", Verdict.TIMED_OUT),
+    Finished(7, 2, replace(SAMPLE, stop_reason=StopReason.STOP_STRING), "stop", Verdict.WRONG),
     Failed(7, 3, "three_replicas_died"),
     LeftOut(7, "no_signal"),
     Trained(4, 3, (7, 9, 8)),

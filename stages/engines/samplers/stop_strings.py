@@ -1,0 +1,55 @@
+"""Strings that end a response, and why a response ended: one rule for every sampler.
+
+A response ends with the token that completes a stop string in its text. Its tokens stay as they were sampled, so the
+text keeps the string, and whatever else that token holds.
+
+Deviation: vLLM's own `stop` is not used. It would miss a string that begins in what another sampler has sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from transformers import PreTrainedTokenizerBase
+
+from stages.engines.policies.tokenizers import decode_response
+from stages.engines.samplers.protocol import StopReason
+
+CHARACTER_BYTES = 4
+"""Of the longest character in UTF-8."""
+SILENT_TOKENS = 8
+"""Tokens that may stand inside a stop string and add nothing to the text, such as special ones."""
+BROKEN_CHARACTER = "\ufffd"
+
+
+@dataclass(frozen=True)
+class StopStrings:
+    tokenizer: PreTrainedTokenizerBase
+    strings: Sequence[str]
+
+    @cached_property
+    def window(self) -> int:
+        """Tokens at the end of a response that are decoded at each step, however long it is."""
+        # All but a few tokens add a byte at least, and the first may end a character that began before.
+        return max(len(one.encode()) for one in self.strings) + CHARACTER_BYTES + SILENT_TOKENS
+
+    def end(self, token_ids: Sequence[int]) -> bool:
+        """Whether the last of a response's tokens completes a stop string; the last `window` of them are enough."""
+        tail = list(token_ids[-self.window :])
+        # A tail that begins inside a character may be unreadable. One of the next tokens begins another character.
+        for first in range(CHARACTER_BYTES):
+            text = decode_response(self.tokenizer, tail[first:])
+            if any(one in text for one in self.strings):
+                return True
+            if BROKEN_CHARACTER not in text:
+                break
+        return False
+
+
+def why_ended(token_ids: Sequence[int], end_tokens: Collection[int], stops: StopStrings | None) -> StopReason:
+    """Why a response has ended: an end token counts first, then a stop string, then the limit."""
+    if token_ids[-1] in end_tokens:
+        return StopReason.END_OF_SEQUENCE
+    return StopReason.STOP_STRING if stops and stops.end(token_ids) else StopReason.MAX_TOKENS
