@@ -27,6 +27,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,12 +35,14 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch
 import torch.distributed as dist
+from pydantic import ValidationError
 from torch import Tensor
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 from stages.engines.devices import pick_device
 from stages.engines.policies.forward_probe import Reference, check_engine_forward, reference_of
-from stages.engines.policies.policy_folders import check_tokenizer_fits, load_config, load_model
+from stages.engines.policies.policy_folders import check_tokenizer_fits, load_config, load_model, model_without_weights
 from stages.engines.policies.tokenizers import load_tokenizer, read_end_tokens
 from stages.engines.relays.published_weights import in_shards
 from stages.engines.samplers.params import VllmSamplerParams
@@ -105,8 +108,14 @@ class VllmSampler:
         # vLLM joins a group that is there (the trainer's), and makes one otherwise.
         self._owns_process_group = self.is_in_process and not dist.is_initialized()
         reference = self._reference(policy_folder)
-        self._llm = self._start(policy_folder)
-        self._checkpoint_names = weight_names(policy_folder)
+        try:
+            self._llm = self._start(policy_folder)
+        except ValidationError as error:
+            raise UserError(
+                f"vLLM does not take {_family(policy_folder)} ({error.errors()[0]['msg']}). Set `sampler.kind: torch`, "
+                "or sample a text-only model of the family"
+            ) from error
+        self._policy_folder, self._checkpoint_names = policy_folder, weight_names(policy_folder)
         self._request_numbers = count()
         if reference:
             self._check(reference)
@@ -161,7 +170,8 @@ class VllmSampler:
         variables = {name: os.environ.get(name, unset) for name, unset in SET_BY_VLLM.items()}
         if not self.is_in_process:
             variables |= {OWNER_VARIABLE: str(os.getpid())} | (CPU_WORKER_ENVIRONMENT if is_cpu else {})
-        with _torch_threads_kept(), variables_set(variables), warnings.catch_warnings():
+        classes_kept = _transformers_classes_kept() if self.is_in_process else nullcontext()
+        with _torch_threads_kept(), classes_kept, variables_set(variables), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             from vllm import LLM
 
@@ -249,7 +259,7 @@ class VllmSampler:
         ]
 
     def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
-        """Replaces the weights; KeyError when names are missing or unknown (the sampler is then unusable).
+        """Replaces the weights; UserError when names are missing or unknown (the sampler is then unusable).
 
         RuntimeError when trajectories are in flight.
         """
@@ -259,10 +269,11 @@ class VllmSampler:
         names: set[str] = set()
 
         def noted() -> Iterator[tuple[str, Tensor]]:
-            for name, tensor in named_tensors:
+            for weight in named_tensors:
                 # Noted on the way: the tensors come one at a time and are not kept.
-                names.add(name)
-                yield name, tensor.detach()
+                for name, tensor in self._as_stored(*weight).items():
+                    names.add(name)
+                    yield name, tensor
 
         if self.is_in_process:
             self._llm.collective_rpc("receive_tensors", args=(noted(),))
@@ -272,9 +283,23 @@ class VllmSampler:
         if self.is_asleep:
             self._llm.wake_up(tags=["kv_cache"])
             self.is_asleep = False
-        if names != self._checkpoint_names:
-            raise KeyError(f"weights missing or unknown: {sorted(names ^ self._checkpoint_names)}")
+        wrong = names ^ self._checkpoint_names
+        # A tied head may stand in the files, and no trainer has it.
+        if wrong and (wrong := wrong - set(self._skeleton.all_tied_weights_keys)):
+            raise UserError(
+                f"{_family(self._policy_folder)}: vLLM gets its weights by the names in the policy's files, and "
+                f"{sorted(wrong)[:3]} are missing or unknown. Set `sampler.kind: torch`"
+            )
         self.policy_version = policy_version
+
+    @cached_property
+    def _skeleton(self) -> PreTrainedModel:
+        return model_without_weights(self._policy_folder, torch.float32)
+
+    def _as_stored(self, name: str, weight: Tensor) -> Mapping[str, Tensor]:
+        """A trainer's weight by the names of the policy's files, in which each expert may stand apart."""
+        weights = {name: weight.detach()}
+        return weights if name in self._checkpoint_names else revert_weight_conversion(self._skeleton, weights)
 
     def sleep(self) -> None:
         """Takes weights and key-value cache off the card; see the protocol. Nothing on a CPU, and in processes."""
@@ -351,6 +376,25 @@ def _torch_threads_kept() -> Iterator[None]:
     finally:
         torch.set_num_threads = set_num_threads
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def _transformers_classes_kept() -> Iterator[None]:
+    """Families that vLLM has no model of (SmolLM3, OLMo 2) run in transformers' classes, which it would change for the
+    whole process: the trainer's models could no longer be called. Without the change they are not compiled."""
+    from vllm.model_executor.models.transformers import base
+
+    usual = base.support_torch_compile
+    base.support_torch_compile = lambda **_: lambda model_class: model_class
+    try:
+        yield
+    finally:
+        base.support_torch_compile = usual
+
+
+def _family(policy_folder: Path) -> str:
+    config = load_config(policy_folder)
+    return f"{policy_folder} ({', '.join(config.architectures or [])}, {config.model_type})"
 
 
 @contextmanager

@@ -40,14 +40,26 @@ def replace_weights(model_runner: object, named_tensors: Iterable[tuple[str, Ten
     if current_platform.is_cpu():
         model_runner.reload_weights(weights_iterator=iter(named_tensors))
         repack_tied_head(model)
+        repack_experts(model)
     else:
         model.load_weights(iter(named_tensors))
 
 
 def repack_tied_head(model: nn.Module) -> None:
-    """Packs the head again from the embedding that it shares; nothing to do for a head with weights of its own."""
-    if model.config.tie_word_embeddings:
-        model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
+    """Packs heads again, since one may share the embedding's weights: one with weights of its own stays as it is."""
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    # By type: the config says untied where the files hold a tied head, and a model of more parts nests its head.
+    for layer in model.modules():
+        if isinstance(layer, ParallelLMHead):
+            layer.quant_method.process_weights_after_loading(layer)
+
+
+def repack_experts(model: nn.Module) -> None:
+    """Packs the experts' matrices, which vLLM does at its start alone: a reload leaves them unpacked."""
+    for layer in model.modules():
+        if kernel := getattr(getattr(layer, "quant_method", None), "moe_kernel", None):
+            kernel.fused_experts.process_weights_after_loading(layer)
 
 
 def _read(paths: Sequence[str]) -> Iterator[tuple[str, Tensor]]:

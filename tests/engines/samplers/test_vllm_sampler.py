@@ -1,7 +1,9 @@
 """vLLM, for real: log-probs against the trainer's forward pass, weights pushed into the live engine, and bad input."""
 
 import importlib.util
+import json
 import math
+import multiprocessing
 import os
 from contextlib import nullcontext
 from dataclasses import replace
@@ -18,24 +20,59 @@ from stages.algorithms.token_statistics import pruned_logprobs, safe_vocabulary
 from stages.engines.policies.forward_probe import check_engine_forward
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
+from stages.engines.policies.policy_folders import load_model, random_model
+from stages.engines.policies.tokenizers import decode_response
 from stages.engines.replicas.replica import SyncError
 from stages.engines.samplers import vllm_sampler, vllm_weights
-from stages.engines.samplers.protocol import SamplingSettings, StopReason, Trajectory, sample_trajectories
+from stages.engines.samplers.protocol import (
+    PartialResponse,
+    SamplingSettings,
+    StopReason,
+    Trajectory,
+    sample_trajectories,
+)
+from stages.engines.samplers.stop_strings import StopStrings
 from stages.engines.samplers.vllm_sampler import VllmSampler, transformers_reference
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
 from stages.rl_round.loop.weight_sync import WeightSyncCheck
 from stages.rl_round.params import WeightSyncCheckParams
+from tests.engines.samplers.test_stop_strings import first_end
 from tests.fakes.drawing import sample_numbered
 from tests.fakes.engine_params import ADAMW as SLOW_ADAMW
 from tests.fakes.engine_params import TORCH_TRAINER, VLLM_SAMPLER
 from tests.fakes.processes import assert_all_end
-from tests.fakes.tiny_policy import write_tiny_policy
+from tests.fakes.tiny_policy import VOCABULARY_TOKENS, byte_tokenizer, write_tiny_policy
 
 ADAMW = SLOW_ADAMW.model_copy(update={"learning_rate": 0.02, "weight_decay": 0.0})
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=16, log_threshold=None)
 PROMPTS = [[36, 80, 78], [81], [86, 85, 70, 222, 19, 12]]
 EXACT = 1e-4
+
+
+LAYERS = dict(
+    vocab_size=VOCABULARY_TOKENS,
+    hidden_size=64,
+    intermediate_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=2,
+    head_dim=32,
+    max_position_embeddings=512,
+    initializer_range=0.2,
+    bos_token_id=None,
+    eos_token_id=0,
+    pad_token_id=1,
+)
+
+
+def write_family(folder, kind, **config):
+    """A policy of another family, with the weights' names of the hub."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        random_model(kind, **{**LAYERS, **config}).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder
 
 
 class Pair:
@@ -154,7 +191,7 @@ def test_the_probe_of_the_rl_round_fires_on_a_stale_tied_head(pair, monkeypatch)
 
 def test_a_partial_sync_is_refused(pair):
     name, weight = next(pair.trainer.named_weights())
-    with pytest.raises(KeyError, match="missing or unknown"):
+    with pytest.raises(UserError, match=r"llama\).* are missing or unknown. Set `sampler.kind: torch`"):
         pair.sampler.load_weights([(name, weight)], 99)
     assert pair.sampler.policy_version == pair.version
     pair.train_and_sync()
@@ -206,6 +243,76 @@ def test_pruned_logprobs_are_the_trainers(pair):
         expected, outside = pruned_logprobs(heated[None], torch.tensor([sample.token_ids]), threshold)
         assert sample.logprobs == pytest.approx(expected[0].tolist(), abs=EXACT)
         assert not outside.any()
+
+
+EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, norm_topk_prob=True)
+
+
+def sync_families(folder):
+    """Qwen3-MoE has its experts apart in the files, and SmolLM3 runs in transformers' own classes.
+
+    SmolLM3's tied head stands in its file. What was loaded before vLLM used its class can still be called.
+    """
+    for kind, config in (("qwen3_moe", {**EXPERTS, "tie_word_embeddings": False}), ("smollm3", {})):
+        policy = write_family(folder / kind, kind, **config)
+        weights = load_file(policy / "model.safetensors")
+        assert ("lm_head.weight" in weights) == (kind == "qwen3_moe")
+        weights.setdefault("lm_head.weight", weights["model.embed_tokens.weight"].clone())
+        save_file(weights, policy / "model.safetensors", metadata={"format": "pt"})
+        earlier, ids = load_model(policy, torch.float32), torch.tensor([PROMPTS[2]])
+        before = earlier(ids).logits
+        pair = Pair(policy)
+        assert torch.allclose(earlier(ids).logits, before, atol=EXACT)
+        for _ in range(3):
+            rows = flat(sample_numbered(pair.sampler, PROMPTS, 3, SETTINGS, seed=1))
+            prompts, responses = [prompt for prompt, _ in rows], [sample.token_ids for _, sample in rows]
+            assert pair.gap(prompts, responses, [sample.logprobs for _, sample in rows]) < EXACT
+            pair.train_and_sync()
+        pair.sampler.close()
+
+
+@pytest.mark.slow
+def test_families_that_keep_their_weights_in_another_way_are_synced(tmp_path):
+    # A process of its own: vLLM sets up groups for experts only if the first engine of the process has some.
+    child = multiprocessing.get_context("spawn").Process(target=sync_families, args=(tmp_path,))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+
+
+def test_a_family_that_vllm_cannot_read_is_refused(tmp_path, monkeypatch):
+    """As Gemma 3 with its vision part where torchvision is not installed."""
+    policy = write_tiny_policy(tmp_path / "policy")
+    config = json.loads((policy / "config.json").read_text())
+    (policy / "config.json").write_text(json.dumps({**config, "architectures": ["NoSuchForCausalLM"]}))
+    with pytest.raises(UserError, match=r"vLLM does not take .*\(NoSuchForCausalLM, llama\).*Set `sampler\.kind"):
+        VllmSampler(VLLM_SAMPLER, policy)
+
+
+def test_stop_strings_end_responses_also_where_another_sampler_began_them(pair, monkeypatch):
+    """Greedy, so that what is continued gets the tokens that it would have got."""
+    greedy = replace(SETTINGS, temperature=0.0, max_response_tokens=30)
+    tokenizer, asked = byte_tokenizer(), {number: Trajectory([number], 0) for number in range(40, 70)}
+    plain = dict(zip(asked, sample_trajectories(pair.sampler, list(asked.values()), greedy), strict=True))
+    texts = [decode_response(tokenizer, one.token_ids) for one in plain.values()]
+    strings = [part for text in texts for part in (text[2:4], text[9:11]) if len(part) == 2 and "\ufffd" not in part][
+        :3
+    ]
+    ends = {name: first_end(tokenizer, one.token_ids, strings) for name, one in plain.items()}
+    monkeypatch.setattr(pair.sampler, "stops", StopStrings(tokenizer, strings))
+    stopped = dict(zip(asked, sample_trajectories(pair.sampler, list(asked.values()), greedy), strict=True))
+    for name, one in stopped.items():
+        assert one.token_ids == plain[name].token_ids[: ends[name]]
+        assert (one.stop_reason is StopReason.STOP_STRING) == (ends[name] is not None)
+    ended = {name: one for name, one in stopped.items() if ends[name]}
+    begun = {name: PartialResponse(one.token_ids[:-1], one.logprobs[:-1]) for name, one in ended.items()}
+    decoding = pair.sampler.open(greedy)
+    decoding.admit({name: replace(asked[name], begun=one) for name, one in begun.items()})
+    moved = decoding.step()
+    assert decoding.is_idle and len(moved) >= 2
+    assert {name: one.token_ids for name, one in moved.items()} == {name: one.token_ids for name, one in ended.items()}
+    assert not any(one.is_truncated for one in moved.values())
+    decoding.close()
 
 
 def test_greedy_takes_the_most_probable_token(pair):
