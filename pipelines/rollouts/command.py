@@ -88,16 +88,12 @@ def _vocabulary(root: Path, policy: str) -> Any:
 
 
 def _thought_markers(recipe: Path) -> tuple[str, str]:
-    from stages.algorithms.answers.extraction import THOUGHT_MARKERS
     from stages.engines.verifier.params import VerifierParams
     from stages.engines.verifier.verifier import thought_markers
     from stages.foundations.params import read_yaml, validate_section
 
     section = read_yaml(recipe).get("verifier") if recipe.is_file() else None
-    # A recipe of pictures has none.
-    if section is None:
-        return THOUGHT_MARKERS
-    return thought_markers(validate_section(section, "verifier", VerifierParams, recipe))
+    return thought_markers(section and validate_section(section, "verifier", VerifierParams, recipe))
 
 
 @dataclass

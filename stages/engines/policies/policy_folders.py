@@ -26,6 +26,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.initialization import no_init_weights
 from transformers.utils.logging import disable_progress_bar
 from transformers.utils.quantization_config import GgufConfig
@@ -167,7 +168,9 @@ def save_policy(
     are written here rather than by `save_pretrained`, which would import DeepSpeed wherever it is installed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    named = model.named_parameters() if weights is None else weights.items()
+    weights = dict(model.named_parameters()) if weights is None else dict(weights)
+    # As the hub has them: transformers reads both, and vLLM does not know its names for some families' experts.
+    named = revert_weight_conversion(model, weights).items()
     weights = {name: weight.detach().cpu().contiguous() for name, weight in named}
     # `format` as transformers writes it: older versions refuse a file without.
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

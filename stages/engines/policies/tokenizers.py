@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -27,8 +26,6 @@ KNOWN_CLASSES: dict[tuple[str, str], type[PreTrainedTokenizerBase]] = {
 
 Nothing but the short cut around `AutoTokenizer`, which imports torch (2 s, 300 MB) to read a few names.
 """
-
-_THOUGHT = re.compile(r"think|thought|reason", re.IGNORECASE)
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
@@ -162,5 +159,5 @@ def decode_response(tokenizer: PreTrainedTokenizerBase, token_ids: list[int]) ->
 @lru_cache(maxsize=8)
 def _thought_tokens(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Special tokens that mark a thought, such as Magistral's `[THINK]`; those of most models are not special."""
-    added = tokenizer.added_tokens_decoder.items()
-    return frozenset(token for token, one in added if one.special and _THOUGHT.search(one.content))
+    special = ((token, one.content.lower()) for token, one in tokenizer.added_tokens_decoder.items() if one.special)
+    return frozenset(token for token, text in special if any(part in text for part in ("think", "thought", "reason")))

@@ -27,7 +27,6 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +36,7 @@ import torch
 import torch.distributed as dist
 from pydantic import ValidationError
 from torch import Tensor
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 from transformers.core_model_loading import revert_weight_conversion
 
 from stages.engines.devices import pick_device
@@ -97,7 +96,9 @@ class VllmSampler:
             )
         self.params = params
         # A model that also takes pictures has a config for each part; text is sampled.
-        config = load_config(policy_folder).get_text_config()
+        whole = load_config(policy_folder)
+        config = whole.get_text_config()
+        self._family = f"{policy_folder} ({', '.join(whole.architectures or [])}, {whole.model_type})"
         self.end_tokens = check_policy(policy_folder, config, params.max_model_tokens)
         self.stops = StopStrings(load_tokenizer(policy_folder), params.stop) if params.stop else None
         self.vocabulary, self._positions = config.vocab_size, config.max_position_embeddings
@@ -112,10 +113,12 @@ class VllmSampler:
             self._llm = self._start(policy_folder)
         except ValidationError as error:
             raise UserError(
-                f"vLLM does not take {_family(policy_folder)} ({error.errors()[0]['msg']}). Set `sampler.kind: torch`, "
+                f"vLLM does not take {self._family} ({error.errors()[0]['msg']}). Set `sampler.kind: torch`, "
                 "or sample a text-only model of the family"
             ) from error
-        self._policy_folder, self._checkpoint_names = policy_folder, weight_names(policy_folder)
+        self._checkpoint_names = weight_names(policy_folder)
+        with torch.device("meta"):
+            self._skeleton = model_without_weights(policy_folder, torch.float32)
         self._request_numbers = count()
         if reference:
             self._check(reference)
@@ -269,11 +272,14 @@ class VllmSampler:
         names: set[str] = set()
 
         def noted() -> Iterator[tuple[str, Tensor]]:
-            for weight in named_tensors:
+            for name, tensor in named_tensors:
                 # Noted on the way: the tensors come one at a time and are not kept.
-                for name, tensor in self._as_stored(*weight).items():
-                    names.add(name)
-                    yield name, tensor
+                names.add(name)
+                weights = {name: tensor.detach()}
+                # Files may hold each expert apart, under names that vLLM knows.
+                if name not in self._checkpoint_names:
+                    weights = revert_weight_conversion(self._skeleton, weights)
+                yield from weights.items()
 
         if self.is_in_process:
             self._llm.collective_rpc("receive_tensors", args=(noted(),))
@@ -283,23 +289,11 @@ class VllmSampler:
         if self.is_asleep:
             self._llm.wake_up(tags=["kv_cache"])
             self.is_asleep = False
-        wrong = names ^ self._checkpoint_names
-        # A tied head may stand in the files, and no trainer has it.
-        if wrong and (wrong := wrong - set(self._skeleton.all_tied_weights_keys)):
-            raise UserError(
-                f"{_family(self._policy_folder)}: vLLM gets its weights by the names in the policy's files, and "
-                f"{sorted(wrong)[:3]} are missing or unknown. Set `sampler.kind: torch`"
-            )
+        # Not the names in the files, which may hold a tied head a second time.
+        if wrong := names.symmetric_difference(self._skeleton.state_dict()) - set(self._skeleton.all_tied_weights_keys):
+            listed = ", ".join(sorted(wrong))[:200]
+            raise UserError(f"{self._family}: weights missing or unknown: {listed}. Set `sampler.kind: torch`")
         self.policy_version = policy_version
-
-    @cached_property
-    def _skeleton(self) -> PreTrainedModel:
-        return model_without_weights(self._policy_folder, torch.float32)
-
-    def _as_stored(self, name: str, weight: Tensor) -> Mapping[str, Tensor]:
-        """A trainer's weight by the names of the policy's files, in which each expert may stand apart."""
-        weights = {name: weight.detach()}
-        return weights if name in self._checkpoint_names else revert_weight_conversion(self._skeleton, weights)
 
     def sleep(self) -> None:
         """Takes weights and key-value cache off the card; see the protocol. Nothing on a CPU, and in processes."""
@@ -392,11 +386,6 @@ def _transformers_classes_kept() -> Iterator[None]:
         base.support_torch_compile = usual
 
 
-def _family(policy_folder: Path) -> str:
-    config = load_config(policy_folder)
-    return f"{policy_folder} ({', '.join(config.architectures or [])}, {config.model_type})"
-
-
 @contextmanager
 def _process_group_kept() -> Iterator[None]:
     """vLLM's engine ends the process group of whoever shares its process when it shuts down."""
@@ -462,10 +451,7 @@ class VllmDecoding:
         check_lengths: Callable[[Sequence[Sequence[int]], int], None],
         is_stepped: bool,
     ) -> None:
-        """`numbers` name requests; unless `is_stepped` from outside only whole samples are given: a step costs less.
-
-        With `stops` vLLM gives what it has at every step, since they are looked for here.
-        """
+        """`numbers` name requests; vLLM gives only whole samples where nobody looks at parts: a step costs less."""
         self._engine, self._numbers, self._settings = engine, numbers, settings
         self._end_tokens, self._vocabulary, self._policy_version = end_tokens, vocabulary, policy_version
         self._check_lengths, self._stops = check_lengths, stops

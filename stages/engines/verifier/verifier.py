@@ -107,9 +107,9 @@ class Verifier:
         return Verdict(verdict), reason
 
 
-def thought_markers(params: VerifierParams) -> Markers:
-    """What stands around a thought in the responses that section `verifier` is about."""
-    return (params.thought.open, params.thought.close) if params.thought else THOUGHT_MARKERS
+def thought_markers(params: VerifierParams | None) -> Markers:
+    """What stands around a thought in responses; of a recipe without section `verifier`, what is usual."""
+    return (params.thought.open, params.thought.close) if params and params.thought else THOUGHT_MARKERS
 
 
 def extract_complete(response: str, is_truncated: bool, thought_markers: Markers) -> Extraction:
