@@ -70,23 +70,30 @@ def main(job: Job) -> None:
         collected = {name: read_collected(paths.collected, name) for name in roles}
         rows = {
             role: [row for name in roles if roles[name] == role for row in collected[name]]
-            for role in ("train", "benchmark")
+            for role in ("train", "benchmark", "chat")
         }
-        funnel, benchmark_funnel = (Funnel("curate", len(rows[role])) for role in ("train", "benchmark"))
+        funnel, benchmark_funnel, chat_funnel = (Funnel("curate", len(of_role)) for of_role in rows.values())
         curated = curate(rows["train"], rows["benchmark"], revisions, params, limits, seed, funnel, benchmark_funnel)
         require_benchmarks(curated, roles)
+        # Without conversations the index of the benchmarks is not made a second time.
+        of_chat = rows["chat"], curated.benchmarks, revisions, params.decontamination, chat_funnel
+        conversations, pairs, by_rule = drop_contaminated(*of_chat) if rows["chat"] else ([], [], Counter())
         write_table(curated.train, paths.train, PROBLEM)
         write_table(curated.validation, paths.validation, PROBLEM)
         write_table(curated.benchmarks, paths.benchmarks, BENCHMARK)
-        write_table(curated.contamination, paths.contamination, CONTAMINATION)
+        write_table(conversations, paths.conversations, PROBLEM)
+        write_table([*curated.contamination, *pairs], paths.contamination, CONTAMINATION)
         write_table(curated.duplicates, paths.duplicates, DUPLICATE)
         write_table(curated.transforms, paths.transforms, TRANSFORM)
         write_table(curated.difficulty, paths.difficulty, DIFFICULTY)
-        dropped = [funnel.dropped_frame(), benchmark_funnel.dropped_frame()]
+        dropped = [one.dropped_frame() for one in (funnel, benchmark_funnel, chat_funnel)]
         write_table(pandas.concat(dropped, ignore_index=True), paths.dropped, DROPPED)
         metrics = funnel.metrics(len(curated.train) + len(curated.validation)) | count(curated)
         lost = benchmark_funnel.metrics(len(curated.benchmarks))
         metrics |= {f"benchmarks/{name}": lost[name] for name in lost if name.startswith("dropped/")}
+        if rows["chat"]:
+            metrics |= {f"conversations/{name}": n for name, n in chat_funnel.metrics(len(conversations)).items()}
+            metrics["contamination/pairs"] += by_rule.total()
         run.summary(metrics)
         write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
 
@@ -375,13 +382,16 @@ def drop_contaminated(
     ]
     index, kept, pairs = Contamination(problems, rules), [], HitPairs()
     for row in progress(rows, label="decontamination"):
-        hits = index.find_all(row["problem"])
-        if not hits:
+        # Any turn of a conversation may hold a benchmark's problem.
+        texts = [turn["content"] for turn in json.loads(row["messages"])] if "messages" in row else [row["problem"]]
+        found = [(text, hits) for text in texts if (hits := index.find_all(text))]
+        if not found:
             kept.append(row)
             continue
-        worst = hits[0]
+        worst = found[0][1][0]
         funnel.drop(row, "contaminated", f"{worst.rule} {worst.overlap:.2f}: {worst.benchmark_problem_id}")
-        pairs.add({name: row[name] for name in ("problem_id", "source", "problem")}, hits)
+        for text, hits in found:
+            pairs.add({"problem_id": row["problem_id"], "source": row["source"], "problem": text}, hits)
     return kept, pairs.rows, pairs.by_rule
 
 

@@ -122,8 +122,8 @@ class SourceRole(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    role: Literal["train", "benchmark"]
-    """train: into train and validation; benchmark: into benchmarks."""
+    role: Literal["train", "benchmark", "chat"]
+    """train: into train and validation; benchmark: into benchmarks; chat: into conversations."""
     origin: dict[str, Any] = Field(alias="from")
     """Where it comes from."""
 
@@ -140,6 +140,7 @@ STAGE = Stage(
         "train": "data/problems/train.parquet",
         "validation": "data/problems/validation.parquet",
         "benchmarks": "data/problems/benchmarks.parquet",
+        "conversations": "data/problems/conversations.parquet",
         "contamination": "data/problems/contamination.parquet",
         "duplicates": "data/problems/duplicates.parquet",
         "transforms": "data/problems/transforms.parquet",

@@ -37,6 +37,7 @@ OUTPUTS = {
     "train": PROBLEM,
     "validation": PROBLEM,
     "benchmarks": BENCHMARK,
+    "conversations": PROBLEM,
     "contamination": CONTAMINATION,
     "duplicates": DUPLICATE,
     "transforms": TRANSFORM,
@@ -217,7 +218,7 @@ def test_equal_runs_give_equal_bytes(tmp_path):
         return {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
 
     first = run()
-    assert len(first) == 9 and run() == first
+    assert len(first) == 10 and run() == first
 
 
 def test_errors_name_what_to_do(tmp_path):
