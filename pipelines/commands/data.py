@@ -71,9 +71,7 @@ def data(
 def _guessed_messages(rows: Sequence[Mapping[str, Any]], named: Mapping[str, str]) -> str:
     """The field with the turns; empty for a file of problems, which may have its texts as messages too."""
     known = {str(name).lower(): name for row in rows[:50] for name in row}
-    has_problems = any(name in known for name in USUAL["problem"]) and any(
-        name in known for target in ("answer", "solution") for name in USUAL[target]
-    )
+    has_problems = known.keys() & {*USUAL["problem"]} and known.keys() & {*USUAL["answer"], *USUAL["solution"]}
     return "" if has_problems or any(named.values()) else next((known[name] for name in CHAT if name in known), "")
 
 

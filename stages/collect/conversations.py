@@ -24,11 +24,9 @@ def read_conversation(messages: Any) -> list[dict[str, str]]:
         # A table has every column in every row, so the other spelling may be there and null.
         role, content = turn.get("role") or turn.get("from"), turn.get("content") or turn.get("value")
         if str(role).lower() not in ROLES:
-            raise UnusableConversation(
-                "unknown_role", f"turn {number}: {str(role)[:40]!r} is none of {', '.join(ROLES)}"
-            )
+            raise UnusableConversation("unknown_role", f"turn {number} is {str(role)[:40]!r}, not {', '.join(ROLES)}")
         if not isinstance(content, str) or not content.strip():
-            raise UnusableConversation("empty_turn", f"turn {number} holds no text")
+            raise UnusableConversation("empty_turn", f"turn {number} holds no text but {str(content)[:40]!r}")
         # Many templates strip a message, and the tokens must be those that they write.
         turns.append({"role": ROLES[str(role).lower()], "content": content.strip()})
     order = [turn["role"] for turn in turns]

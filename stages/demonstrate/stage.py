@@ -17,12 +17,11 @@ class WeightedDemonstrations(StrictParams):
     """What every kind has."""
 
     weight: float | None = Field(default=None, gt=0, exclude_if=lambda value: value is None)
-    """How often a training row is taken: 2 is twice, 0.5 is half of the rows, drawn by the seed. Absent: once."""
+    """How often a training row is taken: 2.0 is twice, 0.5 has a chance of one half, by the seed. Absent: once."""
 
 
 class GivenDemonstrations(WeightedDemonstrations):
-    """Training problems that came with a solution: worked answers such as GSM8K's, or long reasoning traces. And
-    conversations, of which the policy learns every turn of the assistant."""
+    """Training problems that came with a solution, such as GSM8K's or long reasoning traces, and conversations."""
 
     kind: Literal["given"]
     sources: list[str] | None
@@ -64,11 +63,9 @@ class DemonstrateParams(StrictParams):
     sources: list[DemonstrationSource] = Field(min_length=1)
     """Where demonstrations come from, in this order."""
     max_response_tokens: int = Field(ge=1)
-    """Longer responses are dropped; counted by the policy's tokenizer, without the end-of-sequence token. Of a
-    conversation the longest assistant turn counts."""
+    """Longer responses, or turns, are dropped; counted by the policy's tokenizer, without the end-of-sequence token."""
     validation_rows: int = Field(ge=0)
-    """Demonstrations set aside for the validation loss, drawn by the seed, each once; their problems are not trained
-    on."""
+    """Demonstrations set aside for the validation loss, drawn by the seed; their problems are not trained on."""
 
 
 STAGE = Stage(

@@ -83,7 +83,7 @@ def encode_conversation(
     `encode_prompt`, and for a plain prompt.
     """
     if not isinstance(params, ChatPrompt):
-        raise UserError("a conversation needs `prompt.kind: chat`: set it, or take no demonstrations of kind chat")
+        raise UserError("a conversation needs `prompt.kind: chat`: set it, or take no source with role chat")
     if params.system and messages[0]["role"] != "system":
         messages = [{"role": "system", "content": params.system}, *messages]
     ids: list[int] = []
