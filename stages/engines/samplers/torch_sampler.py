@@ -55,10 +55,13 @@ class TorchSampler:
         self.model = model.to(self.device).eval().requires_grad_(False)
         self.end_tokens = end_tokens
         self.policy_version, self.is_asleep = 0, False
-        self.weights = dict(self.model.named_parameters())
+        # As a trainer names them: parameters, then the buffers that belong to a checkpoint.
+        saved = self.model.state_dict().keys()
+        buffers = {name: buffer for name, buffer in self.model.named_buffers() if name in saved}
+        self.weights = dict(self.model.named_parameters()) | buffers
         # A tied head has the embedding's tensor: both names lead to the one that is stored.
         first_names = {id(weight): name for name, weight in self.weights.items()}
-        every_name = self.model.named_parameters(remove_duplicate=False)
+        every_name = [*self.model.named_parameters(remove_duplicate=False), *buffers.items()]
         self.first_names = {name: first_names[id(weight)] for name, weight in every_name}
         self.past: PastWeights | None = None
         if isinstance(mismatch, StaleWeights):

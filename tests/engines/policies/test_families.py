@@ -17,6 +17,7 @@ from stages.engines.samplers.decoder import represents
 from stages.engines.samplers.protocol import SamplingSettings, Trajectory, sample_trajectories
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.engines.samplers.transformers_decoding import TransformersDecoding
+from stages.engines.trainers.protocol import TrainedModel
 from stages.foundations.errors import UserError
 from tests.algorithms.test_token_statistics import gradients, statistics_of_logits
 from tests.engines.policies.test_forward_probe import (
@@ -194,10 +195,15 @@ def test_kept_distributions_are_those_of_the_model():
         torch.testing.assert_close(sample.distributions, logits.log_softmax(-1), rtol=0, atol=1e-4)
 
 
-def test_new_weights_reach_a_family_that_is_decoded_through_transformers():
-    model, other = (family(*OTHERS["olmo2"], initializer_range=size) for size in (0.2, 0.1))
+@pytest.mark.parametrize("kind", ["Olmo2", "Apertus"])
+def test_new_weights_reach_a_family_that_is_decoded_through_transformers(kind):
+    """All that a trainer holds: Apertus also keeps buffers in its checkpoints."""
+    model, other = (family(kind, {}, initializer_range=size) for size in (0.2, 0.1))
+    for name, buffer in other.named_buffers():
+        buffer.mul_(0.9 if name in other.state_dict() else 1.0)
     sampler = TorchSampler(TORCH_SAMPLER, model, [0])
-    sampler.load_weights(((name, weight.detach()) for name, weight in other.named_parameters()), 3)
+    trained = TrainedModel(other, policy_statistics, lambda *_: None, pack(sequences()))
+    sampler.load_weights(((name, weight.detach()) for name, weight in trained.named_weights()), 3)
     (one,) = sequences()[:1]
     found = torch.tensor(sampler.logprobs([one.prompt], [one.response])[0])
     torch.testing.assert_close(found, expected_logprobs(other, one.prompt, one.response), rtol=0, atol=1e-4)
