@@ -75,13 +75,13 @@ def token_statistics(
     """Statistics of `token_ids` under softmax(hidden @ head_weight.T / temperature), pruned when asked.
 
     Gradients flow from all three statistics to `hidden` and `head_weight`. `log_threshold` (<= 0, applied after the
-    temperature) prunes to the tokens with z_v >= z_max + log_threshold. A soft `cap` acts on the product, before
-    the temperature: see `capped`. `chunk_tokens` bounds the memory: at no time
-    do more than chunk_tokens * vocab logits exist (None: about 128 MiB on a CPU, 1 GiB on a GPU, and at most an eighth
-    of the tokens, or 64). Results are float32 (float64
-    for float64 input): products in the type of the inputs, softmax in float32; `hidden` is cast to the head's type.
-    Padded positions need some valid token id. An empty batch gives empty results and zero gradients. No second
-    derivatives. ValueError on a temperature, cap or chunk_tokens that is not positive or a log_threshold above 0.
+    temperature) prunes to the tokens with z_v >= z_max + log_threshold. A soft `cap` acts on the product, before the
+    temperature: see `capped`. `chunk_tokens` bounds the memory: at no time do more than chunk_tokens * vocab logits
+    exist (None: about 128 MiB on a CPU, 1 GiB on a GPU, and at most an eighth of the tokens, or 64). Results are
+    float32 (float64 for float64 input): products in the type of the inputs, softmax in float32; `hidden` is cast to the
+    head's type. Padded positions need some valid token id. An empty batch gives empty results and zero gradients. No
+    second derivatives. ValueError on a temperature, cap or chunk_tokens that is not positive, or a log_threshold
+    above 0.
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, not {temperature}")
@@ -141,7 +141,7 @@ def _forward(
     # Rows of one block; a chunk may be smaller.
     block = max(1, min(_block_elements(hidden) // vocab, chunk))
     logits = hidden.new_empty(chunk, vocab)
-    kernels = _kernels(hidden, cap)
+    kernels = _kernels(hidden) if cap is None else None
     # Allocated once and used for every block.
     scratch = torch.empty(0 if kernels else block, vocab, dtype=precision, device=hidden.device)
     results = [torch.empty(tokens, dtype=precision, device=hidden.device) for _ in range(5)]
@@ -269,7 +269,8 @@ def _accumulate(rows: _Rows, head_weight: Tensor, ctx, grad_hidden: Tensor | Non
     tile_tokens = max(1, min(tokens, _tile_tokens(head_weight), elements))
     tile_vocab = max(1, min(vocab, elements // tile_tokens))
     precision = _precision(head_weight)
-    is_exact, kernels = precision == head_weight.dtype, _kernels(head_weight, ctx.cap)
+    is_exact = precision == head_weight.dtype
+    kernels = _kernels(head_weight) if ctx.cap is None else None
     logits = head_weight.new_empty(tile_tokens * tile_vocab)
     # A bfloat16 head: its gradient is summed in float32 and rounded once.
     scratch = torch.empty(tile_vocab, width, dtype=precision, device=head_weight.device) if not is_exact else None
@@ -360,10 +361,9 @@ def _precision(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
-def _kernels(tensor: Tensor, cap: float | None) -> ModuleType | None:
-    """The fused passes, on a GPU that has Triton; capped logits, and float64 in tests, go through plain torch."""
-    is_plain = cap is not None or not tensor.is_cuda or tensor.dtype == torch.float64
-    if is_plain or importlib.util.find_spec("triton") is None:
+def _kernels(tensor: Tensor) -> ModuleType | None:
+    """The fused passes, on a GPU that has Triton; float64, which only tests ask for, goes through plain torch."""
+    if not tensor.is_cuda or tensor.dtype == torch.float64 or importlib.util.find_spec("triton") is None:
         return None
     from stages.algorithms import token_statistics_kernels
 
