@@ -1,5 +1,6 @@
 """The whole round on a tiny policy: it learns, repeats bit for bit, resumes bit for bit, and says what is wrong."""
 
+import importlib.util
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from stages.rl_round.loop import in_process, training_step
 from stages.rl_round.loop.round_log import RolloutLog
 from tests.fakes.forks import killed_at_first_checkpoint
 from tests.fakes.rounds import (
+    ADAPTED,
     EVERYTHING,
     EXACT_UNDER_MISMATCH,
     JUDGED,
@@ -228,10 +230,27 @@ def check_judged(rows, metrics):
         assert sum(row[f"verdict/{part}_fraction"] for part in parts) == pytest.approx(1.0)
 
 
+def check_adapted(rows, metrics):
+    """The reference is the policy itself, so the first update starts at a KL of 0."""
+    assert abs(rows[0]["reference_kl/k3"]) < 1e-10 < rows[1]["reference_kl/k3"]
+    first, last = (sum(row["accuracy/mean"] for row in part) / 3 for part in (rows[:3], rows[-3:]))
+    assert last > first + 0.1
+    assert metrics["sync/logprob_gap_max"] < 1e-4
+
+
+needs_peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
+
+
 @pytest.mark.parametrize(
     ("choice", "check"),
-    [(EVERYTHING, check_everything), (EXACT_UNDER_MISMATCH, check_exact), (STALE, check_stale), (JUDGED, check_judged)],
-    ids=["everything", "exact", "stale", "judged"],
+    [
+        (EVERYTHING, check_everything),
+        (EXACT_UNDER_MISMATCH, check_exact),
+        (STALE, check_stale),
+        (JUDGED, check_judged),
+        pytest.param(ADAPTED, check_adapted, marks=needs_peft),
+    ],
+    ids=["everything", "exact", "stale", "judged", "adapter"],
 )
 def test_a_round_tells_its_diagnostics_goes_on_from_its_checkpoint_and_replays(
     choice, check, taught, tmp_path, monkeypatch
