@@ -18,7 +18,7 @@ from stages.engines.policies.packing import ResponseBatch, TokenSequence, groups
 from stages.engines.policies.tokenizers import encode_prompt, encode_response, load_tokenizer
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
-from stages.engines.trainers.params import LoraParams, TrainerParams
+from stages.engines.trainers.params import LoraParams, TrainerParams, adapter_contradictions
 from stages.engines.trainers.protocol import LossFunction, Trainer, replace_folder_together
 from stages.engines.trainers.training_loop import VALIDATION, Curve, Schedule, train
 from stages.foundations.errors import UserError
@@ -39,6 +39,9 @@ def main(job: Job) -> None:
     trainer_params: TrainerParams = job.sections["trainer"]
     prompt: PromptParams = job.sections["prompt"]
     seed = job.seed
+    # `retrace use` refuses the same, but the parameter file may have been edited since.
+    if refusals := list(adapter_contradictions("sft", params.adapter, params.optimizer, trainer_params)):
+        raise UserError(f"{paths.params} is not usable: {'; '.join(refusals)}")
     funnel, train, validation = _encode(paths, params, prompt)
     model = language_model(paths.policy, trainer_params)
     match chosen("sft.adapter", params.adapter):

@@ -13,7 +13,7 @@ from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
 from stages.foundations.tables import DEMONSTRATION, DROPPED, read_table, write_table
-from tests.fakes.engine_params import LORA
+from tests.fakes.engine_params import LORA, MUON
 from tests.fakes.forks import changes_of, killed_at
 from tests.fakes.taught_policy import sft_flags, write_params
 
@@ -75,3 +75,9 @@ def test_lora_learns_beside_weights_that_stay(taught, tmp_path):
     assert {name for name in before if not torch.equal(before[name], after[name])} == {
         name for name in before if "_proj" in name
     }
+
+
+def test_lora_with_muon_is_refused_before_anything_is_read(taught, tmp_path):
+    changes = {"sft.adapter": LORA.model_dump(), "sft.optimizer": MUON.model_dump()}
+    with pytest.raises(UserError, match=r"set optimizer\.kind adamw, or leave adapter out"):
+        main(sft_flags(taught, write_params(tmp_path / "params.yaml", changes), tmp_path))

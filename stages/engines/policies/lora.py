@@ -108,10 +108,14 @@ def _targets(model: PreTrainedModel, params: LoraParams) -> list[str]:
     linear = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear) and part is not head}
     known = {name.rpartition(".")[2] for name in linear}
     wanted = known if params.targets == "all_linear" else set(params.targets)
-    if not wanted or wanted - known:
+    if not known:
+        raise UserError(
+            f"adapter.kind lora learns beside linear layers, and {type(model).__name__} has none: leave it out"
+        )
+    if wanted - known:
         raise UserError(
             f"adapter.targets: {type(model).__name__} has no linear layer {', '.join(sorted(wanted - known))}, it has "
-            f"{', '.join(sorted(known)) or 'none'}: name some of these, or set targets: all_linear"
+            f"{', '.join(sorted(known))}: name some of these, or set targets: all_linear"
         )
     chosen = [name for name in linear if name.rpartition(".")[2] in wanted]
     smallest = min(chosen, key=lambda name: min(linear[name].weight.shape))

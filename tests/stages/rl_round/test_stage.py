@@ -16,6 +16,7 @@ from stages.foundations.files import dvc_md5
 from stages.foundations.tables import PROBLEM, ROLLOUT, read_table, write_table
 from stages.rl_round.loop import in_process, training_step
 from stages.rl_round.loop.round_log import RolloutLog
+from tests.fakes.engine_params import LORA, MUON
 from tests.fakes.forks import killed_at_first_checkpoint
 from tests.fakes.rounds import (
     ADAPTED,
@@ -131,6 +132,7 @@ def test_a_round_in_which_no_step_trained_says_so(taught, tmp_path, capsys, samp
         ({"rl.policy_loss.clip_low": 0.5}, "DAPO only widens the upper side"),
         ({"rl.overlong.buffer_tokens": 12}, "must be less than max_response_tokens 12"),
         ({"rl_rounds.rl_1.problem_slice.index": 1}, "index 1 must be less than count 1"),
+        ({"rl.adapter": LORA.model_dump(), "rl.optimizer": MUON.model_dump()}, "set optimizer.kind adamw, or leave"),
         ({"rl.study.mismatch": {"kind": "bfloat16_weights"}}, "max_logprob_gap 0.0001 would stop .* set it to null"),
         (
             # 4 problems x 8 responses x 12 tokens x 258 x 4 bytes.
