@@ -56,10 +56,7 @@ class SamplingMemory:
 def training_memory(
     shape: Shape, trainer: Any, optimizer: str, ranks: int, longest: int, has_reference: bool, adapter: Any = None
 ) -> TrainingMemory:
-    """State by ZeRO stage over `ranks`, activations of the largest micro-batch.
-
-    With an `adapter` gradients and optimizer state are those of its weights alone.
-    """
+    """State by ZeRO stage over `ranks`, that of an `adapter` alone; activations of the largest micro-batch."""
     count, width = shape.parameters, NUMBER_BYTES[trainer.dtype]
     learned = shape.adapter_weights(adapter.rank, adapter.targets) if adapter else count
     # Muon has one moment. The embedding is no matrix for it and stays with AdamW, which has two.

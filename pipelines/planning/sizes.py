@@ -112,17 +112,10 @@ class Shape:
 
     def adapter_weights(self, rank: int, targets: str | Sequence[str]) -> int:
         """Weights of LoRA beside the matrices of the layers that `targets` names, as these families name them."""
-        heads, kv_heads = self.heads * self.head_size, self.kv_heads * self.head_size
         # Input and output of each: LoRA has `rank` rows of the one and columns of the other.
-        sides = {
-            "q_proj": self.hidden + heads,
-            "k_proj": self.hidden + kv_heads,
-            "v_proj": self.hidden + kv_heads,
-            "o_proj": heads + self.hidden,
-            "gate_proj": self.hidden + self.feed_forward,
-            "up_proj": self.hidden + self.feed_forward,
-            "down_proj": self.feed_forward + self.hidden,
-        }
+        heads, kv_heads = (self.hidden + count * self.head_size for count in (self.heads, self.kv_heads))
+        sides = {"q_proj": heads, "k_proj": kv_heads, "v_proj": kv_heads, "o_proj": heads}
+        sides |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), self.hidden + self.feed_forward)
         taken = [side for name, side in sides.items() if targets == "all_linear" or name in targets]
         return self.layers * rank * sum(taken)
 
