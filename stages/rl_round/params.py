@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from stages.engines.samplers.params import Mismatch, SamplerParams, TorchSamplerParams
-from stages.engines.trainers.params import OptimizerParams, TrainerParams
+from stages.engines.trainers.params import AdapterParams, OptimizerParams, TrainerParams
 from stages.foundations.params import StrictParams
 from stages.rl_round.methods import (
     AdvantageParams,
@@ -146,6 +146,7 @@ class RlParams(StrictParams):
     weight_sync_check: WeightSyncCheckParams
     checkpoint_every_steps: int = Field(ge=1)
     loop: LoopParams
+    adapter: AdapterParams = None
     study: StudyParams | None = None
     """Absent where nothing is studied."""
 

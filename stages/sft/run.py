@@ -19,14 +19,14 @@ from stages.engines.policies.packing import ResponseBatch, TokenSequence, groups
 from stages.engines.policies.tokenizers import encode_conversation, encode_prompt, encode_response, load_tokenizer
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
-from stages.engines.trainers.params import TrainerParams
+from stages.engines.trainers.params import LoraParams, TrainerParams, adapter_contradictions
 from stages.engines.trainers.protocol import LossFunction, Trainer, replace_folder_together
 from stages.engines.trainers.training_loop import VALIDATION, Curve, Schedule, train
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_curves, write_metrics
 from stages.foundations.job import Job
-from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams
-from stages.foundations.seeds import endless_order
+from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams, chosen
+from stages.foundations.seeds import derive_seed, endless_order
 from stages.foundations.tables import DEMONSTRATION, DROPPED, Funnel, read_table, require_rows, write_table
 from stages.observe.progress import progress, say
 from stages.observe.tracking import Run, track
@@ -40,10 +40,17 @@ def main(job: Job) -> None:
     trainer_params: TrainerParams = job.sections["trainer"]
     prompt: PromptParams = job.sections["prompt"]
     seed = job.seed
+    # `retrace use` refuses the same, but the parameter file may have been edited since.
+    if refusals := list(adapter_contradictions("sft", params.adapter, params.optimizer, trainer_params)):
+        raise UserError(f"{paths.params} is not usable: {'; '.join(refusals)}")
     funnel, train, validation = _encode(paths, params, prompt)
-    trainer = build_trainer(
-        trainer_params, params.optimizer, params.max_gradient_norm, language_model(paths.policy, trainer_params)
-    )
+    model = language_model(paths.policy, trainer_params)
+    match chosen("sft.adapter", params.adapter):
+        case LoraParams():
+            from stages.engines.policies.lora import with_lora
+
+            model = with_lora(model, params.adapter, derive_seed(seed, "sft", "adapter"))
+    trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, model)
     # The demonstrations are encoded first: a mistake in them shows before a run is on record.
     attempt = job.attempt(policy="sft")
     checkpoints = Checkpoints(attempt.scratch)
@@ -112,16 +119,16 @@ def fine_tune(
         first, last = step * params.batch_demonstrations, (step + 1) * params.batch_demonstrations
         # A function of the step alone: what a resumed run trains on needs no record.
         order = endless_order(first, last, len(train_sequences), seed, "sft")
-        chosen = [train_sequences[index] for index in order]
+        batch = [train_sequences[index] for index in order]
         done = trainer.update(
-            micro_batches(chosen, micro_batch_tokens, params.max_sequence_tokens, trainer),
-            cross_entropy(sum(sequence.written_tokens for sequence in chosen)),
+            micro_batches(batch, micro_batch_tokens, params.max_sequence_tokens, trainer),
+            cross_entropy(sum(sequence.written_tokens for sequence in batch)),
             scale,
         )
         return {
             "loss/train": done.loss,
             "optim/gradient_norm": done.gradient_norm,
-            "tokens/trained": sum(sequence.tokens for sequence in chosen),
+            "tokens/trained": sum(sequence.tokens for sequence in batch),
         }
 
     def validate() -> dict[str, float]:
