@@ -15,7 +15,7 @@ from typing import Any
 
 from stages.foundations.errors import UserError
 from stages.foundations.files import load_yaml
-from stages.foundations.params import read_yaml
+from stages.foundations.params import CUSTOM, read_yaml
 
 _ITEM = re.compile(r"\$\{(key|item)((?:\.\w+)*)\}")
 _SECTION = re.compile(r"\$\{(\w+)[.}]")
@@ -143,7 +143,8 @@ def written_outs(definitions: Definitions) -> list[str]:
 
 
 def shared_folders(definitions: Definitions, params: Mapping[str, Any]) -> list[str]:
-    """Dependencies that no stage makes whole: folders into which several stages, or the items of one, write.
+    """Dependencies that no stage makes whole: folders into which several stages, or the items of one, write,
+    and the user's own, which git does not keep when it is empty.
 
     One of a stage with `foreach` counts for every item, where nothing writes for that item too: its folder is empty.
     """
@@ -152,7 +153,7 @@ def shared_folders(definitions: Definitions, params: Mapping[str, Any]) -> list[
     for name, definition in definitions.items():
         written = _paths(definition.get("do", definition).get("deps"))
         # The slash: data/web is not the folder of data/web_pages.
-        shared = [any(out.startswith(f"{_ITEM.sub(_ANY, dep)}/") for out in outs) for dep in written]
+        shared = [dep == CUSTOM or any(out.startswith(f"{_ITEM.sub(_ANY, dep)}/") for out in outs) for dep in written]
         if not any("${" in dep for dep in written):
             folders += [dep for dep, is_shared in zip(written, shared, strict=True) if is_shared]
             continue

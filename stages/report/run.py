@@ -24,6 +24,7 @@ from typing import Any
 from stages.algorithms.estimators import Interval
 from stages.foundations.files import write_text_atomically
 from stages.foundations.job import Job
+from stages.foundations.params import CUSTOM
 from stages.foundations.stage import about
 from stages.pages.page import fill_page, graph_lanes, metric_label, visible_text
 from stages.pages.reading import data_funnels, loss_charts, ways
@@ -77,6 +78,7 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
         "sources": inputs.sources,
         "ungraded": [policy for policy in inputs.policies if policy not in inputs.graded],
         "benchmarks": benchmarks,
+        "judges": judges(inputs),
         "unmeasured": sorted(set(params.published) - {benchmark.name for benchmark in benchmarks}),
         "curves": curve_charts(segments, held_out, label) if segments else [],
         "branches": branch_charts(inputs.round_curves, inputs.rounds),
@@ -96,6 +98,12 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
         "params_text": inputs.params_text,
         "graph": graph_lanes(inputs.stages, inputs.rounds),
     }
+
+
+def judges(inputs: Inputs) -> list[str]:
+    """The functions of the user's that have judged responses, as `custom/mine.py: is_right`."""
+    found = {path for rows in inputs.responses.values() for path in rows["path"].dropna()}
+    return sorted(path for path in found if path.startswith(f"{CUSTOM}/"))
 
 
 def _held_out(benchmarks: list[Benchmark]) -> tuple[str, dict[str, Interval]]:

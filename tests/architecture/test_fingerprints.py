@@ -118,18 +118,23 @@ def test_a_users_file_counts_for_the_stages_whose_parameters_name_it(project):
     shutil.copytree(PROJECT / "custom", project / "custom")
     file = project / "custom/mine.py"
     params = json.loads(json.dumps(LAPTOP))
-    params["rl"]["reward"] = {"kind": "function", "file": "custom/mine.py", "name": "score"}
+    for section, field in (("rl", "reward"), ("grade", "verifier"), ("curate", "filter")):
+        params[section][field] = {"kind": "function", "file": "custom/mine.py", "name": "score"}
 
     def seen(text):
         file.write_text(text)
-        return {stage: Project(project, params, {}).fingerprint(stage) for stage in ("sft", "rl_round")}
+        return {
+            stage: Project(project, params, {}).fingerprint(stage) for stage in ("sft", "rl_round", "grade", "curate")
+        }
 
     first, commented, changed = map(seen, ("def score(): return 1", "# Why.\ndef score(): return 1", "score = len"))
     assert first == commented and first["sft"] == changed["sft"]
-    assert first["rl_round"].keys() == changed["rl_round"].keys()
-    assert [name for name, value in first["rl_round"].items() if changed["rl_round"][name] != value] == [
-        "custom/mine.py"
-    ]
+    for stage in ("rl_round", "grade", "curate"):
+        assert first[stage].keys() == changed[stage].keys() and "CustomFunction" in first[stage]
+        differing = [name for name, value in first[stage].items() if changed[stage][name] != value]
+        assert differing == ["custom/mine.py"]
+    without = Project(project, LAPTOP, {}).fingerprint("grade")
+    assert "CustomFunction" not in without, "the rules do not run again where the user's functions change"
     file.unlink()
     with pytest.raises(UserError, match=r"custom/mine.py does not exist: there are custom/brevity.py"):
         Project(project, params, {}).fingerprint("rl_round")
