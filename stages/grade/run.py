@@ -54,14 +54,13 @@ def _verify(responses: pandas.DataFrame, params: GradeParams, limits: VerifierPa
             with CustomFunction(custom, limits) as function:
                 return judge_responses(responses, lambda rows: judge_by_function(rows, function))
     with Verifier(limits) as verifier:
-        return judge_responses(responses, lambda rows: judge_by_rules(rows, verifier))
 
+        def judge(rows: pandas.DataFrame) -> list[Judgement]:
+            pairs = list(zip(rows["answer"], rows["response"], strict=True))
+            # A response must mark its answer (a box): a number somewhere in the text is not enough for a score.
+            return verifier.judge(pairs, truncated=rows["is_truncated"].tolist(), require_marker=True)
 
-def judge_by_rules(rows: pandas.DataFrame, verifier: Verifier) -> list[Judgement]:
-    """A judgement for each row of a response table."""
-    pairs = list(zip(rows["answer"], rows["response"], strict=True))
-    # A response must mark its answer (a box): a number somewhere in the text is not enough for a score.
-    return verifier.judge(pairs, truncated=rows["is_truncated"].tolist(), require_marker=True)
+        return judge_responses(responses, judge)
 
 
 def judge_by_function(rows: pandas.DataFrame, function: CustomFunction) -> list[Judgement]:

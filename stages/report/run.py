@@ -63,6 +63,8 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
     segments = join_rounds(inputs.round_curves, inputs.rounds)
     label, held_out = _held_out(benchmarks)
     last = last_policy(inputs)
+    # Who decided: a function of the user's by its file and name.
+    paths = {path for rows in inputs.responses.values() for path in rows["path"].dropna()}
     # Rounds have learning curves; here are the stages that train once, on data that are there before.
     trained_once = {stage.address: inputs.curves.get(stage.address) for stage in inputs.stages if not stage.item}
     trained_once = {name: curve for name, curve in trained_once.items() if curve is not None}
@@ -78,7 +80,7 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
         "sources": inputs.sources,
         "ungraded": [policy for policy in inputs.policies if policy not in inputs.graded],
         "benchmarks": benchmarks,
-        "judges": judges(inputs),
+        "judges": sorted(path for path in paths if path.startswith(f"{CUSTOM}/")),
         "unmeasured": sorted(set(params.published) - {benchmark.name for benchmark in benchmarks}),
         "curves": curve_charts(segments, held_out, label) if segments else [],
         "branches": branch_charts(inputs.round_curves, inputs.rounds),
@@ -98,12 +100,6 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
         "params_text": inputs.params_text,
         "graph": graph_lanes(inputs.stages, inputs.rounds),
     }
-
-
-def judges(inputs: Inputs) -> list[str]:
-    """The functions of the user's that have judged responses, as `custom/mine.py: is_right`."""
-    found = {path for rows in inputs.responses.values() for path in rows["path"].dropna()}
-    return sorted(path for path in found if path.startswith(f"{CUSTOM}/"))
 
 
 def _held_out(benchmarks: list[Benchmark]) -> tuple[str, dict[str, Interval]]:
