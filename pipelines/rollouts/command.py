@@ -30,8 +30,8 @@ DIGITS = 3
 """Of a log-probability on the page."""
 MEANINGS = {
     "": "log-probability: the darker, the less likely it was when it was drawn",
-    "gap": "their log-probability under {} minus the sampler's: blue is likelier, orange less likely ({:,} responses)",
-    "entropy": "the entropy of {} before them: the darker, the less sure it is ({:,} responses)",
+    "gap": "their log-probability under {} minus the sampler's, blue above 0, orange below ({:,} responses measured)",
+    "entropy": "the entropy of {} before them: the darker, the less sure it is ({:,} responses measured)",
 }
 
 

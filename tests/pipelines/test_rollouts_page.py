@@ -16,6 +16,7 @@ from tests.fakes.tiny_policy import byte_tokenizer, write_tiny_policy
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> \u2028 \\boxed{7}"
+RL = {"rl": {**PARAMS["rl"], "temperature": 0.7}}
 PROBLEMS = {"p/0": ("What is <b>3+4</b>?", "7"), "p/1": ("What is 1+1?", "2")}
 
 
@@ -126,7 +127,7 @@ def seen_by_policy(project, prompts, temperature):
 @pytest.mark.parametrize("colour", ["gap", "entropy"])
 def test_tokens_are_measured_by_the_policy_that_is_named(project, colour):
     write_tiny_policy(project / "data/policies/rl_1")
-    params = {"prompt": {"kind": "plain", "template": "Q: {problem}\nA:"}, "rl": {**PARAMS["rl"], "temperature": 0.7}}
+    params = {"prompt": {"kind": "plain", "template": "Q: {problem}\nA:"}, **RL}
     (project / "params.yaml").write_text(json.dumps(params))
     make("rl_1", "--colour", colour, "--most", "4")
     folder = project / "reports/rollouts/rl_1"
@@ -140,12 +141,16 @@ def test_tokens_are_measured_by_the_policy_that_is_named(project, colour):
         assert len(found) == 4 or found[4] == pytest.approx(wanted.tolist(), abs=1e-3)
     page = (folder / "index.html").read_text()
     assert ("the entropy of rl_1" if colour == "entropy" else "under rl_1 minus the sampler") in page
-    assert "(4 responses)" in page
+    assert "(4 responses measured)" in page
+    write_table([row | {"token_ids": [9, 999, 9]} for row in rows()], project / "data/rollouts/rl_1.parquet", ROLLOUT)
+    assert "rl_1 knows 258 tokens, and the rollouts have token 999" in make("rl_1", "--colour", colour, code=2)
 
 
 def test_mistakes_are_one_sentence(project):
     assert "neither a round with rollouts here (rl_1)" in make("rl_7", code=2)
     (project / "mine").mkdir()
+    (project / "params.yaml").write_text(json.dumps({"prompt": {"kind": "plain", "template": "{problem}"}, **RL}))
+    assert "no-such is not a policy" in make("rl_1", "--colour", "gap", "--policy", project / "no-such", code=2)
     assert "--colour 'red': give gap or entropy" in make("rl_1", "--colour", "red", code=2)
     assert "name a new folder" in make("rl_1", "--out", project / "mine", code=2)
     torn = project / "torn.parquet"
