@@ -143,8 +143,7 @@ def written_outs(definitions: Definitions) -> list[str]:
 
 
 def shared_folders(definitions: Definitions, params: Mapping[str, Any]) -> list[str]:
-    """Dependencies that no stage makes whole: folders into which several stages, or the items of one, write,
-    and the user's own, which git does not keep when it is empty.
+    """Dependencies that no stage makes whole: folders into which several stages, or the items of one, write.
 
     One of a stage with `foreach` counts for every item, where nothing writes for that item too: its folder is empty.
     """
@@ -153,7 +152,7 @@ def shared_folders(definitions: Definitions, params: Mapping[str, Any]) -> list[
     for name, definition in definitions.items():
         written = _paths(definition.get("do", definition).get("deps"))
         # The slash: data/web is not the folder of data/web_pages.
-        shared = [dep == CUSTOM or any(out.startswith(f"{_ITEM.sub(_ANY, dep)}/") for out in outs) for dep in written]
+        shared = [any(out.startswith(f"{_ITEM.sub(_ANY, dep)}/") for out in outs) for dep in written]
         if not any("${" in dep for dep in written):
             folders += [dep for dep, is_shared in zip(written, shared, strict=True) if is_shared]
             continue
@@ -163,7 +162,7 @@ def shared_folders(definitions: Definitions, params: Mapping[str, Any]) -> list[
 
 
 def make_shared_folders(root: Path) -> None:
-    """Makes those that are missing: a folder stays away where the branch that writes into it is left out.
+    """Makes those that are missing, and `custom`: a folder stays away where the branch that writes into it is left out.
 
     DVC warns of each dependency that is an empty folder, so an empty one gets the file `.keep`, provided that
     .dvcignore keeps that file out of the folder's hash. UserError when params.yaml is no YAML.
@@ -172,7 +171,10 @@ def make_shared_folders(root: Path) -> None:
     # Otherwise `.keep` would be part of the folder's hash, and re-run what depends on it.
     is_kept_out = ignored.exists() and KEEP in ignored.read_text(encoding="utf-8").split()
     given = read_yaml(params) if params.exists() and params.stat().st_size else {}
-    for folder in shared_folders(read_definitions(root / "dvc.yaml"), given):
+    definitions = read_definitions(root / "dvc.yaml")
+    # The user's folder too: git keeps none that is empty. It is no shared folder, whose strays are moved away.
+    own = [CUSTOM] if any(CUSTOM in _paths(one.get("do", one).get("deps")) for one in definitions.values()) else []
+    for folder in [*shared_folders(definitions, given), *own]:
         path = root / folder
         path.mkdir(parents=True, exist_ok=True)
         if is_kept_out and not any(path.iterdir()):
