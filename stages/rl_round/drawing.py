@@ -425,9 +425,14 @@ def make_rollout(
 def recorded_rollout(
     sample: Sample, response: str, verdict: Verdict, params: RlParams, custom: Mapping[str, Any]
 ) -> Rollout:
-    """The rollout whose `custom` this is, with every bit of its reward; no function is asked again."""
+    """The rollout whose `custom` this is, with every bit of its reward; no function is asked again.
+
+    UserError where a function has rewarded it and `custom` is empty, as in schedules of earlier versions.
+    """
     if custom:
         return Rollout(sample, response, verdict, **custom, is_custom=True)
+    if function_rewards(params.reward) and not verdict.is_failure:
+        raise UserError("the recorded round has no rewards of its custom function: record it again with this version")
     return make_rollout(sample, response, verdict, params)
 
 

@@ -111,6 +111,8 @@ def test_a_rollout_comes_back_from_its_journal_with_every_bit():
     stored = [record_from_json(json.loads(json.dumps(record_to_json(record)))) for record in records]
     params = settings(reward=VERDICT, overlong=NONE)
     assert [recorded_rollout(one.sample, "", one.verdict, params, one.custom) for one in stored] == made
+    with pytest.raises(UserError, match="has no rewards of its custom function: record it again"):
+        recorded_rollout(sample(), "", Verdict.WRONG, settings(reward=FUNCTION, overlong=NONE), {})
 
 
 def test_a_replay_does_not_ask_the_function_again(custom, taught, tmp_path):
