@@ -38,6 +38,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import packed_lines, require_sha256, write_metrics
 from stages.foundations.job import Job
 from stages.foundations.machine import from_root
+from stages.foundations.params import CustomFunctionParams, chosen
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import (
     BENCHMARK,
@@ -173,6 +174,10 @@ def curate(
     ]
     rows = [normalise_row(row) for row in drop_malformed(train, funnel)]
     rows = drop_unusable(rows, params.max_problem_characters, funnel)
+    match chosen("curate.filter", params.filter):
+        case CustomFunctionParams() as custom:
+            # Before duplicates: of equal problems the first that the user wants is kept.
+            rows = keep_by_function(rows, custom, limits, funnel)
     pairs, near = [], params.deduplication.near_duplicates
     if params.deduplication.exact:
         # Before similar ones: an exact copy is cheap to find, and needs no threshold.
@@ -244,6 +249,37 @@ def drop_unusable(rows: Sequence[Row], max_problem_characters: int, funnel: Funn
             funnel.drop(row, "no_answer")
         else:
             kept.append(row)
+    return kept
+
+
+def keep_by_function(
+    rows: Sequence[Row], params: CustomFunctionParams, limits: VerifierParams, funnel: Funnel
+) -> list[Row]:
+    """Rows for which the function says True. False, or a text that says why, drops a row as `custom_filter`.
+
+    A row on which it fails is dropped as `filter_failed`; UserError when these are more than
+    `verifier.abort_undecided_fraction` of the rows.
+    """
+    from stages.engines.custom_functions import CustomFunction
+
+    kept, faults = [], []
+    with CustomFunction(params, limits) as function:
+        for start in progress(range(0, len(rows), 1_000), label="filter", unit="x 1,000 rows"):
+            part = rows[start : start + 1_000]
+            for row, value in zip(part, function.decide(part, allows_text=True), strict=True):
+                if value.fault:
+                    faults.append(value.fault)
+                    funnel.drop(row, "filter_failed", value.fault)
+                elif value.value:
+                    kept.append(row)
+                else:
+                    funnel.drop(row, "custom_filter", value.text)
+    if len(faults) > limits.abort_undecided_fraction * len(rows):
+        raise UserError(
+            f"curate.filter failed on {len(faults)} of {len(rows)} problems, more than "
+            f"verifier.abort_undecided_fraction = {limits.abort_undecided_fraction:g}: correct {params.file} "
+            f"(the first: {faults[0]})"
+        )
     return kept
 
 

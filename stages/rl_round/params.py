@@ -39,7 +39,6 @@ from stages.rl_round.methods import (
     SoftOverlong,
     SynchronousLoop,
     TrustRegionMasking,
-    function_rewards,
 )
 
 
@@ -336,12 +335,6 @@ def loop_contradictions(rl: RlParams, sampler: SamplerParams, trainer: TrainerPa
 
 def _contradictions_of_loop_and_update(rl: RlParams) -> Iterator[str]:
     loop = rl.loop
-    # Verdicts alone travel to the coordinator and stand in a schedule: the reward is worked out from them again.
-    if function_rewards(rl.reward) and not isinstance(loop, SynchronousLoop):
-        yield (
-            f"rl.reward calls a custom function, and rl.loop.kind {loop.kind} keeps verdicts alone: set rl.loop.kind "
-            "synchronous, or another rl.reward"
-        )
     if rl.keeps_distributions and not isinstance(loop, SynchronousLoop):
         yield (
             f"rl.study.rollout_distributions are neither sent nor recorded, so rl.loop.kind {loop.kind} has none: set "
