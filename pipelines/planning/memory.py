@@ -54,16 +54,18 @@ class SamplingMemory:
 
 
 def training_memory(
-    shape: Shape, trainer: Any, optimizer: str, ranks: int, longest: int, has_reference: bool
+    shape: Shape, trainer: Any, optimizer: str, ranks: int, longest: int, has_reference: bool, adapter: Any = None
 ) -> TrainingMemory:
-    """State by ZeRO stage over `ranks`, activations of the largest micro-batch."""
+    """State by ZeRO stage over `ranks`, that of an `adapter` alone; activations of the largest micro-batch."""
     count, width = shape.parameters, NUMBER_BYTES[trainer.dtype]
+    learned = shape.adapter_weights(adapter.rank, adapter.targets) if adapter else count
     # Muon has one moment. The embedding is no matrix for it and stays with AdamW, which has two.
     moments = 2.0 if optimizer == "adamw" else 1.0 + shape.vocabulary * shape.hidden / count
     zero, buffers = 0, CONTEXT_BYTES
     # Mixed: float32 masters beside the weights; gradients are added up in float32.
     is_mixed = trainer.dtype == "mixed"
-    weights, gradients, state = count * width, count * 4, count * 4 * (moments + is_mixed)
+    weights, gradients, state = count * width, learned * 4, learned * 4 * (moments + is_mixed)
+    weights += learned * width if adapter else 0
     if trainer.kind == "deepspeed":
         zero = trainer.zero_stage
         # Two buckets of float32, for reducing gradients and for gathering weights.

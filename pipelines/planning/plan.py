@@ -340,7 +340,9 @@ def _planned(
     held = drawn_with = None
     if training:
         ranks = together.trainer_ranks if together else ranks
-        held = training_memory(shape, trainer, training.kind, ranks, training.longest, training.holds_reference)
+        held = training_memory(
+            shape, trainer, training.kind, ranks, training.longest, training.holds_reference, training.adapter
+        )
     if drawing:
         # A call with `in_flight` starts a prompt when another has ended: no more than these are in the cache.
         open_prompts = (min(part.prompts, part.in_flight or part.prompts) * part.samples for part in drawing)

@@ -7,7 +7,7 @@ from the table of published configurations.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,15 @@ class Shape:
     def multiplied(self) -> int:
         """Weights that a token is multiplied with: all matrices and the head; looking up an embedding is free."""
         return self.layers * self.layer_matrices + self.vocabulary * self.hidden
+
+    def adapter_weights(self, rank: int, targets: str | Sequence[str]) -> int:
+        """Weights of LoRA beside the matrices of the layers that `targets` names, as these families name them."""
+        # Input and output of each: LoRA has `rank` rows of the one and columns of the other.
+        heads, kv_heads = (self.hidden + count * self.head_size for count in (self.heads, self.kv_heads))
+        sides = {"q_proj": heads, "k_proj": kv_heads, "v_proj": kv_heads, "o_proj": heads}
+        sides |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), self.hidden + self.feed_forward)
+        taken = [side for name, side in sides.items() if targets == "all_linear" or name in targets]
+        return self.layers * rank * sum(taken)
 
     def kv_bytes_per_token(self, bytes_per_number: int) -> int:
         """Keys and values of one token over all layers."""

@@ -202,6 +202,8 @@ class Training:
     """Of the optimizer."""
     holds_reference: bool = False
     """A second, frozen policy is in memory beside the trained one."""
+    adapter: Any = None
+    """`AdapterParams` of what is learned in place of the policy's own weights."""
 
 
 @dataclass(frozen=True)

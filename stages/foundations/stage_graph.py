@@ -15,7 +15,7 @@ from typing import Any
 
 from stages.foundations.errors import UserError
 from stages.foundations.files import load_yaml
-from stages.foundations.params import read_yaml
+from stages.foundations.params import CUSTOM, read_yaml
 
 _ITEM = re.compile(r"\$\{(key|item)((?:\.\w+)*)\}")
 _SECTION = re.compile(r"\$\{(\w+)[.}]")
@@ -162,7 +162,7 @@ def shared_folders(definitions: Definitions, params: Mapping[str, Any]) -> list[
 
 
 def make_shared_folders(root: Path) -> None:
-    """Makes those that are missing: a folder stays away where the branch that writes into it is left out.
+    """Makes those that are missing, and `custom`: a folder stays away where the branch that writes into it is left out.
 
     DVC warns of each dependency that is an empty folder, so an empty one gets the file `.keep`, provided that
     .dvcignore keeps that file out of the folder's hash. UserError when params.yaml is no YAML.
@@ -171,7 +171,10 @@ def make_shared_folders(root: Path) -> None:
     # Otherwise `.keep` would be part of the folder's hash, and re-run what depends on it.
     is_kept_out = ignored.exists() and KEEP in ignored.read_text(encoding="utf-8").split()
     given = read_yaml(params) if params.exists() and params.stat().st_size else {}
-    for folder in shared_folders(read_definitions(root / "dvc.yaml"), given):
+    definitions = read_definitions(root / "dvc.yaml")
+    # The user's folder too: git keeps none that is empty. It is no shared folder, whose strays are moved away.
+    own = [CUSTOM] if any(CUSTOM in _paths(one.get("do", one).get("deps")) for one in definitions.values()) else []
+    for folder in [*shared_folders(definitions, given), *own]:
         path = root / folder
         path.mkdir(parents=True, exist_ok=True)
         if is_kept_out and not any(path.iterdir()):

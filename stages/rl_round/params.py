@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from stages.engines.samplers.params import Mismatch, SamplerParams, TorchSamplerParams
-from stages.engines.trainers.params import OptimizerParams, TrainerParams
+from stages.engines.trainers.params import AdapterParams, OptimizerParams, TrainerParams
 from stages.foundations.params import StrictParams
 from stages.rl_round.methods import (
     AdvantageParams,
@@ -39,7 +39,6 @@ from stages.rl_round.methods import (
     SoftOverlong,
     SynchronousLoop,
     TrustRegionMasking,
-    function_rewards,
 )
 
 
@@ -146,6 +145,7 @@ class RlParams(StrictParams):
     weight_sync_check: WeightSyncCheckParams
     checkpoint_every_steps: int = Field(ge=1)
     loop: LoopParams
+    adapter: AdapterParams = None
     study: StudyParams | None = None
     """Absent where nothing is studied."""
 
@@ -335,12 +335,6 @@ def loop_contradictions(rl: RlParams, sampler: SamplerParams, trainer: TrainerPa
 
 def _contradictions_of_loop_and_update(rl: RlParams) -> Iterator[str]:
     loop = rl.loop
-    # Verdicts alone travel to the coordinator and stand in a schedule: the reward is worked out from them again.
-    if function_rewards(rl.reward) and not isinstance(loop, SynchronousLoop):
-        yield (
-            f"rl.reward calls a custom function, and rl.loop.kind {loop.kind} keeps verdicts alone: set rl.loop.kind "
-            "synchronous, or another rl.reward"
-        )
     if rl.keeps_distributions and not isinstance(loop, SynchronousLoop):
         yield (
             f"rl.study.rollout_distributions are neither sent nor recorded, so rl.loop.kind {loop.kind} has none: set "

@@ -9,6 +9,7 @@ from typing import Any
 
 from stages.engines.policies.tokenizers import encode_prompt, load_tokenizer
 from stages.engines.samplers.build import context_tokens
+from stages.engines.trainers.params import adapter_contradictions
 from stages.foundations.errors import UserError
 from stages.foundations.job import Job
 from stages.foundations.params import chosen
@@ -108,6 +109,7 @@ def _refuse_contradictions(paths: Namespace, params: RlParams, sections: Mapping
     lines = [
         *sampler_contradictions(params, sections["sampler"]),
         *loop_contradictions(params, sections["sampler"], sections["trainer"]),
+        *adapter_contradictions("rl", params.adapter, params.optimizer, sections["trainer"]),
         *reward_contradictions(params),
     ]
     if lines:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from stages.engines.samplers.params import SamplerParams
-from stages.engines.trainers.params import TrainerParams
+from stages.engines.trainers.params import TrainerParams, adapter_contradictions
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import PromptParams
 from stages.foundations.stage import (
@@ -65,7 +65,8 @@ def _contradictions(sections: Sections) -> list[str]:
         if this_round.reward is not None
         for sentence in reward_contradictions(this_round.of(rl))
     ]
-    return [*sampler_contradictions(rl, sampler), *of_loop, *of_rounds, *_unknown_sources(sections)]
+    of_adapter = adapter_contradictions("rl", rl.adapter, rl.optimizer, sections["trainer"])
+    return [*sampler_contradictions(rl, sampler), *of_loop, *of_adapter, *of_rounds, *_unknown_sources(sections)]
 
 
 def _unknown_sources(sections: Sections) -> list[str]:
@@ -110,7 +111,9 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         longest=int(lengths.prompt) + rl.max_response_tokens,
         updates=this_round.steps * rl.minibatches,
         kind=rl.optimizer.kind,
-        holds_reference=has_reference,
+        # With adapters the reference is the trained policy without them.
+        holds_reference=has_reference and rl.adapter is None,
+        adapter=rl.adapter,
     )
     source = "measured for each round" if lengths.drawn else lengths.sources["drawn_per_trained"]
     assumed = []

@@ -160,6 +160,13 @@ def test_numbers_on_the_page_are_those_of_the_metric_files(run):
     assert "Model <X> greedy 12.5% table 3" in text
 
 
+def test_a_function_of_the_users_that_judged_is_named(run):
+    assert "Responses were judged by" not in Reader(make_page(run)).text
+    verdicts = run / "data/verdicts/sft.parquet"
+    write_table(pandas.read_parquet(verdicts).assign(path="custom/mine.py: is_right"), verdicts, VERDICT)
+    assert "Responses were judged by custom/mine.py: is_right of this project" in Reader(make_page(run)).text
+
+
 def test_headline_is_the_paired_difference_of_the_last_round_to_the_baseline(run):
     first = numpy.array([number % 3 / SAMPLES for number in range(12)])
     second = numpy.array([(3 + number % 2) / SAMPLES for number in range(12)])

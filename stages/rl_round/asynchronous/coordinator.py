@@ -28,14 +28,14 @@ from stages.rl_round.drawing import (
     ProblemDraw,
     abort_on_verifier_failures,
     make_group,
-    make_rollout,
     problems_in_order,
+    recorded_rollout,
     sampling_settings,
     signal_fraction,
     trajectories_of,
 )
 from stages.rl_round.methods import AsynchronousLoop, DynamicSampling
-from stages.rl_round.records import Batch, Group, Rollout
+from stages.rl_round.records import Batch, Group, Problem, Rollout
 from stages.rl_round.round import Round
 
 
@@ -136,14 +136,14 @@ class Coordinator:
 
     # What the verifier does.
 
-    def answer_of(self, name: Name) -> str:
-        """The gold answer that the member's response is judged by."""
-        return self.groups[name[0]].draw.problem.answer
+    def problem_of(self, name: Name) -> Problem:
+        """The problem that the member's response is judged by."""
+        return self.groups[name[0]].draw.problem
 
     def write_judged(self, judged: Mapping[Name, Rollout]) -> None:
         """Journals what the verifier said; `judged` may be counted once the journal is flushed."""
         for (number, member), rollout in judged.items():
-            self._write(Finished(number, member, rollout.sample, rollout.response, rollout.verdict))
+            self._write(Finished(number, member, rollout.sample, rollout.response, rollout.verdict, rollout.custom))
 
     def judged(self, judged: Mapping[Name, Rollout], now: float) -> None:
         """Counts what the verifier said."""
@@ -299,9 +299,9 @@ class Coordinator:
                     # drawn.
                     flight.token_ids[start:], flight.logprobs[start:] = token_ids, logprobs
                     flight.written = len(flight.token_ids)
-                case Finished(number, member, sample, response, verdict):
+                case Finished(number, member, sample, response, verdict, custom):
                     unfinished.pop((number, member), None)
-                    rollout = make_rollout(sample, response, verdict, self.params)
+                    rollout = recorded_rollout(sample, response, verdict, self.params, custom)
                     unwritten |= self._restore_member(number, member, rollout)
                 case Failed(number, member):
                     unfinished.pop((number, member), None)

@@ -34,11 +34,11 @@ from stages.rl_round.asynchronous.journal import Fault, Journal, Stepped, record
 from stages.rl_round.asynchronous.timeline import BATCH_TAKEN, FAULT, MOVED, PUBLISHED, Timeline
 from stages.rl_round.asynchronous.trainers import Trainers
 from stages.rl_round.asynchronous.trajectory_pool import Faults, Name, Repacked
-from stages.rl_round.drawing import RoundVerifier, score_samples
+from stages.rl_round.drawing import CustomRewards, RoundVerifier, score_samples
 from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.methods import BestFitRepack
 from stages.rl_round.params import RlParams
-from stages.rl_round.records import Rollout
+from stages.rl_round.records import Problem, Rollout
 from stages.rl_round.round import Round, Trained
 
 # Short against a report (`rl.loop.report_seconds`), so what has ended is judged at once.
@@ -166,7 +166,7 @@ class Hub:
         self.timeline.report(f"replica/{replica}", report.ended_at, named)
         samples = self.coordinator.receive(replica, report)
         if samples:
-            self.judge.ask({name: (self.coordinator.answer_of(name), sample) for name, sample in samples.items()})
+            self.judge.ask({name: (self.coordinator.problem_of(name), sample) for name, sample in samples.items()})
         # Last, because it may end the replica, whose samples count all the same.
         self._check_pull(replica, report)
 
@@ -334,11 +334,11 @@ class Hub:
 
 
 class Judge:
-    """A thread that asks the verifier; a context manager ends it."""
+    """A thread that asks the verifier and custom rewards; a context manager ends it."""
 
-    def __init__(self, verifier: RoundVerifier, tokenizer, params: RlParams) -> None:
-        self._verifier, self._tokenizer, self._params = verifier, tokenizer, params
-        self._waiting: SimpleQueue[Mapping[Name, tuple[str, Sample]] | None] = SimpleQueue()
+    def __init__(self, verifier: RoundVerifier, tokenizer, params: RlParams, functions: CustomRewards) -> None:
+        self._verifier, self._tokenizer, self._params, self._functions = verifier, tokenizer, params, functions
+        self._waiting: SimpleQueue[Mapping[Name, tuple[Problem, Sample]] | None] = SimpleQueue()
         self._judged: SimpleQueue[dict[Name, Rollout] | BaseException] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="judge", daemon=True)
 
@@ -351,8 +351,8 @@ class Judge:
         # Waits for the verdict under way: the verifier is closed next, and must not be in use then.
         self._thread.join()
 
-    def ask(self, samples: Mapping[Name, tuple[str, Sample]]) -> None:
-        """To be judged: gold answer and sample by name; at least one."""
+    def ask(self, samples: Mapping[Name, tuple[Problem, Sample]]) -> None:
+        """To be judged: problem and sample by name; at least one."""
         self._waiting.put(samples)
 
     def judged(self) -> dict[Name, Rollout]:
@@ -368,8 +368,10 @@ class Judge:
     def _work(self) -> None:
         try:
             while waiting := self._waiting.get():
-                answers, samples = zip(*waiting.values(), strict=True)
-                rollouts = score_samples(answers, samples, self._verifier, self._tokenizer, self._params)
+                problems, samples = zip(*waiting.values(), strict=True)
+                answers = [problem.answer for problem in problems]
+                judges = self._verifier, self._tokenizer, self._params, self._functions
+                rollouts = score_samples(answers, samples, *judges, problems)
                 self._judged.put(dict(zip(waiting, rollouts, strict=True)))
         # Whatever it is: a thread that died silently would leave the hub waiting for verdicts, so the hub raises it.
         except BaseException as error:

@@ -227,6 +227,8 @@ class Finished:
     sample: Sample
     response: str
     verdict: Verdict
+    custom: Mapping[str, Any] = field(default_factory=dict)
+    """`Rollout.custom`."""
 
 
 @dataclass(frozen=True, slots=True)

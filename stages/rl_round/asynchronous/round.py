@@ -27,7 +27,7 @@ from stages.rl_round.asynchronous.hub import Hub, Judge, NodeVersions, round_tot
 from stages.rl_round.asynchronous.journal import Journal, Stepped, record_from_json, record_to_json
 from stages.rl_round.asynchronous.timeline import Timeline
 from stages.rl_round.asynchronous.trainers import Trainers
-from stages.rl_round.drawing import GroupDrawing, delete_pass_counts, select_problems
+from stages.rl_round.drawing import CustomRewards, GroupDrawing, delete_pass_counts, select_problems
 from stages.rl_round.loop.round_log import RolloutLog, write_outputs
 from stages.rl_round.methods import AsynchronousLoop, PassRateSelection
 from stages.rl_round.round import Round
@@ -58,12 +58,14 @@ def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: Asynch
     policy = this_round.paths.policy
     with ExitStack() as stack:
         verifier = stack.enter_context(Verifier(this_round.verifier_params))
+        functions = stack.enter_context(closing(CustomRewards(this_round.params.reward, this_round.verifier_params)))
         # Ray begins before anything that lives in it, so it ends last: the exit stack unwinds in reverse.
         run = stack.enter_context(ray_session(replicas.count * getattr(sampler, "threads", 1), PACKAGES))
         known = {}
         if isinstance(this_round.settings.prompt_selection, PassRateSelection):
             with closing(ReplicatedSampler(sampler, policy)) as drawing_sampler:
-                drawing = GroupDrawing(drawing_sampler, verifier, this_round.tokenizer, DrawingShare(OneRank()))
+                judges = verifier, this_round.tokenizer, DrawingShare(OneRank()), functions
+                drawing = GroupDrawing(drawing_sampler, *judges)
                 this_round, known = select_problems(this_round, drawing)
         # Selected already: the coordinator numbers its groups over the problems that are left.
         coordinator = Coordinator(this_round, loop, lambda record: journal.append(record_to_json(record)))
@@ -93,7 +95,7 @@ def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: Asynch
         spec = spec_of(sampler, policy, run, gpus)
         fleet = Fleet(spec, replicas.count, loop.stalled_seconds, loop.report_seconds)
         stack.enter_context(closing(fleet))
-        judge = stack.enter_context(Judge(verifier, this_round.tokenizer, this_round.params))
+        judge = stack.enter_context(Judge(verifier, this_round.tokenizer, this_round.params, functions))
         Hub(
             this_round=this_round,
             coordinator=coordinator,

@@ -16,7 +16,7 @@ from stages.rl_round.loop.round_log import RolloutLog, write_outputs
 from stages.rl_round.loop.synchronous import run_synchronous_round
 from stages.rl_round.loop.training_step import with_trainer
 from stages.rl_round.loop.weight_sync import RoundState, SamplerSync, WeightSync
-from stages.rl_round.methods import ModelVerifier, ReplayLoop, SynchronousLoop, function_rewards
+from stages.rl_round.methods import ModelVerifier, ReplayLoop, SynchronousLoop
 from stages.rl_round.round import Round
 
 
@@ -64,9 +64,7 @@ def _sample_and_train(
 
             verifier, known = stack.enter_context(open_judge(this_round, verifier))
             this_round.run.log(known, step=0)
-    functions = CustomRewards(params.reward, this_round.verifier_params) if function_rewards(params.reward) else None
-    if functions:
-        stack.enter_context(closing(functions))
+    functions = stack.enter_context(closing(CustomRewards(params.reward, this_round.verifier_params)))
     drawing = GroupDrawing(sampler, verifier, this_round.tokenizer, share, functions)
     # Asks the policy that the sampler was built with, so it must come before learning.
     this_round, selected = select_problems(this_round, drawing)
