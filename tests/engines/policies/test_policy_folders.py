@@ -9,7 +9,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, Qwen2Tokenizer
 
-from stages.engines.policies.policy_folders import load_model, load_policy, model_without_weights
+from stages.engines.policies.policy_folders import (
+    load_model,
+    load_policy,
+    model_without_weights,
+    random_model,
+    save_policy,
+)
 from stages.engines.policies.tokenizers import (
     KNOWN_CLASSES,
     decode_response,
@@ -267,3 +273,19 @@ def test_special_tokens_that_mark_a_thought_stay_in_the_text():
     opening, closing, turn = tokenizer.convert_tokens_to_ids(["[THINK]", "[/THINK]", "<|turn|>"])
     ids = [opening, *tokenizer.encode(" 1é", add_special_tokens=False), turn, closing, *plain, tokenizer.eos_token_id]
     assert decode_response(tokenizer, ids) == "[THINK] 1é[/THINK]2"
+
+
+def test_experts_are_saved_apart_as_the_hub_has_them(tmp_path):
+    """transformers holds them together; vLLM knows the hub's names alone for some families, such as Mixtral."""
+    sizes = dict(vocab_size=258, hidden_size=32, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+    model = random_model("mixtral", **sizes, num_key_value_heads=2, num_local_experts=3)
+    weights = dict(model.named_parameters())
+    save_policy(model, byte_tokenizer(), tmp_path, weights)
+    stored = load_file(tmp_path / "model.safetensors")
+    # By hand: w1 is the gate, w3 the upper half that stands behind it, w2 leads back.
+    experts = "model.layers.0.block_sparse_moe.experts.2"
+    together = weights["model.layers.0.mlp.experts.gate_up_proj"][2]
+    assert torch.equal(torch.cat((stored[f"{experts}.w1.weight"], stored[f"{experts}.w3.weight"])), together)
+    assert torch.equal(stored[f"{experts}.w2.weight"], weights["model.layers.0.mlp.experts.down_proj"][2])
+    again, _ = load_policy(tmp_path, torch.float32)
+    assert all(torch.equal(weight, weights[name]) for name, weight in again.named_parameters())

@@ -9,13 +9,14 @@ import torch
 from stages.engines.replicas import replicated_sampler
 from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.params import Bfloat16Weights, RayReplicas
-from stages.engines.samplers.protocol import SamplingSettings, Trajectory, sample_trajectories
+from stages.engines.samplers.protocol import SamplingSettings, StopReason, Trajectory, sample_trajectories
 from stages.foundations.errors import UserError
 from tests.fakes.engine_params import TORCH_SAMPLER
 from tests.fakes.processes import assert_all_end, assert_becomes, descendants
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
-PARAMS = TORCH_SAMPLER.model_copy(update={"replicas": RayReplicas(kind="ray", count=2)})
+ONE = TORCH_SAMPLER.model_copy(update={"stop": ["e", "a"]})
+PARAMS = ONE.model_copy(update={"replicas": RayReplicas(kind="ray", count=2)})
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=24, log_threshold=None)
 LONG = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=480, log_threshold=None)
 TRAJECTORIES = [Trajectory([5 + n // 4, 6, 7], seed=100 + n) for n in range(40)]
@@ -53,7 +54,8 @@ def replica_processes():
 
 
 def test_it_draws_what_one_sampler_draws(replicas, policy):
-    expected = sample_trajectories(build_sampler(TORCH_SAMPLER, policy), TRAJECTORIES, SETTINGS)
+    expected = sample_trajectories(build_sampler(ONE, policy), TRAJECTORIES, SETTINGS)
+    assert {one.stop_reason for one in expected} >= {StopReason.STOP_STRING, StopReason.MAX_TOKENS}
     assert is_alike(sample_trajectories(replicas, TRAJECTORIES, SETTINGS), expected)
     assert_becomes(lambda: len(replica_processes()), 2)
 
@@ -63,13 +65,13 @@ def test_a_caller_that_stops_early_leaves_nothing_behind(replicas, policy):
     next(stream)
     stream.close()
     greedy = SamplingSettings(0.0, 1.0, 0, 12, None)
-    expected = sample_trajectories(build_sampler(TORCH_SAMPLER, policy), TRAJECTORIES, greedy)
+    expected = sample_trajectories(build_sampler(ONE, policy), TRAJECTORIES, greedy)
     assert is_alike(sample_trajectories(replicas, TRAJECTORIES, greedy), expected)
 
 
 def test_weights_are_published_once_and_used_by_all(replicas, policy):
     replicas.load_weights(tiny_model(seed=3).named_parameters(), 7)
-    alone = build_sampler(TORCH_SAMPLER, policy)
+    alone = build_sampler(ONE, policy)
     alone.load_weights(tiny_model(seed=3).named_parameters(), 7)
     prompts, responses = [[4, 5], [6]], [[7, 8, 9], [10]]
     for one, other in zip(replicas.logprobs(prompts, responses), alone.logprobs(prompts, responses), strict=True):
@@ -81,7 +83,7 @@ def test_weights_are_published_once_and_used_by_all(replicas, policy):
 
 def test_a_lost_replica_costs_time_and_nothing_else(replicas, policy):
     replicas.load_weights(tiny_model(seed=4).named_parameters(), 9)
-    alone = build_sampler(TORCH_SAMPLER, policy)
+    alone = build_sampler(ONE, policy)
     alone.load_weights(tiny_model(seed=4).named_parameters(), 9)
     many = [Trajectory([5 + n // 4, 6, 7], seed=n) for n in range(80)]
     expected = sample_trajectories(alone, many, LONG)
@@ -106,7 +108,7 @@ def test_whole_distributions_come_along(replicas):
 
 def test_one_replica_is_a_sampler_in_this_process(policy):
     one = PARAMS.model_copy(update={"replicas": RayReplicas(kind="ray", count=1)})
-    assert type(build_sampler(one, policy)) is type(build_sampler(TORCH_SAMPLER, policy))
+    assert type(build_sampler(one, policy)) is type(build_sampler(ONE, policy))
 
 
 def test_a_mismatch_is_refused(policy):

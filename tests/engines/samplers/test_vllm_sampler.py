@@ -21,7 +21,7 @@ from stages.engines.policies.forward_probe import check_engine_forward
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.lora import with_lora
 from stages.engines.policies.packing import TokenSequence, pack
-from stages.engines.policies.policy_folders import load_model, random_model
+from stages.engines.policies.policy_folders import load_config, load_model, random_model
 from stages.engines.policies.tokenizers import decode_response
 from stages.engines.replicas.replica import SyncError
 from stages.engines.samplers import vllm_sampler, vllm_weights
@@ -33,7 +33,7 @@ from stages.engines.samplers.protocol import (
     sample_trajectories,
 )
 from stages.engines.samplers.stop_strings import StopStrings
-from stages.engines.samplers.vllm_sampler import VllmSampler, transformers_reference
+from stages.engines.samplers.vllm_sampler import VllmSampler, check_policy, transformers_reference
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
 from stages.rl_round.loop.weight_sync import WeightSyncCheck
@@ -192,7 +192,7 @@ def test_the_probe_of_the_rl_round_fires_on_a_stale_tied_head(pair, monkeypatch)
 
 def test_a_partial_sync_is_refused(pair):
     name, weight = next(pair.trainer.named_weights())
-    with pytest.raises(UserError, match=r"llama\).* are missing or unknown. Set `sampler.kind: torch`"):
+    with pytest.raises(UserError, match=r"llama\): weights missing or unknown: .*Set `sampler.kind: torch`"):
         pair.sampler.load_weights([(name, weight)], 99)
     assert pair.sampler.policy_version == pair.version
     pair.train_and_sync()
@@ -334,6 +334,16 @@ def test_responses_end_at_the_end_token_or_at_the_limit(pair):
         assert (sample.token_ids[-1] == end) == (sample.stop_reason is StopReason.END_OF_SEQUENCE)
         assert sample.is_truncated == (sample.token_ids[-1] != end)
         assert len(sample.token_ids) == 40 or not sample.is_truncated
+
+
+def test_every_end_token_of_the_policy_ends_a_response(pair, tmp_path, monkeypatch):
+    policy = write_tiny_policy(tmp_path)
+    (policy / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 70]}))
+    assert check_policy(policy, load_config(policy), 64) == (0, 70)
+    monkeypatch.setattr(pair.sampler, "end_tokens", tuple(range(70)))
+    drawn = [sample for _, sample in flat(sample_numbered(pair.sampler, PROMPTS, 20, SETTINGS, seed=9))]
+    assert all(token >= 70 for sample in drawn for token in sample.token_ids[:-1])
+    assert {sample.token_ids[-1] < 70 for sample in drawn if not sample.is_truncated} == {True}
 
 
 def test_progress_is_shown_with_a_label_only(pair, capsys, monkeypatch):
