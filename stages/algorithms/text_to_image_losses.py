@@ -69,8 +69,7 @@ def pairwise_ranking_loss(
 
 
 def pairs_from_ranking(ranks: Sequence[float] | Real[Tensor, " items"]) -> list[tuple[int, int]]:
-    """Returns (better index, worse index) of all pairs whose ranks differ, sorted; rank 1 is best, ties are left
-    out."""
+    """Returns (better index, worse index) of all pairs whose ranks differ, sorted; rank 1 is best, ties give none."""
     values = ranks.tolist() if isinstance(ranks, Tensor) else list(ranks)
     return [
         (better, worse)
