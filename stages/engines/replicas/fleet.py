@@ -354,7 +354,7 @@ class ReplicaSpec:
     memory_bytes: int = PROCESS_BYTES
 
     def actor(self, remote_class: Any) -> Any:
-        """Returns the Ray actor class with a replica's resources. Ray never restarts it: each replica is a new actor."""
+        """Returns the Ray actor class with a replica's resources. Ray never restarts it: each replica is a new one."""
         return remote_class.options(
             num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
