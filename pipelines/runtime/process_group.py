@@ -122,7 +122,7 @@ def terminated_as_interrupt() -> Iterator[None]:
 
 
 def _lines(process: subprocess.Popen[str], deadline: float, silent_seconds: float) -> Iterator[str]:
-    """Yields lines as they come. The wait can be interrupted, and ends at `deadline` (monotonic seconds) or in silence."""
+    """Yields lines as they come. Can be interrupted, and ends at `deadline` (monotonic seconds) or in silence."""
     lines: queue.Queue[str | None] = queue.Queue()
 
     def read() -> None:
