@@ -158,7 +158,7 @@ def write_solution(
     """Writes a solution as an author might; returns the text and the answer that it states, right, wrong or None.
 
     `slip` is the probability that a sum is off by one or two, `retry` that a trial is written twice (`, wait`), and
-    `near_misses` that a search begins with pairs whose value is close to the target. A slip may hide the solution,
+    `near_misses` that a search begins with pairs whose value is closest to the target. A slip may hide the solution,
     and then the search starts over; or it makes a wrong pair fit, which is then the answer.
     """
     chosen = SolutionStyle(style)

@@ -7,7 +7,7 @@ resamples problems, each with all its samples.
 Deviations of the estimates:
 1. `majority_at_k` with fewer votes than samples is the mean over all subsets, as pass@k is, not the vote of the first
    k. The order of samples means nothing, and the subsets together use every sample.
-2. Tied answers share the point. The reference gives it to the answer seen first.
+2. Tied answers share the point; it does not go to the answer seen first.
 
 Two policies are compared on the same problems, without a bootstrap. A problem's score, from 0 to 1, summarises all its
 responses (their mean, pass@k, a vote); problems may have different numbers of responses. So each problem counts once,

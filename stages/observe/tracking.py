@@ -125,7 +125,6 @@ def track(attempt: Attempt) -> Iterator[Run]:
 
     An attempt at the same work as an unfinished one continues that attempt's MLflow run; one that runs beside
     an equal one gets a separate run. UserError when the tracking server does not answer within 30 s.
-    an equal one has a run of its own. UserError when the tracking server does not answer within 30 s.
     """
     if os.environ.get("RETRACE_TRACKING") == "off" or os.environ.get("RANK", "0") != "0":
         yield Run(None)
