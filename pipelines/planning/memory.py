@@ -56,9 +56,9 @@ class SamplingMemory:
 def training_memory(
     shape: Shape, trainer: Any, optimizer: str, ranks: int, longest: int, has_reference: bool
 ) -> TrainingMemory:
-    """Returns state by ZeRO stage over `ranks`, and activations of the largest micro-batch."""
+    """State by ZeRO stage over `ranks`, activations of the largest micro-batch."""
     count, width = shape.parameters, NUMBER_BYTES[trainer.dtype]
-    # Muon has one moment. It does not treat the embedding as a matrix: that stays with AdamW, which has two.
+    # Muon has one moment. The embedding is no matrix for it and stays with AdamW, which has two.
     moments = 2.0 if optimizer == "adamw" else 1.0 + shape.vocabulary * shape.hidden / count
     zero, buffers = 0, CONTEXT_BYTES
     # Mixed: float32 master weights beside the weights; gradients are summed in float32.

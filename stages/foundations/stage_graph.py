@@ -162,7 +162,7 @@ def shared_folders(definitions: Definitions, params: Mapping[str, Any]) -> list[
 
 
 def make_shared_folders(root: Path) -> None:
-    """Creates the missing folders, except where the branch that writes into a folder is left out.
+    """Makes those that are missing: a folder stays away where the branch that writes into it is left out.
 
     DVC warns of each dependency that is an empty folder, so an empty one gets the file `.keep`, provided that
     .dvcignore excludes that file from the folder's hash. UserError when params.yaml is not YAML.

@@ -136,7 +136,7 @@ class Coordinator:
     # Verdicts.
 
     def answer_of(self, name: Name) -> str:
-        """Returns the gold answer for the member's response."""
+        """The gold answer that the member's response is judged by."""
         return self.groups[name[0]].draw.problem.answer
 
     def write_judged(self, judged: Mapping[Name, Rollout]) -> None:

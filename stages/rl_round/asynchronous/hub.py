@@ -167,7 +167,7 @@ class Hub:
         samples = self.coordinator.receive(replica, report)
         if samples:
             self.judge.ask({name: (self.coordinator.answer_of(name), sample) for name, sample in samples.items()})
-        # Last, because it may end the replica, whose samples count anyway.
+        # Last, because it may end the replica, whose samples count all the same.
         self._check_pull(replica, report)
 
     def _check_pull(self, replica: int, report: Report) -> None:
@@ -334,7 +334,7 @@ class Hub:
 
 
 class Judge:
-    """A thread that calls the verifier; a context manager ends it."""
+    """A thread that asks the verifier; a context manager ends it."""
 
     def __init__(self, verifier: RoundVerifier, tokenizer, params: RlParams) -> None:
         self._verifier, self._tokenizer, self._params = verifier, tokenizer, params
@@ -352,7 +352,7 @@ class Judge:
         self._thread.join()
 
     def ask(self, samples: Mapping[Name, tuple[str, Sample]]) -> None:
-        """Submits gold answers and samples by name; at least one."""
+        """To be judged: gold answer and sample by name; at least one."""
         self._waiting.put(samples)
 
     def judged(self) -> dict[Name, Rollout]:

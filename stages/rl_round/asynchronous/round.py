@@ -58,7 +58,7 @@ def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: Asynch
     policy = this_round.paths.policy
     with ExitStack() as stack:
         verifier = stack.enter_context(Verifier(this_round.verifier_params))
-        # Ray starts before everything that runs in it, so it ends last: the exit stack unwinds in reverse.
+        # Ray begins before anything that lives in it, so it ends last: the exit stack unwinds in reverse.
         run = stack.enter_context(ray_session(replicas.count * getattr(sampler, "threads", 1), PACKAGES))
         known = {}
         if isinstance(this_round.settings.prompt_selection, PassRateSelection):
