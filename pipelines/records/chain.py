@@ -1,5 +1,4 @@
-"""The chain of stages behind an output, from `dvc.lock`: which stages made it, from which inputs, down to the raw
-bytes.
+"""The chain of stages behind an output, from `dvc.lock`: its stages and their inputs, down to the raw bytes.
 
 `find_chain` follows the hashes. `stage_costs` adds the cost of each stage, and the MLflow runs and commits that belong
 to it.
