@@ -162,7 +162,7 @@ class VariantRow:
     to_baseline: Difference | None
     """None for the baseline itself."""
     to_previous: Difference | None
-    """None where there is no previous rung, or it is the baseline."""
+    """None if there is no previous rung, or it is the baseline."""
     published: float | None
 
 

@@ -77,7 +77,7 @@ def count_unchanged(root: Path, stages: Sequence[DvcStage], flags: Sequence[str]
         found = {_address(stage, root): stage for stage in repo.index.stages}
         for count, stage in enumerate(stages):
             try:
-                # Without data a stage counts as unchanged only if the run pulls what is missing.
+                # Without data a stage counts as unchanged only if the run pulls the missing files.
                 is_changed = found[stage.name].changed(allow_missing="--allow-missing" in flags)
             except DvcException:
                 is_changed = True

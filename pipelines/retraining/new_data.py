@@ -206,7 +206,7 @@ GITHUB = re.compile(
 
 
 class NoAnswer(Exception):
-    """The server could not be asked; the pinned revision stays."""
+    """The server could not be reached; the pinned revision stays."""
 
 
 def newer_revision(

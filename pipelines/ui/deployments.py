@@ -151,7 +151,7 @@ def load_flow(entrypoint: str) -> Flow:
 
 
 def form(flow: Flow) -> dict[str, Any]:
-    """Returns the schema behind the form that starts the flow: parameters in order, with readable names."""
+    """Returns the schema behind the form that starts the flow: its parameters in order, with readable names."""
     schema = parameter_schema(flow.fn).model_dump(exclude_unset=True)
     for position, (name, field) in enumerate(schema["properties"].items()):
         field |= {"position": position, "title": name.replace("_", " ").capitalize()}

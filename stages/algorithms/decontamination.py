@@ -558,7 +558,7 @@ def decisive(words: Sequence[str]) -> Counter[str]:
     run: list[str] = []
     # An empty word at the end closes the last run.
     for word in [*words, ""]:
-        # Part of a formula: the run goes on.
+        # Part of a formula: the run continues.
         if word[:1].isdigit() or word in _IN_FORMULAS or (word and is_letter(word)):
             run.append(word)
             continue

@@ -316,7 +316,7 @@ def apply_keys(page: Page, labels: list[Label | None]) -> KeyedAnswers:
     sources: set[tuple[str, int]] = set()
     headers = [index for index in range(len(labels)) if _is_header(page, labels, index)]
     exercises = sum(bool(label) and label.part is Part.PROBLEM for label in labels)
-    # Many such titles are no keys: a page that writes "Answers" below each exercise labels its solutions so.
+    # Many such titles are not keys: a page may label each solution by "Answers" below its exercise.
     if not headers or len(headers) > max(2, exercises / 3):
         return keyed
     keys = [key for key in (_read_key(page, labels, header) for header in headers) if key]

@@ -27,11 +27,11 @@ from stages.observe.git import ask_git
 from stages.observe.tracking import shown_name
 
 EXPERIMENT = "retrace"
-LONGEST_PARAM = 500  # characters; MLflow cuts what is longer (6000) and its table shows much less
+LONGEST_PARAM = 500  # characters; MLflow cuts longer ones (at 6000) and its table shows far fewer
 # MLflow's own limits, for the digest of a dataset and for the parameters of one batch.
 LONGEST_DIGEST = 36
 PARAMS_PER_REQUEST = 100
-POINTS_PER_REQUEST = 1000  # MLflow refuses more in one batch
+POINTS_PER_REQUEST = 1000  # MLflow rejects more in one batch
 
 
 class Refused(Exception):

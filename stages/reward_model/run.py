@@ -335,7 +335,7 @@ class RewardBatch:
     weights: Tensor
     """[pairs]"""
     ratings: Tensor
-    """[images, 3], standardised; NaN where nobody rated"""
+    """[images, 3], standardised; NaN where not rated"""
     seed: int
     """Seed of the dropout."""
 

@@ -161,7 +161,7 @@ def _agree_several(gold, prediction, allowed) -> bool | None:
         return _agree_unordered(_plain(gold.items), _plain(prediction.items), allowed)
     if not allowed.ordered and "set" not in kinds:
         return _agree_unordered(gold.items, prediction.items, allowed)
-    # A tuple is no set. A bare list beside a tuple may lack its brackets: then order counts.
+    # A tuple is not a set. A bare list beside a tuple may lack its brackets: then order counts.
     if "set" in kinds or len(gold.items) != len(prediction.items):
         return False
     return _agree_ordered(gold.items, prediction.items, allowed)

@@ -49,7 +49,7 @@ from stages.algorithms.answers.worked_out import is_unevaluated, leaves_unsolved
 _WORDS = frozenset(["text", "based"])
 _MOST_BITS_ASKED = 250
 """Most bits in the numbers of both answers: math-verify compares to 150 digits and ignores smaller differences."""
-# `9=====...`: sixteen times the same sign in a row is a drawn line.
+# `9=====...`: the same sign sixteen times in a row draws a line.
 _RUN = re.compile(r"([^\w\s.-])\1{15}")
 # The only answers without a letter or a digit.
 _EMPTY_SET = re.compile(r"[\s$]{0,9}(?:∅|\\\{\s{0,9}\\\})[\s$.]{0,9}")

@@ -29,7 +29,7 @@ class Verdict(StrEnum):
 
     @property
     def is_undecided(self) -> bool:
-        """True for verdicts that are no opinion; a reward rule must assign them a value."""
+        """True for verdicts without an opinion; a reward rule must assign them a value."""
         return self not in (Verdict.CORRECT, Verdict.WRONG)
 
     @property

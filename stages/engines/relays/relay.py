@@ -194,7 +194,7 @@ class _Source:
         self.damaged = self.passed_over = 0
         self._damaged_here = 0
         self._is_new = False
-        """The relay that is asked has just replaced another one."""
+        """The relay has just replaced another one."""
         self._heard_at = time.monotonic()
 
     def chunks(self) -> Iterator[tuple[tuple[int, int], bytes]]:
@@ -213,7 +213,7 @@ class _Source:
             # First again: the relay after this one requests the chunks in order.
             missing.appendleft(place)
             if self._is_new:
-                # The new relay is asked for everything that the old one still owed.
+                # The new relay gets all requests that the old one had not answered.
                 missing.extendleft(waiting for waiting, _ in asked)
                 asked.clear()
                 self._is_new = False

@@ -160,7 +160,7 @@ def _pieces(source: str, named: dict[str, str]) -> list[_Piece]:
                 formulas = [formula.span() for formula in MATH.finditer(source)]
             place = bisect_right(formulas, (event.start(), len(source))) - 1
             if place >= 0 and event.start() < formulas[place][1]:
-                continue  # a blank in a formula is no part
+                continue  # a blank in a formula is not a part
             piece = _command(source, ends, event["command"], event.start(), event.end(), named)
             if piece:
                 found.append(piece)

@@ -212,7 +212,7 @@ def _table(table: _Element, depth: int) -> str:
 
 
 def _opens_matrix(table: _Element) -> bool:
-    """True when a bracket stands right before the table, also when the table is alone in its `mrow`."""
+    """True when a bracket is right before the table, even if the table is alone in its `mrow`."""
     element = table
     while element.getprevious() is None and element.getparent() is not None and name_of(element) != "math":
         element = element.getparent()
