@@ -5,8 +5,8 @@
 vLLM's engine, Ray's daemons and torchrun's workers start new sessions, so a signal to the command's group does
 not reach them, and when their parent dies init would adopt them. The supervisor is a "child subreaper" (prctl(2)):
 every process below it whose parent dies becomes its child. So all processes below it are the family of the command. The
-supervisor ends the family when the command has ended, when it gets a signal to end, and when the process that started
-it (with the id STARTER) dies, even if that happens before Python has loaded this file. Linux only; elsewhere the
+supervisor ends the family when the command has ended, when it gets a signal to end, and when its starter (the process
+with the id STARTER) dies. That includes a death before Python has loaded this file. Linux only; elsewhere the
 command is run and its group is ended. Standard library only, and no import of this project: it is started by its path,
 from any folder and with any version of the project.
 

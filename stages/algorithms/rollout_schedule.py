@@ -206,11 +206,12 @@ class Move(NamedTuple):
 def repack(replicas: Sequence[Replica], kv_capacity: float, batch_bound: int) -> list[Move]:
     """Plans best-fit moves that empty idle replicas into others of the same policy version, in the order to execute.
 
-    A replica is idle if it has trajectories, but fewer than `batch_bound` (where memory bandwidth stops limiting
-    generation), and its KV cache is neither full nor as full as at the last check. Idle replicas are taken from the
-    smallest footprint up. Each goes to the idle replica that is fullest afterwards, within `kv_capacity` and
-    `batch_bound`, counting all moves planned before it. No replica is both a source and a destination, and none is a
-    source twice. Returns an empty list where nothing fits. ValueError for two replicas with the same id.
+    A replica is idle if three conditions hold. It has trajectories, but fewer than `batch_bound`, at which memory
+    bandwidth stops limiting generation. Its KV cache is not full. Its KV cache is not as full as at the last check.
+    Idle replicas are taken from the smallest footprint up. Each goes to the idle replica that is fullest afterwards,
+    within `kv_capacity` and `batch_bound`, counting all moves planned before it. No replica is both a source and a
+    destination, and none is a source twice. Returns an empty list where nothing fits. ValueError for two replicas with
+    the same id.
     """
     if len({replica.replica_id for replica in replicas}) < len(replicas):
         raise ValueError(f"two replicas have one id: {[replica.replica_id for replica in replicas]}")

@@ -155,8 +155,8 @@ def slots_of(values: Sequence[float]) -> list[int]:
     """Assigns slots, 1 is best, to 2 to 10 images by apparent quality: neighbours share a slot if they look alike, or
     must.
 
-    Of all ways to fill at most five slots with one or two neighbours each, it takes the one with the smallest sum, over
-    shared slots, of the difference minus `TIE`.
+    At most five slots are filled with one or two neighbours each. Of all ways, it takes the one with the smallest
+    sum, over shared slots, of the difference minus `TIE`.
     """
     order = sorted(range(len(values)), key=lambda index: -values[index])
     fillings = [

@@ -225,8 +225,8 @@ def chosen_letter(problem: str, solution: str) -> str | None:
 def short_answer(solution: str | None, labelled: str | None, max_characters: int) -> str | None:
     """Returns the answer under the page's answer label, or the one that the solution ends in; None when in doubt.
 
-    A solution is in doubt when it has parts, or when it is neither marked (a box, "the answer is"), nor short as a
-    whole, nor closed by a sentence that ends in its conclusion ("so the speed is 12 m/s").
+    A solution is clear when it is marked (a box, "the answer is"), short as a whole, or closed by a sentence that ends
+    in its conclusion ("so the speed is 12 m/s"). All others are in doubt, and so are solutions with parts.
     """
     if labelled:
         answer = _stated(labelled, max_characters)
