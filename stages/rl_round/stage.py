@@ -39,7 +39,11 @@ STAGE = Stage(
         "rl": RlParams,
         "rl_rounds": dict[str, RoundParams],
     },
-    inputs={"policy": "data/policies/${item.start_from}", "problems": "data/${item.problems}.parquet"},
+    inputs={
+        "policy": "data/policies/${item.start_from}",
+        "problems": "data/${item.problems}.parquet",
+        "validation": "data/problems/validation.parquet",  # for rl.evaluation
+    },
     outputs={
         "out": "data/policies/${key}",
         "rollouts": "data/rollouts/${key}.parquet",
@@ -65,7 +69,12 @@ def _contradictions(sections: Sections) -> list[str]:
         if this_round.reward is not None
         for sentence in reward_contradictions(this_round.of(rl))
     ]
-    return [*sampler_contradictions(rl, sampler), *of_loop, *of_rounds, *_unknown_sources(sections)]
+    of_split = []
+    if rl.evaluation and "curate" in sections and sections["curate"].validation_rows < rl.evaluation.problems:
+        of_split = [
+            "rl.evaluation.problems are more than curate.validation_rows: raise the latter, or lower the former"
+        ]
+    return [*sampler_contradictions(rl, sampler), *of_loop, *of_rounds, *of_split, *_unknown_sources(sections)]
 
 
 def _unknown_sources(sections: Sections) -> list[str]:
@@ -96,6 +105,10 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         count = sections["sampler"].replicas.count
         side_by_side = SideBySide(count, loop.trainer_ranks, this_round.steps)
         sampling = _drawn_without_end(sampling, rl.problems_per_step, loop)
+    evaluations, held_out = [], rl.evaluation
+    if held_out:
+        calls = 2 + (this_round.steps - 1) // held_out.every_steps
+        evaluations = [Sampling(calls, held_out.problems, held_out.samples, lengths.prompt, drawn)]
     responses = this_round.steps * rl.problems_per_step * rl.group_size
     sequence = lengths.prompt + drawn.mean
     # Attention grows with the square of a length: the mean square counts, and not the square of the mean.
@@ -126,7 +139,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
             f"rl.loop asynchronous: a round takes the longer of drawing ({count} replica(s)) and training "
             f"({loop.trainer_ranks} rank(s)), side by side on devices of their own; {tails}"
         )
-    return Work(training, (sampling,), tuple(assumed), side_by_side)
+    return Work(training, (sampling, *evaluations), tuple(assumed), side_by_side)
 
 
 def _drawn_without_end(sampling: Sampling, groups_per_step: int, loop: AsynchronousLoop) -> Sampling:

@@ -60,7 +60,7 @@ def test_only_what_may_be_left_out_has_a_default_and_unknown_keys_are_refused():
         assert model.model_config["extra"] == "forbid" and model.model_config["frozen"], model
         with_default = {name: field.default for name, field in model.model_fields.items() if not field.is_required()}
         optional = {"study", "replicas", "reward", "compile", "sources", "template", "template_arguments"}
-        optional |= {"arguments", "sandbox", "weights"}
+        optional |= {"arguments", "sandbox", "weights", "evaluation"}
         allowed = set(with_default) if model is StudyParams else optional
         assert set(with_default) <= allowed and not any(with_default.values()), f"{model.__name__}: {with_default}"
 

@@ -80,6 +80,12 @@ class Checkpoints:
             for folder in older:
                 shutil.rmtree(folder)
 
+    def forget_after(self, step: int) -> None:
+        """Removes those of later steps, which no run goes on from: they are damaged."""
+        for folder in self.scratch.glob("step-*"):
+            if int(folder.name.removeprefix("step-")) > step:
+                shutil.rmtree(folder)
+
     def clear(self) -> None:
         """Removes them all, and what a killed run had half written: the outputs are written. Any rank may, or all."""
         for folder in (*self.scratch.glob("step-*"), *self.scratch.glob(".step-*")):
