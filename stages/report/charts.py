@@ -27,7 +27,7 @@ class Panel:
 
 PANELS = (
     Panel("Accuracy on training problems", {"accuracy/mean": "sampled responses"}, "%", top=105),
-    Panel("Accuracy on held-out problems", {"evaluation/accuracy": "sampled responses"}, "%", top=105),
+    Panel("Accuracy on held-out problems", {"evaluation/accuracy": "sampled responses (95% interval)"}, "%", top=105),
     Panel("Reward", {"reward/mean": "mean"}),
     Panel("Entropy", {"entropy/mean": "mean"}, "nats/token"),
     Panel("Response length", {"length/response_tokens_mean": "mean"}, "tokens"),

@@ -69,10 +69,10 @@ def _contradictions(sections: Sections) -> list[str]:
         if this_round.reward is not None
         for sentence in reward_contradictions(this_round.of(rl))
     ]
-    of_split = []
-    if rl.evaluation and "curate" in sections and sections["curate"].validation_rows < rl.evaluation.problems:
+    of_split, wanted = [], rl.evaluation.problems if rl.evaluation else 0
+    if "curate" in sections and (rows := sections["curate"].validation_rows) < wanted:
         of_split = [
-            "rl.evaluation.problems are more than curate.validation_rows: raise the latter, or lower the former"
+            f"curate.validation_rows {rows} is less than rl.evaluation.problems {wanted}: raise it, or lower that"
         ]
     return [*sampler_contradictions(rl, sampler), *of_loop, *of_rounds, *of_split, *_unknown_sources(sections)]
 

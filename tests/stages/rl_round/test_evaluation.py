@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from pipelines.graph.recipes import read_recipe
+from pipelines.graph.schema import check_values
 from stages.__main__ import main
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
@@ -13,13 +15,15 @@ from stages.engines.samplers.protocol import SamplingSettings, Trajectory, sampl
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
+from stages.foundations.machine import PROJECT
 from stages.foundations.params import validate_section
 from stages.foundations.seeds import derive_seed
+from stages.foundations.stage import Lengths
 from stages.foundations.tables import PROBLEM, ROLLOUT, read_table
 from stages.rl_round.loop import synchronous, weight_sync
 from stages.rl_round.loop.evaluation import best_evaluation, evaluation_row, is_over
 from stages.rl_round.params import EvaluationParams, loop_contradictions
-from stages.rl_round.stage import STAGE
+from stages.rl_round.stage import ABOUT, STAGE
 from tests.fakes.rounds import JUDGED, assert_same, copied, curve, group, replay_params, settings
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
 
@@ -212,3 +216,17 @@ def test_what_cannot_be_evaluated_is_refused(taught, tmp_path):
     mismatch = {"mismatch": {"kind": "stale_weights", "versions": 1}}
     (told,) = loop_contradictions(settings(evaluation=EVALUATION, study=mismatch), None, None)
     assert "synchronous with rl.study.mismatch does not have" in told
+
+
+def test_a_recipe_is_checked_and_planned_before_it_runs():
+    recipe = read_recipe(PROJECT, "laptop")
+    rows, steps = recipe["curate"]["validation_rows"], recipe["rl_rounds"]["rl_1"]["steps"]
+    recipe["rl"]["evaluation"] = {**EVALUATION, "problems": rows + 1}
+    told = rf"curate\.validation_rows {rows} is less than rl\.evaluation\.problems {rows + 1}: raise it"
+    with pytest.raises(UserError, match=told):
+        check_values(recipe, "mine")
+    recipe["rl"]["evaluation"] = {**EVALUATION, "problems": rows, "every_steps": 4}
+    lengths = Lengths(prompt=20, response_share=0.3, drawn_per_trained=1.0, sources={"drawn_per_trained": "given"})
+    _, held_out = ABOUT.work(check_values(recipe, "mine"), "rl_round@rl_1", lengths).sampling
+    evaluated = {0, *range(0, steps, 4), steps}
+    assert (held_out.calls, held_out.prompts, held_out.samples) == (len(evaluated), rows, 4)
