@@ -130,8 +130,7 @@ class BestModel:
 
 
 def keep_best(trainer: Trainer, folder: Path, before: Path | None, is_best: bool) -> None:
-    """Puts the best model so far into `folder`, a new checkpoint: the trainer's present one, or that of the checkpoint
-    `before`; collective."""
+    """Puts the best model so far into `folder`: the trainer's, or that of the checkpoint `before`; collective."""
     if is_best:
         if trainer.rank == 0:
             (folder / BEST).mkdir()

@@ -171,9 +171,6 @@ def load_state(checkpoints: Checkpoints, trainer: Trainer, source: BatchSource, 
     The sampler still needs the trainer's weights.
     """
     latest = checkpoints.latest(trainer)
-    if trainer.rank == 0:
-        # Checkpoints of other steps than before may follow, and the one that was written last must be the highest.
-        checkpoints.forget_after(latest[0] if latest else -1)
     if latest is None:
         return RoundState()
     step, folder = latest

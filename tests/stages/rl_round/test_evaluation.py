@@ -19,7 +19,7 @@ from stages.foundations.machine import PROJECT
 from stages.foundations.params import validate_section
 from stages.foundations.seeds import derive_seed
 from stages.foundations.stage import Lengths
-from stages.foundations.tables import PROBLEM, ROLLOUT, read_table
+from stages.foundations.tables import PROBLEM, ROLLOUT, read_table, write_table
 from stages.rl_round.loop import synchronous, weight_sync
 from stages.rl_round.loop.evaluation import best_evaluation, evaluation_row, is_over
 from stages.rl_round.params import EvaluationParams, loop_contradictions
@@ -203,6 +203,18 @@ def test_a_judge_of_a_step_does_not_see_what_was_held_out(taught, tmp_path):
     rows = (curve(tmp_path / name) for name in ("with", "without"))
     with_it, without = ([row[agreement] for row in one if agreement in row] for one in rows)
     assert with_it == without and len(without) == 2
+
+
+@pytest.mark.parametrize("fitting", [1, 0])
+def test_a_prompt_that_does_not_fit_counts_as_wrong(taught, tmp_path, fitting):
+    rows = read_table(taught / "held_out.parquet", PROBLEM).to_dict("records")[:2]
+    for row in rows[fitting:]:
+        row["problem"] = "1+" * 300 + row["problem"]
+    write_table(rows, tmp_path / "held_out.parquet", PROBLEM)
+    changes = {"rl_rounds.rl_1.steps": 1, **evaluation(problems=2, samples=64)}
+    metrics = run(taught, tmp_path, changes, "--validation", str(tmp_path / "held_out.parquet"))
+    assert metrics["evaluation/prompts_too_long"] == 2 - fitting
+    assert (0 < metrics["evaluation/accuracy_best"] <= 0.5) if fitting else metrics["evaluation/accuracy_best"] == 0
 
 
 def test_what_cannot_be_evaluated_is_refused(taught, tmp_path):
