@@ -259,7 +259,8 @@ def _value(metric: Metric, policy: str, place: Path) -> float | None:
             chosen = values if metric.last_steps is None else values.tail(metric.last_steps)
             return float(chosen.mean()) if len(chosen) else None
         case TokensToReach() | StepsToReach():
-            curve = pandas.read_csv(place / "curves" / f"{file}.csv")
+            # Step 0, where a round evaluates it, has drawn nothing.
+            curve = pandas.read_csv(place / "curves" / f"{file}.csv").dropna(subset="accuracy/mean")
             accuracies, tokens = curve["accuracy/mean"].to_list(), curve["tokens/sampled"].to_list()
             spent = tokens if isinstance(metric, TokensToReach) else [1] * len(tokens)
             return spent_to_reach(accuracies, spent, metric.accuracy, metric.window_steps)
