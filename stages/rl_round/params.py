@@ -112,6 +112,23 @@ class StudyParams(StrictParams):
     """What `rollout_correction.divergence: exact` needs; absent: log-probs of the sampled tokens are kept."""
 
 
+class EvaluationParams(StrictParams):
+    """Held-out problems that the policy answers during a round, with the round's own prompt, limits and verifier."""
+
+    every_steps: int = Field(ge=1)
+    """Steps from one evaluation to the next; the start and the end are evaluated too."""
+    problems: int = Field(ge=1)
+    """First problems of curate's validation split."""
+    samples: int = Field(ge=1)
+    """Responses to each."""
+    temperature: float = Field(ge=0)
+    """0 takes the likeliest token."""
+    keep: Literal["best", "last"]
+    """The weights that the round ends with: of the best evaluation (the first of equal ones), or of the last step."""
+    patience: int | None = Field(ge=1)
+    """Evaluations in a row without a new best after which the round stops; null: it never does."""
+
+
 class RlParams(StrictParams):
     """Section `rl`."""
 
@@ -146,6 +163,8 @@ class RlParams(StrictParams):
     checkpoint_every_steps: int = Field(ge=1)
     loop: LoopParams
     adapter: AdapterParams = None
+    evaluation: EvaluationParams | None = None
+    """Absent where a round looks at no held-out problem."""
     study: StudyParams | None = None
     """Absent where nothing is studied."""
 
@@ -335,6 +354,12 @@ def loop_contradictions(rl: RlParams, sampler: SamplerParams, trainer: TrainerPa
 
 def _contradictions_of_loop_and_update(rl: RlParams) -> Iterator[str]:
     loop = rl.loop
+    if rl.evaluation and (rl.mismatch or not isinstance(loop, SynchronousLoop)):
+        yield (
+            f"rl.evaluation needs a sampler with the trainer's weights, which rl.loop.kind {loop.kind}"
+            f"{' with rl.study.mismatch' if rl.mismatch else ''} does not have: leave rl.evaluation out, or set "
+            "rl.loop.kind synchronous without a mismatch"
+        )
     if rl.keeps_distributions and not isinstance(loop, SynchronousLoop):
         yield (
             f"rl.study.rollout_distributions are neither sent nor recorded, so rl.loop.kind {loop.kind} has none: set "

@@ -29,6 +29,7 @@ from tests.fakes.taught_policy import rl_flags, write_params
 VERDICT = {"kind": "by_verdict", "correct": 1.0, "wrong": -1.0, "unparsed": -1.0}
 SOFT = {"kind": "soft_punishment", "buffer_tokens": 2}
 FUNCTION = {"kind": "function", "file": "custom/mine.py", "name": "score"}
+HELD_OUT = {"every_steps": 2, "problems": 6, "samples": 2, "temperature": 1.0, "keep": "last", "patience": None}
 SOURCE = """
 def score(problem, response, answer, verdict, response_tokens, solution, scale=1.0):
     if "2" in response:
@@ -134,10 +135,12 @@ def test_a_round_learns_resumes_and_counts_what_failed(custom, taught, tmp_path,
         "rl.reward": {**FUNCTION, "arguments": {"scale": 2.0}, "weights": {"digits": 0.1}},
         "rl_rounds.rl_1.steps": 5,
         "verifier.abort_undecided_fraction": 0.9,
+        "rl.evaluation": {**HELD_OUT, "keep": "best"},
     }
     params = write_params(tmp_path / "params.yaml", changes)
     main(rl_flags(taught, params, tmp_path / "whole"))
-    rows = curve(tmp_path / "whole")
+    start, *rows = curve(tmp_path / "whole")
+    assert 0 < start["evaluation/accuracy"] < 1, "verdicts, and no rewards"
     frame = read_table(tmp_path / "whole/rl_1.parquet", ROLLOUT)
     failed = frame["response"].str.contains("2")
     assert failed.any() and not frame[failed]["is_trained"].any() and (frame[failed]["reward"] == 0).all()
