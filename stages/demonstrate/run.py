@@ -258,8 +258,7 @@ def as_response(solution: str, answer: str, markers: Markers = THOUGHT_MARKERS) 
     r"""The solution with its final answer in a box, exactly once at the end when it had none.
 
     GSM8K's calculator annotations (`<<48/2=24>>`) and `#### 24` line go. A solution that is nothing but the answer
-    becomes the answer's sentence alone. An answer that holds a box already, outside of a thought, is not boxed
-    twice.
+    becomes the answer's sentence alone. What is boxed already, outside of thoughts, stays.
     """
     text = _FINAL_LINE.sub("", _CALCULATOR.sub("", solution)).strip()
     if extract_answer(text, thought_markers=markers).rule in ("box", "boxes"):

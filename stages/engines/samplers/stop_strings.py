@@ -21,7 +21,6 @@ CHARACTER_BYTES = 4
 """Of the longest character in UTF-8."""
 SILENT_TOKENS = 8
 """Tokens that may stand inside a stop string and add nothing to the text, such as special ones."""
-BROKEN_CHARACTER = "\ufffd"
 
 
 @dataclass(frozen=True)
@@ -35,15 +34,15 @@ class StopStrings:
         # All but a few tokens add a byte at least, and the first may end a character that began before.
         return max(len(one.encode()) for one in self.strings) + CHARACTER_BYTES + SILENT_TOKENS
 
-    def end(self, token_ids: Sequence[int]) -> bool:
-        """Whether the last of a response's tokens completes a stop string; the last `window` of them are enough."""
-        tail = list(token_ids[-self.window :])
+    def end(self, token_ids: Sequence[int], begun: Sequence[int] = ()) -> bool:
+        """Whether the last of the tokens, `begun` first, completes a stop string; the last `window` are enough."""
+        tail = [*begun[-self.window :], *token_ids[-self.window :]][-self.window :]
         # A tail that begins inside a character may be unreadable. One of the next tokens begins another character.
         for first in range(CHARACTER_BYTES):
             text = decode_response(self.tokenizer, tail[first:])
             if any(one in text for one in self.strings):
                 return True
-            if BROKEN_CHARACTER not in text:
+            if "\ufffd" not in text:
                 break
         return False
 

@@ -173,11 +173,15 @@ class VllmSampler:
         variables = {name: os.environ.get(name, unset) for name, unset in SET_BY_VLLM.items()}
         if not self.is_in_process:
             variables |= {OWNER_VARIABLE: str(os.getpid())} | (CPU_WORKER_ENVIRONMENT if is_cpu else {})
-        classes_kept = _transformers_classes_kept() if self.is_in_process else nullcontext()
-        with _torch_threads_kept(), classes_kept, variables_set(variables), warnings.catch_warnings():
+        with _torch_threads_kept(), variables_set(variables), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             from vllm import LLM
+            from vllm.model_executor.models.transformers import base
 
+            if self.is_in_process:
+                # Families that vLLM has no model of, such as SmolLM3 and OLMo 2, run in transformers' classes. It would
+                # change them, to compile them, for the whole process: the trainer's models could no longer be called.
+                base.support_torch_compile = lambda **_: lambda model_class: model_class
             return LLM(
                 model=str(policy_folder),
                 # Prompts and responses are token ids throughout.
@@ -373,20 +377,6 @@ def _torch_threads_kept() -> Iterator[None]:
 
 
 @contextmanager
-def _transformers_classes_kept() -> Iterator[None]:
-    """Families that vLLM has no model of (SmolLM3, OLMo 2) run in transformers' classes, which it would change for the
-    whole process: the trainer's models could no longer be called. Without the change they are not compiled."""
-    from vllm.model_executor.models.transformers import base
-
-    usual = base.support_torch_compile
-    base.support_torch_compile = lambda **_: lambda model_class: model_class
-    try:
-        yield
-    finally:
-        base.support_torch_compile = usual
-
-
-@contextmanager
 def _process_group_kept() -> Iterator[None]:
     """vLLM's engine ends the process group of whoever shares its process when it shuts down."""
     destroy = dist.destroy_process_group
@@ -418,10 +408,6 @@ class _Request:
         if self.output is None:
             return PartialResponse()
         return PartialResponse(list(self.output.token_ids), first_logprobs(self.output.logprobs))
-
-    def recent(self, count: int) -> list[int]:
-        """The last `count` tokens of the whole response; there is an output."""
-        return [*self.trajectory.begun.token_ids[-count:], *self.output.token_ids[-count:]][-count:]
 
     def whole(self) -> PartialResponse:
         """What was begun elsewhere, then what was drawn here."""
@@ -525,7 +511,8 @@ class VllmDecoding:
             if request is None:
                 continue
             (request.output,) = output.outputs
-            is_stopped = self._stops is not None and self._stops.end(request.recent(self._stops.window))
+            drawn, begun = request.output.token_ids, request.trajectory.begun.token_ids
+            is_stopped = self._stops is not None and self._stops.end(drawn, begun)
             if is_stopped and not output.finished:
                 self._engine.abort_request([output.request_id])
             if is_stopped or output.finished:
