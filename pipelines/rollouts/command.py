@@ -151,7 +151,6 @@ def write_page(
     from stages.pages.page import fill_page
 
     markers = _thought_markers(PROJECT / "params.yaml")
-
     # Texts go into pieces, numbers into the index, which the page loads at once.
     index, named, verdicts = _Index(), {}, {}
     pieces: dict[int, str] = {}

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pandas
 
-from stages.algorithms.answers.extraction import Markers
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Judgement, Verifier, extract_complete, thought_markers
@@ -53,8 +52,7 @@ def _verify(responses: pandas.DataFrame, params: GradeParams, limits: VerifierPa
             from stages.engines.custom_functions import CustomFunction
 
             with CustomFunction(custom, limits) as function:
-                markers = thought_markers(limits)
-                return judge_responses(responses, lambda rows: judge_by_function(rows, function, markers))
+                return judge_responses(responses, lambda rows: judge_by_function(rows, function, limits))
     with Verifier(limits) as verifier:
 
         def judge(rows: pandas.DataFrame) -> list[Judgement]:
@@ -65,7 +63,7 @@ def _verify(responses: pandas.DataFrame, params: GradeParams, limits: VerifierPa
         return judge_responses(responses, judge)
 
 
-def judge_by_function(rows: pandas.DataFrame, function: CustomFunction, markers: Markers) -> list[Judgement]:
+def judge_by_function(rows: pandas.DataFrame, function: CustomFunction, limits: VerifierParams) -> list[Judgement]:
     """A judgement for each row of a response table. A fault of the function is `crashed`, its sentence the reason.
 
     `extracted` is what the rules find in the response: majority votes tell wrong answers apart by it.
@@ -73,7 +71,7 @@ def judge_by_function(rows: pandas.DataFrame, function: CustomFunction, markers:
     path, judgements = f"{function.params.file}: {function.params.name}", []
     for row, value in zip(rows.itertuples(), function.decide(rows.to_dict("records")), strict=True):
         verdict = Verdict.CRASHED if value.fault else Verdict.CORRECT if value.value else Verdict.WRONG
-        extracted = extract_complete(row.response, row.is_truncated, markers).text
+        extracted = extract_complete(row.response, row.is_truncated, thought_markers(limits)).text
         judgements.append(Judgement(verdict, extracted, path, value.fault))
     return judgements
 
