@@ -201,8 +201,7 @@ def extract_answer(
     visible = _visible(response, thought_markers)
     # Only thoughts and comments: what a model tells itself it has not answered yet, cut off or not.
     if visible is not response and not visible.strip() and response.strip():
-        is_thought = any(marker in response for marker in thought_markers)
-        return Extraction(None, "unfinished_thought" if is_thought else "empty")
+        return Extraction(None, "unfinished_thought" if any(one in response for one in thought_markers) else "empty")
     # 0.333... gets one sign for its dots, or the sentence would end inside the number.
     conclusion = _ENDLESS.sub("\\1…", visible) if "..." in visible or "dots" in visible else visible
     # A box outside fenced code first: code that prints `\boxed{91}` is no answer where there is another.
