@@ -1,6 +1,7 @@
 """The whole round on a tiny policy: it learns, repeats bit for bit, resumes bit for bit, and says what is wrong."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -120,6 +121,9 @@ def test_a_round_in_which_no_step_trained_says_so(taught, tmp_path, capsys, samp
     (told,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("WARNING")]
     assert told.startswith(f"WARNING: no step of rl_1 trained: {reason}")
     assert "(accuracy in its last step: 0.0%). Try easier problems" in told
+    weights = [folder / "model.safetensors" for folder in (taught / "sft", tmp_path / "rl_1")]
+    assert dvc_md5(weights[0]) == dvc_md5(weights[1]), "they stay as they were"
+    assert all(math.isfinite(value) for row in curve(tmp_path) for value in row.values())
 
 
 @pytest.mark.parametrize(
