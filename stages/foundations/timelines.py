@@ -15,8 +15,8 @@ from typing import Any
 
 from stages.foundations.errors import UserError
 
-Moments = Mapping[tuple[str, str], list[tuple[float, Any]]]
-"""Process and name -> when, and the instant's details or the counter's value."""
+MAX_MARKS = 2_000
+"""Instants of one name, and values of one counter; beyond, every second is left out (counts stay exact)."""
 
 
 @dataclass(slots=True)
@@ -33,6 +33,24 @@ class Span:
         return self.end - self.start
 
 
+@dataclass(slots=True)
+class Marks:
+    """Instants or values of one name; of `seen` that came every `stride`-th is kept."""
+
+    kept: list[tuple[float, Any]] = field(default_factory=list)
+    """When, and the instant's details or the counter's value."""
+    seen: int = 0
+    stride: int = 1
+
+    def add(self, at: float, value: Any) -> None:
+        # Every `stride`-th from the first: as even over the round as if its length had been known.
+        if self.seen % self.stride == 0:
+            self.kept.append((at, value))
+        self.seen += 1
+        if len(self.kept) > MAX_MARKS:
+            self.kept, self.stride = self.kept[::2], self.stride * 2
+
+
 @dataclass(frozen=True)
 class WrittenTimeline:
     """A round's timeline as it was written."""
@@ -45,19 +63,18 @@ class WrittenTimeline:
     """Of each process: `busy` and the reasons to be idle; they sum to 1."""
     totals: dict[str, dict[str, float]]
     """Of each process: seconds of each activity."""
-    counts: dict[tuple[str, str], tuple[int, int]]
-    """Process and name of an instant -> how many there were, and the stride of those that were written."""
-    spans: Mapping[str, list[Span]]
-    instants: Moments
-    counters: Moments
+    spans: dict[str, list[Span]]
+    instants: dict[tuple[str, str], Marks]
+    """By process and name, as counters."""
+    counters: dict[tuple[str, str], Marks]
 
     def marks(self, name: str) -> list[tuple[str, float]]:
         """Where and when instants of this name were."""
-        return [(process, at) for (process, known), kept in self.instants.items() if known == name for at, _ in kept]
+        return [(where, at) for (where, known), marks in self.instants.items() if known == name for at, _ in marks.kept]
 
     def count(self, name: str) -> int:
         """Instants of this name, those that are not kept one by one too."""
-        return sum(seen for (_, known), (seen, _) in self.counts.items() if known == name)
+        return sum(marks.seen for (_, known), marks in self.instants.items() if known == name)
 
 
 def read_timeline(path: Path) -> WrittenTimeline | None:
@@ -74,7 +91,8 @@ def read_timeline(path: Path) -> WrittenTimeline | None:
 
 def _parsed(trace: Mapping[str, Any]) -> WrittenTimeline:
     other, names = trace["otherData"], {}
-    spans, instants, counters = defaultdict(list), defaultdict(list), defaultdict(list)
+    spans, counters = defaultdict(list), defaultdict(Marks)
+    instants = {(process, name): Marks([], seen, stride) for process, name, seen, stride in other["counts"]}
     # The names of processes come before all that they did.
     for event in trace["traceEvents"]:
         kind, name, details = event["ph"], str(event["name"]), event.get("args", {})
@@ -87,16 +105,15 @@ def _parsed(trace: Mapping[str, Any]) -> WrittenTimeline:
             case "X":
                 spans[process].append(Span(name, at, at + _number(event["dur"]) / 1e6, details))
             case "i":
-                instants[process, name].append((at, details))
+                instants[process, name].kept.append((at, details))
             case "C":
-                counters[process, name].append((at, details["value"]))
+                counters[process, name].add(at, details["value"])
     shares, totals = (
         {process: {name: _number(value) for name, value in row.items()} for process, row in other[key].items()}
         for key in ("shares", "totals")
     )
-    counts = {(process, name): (int(seen), int(stride)) for process, name, seen, stride in other["counts"]}
     wall, bubble, grain = (_number(other[key]) for key in ("wall_seconds", "bubble", "grain_seconds"))
-    return WrittenTimeline(wall, bubble, grain, shares, totals, counts, spans, instants, counters)
+    return WrittenTimeline(wall, bubble, grain, shares, totals, spans, instants, counters)
 
 
 def _number(value: object) -> float:

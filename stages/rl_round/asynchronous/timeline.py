@@ -17,12 +17,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stages.foundations.files import write_text_atomically
-from stages.foundations.timelines import Span, WrittenTimeline, read_timeline
+from stages.foundations.timelines import Marks, Span, WrittenTimeline, read_timeline
 
 BUSY = frozenset(["train", "decode", "prefill", "judge"])
 """Activities that move the round on; every other name is a reason to be idle: the trainer's `no_groups`, `publish`,
@@ -193,10 +192,7 @@ class Timeline:
         self._wall, self._grain = written.wall_seconds, written.grain_seconds
         self._totals = {process: Counter(totals) for process, totals in written.totals.items()}
         self._spans = {process: written.spans.get(process, []) for process in self._totals}
-        self._instants = {
-            key: Marks(written.instants.get(key, []), seen, stride) for key, (seen, stride) in written.counts.items()
-        }
-        self._counters = {key: Marks(values, len(values)) for key, values in written.counters.items()}
+        self._instants, self._counters = written.instants, written.counters
 
     def _time(self, reading: float) -> float:
         """Seconds since the round's start; a reading that is no number is before everything."""
@@ -286,25 +282,6 @@ def _microseconds(seconds: float) -> int:
 
 
 START, UNNAMED, AWAY = "start", "unnamed", "away"
-MAX_MARKS = 2_000
-"""Instants of one name, and values of one counter; beyond, every second is left out (counts stay exact)."""
-
-
-@dataclass(slots=True)
-class Marks:
-    """Instants or values of one name; of `seen` that came every `stride`-th is kept."""
-
-    kept: list[tuple[float, Any]] = field(default_factory=list)
-    seen: int = 0
-    stride: int = 1
-
-    def add(self, at: float, value: Any) -> None:
-        # Every `stride`-th from the first: as even over the round as if its length had been known.
-        if self.seen % self.stride == 0:
-            self.kept.append((at, value))
-        self.seen += 1
-        if len(self.kept) > MAX_MARKS:
-            self.kept, self.stride = self.kept[::2], self.stride * 2
 
 
 def coarser(spans: list[Span], grain: float) -> list[Span]:
