@@ -62,6 +62,7 @@ class Places:
             "params": params,
             "policy": self.project / "data/policies/sft",
             "problems": self.project / "data/problems/train.parquet",
+            "validation": self.project / "data/problems/validation.parquet",
             "out": out / "policies/rl_1",
             "rollouts": out / "rollouts/rl_1.parquet",
             "schedule": out / "schedules/rl_1",

@@ -72,6 +72,7 @@ def main(argv: list[str] | None = None) -> int:
     asked.work.mkdir(parents=True, exist_ok=True)
     if not (asked.work / "sft").exists():
         _write_problems(asked.work / "problems.parquet")
+        _write_problems(asked.work / "held_out.parquet")
         write_tiny_policy(asked.work / "sft")
     runs: dict[str, list[Measured]] = {name: [] for name in contenders()}
     for number in range(asked.runs):

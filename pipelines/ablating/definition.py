@@ -1,8 +1,8 @@
-"""An ablation file: what varies, what is measured, and what the paper claims.
+"""An ablation file: the variants, the metrics, and the paper's claims.
 
     pipelines/ablations/<name>.yaml
 
-Its models have no defaults, as those of the stages: a file says everything, and a mistake names its key.
+Like those of the stages, its models have no defaults: a file states everything, and a mistake names its key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.params import StrictParams, read_yaml, validate_section
 
 POLICY = "{policy}"
-"""Stands in a metric's file for the policy that a variant measures."""
+"""Placeholder in a metric's file for the policy that a variant measures."""
 # Names become folders, file names and values in MLflow's filters.
 NAME = r"^[a-z0-9][a-z0-9_.-]*$"
 Name = Annotated[str, Field(pattern=NAME)]
@@ -26,12 +26,12 @@ Unit = Literal["percent", "tokens", "number"]
 
 
 class Paper(StrictParams):
-    """Where the published numbers stand."""
+    """Reference of the published numbers."""
 
     reference: str
     """Paper and table."""
     measures: str
-    """What its numbers are, in the words and units of the paper."""
+    """Definition of its numbers, in the words and units of the paper."""
 
 
 class Score(StrictParams):
@@ -60,14 +60,14 @@ class CurveMean(StrictParams):
 
 
 class _ToReach(StrictParams):
-    """What it took until training accuracy, averaged over some steps, was high enough for the first time."""
+    """The cost until training accuracy, averaged over some steps, first reached a goal."""
 
     label: str
     file: str
     """Under data/curves/, without `.csv`."""
     accuracy: float = Field(gt=0, lt=1)
     window_steps: int = Field(ge=1)
-    """Steps of the trailing mean; a step's own accuracy is that of a few problems."""
+    """Steps of the trailing mean; a single step's accuracy covers only a few problems."""
 
 
 class TokensToReach(_ToReach):
@@ -93,9 +93,9 @@ class Variant(StrictParams):
     says: str
     """One line for the table."""
     builds_on: str | None
-    """An earlier variant whose changes come first; null for none."""
+    """An earlier variant whose changes are applied first; null for none."""
     policy: str | None
-    """The policy that is measured; null for the ablation's."""
+    """The measured policy; null for the ablation's."""
     changes: dict[str, Any]
     """Dotted parameter name -> value; a mapping replaces the whole mapping."""
 
@@ -104,25 +104,25 @@ class Variant(StrictParams):
     def _from_file(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             raise ValueError("must be a mapping of dotted parameter names; {says: ...} for no change")
-        # `says` is left out when it is missing, so that pydantic names the key. The other two may be missing.
+        # A missing `says` is left out, so that pydantic names the key. The other two may be missing.
         own = {name: given[name] for name in ("says",) if name in given}
         own |= {name: given.get(name) for name in ("builds_on", "policy")}
         return own | {"changes": {k: v for k, v in given.items() if k not in ("says", "builds_on", "policy")}}
 
 
 class Claim(StrictParams):
-    """What the paper says of two variants."""
+    """The paper's statement about two variants."""
 
     metric: str
     variant: str
     against: str
     direction: Literal["higher", "lower", "same"]
     margin: float | None = Field(gt=0)
-    """For `same`: the largest difference that counts as none, in the metric's own unit (fractions, tokens)."""
+    """For `same`: the largest difference that counts as none, in the metric's unit (fractions, tokens)."""
 
     @model_validator(mode="after")
     def _margin_fits(self) -> Claim:
-        # A direction has its own threshold, 0. "The same" means nothing without one.
+        # A direction has the fixed threshold 0. "The same" means nothing without one.
         if (self.direction == "same") != (self.margin is not None):
             raise ValueError("margin belongs to direction `same`, which needs one; null otherwise")
         return self
@@ -134,7 +134,7 @@ class ExpectedSeconds(StrictParams):
     shared: float = Field(ge=0)
     """The stages that the variants of a seed share."""
     run: float = Field(gt=0)
-    """A variant's own stages, on average over the variants."""
+    """The stages of one variant alone, on average over the variants."""
 
 
 class Ablation(StrictParams):
@@ -146,10 +146,10 @@ class Ablation(StrictParams):
     claim: str
     """The paper's, in one sentence."""
     notes: str
-    """Why the task is sized as it is, what differs from the paper, what is missing."""
+    """Why the task has this size, its differences from the paper, and its gaps."""
     recipe: str
     policy: str
-    """The policy that is measured."""
+    """The measured policy."""
     seeds: list[Annotated[int, Field(ge=0)]] = Field(min_length=1)
     baseline: str
     is_ladder: bool
@@ -200,13 +200,13 @@ class Ablation(StrictParams):
         ]
 
     def changes_of(self, variant: str) -> dict[str, Any]:
-        """Dotted changes of a variant on the recipe, later ones over earlier ones."""
+        """Returns the dotted changes of a variant to the recipe; later ones override earlier ones."""
         own = self.variants[variant]
         # The overrides of the whole file come first, at the root of every chain.
         return {**(self.changes_of(own.builds_on) if own.builds_on else self.overrides), **own.changes}
 
     def policy_of(self, variant: str) -> str:
-        """The policy that the variant measures."""
+        """Returns the policy that the variant measures."""
         return self.variants[variant].policy or self.policy
 
 
@@ -215,7 +215,7 @@ def ablation_names(root: Path) -> list[str]:
 
 
 def read_ablation(root: Path, name: str) -> Ablation:
-    """The checked file. UserError names the ablation and every wrong key, or the ablations there are."""
+    """Returns the checked file. UserError names the ablation and every wrong key, or lists the existing ablations."""
     names = ablation_names(root)
     if name not in names:
         raise UserError(f"unknown ablation {name!r}: there are {', '.join(names) or 'none'}")
@@ -233,5 +233,5 @@ def read_ablation(root: Path, name: str) -> Ablation:
 
 
 def resolve(file: str, policy: str) -> str:
-    """The metric's file for a policy."""
+    """Returns the metric's file for a policy."""
     return file.replace(POLICY, policy)

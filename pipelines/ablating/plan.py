@@ -1,6 +1,6 @@
-"""Which runs an ablation needs, what is done already, and in which order the rest goes.
+"""Determines the runs of an ablation, the finished ones among them, and the order of the rest.
 
-Runs of one seed share the stages before RL. The first run of each such prefix goes alone; the others start when it
+Runs of one seed share the stages before RL. The first run of each such prefix goes alone. The others start when it
 has ended and find those stages in DVC's run cache, so that data, base and SFT run once for each seed.
 
 The parameter file of each variant and seed is checked before anything runs (`check_ablation`).
@@ -34,9 +34,9 @@ class PlannedRun:
     params: Mapping[str, Any] = field(compare=False)
     targets: tuple[str, ...]
     params_hash: str
-    """Of what stages with metrics read: what a page says is none of it."""
+    """Parameters that stages with metrics read; those that only pages read are left out."""
     prefix: str
-    """Equal for runs that share every stage before the first that variants vary."""
+    """Equal for runs that share every stage before the first one that variants change."""
 
     @property
     def name(self) -> str:
@@ -46,7 +46,7 @@ class PlannedRun:
 def plan_runs(
     root: Path, ablation: Ablation, variants: Sequence[str] | None, seeds: Sequence[int] | None
 ) -> list[PlannedRun]:
-    """Runs of the chosen variants and seeds (None: all), in the order of the file. UserError on an unknown one."""
+    """The runs of the chosen variants and seeds (None: all), in the file's order. UserError on an unknown one."""
     for what, chosen, known in (("variant", variants, list(ablation.variants)), ("seed", seeds, ablation.seeds)):
         unknown = [str(one) for one in chosen or [] if one not in known]
         if unknown:
@@ -86,9 +86,9 @@ def in_order(runs: Sequence[PlannedRun], baseline: str) -> list[PlannedRun]:
 
 
 def leading(runs: Sequence[PlannedRun], baseline: str) -> list[PlannedRun]:
-    """The first run of each prefix, the baseline's of all seeds before others.
+    """Returns the first run of each prefix, the baseline's of all seeds before others.
 
-    Prefixes of one seed often share some stages, which those that start later find made.
+    Prefixes of one seed often share some stages, which later runs find in the cache.
     """
     first: dict[str, PlannedRun] = {}
     # A stable sort: the baseline's runs first, the others in the order of the file.
@@ -100,7 +100,7 @@ def leading(runs: Sequence[PlannedRun], baseline: str) -> list[PlannedRun]:
 def next_run(
     waiting: Sequence[PlannedRun], running: Collection[PlannedRun], ended: Collection[str]
 ) -> PlannedRun | None:
-    """The first waiting run whose prefix exists or is made by nobody now; `ended` are prefixes that were tried."""
+    """Returns the first waiting run whose prefix exists or is not being made; `ended` are prefixes that were tried."""
     # Two runs that make the same stages at once would both compute them: DVC shares results, not work in progress.
     busy = {run.prefix for run in running} - set(ended)
     return next((run for run in waiting if run.prefix not in busy), None)
@@ -109,12 +109,12 @@ def next_run(
 def expected_seconds(
     ablation: Ablation, left: Sequence[PlannedRun], jobs: int, measured: Sequence[float], made: Collection[str]
 ) -> float:
-    """Estimate of the wall time: each run, and the shared stages once for each prefix that is not among `made`.
+    """Estimates the wall time: each run, and the shared stages once for each prefix that is not among `made`.
 
     `measured` are times of finished runs that found their shared stages; they replace the file's figure.
     """
     each = sum(measured) / len(measured) if measured else ablation.expected_seconds.run
-    # A prefix that was made is in the run cache of DVC, and costs nothing again.
+    # A prefix that was made is in the run cache of DVC, and takes no time again.
     shared = len({run.prefix for run in left} - set(made)) * ablation.expected_seconds.shared
     return (shared + len(left) * each) / max(1, min(jobs, len(left)))
 
@@ -122,7 +122,7 @@ def expected_seconds(
 def describe_plan(
     ablation: Ablation, runs: Sequence[PlannedRun], is_done: Callable[[PlannedRun], bool], baseline: str
 ) -> list[str]:
-    """The plan as lines: what is done, what runs and in which order, what each variant changes."""
+    """Returns the plan as lines: finished runs, the order of the others, and the changes of each variant."""
     lines = [f"{ablation.name}: {ablation.title}", ""]
     for variant in dict.fromkeys(run.variant for run in runs):
         own = ablation.variants[variant]
@@ -155,7 +155,7 @@ def params_of(root: Path, ablation: Ablation, variant: str, seed: int) -> dict[s
 def check_ablation(root: Path, ablation: Ablation) -> dict[str, dict[str, Any]]:
     """Checks every variant's parameters and metrics; returns the variants' parameters with the first seed.
 
-    UserError lists all that is wrong, each with ablation, variant and key.
+    UserError lists all mistakes, each with ablation, variant and key.
     """
     all_params, problems = {}, []
     for variant in ablation.variants:
@@ -194,7 +194,7 @@ def made_files(metric: Metric, params: Mapping[str, Any]) -> dict[str, GraphStag
 
 @cache
 def graph() -> Definitions:
-    """The stages of this project, which is the one whose code checks and runs an ablation."""
+    """Returns the stages of this project, whose code checks and runs an ablation."""
     return read_definitions(PROJECT / "dvc.yaml")
 
 
@@ -203,7 +203,7 @@ def _place(metric: Metric) -> tuple[str, str]:
 
 
 def applies(metric: Metric, policy: str, params: Mapping[str, Any]) -> bool:
-    """False where some stage makes such a file for policies of its own, and this policy is none of them."""
+    """False where a stage makes such a file for its policies, and this policy is none of them."""
     if POLICY not in metric.file or resolve(metric.file, policy) in made_files(metric, params):
         return True
     # A variant without RL has no curve of its policy, and is not wrong: other policies have such a file.
@@ -212,7 +212,7 @@ def applies(metric: Metric, policy: str, params: Mapping[str, Any]) -> bool:
 
 
 def scores_policy(metric: Metric, policy: str, params: Mapping[str, Any]) -> bool:
-    """True for a score that is known problem by problem, out of verdicts."""
+    """True for a score that verdicts give for each problem."""
     stage = made_files(metric, params).get(resolve(metric.file, policy))
     return isinstance(metric, Score) and stage is not None and about(stage.name).score_keys is not None
 
@@ -231,7 +231,7 @@ def _wrong_metrics(
 
 
 def _wrong_metric(metric: Metric, policy: str, params: Mapping[str, Any], sections: Mapping[str, Any]) -> str | None:
-    """Of keys only those of scores are known before a run."""
+    """Before a run only the keys of scores are known."""
     made, file = made_files(metric, params), resolve(metric.file, policy)
     if file not in made:
         return f"file: there is no {file!r}; there are {', '.join(made)}"
@@ -248,7 +248,7 @@ def _wrong_metric(metric: Metric, policy: str, params: Mapping[str, Any], sectio
 
 
 def targets_of(ablation: Ablation, variant: str, params: Mapping[str, Any]) -> list[str]:
-    """DVC's names of the stages that make the variant's metrics; DVC makes what they need."""
+    """Returns DVC's names of the stages that make the variant's metrics; DVC also makes the stages they need."""
     policy = ablation.policy_of(variant)
     return sorted(
         {

@@ -1,13 +1,13 @@
-"""From what is kept of finished runs to seed means, differences with two intervals, and a verdict on each claim.
+"""From kept results of finished runs to seed means, differences with two intervals, and a verdict on each claim.
 
-Two sources of chance stand side by side. Problems: per-problem scores are averaged over the seeds and compared over
-problems (stages/algorithms/estimators.py), which says whether the difference would stand with other problems, for
-these trained policies. Seeds: the t-interval over the paired differences of the seeds says whether it would stand if
+Two sources of chance are kept apart. Problems: per-problem scores are averaged over the seeds and compared over
+problems (stages/algorithms/estimators.py). This shows whether the difference would hold on other problems, for
+these trained policies. Seeds: the t-interval over the paired differences of the seeds shows whether it would hold if
 everything were trained again; with three seeds it is wide.
 
-What is kept of a run is in state/ablations/<name>/results/<variant>-<seed>/:
+A run's results are kept in state/ablations/<name>/results/<variant>-<seed>/:
 
-run.json    hashes (parameters, files of code), commit, seconds; written last, so that its presence means a whole run
+run.json    hashes (parameters, files of code), commit, seconds; written last, so that its presence means a complete run
 params.yaml, dvc.lock, metrics/, curves/, verdicts/
 """
 
@@ -57,7 +57,7 @@ class MeasuredVariant:
 
     @property
     def mean(self) -> float | None:
-        """None unless every seed has a number: a mean of those that got there would flatter."""
+        """None unless every seed has a number: a mean over the successful seeds alone would flatter the variant."""
         return mean(self.values) if self.values and len(self.values) == len(self.by_seed) else None
 
     @property
@@ -73,7 +73,7 @@ class Difference:
     by_seed: dict[int, float]
     over_problems: Interval | None
     over_seeds: Interval | None
-    """Percentage points and the like are the reader's business: everything here is in the metric's own unit."""
+    """In the metric's unit; conversion to percentage points and the like is left to the display."""
 
     @property
     def mean(self) -> float | None:
@@ -81,17 +81,17 @@ class Difference:
 
     @property
     def interval(self) -> Interval | None:
-        """Over problems where there are scores of problems, else over seeds."""
+        """Over problems where problems have scores, else over seeds."""
         return self.over_problems or self.over_seeds
 
 
 def difference(variant: MeasuredVariant, against: MeasuredVariant) -> Difference:
-    """`variant - against`; empty when they share no seed, or one of them alone lacks a number in a shared seed.
+    """Returns `variant - against`; empty if they share no seed, or only one of them lacks a number in a shared seed.
 
     A seed in which both lack it, such as an accuracy that neither reached, is left out.
     """
     shared = [seed for seed in variant.by_seed if seed in against.by_seed]
-    # Where neither variant has a number with this seed, it says nothing about their difference.
+    # A seed in which both variants lack the number says nothing about their difference.
     seeds = [seed for seed in shared if not variant.by_seed[seed] is against.by_seed[seed] is None]
     pairs = [(seed, variant.by_seed[seed], against.by_seed[seed]) for seed in seeds]
     # Where one variant alone lacks a number, leaving that seed out would compare its good seeds only.
@@ -111,7 +111,7 @@ def _over_problems(variant: MeasuredVariant, against: MeasuredVariant, seeds: Se
 
 
 def _averaged(measured: MeasuredVariant, seeds: Sequence[int]) -> dict[str, float]:
-    """Problem -> score averaged over the seeds; empty when a seed lacks a problem that another has."""
+    """Returns problem -> score averaged over the seeds; empty when a seed lacks a problem that another has."""
     tables = [measured.problems.get(seed, {}) for seed in seeds]
     if len({frozenset(table) for table in tables}) != 1:
         return {}
@@ -119,22 +119,22 @@ def _averaged(measured: MeasuredVariant, seeds: Sequence[int]) -> dict[str, floa
 
 
 def verdict(claimed: Claim, found: Difference) -> Verdict:
-    """What the runs say of a claimed direction.
+    """Returns the verdict of the runs on a claimed direction.
 
-    `agrees`: the intervals (over problems where problems have scores, and over seeds) leave out 0 on the claimed
-    side, and every seed lies there. `leans for`: only the interval over seeds does not, or is not there with one seed:
-    true of these trained policies, but training again may turn it. `disagrees` and `leans against`: the reverse. For
-    `same`, intervals and seeds lie within the margin, or wholly beyond it on one side. Everything else is `not
+    `agrees`: the intervals (over problems where problems have scores, and over seeds) exclude 0 on the claimed
+    side, and every seed is there. `leans for`: only the interval over seeds does not, or does not exist with one seed:
+    this holds for these trained policies, but new training may reverse it. `disagrees`, `leans against`: the reverse.
+    For `same`, intervals and seeds are within the margin, or completely beyond it on one side. Everything else is `not
     separated`.
     """
     if found.interval is None:
         return "not separated"
-    # A seed is an interval without width, so that one rule judges seeds and intervals.
+    # A seed is an interval of width 0, so that one rule judges seeds and intervals.
     sides = [found.interval, *(Interval(value, value, value) for value in found.by_seed.values())]
     is_claimed = _all_say(sides, claimed)
     if is_claimed is None:
         return "not separated"
-    # With one seed there is no interval over seeds, and nothing says that training again would show the same.
+    # With one seed there is no interval over seeds, and no evidence that new training would show the same.
     is_firm = found.over_seeds is not None and _all_say([*sides, found.over_seeds], claimed) is not None
     if is_claimed:
         return "agrees" if is_firm else "leans for"
@@ -142,11 +142,11 @@ def verdict(claimed: Claim, found: Difference) -> Verdict:
 
 
 def _all_say(sides: Sequence[Interval], claimed: Claim) -> bool | None:
-    """True when all lie where the claim has them, False when all lie on one other side, None when neither."""
+    """Returns True when all are on the claimed side, False when all are on one other side, None otherwise."""
     margin = claimed.margin or 0.0
     if claimed.direction == "same" and all(-margin <= side.low and side.high <= margin for side in sides):
         return True
-    # One interval that reaches over 0, or seeds on two sides, leave the claim open.
+    # One interval across 0, or seeds on two sides, leave the claim open.
     verdicts = {side.verdict(margin) for side in sides}
     if len(verdicts) > 1 or "not separated" in verdicts:
         return None
@@ -162,13 +162,13 @@ class VariantRow:
     to_baseline: Difference | None
     """None for the baseline itself."""
     to_previous: Difference | None
-    """None where there is no previous rung, or it is the baseline."""
+    """None if there is no previous rung, or it is the baseline."""
     published: float | None
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim of the paper and what was found."""
+    """A claim of the paper and our result."""
 
     claimed: Claim
     found: Difference
@@ -196,7 +196,7 @@ def rows_of(ablation: Ablation, metric: str, measured: Mapping[str, MeasuredVari
 
 
 def judge_claims(ablation: Ablation, measured: Mapping[str, Mapping[str, MeasuredVariant]]) -> list[Judged]:
-    """Every comparison of the file; one with a variant that has no results is not tried."""
+    """Yields every comparison of the file, except those with a variant that has no results."""
     judged = []
     for claimed in ablation.comparisons:
         own = measured.get(claimed.metric, {})
@@ -211,25 +211,25 @@ def judge_claims(ablation: Ablation, measured: Mapping[str, Mapping[str, Measure
 
 def _published(ablation: Ablation, claimed: Claim) -> float | None:
     numbers = [ablation.published.get(name, {}).get(claimed.metric) for name in (claimed.variant, claimed.against)]
-    # The paper may have numbers of one of the two variants alone.
+    # The paper may have numbers for only one of the two variants.
     return None if None in numbers else numbers[0] - numbers[1]
 
 
 def spent_to_reach(accuracies: Sequence[float], spent: Sequence[float], goal: float, window: int) -> float | None:
-    """The sum of `spent` up to the first step at which the mean of the last `window` accuracies is at least `goal`.
+    """Returns the sum of `spent` up to the first step at which the mean of the last `window` accuracies reaches `goal`.
 
-    Both have a number for each step. None when no step gets there. The first `window - 1` steps cannot.
+    Both have a number for each step. None when no step reaches it. The first `window - 1` steps cannot.
     """
     if len(accuracies) < window:
         return None
-    # The accuracy of a single step is that of a few problems, and would reach the goal by chance.
+    # A single step's accuracy covers only a few problems, and would reach the goal by chance.
     smooth = numpy.convolve(accuracies, numpy.full(window, 1 / window), mode="valid")
     reached = numpy.flatnonzero(smooth >= goal)
     return float(numpy.cumsum(spent)[reached[0] + window - 1]) if len(reached) else None
 
 
 def measure(ablation: Ablation, places: Mapping[PlannedRun, Path]) -> dict[str, dict[str, MeasuredVariant]]:
-    """Metric -> variant -> what its finished runs measured. UserError names a metric that a run does not have."""
+    """Returns metric -> variant -> measured values of its finished runs. UserError names a metric that a run lacks."""
     measured: dict[str, dict[str, MeasuredVariant]] = {}
     for name, metric in ablation.metrics.items():
         for run, place in places.items():
@@ -259,14 +259,15 @@ def _value(metric: Metric, policy: str, place: Path) -> float | None:
             chosen = values if metric.last_steps is None else values.tail(metric.last_steps)
             return float(chosen.mean()) if len(chosen) else None
         case TokensToReach() | StepsToReach():
-            curve = pandas.read_csv(place / "curves" / f"{file}.csv")
+            # Step 0, where a round evaluates it, has drawn nothing.
+            curve = pandas.read_csv(place / "curves" / f"{file}.csv").dropna(subset="accuracy/mean")
             accuracies, tokens = curve["accuracy/mean"].to_list(), curve["tokens/sampled"].to_list()
             spent = tokens if isinstance(metric, TokensToReach) else [1] * len(tokens)
             return spent_to_reach(accuracies, spent, metric.accuracy, metric.window_steps)
 
 
 def _scores_of_problems(metric: Score, policy: str, place: Path) -> dict[str, float]:
-    """Problem -> score, for accuracies; empty for what else is said of a benchmark."""
+    """Returns problem -> score for accuracies; empty for other metrics of a benchmark."""
     benchmark, _, quantity = metric.key.partition("/")
     is_greedy = quantity == "greedy"
     if not is_greedy and not quantity.startswith(("avg_at_", "pass_at_")):
@@ -288,7 +289,7 @@ KEPT = ("metrics", "curves", "verdicts")
 
 
 def ablation_folder(state: Path, name: str) -> Path:
-    """Where worktrees, logs and results of an ablation lie."""
+    """Folder of worktrees, logs and results of an ablation."""
     return state / "ablations" / name
 
 
@@ -297,7 +298,7 @@ def record_folder(state: Path, name: str, run: PlannedRun) -> Path:
 
 
 def keep_results(checkout: Path, place: Path, run: PlannedRun, about: dict[str, Any]) -> None:
-    """Copies what the targets made out of the worktree. UserError when a target left nothing."""
+    """Copies the outputs of the targets from the worktree. UserError when a target has no output."""
     with replace_folder(place) as folder:
         # With these `retrace compare`, `mirror` and `explain` read a kept run as they read a checkout.
         for name in ("params.yaml", "dvc.lock"):
@@ -313,7 +314,7 @@ def keep_results(checkout: Path, place: Path, run: PlannedRun, about: dict[str, 
 
 
 def finished(state: Path, name: str, run: PlannedRun, code: Mapping[str, str] | None) -> dict[str, Any] | None:
-    """The record of the run if it has these parameters and (unless None) ran these definitions."""
+    """Returns the record of the run if it has these parameters and (unless None) ran these definitions."""
     # Equal parameters and equal code, whatever the commit: an edit that the run does not reach keeps it valid.
     file = record_folder(state, name, run) / "run.json"
     record = json.loads(file.read_text()) if file.exists() else None
@@ -323,7 +324,7 @@ def finished(state: Path, name: str, run: PlannedRun, code: Mapping[str, str] | 
 
 
 def is_one_code(records: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether no two runs had a definition in different versions; what only one of them runs does not matter."""
+    """True if no two runs had different versions of a definition; definitions of only one of them do not matter."""
     versions: dict[str, str] = {}
     return all(
         versions.setdefault(name, digest) == digest

@@ -1,8 +1,8 @@
-"""What `retrace ablate` does: list, plan, run, write.
+"""The actions of `retrace ablate`: list, plan, run, write.
 
-Some pending runs go at once, each as `dvc repro` in its worktree (`AblationBatch`). A run that fails is reported, and
-the others continue. Whatever ends this process ends every DVC and stage with it. Worktrees of unfinished runs stay, so
-that the next call resumes from their checkpoints. `jobs_that_fit` says how many runs fit side by side: small
+Several pending runs run at once, each as `dvc repro` in its worktree (`AblationBatch`). A failed run is reported, and
+the others continue. When this process ends, every DVC and stage ends with it. Worktrees of unfinished runs stay, so
+that the next call resumes from their checkpoints. `jobs_that_fit` computes how many runs fit side by side: small
 policies leave most of a card, or of a machine, unused.
 """
 
@@ -59,7 +59,7 @@ from stages.observe.lifetime import die_with_parent
 
 @dataclass(frozen=True)
 class Choice:
-    """What the caller asks for."""
+    """The caller's options."""
 
     root: Path
     state: Path
@@ -75,17 +75,17 @@ class Choice:
 
 @dataclass(frozen=True)
 class Session:
-    """A checked ablation, the runs that are asked for, and the code that they run."""
+    """A checked ablation, the requested runs, and their code."""
 
     choice: Choice
     ablation: Ablation
     runs: list[PlannedRun]
     code: Code
     code_hashes: Mapping[str, Mapping[str, str]]
-    """Hashes of the files that each run runs with its parameters, by the run's name."""
+    """Hashes of the files that each run uses with its parameters, by the run's name."""
     jobs: int
     packed: str
-    """Why so many at once; empty where the caller said how many."""
+    """The reason for this number; empty where the caller chose it."""
 
     def is_done(self, run: PlannedRun) -> bool:
         return finished(self.choice.state, self.ablation.name, run, self.code_hashes[run.name]) is not None
@@ -95,13 +95,13 @@ class Session:
         return [run for run in self.runs if not self.is_done(run)]
 
     def estimate_minutes(self) -> float:
-        """Of what is pending."""
+        """Estimated time of the pending runs."""
         measured = seconds_of_others(self.choice.state, self.ablation.name, self.runs)
         return expected_seconds(self.ablation, self.pending, self.jobs, measured, ()) / 60
 
 
 def list_ablations(root: Path) -> list[str]:
-    """A line for each file in pipelines/ablations/; a broken one says so."""
+    """Returns a line for each file in pipelines/ablations/; for a broken one, the line says so."""
     lines = []
     for name in ablation_names(root):
         try:
@@ -114,7 +114,7 @@ def list_ablations(root: Path) -> list[str]:
 
 
 def show_plan(choice: Choice) -> list[str]:
-    """The plan as lines."""
+    """Returns the plan as lines."""
     session = _open(choice)
     lines = describe_plan(session.ablation, session.runs, session.is_done, session.ablation.baseline)
     count = len(session.pending)
@@ -127,14 +127,14 @@ def show_plan(choice: Choice) -> list[str]:
 
 
 def show_markdown(choice: Choice) -> str:
-    """The table of the finished runs, whatever code made them."""
+    """Returns the table of the finished runs, whatever code made them."""
     ablation = read_ablation(choice.root, choice.name)
     runs = plan_runs(choice.root, ablation, choice.variants, choice.seeds)
     return AblationFindings(ablation, choice.state, runs).markdown()
 
 
 def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
-    """Runs what is pending and writes what all finished runs of the file say; 1 when a run failed, else 0."""
+    """Runs the pending runs and writes the results of all finished runs of the file; 1 when a run failed, else 0."""
     session = _open(choice)
     with refusing_lock(ablation_folder(choice.state, choice.name), "this ablation is running already: wait for it"):
         pending = session.pending
@@ -142,9 +142,9 @@ def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
         failed = []
         if pending:
             gpus = visible_gpus()
-            # A run that takes several GPUs has to see all of them, so that none is dealt to it.
+            # A run that takes several GPUs must see all of them, so none is assigned to it.
             dealt = gpus if all(wants_one_gpu(run.params) for run in session.runs) else []
-            with gpu_slots(len(gpus), lock_folder(), say):  # the runs share the cards with nobody else
+            with gpu_slots(len(gpus), lock_folder(), say):  # no other process uses these cards
                 failed = AblationBatch(session, pending, dealt, say).run()
         # Without a single finished run there is nothing to write.
         if not failed or len(failed) < len(session.runs):
@@ -207,7 +207,7 @@ def _write(session: Session, say: Callable[[str], None]) -> None:
         say(f"  {claimed.metric}: {claimed.variant} {claimed.direction} {claimed.against}: {one.verdict}")
     say(f"results: {page}")
     try:
-        # After the files: results that MLflow does not get are still on disk, and `retrace mirror` sends them.
+        # After the files: results that MLflow does not receive are still on disk, and `retrace mirror` sends them.
         if findings.track():
             say("MLflow has the results, tagged ablation and variant")
     except UserError as error:
@@ -235,7 +235,7 @@ class ActiveRun:
         return time.monotonic() - self.started
 
     def __str__(self) -> str:
-        """How far it is: the last line of its log."""
+        """Returns its progress: the last line of its log."""
         last = ""
         with suppress(OSError):
             lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
@@ -244,12 +244,12 @@ class ActiveRun:
 
 
 class AblationBatch:
-    """The runs of one call: some at once, the leader of each shared prefix before those that share it."""
+    """The runs of one call: several at once, the leader of each shared prefix before the runs that share it."""
 
     def __init__(
         self, session: Session, pending: Sequence[PlannedRun], gpus: Sequence[str], say: Callable[[str], None]
     ) -> None:
-        """`gpus` are numbers of those that the runs share, one for each run; empty for none, or several for a run."""
+        """`gpus` are numbers of the shared GPUs, one for each run; empty for none, or for several GPUs per run."""
         self.session, self.ablation, self.state, self.say = session, session.ablation, session.choice.state, say
         self.gpus, self.cache = gpus, cache_folder(session.choice.root)
         self.waiting = in_order(pending, self.ablation.baseline)
@@ -263,7 +263,7 @@ class AblationBatch:
         self.said = time.monotonic()
 
     def run(self) -> list[PlannedRun]:
-        """Runs all; returns those that failed. On an interrupt nothing is left running."""
+        """Runs all; returns those that failed. After an interrupt nothing is left running."""
         with terminated_as_interrupt():
             try:
                 while self.waiting or self.running:
@@ -291,14 +291,14 @@ class AblationBatch:
             if run is None:
                 return
             self.waiting.remove(run)
-            # The card with the fewest runs, the first of equals.
+            # The card with the fewest runs; among equals the first.
             taken = [job.gpu for job in self.running]
             self.running.append(self._start(run, min(self.gpus, key=taken.count, default=None)))
 
     def _start(self, run: PlannedRun, gpu: str | None) -> ActiveRun:
         folder = ablation_folder(self.state, self.ablation.name) / run.name
         log = folder.parent / "logs" / f"{run.name}.log"
-        # A worktree of other parameters or other code is made anew instead of continued.
+        # A worktree with other parameters or other code is made anew instead of continued.
         key = f"{run.params_hash} {stable_hash(self.session.code_hashes[run.name])}\n"
         with checkout(self.session.code, folder, self.cache, key) as is_new:
             if is_new:
@@ -316,10 +316,10 @@ class AblationBatch:
                 env=worktree_environment(folder) | tags | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}),
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # Nobody sits at the keyboard of a run that is one of many.
+                # A run that is one of many has no user at the keyboard.
                 stdin=subprocess.DEVNULL,
                 text=True,
-                # DVC gets its own process group, so that we can end DVC and all its children at once. If this
+                # DVC gets a separate process group, so that DVC and all its children can be ended at once. If this
                 # process is killed, the kernel ends DVC.
                 start_new_session=True,
                 preexec_fn=die_with_parent,
@@ -372,16 +372,16 @@ class AblationBatch:
 
 MIB, GIB = 2**20, 2**30
 HOST_BYTES = 2.0 * GIB
-"""Of a stage's process with torch's libraries, beside what it computes with; an assumption, generous on a CPU."""
+"""Bytes of a stage's process with torch's libraries, without its computation; an assumption, generous on a CPU."""
 FREE_SHARE = 0.9
-"""Of the free memory; the rest is for what a plan does not see."""
+"""Share of the free memory; the rest is for memory that a plan does not see."""
 ANY_GPU = "H100"
-"""A plan wants a device; only bytes are read off it, and what a policy holds is the same on each."""
+"""A plan needs a device, but only its bytes are used, and a policy's memory is the same on each device."""
 
 
 @dataclass(frozen=True)
 class FreeResources:
-    """What runs share."""
+    """The resources that runs share."""
 
     cores: int
     free_bytes: float
@@ -390,20 +390,20 @@ class FreeResources:
 
 
 def this_machine(gpus: Iterable[str]) -> FreeResources:
-    """Free memory now, of the machine and of these GPUs. UserError when nvidia-smi does not say."""
+    """Measures the free memory of the machine and of these GPUs. UserError when nvidia-smi does not report it."""
     free = {gpu: _gpu_free_bytes(gpu) for gpu in gpus}
     return FreeResources(len(os.sched_getaffinity(0)), psutil.virtual_memory().available, free)
 
 
 def jobs_that_fit(root: Path, params: Iterable[Mapping[str, Any]], machine: FreeResources) -> tuple[int, str]:
-    """Runs at once by memory and cores, at least 1, and the reason in words.
+    """Returns runs at once by memory and cores, at least 1, and the reason in words.
 
-    `params`: those of every run; the largest decides. A run computes on `threads` cores, on a GPU it wants one to
-    feed it. vLLM takes its share of a card whatever the policy needs: lower `sampler.memory_fraction` to pack more.
+    `params`: those of every run; the largest decides. A run computes on `threads` cores; on a GPU it needs one to
+    feed it. vLLM takes its share of a card whatever the policy needs: lower `sampler.memory_fraction` to fit more.
     """
     every = list(params)
     on_gpu = bool(machine.gpu_free_bytes)
-    # Runs start in any order, so that each place has to hold the largest.
+    # Runs start in any order, so each place must have room for the largest.
     bytes_each = max(_bytes_of(root, one, machine) for one in _distinct(every))
     threads = 1 if on_gpu else max(_threads(one) for one in every)
     host_each = HOST_BYTES + (0 if on_gpu else bytes_each)
@@ -423,7 +423,7 @@ def jobs_that_fit(root: Path, params: Iterable[Mapping[str, Any]], machine: Free
             )
         )
     if on_gpu and not all(map(wants_one_gpu, every)):
-        # Two such runs side by side would meet on the same cards.
+        # Two such runs side by side would use the same cards.
         limits.append((1, "a run takes several GPUs"))
     count, reason = min(limits)
     # At least one run is tried, however little is free: the estimate may be too careful.
@@ -431,7 +431,7 @@ def jobs_that_fit(root: Path, params: Iterable[Mapping[str, Any]], machine: Free
 
 
 def wants_one_gpu(params: Mapping[str, Any]) -> bool:
-    """False where ranks, a wide sampler or replicas take more; such a run has to see all GPUs of the machine."""
+    """False where ranks, a wide sampler or replicas take more; such a run must see all GPUs of the machine."""
     sampler = params["sampler"]
     replicas = (sampler.get("replicas") or {}).get("count", 1)
     is_split = params.get("rl", {}).get("loop", {}).get("kind") == "asynchronous"
@@ -440,7 +440,7 @@ def wants_one_gpu(params: Mapping[str, Any]) -> bool:
 
 
 def _distinct(every: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Runs that differ in the seed alone need the same."""
+    """Runs that differ only in the seed need the same memory."""
     return list({yaml.safe_dump({**one, "seed": 0}): one for one in every}.values())
 
 
@@ -451,13 +451,13 @@ def _bytes_of(root: Path, params: Mapping[str, Any], machine: FreeResources) -> 
         stages = make_plan(root, str(file), PlanRequest(gpu=ANY_GPU)).stages
     sampler = params["sampler"]
     card = max(machine.gpu_free_bytes.values(), default=0.0)
-    # vLLM fills its share of the card whatever the policy needs, so that the plan's bytes do not count.
+    # vLLM fills its share of the card whatever the policy needs, so the plan's bytes do not count.
     share = card * sampler["memory_fraction"] if sampler["kind"] == "vllm" else None
     return max(_held(stage, share) for stage in stages) + (CONTEXT_BYTES if machine.gpu_free_bytes else 0.0)
 
 
 def _held(stage: StagePlan, vllm_bytes: float | None) -> float:
-    """What trainer and sampler hold at once; contexts are counted once a process, and a CPU has none."""
+    """Bytes of trainer and sampler together; a context counts once per process, and a CPU has none."""
     held = stage.training.total if stage.training else 0.0
     if stage.sampling is None:
         return held
@@ -470,7 +470,7 @@ def _threads(params: Mapping[str, Any]) -> int:
 
 
 def _gpu_free_bytes(gpu: str) -> float:
-    # nvidia-smi and not torch: a CUDA context in this process would take memory from the runs.
+    # nvidia-smi instead of torch: a CUDA context in this process would take memory from the runs.
     command = ["nvidia-smi", f"--id={gpu}", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)

@@ -1,6 +1,6 @@
-"""Writes what an ablation found: page, JSON metrics, Markdown, MLflow runs.
+"""Writes the results of an ablation: page, JSON metrics, Markdown, MLflow runs.
 
-`show_claims` puts the claims of all ablations into one table: what the paper has, and what each world here found.
+`show_claims` puts the claims of all ablations into one table: the paper's results, and those of each world here.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 
 class AblationFindings:
-    """Everything that the finished runs say; `about` tells which runs they are."""
+    """All results of the finished runs; `about` states which runs they are."""
 
     def __init__(self, ablation: Ablation, state: Path, runs: Sequence[PlannedRun]) -> None:
         """UserError when no run of `runs` is finished, whatever code it ran."""
-        # Of any code: the page says where runs differ in it, and an old result is better than none.
+        # With any code: the page marks runs whose code differs, and an old result is better than none.
         records = {run: finished(state, ablation.name, run, None) for run in runs}
         done = {run: record for run, record in records.items() if record}
         if not done:
@@ -56,7 +56,7 @@ class AblationFindings:
         self.about: dict[str, Any] = {
             "missing": describe_missing(*([(run.variant, run.seed) for run in some] for some in (runs, done))),
             "seeds": sorted({run.seed for run in done}),
-            # Twelve digits name a commit for people; run.json has the whole hash.
+            # Twelve digits identify a commit for readers; run.json has the whole hash.
             "commits": sorted({record["commit"][:12] for record in done.values()}),
             "is_one_code": is_one_code(done.values()),
             "is_dirty": any(record["is_dirty"] for record in done.values()),
@@ -81,7 +81,7 @@ class AblationFindings:
         return "\n".join(lines) + "\n"
 
     def metrics(self) -> dict[str, Any]:
-        """Everything as JSON can hold it, in the metrics' own units (fractions, tokens)."""
+        """Returns everything as JSON, in the metrics' units (fractions, tokens)."""
         variants = {name: {row.variant: _row(row) for row in rows} for name, rows in self.tables.items()}
         return {
             "ablation": self.ablation.name,
@@ -94,14 +94,14 @@ class AblationFindings:
         """Writes <name>.html and <name>.json; returns the page's path."""
         page = folder / f"{self.ablation.name}.html"
         write_text_atomically(page, render_page(self.ablation, self.tables, self.judged, self.about))
-        # The page is for people. Tests, the table of all claims and MLflow read this.
+        # The page is for readers. Tests, the table of all claims and MLflow read this file.
         write_json(folder / f"{self.ablation.name}.json", self.metrics())
         return page
 
     def track(self) -> bool:
-        """One MLflow run for each variant and one for the whole; False when these results are there already.
+        """Creates one MLflow run for each variant and one for the whole; False when these results exist already.
 
-        UserError when MLflow cannot be reached; what a killed call has made is not made again.
+        UserError when MLflow cannot be reached; runs that a killed call has created are not created again.
         """
         if is_tracking_off():
             return False
@@ -136,7 +136,7 @@ class AblationFindings:
 def _log(
     store: MlflowStore, name: str, tags: Mapping[str, str], numbers: Mapping[str, float], files: Mapping[str, str]
 ) -> bool:
-    """Makes the run unless MLflow has it whole."""
+    """Creates the run unless MLflow has it completely."""
     from mlflow.entities import Metric
 
     from pipelines.records.stage_runs import whole_run
@@ -197,7 +197,7 @@ def _judged(one: Judged) -> dict[str, Any]:
 
 
 ClaimKey = tuple[str, str]
-"""The paper's reference and the claim: ablations of one paper in several worlds share both words."""
+"""The paper's reference and the claim: ablations of one paper in several worlds share both texts."""
 
 
 def show_claims(root: Path, state: Path) -> str:
@@ -210,7 +210,7 @@ def show_claims(root: Path, state: Path) -> str:
 
 
 def claims_by_world(found: Iterable[tuple[Ablation, Sequence[Judged]]]) -> Table:
-    """A row for each claim, a column for each world (the first word of the recipe's name), papers together."""
+    """One row per claim, one column per world (the first word of the recipe's name), grouped by paper."""
     cells: dict[ClaimKey, dict[str, str]] = defaultdict(dict)
     of_paper: dict[ClaimKey, str] = {}
     worlds: list[str] = []
@@ -221,7 +221,7 @@ def claims_by_world(found: Iterable[tuple[Ablation, Sequence[Judged]]]) -> Table
         for one in judged:
             place = ablation.paper.reference, describe_claim(ablation, one.claimed)
             cells[place][world] = _cell(ablation, one)
-            # The paper has one number for a claim, whatever world tries it.
+            # The paper has one number for a claim, in whatever world it is tested.
             of_paper.setdefault(place, published(one.published, True))
     papers = list(dict.fromkeys(reference for reference, _ in cells))
     rows = [
@@ -240,7 +240,7 @@ def _findings(root: Path, state: Path) -> list[tuple[Ablation, list[Judged]]]:
         try:
             found.append((ablation, AblationFindings(ablation, state, plan_runs(root, ablation, None, None)).judged))
         except UserError:
-            continue  # none of its runs is finished, or it is not whole: the table says what there is
+            continue  # none of its runs is finished, or it is incomplete: the table shows the rest
     return found
 
 
@@ -273,14 +273,14 @@ def render_page(
 
 
 def dot_plot(metric: Metric, rows: Sequence[VariantRow]) -> Chart | None:
-    """Each variant: a hollow dot for each seed, the mean, and the baseline's mean plus each interval of the difference.
+    """Each variant: a hollow dot per seed, the mean, and the baseline's mean plus each interval of the difference.
 
-    Variants without a number are left out; None where there is no other.
+    Variants without a number are left out; None where no variant has one.
     """
     known = [row for row in rows if row.measured.values]
     if not known:
         return None
-    # Intervals are of differences. Added to the mean of the baseline, they stand on the scale of the dots.
+    # Intervals are of differences. Added to the baseline's mean, they are on the scale of the dots.
     base = next((row.measured.mean for row in rows if row.to_baseline is None), None)
     factor = 100 if metric.unit == "percent" else 1
     drawn = []
@@ -319,7 +319,7 @@ class Table:
 
 
 def number(value: float | None, unit: str, is_difference: bool = False) -> str:
-    """71.2 for a percentage, 1.25M or 340k for tokens; a difference has its sign."""
+    """Formats 71.2 for a percentage, 1.25M or 340k for tokens; a difference has its sign."""
     if value is None:
         return ABSENT
     sign = "+" if is_difference and value > 0 else ""
@@ -331,7 +331,7 @@ def number(value: float | None, unit: str, is_difference: bool = False) -> str:
 
 
 def spread(measured: MeasuredVariant, unit: str) -> str:
-    """Mean ± standard deviation over seeds; how many seeds have no number, where one is missing."""
+    """Mean ± standard deviation over seeds; and how many seeds have no number, if any."""
     # A mean over the seeds that reached the goal would flatter the variant: the count says how many did not.
     if measured.mean is None:
         count, missing = len(measured.by_seed), len(measured.by_seed) - len(measured.values)
@@ -341,7 +341,7 @@ def spread(measured: MeasuredVariant, unit: str) -> str:
 
 
 def describe_missing(planned: Sequence[tuple[str, int]], done: Sequence[tuple[str, int]]) -> list[str]:
-    """Variant and seed of the runs that are not done, those of one set of seeds together."""
+    """Variant and seed of the unfinished runs, grouped by equal sets of seeds."""
     variants = list(dict.fromkeys(variant for variant, _ in planned))
     left = {name: {seed for variant, seed in planned if variant == name} for name in variants}
     for variant, seed in done:
@@ -378,7 +378,7 @@ def format_difference(found: Difference | None, unit: str) -> str:
 def published(value: float | None, is_difference: bool = False) -> str:
     if value is None:
         return ABSENT
-    # In the unit of the paper, which may be another one than ours: nothing is converted.
+    # In the unit of the paper, which may differ from ours: no conversion.
     return f"{value:+.4g}" if is_difference else f"{value:.4g}"
 
 
@@ -418,7 +418,7 @@ def unit_suffix(metric: Metric) -> str:
 
 
 def claim_table(ablation: Ablation, judged: Sequence[Judged]) -> Table:
-    """The paper's claims with what was found."""
+    """The paper's claims with our results."""
     lines = []
     for one in judged:
         unit = ablation.metrics[one.claimed.metric].unit

@@ -1,4 +1,4 @@
-"""`retrace data`: what is in a file of problems, what a field map makes of it, and the recipe's lines for it."""
+"""`retrace data`: what is in a file of problems or conversations, what becomes of it, and the recipe's lines for it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ USUAL = {
     "solution": ("solution", "rationale", "explanation", "worked_solution", "generated_solution", "response"),
 }
 """Names that data sets use for our fields, the most telling first."""
+CHAT = ("messages", "conversations", "conversation", "dialogue", "turns")
+"""Names that they use for the turns of a conversation."""
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 TEXT_SHOWN = 160
 REASONS_SHOWN = 8
@@ -33,6 +35,7 @@ def data(
     problem: Annotated[str, typer.Option(help="field with the problem: a name, or a map as in sources, in YAML")] = "",
     answer: Annotated[str, typer.Option(help="field with the short final answer, likewise")] = "",
     solution: Annotated[str, typer.Option(help="field with the worked solution; `null` for none")] = "",
+    messages: Annotated[str, typer.Option(help="field with the turns of a conversation")] = "",
     rows: Annotated[int, typer.Option(min=1, help="rows to read from the beginning")] = 1000,
     show: Annotated[int, typer.Option(min=0, help="problems shown in full")] = 3,
 ) -> None:
@@ -53,15 +56,23 @@ def data(
     if not sound:
         raise UserError(f"{file} has no sound row in its first {len(table)}: {_first_fault(table)}")
     typer.echo("\n".join(describe_columns(sound)))
-    fields = field_map(sound, {"problem": problem, "answer": answer, "solution": solution})
+    named = {"problem": problem, "answer": answer, "solution": solution}
+    fields = messages or _guessed_messages(sound, named) or field_map(sound, named)
     funnel, problems = Funnel("collect", len(table)), []
     for number, row in enumerate(table):
         if made := problem_of_row(row, f"{file.stem}/{number}", fields, {}, funnel):
             problems.append(made)
-    typer.echo("\n".join(["", *describe_problems(problems, funnel, len(table), show)]))
+    typer.echo("\n".join(["", *describe_problems(problems, funnel, len(table), show, isinstance(fields, str))]))
     typer.echo("\n".join(["", *recipe_lines(file, kind, fields, sha256_of(file))]))
     if not problems:
         raise typer.Exit(1)
+
+
+def _guessed_messages(rows: Sequence[Mapping[str, Any]], named: Mapping[str, str]) -> str:
+    """The field with the turns; empty for a file of problems, which may have its texts as messages too."""
+    known = {str(name).lower(): name for row in rows[:50] for name in row}
+    has_problems = known.keys() & {*USUAL["problem"]} and known.keys() & {*USUAL["answer"], *USUAL["solution"]}
+    return "" if has_problems or any(named.values()) else next((known[name] for name in CHAT if name in known), "")
 
 
 def _format(file: Path) -> Any:
@@ -114,26 +125,32 @@ def field_map(rows: Sequence[Mapping[str, Any]], named: Mapping[str, str]) -> Fi
         raise UserError(f"--{where.partition('.')[0]}: {first['msg']} (at {where})") from error
 
 
-def describe_problems(problems: Sequence[Mapping[str, Any]], funnel: Any, count: int, show: int) -> list[str]:
-    """How many rows become problems, why others do not, and the first few."""
+def describe_problems(
+    problems: Sequence[Mapping[str, Any]], funnel: Any, count: int, show: int, is_chat: bool
+) -> list[str]:
+    """How many rows become problems or conversations, why others do not, and the first few."""
     dropped = funnel.dropped_frame()
-    lines = [
-        f"{len(problems):,} of {count:,} rows are problems; {sum(1 for one in problems if one['solution']):,} solved"
-    ]
+    chats = [json.loads(one["messages"]) for one in problems] if is_chat else []
+    roles = Counter(turn["role"] for turns in chats for turn in turns)
+    turns = ", ".join(f"{number:,} {role}" for role, number in roles.most_common()) or "none"
+    solved = sum(1 for one in problems if one.get("solution"))
+    what = f"conversations; turns: {turns}" if is_chat else f"problems; {solved:,} solved"
+    lines = [f"{len(problems):,} of {count:,} rows are {what}"]
     for reason, number in Counter(dropped["reason"]).most_common(REASONS_SHOWN):
         example = dropped[dropped["reason"] == reason].iloc[0]
         lines.append(f"  dropped {number:,}: {reason} ({example['row_id']}: {_on_one_line(example['detail'])})")
-    for one in problems[:show]:
+    for number, one in enumerate(problems[:show]):
         lines.append(f"  {one['problem_id']}")
-        lines += [f"    {name}: {_on_one_line(one[name])}" for name in ("problem", "answer", "solution") if one[name]]
+        told = [(turn["role"], turn["content"]) for turn in chats[number]] if chats else one.items()
+        lines += [f"    {name}: {_on_one_line(text)}" for name, text in told if text and name != "problem_id"]
     return lines
 
 
-def recipe_lines(file: Path, kind: str, fields: FieldMap, digest: str) -> list[str]:
+def recipe_lines(file: Path, kind: str, fields: FieldMap | str, digest: str) -> list[str]:
     """Section `sources` with this file, as a recipe has it."""
     name = "".join(one if one.isalnum() else "_" for one in file.name.partition(".")[0].lower()).strip("_") or "mine"
     source = {
-        "role": "train",
+        "role": "chat" if isinstance(fields, str) else "train",
         "licence": "say which",
         "from": {
             "kind": "local",
@@ -141,13 +158,15 @@ def recipe_lines(file: Path, kind: str, fields: FieldMap, digest: str) -> list[s
             # Nothing else notices that a file on this machine has changed.
             "sha256": digest,
             "format": kind,
-            "fields": fields.model_dump(mode="json"),
+            "fields": fields if isinstance(fields, str) else fields.model_dump(mode="json"),
             "only": {},
             "max_rows": None,
         },
     }
     text = yaml.safe_dump({"sources": {name: source}}, sort_keys=False, allow_unicode=True)
-    return ["For a recipe (role: benchmark for problems to be measured on):", "", *text.splitlines()]
+    for_chat = f"with prompt.kind: chat, and in demonstrate.sources {{kind: given, sources: [{name}], max_rows: null}}"
+    told = for_chat if isinstance(fields, str) else "role: benchmark for problems to be measured on"
+    return [f"For a recipe ({told}):", "", *text.splitlines()]
 
 
 def _on_one_line(value: Any) -> str:

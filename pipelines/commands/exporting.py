@@ -30,6 +30,8 @@ NOT_COPIED = (".safetensors", INDEX, "README.md")
 
 METHODS: tuple[tuple[str, str, object, str], ...] = (
     ("sft", "sft.steps", ..., "supervised fine-tuning, loss on the response alone"),
+    ("sft", "sft.adapter.kind", "lora", "LoRA in supervised fine-tuning, merged (arXiv 2106.09685)"),
+    ("rl_round", "rl.adapter.kind", "lora", "LoRA in reinforcement learning, merged (arXiv 2106.09685)"),
     ("rl_round", "rl.advantage.kind", "group_normalized", "GRPO's group-normalised advantage (arXiv 2402.03300)"),
     ("rl_round", "rl.advantage.divide_by_std", False, "without the division by the deviation, Dr. GRPO (2503.20783)"),
     ("rl_round", "rl.advantage.kind", "leave_one_out", "RLOO's leave-one-out baseline (arXiv 2402.14740)"),

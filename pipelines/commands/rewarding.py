@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from stages.foundations.machine import PROJECT
 
 if TYPE_CHECKING:
     from stages.engines.custom_functions import FunctionValue
+    from stages.rl_round.methods import FunctionReward
 
 COLUMNS = ("problem_id", "problem", "answer", "response", "response_tokens", "is_truncated", "verdict")
 """What a function may take of a row, in a round too."""
@@ -32,7 +34,9 @@ def reward(
         Path, typer.Argument(help="a table of rollouts or responses (Parquet), or JSON lines with such columns")
     ],
     name: Annotated[str, typer.Option(help="the function in the file")] = "score",
-    arguments: Annotated[str, typer.Option(help="further arguments, as JSON: '{\"limit\": 200}'")] = "{}",
+    arguments: Annotated[
+        str | None, typer.Option(help="further arguments, as JSON: '{\"limit\": 200}'", show_default=False)
+    ] = None,
     rows: Annotated[int, typer.Option(min=0, help="how many, evenly over the table; 0 for all")] = 2000,
     seconds: Annotated[float, typer.Option(min=0.01, help="processor time for a call")] = 5.0,
     jobs: Annotated[int, typer.Option(min=1, help="worker processes")] = 2,
@@ -43,17 +47,20 @@ def reward(
 ) -> None:
     """Score stored responses with your function, and show what it pays for.
 
-    It runs as in a round: in workers with limits and without network, unless it is trusted. Exit code 1 where it fails
-    on a row, 2 for a mistake of the caller.
+    It runs as in a round: in workers with limits and without network, unless it is trusted. Where `rl.reward` of
+    params.yaml names it, its weights hold, and its arguments unless you give some. Exit code 1 where it fails on a
+    row, 2 for a mistake of the caller.
     """
     from stages.engines.custom_functions import CustomFunction, CustomFunctionParams
     from stages.engines.verifier.params import VerifierParams
     from stages.foundations.params import load_section
     from stages.observe.progress import progress
 
-    parsed = _arguments(arguments)
+    named = _in_recipe(file, name)
+    parsed = _arguments(arguments) if arguments is not None else named.arguments if named else None
     table = _evenly(read_responses(responses), rows)
-    params = CustomFunctionParams(file="custom/_.py", name=name, arguments=parsed, sandbox="off" if trusted else None)
+    known = {"kind": "function", "file": "custom/_.py", "name": name}
+    params = CustomFunctionParams(**known, arguments=parsed, sandbox="off" if trusted else None)
     limits = load_section(PROJECT / "params.yaml", "verifier", VerifierParams)
     limits = limits.model_copy(update={"timeout_seconds": seconds, "workers": jobs})
     values: list[FunctionValue] = []
@@ -61,6 +68,9 @@ def reward(
         # In pieces, so that progress shows; 500 rows keep every worker busy.
         for start in progress(range(0, len(table), 500), label=file.name, unit="pieces"):
             values += function.ask(table[start : start + 500])
+    if named:
+        typer.echo(f"as in rl.reward of params.yaml: arguments {parsed or {}}, weights {named.weights or {}}")
+        values = [replace(value, value=value.weighted(named.weights)) for value in values]
     if out is not None:
         pairs = zip(table, values, strict=True)
         lines = [json.dumps({"problem_id": row["problem_id"], **_as_json(value)}) for row, value in pairs]
@@ -68,6 +78,18 @@ def reward(
     typer.echo("\n".join(describe(table, values)))
     if any(value.fault for value in values):
         raise typer.Exit(1)
+
+
+def _in_recipe(file: Path, name: str) -> FunctionReward | None:
+    """The reward of params.yaml that is this function, alone or in a sum; None where none is."""
+    from stages.foundations.params import load_section, read_yaml
+    from stages.rl_round.methods import RewardParams, function_rewards
+
+    recipe = PROJECT / "params.yaml"
+    if "rl" not in read_yaml(recipe):
+        return None
+    rewards = function_rewards(load_section(recipe, "rl.reward", RewardParams)).values()
+    return next((one for one in rewards if one.name == name and (PROJECT / one.file).resolve() == file.resolve()), None)
 
 
 def _arguments(text: str) -> dict[str, Any]:

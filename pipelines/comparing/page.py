@@ -1,6 +1,6 @@
-"""The page of a comparison: one file without scripts that needs no other.
+"""The page of a comparison: one self-contained file without scripts.
 
-The words are the same in the terminal and in Markdown. `as_json` is the whole comparison.
+The terminal and Markdown use the same words. `as_json` is the whole comparison.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from stages.algorithms.estimators import FEWEST_PROBLEMS, LARGEST_P, Interval
 from stages.pages.drawing import BAD, GOOD, INK, MUTED, WIDE, Chart, Row, cut, intervals
 from stages.pages.page import fill_page, markdown_table, metric_label, points
 
-# Colour is for findings about the setting. `higher` and `lower` are about two policies, and stay in ink.
+# Colour is for findings about the setting. `higher` and `lower` concern two policies, and stay black.
 _COLORS = {"better": GOOD, "worse": BAD, "not separated": MUTED}
 
 
 def render_page(findings: ComparisonFindings, shown: Sequence[Examples]) -> str:
-    """The page as HTML; equal arguments give equal text. Every text is escaped: problems and responses are hostile."""
+    """The page as HTML; equal arguments give equal text. All text is escaped: problems, responses are hostile."""
     benchmarks = {one.name: one for one in findings.benchmarks}
     # `groupby` needs equal benchmarks side by side. The sort is stable, so that metrics keep their order.
     ordered = sorted(findings.comparisons, key=lambda one: one.benchmark)
@@ -45,7 +45,7 @@ def render_page(findings: ComparisonFindings, shown: Sequence[Examples]) -> str:
         "shown": shown,
         "characters": CHARACTERS,
         "responses": RESPONSES,
-        # With one seed a side the column would hold dashes alone.
+        # With one seed per side the column would hold only dashes.
         "has_seeds": any(len(side.answers) > 1 for side in findings.sides),
     }
     filters = {"score": percent, "interval": format_interval, "p": format_p, "seeds": format_seeds}
@@ -93,7 +93,7 @@ HEAD = (
 
 
 def percent(score: float, seed_sd: float | None = None) -> str:
-    """`87.7`, with ± the seeds' standard deviation where there are several."""
+    """Formats `87.7`, with ± the seeds' standard deviation where there are several."""
     return f"{100 * score:.1f}" + ("" if seed_sd is None else f" ± {100 * seed_sd:.1f}")
 
 
@@ -102,19 +102,19 @@ def format_interval(interval: Interval | None) -> str:
 
 
 def format_p(value: float) -> str:
-    """Three digits; small ones as a bound."""
+    """Formats three digits; small values as a bound."""
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def format_seeds(one: PolicyComparison) -> str:
-    """The interval over seeds, or the seeds' differences where two are too few for one; a dash for one seed a side."""
+    """The interval over seeds, or the seeds' differences if two are too few for one; a dash for one seed per side."""
     if one.over_seeds:
         return format_interval(one.over_seeds)
     return ", ".join(points(value) for value in one.by_seed.values()) if len(one.by_seed) > 1 else ABSENT
 
 
 def sentence(one: PolicyComparison) -> str:
-    """The finding in one sentence."""
+    """Returns the finding in one sentence."""
     measured = f"{metric_label(one.metric)} on {one.benchmark}"
     interval = f"[{format_interval(one.difference.interval)}], corrected p\u00a0{format_p(one.corrected)}"
     difference = f"{points(one.difference.interval.estimate)} points {interval}"
@@ -125,7 +125,7 @@ def sentence(one: PolicyComparison) -> str:
         )
     if one.verdict != "not separated":
         return f"{one.second} is {one.verdict} than {one.first} in {measured}: {difference}."
-    # Said before "not separated", because more problems would help and another policy would not.
+    # Stated before "not separated", because more problems would help and another policy would not.
     if one.difference.problems < FEWEST_PROBLEMS:
         both = f"{one.second} and {one.first}"
         return f"Too few problems ({one.difference.problems}) to separate {both} in {measured}: {difference}."
@@ -153,7 +153,7 @@ def cells(one: PolicyComparison) -> list[str]:
 
 
 def notes(findings: ComparisonFindings) -> list[str]:
-    """What has to be known to read the table."""
+    """Facts needed to read the table."""
     count, seeds = len(findings.comparisons), max(len(side.answers) for side in findings.sides)
     lines = [f"RESTRICTED to what all sides share: {line}" for line in findings.restrictions]
     lines += [line for one in findings.benchmarks if (line := _describe_leaked(one, findings.is_clean))]
@@ -172,7 +172,7 @@ def notes(findings: ComparisonFindings) -> list[str]:
 
 
 def _describe_leaked(benchmark: SharedBenchmark, is_clean: bool) -> str:
-    """How many problems a side was trained on; empty where none."""
+    """Says how many problems a side was trained on; empty where none."""
     if not benchmark.leaked:
         return ""
     if is_clean:
@@ -212,7 +212,7 @@ def as_json(findings: ComparisonFindings) -> dict[str, Any]:
     ]
     shared = [
         {
-            # The problems themselves are left out: their number says what the comparison rests on.
+            # The problems are left out: their number shows the basis of the comparison.
             "name": one.name,
             "problems": len(one.problems),
             "samples": one.samples,

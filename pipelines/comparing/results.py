@@ -1,11 +1,11 @@
 """The comparison itself: differences on the same problems, their intervals and tests, and when one is called better.
 
-A problem's score is averaged over its responses and, where a side was trained with several seeds, over the seeds; the
-interval and the p-value then take whole problems (stages/algorithms/estimators.py). They say whether the difference
-would stand with other problems, for these trained policies. Beside them stands how far seeds lie apart.
+A problem's score is averaged over its responses and, where a side was trained with several seeds, over the seeds. The
+interval and the p-value then resample whole problems (stages/algorithms/estimators.py). They show whether the
+difference would hold on other problems, for these trained policies. The spread between seeds is shown beside them.
 
-`shared_benchmarks` makes the scores from verdicts, on the problems and samples that all sides answered. `examples` are
-the problems that one side wins and the other loses, with what each said: a bounded number, and the page says so.
+`shared_benchmarks` computes scores from verdicts, on the problems and samples that all sides answered. `examples` are
+problems that one side wins and the other loses, with the response of each: a bounded number, and the page says so.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class PolicyComparison:
 
     @property
     def claim(self) -> str:
-        """What the finding is about: the setting needs an interval over seeds, that leaves out 0."""
+        """The subject of the finding: a finding about the setting needs an interval over seeds that excludes 0."""
         holds = self.over_seeds is not None and self.over_seeds.verdict() != "not separated"
         return "the setting" if holds else "these two policies"
 
     @property
     def verdict(self) -> Verdict | Literal["higher", "lower"]:
-        """`better` and `worse` are about the setting, and need both intervals; the others are about policies."""
+        """`better` and `worse` concern the setting, and need both intervals; the others concern policies."""
         called = self.difference.called(self.corrected) if self.is_same_side else "not separated"
         if called == "not separated":
             return called
@@ -84,7 +84,7 @@ class PolicyComparison:
 
 @dataclass(frozen=True)
 class SharedBenchmark:
-    """What all sides answered of one benchmark."""
+    """Answers of all sides on one benchmark."""
 
     name: str
     problems: tuple[str, ...]
@@ -92,10 +92,10 @@ class SharedBenchmark:
     """Sampled responses of each problem; 0 when there are none."""
     is_greedy: bool
     leaked: int
-    """Problems that all sides answered and that one was trained on; left out where only clean ones count."""
+    """Problems that all sides answered and that one side was trained on; left out where only clean ones count."""
 
     def metrics(self, families: Sequence[str]) -> list[str]:
-        """Those of `families` that can be computed, by name: `avg_at_8`, `greedy`."""
+        """The members of `families` that can be computed, by name: `avg_at_8`, `greedy`."""
         return [
             family if family == "greedy" else f"{family}_at_{self.samples}"
             for family in families
@@ -111,11 +111,11 @@ class ComparisonFindings:
     benchmarks: tuple[SharedBenchmark, ...]
     comparisons: tuple[PolicyComparison, ...]
     restrictions: tuple[str, ...]
-    """What was left out so that all sides are measured on the same; empty when nothing was."""
+    """Parts that were left out so that all sides are measured on the same; empty when there are none."""
     scores: dict[tuple[str, str], pandas.DataFrame]
     """(side, benchmark) -> scores of problems, averaged over seeds."""
     is_clean: bool
-    """Problems that the training data of a side contain were left out."""
+    """Problems in the training data of a side were left out."""
 
 
 def compare(
@@ -128,7 +128,7 @@ def compare(
         for side in sides
         for benchmark in benchmarks
     }
-    # Holm corrects for each comparison: against one baseline there are fewer, and more differences are found.
+    # Holm corrects for each comparison: against one baseline there are fewer, and more differences are significant.
     pairs = list(combinations(sides, 2)) if is_all_pairs else [(sides[0], side) for side in sides[1:]]
     planned = [
         (benchmark, metric, first, second)
@@ -186,14 +186,14 @@ def _compare(
 
 
 def _over_seeds(first: dict[int, float], second: dict[int, float]) -> tuple[dict[int, float], Interval | None, bool]:
-    """Differences of shared seeds, the interval over seeds, and whether the seeds agree on the sign."""
+    """Returns differences of shared seeds, the interval over seeds, and whether the seeds agree on the sign."""
     shared = {seed: second[seed] - first[seed] for seed in first if seed in second and seed >= 0}
     signs = numpy.sign(list(shared.values()))
-    # Pairing by seed removes what a seed has in common: the data order and the samples of both sides.
+    # Pairing by seed removes the effect of the seed: the data order and the samples of both sides.
     if len(shared) == len(first) == len(second):
         return shared, seed_interval(list(shared.values())), len(set(signs)) == 1
     apart = min(second.values()) > max(first.values()) or max(second.values()) < min(first.values())
-    # One seed has no spread: there is no interval, and only the ranges can say that seeds agree.
+    # One seed has no spread: there is no interval, and only the ranges can show that seeds agree.
     if min(len(first), len(second)) < 2:
         return shared, None, apart
     return shared, welch_interval(list(first.values()), list(second.values())), apart
@@ -209,14 +209,14 @@ _Problems = dict[str, str]
 def shared_benchmarks(
     sides: Sequence[Side], is_common: bool, is_clean: bool = False
 ) -> tuple[list[SharedBenchmark], list[str]]:
-    """The benchmarks that all sides answered, and a line for each restriction to what they share.
+    """Returns the benchmarks that all sides answered, and a line for each restriction to their common part.
 
-    With `is_clean` without the problems that a side was trained on. UserError when they did not answer
-    the same problems equally often (unless `is_common`), share nothing, or nobody knows what is clean.
+    With `is_clean`, without the problems that a side was trained on. UserError when they did not answer
+    the same problems equally often (unless `is_common`), share nothing, or the training data of a side are unknown.
     """
     tables = {f"{side.name}{_seed_suffix(own, side)}": own for side in sides for own in side.answers}
     unknown = [label for label, own in tables.items() if own.leaked is None]
-    # "Nothing known" must not count as clean.
+    # Unknown training data must not count as clean.
     if is_clean and unknown:
         raise UserError(
             f"--clean: what {', '.join(unknown)} was trained on is not known: a training table is neither there nor "
@@ -259,12 +259,12 @@ def _shared(name: str, tables: dict[str, Answers], is_clean: bool) -> tuple[Shar
     for label, own in problems.items():
         if len(own) > len(shared):
             lines.append(f"{name}: {len(own) - len(shared)} of {label}'s {len(own)} problems are not in all others")
-    # An empty hash is of a side that kept only verdicts, so that it contradicts nobody.
+    # An empty hash belongs to a side that kept only verdicts, so it contradicts no other side.
     changed = {key for key in shared if len({own[key] for own in problems.values()} - {""}) > 1}
     if changed:
         lines.append(f"{name}: {len(changed)} problems have the same id and another text or answer")
     shared -= changed
-    # What one side was trained on is left out for all: a paired comparison needs the same problems.
+    # A problem that one side was trained on is left out for all: a paired comparison needs the same problems.
     leaked = shared & {key for own in tables.values() for benchmark, key in own.leaked or () if benchmark == name}
     shared -= leaked if is_clean else set()
     counts = {
@@ -283,7 +283,7 @@ def _problems(answers: Answers, rows: pandas.DataFrame, benchmark: str) -> _Prob
     if answers.responses is not None:
         own = answers.responses[answers.responses["benchmark"] == benchmark].drop_duplicates("problem_id")
         for row in own[["problem_id", "problem", "answer"]].itertuples(index=False):
-            # A text may hold half of a surrogate pair, which UTF-8 cannot encode.
+            # A text may contain half of a surrogate pair, which UTF-8 cannot encode.
             text = f"{row.problem}\0{row.answer}".encode("utf-8", "replace")
             found[row.problem_id] = hashlib.sha256(text).hexdigest()
     return found
@@ -296,14 +296,14 @@ def _fewest(rows: pandas.DataFrame, mode: str, problems: set[str]) -> int:
 
 
 def problem_scores(answers: Answers, benchmark: SharedBenchmark, families: Sequence[str]) -> pandas.DataFrame:
-    """A row for each of the benchmark's problems, in its order, a column for each metric: scores from 0 to 1.
+    """Returns a row for each of the benchmark's problems, in order, with a column per metric: scores from 0 to 1.
 
-    As in `grade`, a response without a verdict of `correct` counts as not correct. Where a side has more samples than
-    all share, its first ones are taken.
+    As in `grade`, a response without the verdict `correct` counts as not correct. If a side has more samples than
+    all share, its first ones are used.
     """
     verdicts = answers.verdicts
     rows = verdicts[(verdicts["benchmark"] == benchmark.name) & verdicts["problem_id"].isin(benchmark.problems)]
-    # Unparsed and undecided responses count as not correct, as `grade` has it.
+    # Unparsed and undecided responses count as not correct, as in `grade`.
     rows = rows.assign(is_correct=rows["verdict"] == "correct")
     columns: dict[str, Sequence[float]] = {}
     for metric in benchmark.metrics(families):
@@ -327,11 +327,11 @@ def problem_scores(answers: Answers, benchmark: SharedBenchmark, families: Seque
 
 
 CHARACTERS = 1_500
-"""Of a text; the page says where one was cut."""
+"""Length of a text; the page marks a text that was cut."""
 RESPONSES = 3
-"""Of each side to a problem: the greedy one, then the first sampled ones, of the first seed."""
+"""Responses of each side to a problem: the greedy one, then the first sampled ones, of the first seed."""
 PROBLEMS_ON_THE_PAGE = 400
-"""Over all comparisons: about 8 MB where every text is as long as allowed."""
+"""For all comparisons: about 8 MB where every text has the greatest length."""
 
 
 @dataclass(frozen=True)
@@ -377,14 +377,14 @@ class Examples:
     losses: DecidedProblems
     ties: int
     without_text: list[str]
-    """Sides whose responses are not to be had."""
+    """Sides whose responses are not available."""
 
 
 def examples(findings: ComparisonFindings, families: Sequence[str], problems: int) -> list[Examples]:
-    """Of each pair and benchmark, on the first metric: at most `problems` won and as many lost, the largest first."""
+    """For each pair and benchmark, on the first metric: at most `problems` won and as many lost, the largest first."""
     pairs = list(dict.fromkeys((one.first, one.second) for one in findings.comparisons))
     sides = {side.name: side for side in findings.sides}
-    # Shared among all pairs and benchmarks, so that a page of many sides still opens.
+    # Divided among all pairs and benchmarks, so that a page of many sides still opens.
     most = min(problems, max(1, PROBLEMS_ON_THE_PAGE // (2 * len(pairs) * len(findings.benchmarks))))
     return [
         _examples(findings, benchmark, benchmark.metrics(families)[0], sides[first], sides[second], most)
@@ -413,7 +413,7 @@ def _examples(
 
 
 def _rows(side: Side, benchmark: str) -> dict[str, pandas.DataFrame] | None:
-    """The first seed's responses by problem, greedy ones first."""
+    """Returns the first seed's responses by problem, greedy ones first."""
     responses = side.answers[0].responses
     if responses is None:
         return None
@@ -445,7 +445,7 @@ def _response(row) -> Response:
 
 FOLDER = "data/images/feedback/"
 NOISE = ["prompt_id", "seed"]
-"""What two pictures from the same noise share."""
+"""The common key of two pictures from the same noise."""
 
 
 @dataclass(frozen=True)
@@ -457,7 +457,7 @@ class PictureComparison:
     quantity: str
     means: tuple[float, float]
     difference: Interval
-    """The second less the first, whole prompts resampled."""
+    """The second minus the first, with whole prompts resampled."""
     pictures: int
 
     @property
@@ -467,7 +467,7 @@ class PictureComparison:
 
 
 def find_pictures(arguments: Sequence[str], root: Path) -> dict[str, Path] | None:
-    """The table of each argument (NAME, REV:NAME, FOLDER:NAME); None where none has pictures of feedback.
+    """Returns the table of each argument (NAME, REV:NAME, FOLDER:NAME); None where none has pictures of feedback.
 
     UserError where some have and some have not, such as the generator that a round started from.
     """
@@ -482,7 +482,7 @@ def find_pictures(arguments: Sequence[str], root: Path) -> dict[str, Path] | Non
 
 
 def compare_pictures(tables: dict[str, Path]) -> list[PictureComparison]:
-    """Every further generator with the first one. UserError when there is one alone, or when noise differs."""
+    """Compares every further generator with the first. UserError when there is only one, or when noise differs."""
     if len(tables) < 2:
         raise UserError(f"there must be two to compare, given: {', '.join(tables)}")
     frames = {
@@ -494,7 +494,7 @@ def compare_pictures(tables: dict[str, Path]) -> list[PictureComparison]:
 
 
 def picture_table(found: Sequence[PictureComparison]) -> str:
-    """The differences for people."""
+    """Returns the differences for readers."""
     lines = []
     for one in found:
         low, high = one.difference.low, one.difference.high
@@ -529,7 +529,7 @@ def _pictures_of(argument: str, root: Path) -> Path | None:
 def _compare_quantities(
     first: str, one: pandas.DataFrame, second: str, other: pandas.DataFrame
 ) -> list[PictureComparison]:
-    # One to one: a picture that is there twice would count twice.
+    # One to one: a picture that occurs twice would count twice.
     both = one.merge(other, on=NOISE, suffixes=("_first", "_second"), validate="one_to_one")
     if not len(one) == len(other) == len(both):
         raise UserError(
@@ -539,10 +539,10 @@ def _compare_quantities(
     found = []
     for quantity in QUANTITIES:
         values = [both[f"{quantity}_after_{side}"] for side in ("first", "second")]
-        if any(side.isna().any() for side in values):  # nobody knows the truth of these prompts
+        if any(side.isna().any() for side in values):  # the truth of these prompts is unknown
             continue
         means = (float(values[0].mean()), float(values[1].mean()))
-        # Pictures of one prompt are alike, so that whole prompts are resampled.
+        # Pictures of one prompt are alike, so whole prompts are resampled.
         difference = paired_bootstrap(*values, both["prompt_id"])
         found.append(PictureComparison(first, second, quantity, means, difference, len(both)))
     return found

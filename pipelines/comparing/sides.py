@@ -29,17 +29,17 @@ KEYS = ["benchmark", "problem_id", "mode", "sample_index"]
 
 @dataclass(frozen=True)
 class Answers:
-    """What one policy answered, judged."""
+    """One policy's judged answers."""
 
     where: str
     policy: str
     seed: int | None
-    """The run's seed; None when its snapshot does not say."""
+    """The run's seed; None when its snapshot does not state it."""
     digest: str
     """DVC's hash of the verdict table; "" when it is not on record."""
     verdicts: pandas.DataFrame
     responses: pandas.DataFrame | None
-    """None where only verdicts were kept and the cache has the responses no more."""
+    """None where only verdicts were kept and the cache no longer has the responses."""
     leaked: frozenset[tuple[str, str]] | None = None
     """Benchmark and id of the problems that it was trained on; None where a training table is gone."""
 
@@ -57,7 +57,7 @@ FindRun = Callable[[str], tuple[LockSnapshot, str] | None]
 
 
 def read_sides(arguments: Sequence[str], root: Path, find_run: FindRun) -> list[Side]:
-    """The sides in the order of the arguments; UserError when one is unknown or there are fewer than two."""
+    """Returns the sides in the order of the arguments; UserError when one is unknown or there are fewer than two."""
     sides = [side for argument in arguments for side in _sides_of(argument, root, find_run)]
     if len(sides) < 2:
         known = ", ".join(policies_of(working_snapshot(root))) or "none yet, run `dvc repro`"
@@ -67,7 +67,7 @@ def read_sides(arguments: Sequence[str], root: Path, find_run: FindRun) -> list[
         replace(side, name=f"{side.name} ({side.answers[0].where})") if names.count(side.name) > 1 else side
         for side in sides
     ]
-    # Where names are equal the place was added above. Equal names now mean the same policy of the same place.
+    # Where names were equal, the place was added above. Names that are still equal are the same policy of one place.
     twice = sorted({side.name for side in sides if [other.name for other in sides].count(side.name) > 1})
     if twice:
         raise UserError(f"given twice: {', '.join(twice)}")
@@ -115,7 +115,7 @@ def _find(part: str, root: Path, find_run: FindRun) -> list[Side]:
 
 
 def folder_of(root: Path, text: str) -> Path | None:
-    """The folder of that name, from here or from the project; None where there is none."""
+    """Returns the folder of that name, from here or from the project; None where there is none."""
     for folder in (Path(text).expanduser(), root / text):
         if folder.is_dir():
             return folder.resolve()
@@ -131,7 +131,7 @@ def _checkout(root: Path, folder: Path) -> LockSnapshot:
 def _sides_of_folder(root: Path, folder: Path, given: str) -> list[Side]:
     """The variants of an ablation, each with its seeds."""
     runs = (
-        # A run, the folder of all runs, or the ablation: whichever the caller named has them at one of these.
+        # A run, the folder of all runs, or the ablation: the caller may name any of them.
         sorted(folder.glob("run.json"))
         or sorted(folder.glob("*/run.json"))
         or sorted(folder.glob("results/*/run.json"))
@@ -148,12 +148,12 @@ def _sides_of_folder(root: Path, folder: Path, given: str) -> list[Side]:
 
 
 def _in_order(root: Path, ablation: str, variants: list[str]) -> list[str]:
-    """The variants as the ablation's file has them, its baseline first; as they are where there is no such file."""
+    """Returns the variants in the order of the ablation's file, baseline first; without such a file, unchanged."""
     try:
         content = read_ablation(root, ablation)
     except UserError:
         return variants
-    # Variants that the file no longer has still have results. They come last.
+    # Variants that were removed from the file still have results. They come last.
     listed = [content.baseline, *content.variants]
     return sorted(variants, key=lambda name: listed.index(name) if name in listed else len(listed))
 
@@ -169,7 +169,7 @@ def policies_of(snapshot: LockSnapshot) -> list[str]:
 
 
 def read_answers(snapshot: LockSnapshot, policy: str) -> Answers:
-    """A policy's verdicts, and its responses where they are to be had. UserError says what is missing."""
+    """Returns a policy's verdicts, and its responses if available. UserError states what is missing."""
     table = f"data/verdicts/{policy}.parquet"
     known = policies_of(snapshot)
     if policy not in known:
@@ -200,7 +200,7 @@ def _leaked(snapshot: LockSnapshot, policy: str, asked: Path | None) -> frozense
     trained = trained_problems(snapshot, policy)
     if trained is None or asked is None:
         return None
-    # Without responses the benchmark table has the same texts, as it is now.
+    # Without responses, the current benchmark table has the same texts.
     rows = pandas.read_parquet(asked, columns=["benchmark", "problem_id", "problem"]).drop_duplicates()
     # By the text, because sources number the same problem differently.
     is_leaked = [normalise_problem(text) in trained for text in rows["problem"]]
@@ -208,7 +208,7 @@ def _leaked(snapshot: LockSnapshot, policy: str, asked: Path | None) -> frozense
 
 
 def _joined(verdicts: pandas.DataFrame, path: Path) -> pandas.DataFrame | None:
-    """Responses beside their verdicts; None for a table of another run: a text must not stand at a wrong verdict."""
+    """Returns responses beside their verdicts; None for a table of another run, to keep texts with their verdicts."""
     rows = read_table(path, RESPONSE)
     if len(rows) != len(verdicts) or rows.duplicated(KEYS).any():
         return None
@@ -217,7 +217,7 @@ def _joined(verdicts: pandas.DataFrame, path: Path) -> pandas.DataFrame | None:
 
 
 def _seed(snapshot: LockSnapshot, policy: str) -> int | None:
-    """Of the stage that drew the responses, else of one that made a policy: all have the run's."""
+    """The seed of the stage that generated the responses, else of one that made a policy: all have the run's."""
     for path in (f"data/responses/{policy}.parquet", f"data/policies/{policy}", "data/policies/"):
         for entry in snapshot.entries.values():
             seed = entry.params.get("seed")

@@ -1,6 +1,6 @@
 """Comparisons and MLflow: a table becomes a run of `kind: comparison`, and a run of the graph becomes a side.
 
-Each table is kept under `state/comparisons/` as well, so that `retrace mirror` can give it to a new database.
+Each table is also kept under `state/comparisons/`, so that `retrace mirror` can send it to a new database.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stages.foundations.files import stable_hash, write_json
 
 
 def keep_comparison(findings: ComparisonFindings, state: Path) -> dict[str, Any]:
-    """Writes the table to state/comparisons/<hash>.json, unless these results are there; returns what is kept."""
+    """Writes the table to state/comparisons/<hash>.json, unless these results exist there; returns the kept record."""
     content = as_json(findings)
     digest = stable_hash(content)
     file = state / "comparisons" / f"{digest[:16]}.json"
@@ -43,7 +43,7 @@ def keep_comparison(findings: ComparisonFindings, state: Path) -> dict[str, Any]
 
 
 def log_comparison(store: Any, record: Mapping[str, Any]) -> bool:
-    """Makes the MLflow run of a kept table; False when it is there already."""
+    """Creates the MLflow run of a kept table; False when it exists already."""
     from mlflow.entities import Metric
 
     from pipelines.records.stage_runs import HALF_MADE
@@ -69,7 +69,7 @@ def log_comparison(store: Any, record: Mapping[str, Any]) -> bool:
     store.client.log_text(run_id, record["markdown"], "comparison.md")
     store.client.log_dict(run_id, content, "comparison.json")
     store.client.set_terminated(run_id, "FINISHED", record["ms"])
-    store.client.set_tag(run_id, "results", record["hash"])  # last: half a run is known by nothing and removed later
+    store.client.set_tag(run_id, "results", record["hash"])  # last: a run without it is ignored and removed later
     store.client.delete_tag(run_id, HALF_MADE)
     return True
 
@@ -82,7 +82,7 @@ def _numbers(one: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def track_comparison(findings: ComparisonFindings, state: Path) -> str:
-    """Keeps the table and gives it to MLflow; returns a warning when MLflow could not be reached, else ""."""
+    """Keeps the table and sends it to MLflow; returns a warning when MLflow could not be reached, else ""."""
     record = keep_comparison(findings, state)
     if is_tracking_off():
         return ""
@@ -109,7 +109,7 @@ def run_finder(root: Path, state: Path) -> FindRun:
                     problem or f"MLflow run {text!r} is of stage {run.data.tags.get('stage', '?')} and has no policy"
                 )
                 continue
-            # A run knows its key. The first dvc.lock with this key has the bytes that the run made.
+            # A run has its key. The first dvc.lock with this key has the bytes that the run made.
             for snapshot in chain([working_snapshot(root)], kept_snapshots(root, state), snapshots_in_git(root)):
                 entry = snapshot.entries.get(run.data.tags.get("dvc.stage", ""))
                 if entry and run.data.tags.get("lock_hash") == entry.key and policy in policies_of(snapshot):

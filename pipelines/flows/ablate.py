@@ -21,8 +21,8 @@ from pipelines.runtime.process_group import environment, run_in_group
 from stages.foundations.machine import PROJECT
 
 Ablation = Literal[*ablation_names(PROJECT)]  # type: ignore[valid-type]
-"""What a person may choose in the form: the files that are there."""
-# In a process of its own, whose whole family ends when the flow is cancelled.
+"""The choices in the form: the files that exist."""
+# In a separate process, which ends with all its children when the flow is cancelled.
 RETRACE = [sys.executable, "-c", "from pipelines.cli import app; app()"]
 
 
@@ -49,7 +49,7 @@ def ablate(
 
 @task(name="ablation", cache_policy=NO_CACHE, persist_result=False, retries=0)
 def run_ablation(ablation: str, options: list[str]) -> None:
-    """Raises StageFailed with the last lines when a run fails or the command is refused."""
+    """Raises StageFailed with the last lines when a run fails or the command is rejected."""
     log = TaskLog(ablation, f"Progress of ablation {ablation}", Progress())
     code = run_in_group([*RETRACE, "ablate", ablation, *options], PROJECT, log, env=environment())
     if code:
@@ -68,7 +68,7 @@ def run_ablation(ablation: str, options: list[str]) -> None:
 
 
 class Progress:
-    """Percent of the runs that are done, from what `retrace ablate` says."""
+    """Percent of the runs that are done, read from the output of `retrace ablate`."""
 
     def __init__(self) -> None:
         self.total = 0

@@ -1,6 +1,6 @@
-"""What the UI says: of a run of the graph, its name, state message and result; of a stage that has ended, its page.
+"""Texts for the UI: the name, state message and result of a graph run; the page of a stage that has ended.
 
-A stage's page has what happened, resources, the link to MLflow and the metrics.
+A stage's page has its outcome, resources, the link to MLflow and the metrics.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from stages.pages.page import markdown_table
 
 @dataclass(frozen=True)
 class Done:
-    """What a run of the graph did."""
+    """The outcome of a run of the graph."""
 
     outcomes: Mapping[str, str]
     """`RAN`, `restored` or `UNCHANGED` for each stage, in the graph's order."""
     seconds: float
     record: Mapping[str, Any] | None = None
-    """Of the run of the graph (pipelines/records/graph_run.py); None where none ended, or nothing is tracked."""
+    """Record of the run of the graph (pipelines/records/graph_run.py); None where no run ended, or tracking is off."""
 
     def summary(self) -> str:
         """`3 of 24 stages ran`, and how many were restored."""
@@ -42,19 +42,19 @@ class Done:
         return f"{summary}, {restored} restored from DVC's cache" if restored else summary
 
     def stages(self, outcome: str) -> list[str]:
-        """The stages that ended so."""
+        """Returns the stages with this outcome."""
         return [name for name, ended in self.outcomes.items() if ended == outcome]
 
 
 def run_name(root: Path, recipe: str) -> str:
-    """`laptop rl.group_size=8 seed 0`: the recipe, what params.yaml changes in it, and the seed.
+    """Returns `laptop rl.group_size=8 seed 0`: the recipe, the changes of params.yaml in it, and the seed.
 
-    A `recipe` that is named has no changes. A project without recipes has only the seed.
+    A named `recipe` has no changes. A project without recipes has only the seed.
     """
     try:
         params = read_recipe(root, recipe) if recipe else read_yaml(root / "params.yaml")
     except UserError:
-        # The flow reports it with all its lines. A name needs none of them.
+        # The flow reports the whole error. A name does not need it.
         return recipe
     changes = {} if recipe else changes_from_recipe(root)
     name = recipe or recipe_name(root).removesuffix("+changes")
@@ -63,12 +63,12 @@ def run_name(root: Path, recipe: str) -> str:
 
 
 def result_message(result: Mapping[str, Any] | None, done: Done) -> str:
-    """One sentence for the flow's state: the last policy's scores, the first gain on each benchmark, what ran."""
+    """One sentence for the flow's state: the last policy's scores, the first gain on each benchmark, the stages."""
     if not result:
         return done.summary()
     # The last policy's scores win: they are last in the list.
     scores = {score["benchmark"]: score for score in result["scores"]}
-    # Reversed, so that the first gain of a benchmark is the one that stays.
+    # Reversed, so that the first gain of a benchmark is kept.
     gains = {gain["benchmark"]: gain for gain in reversed(result["gains"])}
     parts = []
     for benchmark, score in scores.items():
@@ -108,7 +108,7 @@ def result_page(root: Path, result: Mapping[str, Any] | None, done: Done) -> str
 
 
 def _report_in_mlflow(record: Mapping[str, Any]) -> str:
-    """A browser opens no file for a page of a server, so the link leads to the copy in MLflow."""
+    """A browser opens no local file from a server's page, so the link leads to the copy in MLflow."""
     page = (record.get("page") or {}).get("path", "")
     address = mlflow_page(record, f"artifacts/{Path(page).name}") if page else ""
     return f" ([in MLflow]({address}))" if address else ""
@@ -145,19 +145,19 @@ TRAINING_PAGES = "workflowType=machine_learning"
 """Without it MLflow shows its pages for agents' traces."""
 RAN, UNCHANGED = "ran", "up to date"
 OUTCOMES = {"didn't change, skipping": UNCHANGED, "is cached - skipping run": "restored"}
-"""What a stage's task did, by the line of DVC that says so; without such a line the stage ran."""
+"""Outcome of a stage's task, by DVC's line that reports it; without such a line the stage ran."""
 _SENTENCES = {
     RAN: "Finished.",
     "restored": "Restored from DVC's run cache: nothing was computed.",
     UNCHANGED: "Up to date: another run did its work in the meantime.",
 }
 HEADLINES = "data/headline/"
-"""Where stages write the few numbers that `dvc metrics show` has."""
+"""Where stages write the few numbers that `dvc metrics show` shows."""
 
 
 @dataclass(frozen=True)
 class StagePage:
-    """What is known when a stage has ended well."""
+    """Facts about a stage that ended successfully."""
 
     stage: DvcStage
     root: Path
@@ -186,9 +186,9 @@ def describe(page: StagePage) -> str:
 
 
 def metric_tables(root: Path, path: str) -> list[str]:
-    """Lines of markdown: scores with their intervals, the headline numbers, then all other numbers of a metric file.
+    """Returns lines of markdown: scores with intervals, headline numbers, then all other numbers of a metric file.
 
-    Bold is the score that the report compares policies by: the average over samples, on all problems of a benchmark.
+    The score that the report compares policies by is bold: the average over samples, on all problems of a benchmark.
     """
     metrics = json.loads((root / path).read_text())
     best, others = _best_and_others(metrics)
@@ -204,7 +204,7 @@ def metric_tables(root: Path, path: str) -> list[str]:
 
 
 def best_scores(root: Path, path: str) -> str:
-    """The bold scores of `metric_tables` in one sentence; "" for a file without scores."""
+    """Returns the bold scores of `metric_tables` in one sentence; "" for a file without scores."""
     metrics = json.loads((root / path).read_text())
     return ", ".join(
         f"{name} {metrics[name]:.3f} [{metrics[f'{name}_low']:.3f}, {metrics[f'{name}_high']:.3f}]"
@@ -213,7 +213,7 @@ def best_scores(root: Path, path: str) -> str:
 
 
 def _best_and_others(metrics: Mapping[str, float]) -> tuple[list[str], list[str]]:
-    """Names of the numbers that have an interval: those to compare policies by, and the others."""
+    """Names of the numbers with an interval: those to compare policies by, and the others."""
 
     def rank(name: str) -> tuple[bool, bool]:
         # All problems come before the clean ones, and averages over samples before other scores.
@@ -233,14 +233,14 @@ def _interval(metrics: Mapping[str, float], name: str) -> str:
 
 
 def _headlines(root: Path, path: str) -> dict[str, float]:
-    """The numbers that `dvc metrics show` has of the stage: a file, or a folder with a file for each benchmark."""
+    """Returns the stage's numbers of `dvc metrics show`: from a file, or a folder with a file for each benchmark."""
     file = root / HEADLINES / path.removeprefix(METRICS)
     files = {"": file} if file.is_file() else {f"{one.stem}/": one for one in file.with_suffix("").glob("*.json")}
     return {
         f"{benchmark}{name}": value
         for benchmark, one in sorted(files.items())
         for name, value in json.loads(one.read_text()).items()
-        # Scores have a table of their intervals.
+        # Scores have a separate table with their intervals.
         if name not in ("score", "low", "high")
     }
 
@@ -250,12 +250,12 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def has_mlflow_run(stage: DvcStage, env: Mapping[str, str]) -> bool:
-    """Whether MLflow shows the stage: each one with metrics, unless tracking is off."""
+    """True where MLflow shows the stage: every stage with metrics, unless tracking is off."""
     return bool(stage.metrics) and env.get("RETRACE_TRACKING") != "off"
 
 
 def mlflow_link(run: Mapping[str, str]) -> str:
-    """Markdown that leads to a run of the ledger, or of the graph; its bare id where no server is known."""
+    """Returns markdown that leads to a run of the ledger, or of the graph; its bare id where no server is known."""
     if not run.get("run_id"):
         return ""
     address = mlflow_page(run)
@@ -263,7 +263,7 @@ def mlflow_link(run: Mapping[str, str]) -> str:
 
 
 def mlflow_page(run: Mapping[str, str], inside: str = "") -> str:
-    """Address of a run, or of a page `inside` it; "" where run or server are unknown."""
+    """Returns the address of a run, or of a page `inside` it; "" where run or server are unknown."""
     if not run.get("run_id") or not _base():
         return ""
     place = "/".join(filter(None, [run["run_id"], inside]))
@@ -283,6 +283,6 @@ def mlflow_search(stage: str) -> str:
 
 
 def _base() -> str:
-    """The server's address, "" for none: `RETRACE_MLFLOW_URL` is that of the server that `make ui` started."""
+    """Returns the server's address, "" for none: `RETRACE_MLFLOW_URL` is set by the server that `make ui` started."""
     base = os.environ.get("RETRACE_MLFLOW_URL") or os.environ.get("MLFLOW_TRACKING_URI", "")
     return without_password(base.rstrip("/")) if base.startswith("http") else ""

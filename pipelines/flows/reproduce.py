@@ -1,7 +1,7 @@
 """Runs the Prefect flow `reproduce` once, by hand.
 
-Prefect takes seconds to start, and so does a temporary server. So this module asks DVC first, and starts neither when
-no stage has to run. With PREFECT_API_URL the flow always runs, so that the server there has a record of it.
+Prefect takes seconds to start, and so does a temporary server. So this module first lets DVC check the stages, and
+starts neither when no stage has to run. With PREFECT_API_URL the flow always runs, so that the server has a record.
 
     python -m pipelines.flows.reproduce [PROJECT]
 """
@@ -25,7 +25,7 @@ from stages.observe.progress import say
 
 
 def main(argv: list[str]) -> int:
-    """0 done, 1 a stage failed, 2 a mistake of the caller, 130 interrupted."""
+    """Returns 0 done, 1 a stage failed, 2 a mistake of the caller, 130 interrupted."""
     parser = argparse.ArgumentParser(
         prog="python -m pipelines.flows.reproduce",
         description="Runs the Prefect flow `reproduce` once: a task for each stage that has to run, with live logs. "
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
     given, started = parser.parse_args(argv), time.monotonic()
     try:
         root = project_folder(given.project)
-        # With a server the flow runs even so: people look there for a record of the run.
+        # With a server the flow runs anyway: users look there for a record of the run.
         if not os.environ.get("PREFECT_API_URL") and is_up_to_date(root):
             push_after_run(root)
             record_graph_run(root)
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
 
 
 def is_up_to_date(root: Path) -> bool:
-    """Whether DVC would run no stage, and says so. Data that lies in a remote alone counts as missing."""
+    """True where DVC would run no stage; it is reported. Data that exist only in a remote count as missing."""
     with project_lock(root, say):
         remove_orphaned_outputs(root)
         stages = stages_in_order(root)

@@ -1,8 +1,8 @@
 """One DVC stage as a Prefect task: live log, progress, resources, metrics, the link to MLflow, and the remedy.
 
-DVC decides what runs: the task is `dvc repro --single-item STAGE`, and nothing is cached here.
+DVC decides which stages run: the task is `dvc repro --single-item STAGE`, and Prefect caches nothing.
 
-`TaskLog` takes the lines of its command: into Prefect's log, the last of them for a failure, and as progress.
+`TaskLog` passes the lines of its command on: to Prefect's log, the last of them to a failure, and as progress.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pipelines.runtime.machine import LIMIT, Slots, Usage, gpu_slots, lock_folde
 from pipelines.runtime.process_group import TimedOut, dvc, environment, run_in_group
 
 PROGRESS = re.compile(r"^[^:]*: (\d+) of (\d+) ")
-"""What stages say now and then (stages/observe/progress.py)."""
+"""Progress lines of stages (stages/observe/progress.py)."""
 ERROR = re.compile(r"error: |ERROR: |[\w.]*(Error|Exception|Interrupt)(: |$)")
 REMEDIES = (
     (
@@ -59,10 +59,10 @@ OTHERWISE = "correct the cause and run the flow again: finished stages are skipp
 
 
 class StageFailed(Exception):
-    """The stage's command failed. The first line of the message says why, the rest what to do."""
+    """The stage's command failed. The first line of the message says why, the rest says what to do."""
 
 
-# No cache and no retry: DVC knows what is up to date, and a person runs the flow again.
+# No cache and no retry: DVC knows which stages are up to date, and a user starts the flow again.
 @task(name="stage", cache_policy=NO_CACHE, persist_result=False, retries=0)
 def bring_up_to_date(
     project: str, stage: DvcStage, hours: float, env: Mapping[str, str] | None = None, flags: Sequence[str] = ()
@@ -73,7 +73,7 @@ def bring_up_to_date(
     """
     logger, root = get_run_logger(), Path(project)
     log = TaskLog(stage.slug, f"Progress of stage {stage.name}", percent)
-    # The login of Prefect's server is not in it: stages read hostile text.
+    # Without the login of Prefect's server: stages read hostile text.
     surroundings = dict(env or environment())
     if (address := mlflow_search(stage.name)) and has_mlflow_run(stage, surroundings):
         create_link_artifact(address, f"MLflow runs of {stage.name}", key=f"mlflow-{stage.slug}")
@@ -101,7 +101,7 @@ def bring_up_to_date(
         _tell_failure(stage, log, reason, usage)
         return failed(StageFailed(reason))
     log.finish()
-    # DVC says what it did: ran, restored from the run cache, or nothing to do.
+    # DVC reports its action: ran, restored from the run cache, or nothing to do.
     outcome = next((word for said, word in OUTCOMES.items() if any(said in line for line in log.last)), RAN)
     page = StagePage(stage, root, surroundings, outcome, _describe(slots), usage)
     create_markdown_artifact(describe(page), key=f"stage-{stage.slug}", description=f"Metrics of stage {stage.name}")
@@ -109,22 +109,22 @@ def bring_up_to_date(
 
 
 def failed(error: Exception) -> State:
-    """A failed state whose message is one sentence, and whose result raises the error.
+    """Returns a failed state whose message is one sentence, and whose result raises the error.
 
-    Had a task or a flow raised it, the log would have a traceback through Prefect.
+    If a task or a flow raised the error, the log would show a traceback through Prefect.
     """
     message = str(error).partition("\n")[0] if isinstance(error, StageFailed) else str(error)
     return Failed(message=" ".join(message.split()), data=error)
 
 
 def percent(line: str) -> float | None:
-    """How far the stage is, where the line tells."""
+    """Returns the progress of the stage, where the line states it."""
     found = PROGRESS.match(line)
     return 100 * int(found[1]) / max(1, int(found[2])) if found else None
 
 
 def cause(lines: Sequence[str]) -> str:
-    """The line that says why a stage failed: its error or exception, else its last line before DVC's."""
+    """Returns the line that says why a stage failed: its error or exception, else its last line before DVC's."""
     # DVC's line says only that the stage failed.
     before_dvc = [line.strip() for line in lines if not line.startswith("ERROR: failed to reproduce")]
     errors = [line for line in before_dvc if ERROR.match(line)]
@@ -133,18 +133,18 @@ def cause(lines: Sequence[str]) -> str:
 
 
 def remedy(lines: Iterable[str]) -> str:
-    """What to do about a failure, by the last lines of its log."""
+    """Returns what to do about a failure, by the last lines of its log."""
     text = "\n".join(lines)
     return next((advice for pattern, advice in REMEDIES if re.search(pattern, text, re.MULTILINE)), OTHERWISE)
 
 
 @contextmanager
 def _slots(stage: DvcStage, say: Callable[[str], None]) -> Iterator[Slots]:
-    """The GPUs, first queued by Prefect and then locked on this machine."""
+    """Reserves the GPUs: first in Prefect's queue, then by a lock on this machine."""
     is_queued = 0 < stage.gpus <= len(visible_gpus())
     # A lost lease must not end a training run: the lock on the GPU still holds.
     queue = concurrency(LIMIT, occupy=stage.gpus, lease_duration=60, raise_on_lease_renewal_failure=False)
-    # Prefect's limit shows who waits, and is lost with its server. The locks on this machine are what keeps two stages
+    # Prefect's limit shows waiting stages, and is lost with its server. The locks on this machine keep two stages
     # apart.
     with queue if is_queued else nullcontext(), gpu_slots(stage.gpus, lock_folder(), say) as slots:
         yield slots
@@ -167,13 +167,13 @@ ADVICE = re.compile(
     r"\s*$|Updating lock file |Generating lock file |To track the changes with git, run:|\tgit add "
     r"|To enable auto staging, run:|\tdvc config core.autostage |Use `dvc push` to send"
 )
-"""What DVC says after each stage. It is advice to a person at a terminal, and wrong within a run."""
+"""DVC's lines after each stage. They advise a user at a terminal, and are wrong within a run."""
 
 
 class TaskLog:
-    """Called with each line. `percent` reads from a line how far the task is, or None.
+    """Called with each line. `percent` reads the progress of the task from a line, or None.
 
-    The progress artifact appears with the first such line: a task that reports no progress has none.
+    The progress artifact appears with the first such line: a task without progress has none.
     """
 
     def __init__(self, slug: str, about: str, percent: Callable[[str], float | None]) -> None:

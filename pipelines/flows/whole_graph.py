@@ -1,7 +1,7 @@
 """The Prefect flows `reproduce`, a task for each DVC stage that has to run, and `evaluate`, one policy's benchmarks.
 
-DVC decides what runs. The flow adds time limits, logs, GPUs and the end of child processes. `dvc repro` alone gives the
-same result. `make ui` offers both as deployments with forms; pipelines/flows/reproduce.py runs the first by hand.
+DVC decides which stages run. The flow adds time limits, logs, GPUs and the end of child processes. `dvc repro` alone
+gives the same result. `make ui` offers both flows with forms; pipelines/flows/reproduce.py runs the first by hand.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from stages.foundations.stage_graph import read_definitions, stages_of
 
 
 def policy_names(root: Path) -> list[str]:
-    """Policies that some recipe measures."""
+    """Policies that some recipe evaluates."""
     found: dict[str, None] = {}
     for name in recipe_names(root):
         found |= dict.fromkeys(read_recipe(root, name).get("policies", ()))
@@ -51,17 +51,17 @@ def policy_names(root: Path) -> list[str]:
 
 
 AS_IT_IS = "params.yaml as it is"
-# What a person may choose in the form of a flow: the files that are there when the flow is loaded.
+# The choices in a flow's form: the files that exist when the flow is loaded.
 Recipe = Literal[*recipe_names(PROJECT)]  # type: ignore[valid-type]
 RecipeOrAsItIs = Literal[AS_IT_IS, *recipe_names(PROJECT)]  # type: ignore[valid-type]
 Policy = Literal[*policy_names(PROJECT)]  # type: ignore[valid-type]
 Hours = Annotated[float, Field(ge=0, le=24 * 30)]
 EXPECTED = (UserError, StageFailed, TimedOut)
-"""Errors whose message says what happened. Prefect would put a traceback into the log."""
+"""Errors whose message explains the cause. Prefect would add a traceback to the log."""
 
 
 def run_name_of_form() -> str:
-    """The name of the run in progress, from its form."""
+    """Returns the name of the run in progress, from its form."""
     given = flow_run.parameters
     try:
         return run_name(project_folder(given.get("project", "")), named(given.get("recipe", AS_IT_IS)))
@@ -140,18 +140,18 @@ def _evaluate(root: Path, policy: str, recipe: str, hours_per_stage: float) -> S
 
 
 def named(recipe: str) -> str:
-    """The recipe that a form's choice names; "" for the first choice."""
+    """Returns the recipe that was chosen in a form; "" for the first choice."""
     return "" if recipe == AS_IT_IS else recipe
 
 
 def run_stages(
     root: Path, hours_per_stage: float, targets: tuple[str, ...] = (), env: Mapping[str, str] | None = None
 ) -> Done:
-    """Brings the graph up to date, or only `targets` and the stages before them. A stage that runs is a task.
+    """Brings the graph up to date, or only `targets` and the stages before them. Each stage that runs is a task.
 
-    UserError before the first stage when params.yaml is wrong. The first failure raises. With a default DVC remote,
-    results are pulled where it has them, and pushed at the end. MLflow is updated after a failure, and at the
-    end when `dvc.lock` has changed. Faults of the remote or of MLflow are logged and do not fail the flow.
+    UserError before the first stage when params.yaml is wrong. The first failure is raised. With a default DVC remote,
+    existing results are pulled, and results are pushed at the end. MLflow is updated after a failure, and at the
+    end when `dvc.lock` has changed. Errors of the remote or of MLflow are logged and do not fail the flow.
     """
     logger, started, before = get_run_logger(), time.monotonic(), _on_record(root)
     tell = logger.info
@@ -160,7 +160,7 @@ def run_stages(
         flags, hours = pull_before_run(root, tell), stage_hours(root, hours_per_stage)
         outcomes, left = {}, stages_in_order(root, targets)
         while left:
-            # Let go before the task, which takes the lock itself.
+            # Released before the task, which takes the lock itself.
             with project_lock(root, tell):
                 count = count_unchanged(root, left, flags)
             outcomes |= {stage.name: UNCHANGED for stage in left[:count]}
@@ -170,7 +170,7 @@ def run_stages(
             left = left[count + 1 :]
         push_after_run(root, tell)
     except Exception:
-        # Not for an interrupt: a person who presses Ctrl-C would have to wait.
+        # Not after an interrupt: a user who presses Ctrl-C would have to wait.
         _mirror(root, tell)
         raise
     if _on_record(root) != before:
@@ -201,7 +201,7 @@ def _mirror(root: Path, tell: Callable[[str], None]) -> None:
 def run_by_hand(project: str) -> int:
     """Runs the flow once; SIGTERM ends the stage with all its processes.
 
-    Returns 0 when all is done, 1 when a stage failed. UserError for a mistake of the caller, and KeyboardInterrupt.
+    Returns 0 when everything is done, 1 when a stage failed. UserError for a mistake of the caller; KeyboardInterrupt.
     """
     try:
         # First the signals: a SIGTERM while the server starts must end the server too.

@@ -1,4 +1,4 @@
-"""The stages of a DVC project, in the order in which they can run, with what each needs of the machine."""
+"""The stages of a DVC project, in an order in which they can run, with the resources that each needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stages.foundations.stage_graph import METRICS, make_shared_folders
 
 @dataclass(frozen=True)
 class DvcStage:
-    """A stage of the graph: its address (`rl_round@rl_1`), its metric files, and the GPUs of this machine it takes."""
+    """A stage of the graph: its address (`rl_round@rl_1`), its metric files, and the GPUs of this machine it uses."""
 
     name: str
     metrics: tuple[str, ...]
@@ -25,12 +25,12 @@ class DvcStage:
 
     @property
     def slug(self) -> str:
-        """The name as the key of an artifact may be: lower case letters, digits and dashes."""
+        """Returns the name in the form of an artifact key: lower case letters, digits and dashes."""
         return "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())
 
 
 def project_folder(project: str) -> Path:
-    """The folder that a flow's parameter names, this project for none. UserError where no DVC project is."""
+    """Returns the folder that a flow's parameter names, this project for none. UserError where no DVC project is."""
     root = Path(project).absolute() if project else PROJECT
     if not (root / "dvc.yaml").is_file():
         raise UserError(f"project {project!r} is no DVC project of this machine: {root / 'dvc.yaml'} is missing")
@@ -38,9 +38,9 @@ def project_folder(project: str) -> Path:
 
 
 def stages_in_order(root: Path, targets: tuple[str, ...] = ()) -> list[DvcStage]:
-    """The stages of the parameters in use, each after all it depends on, otherwise as they stand in dvc.yaml.
+    """Returns the stages of the parameters in use, each after its dependencies, otherwise in the order of dvc.yaml.
 
-    With `targets` (addresses) only these and what they depend on.
+    With `targets` (addresses) only these and their dependencies.
     """
     # Here and below: DVC takes a second to import, and a graph without left-out stages is run without it.
     import networkx
@@ -50,9 +50,9 @@ def stages_in_order(root: Path, targets: tuple[str, ...] = ()) -> list[DvcStage]
         gone = stages_left_out(root)
         stages = [stage for stage in repo.index.stages if _address(stage, root) not in gone]
         place = {stage: number for number, stage in enumerate(stages)}
-        # Edges point from a stage to what it depends on.
+        # Edges point from a stage to its dependencies.
         graph = repo.index.graph.subgraph(stages)
-        # Among stages that could run next, the one that dvc.yaml lists first: the order is that of the file, and the
+        # Among stages that could run next, the one that dvc.yaml lists first: so the order is that of the file, and the
         # same in every run.
         order = list(networkx.lexicographical_topological_sort(graph.reverse(), key=place.__getitem__))
         if targets:
@@ -63,9 +63,9 @@ def stages_in_order(root: Path, targets: tuple[str, ...] = ()) -> list[DvcStage]
 
 
 def count_unchanged(root: Path, stages: Sequence[DvcStage], flags: Sequence[str] = ()) -> int:
-    """How many of the stages, counted from the first, `dvc repro` with these flags would skip.
+    """Returns how many stages, counted from the first, `dvc repro` with these flags would skip.
 
-    The answer is DVC's, without a process of DVC: `repro` decides by the same method. It holds for a stage only while
+    DVC decides, but without a DVC process: `repro` uses the same method. The result holds for a stage only while
     all stages before it are up to date, so count again after each stage that ran. Call it under the project's lock.
     A stage that DVC cannot check counts as changed: its run then reports the error.
     """
@@ -77,7 +77,7 @@ def count_unchanged(root: Path, stages: Sequence[DvcStage], flags: Sequence[str]
         found = {_address(stage, root): stage for stage in repo.index.stages}
         for count, stage in enumerate(stages):
             try:
-                # Without data a stage counts as unchanged only if the run pulls what is missing.
+                # Without data a stage counts as unchanged only if the run pulls the missing files.
                 is_changed = found[stage.name].changed(allow_missing="--allow-missing" in flags)
             except DvcException:
                 is_changed = True
@@ -87,8 +87,8 @@ def count_unchanged(root: Path, stages: Sequence[DvcStage], flags: Sequence[str]
 
 
 def repro_arguments(root: Path, targets: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Arguments of `dvc repro` for the targets, or for all. DVC itself would run plain stages that are left out too, so
-    where there are some the others are named one by one, in their order.
+    """Returns arguments of `dvc repro` for the targets, or for all. DVC itself would also run plain stages that are
+    left out, so if there are any, the others are named one by one, in order.
     """
     make_shared_folders(root)
     if not stages_left_out(root):
@@ -97,7 +97,7 @@ def repro_arguments(root: Path, targets: tuple[str, ...] = ()) -> tuple[str, ...
 
 
 def _address(stage: Any, root: Path) -> str:
-    """What `dvc repro` calls the stage in folder `root` (DVC's own `addressing` is relative to where we are)."""
+    """The stage's name in `dvc repro` in folder `root` (DVC's `addressing` is relative to the current folder)."""
     # A stage of a .dvc file has no name: its file is its address.
     file, name = os.path.relpath(stage.path, root), getattr(stage, "name", None)
     return name if file == "dvc.yaml" else ":".join(filter(None, [file, name]))

@@ -1,9 +1,9 @@
-"""One `dvc repro` at a time in a project: whoever comes second waits, then finds the work done.
+"""One `dvc repro` at a time in a project: a second one waits, and then finds the work done.
 
-DVC's own --wait-for-lock waits for its repository lock only: a second `dvc repro` that meets an output which the first
+DVC's --wait-for-lock waits only for its repository lock: a second `dvc repro` that needs an output which the first
 one is making fails with "is busy".
 
-With the lock, `repair_dvc_state` removes what a killed DVC left behind, so that the next one starts without an error or
+With the lock, `repair_dvc_state` removes the remains of a killed DVC, so that the next one starts without an error or
 a warning. Two files need it: the table of paths in use, and `dvc.lock`, which DVC rewrites after each stage, not
 atomically.
 """
@@ -34,14 +34,14 @@ def project_lock(root: Path, say: Callable[[str], None]) -> Iterator[int]:
     """
     path = root / "state" / "locks" / "repro.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Not "w": that would cut off the process id of whoever holds the lock.
+    # Not "w": that would delete the process id of the current holder.
     with open(path, "a+") as lock:
         wait_for(
             lambda: try_lock(lock),
             say,
             lambda: f"waiting for the run of process {path.read_text().strip() or '?'}, which is at work in {root}",
         )
-        # Only now that it is ours: who waits reads the number of the process that is at work from this file.
+        # Only after getting the lock: waiting processes read the number of the holder from this file.
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
@@ -57,12 +57,12 @@ _ENTRIES = ("deps", "outs")
 def repair_dvc_state(root: Path, say: Callable[[str], None]) -> None:
     """Removes a torn table of paths in use, or its entries of dead processes, and the torn last stage of `dvc.lock`.
 
-    Says what it removed, except for dead entries, of which DVC would warn twice for each path. A file that is being
-    written gets the time to become whole. What `dvc.lock` loses costs nothing, because DVC's run cache has each stage
-    that ran. Other faults in it (the marks of a merge) are left to DVC.
+    Says what it removed, except for dead entries, of which DVC would warn twice for each path. It waits until a file
+    that is being written is complete. Entries lost from `dvc.lock` cost nothing, because DVC's run cache has each
+    stage that ran. Other faults in it (merge conflict marks) are left to DVC.
     """
     table = root / ".dvc" / "tmp" / "rwlock"
-    # A DVC that is alive writes within milliseconds. What stays torn for a second has no writer.
+    # A DVC that is alive writes within milliseconds. A file that stays torn for a second has no writer.
     if not _becomes(table, _is_json):
         say(f"removing {table}: a DVC was killed while it wrote it")
         table.unlink(missing_ok=True)
@@ -74,9 +74,9 @@ def repair_dvc_state(root: Path, say: Callable[[str], None]) -> None:
 
 
 def _drop_dead_entries(table: Path) -> None:
-    """Removes processes that have ended, under the lock with which DVC edits the table."""
+    """Removes processes that have ended, under DVC's lock for editing the table."""
     found = json.loads(table.read_text())
-    # Importing DVC takes a second, so only a table with dead entries does it.
+    # Importing DVC takes a second, so it is imported only for a table with dead entries.
     if _living(found) == found:
         return
     from dvc.lock import LockError, make_lock
@@ -85,14 +85,14 @@ def _drop_dead_entries(table: Path) -> None:
         with make_lock(str(table.with_name("rwlock.lock")), tmp_dir=str(table.parent)):
             write_text_atomically(table, json.dumps(_living(json.loads(table.read_text()))))
     except LockError:
-        # A DVC edits the table now: it removes dead entries itself, with a warning.
+        # A DVC is editing the table now: it removes dead entries itself, with a warning.
         return
 
 
 def _living(table: Any) -> Any:
-    """The table without dead processes; unchanged when it is not of DVC's form, which DVC reports."""
+    """Returns the table without dead processes; unchanged if it does not have DVC's form, which DVC reports."""
     try:
-        # A process id may belong to another process by now. Such an entry stays: nothing tells the two apart.
+        # A process id may belong to another process by now. Such an entry stays, since the two cannot be told apart.
         write = {path: info for path, info in table["write"].items() if psutil.pid_exists(info["pid"])}
         read = {
             path: [info for info in infos if psutil.pid_exists(info["pid"])] for path, infos in table["read"].items()
@@ -154,6 +154,6 @@ def _drop_torn_stage(lock: Path, say: Callable[[str], None]) -> None:
         say(f"{lock}: dropping its last stage, which a DVC was killed in writing; DVC's run cache has it")
         write_text_atomically(lock, kept)
     elif len(starts) <= 1 and "\n<<<<<<<" not in f"\n{text}":
-        # A file with the marks of a merge is whole, and a person has to choose: DVC reports it.
+        # A file with merge conflict marks is complete, and a user has to choose: DVC reports it.
         say(f"removing {lock}: a DVC was killed while it wrote it; its run cache has the stages that ran")
         lock.unlink()

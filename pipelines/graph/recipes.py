@@ -1,20 +1,20 @@
-"""Recipes: taking one into use as params.yaml, clearing what the one before left behind, and resolving the files.
+"""Recipes: taking one into use as params.yaml, removing the files of the previous one, and resolving recipe files.
 
-Some stages depend on folders (data/metrics, data/verdicts, ...), which must hold the outputs of the recipe in use
-and nothing else. What another recipe, or an earlier state of params.yaml, left there is taken away: deleted where
-DVC has it in its cache (going back brings it back without running anything), else moved to state/strays/.
+Some stages depend on folders (data/metrics, data/verdicts, ...), which must contain only the outputs of the recipe in
+use. Files that another recipe, or an earlier params.yaml, left there are removed: deleted where
+DVC has them in its cache (switching back restores them without running anything), else moved to state/strays/.
 
-A recipe is a file, pipelines/recipes/<name>.yaml. It is whole, or says `extends: other.yaml` and what differs:
+A recipe is a file, pipelines/recipes/<name>.yaml. It is complete, or has `extends: other.yaml` and the differences:
 
     extends: gsm8k-smollm2.yaml    # a file beside it
-    without: [collect_web]         # what is not taken over, by dotted names; comes first
-    sft: {steps: 1000}             # goes into the mapping that is there; one of another `kind`, an empty one, a list
+    without: [collect_web]         # dotted names to leave out; applied first
+    sft: {steps: 1000}             # merged into the existing mapping; one of another `kind`, an empty one, a list
     sampler.dtype: bfloat16        # and every other value replace; dotted names do as well
 
-It leaves out the sections of branches that it does not use. What runs is the resolved, whole file: without `extends`,
-and with `{}` for a section over which stages run and that the recipe leaves out, where DVC would miss it.
+It leaves out the sections of branches that it does not use. The resolved, complete file is what runs: without
+`extends`, and with `{}` for a section over which stages run and that the recipe leaves out, if DVC needs it.
 
-A run holds a lock on params.yaml (`recipe_in_use`), so that no other run ends with its parameters.
+A run holds a lock on params.yaml (`recipe_in_use`), so that no other run changes its parameters before it ends.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def use_recipe(root: Path, name: str) -> None:
     if params.exists() and params.read_text(encoding="utf-8") != text:
         _keep_edits(root, params)
     write_text_atomically(params, text)
-    # The hash shows later whether params.yaml was edited: tracking then names it a recipe with changes.
+    # The hash shows later whether params.yaml was edited: tracking then calls it a recipe with changes.
     write_text_atomically(root / "state" / "recipe", f"{name}\n{sha256_of(params)}\n")
 
 
 def is_in_use(root: Path, name: str) -> bool:
-    """Whether the recipe was the last one taken into use, and params.yaml is still what it resolves to."""
+    """True if the recipe was the last one taken into use, and params.yaml still equals its resolved form."""
     chosen, params = root / "state" / "recipe", root / "params.yaml"
     if not chosen.exists() or chosen.read_text().split()[:1] != [name] or not params.exists():
         return False
@@ -71,14 +71,14 @@ def is_in_use(root: Path, name: str) -> bool:
 
 
 def _keep_edits(root: Path, params: Path) -> None:
-    """Copies a params.yaml that is no recipe to state/, where the last such file can be found again."""
+    """Copies a params.yaml that is no recipe to state/, which keeps the last such file."""
     edited = params.read_text(encoding="utf-8")
     for name in recipe_names(root):
         try:
             if recipe_text(root, name) == edited:
                 return
         except UserError:
-            # A mistake in another recipe is no concern of this run.
+            # A mistake in another recipe does not matter for this run.
             continue
     write_text_atomically(root / "state" / "params.before.yaml", edited)
     say("params.yaml had changes of its own: they are kept in state/params.before.yaml")
@@ -94,7 +94,7 @@ def _check(root: Path, given: Any, label: str) -> None:
 
 
 def stages_left_out(root: Path) -> list[str]:
-    """Plain stages of dvc.yaml that the parameters in use leave out, and that DVC must be kept from running."""
+    """Returns plain stages of dvc.yaml that the parameters in use leave out, and that DVC must not run."""
     params = root / "params.yaml"
     given = load_yaml(params.read_bytes()) if params.exists() else None
     return left_out(read_definitions(root / "dvc.yaml"), given or {})
@@ -114,7 +114,7 @@ def remove_orphaned_outputs(root: Path) -> list[Path]:
     strays, cache = find_strays(root)
     recorded, moved = recorded_outs(lock_of(root)), 0
     for path in strays:
-        # The way back costs nothing where DVC has the file; what only lies here is kept.
+        # Deleting is safe where DVC has the file; a file that exists only here is kept.
         if _is_cached(cache, path, recorded.get(path.relative_to(root).as_posix())):
             path.unlink()
         else:
@@ -125,7 +125,7 @@ def remove_orphaned_outputs(root: Path) -> list[Path]:
     if moved:
         files = "1 file that belongs" if moved == 1 else f"{moved} files that belong"
         say(f"moved {files} to no stage of this recipe to state/strays/")
-    # Last: a run that is killed before this looks again.
+    # Last: after a run that is killed before this, the next one checks again.
     write_text_atomically(_stamp(root), _graph_key(root))
     return strays
 
@@ -170,7 +170,7 @@ def _is_under(path: Path, places: set[Path]) -> bool:
 
 
 def _is_cached(cache: Path, path: Path, recorded: str | None) -> bool:
-    """Whether the file is what dvc.lock says it is and DVC's cache has it too."""
+    """True if the file has the hash in dvc.lock and DVC's cache has it too."""
     if recorded is None:
         return False
     return (cache / recorded[:2] / recorded[2:]).is_file() and dvc_md5(path) == recorded
@@ -178,9 +178,9 @@ def _is_cached(cache: Path, path: Path, recorded: str | None) -> bool:
 
 @contextmanager
 def recipe_in_use(root: Path, recipe: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Makes params.yaml the recipe ("" leaves it as it is) and keeps others from changing it while the block runs.
+    """Makes params.yaml the recipe ("" leaves it unchanged) and prevents changes to it while the block runs.
 
-    Waits, and says so, while runs with other parameters go on. UserError names the recipes there are.
+    Waits, and says so, while runs with other parameters continue. UserError lists the existing recipes.
     """
     if recipe:
         require_recipe(root, recipe)
@@ -193,13 +193,13 @@ def recipe_in_use(root: Path, recipe: str, say: Callable[[str], None]) -> Iterat
 
 
 def _is_settled(root: Path, recipe: str, lock: IO[str]) -> bool:
-    """True with the shared lock and the right parameters; a lock alone may have been got after another change."""
-    # Alone while the file is written. Any number of runs then share it, as long as they want the same recipe.
+    """True with the shared lock and the right parameters; the file may have changed before the lock was taken."""
+    # Exclusive while the file is written. Any number of runs then share it, as long as they use the same recipe.
     if recipe and not is_in_use(root, recipe) and try_lock(lock):
         use_recipe(root, recipe)
     if try_lock(lock, fcntl.LOCK_SH) and (not recipe or is_in_use(root, recipe)):
         return True
-    # Let go at once: whoever waits to write the file needs it alone.
+    # Released at once: a process that waits to write the file needs it exclusively.
     fcntl.flock(lock, fcntl.LOCK_UN)
     return False
 
@@ -212,17 +212,18 @@ def recipe_names(root: Path) -> list[str]:
 
 
 def require_recipe(root: Path, name: str) -> None:
-    """UserError names the recipes there are."""
+    """UserError lists the existing recipes."""
     if name not in recipe_names(root):
         known = ", ".join(recipe_names(root)) or f"none in {root / 'pipelines' / 'recipes'}"
         raise UserError(f"unknown recipe {name!r}: there are {known}")
 
 
 def read_recipe(root: Path, name: str, read: Callable[[str], str | None] | None = None) -> dict[str, Any]:
-    """The resolved parameters. UserError for an unknown recipe, a circle, an unknown key, and another dotted `kind`.
+    """Returns the resolved parameters. UserError for an unknown recipe, a circle, an unknown key, another dotted
+    `kind`.
 
-    `read` gives the text of a file by its path from the root, None where there is none (default: the file itself).
-    These are the values of `recipe_text`, in a tenth of its time: comments are not looked at.
+    `read` returns the text of a file by its path from the root, None where there is none (default: the file itself).
+    These are the values of `recipe_text`, in a tenth of its time: comments are not parsed.
     """
     if read is None:
         require_recipe(root, name)
@@ -232,11 +233,11 @@ def read_recipe(root: Path, name: str, read: Callable[[str], str | None] | None 
 
 
 def recipe_text(root: Path, name: str, read: Callable[[str], str | None] | None = None) -> str:
-    """The resolved parameters as text: byte by byte the file of a whole recipe. Comments are those of the last one."""
+    """The resolved parameters as text: for a complete recipe, exactly its file. Comments are those of the last one."""
     if read is None:
         require_recipe(root, name)
         read = partial(_text, root)
-    # By ruamel, which writes comments back; `read_recipe` is ten times as quick without them.
+    # By ruamel, which writes comments back; `read_recipe` is ten times as fast without them.
     chain = _chain(name, read, _with_comments)
     text, content = chain[-1][0], _merged(chain, name)
     if len(chain) > 1:
@@ -256,7 +257,7 @@ def _merged(chain: list[tuple[str, dict[str, Any]]], name: str) -> dict[str, Any
 
 
 def _left_out(root: Path, content: dict[str, Any]) -> list[str]:
-    """Sections over which stages run, and which DVC would miss."""
+    """Sections over which stages run, and which DVC needs."""
     graph = root / "dvc.yaml"
     optional = optional_sections(graph)
     needed = [name for name in foreach_sections(read_definitions(graph)) if name not in optional]
@@ -266,7 +267,7 @@ def _left_out(root: Path, content: dict[str, Any]) -> list[str]:
 def _chain(
     name: str, read: Callable[[str], str | None], load: Callable[[str], Any]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Text and content of the recipe, of the one that it extends, and so on."""
+    """Returns text and content of the recipe, of the one that it extends, and so on."""
     chain: dict[str, tuple[str, dict[str, Any]]] = {}
     wanted, asked_by = f"{name}.yaml", ""
     while True:
@@ -301,18 +302,18 @@ def _on_top(content: dict[str, Any], recipe: dict[str, Any], name: str) -> dict[
 
 
 def _refuse_old_spelling(content: dict[str, Any], file: str) -> None:
-    """`base` was the key of inheritance once; it is a section now, and nothing else."""
+    """`base` was formerly the key of inheritance; now it is only a section."""
     below = content.get("base")
     if isinstance(below, str):
         raise UserError(f"recipe {file}: `base: {below}` is the old spelling: write `extends: {below}`")
 
 
 def _refuse_other_kinds(content: dict[str, Any], changes: dict[str, Any], name: str) -> None:
-    """UserError for a dotted `kind` under which the keys of the kind below would stay."""
+    """UserError for a dotted `kind` that would keep the keys of the previous kind."""
     for key, kind in changes.items():
         *sections, last = key.split(".")
         there = value_at(content, sections)
-        # Only a change of kind is dangerous: the other keys belong to the kind that was there.
+        # Only a change of kind is dangerous: the other keys belong to the previous kind.
         if last != "kind" or not isinstance(there, dict) or there.get("kind") == kind:
             continue
         staying = [other for other in there if other != "kind"]
@@ -328,19 +329,19 @@ def _yaml() -> Any:
     from ruamel.yaml import YAML
 
     reader = YAML()
-    # What the recipe on top leaves alone is to come out as it was written: no line is folded.
+    # Unchanged parts must come out as they were written: no line is folded.
     reader.preserve_quotes, reader.width = True, 4096
     reader.indent(mapping=2, sequence=4, offset=2)
-    # ruamel would write nothing for null, and an empty value reads like a forgotten one.
+    # ruamel would write nothing for null, and an empty value looks like a forgotten one.
     reader.representer.add_representer(type(None), lambda to, _: to.represent_scalar("tag:yaml.org,2002:null", "null"))
     return reader
 
 
 def _with_comments(text: str) -> Any:
-    """The document as what writes it again as it was; ValueError when it is not valid YAML."""
+    """Returns a document that can be written again unchanged; ValueError when it is not valid YAML."""
     from ruamel.yaml.error import YAMLError
 
-    # ruamel reads any depth, until Python's stack ends. Our reader stops before.
+    # ruamel reads any depth, until Python's stack ends. This reader stops earlier.
     _values(text)
     try:
         return _yaml().load(text)
@@ -377,9 +378,9 @@ def _text(root: Path, file: str) -> str | None:
 
 
 def with_changes(params: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A deep copy of `params` with the dotted changes; a mapping that is missing on the way is made.
+    """Returns a deep copy of `params` with the dotted changes; missing mappings on the way are created.
 
-    KeyError names a dotted name that leads through something else than a mapping.
+    KeyError names a dotted name that leads through a value that is not a mapping.
     """
     changed = copy.deepcopy(params)
     for name, value in changes.items():
@@ -394,7 +395,7 @@ def with_changes(params: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
 
 
 def without(params: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """A deep copy of `params` that lacks the dotted names. KeyError names one that is not there."""
+    """Returns a deep copy of `params` without the dotted names. KeyError names one that does not exist."""
     changed = copy.deepcopy(params)
     for name in names:
         *sections, last = name.split(".")
@@ -406,9 +407,9 @@ def without(params: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def dotted(params: Mapping[str, Any], changes: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested changes as dotted ones: mappings go into those that are there, everything else replaces.
+    """Returns nested changes as dotted ones: mappings are merged into existing ones, everything else replaces.
 
-    A mapping of another `kind` is another thing, and replaces the whole mapping; so does an empty one.
+    A mapping of another `kind` replaces the whole mapping; so does an empty one.
     """
     for name, value in changes.items():
         there = value_at(params, name.split("."))
@@ -420,7 +421,7 @@ def dotted(params: Mapping[str, Any], changes: Mapping[str, Any], before: str = 
 
 
 def value_at(params: Any, names: Iterable[str]) -> Any:
-    """The value under the names, from the outermost in; None where there is none."""
+    """Returns the value under the names, from the outermost in; None where there is none."""
     for name in names:
         params = params.get(name) if isinstance(params, dict) else None
     return params

@@ -1,10 +1,10 @@
-"""What the stages declare, against the two files that people write: params.yaml is checked, dvc.yaml is updated.
+"""Compares the stages' declarations with the two files that users write: params.yaml is checked, dvc.yaml updated.
 
 `check_values` checks a whole parameter file with the models of its sections, and that the graph has no gap. Each stage
-checks its own section when it runs; this finds a mistake before the first stage starts.
+checks its section when it runs; this finds a mistake before the first stage starts.
 
-`retrace graph` writes dvc.yaml (`write_graph`). An entry that says what its stage declares stays as it is written, with
-its comments. So does one that no package declares.
+`retrace graph` writes dvc.yaml (`write_graph`). An entry that matches its stage's declaration stays as it is written,
+with its comments. So does an entry that no package declares.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from stages.foundations.stage_graph import (
 
 
 def section_models(root: Path = PROJECT) -> dict[str, Any]:
-    """Top-level section -> what it must be. Of two stages that read a section, the one that runs over it knows more."""
+    """Top-level section -> its model. If two stages read a section, the one that runs over it is more specific."""
     stages = [stage for name in read_definitions(root / "dvc.yaml") if (stage := declared_stage(name))]
     models: dict[str, Any] = {"seed": int, "launch": LaunchParams}
     for stage in stages:
         models |= stage.sections
     for stage in stages:
-        # A section of `foreach` is a mapping of items, and its own stage knows what an item is.
+        # A section of `foreach` is a mapping of items, and its stage knows the model of an item.
         if stage.items is not None or stage.foreach in stage.sections:
             models[stage.foreach] = stage.sections.get(stage.foreach, stage.items)
     return models
@@ -55,16 +55,17 @@ def check_params(path: Path, root: Path = PROJECT) -> dict[str, Any]:
 
 
 def check_values(given: Mapping[str, Any], label: str, root: Path = PROJECT) -> dict[str, Any]:
-    """The validated sections of a whole parameter file, for the dvc.yaml in `root`, without empty ones of `foreach`.
+    """Returns the validated sections of a whole parameter file, for the dvc.yaml in `root`, without empty `foreach`
+    ones.
 
     UserError names every section that is missing, unknown, unread or wrong, and every input that no stage makes.
-    `label` is what messages call the file.
+    Messages call the file `label`.
     """
     models, definitions = section_models(root), read_definitions(root / "dvc.yaml")
     try:
         stages, loops = stages_of(definitions, given), foreach_sections(definitions)
     except UserError as error:
-        # A name that cannot be one leaves no graph to check.
+        # A name with a forbidden form leaves no graph to check.
         raise UserError(f"{label} is not usable:\n  {error}") from None
     optional = optional_sections(root / "dvc.yaml")
     problems = _wrong_sections(given, models, definitions, stages, optional)
@@ -115,7 +116,7 @@ def _wrong_sections(
 
 
 def _gaps(definitions: Definitions, stages: list[GraphStage], given: Mapping[str, Any]) -> list[str]:
-    """Inputs that no stage of the recipe makes, as where a branch is left out that another one needs."""
+    """Returns inputs that no stage of the recipe makes, for example of a left-out branch that another one needs."""
     shared, made = (shared_folders(definitions, given), {path: stage for stage in stages for path in stage.outs})
     absent = {
         path: name
@@ -162,11 +163,11 @@ def _contradictions(sections: Mapping[str, Any], stages: list[GraphStage]) -> li
 COLUMNS = 120
 RANKS = ["launch.nodes", "launch.gpus_per_node", "launch.command.kind"]
 BLOCK = re.compile(r"^(?=  \w+:$)", re.MULTILINE)
-"""Where the entry of a stage begins."""
+"""The line where the entry of a stage begins."""
 
 
 def updated_graph(root: Path) -> tuple[str, list[str]]:
-    """The text that dvc.yaml in `root` should have, and the stages whose entries differ from what they declare."""
+    """The text that dvc.yaml in `root` should have, and the stages whose entries differ from their declarations."""
     head, *blocks = BLOCK.split((root / "dvc.yaml").read_text(encoding="utf-8"))
     entries = {next(iter(load_yaml(block))): block for block in blocks}
     wanted = {name: entry_of(name, stage) for name in ["code", *stage_names(root)] if (stage := declared_stage(name))}
@@ -184,7 +185,7 @@ def write_graph(root: Path) -> list[str]:
 
 
 def entry_of(name: str, stage: Stage) -> dict[str, Any]:
-    """What dvc.yaml says of a stage."""
+    """Returns dvc.yaml's entry of a stage."""
     outputs, of_item = dict(stage.outputs), "${item}" if get_origin(stage.items) is list else "${key}"
     metrics, headline, curves = (outputs.pop(one, None) for one in (METRICS, HEADLINE, CURVES))
     column, title = about(name).plot

@@ -1,16 +1,16 @@
-"""DVC remotes: what another clone has computed is pulled instead of computed, and what is computed here is pushed.
+"""DVC remotes: results that another clone has computed are pulled, and results computed here are pushed.
 
-Nothing happens without a default remote (`dvc remote add --default NAME URL`). A remote that cannot be reached is a
-warning: everything can be computed again, and what could not be pushed lies in DVC's cache for the next time.
+Nothing happens without a default remote (`dvc remote add --default NAME URL`). An unreachable remote is only a
+warning: everything can be computed again, and results that could not be pushed stay in DVC's cache for the next time.
 
     python -m pipelines.graph.sharing pull | push | check [PROJECT]
 
-Plain `dvc repro --pull --allow-missing` is not enough, and plain `dvc push --run-cache` neither:
-1. It skips unchanged stages without their data, which a stage that depends on a folder then finds half empty and takes
-   for the whole. So first everything that lies in such folders is pulled, and what the last stages make. Weights and
-   rollouts stay away until a stage that has changed needs them.
-2. The run cache restores a stage in a clone without `dvc.lock`, metric files included. Those are no cached outputs of
-   the workspace, so `dvc push` leaves them out, and every stage with metrics would run again. They are pushed here.
+Plain `dvc repro --pull --allow-missing` is not enough, and neither is plain `dvc push --run-cache`:
+1. The first skips unchanged stages without their data. A stage that depends on a folder then finds it half empty and
+   takes it for the whole. So all files in such folders are pulled first, and the outputs of the last stages. Weights
+   and rollouts are not pulled until a changed stage needs them.
+2. The run cache restores a stage in a clone without `dvc.lock`, including metric files. Those are no cached outputs of
+   the workspace, so `dvc push` skips them, and every stage with metrics would run again. They are pushed here.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from stages.foundations.errors import UserError, without_password
 from stages.observe.progress import say
 
 SECONDS_TO_ANSWER = 30.0
-"""A remote that says nothing for so long cannot be reached."""
+"""A remote without an answer for this long is unreachable."""
 SECONDS_OF_SILENCE = 600.0
-"""A transfer in which nothing moves for so long has lost its remote. The tries of the storage libraries themselves end
+"""A transfer without progress for this long has lost its remote. The retries of the storage libraries themselves end
 earlier (HTTP: five of a minute each); SSH waits for ever for a machine that has gone away."""
 SECONDS_BETWEEN_PULSES = 1.0
 PULSE = "(at work)"
-"""The line of a transfer in which something moves: DVC itself says nothing where nobody looks at a terminal."""
+"""Printed while a transfer makes progress: DVC itself prints nothing without a terminal."""
 BYTES_THAT_MOVED, CPU_SECONDS_THAT_WORKED = 2**16, 0.1
-"""More than waiting takes in `SECONDS_OF_SILENCE`."""
+"""More bytes than mere waiting takes in `SECONDS_OF_SILENCE`."""
 UNREACHABLE, SILENT = 3, 4
 LINES_IN_A_WARNING = 4
 PULLING = ("--pull", "--allow-missing")
@@ -55,7 +55,7 @@ class RemoteName:
 
 
 def default_remote(root: Path) -> RemoteName | None:
-    """DVC's default remote; None when there is none. Passwords in its address are left out.
+    """Returns DVC's default remote; None when there is none. Passwords in its address are left out.
 
     UserError when DVC's configuration cannot be read.
     """
@@ -67,7 +67,7 @@ def default_remote(root: Path) -> RemoteName | None:
         config = Config(str(root / ".dvc"))
     except ConfigError as error:
         raise UserError(f"DVC's configuration is not usable ({error}): correct .dvc/config") from None
-    # Only the default remote: DVC itself uses no other unless a person names one.
+    # Only the default remote: DVC uses no other unless a user names one.
     name = config["core"].get("remote")
     if not name:
         return None
@@ -75,7 +75,7 @@ def default_remote(root: Path) -> RemoteName | None:
 
 
 def pull_before_run(root: Path, tell: Callable[[str], None] = say) -> tuple[str, ...]:
-    """Brings what folders need and returns the flags that make `dvc repro` pull the rest; none without a remote."""
+    """Pulls the files that folders need; returns flags that make `dvc repro` pull the rest, none without a remote."""
     remote = default_remote(root)
     if remote is None:
         return ()
@@ -86,18 +86,18 @@ def pull_before_run(root: Path, tell: Callable[[str], None] = say) -> tuple[str,
         tell(f"warning: the remote {remote.name} ({remote.url}) {what}, so nothing more is pulled in this run: {last}")
         return ()
     if code:
-        # Without --allow-missing: a stage whose data are nowhere must run, or folders would stay half empty.
+        # Without --allow-missing: a stage whose data exist nowhere must run, or folders would stay half empty.
         tell(f"what is missing on the remote {remote.name} is computed: {last}")
         return PULLING[:1]
     return PULLING
 
 
 def push_after_run(root: Path, tell: Callable[[str], None] = say) -> bool:
-    """Pushes the present results to the default remote. False, with a warning, when that did not work."""
+    """Pushes the present results to the default remote. Returns False, with a warning, when that failed."""
     try:
         remote = default_remote(root)
     except UserError as error:
-        # The results are there and whole, so this is no failure of the run.
+        # The results exist here and are complete, so this is not a failure of the run.
         tell(f"warning: the results were not pushed: {error}")
         return False
     if remote is None:
@@ -115,13 +115,13 @@ def push_after_run(root: Path, tell: Callable[[str], None] = say) -> bool:
 
 
 def remote_fault(root: Path) -> str:
-    """Why the default remote cannot be reached; empty when it can."""
+    """Returns why the default remote cannot be reached; empty when it can."""
     code, last = _run(root, "check")
     return last if code else ""
 
 
 def _run(root: Path, action: str) -> tuple[int, str]:
-    """Exit code and last lines of this module in a process of its own: storage libraries print, hang and crash."""
+    """Returns exit code and last lines of this module in a new process: storage libraries print, hang and crash."""
     last: deque[str] = deque(maxlen=LINES_IN_A_WARNING)
     command = [sys.executable, "-m", "pipelines.graph.sharing", action, str(root)]
 
@@ -137,13 +137,13 @@ def _run(root: Path, action: str) -> tuple[int, str]:
 
 
 def _tell_pulses() -> None:
-    """Prints `PULSE` now and then while bytes are read or written, or the processor works."""
+    """Prints `PULSE` regularly while bytes are read or written, or the processor works."""
 
     def moved() -> int:
         try:
             lines = Path("/proc/self/io").read_text().split()
         except OSError:
-            # Not Linux: the processor alone counts.
+            # Not Linux: only processor time counts.
             return 0
         # rchar and wchar: on one side of a transfer there is a local file.
         return int(lines[1]) + int(lines[3])
@@ -158,7 +158,7 @@ def _tell_pulses() -> None:
 
 
 def pull(repo: Any) -> str:
-    """Pulls missing files of folders that stages depend on, and what the last stages make. Raises what DVC raises."""
+    """Pulls missing files of folders that stages depend on, and the outputs of the last stages. Raises DVC's errors."""
     wanted = [os.path.relpath(out.fs_path, repo.root_dir) for out in _wanted(repo)]
     if wanted:
         repo.pull(targets=wanted)
@@ -171,8 +171,8 @@ def _wanted(repo: Any) -> Iterator[Any]:
     outs = {out.fs_path for stage in stages for out in stage.outs}
     deps = [dep for stage in stages for dep in stage.deps if dep.protocol == "local"]
     folders = {dep.fs_path for dep in deps if dep.fs_path not in outs}
-    # Edges point from a stage to what it depends on.
-    # Nobody depends on these: a person may want to look at what they make.
+    # Edges point from a stage to its dependencies.
+    # No stage depends on these: a user may want to see their outputs.
     last = {stage for stage, dependents in repo.index.graph.subgraph(stages).in_degree() if dependents == 0}
     for stage in stages:
         for out in stage.outs:
@@ -182,7 +182,7 @@ def _wanted(repo: Any) -> Iterator[Any]:
 
 
 def push(repo: Any) -> str:
-    """Pushes the outputs of `dvc.lock`, what is new in the run cache, and the metric files that it restores."""
+    """Pushes the outputs of `dvc.lock`, the new entries of the run cache, and the metric files that it restores."""
     pushed = repo.push() + _push_run_cache(repo)
     metrics = {
         out.hash_info
@@ -208,7 +208,7 @@ def _push_run_cache(repo: Any) -> int:
 
 
 def check(repo: Any) -> str:
-    """Raises what the remote's file system raises when it cannot be looked at. An empty place is fine."""
+    """Raises the error of the remote's file system when it cannot be read. An empty place is fine."""
     remote = repo.cloud.get_remote()
     if remote.fs.protocol not in ("http", "https"):
         remote.fs.exists(remote.path)
@@ -219,14 +219,14 @@ def check(repo: Any) -> str:
     except FileNotFoundError as error:
         cause = error.__cause__
         status = getattr(cause, "status", None)
-        # A server that answers 404 or 403 is there: an empty place is fine, and a folder may not be listed.
+        # A server that answers 404 or 403 exists: an empty place is fine, and listing a folder may be forbidden.
         if cause is not None and (status is None or status == 401 or status >= 500):
             raise cause from None
     return "reachable"
 
 
 def _fault(repo: Any) -> str:
-    """Why the remote does not answer; empty when it does. Some libraries wait for ever, so it is asked in a thread."""
+    """Returns why the remote does not answer; empty when it does. Uses a thread, since some libraries wait for ever."""
     answers: list[str] = []
 
     def ask() -> None:
@@ -234,7 +234,7 @@ def _fault(repo: Any) -> str:
             check(repo)
             answers.append("")
         except Exception as error:
-            # Libraries of storages raise whatever they like, and this thread has to answer.
+            # Storage libraries raise errors of any class, and this thread has to answer.
             answers.append(_reason(error))
 
     thread = threading.Thread(target=ask, daemon=True)
@@ -249,7 +249,7 @@ def _reason(error: Exception) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """0 done, 1 failed, 2 an unknown action, 3 the remote cannot be reached; the reason is the last line."""
+    """Returns 0 done, 1 failed, 2 an unknown action, 3 an unreachable remote; the reason is the last line."""
     threading.Thread(target=_tell_pulses, name="pulses", daemon=True).start()
     from dvc.repo import Repo
 

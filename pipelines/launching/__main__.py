@@ -1,12 +1,12 @@
-"""Starts a stage that trains or draws where section `launch` of its parameter file says; dvc.yaml calls this.
+"""Starts a stage that trains or samples where section `launch` of its parameter file says; dvc.yaml calls this.
 
     python -m pipelines.launching rl_round@rl_1          # what DVC runs
-    python -m pipelines.launching --show rl_round@rl_1   # what would be run, and nothing else
+    python -m pipelines.launching --show rl_round@rl_1   # only shows the command
 
 The rest of the command is that of `python -m stages`.
 
-What runs no model with these parameters (a filter without agreement) is one process here. On this machine the process
-becomes the stage or torchrun. For other machines it stays, shows their log, and takes the job back when it is ended.
+A stage that runs no model with these parameters (a filter without agreement) is one process here. On this machine the
+process becomes the stage or torchrun. For other machines it stays, shows their log, and removes the job when it ends.
 `--show` prints a command line, or the manifest (for `kubectl apply --dry-run=server -f -` and `sky launch --dryrun`).
 """
 
@@ -59,26 +59,26 @@ def main() -> None:
     if is_shown:
         print(shown(launch, stage))
         return
-    # A job on a cluster outlives this process. An interrupt runs the blocks that take it back.
+    # A job on a cluster outlives this process. An interrupt runs the blocks that remove it.
     with terminated_as_interrupt():
         if launch.is_here:
-            # It becomes the stage, which compares its inputs itself.
+            # This process becomes the stage, which compares its inputs itself.
             run(launch, stage)
         run_unchanged(lambda: sys.exit(run(launch, stage)))
 
 
 def launch_of(words: Sequence[str]) -> LaunchParams:
-    """Section `launch` of the stage's parameter file, or one process here where the stage would use no GPU."""
+    """Returns section `launch` of the stage's parameter file, or one process here where the stage would use no GPU."""
     file = Path(words[words.index("--params") + 1] if "--params" in words[:-1] else "params.yaml")
     launch = load_section(file, "launch", LaunchParams)
     if about(words[0].partition("@")[0]).runs_model(read_yaml(file)):
         return launch
-    # The job would hold GPUs that nothing uses.
+    # The job would reserve GPUs without using them.
     return launch.model_copy(update={"nodes": 1, "command": PythonCommand(kind="python")})
 
 
 def run(launch: LaunchParams, stage: Sequence[str]) -> int:
-    """The stage's exit code; on this machine it does not return. UserError where the tool for it is missing."""
+    """Returns the stage's exit code; on this machine it does not return. UserError where its tool is missing."""
     name = job_name(stage)
     match launch.command:
         case SlurmCommand() as command:
@@ -96,17 +96,17 @@ def run(launch: LaunchParams, stage: Sequence[str]) -> int:
                     command_line = launch_command(name, str(file))
                     return run_in_group(command_line, Path.cwd(), timeout_seconds=launch.hours * 3600, env=os.environ)
                 finally:
-                    # Also after an error or Ctrl-C: a cluster that nobody ends costs money.
+                    # Also after an error or Ctrl-C: a cluster that keeps running costs money.
                     subprocess.run(down_command(name), stdin=subprocess.DEVNULL)
         case _:
             command = local_command(launch, stage)
             sys.stdout.flush()
-            # It becomes the stage: signals, exit code and memory are the stage's own.
+            # This process becomes the stage: signals, exit code and memory are the stage's.
             os.execvp(command[0], command)
 
 
 def shown(launch: LaunchParams, stage: Sequence[str]) -> str:
-    """What would be run: a command line, or the manifest as YAML."""
+    """Returns what would run: a command line, or the manifest as YAML."""
     name = job_name(stage)
     match launch.command:
         case SlurmCommand() as command:
@@ -125,7 +125,7 @@ def _manifest(launch: LaunchParams, command: KubernetesCommand, name: str, stage
 
 
 def job_name(stage: Sequence[str]) -> str:
-    """Of the stage in this clone: the same when it is run again, so that what was left behind is found."""
+    """Name of the stage in this clone: the same when it is run again, so that remains of an earlier run are found."""
     # Two clones may run the same stage in one namespace.
     identity = "\n".join([str(Path.cwd()), *stage])
     name = stage[2].partition("@")[0].replace("_", "-")

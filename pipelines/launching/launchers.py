@@ -1,7 +1,7 @@
 """Starts a stage's ranks with each tool of section `launch`: torchrun, Slurm, Kubernetes, KubeRay and SkyPilot.
 
 The first two are command lines. A PyTorchJob of Kubeflow's training operator and a RayJob of KubeRay are manifests, and
-`run_job` waits for their end. The training operator tells each pod its place in variables that torchrun reads
+`run_job` waits for their end. The training operator sets each pod's place in variables that torchrun reads
 (`PET_NODE_RANK`, `PET_MASTER_ADDR`, ...), so all pods run the same command. KubeRay starts Ray in each pod, and the
 stage on the first. A SkyPilot task runs on a cluster that ends with it. Fields: kubeflow/training-operator v1.9.0,
 manifests/base/crds/kubeflow.org_pytorchjobs.yaml; ray-project/kuberay v1.7.0,
@@ -27,9 +27,9 @@ FIRST_NODE = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"'
 
 
 def local_command(launch: LaunchParams, stage: Sequence[str]) -> list[str]:
-    """`stage` (`-m stages sft`) on this machine, as one process or a rank for each GPU.
+    """Returns the command for `stage` (`-m stages sft`) on this machine, as one process or one rank per GPU.
 
-    By the `python` that comes first on the PATH, as every other stage.
+    It uses the first `python` on the PATH, like every other stage.
     """
     if launch.ranks == 1:
         return ["python", *stage]
@@ -37,9 +37,9 @@ def local_command(launch: LaunchParams, stage: Sequence[str]) -> list[str]:
 
 
 def slurm_command(launch: LaunchParams, command: SlurmCommand, name: str, stage: Sequence[str]) -> list[str]:
-    """One task on each node, in an allocation that is there or that srun asks for.
+    """Returns the command for one task on each node, in an existing allocation or one that srun requests.
 
-    Which node is the first is known only when the job has its nodes, so each task asks Slurm. A task that fails ends
+    The first node is known only when the job has its nodes, so each task asks Slurm. A task that fails ends
     the others, which would wait for it. `name` is the job's.
     """
     torchrun = [
@@ -68,21 +68,21 @@ def slurm_command(launch: LaunchParams, command: SlurmCommand, name: str, stage:
 
 
 def minutes(launch: LaunchParams) -> int:
-    """The longest that a stage may run, rounded up."""
+    """Time limit of a stage, rounded up."""
     return max(1, -int(-launch.hours * 60 // 1))
 
 
-# A stage runs for minutes to days: its end may be seen ten seconds late.
+# A stage runs for minutes to days: its end may be noticed ten seconds late.
 SECONDS_BETWEEN_LOOKS = 10.0
 SUCCESSES = {"Succeeded", "Complete"}
 """A PyTorchJob's condition and a RayJob's state."""
 ENDS = {*SUCCESSES, "Failed", "ValidationFailed"}
 LOOKS_WITHOUT_ANSWER = 30
-"""A control plane that is away for five minutes is not coming back soon."""
+"""After five minutes an unreachable control plane is unlikely to return soon."""
 
 
 def pytorch_job(launch: LaunchParams, command: KubernetesCommand, name: str, stage: Sequence[str]) -> dict[str, Any]:
-    """The manifest. No pod starts again by itself: the stage goes on from its checkpoint when it is run again."""
+    """Returns the manifest. No pod restarts by itself: the stage resumes from its checkpoint when it is run again."""
     words = [f"{command.project}/.venv/bin/python", *TORCHRUN, *stage]
     # The operator looks for a container of this name.
     pod = _pod(launch, command, {"name": "pytorch", "command": words})
@@ -94,7 +94,7 @@ def pytorch_job(launch: LaunchParams, command: KubernetesCommand, name: str, sta
         "spec": {
             "nprocPerNode": str(launch.gpus_per_node),
             "runPolicy": {
-                # Pods that have ended stay until the job is deleted: their log may not have been read to its end.
+                # Pods that have ended stay until the job is deleted: their log may not have been read completely.
                 "cleanPodPolicy": "Running",
                 "backoffLimit": 0,
                 "activeDeadlineSeconds": 60 * minutes(launch),
@@ -109,15 +109,15 @@ def pytorch_job(launch: LaunchParams, command: KubernetesCommand, name: str, sta
 
 
 def ray_job(launch: LaunchParams, command: KubernetesCommand, name: str, stage: Sequence[str]) -> dict[str, Any]:
-    """The manifest. The cluster ends with the stage; KubeRay gives Ray the GPUs that the pods are limited to."""
-    # Words without a meaning to a shell: KubeRay joins them into a command of its own.
+    """Returns the manifest. The cluster ends with the stage; KubeRay gives Ray the GPUs of the pods' limits."""
+    # Words without a meaning to a shell: KubeRay joins them into a shell command.
     words = ["env", f"--chdir={command.project}", "RAY_ADDRESS=auto", f"{command.project}/.venv/bin/python", *stage]
     head, worker = (
         {"rayStartParams": {}, "template": {"spec": _pod(launch, command, {"name": f"ray-{kind}"})}}
         for kind in ("head", "worker")
     )
     count = launch.nodes - 1
-    # All three are the same, so that no autoscaler changes the number of nodes while the stage runs.
+    # All three are equal, so that no autoscaler changes the number of nodes while the stage runs.
     counts = {"replicas": count, "minReplicas": count, "maxReplicas": count}
     return {
         "apiVersion": "ray.io/v1",
@@ -148,7 +148,7 @@ def _pod(launch: LaunchParams, command: KubernetesCommand, special: dict[str, An
         "resources": {"limits": {"nvidia.com/gpu": launch.gpus_per_node}},
         "volumeMounts": [
             {"name": "project", "mountPath": command.mount},
-            # A container has 64 MB of it otherwise, too little for NCCL and for published weights.
+            # Otherwise a container has 64 MB of it, too little for NCCL and for published weights.
             {"name": "shared-memory", "mountPath": "/dev/shm"},
         ],
     }
@@ -165,9 +165,9 @@ def _pod(launch: LaunchParams, command: KubernetesCommand, special: dict[str, An
 
 
 def run_job(manifest: dict[str, Any]) -> int:
-    """Makes the job, shows the log of its first pod, waits for its end, and removes it. Its exit code: 0 or 1.
+    """Creates the job, shows the log of its first pod, waits for its end, and removes it. Its exit code: 0 or 1.
 
-    A job of this name that a killed stage has left is removed first. UserError where kubectl fails.
+    A job of this name from a killed stage is removed first. UserError where kubectl fails.
     """
     name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
     kind = manifest["kind"].lower()
@@ -184,7 +184,7 @@ def run_job(manifest: dict[str, Any]) -> int:
             if log is None and states & {"Running", *ENDS}:
                 log = subprocess.Popen(["kubectl", "-n", namespace, "logs", "-f", first])
             if ended := states & ENDS:
-                # What is still on its way is shown; a log that never ends does not hold the stage.
+                # Remaining lines are shown; a log that never ends does not delay the stage.
                 log.wait(60)
                 return 0 if ended & SUCCESSES else 1
             time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -196,7 +196,7 @@ def run_job(manifest: dict[str, Any]) -> int:
 
 
 def _states(namespace: str, kind: str, name: str) -> set[str]:
-    """The conditions that hold, or KubeRay's state. A control plane that is away for a moment is asked again."""
+    """Returns the conditions that hold, or KubeRay's state. Retries while the control plane is briefly unreachable."""
     for left in reversed(range(LOOKS_WITHOUT_ANSWER)):
         try:
             status = json.loads(_kubectl(namespace, "get", kind, name, "-o", "json")).get("status")
@@ -217,12 +217,12 @@ def _kubectl(namespace: str, *arguments: str, given: str | None = None) -> str:
     return found.stdout
 
 
-# torchrun's own default. The cluster is this task's alone, so nothing else listens there.
+# torchrun's default port. The cluster belongs to this task alone, so no other process listens there.
 PORT = 29500
 
 
 def skypilot_task(launch: LaunchParams, command: SkypilotCommand, name: str, stage: Sequence[str]) -> dict[str, Any]:
-    """The task: every node runs a torchrun, which finds the first node in SkyPilot's variables."""
+    """Returns the task: every node runs a torchrun, which finds the first node in SkyPilot's variables."""
     torchrun = [
         f"--nnodes={launch.nodes}",
         f"--nproc-per-node={launch.gpus_per_node}",
@@ -243,9 +243,9 @@ def skypilot_task(launch: LaunchParams, command: SkypilotCommand, name: str, sta
 
 
 def launch_command(name: str, file: str) -> list[str]:
-    """Starts the cluster, shows the log, and takes the cluster down when the task has ended.
+    """Starts the cluster, shows the log, and shuts the cluster down when the task has ended.
 
-    Should this machine vanish meanwhile, SkyPilot ends the cluster once it has been idle for ten minutes.
+    If this machine disappears meanwhile, SkyPilot ends the cluster after ten idle minutes.
     """
     ending = ["--down", "--idle-minutes-to-autostop", "10"]
     return ["sky", "launch", "--yes", "--cluster", name, *ending, file]

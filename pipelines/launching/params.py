@@ -3,7 +3,7 @@
 The number of ranks is part of the result, because sums of floats depend on it: dvc.yaml watches `nodes`,
 `gpus_per_node` and `command.kind`. Nothing else here changes a result.
 
-Flows ask it how many GPUs and hours a stage takes (`stage_gpus`, `stage_hours`).
+Flows use it to find how many GPUs and hours a stage takes (`stage_gpus`, `stage_hours`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stages.foundations.params import StrictParams, validate_section
 from stages.foundations.stage import about
 
 DnsName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
-"""What Kubernetes takes for a name (RFC 1123)."""
+"""Form of a name in Kubernetes (RFC 1123)."""
 AbsolutePath = Annotated[str, Field(pattern=r"^/[\w./-]+$")]
 EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 _SRUN_OPTIONS = """
@@ -32,8 +32,8 @@ oversubscribe partition priority qos reservation sockets-per-node switches threa
 
 
 def _srun_option(text: str) -> str:
-    """Recipes travel between people: a word without dashes would be the program that srun runs, and options such as
-    `--prolog` and `--output` name programs and files."""
+    """Recipes are exchanged between users: a word without dashes would be the program that srun runs, and options such
+    as `--prolog` and `--output` name programs and files."""
     found = re.fullmatch(r"--([a-z-]+)(?:=.*)?", text)
     if not found or found[1] not in _SRUN_OPTIONS.split():
         raise ValueError(
@@ -58,14 +58,14 @@ class TorchrunCommand(StrictParams):
 class SlurmCommand(StrictParams):
     """`srun` with one torchrun on each node, which find each other through the first node (c10d).
 
-    The clone lies in a folder that all nodes share, under the same path.
+    The clone is in a folder that all nodes share, under the same path.
     """
 
     kind: Literal["slurm"]
     options: list[Annotated[str, AfterValidator(_srun_option)]]
-    """More flags for `srun`, which choose nodes, accounts and containers: `--partition=gpu`."""
+    """Further flags for `srun`, which choose nodes, accounts and containers: `--partition=gpu`."""
     port: int = Field(gt=1023, lt=65536)
-    """On the first node of the job."""
+    """Port on the first node of the job."""
 
 
 class KubernetesCommand(StrictParams):
@@ -74,21 +74,21 @@ class KubernetesCommand(StrictParams):
     kind: Literal["kubernetes"]
     namespace: DnsName
     image: str = Field(min_length=1)
-    """Has what the clone's environment needs of the system: libc, CUDA's driver interface, the same Python."""
+    """Image with the system parts that the clone's environment needs: libc, CUDA's driver API, the same Python."""
     claim: DnsName
-    """Volume claim that every pod mounts (ReadWriteMany); the clone with its `.venv` lies in it."""
+    """Volume claim that every pod mounts (ReadWriteMany); it contains the clone with its `.venv`."""
     mount: AbsolutePath
     project: AbsolutePath
-    """The clone, as pods see it."""
+    """Path of the clone in the pods."""
     secret: DnsName | None
-    """Its entries become variables of the pods: passwords stand there, and never in a recipe."""
+    """Secret whose entries become variables of the pods: it holds passwords, which never belong in a recipe."""
     environment: dict[EnvironmentName, str]
     shared_memory_gib: int = Field(ge=1)
-    """`/dev/shm`, through which NCCL and vLLM's processes talk."""
+    """Size of `/dev/shm`, through which NCCL and vLLM's processes communicate."""
 
 
 class KuberayCommand(KubernetesCommand):
-    """A RayJob of KubeRay (v1): a Ray cluster of `nodes` pods for the stage, which is one process on the first of them.
+    """A RayJob of KubeRay (v1): a Ray cluster of `nodes` pods for the stage, which is one process on the first pod.
 
     For the asynchronous loop and `sampler.replicas`. The image has Ray on its PATH, in the version of the clone.
     """
@@ -105,9 +105,9 @@ class SkypilotCommand(StrictParams):
     accelerator: str = Field(pattern=r"^[\w.-]+$")
     """Name of the GPU: `H100`."""
     volumes: dict[AbsolutePath, str]
-    """Where a node mounts which SkyPilot volume."""
+    """Mount path -> SkyPilot volume, on each node."""
     project: AbsolutePath
-    """The clone with its `.venv`, in a volume that all nodes mount."""
+    """Path of the clone with its `.venv`, in a volume that all nodes mount."""
     environment: dict[EnvironmentName, str]
 
 
@@ -118,13 +118,13 @@ LaunchCommand = Annotated[
 
 
 class LaunchParams(StrictParams):
-    """Section `launch`: what a training stage takes of machines."""
+    """Section `launch`: the machines of a training stage."""
 
     nodes: int = Field(ge=1)
     gpus_per_node: int = Field(ge=1)
-    """Where there are GPUs; without any, as many processes on the CPU."""
+    """GPUs per node if it has GPUs; otherwise, as many processes on the CPU."""
     hours: float = Field(gt=0, le=24 * 30)
-    """The longest that any stage may run."""
+    """The longest time that any stage may run."""
     command: LaunchCommand
 
     @model_validator(mode="after")
@@ -139,29 +139,29 @@ class LaunchParams(StrictParams):
     @property
     def ranks(self) -> int:
         """Processes that train together."""
-        # With these the stage is one process, which starts workers on the other GPUs itself.
+        # With these kinds the stage is one process, which starts workers on the other GPUs itself.
         return 1 if self.command.kind in ("python", "kuberay") else self.nodes * self.gpus_per_node
 
     @property
     def is_here(self) -> bool:
-        """Whether the ranks run on this machine, and take its GPUs."""
+        """True if the ranks run on this machine and use its GPUs."""
         return self.command.kind in ("python", "torchrun")
 
 
 LAUNCHER = "-m pipelines.launching "
 """In the commands of stages whose ranks section `launch` starts."""
 HOURS = 48.0
-"""Of a stage where no parameters say how long it may run."""
+"""For a stage without parameters that limit its time."""
 
 
 def read_launch(root: Path) -> LaunchParams | None:
-    """Section `launch` of the parameters in use; None where there is none. UserError where it is wrong."""
+    """Returns section `launch` of the parameters in use; None where there is none. UserError where it is wrong."""
     given = _params(root).get("launch")
     return None if given is None else validate_section(given, "launch", LaunchParams, Path(root / "params.yaml"))
 
 
 def stage_hours(root: Path, asked: float) -> float:
-    """The longest that a stage may run: what was asked for, or section `launch` where that is 0."""
+    """Returns the time limit of a stage: the requested one, or that of section `launch` if the request is 0."""
     if asked:
         return asked
     launch = read_launch(root)
@@ -169,10 +169,10 @@ def stage_hours(root: Path, asked: float) -> float:
 
 
 def stage_gpus(root: Path, stage: str, command: str) -> int:
-    """GPUs of this machine that a stage with this command takes, where there are any.
+    """Returns the GPUs of this machine that a stage with this command uses, where there are any.
 
     0 for a stage that runs no model, and for one whose ranks run elsewhere. A stage that section `launch` does
-    not start takes those that one sampler is spread over.
+    not start uses the GPUs of one sampler.
     """
     params = _params(root)
     # A filter without agreement loads no model, and would only block a GPU for others.

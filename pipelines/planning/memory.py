@@ -1,10 +1,10 @@
-"""Memory of one GPU, in bytes: what training and sampling hold there, and what does not fit.
+"""Memory of one GPU, in bytes: how much training and sampling need, and what does not fit.
 
-Training state: Rajbhandari et al., ZeRO (arXiv 1910.02054), section 3.1 and figure 1. Activations: the counting of
-Korthikanti et al. (arXiv 2205.05198), section 4.1, redone for a gated feed-forward without biases, for attention that
-never holds its scores (as flash attention), and for the trainer's own head, whose logits exist in chunks.
+Training state: Rajbhandari et al., ZeRO (arXiv 1910.02054), section 3.1 and figure 1. Activations: counted as in
+Korthikanti et al. (arXiv 2205.05198), section 4.1, adapted to a gated feed-forward without biases, to attention that
+never stores its scores (as flash attention), and to the trainer's head, whose logits exist only in chunks.
 
-`problems_of` names what of a planned stage does not fit its devices, each with what to change.
+`problems_of` lists the parts of a planned stage that do not fit its devices, each with what to change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stages.engines.trainers.params import BUCKET_ELEMENTS, CHUNK_TOKENS
 from stages.foundations.stage import SideBySide, Work
 
 CONTEXT_BYTES = 1.0 * GIB
-"""CUDA's own context and the libraries' workspaces on each GPU; an assumption."""
+"""The CUDA context and the libraries' workspaces on each GPU; an assumption."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class SamplingMemory:
 
     weights: float
     kv_cache: float
-    """What is left for it, or what it takes where nothing limits it."""
+    """Bytes left for the cache, or the bytes it takes where nothing limits it."""
     kv_tokens: float
-    """Tokens that fit into it, over all GPUs of the replica."""
+    """Tokens that fit into the cache, over all GPUs of the replica."""
     buffers: float
 
     @property
@@ -54,25 +54,27 @@ class SamplingMemory:
 
 
 def training_memory(
-    shape: Shape, trainer: Any, optimizer: str, ranks: int, longest: int, has_reference: bool
+    shape: Shape, trainer: Any, optimizer: str, ranks: int, longest: int, has_reference: bool, adapter: Any = None
 ) -> TrainingMemory:
-    """State by ZeRO stage over `ranks`, activations of the largest micro-batch."""
+    """State by ZeRO stage over `ranks`, that of an `adapter` alone; activations of the largest micro-batch."""
     count, width = shape.parameters, NUMBER_BYTES[trainer.dtype]
+    learned = shape.adapter_weights(adapter.rank, adapter.targets) if adapter else count
     # Muon has one moment. The embedding is no matrix for it and stays with AdamW, which has two.
     moments = 2.0 if optimizer == "adamw" else 1.0 + shape.vocabulary * shape.hidden / count
     zero, buffers = 0, CONTEXT_BYTES
-    # Mixed: float32 masters beside the weights; gradients are added up in float32.
+    # Mixed: float32 master weights beside the weights; gradients are summed in float32.
     is_mixed = trainer.dtype == "mixed"
-    weights, gradients, state = count * width, count * 4, count * 4 * (moments + is_mixed)
+    weights, gradients, state = count * width, learned * 4, learned * 4 * (moments + is_mixed)
+    weights += learned * width if adapter else 0
     if trainer.kind == "deepspeed":
         zero = trainer.zero_stage
         # Two buckets of float32, for reducing gradients and for gathering weights.
         buffers += 2 * 4 * BUCKET_ELEMENTS if zero else 0
-        # ZeRO 1 divides the state of the optimizer among the ranks, 2 the gradients too, 3 the weights too.
+        # ZeRO 1 divides the optimizer state among the ranks, 2 also the gradients, 3 also the weights.
         state /= ranks if zero >= 1 else 1
         gradients /= ranks if zero >= 2 else 1
         weights /= ranks if zero == 3 else 1
-        # Offloaded state is in the memory of the host, which is not counted.
+        # Offloaded state is in host memory, which is not counted.
         state *= 0 if trainer.offload_optimizer else 1
     # A sequence is never split: one that exceeds a micro-batch makes a larger one.
     tokens = max(trainer.micro_batch_tokens, longest)
@@ -87,30 +89,30 @@ def training_memory(
 
 
 def activation_bytes(shape: Shape, tokens: int, width: int, is_checkpointed: bool) -> float:
-    """Kept for the backward pass of one micro-batch, and on top what needs more: the chunk of logits, or the one layer
-    that checkpointing computes again.
+    """Bytes kept for the backward pass of one micro-batch, plus the larger of: the chunk of logits, or the one layer
+    that checkpointing recomputes.
 
-    A layer keeps, a token: for each of its two norms what goes in, in float32, what is normed and that times its
-    weights; the queries, keys and values, what attention gives, and four feed-forward rows (gate, its SiLU, up, their
-    product). The last norm is a third.
+    Per token a layer keeps, for each of its two norms, the input in float32, the normalised value and that times its
+    weights; the queries, keys and values, the output of attention, and four feed-forward rows (gate, its SiLU, up,
+    their product). The last norm is a third.
     """
     # Queries and the result of attention for each head, keys and values for each key-value head.
     heads = (shape.heads * 2 + shape.kv_heads * 2) * shape.head_size
     norm = (4 + 2 * width) * shape.hidden * tokens
     layer = 2 * norm + (heads + 4 * shape.feed_forward) * width * tokens
     logits = width * min(tokens, CHUNK_TOKENS) * shape.vocabulary
-    # Section 5 of that paper: a layer keeps its input alone, and one layer at a time is computed again.
+    # Section 5 of that paper: a layer keeps only its input, and one layer at a time is recomputed.
     if is_checkpointed:
         return shape.layers * shape.hidden * width * tokens + norm + max(layer, logits)
     return shape.layers * layer + norm + logits
 
 
 def sampling_memory(shape: Shape, sampler: Any, gpu: Gpu, sequences: float, tokens_each: float) -> SamplingMemory:
-    """One replica over `tensor_parallel` GPUs; `sequences` of `tokens_each` are the most that is asked for at once."""
+    """Plans one replica over `tensor_parallel` GPUs, with at most `sequences` of `tokens_each` at once."""
     parallel = getattr(sampler, "tensor_parallel", 1)
     width = NUMBER_BYTES[sampler.dtype]
     weights = shape.parameters * width / parallel
-    # The torch sampler keeps its cache in float32 whatever the policy's precision is.
+    # The torch sampler keeps its cache in float32, whatever the policy's precision.
     per_token = shape.kv_bytes_per_token(width if sampler.kind == "vllm" else 4)
     if sampler.kind == "vllm":
         room = gpu.memory_gb * 1e9 * sampler.memory_fraction - weights - CONTEXT_BYTES
@@ -130,9 +132,9 @@ def problems_of(
     gpus: int,
     is_split: bool,
 ) -> Iterator[str]:
-    """Sentences on a stage that does not fit, each with what to change.
+    """Returns sentences on a stage that does not fit, each with what to change.
 
-    `is_split`: a stage of the recipe draws and trains side by side.
+    `is_split`: a stage of the recipe samples and trains side by side.
     """
     trainer, sampler, memory = sections["trainer"], sections["sampler"], gpu.memory_gb * 1e9
     longest = max((part.prompt_tokens + part.lengths.most for part in item.sampling), default=0.0)
@@ -151,7 +153,7 @@ def problems_of(
         if sampling:
             yield from _sampling_problems(name, gpu, sampler, sampling, longest)
         if training and sampling and item.side_by_side is None:  # both on rank 0's GPU
-            # vLLM takes its share when it starts, whether the cache fills or not.
+            # vLLM reserves its share at start, whether the cache fills or not.
             held = memory * sampler.memory_fraction if sampler.kind == "vllm" else sampling.total
             if training.total <= memory < training.total + held:
                 yield (
@@ -228,7 +230,7 @@ def _training_remedy(trainer: Any, training: TrainingMemory, memory: float) -> s
 
 
 def _sharing_remedy(sampler: Any, free_share: float) -> str:
-    # Less than a twentieth of a GPU holds no cache worth having: the other remedies are better.
+    # Less than a twentieth of a GPU gives no useful cache: the other remedies are better.
     if sampler.kind == "vllm" and free_share >= 0.05:
         return f"lower sampler.memory_fraction to {free_share:.2f}"
     return "raise sampler.tensor_parallel, raise trainer.zero_stage, or lower sampler.max_sequences"

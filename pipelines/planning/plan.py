@@ -1,7 +1,7 @@
-"""Puts a plan together: the recipe's stages, what each holds and does, how long that takes and what does not fit.
+"""Builds a plan: the recipe's stages, the memory and work of each, their time, and what does not fit.
 
 `make_plan` is for recipes with a language model; lengths of prompts and responses are assumed, given, or read from an
-earlier run's metric files. `make_picture_plan` is for recipes whose networks only read and draw pictures.
+earlier run's metric files. `make_picture_plan` is for recipes whose networks only read and generate pictures.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ IDLE_TRAINER = SimpleNamespace(
     kind="torch", dtype="float32", threads=1, micro_batch_tokens=1, gradient_checkpointing=False
 )
 IDLE_SAMPLER = SimpleNamespace(kind="torch", dtype="float32", threads=1, max_sequences=1)
-"""For recipes that train nothing or sample nothing, and have no such section."""
+"""For recipes that train or sample nothing, and so lack that section."""
 RESPONSE_SHARE = 0.3
-"""Of the longest response: what a mean response is assumed to take."""
+"""Assumed length of a mean response, as a share of the longest."""
 PROMPT_SHARE, LONGEST_ASSUMED_PROMPT = 1 / 8, 150
-"""A prompt is assumed to take this share of the context, and at most so many tokens."""
+"""Assumed length of a prompt: this share of the context, and at most so many tokens."""
 DRAWN_PER_TRAINED = 2.0
-"""Groups drawn for one that is trained on, under dynamic sampling."""
+"""Groups sampled for each group that is trained on, under dynamic sampling."""
 PRICE = 2.0
-"""Assumed for an hour of any GPU, in any currency: give your own."""
+"""Assumed price for an hour of any GPU, in any currency: pass your price."""
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What the user asks. None takes the recipe's value or the stated default."""
+    """The user's options. None takes the recipe's value or the stated default."""
 
     gpu: str = "cpu"
     gpus: int = 1
@@ -62,7 +62,7 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """One stage: what a GPU holds, what is done, how long it takes."""
+    """One stage: the memory of a GPU, the work, and the time."""
 
     name: str
     training: TrainingMemory | None
@@ -74,7 +74,7 @@ class StagePlan:
     training_seconds: float
     sampling_seconds: float
     together_seconds: float | None = None
-    """Of training and sampling at once; None where they take turns."""
+    """For training and sampling at the same time; None where they alternate."""
 
     @property
     def seconds(self) -> float:
@@ -84,7 +84,7 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class PictureStage:
-    """One stage with networks of pictures."""
+    """One stage with picture networks."""
 
     name: str
     work: NetworkWork
@@ -99,7 +99,7 @@ class Plan:
 
     recipe: str
     shape: Shape | None
-    """None where there is no language model: then the stages are `PictureStage`s."""
+    """None without a language model: then the stages are `PictureStage`s."""
     device: str
     gpus: int
     price: float
@@ -107,22 +107,22 @@ class Plan:
     problems: list[str]
     assumptions: list[str] = field(default_factory=list)
     not_counted: list[str] = field(default_factory=list)
-    """What `hours` and `cost` leave out, because it is not known or not modelled."""
+    """Parts that `hours` and `cost` leave out, because they are not known or not modelled."""
 
     @property
     def hours(self) -> float:
-        """At least."""
+        """A lower bound."""
         return sum(stage.seconds for stage in self.stages) / 3600
 
     @property
     def cost(self) -> float:
-        """All GPUs are paid for all the time, those that wait too."""
+        """All GPUs are paid for all the time, including idle ones."""
         return self.hours * self.gpus * self.price
 
 
 @dataclass(frozen=True)
 class RecipeWork:
-    """What a recipe does, on no device yet."""
+    """The work of a recipe, before a device is chosen."""
 
     sections: Mapping[str, Any]
     shape: Shape
@@ -132,7 +132,7 @@ class RecipeWork:
 
 
 def recipe_params(root: Path, recipe: str) -> Mapping[str, Any]:
-    """The parameters of a recipe by its name, or of a parameter file; UserError where there is none."""
+    """Returns the parameters of a recipe, by its name or a parameter file; UserError where there is none."""
     if recipe.endswith((".yaml", ".yml")):
         return read_yaml(Path(recipe))
     if recipe in recipe_names(root):
@@ -141,7 +141,7 @@ def recipe_params(root: Path, recipe: str) -> Mapping[str, Any]:
 
 
 def read_work(root: Path, recipe: str, question: PlanRequest) -> RecipeWork:
-    """Of the recipe `recipe` (a name, or a parameter file). UserError for what cannot be known or is not there."""
+    """Computes it for `recipe` (a name, or a parameter file). UserError for unknown or missing values."""
     params = recipe_params(root, recipe)
     sections = {"trainer": IDLE_TRAINER, "sampler": IDLE_SAMPLER} | check_values(params, recipe)
     stages = [stage for stage in stages_of(read_definitions(root / "dvc.yaml"), params) if stage.reads]
@@ -163,8 +163,8 @@ def read_work(root: Path, recipe: str, question: PlanRequest) -> RecipeWork:
 def _lengths(
     stages: list[GraphStage], sections: Mapping[str, Any], policy: str, shape: Shape, question: PlanRequest
 ) -> Lengths:
-    """The stated defaults, with what the user or an earlier run says in their place."""
-    # The limit of vLLM binds before the positions of the policy do.
+    """Returns the stated defaults, replaced by values of the user or an earlier run."""
+    # The limit of vLLM is lower than the positions of the policy.
     context = getattr(sections["sampler"], "max_model_tokens", 0) or shape.max_positions
     prompt = min(PROMPT_SHARE * context, LONGEST_ASSUMED_PROMPT) if context else LONGEST_ASSUMED_PROMPT
     values = {"prompt": prompt, "response_share": RESPONSE_SHARE, "drawn_per_trained": DRAWN_PER_TRAINED}
@@ -175,7 +175,7 @@ def _lengths(
     }
     lengths = Lengths(
         **values | {name: value for name, value in said.items() if value is not None},
-        # Random weights end a response with chance 1 / vocabulary a token: theirs are nearly as long as they may be.
+        # Random weights end a response with chance 1 / vocabulary per token, so nearly all reach the length limit.
         untrained={policy: 1 / shape.vocabulary} if shape.is_untrained else {},
         benchmark_problems=question.benchmark_problems,
         sources={name: "assumed" if value is None else "given" for name, value in said.items()},
@@ -189,13 +189,13 @@ def _lengths(
 
 
 def make_plan(root: Path, recipe: str, question: PlanRequest, probe: Any = None) -> Plan:
-    """Plans the recipe `recipe` (a name, or a parameter file). UserError for what cannot be known or is not there.
+    """Plans `recipe` (a name, or a parameter file). UserError for unknown or missing values.
 
     On `cpu` this machine is measured, unless `probe` holds an earlier `CpuProbe`.
     """
     read = read_work(root, recipe, question)
     sections, shape, lengths, work = read.sections, read.shape, read.lengths, read.work
-    # The loop that draws and trains side by side starts its ranks itself; other stages then have one.
+    # The loop that samples and trains side by side starts its ranks itself; other stages then have one.
     is_split = any(own.side_by_side for own in work.values())
     ranks = 1 if sections["trainer"].kind == "torch" or is_split else question.gpus
     assumptions = length_lines(lengths)
@@ -205,7 +205,7 @@ def make_plan(root: Path, recipe: str, question: PlanRequest, probe: Any = None)
         speed = _cpu(sections, shape, lengths, list(work.values()), probe, assumptions)
         gpu = Gpu("cpu", psutil.virtual_memory().total / 1e9, 0.0, 0.0, 0.0)
         not_counted.append("what table stages do after their processes have started")
-        # This machine is there anyway: an hour of it costs nothing.
+        # This machine is available anyway: an hour of it costs nothing.
         count, price = 1, 0.0
     else:
         speed, gpu = _gpus(sections, question, ranks, assumptions), find_gpu(question.gpu)
@@ -236,7 +236,7 @@ def make_plan(root: Path, recipe: str, question: PlanRequest, probe: Any = None)
 
 
 def _unknown_work(work: Mapping[str, Work]) -> list[str]:
-    """Each kind of work of unknown size, after the stages that have it."""
+    """Returns each kind of work of unknown size, with the stages that have it."""
     stages: dict[str, list[str]] = {}
     for name, own in work.items():
         for line in own.not_counted:
@@ -245,7 +245,7 @@ def _unknown_work(work: Mapping[str, Work]) -> list[str]:
 
 
 def length_lines(lengths: Lengths) -> list[str]:
-    """A sentence on each length that nobody knows before a run."""
+    """Returns a sentence on each length that is unknown before a run."""
     sources = lengths.sources
     return [
         f"prompt: {lengths.prompt:.0f} tokens ({sources['prompt']})",
@@ -261,12 +261,12 @@ def _cpu(
 
     sampler, trainer = sections["sampler"], sections["trainer"]
     threads = getattr(sampler, "threads", trainer.threads)
-    # The torch sampler decodes a small policy in lanes, one on each thread. A larger one uses all threads for one
+    # The torch sampler decodes a small policy in lanes, one per thread. A larger policy uses all threads for one
     # batch.
     is_small = shape.parameters <= SMALL_POLICY and sampler.kind == "torch"
     lanes = min(threads, MOST_LANES) if is_small else 1
     if probe is None:
-        # Sequences are as long as in the stage that trains most, and contexts as in the one that draws most.
+        # Sequences are as long as in the stage that trains most, and contexts as in the stage that samples most.
         trained = max((item.training for item in work if item.training), key=lambda one: one.tokens, default=None)
         drawn = max((part for item in work for part in item.sampling), key=lambda part: part.tokens, default=None)
         settings = ProbeSettings(
@@ -334,23 +334,25 @@ def _planned(
     training, drawing, together = item.training, item.sampling, item.side_by_side
     speed = speed.split(together)
     replicas = together.replicas if together else question.replicas
-    if not together and isinstance(speed, GpuSpeed):  # every rank draws with an engine of its own
+    if not together and isinstance(speed, GpuSpeed):  # every rank samples with its own engine
         replicas = max(replicas, ranks // speed.gpus_per_replica)
         speed = replace(speed, replicas=replicas)
     held = drawn_with = None
     if training:
         ranks = together.trainer_ranks if together else ranks
-        held = training_memory(shape, trainer, training.kind, ranks, training.longest, training.holds_reference)
+        held = training_memory(
+            shape, trainer, training.kind, ranks, training.longest, training.holds_reference, training.adapter
+        )
     if drawing:
-        # A call with `in_flight` starts a prompt when another has ended: no more than these are in the cache.
+        # A call with `in_flight` starts a prompt when another has ended: the cache never holds more than these.
         open_prompts = (min(part.prompts, part.in_flight or part.prompts) * part.samples for part in drawing)
         sequences = max(open_prompts) / replicas
         longest = max(part.prompt_tokens + part.lengths.most for part in drawing)
         drawn_with = sampling_memory(shape, sampler, gpu, sequences, longest)
-    # A cache without room is among the problems already. One token keeps the time finite.
+    # A cache without room is already among the problems. One token keeps the time finite.
     kv_tokens = max(1.0, drawn_with.kv_tokens) if drawn_with else 1.0
     start = speed.start_seconds(bool(training or drawing)) if isinstance(speed, CpuSpeed) else 0.0
-    # FLOPs are for the table. The seconds below come from the device's own model.
+    # FLOPs are for the table. The seconds below come from the device model.
     flops = training_flops(training, shape, trainer.gradient_checkpointing) if training else 0.0
     trained = speed.training_seconds(shape, training) if training else 0.0
     drawn = sum(speed.sampling_seconds(shape, part, kv_tokens) for part in drawing)
@@ -369,9 +371,9 @@ def _planned(
 
 
 def _measured(lengths: Lengths, metrics: Path, stages: Iterable[GraphStage]) -> Lengths:
-    """`lengths` with what the metric files of an earlier run say in their place; UserError when they say nothing.
+    """Returns `lengths` with values from an earlier run's metric files; UserError when these have none.
 
-    Their keys tell what a stage did: groups drawn and trained on, responses drawn, or tokens trained on.
+    Their keys show what a stage did: groups sampled and trained on, responses sampled, or tokens trained on.
     """
     responses, drawn, trained = dict(lengths.responses), dict(lengths.drawn), dict(lengths.trained)
     for stage in stages:
@@ -384,7 +386,7 @@ def _measured(lengths: Lengths, metrics: Path, stages: Iterable[GraphStage]) -> 
             responses[stage.address] = found["tokens/sampled"] / found["rows/kept"]
         elif found.get("tokens/trained"):
             trained[stage.address] = found["tokens/trained"]
-    # Nothing was found: an empty folder would pass assumptions off as measurements.
+    # Without this check an empty folder would pass assumptions off as measurements.
     if (responses, drawn, trained) == (lengths.responses, lengths.drawn, lengths.trained):
         raise UserError(
             f"--measured {metrics} has no metrics of a stage that trained or sampled: name data/metrics of a "
@@ -408,18 +410,18 @@ def _read(metrics: Path, stage: GraphStage) -> dict[str, float]:
 
 
 ASSUMED_PROMPTS = {"train": 10_000, "validation": 500, "test": 500}
-"""Prompts for pictures, where their files are not there."""
+"""Assumed number of prompts for pictures, where their files do not exist."""
 PROBE_SIDE, PROBE_SECONDS = 768, 0.3
 
 
 def has_only_pictures(root: Path, params: Mapping[str, Any]) -> bool:
-    """Whether the recipe has networks of pictures and no language model."""
+    """True for a recipe with picture networks and no language model."""
     stages = [about(stage.name) for stage in stages_of(read_definitions(root / "dvc.yaml"), params)]
     return any(one.networks for one in stages) and not any(one.model for one in stages)
 
 
 def make_picture_plan(root: Path, recipe: str, params: Mapping[str, Any], question: PlanRequest) -> Plan:
-    """Plans such a recipe; UserError for an unknown GPU, and for options that are about language models."""
+    """Plans such a recipe; UserError for an unknown GPU, and for options that concern language models."""
     _refuse_language_options(question)
     sections, stages = check_values(params, recipe, root), stages_of(read_definitions(root / "dvc.yaml"), params)
     prompts, assumptions = _prompts(stages, sections)
@@ -471,7 +473,7 @@ def _prompts(stages: list[GraphStage], sections: Mapping[str, Any]) -> tuple[Map
 def _picture_device(
     sections: Mapping[str, Any], question: PlanRequest, assumptions: list[str]
 ) -> tuple[str, float, float]:
-    """Name, FLOPs a second of one device, and bytes of its memory."""
+    """Returns name, FLOP/s of one device, and bytes of its memory."""
     assumptions += [
         "the way back costs twice the way there; with gradient checkpointing the way there is gone twice",
         "not counted: activations, process starts, loading, optimizer, decoding, launches between kernels",
@@ -489,7 +491,7 @@ def _picture_device(
 
 
 def _cpu_rate() -> float:
-    # Here, because `retrace --help` imports this module: numpy is a tenth of its time.
+    # Imported here: `retrace --help` imports this module, and numpy takes a tenth of its time.
     import numpy
 
     one = numpy.ones((PROBE_SIDE, PROBE_SIDE), dtype=numpy.float32)
@@ -505,7 +507,7 @@ def _cpu_rate() -> float:
 def _planned_pictures(
     name: str, work: NetworkWork, sections: Mapping[str, Any], rate: float, ranks: int
 ) -> PictureStage:
-    # A backward pass costs two forward passes, and checkpointing goes forward once more.
+    # A backward pass costs two forward passes, and checkpointing adds another forward pass.
     passes = 4 if sections["trainer"].gradient_checkpointing else 3
     flops = work.forward + passes * work.with_gradient
     # Generators and scorers compute in float32, and so do the optimizer's two moments: 4 bytes a number.

@@ -1,12 +1,12 @@
-"""How fast this machine's CPU is at a policy of a given shape: the project's own trainer and sampler on few layers.
+"""How fast this machine's CPU runs a policy of a given shape: the project's trainer and sampler on few layers.
 
 A random policy of one layer and one of two, at the recipe's sizes, precision and thread count, are trained, evaluated
-and decoded for a moment. What the second layer adds is a layer; what one layer leaves is the head, with all that does
-not grow with layers. Each is timed several times and the shortest counts, because other work on the machine can only
-make one slower. Nothing is fitted to a finished run.
+and decoded briefly. The time added by the second layer is a layer's; the rest of one layer is the head, with all work
+that does not grow with layers. Each is timed several times and the shortest counts, because other work on the machine
+can only slow it down. Nothing is fitted to a finished run.
 
-How well threads share the work can only be seen on a machine that is free. On a busy one everything is measured in
-CPU time on one thread, and more threads and lanes are taken to gain nothing: about right for small policies, too slow
+How well threads share the work shows only on a free machine. On a busy one everything is measured in CPU time on one
+thread, and further threads and lanes are assumed to gain nothing. That is about right for small policies, too slow
 for large ones.
 """
 
@@ -35,18 +35,18 @@ from stages.engines.trainers.protocol import TrainedModel
 from stages.engines.trainers.torch_trainer import TorchTrainer
 
 SECONDS_EACH = 0.4
-"""Of one figure: it is repeated for so long, and at least four times."""
+"""Time for one figure: it is repeated for so long, and at least four times."""
 MOST_TOKENS = 2048
-"""Of a micro-batch, and of the prompts that are read before decoding: more would take minutes for a large policy."""
+"""Tokens of a micro-batch, and of prompts read before decoding: more would take minutes for a large policy."""
 MOST_VOCABULARY = 32_768
-"""Figures of the head are scaled up from there: AdamW on an untied head and embedding of 152,064 needs 17 GB."""
+"""Figures of the head are scaled up from this size: AdamW on an untied head and embedding of 152,064 needs 17 GB."""
 DECODED_ROWS = (16, 256)
 MOST_STEPS = 64
 FREE_SHARE = 0.9
-"""Of the time that passes, got as CPU time on one thread: a machine with less is busy."""
+"""CPU time per elapsed time on one thread: a machine with less is busy."""
 MODEL_STAGE = "stages.engines.samplers.build, stages.engines.policies.policy_folders, mlflow"
 TABLE_STAGE = "stages.foundations.tables, mlflow"
-"""What a stage with a policy and one without load."""
+"""Packages loaded by a stage with a policy, and by one without."""
 OPTIMIZERS = {
     "adamw": AdamwParams(kind="adamw", learning_rate=1e-6, beta1=0.9, beta2=0.95, weight_decay=0.0),
     "muon": MuonParams(
@@ -60,7 +60,7 @@ class CpuProbe:
     """Seconds, measured on this machine."""
 
     threads: int
-    """That the figures of training are for: 1 on a busy machine."""
+    """Number of threads in the training figures: 1 on a busy machine."""
     layer_training_token: float
     """One token forward and backward through one layer."""
     layer_forward_token: float
@@ -68,19 +68,19 @@ class CpuProbe:
     """One response token."""
     head_forward_token: float
     layer_step: tuple[float, float]
-    """One decoding step of one layer: fixed, and for each row."""
+    """One decoding step of one layer: a fixed part, and a part per row."""
     head_step: tuple[float, float]
     lane_slowdown: float
-    """How much slower a step is beside those of the other lanes; the number of lanes where they gain nothing."""
+    """Slowdown of a step beside those of the other lanes; the number of lanes where they gain nothing."""
     update: Mapping[str, float]
     """One update of all weights, by the optimizer's kind."""
     model_stage_start: float
-    """Until a stage that loads a policy has loaded its packages, in CPU seconds: one thread does that."""
+    """Time to load the packages of a stage with a policy, in CPU seconds: one thread does that."""
     table_stage_start: float
     free_share: float
-    """CPU time got on one thread per time that passed."""
+    """CPU time per elapsed time on one thread."""
     seconds: float
-    """Of the probe itself."""
+    """Duration of the probe itself."""
 
     @property
     def is_busy(self) -> bool:
@@ -89,15 +89,15 @@ class CpuProbe:
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """What the recipe runs."""
+    """The work of the recipe."""
 
     dtype: str
-    """Of the trainer."""
+    """For the trainer."""
     threads: int
     micro_batch_tokens: int
     sequence_tokens: int
     response_share: float
-    """Of a sequence: only its tokens meet the head."""
+    """Per sequence: only these tokens pass through the head."""
     optimizers: frozenset[str]
     context: int
     """Tokens attended to while decoding, on average."""
@@ -110,11 +110,11 @@ class ProbeSettings:
 
 
 Timed = Callable[..., float]
-"""(action, prepare) -> seconds of the action on what `prepare` gives, which is not timed."""
+"""(action, prepare) -> seconds of the action on the result of `prepare`, which is not timed."""
 
 
 def probe_cpu(shape: Shape, settings: ProbeSettings) -> CpuProbe:
-    """Measures; takes ten seconds or so for small policies."""
+    """Measures; takes about ten seconds for small policies."""
     started, before = time.perf_counter(), torch.get_num_threads()
     small = replace(shape, vocabulary=min(shape.vocabulary, MOST_VOCABULARY))
     scale = shape.vocabulary / small.vocabulary
@@ -126,7 +126,7 @@ def probe_cpu(shape: Shape, settings: ProbeSettings) -> CpuProbe:
         threads = settings.threads if is_free else 1
         torch.set_num_threads(threads)
         timed = _shortest(time.process_time if threads == 1 else time.perf_counter)
-        # Decoding first: the trainer casts a policy to its own precision.
+        # Decoding first: the trainer converts a policy to its precision.
         if settings.lanes > 1:
             torch.set_num_threads(1)
         steps = [
@@ -138,7 +138,7 @@ def probe_cpu(shape: Shape, settings: ProbeSettings) -> CpuProbe:
         torch.set_num_threads(threads)
         passes = [_training(policy, settings, threads, timed) for policy in policies]
     finally:
-        # The number of threads belongs to the process, which may go on after the probe.
+        # The number of threads belongs to the process, which may continue after the probe.
         torch.set_num_threads(before)
     layer_step, head_step = zip(*(_layer_and_head(*at, scale) for at in zip(*steps, strict=True)), strict=True)
     layer_training, head_training = _layer_and_head(passes[0].learn, passes[1].learn, scale)
@@ -166,8 +166,8 @@ def probe_cpu(shape: Shape, settings: ProbeSettings) -> CpuProbe:
 
 
 def _layer_and_head(one: float, two: float, scale: float) -> tuple[float, float]:
-    """Of what one and two layers take: a layer's part, and the rest at the whole vocabulary."""
-    # Noise can make the difference negative, or larger than the whole of one layer with its head.
+    """Splits the times of one and two layers into a layer's part, and the rest at the whole vocabulary."""
+    # Noise can make the difference negative, or larger than one layer with its head.
     layer = min(max(0.0, two - one), one)
     return layer, (one - layer) * scale
 
@@ -189,7 +189,7 @@ def _random_policy(shape: Shape) -> Any:
         head_dim=shape.head_size,
         tie_word_embeddings=shape.is_tied,
         max_position_embeddings=2 * MOST_TOKENS,
-        # The special tokens that a config has by default may lie outside of a small vocabulary.
+        # The default special tokens of a config may lie outside of a small vocabulary.
         bos_token_id=None,
         eos_token_id=None,
         pad_token_id=None,
@@ -206,12 +206,12 @@ def _free_share() -> float:
 
 @dataclass(frozen=True)
 class _Passes:
-    """Seconds of one micro-batch of so many tokens."""
+    """Returns the seconds of one micro-batch of so many tokens."""
 
     tokens: int
     response_tokens: int
     learn: float
-    """Forward and backward."""
+    """Runs forward and backward."""
     evaluate: float
     update: Mapping[str, float]
 
@@ -230,14 +230,14 @@ def _training(policy: Any, settings: ProbeSettings, threads: int, timed: Timed) 
     )
     policy.requires_grad_(True)
     learn, updates = float("inf"), {}
-    # A recipe that trains nothing may still evaluate, and only a trainer can.
+    # A recipe that trains nothing may still evaluate, and only a trainer can do that.
     for kind in sorted(settings.optimizers) or ["adamw"]:
         trainer = TorchTrainer(params, OPTIMIZERS[kind], 1.0, model)
         once, twice = (
             timed(lambda _, count=count, trainer=trainer: trainer.update([batch] * count, _mean_loss, 1.0))
             for count in (1, 2)
         )
-        # The second micro-batch adds a pass; what is left of the first update is the optimizer's.
+        # The second micro-batch adds a pass; the rest of the first update is the optimizer's.
         learn = min(learn, max(0.0, twice - once))
         updates[kind] = max(0.0, once - learn)
     evaluate = timed(lambda _: trainer.evaluate(batch))
@@ -245,7 +245,7 @@ def _training(policy: Any, settings: ProbeSettings, threads: int, timed: Timed) 
 
 
 def _micro_batch(settings: ProbeSettings, vocabulary: int) -> ResponseBatch:
-    """Random sequences of the recipe's mean length, as the trainer packs them."""
+    """Returns random sequences of the recipe's mean length, as the trainer packs them."""
     length = max(2, min(settings.sequence_tokens, MOST_TOKENS))
     responses = min(length - 1, max(1, round(length * settings.response_share)))
     count = max(1, min(settings.micro_batch_tokens, MOST_TOKENS) // length)
@@ -273,10 +273,10 @@ class _Decoding:
         self.decoder = Decoder(policy.eval().requires_grad_(False))
 
     def begin(self) -> TorchDecoding:
-        """All prompts are read, and each response has a token."""
-        # The limit is beyond what is decoded here, so that no response ends and every step has all rows.
+        """Reads all prompts, and gives each response one token."""
+        # The limit is beyond the tokens decoded here, so that no response ends and every step has all rows.
         settings = SamplingSettings(1.0, top_p=1.0, top_k=0, max_response_tokens=self.steps + 2, log_threshold=None)
-        # No token has the number -1, so every response goes on.
+        # No token has the number -1, so every response continues.
         decoding = TorchDecoding(self.decoder, settings, [-1], 0, len(self.trajectories))
         decoding.admit(self.trajectories)
         decoding.step()
@@ -291,7 +291,7 @@ class _Decoding:
 
 
 def _lane_slowdown(policy: Any, settings: ProbeSettings) -> float:
-    """A step of each lane at the same time, against one alone."""
+    """Compares a step of each lane at the same time with one alone."""
     timed = _shortest(time.perf_counter)
     batch = _Decoding(policy, settings, DECODED_ROWS[1])
     with ThreadPoolExecutor(settings.lanes) as pool:
@@ -315,7 +315,7 @@ def _shortest(clock: Callable[[], float]) -> Timed:
 
 
 def _start_seconds(modules: str) -> float:
-    """CPU seconds of a process that loads what a stage loads."""
+    """Returns CPU seconds of a process that loads a stage's packages."""
     # CPU time and not the clock: other work on the machine must not count.
     before = getrusage(RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)

@@ -1,4 +1,4 @@
-"""The sizes that a plan starts from: of GPUs, and of a policy that is not there yet.
+"""The sizes that a plan starts from: of GPUs, and of a policy that does not exist yet.
 
 GPUs are a small table from their makers' data sheets. A policy's sizes come from the recipe, from a config.json, or
 from the table of published configurations.
@@ -7,7 +7,7 @@ from the table of published configurations.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,9 @@ class Gpu:
     memory_gb: float
     """10^9 bytes."""
     bfloat16_flops: float
-    """Dense products, per second."""
+    """FLOP/s of dense products."""
     float32_flops: float
-    """Without tensor cores, per second."""
+    """FLOP/s without tensor cores."""
     bandwidth: float
     """Bytes of its memory per second."""
 
@@ -55,12 +55,12 @@ GPUS = {
         _gpu("B200", 180, 2250, 80, 8.0),  # NVIDIA DGX B200 data sheet, an eighth, sparse figures halved
     )
 }
-# Mixed precision holds its float32 copy among the optimizer's state. vLLM's `auto` makes float32 checkpoints float16.
+# Mixed precision counts its float32 copy as optimizer state. vLLM's `auto` turns float32 checkpoints into float16.
 NUMBER_BYTES = {"float32": 4, "mixed": 2, "bfloat16": 2, "float16": 2, "auto": 2}
 
 
 def find_gpu(name: str) -> Gpu:
-    """UserError names the GPUs of the table."""
+    """Returns the GPU of that name. UserError lists the GPUs of the table."""
     found = GPUS.get(name.upper().replace("-", "").replace(" ", ""))
     if found is None:
         raise UserError(f"no GPU {name!r} in the table: there are {', '.join(GPUS)}, and `cpu`, which is measured")
@@ -80,38 +80,47 @@ class Shape:
     feed_forward: int
     vocabulary: int
     is_tied: bool
-    """The head is the embedding."""
+    """The head shares the embedding's weights."""
     has_qkv_bias: bool = False
     has_head_norms: bool = False
     max_positions: int = 0
-    """0 where it is not known."""
+    """0 where the limit is not known."""
     is_untrained: bool = False
-    """Random weights: the end comes as often as any other token."""
+    """Random weights: the end token is as likely as any other."""
 
     @property
     def layer_matrices(self) -> int:
-        """Weights of the matrices of one layer."""
-        # Queries and output for all heads, keys and values for the key-value heads.
+        """Number of weights in the matrices of one layer."""
+        # Queries and output for all heads; keys and values for the key-value heads.
         attention = self.hidden * self.head_size * (2 * self.heads + 2 * self.kv_heads)
         return attention + 3 * self.hidden * self.feed_forward
 
     @property
     def parameters(self) -> int:
-        """All weights, a tied head once."""
+        """Number of all weights; a tied head counts once."""
         vectors = 2 * self.hidden
         vectors += (self.heads + 2 * self.kv_heads) * self.head_size if self.has_qkv_bias else 0
         vectors += 2 * self.head_size if self.has_head_norms else 0
-        # An untied head has weights of its own; the last term of the sum is the final norm.
+        # An untied head has separate weights; the last term of the sum is the final norm.
         embeddings = (1 if self.is_tied else 2) * self.vocabulary * self.hidden
         return self.layers * (self.layer_matrices + vectors) + embeddings + self.hidden
 
     @property
     def multiplied(self) -> int:
-        """Weights that a token is multiplied with: all matrices and the head; looking up an embedding is free."""
+        """Number of weights that multiply a token: all matrices and the head; an embedding lookup costs nothing."""
         return self.layers * self.layer_matrices + self.vocabulary * self.hidden
 
+    def adapter_weights(self, rank: int, targets: str | Sequence[str]) -> int:
+        """Weights of LoRA beside the matrices of the layers that `targets` names, as these families name them."""
+        # Input and output of each: LoRA has `rank` rows of the one and columns of the other.
+        heads, kv_heads = (self.hidden + count * self.head_size for count in (self.heads, self.kv_heads))
+        sides = {"q_proj": heads, "k_proj": kv_heads, "v_proj": kv_heads, "o_proj": heads}
+        sides |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), self.hidden + self.feed_forward)
+        taken = [side for name, side in sides.items() if targets == "all_linear" or name in targets]
+        return self.layers * rank * sum(taken)
+
     def kv_bytes_per_token(self, bytes_per_number: int) -> int:
-        """Keys and values of one token over all layers."""
+        """Size of one token's keys and values over all layers."""
         return 2 * self.layers * self.kv_heads * self.head_size * bytes_per_number
 
 
@@ -141,7 +150,7 @@ PUBLISHED = {
 
 
 def shape_of(sizes: ModelSizes, root: Path) -> Shape:
-    """The policy that the recipe starts from. UserError says what to give where sizes need a download to be known."""
+    """Returns the policy that the recipe starts from. UserError says what to pass if its sizes need a download."""
     match sizes.config:
         case None:
             return named_shape(sizes.name)
@@ -152,7 +161,7 @@ def shape_of(sizes: ModelSizes, root: Path) -> Shape:
 
 
 def named_shape(name: str) -> Shape:
-    """The published configuration whose name begins `name` (so `Qwen2.5-32B-Instruct` is Qwen2.5-32B)."""
+    """Returns the published configuration whose name begins `name` (so `Qwen2.5-32B-Instruct` is Qwen2.5-32B)."""
     found = [shape for key, shape in PUBLISHED.items() if name.lower().startswith(key)]
     if not found:
         known = ", ".join(shape.name for shape in PUBLISHED.values())
@@ -160,12 +169,12 @@ def named_shape(name: str) -> Shape:
             f"the sizes of {name!r} are not known here: give its config.json (--config FILE), or one of {known} "
             "(--model)"
         )
-    # More than one entry may begin the name. The longest is the most exact.
+    # More than one entry may be a prefix of the name. The longest is the most exact.
     return max(found, key=lambda shape: len(shape.name))
 
 
 def read_config(path: Path) -> Shape:
-    """A transformers config.json. UserError when it is no dense decoder of the Llama family."""
+    """Reads a transformers config.json. UserError when it is not a dense decoder of the Llama family."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -185,13 +194,13 @@ def _shape(name: str, config: Mapping[str, Any]) -> Shape:
         hidden,
         config["num_hidden_layers"],
         heads,
-        # A config.json without this key is of plain multi-head attention.
+        # A config.json without this key describes plain multi-head attention.
         config.get("num_key_value_heads") or heads,
         config.get("head_dim") or hidden // heads,
         config["intermediate_size"],
         config["vocab_size"],
         bool(config.get("tie_word_embeddings", False)),
-        # Qwen2 has these biases, and Qwen3 norms each head, without a key in config.json that says so.
+        # Qwen2 has these biases, and Qwen3 normalises each head, although config.json has no key for it.
         has_qkv_bias=config.get("model_type") == "qwen2" or bool(config.get("attention_bias")),
         has_head_norms=config.get("model_type") == "qwen3",
         max_positions=config.get("max_position_embeddings", 0),

@@ -1,15 +1,15 @@
-"""Seconds of a recipe's stages, from the FLOPs that they do: on GPUs by their data sheets, on this CPU by the probe.
+"""Seconds of a recipe's stages, computed from their FLOPs: on GPUs by data sheets, on this CPU by the probe.
 
-FLOPs. Products are counted, two FLOPs a multiplication and addition: 2 a weight and token forward, twice that backward
-(Kaplan et al., arXiv 2001.08361, section 2.1), attention at its causal half. Stages that read and write tables do
-next to nothing of this and are left out of the work, not out of the list.
+FLOPs. Products are counted, with two FLOPs per multiplication and addition: 2 per weight and token forward, twice that
+backward (Kaplan et al., arXiv 2001.08361, section 2.1), attention at its causal half. Stages that read and write tables
+do almost none of this: they are left out of the work, not out of the list.
 
 GPUs. Training at a share of peak FLOP/s (MFU, Chowdhery et al., arXiv 2204.02311, appendix B). Decoding by the roofline
-(Pope et al., arXiv 2211.05102, section 2): a step reads all weights and all keys and values once and multiplies, and
-takes the longer of the two. Not counted: launches and Python between kernels, which rule below about a billion
-parameters; communication beyond what the share of the peak holds; the optimizer's own arithmetic; saving weights.
+(Pope et al., arXiv 2211.05102, section 2): a step reads all weights, keys and values once and multiplies, and takes
+the longer of the two times. Not counted: launches and Python between kernels, which dominate below about a billion
+parameters; communication beyond what the share of the peak includes; the optimizer's arithmetic; saving weights.
 
-CPU. Each figure of the probe times how often the recipe does it.
+CPU. Each figure of the probe, times how often the recipe does it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 HEAD_PRODUCTS = 4
-"""The head's logits are computed, and computed again while going backward, where their two gradients are made."""
+"""The head's logits are computed, and again in the backward pass, where their two gradients are computed."""
 
 
 def training_flops(work: Training, shape: Shape, is_checkpointed: bool) -> float:
-    """Forward and backward; with gradient checkpointing the layers go forward once more."""
+    """Forward and backward; with gradient checkpointing the layers run forward once more."""
     layers = layer_flops(shape, work.context)
     head = 2 * shape.vocabulary * shape.hidden
     forward_head = head * work.response_tokens / max(1.0, work.tokens)
@@ -44,20 +44,20 @@ def training_flops(work: Training, shape: Shape, is_checkpointed: bool) -> float
 
 
 def sampling_flops(work: Sampling, shape: Shape) -> float:
-    """Prompts read once, then every token drawn."""
+    """Prompts are read once, then every token is generated."""
     read = work.calls * work.prompts * work.prompt_tokens * layer_flops(shape, work.prompt_tokens)
     return read + work.tokens * token_flops(shape, work.context)
 
 
 def layer_flops(shape: Shape, context: float) -> float:
-    """One token forward through all layers; it attends over half of `context`."""
+    """FLOPs of one token forward through all layers; it attends over half of `context`."""
     # Scores and their weighted sum: 2 products of 2 FLOPs for each head and token attended to, halved by the causal
     # mask.
     return shape.layers * (2 * shape.layer_matrices + 2 * shape.heads * shape.head_size * context)
 
 
 def token_flops(shape: Shape, attended: float) -> float:
-    """One drawn token: all layers over `attended` tokens, and the head."""
+    """FLOPs of one generated token: all layers over `attended` tokens, and the head."""
     # Doubled, because `layer_flops` halves it: a token that is generated attends to all before it.
     return layer_flops(shape, 2 * attended) + 2 * shape.vocabulary * shape.hidden
 
@@ -67,7 +67,7 @@ MFU = 0.4
 BANDWIDTH_SHARE = 0.6
 """Share of the bandwidth that decoding reaches; an assumption without a source."""
 STEPS = 200
-"""Points at which the emptying of a batch is looked at."""
+"""Number of points at which the emptying of a batch is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class GpuSpeed:
     bandwidth_share: float = BANDWIDTH_SHARE
 
     def split(self, own: SideBySide | None) -> GpuSpeed:
-        """The GPUs of a stage that draws and trains side by side."""
+        """The GPUs of a stage that samples and trains side by side."""
         return replace(self, training_gpus=own.trainer_ranks, replicas=own.replicas) if own else self
 
     def together_seconds(self, own: SideBySide, training: float, sampling: float) -> float:
@@ -98,7 +98,7 @@ class GpuSpeed:
         return training_flops(work, shape, self.is_checkpointed) / peak
 
     def step_seconds(self, shape: Shape, sequences: float, context: float) -> float:
-        """One token for each of `sequences` in one replica, each attending over `context` tokens."""
+        """Seconds of one token for each of `sequences` in one replica, each attending over `context` tokens."""
         width = NUMBER_BYTES[self.sampler_dtype]
         read = shape.multiplied * width + sequences * context * shape.kv_bytes_per_token(width)
         flops = sequences * token_flops(shape, context)
@@ -110,7 +110,7 @@ class GpuSpeed:
         return self.gpu.flops(self.sampler_dtype) * self.gpus_per_replica * self.mfu
 
     def sampling_seconds(self, shape: Shape, work: Sampling, kv_tokens: float) -> float:
-        """All calls, one after the other: prompts read, batch kept full while responses wait, then emptied.
+        """Seconds of all calls in sequence: prompts read, batch kept full while responses wait, then emptied.
 
         `kv_tokens` limits how many sequences are decoded at once in a replica.
         """
@@ -118,10 +118,10 @@ class GpuSpeed:
         sequences = prompts * work.samples
         read = prompts * work.prompt_tokens * layer_flops(shape, work.prompt_tokens) / self._replica_flops()
         room = min(self.max_sequences, kv_tokens / (work.prompt_tokens + work.lengths.mean))
-        # Without the key, all prompts of a call are open at once.
+        # Without the key, all prompts of a call start at once.
         in_flight = math.inf if work.in_flight is None else work.in_flight * work.samples / self.replicas
         at_once = max(1.0, min(sequences, in_flight, room))
-        # Steps with a full batch: the tokens of all sequences but the last batch, over the places in it.
+        # Steps with a full batch: the tokens of all sequences but the last batch, divided by the batch size.
         full = (sequences - at_once) * work.lengths.mean / at_once
         seconds = read + full * self.step_seconds(shape, at_once, work.context)
         emptied = _emptying_seconds(
@@ -131,12 +131,12 @@ class GpuSpeed:
 
 
 def _emptying_seconds(lengths: ResponseLengths, rows: float, step_seconds: Callable[[float, float], float]) -> float:
-    """Until the longest of `rows` responses has ended; a step depends on the open rows and on their tokens."""
+    """Seconds until the longest of `rows` responses ends; a step depends on the open rows and on their tokens."""
     width, seconds = lengths.most / STEPS, 0.0
     for step in range(STEPS):
         tokens = (step + 0.5) * width
         open_rows = rows * lengths.open_share(tokens)
-        # Below half a sequence the longest response has most likely ended.
+        # With less than half a sequence open, the longest response has most likely ended.
         if open_rows < 0.5:
             break
         seconds += width * step_seconds(max(1.0, open_rows), tokens)
@@ -157,11 +157,11 @@ class CpuSpeed:
     cores: int = os.cpu_count() or 1
 
     def split(self, own: SideBySide | None) -> CpuSpeed:
-        """A stage that draws and trains side by side."""
+        """A stage that samples and trains side by side."""
         return replace(self, replicas=own.replicas) if own else self
 
     def together_seconds(self, own: SideBySide, training: float, sampling: float) -> float:
-        """As long as the cores need for all of it, where there are fewer than threads."""
+        """With fewer cores than threads: as long as the cores need for all of the work."""
         # Thread-seconds of both sides, as if every thread were busy all the time.
         work = training * self.threads + sampling * self.lanes * self.replicas
         return max(own.seconds(training, sampling), work / self.cores)
@@ -178,7 +178,7 @@ class CpuSpeed:
         )
 
     def step_seconds(self, shape: Shape, sequences: float) -> float:
-        """One token for each of `sequences` in one lane."""
+        """Seconds of one token for each of `sequences` in one lane."""
         layer, head = self.probe.layer_step, self.probe.head_step
         alone = shape.layers * (layer[0] + layer[1] * sequences) + head[0] + head[1] * sequences
         return alone * self.probe.lane_slowdown
@@ -186,7 +186,7 @@ class CpuSpeed:
     def sampling_seconds(self, shape: Shape, work: Sampling, kv_tokens: float) -> float:
         """Each lane answers its share of a call's prompts, batch after batch, each until its longest response ends.
 
-        Where prompts take each other's place, only the last batch is emptied.
+        Where a new prompt replaces each ended one, only the last batch is emptied.
         """
         lanes = self.lanes * self.replicas
         sequences, full = work.prompts * work.samples / lanes, 0.0
@@ -196,7 +196,7 @@ class CpuSpeed:
             rows = min(work.in_flight * work.samples / lanes, self.max_sequences / self.lanes, sequences)
             full = (sequences - rows) * work.lengths.mean / rows * self.step_seconds(shape, rows)
             batches = 1.0
-        # The probe's context stands for all.
+        # The probe's context is used for all.
         emptied = _emptying_seconds(work.lengths, rows, lambda rows, _: self.step_seconds(shape, rows))
         read = work.prompts / lanes * work.prompt_tokens * shape.layers * self.probe.layer_forward_token
         return work.calls * (batches * emptied + full + read)

@@ -1,6 +1,6 @@
-"""The chain of stages behind an output, from `dvc.lock`: what made it, from what, down to the raw bytes.
+"""The chain of stages behind an output, from `dvc.lock`: its stages and their inputs, down to the raw bytes.
 
-`find_chain` follows the hashes. `stage_costs` adds what each stage cost, and which MLflow runs and commits belong
+`find_chain` follows the hashes. `stage_costs` adds the cost of each stage, and the MLflow runs and commits that belong
 to it.
 """
 
@@ -25,7 +25,7 @@ from stages.observe.tracking import TOTAL_SECONDS, read_ledger, shown_name
 
 POLICIES = "data/policies/"
 OTHER_MODELS = ("data/generators/", "data/image_scorers/")
-"""What an argument may name besides a policy, the first that has it."""
+"""Folders of outputs that an argument may name besides a policy; the first that has it wins."""
 RAW_KEYS = (
     "kind",
     "url",
@@ -41,7 +41,7 @@ RAW_KEYS = (
     "seed",
     "rows",
 )
-"""What says where raw bytes came from, and by which hash they are known."""
+"""Keys that state where raw bytes came from, and their hash."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Input:
     makers: tuple[str, ...]
     """Stages that make it; none for a file that no stage makes."""
     is_stale: bool
-    """True when its maker has since made something else: the stage has not run on what is there now."""
+    """True when its maker has since made a different output: the stage has not run on the present one."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class ChainStep:
     entry: LockedStage
     inputs: tuple[Input, ...]
     raw: tuple[Mapping[str, Any], ...]
-    """Where raw bytes came from, for the stages that bring them in; a generator has a kind and a seed."""
+    """Origin of raw bytes, for the stages that bring them in; a generator has a kind and a seed."""
     definitions: int | None
-    """Of code in its fingerprint; None where the fingerprint is no more at hand."""
+    """Number of definitions in its code fingerprint; None where the fingerprint no longer exists."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Chain:
     """Says when the target's bytes are no longer those on record; "" otherwise."""
 
     def depth(self) -> dict[str, int]:
-        """Stage -> the longest way from a stage without inputs."""
+        """Returns stage -> length of the longest path from a stage without inputs."""
         depths: dict[str, int] = {}
         for step in self.steps:
             makers = [maker for one in step.inputs for maker in one.makers]
@@ -92,7 +92,7 @@ class Chain:
 
 def find_chain(argument: str, root: Path) -> Chain:
     """The chain behind a policy, a stage, or a file. UserError for an unknown one, and for one that never ran."""
-    # `v1.0:rl_1` explains what a revision has on record. Without a colon it is the working tree.
+    # `v1.0:rl_1` explains the record of a revision. Without a colon it is the working tree.
     before, _, rest = argument.rpartition(":")
     snapshot = snapshot_at(root, before) if before else working_snapshot(root)
     if not snapshot.entries:
@@ -104,7 +104,7 @@ def find_chain(argument: str, root: Path) -> Chain:
 
 
 def _targets(argument: str, snapshot: LockSnapshot, root: Path) -> tuple[tuple[str, ...], str]:
-    """The stages to explain, and the path that was asked for ("" for a policy or a stage)."""
+    """Returns the stages to explain, and the requested path ("" for a policy or a stage)."""
     scored = snapshot.graded.get(argument)
     for name in (argument, scored.name if scored else ""):
         if name in snapshot.entries:
@@ -129,7 +129,7 @@ def _targets(argument: str, snapshot: LockSnapshot, root: Path) -> tuple[tuple[s
 
 
 def _paths(argument: str, root: Path) -> list[str]:
-    """What a path may be called in `dvc.lock`."""
+    """Returns the names that a path may have in `dvc.lock`."""
     found = [
         *(f"{models}{argument}" for models in (POLICIES, *OTHER_MODELS)),
         argument.rstrip("/"),
@@ -157,27 +157,27 @@ def _step(entry: LockedStage, snapshot: LockSnapshot) -> ChainStep:
     )
     raw = tuple(_raw(entry))
     fingerprint = snapshot.file(f"{CODE}{entry.stage}.json")
-    # A fingerprint that was made again since then counts the definitions of other code than the stage ran.
+    # A fingerprint that was computed again since then counts definitions of other code than the stage ran.
     is_same = fingerprint is not None and entry.code and dvc_md5(fingerprint) == entry.code
     definitions = len(json.loads(fingerprint.read_text(encoding="utf-8"))) if fingerprint and is_same else None
     return ChainStep(entry, inputs, raw, definitions)
 
 
 def _is_stale(path: str, digest: str, makers: tuple[str, ...], snapshot: LockSnapshot) -> bool:
-    # A folder that several stages fill has no hash of its own on record, so nothing can be compared with it.
+    # A folder that several stages fill has no hash on record, so it cannot be compared.
     made = [snapshot.entries[maker].outs[path] for maker in makers if path in snapshot.entries[maker].outs]
     return bool(made) and digest not in made
 
 
 def _raw(entry: LockedStage) -> list[dict[str, Any]]:
-    """Where the stage's raw bytes came from. What has no address is generated, by the code and the seed."""
+    """Where the stage's raw bytes came from. Bytes without an address are generated, by the code and the seed."""
     params = entry.params
     found = []
     for origin in about(entry.stage).raw(params):
         if isinstance(origin, Mapping) and "kind" in origin:
             own = {key: origin[key] for key in RAW_KEYS if origin.get(key) is not None}
-            # Data with an address are known by it. Generated data are made again from the seed, which may be that of
-            # the run.
+            # Data with an address are identified by it. Generated data are made again from the seed, which may be that
+            # of the run.
             has_place = any(key in own for key in ("url", "path", "repository", "package"))
             found.append(own if has_place or "seed" in own or "seed" not in params else own | {"seed": params["seed"]})
     return found
@@ -198,7 +198,7 @@ def _scores(targets: tuple[str, ...], snapshot: LockSnapshot) -> dict[str, float
 
 
 def _changed(path: str, snapshot: LockSnapshot) -> str:
-    """Compares a file that was asked for with its hash on record."""
+    """Compares a requested file with its hash on record."""
     digest = snapshot.outs.get(path, "")
     own = snapshot.folder / path if snapshot.folder is not None and digest else None
     if own is None or not own.exists():
@@ -209,14 +209,14 @@ def _changed(path: str, snapshot: LockSnapshot) -> str:
 
 @dataclass(frozen=True)
 class StageCost:
-    """One stage's record outside of DVC. None and "" where nothing says."""
+    """One stage's record outside of DVC. None and "" where no record exists."""
 
     run_id: str
     commit: str
-    """Of the code that ran, or the first that has the stage on record."""
+    """Commit of the code that ran, or the first commit that has the stage on record."""
     is_dirty: bool | None
     seconds: float | None
-    """Over all executions of this very work."""
+    """Sum over all executions of exactly this work."""
     gpus: int | None
     """GPUs that it computed on."""
     is_mirrored: bool
@@ -229,7 +229,7 @@ class StageCost:
 
 
 def stage_costs(chain: Chain, state: Path) -> dict[str, StageCost]:
-    """Stage -> its record. Without a tracking database the ledger and git answer."""
+    """Returns stage -> record. Without a tracking database the data come from the ledger and git."""
     runs, lines = _runs(), defaultdict(list)
     for line in read_ledger(state / "ledger.jsonl"):
         # A stage that was run again with equal inputs has several lines of one key. Its cost is their sum.
@@ -264,24 +264,24 @@ def _spent(step: ChainStep, run: Any, lines: Sequence[Mapping[str, Any]], commit
 
 
 def _gpus(step: ChainStep, tags: Mapping[str, str]) -> int | None:
-    """A GPU for each rank, or what its one process takes of those that it could see; 0 for a stage without one."""
+    """Returns one GPU per rank, or those that its one process uses of the visible ones; 0 for a stage without one."""
     params = step.entry.params
     if not about(step.entry.stage).runs_model(params):
         return 0
-    # A mirrored run was not executed here: nobody knows how many GPUs it saw.
+    # A mirrored run was not executed here: the number of GPUs it saw is unknown.
     if not tags.get("gpus", "").isdecimal():
         return None
     seen = int(tags["gpus"])
-    # An engine that is set to the CPU leaves the GPUs that it sees unused.
+    # An engine that is set to the CPU leaves visible GPUs unused.
     if not seen or "cpu" in _values(params, "device", str):
         return 0
-    # `dvc.lock` has a parameter under its dotted name where a stage depends on that one alone.
+    # `dvc.lock` has a parameter under its dotted name where a stage depends on that parameter alone.
     wanted = max(params.get("launch.gpus_per_node", 1), *_values(params, "tensor_parallel", int), 1)
     return max(int(tags.get("ranks", 1)), min(seen, wanted))
 
 
 def _values(params: Any, name: str, kind: type) -> list[Any]:
-    """Every value of that name, however deep."""
+    """Yields every value of that name, at any depth."""
     if not isinstance(params, Mapping):
         return []
     own = [params[name]] if isinstance(params.get(name), kind) else []

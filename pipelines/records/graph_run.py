@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 REMEDY = "the run is complete, and `retrace mirror` gives it to MLflow later"
 PARENT = "mlflow.parentRunId"
 EXPERIMENTS = "git refs/exps/"
-"""How the label of a DVC experiment begins."""
+"""Beginning of a DVC experiment's label."""
 LONGEST_TAG = 2000
 MOST_METRICS = 30
 MOST_NAMED_CHANGES = 2
-"""More changes are counted in a run's name, and listed in its tag `changes`."""
+"""With more changes, a run's name has only their number; its tag `changes` lists them."""
 
 _SETTINGS = ["sft.optimizer.learning_rate", "rl.optimizer.learning_rate", "rl.group_size"]
 _COLUMNS = [
@@ -77,18 +77,18 @@ VIEW = {
 }
 """How MLflow shows the experiment: sorted by score, with these columns and charts; the format is MLflow 3's."""
 VIEW_KEY = f"retrace-{stable_hash(VIEW)[:8]}"
-"""In a link: `?viewStateShareKey=...`. Another view has another key, so that two versions share a server."""
+"""In a link: `?viewStateShareKey=...`. Another view has another key, so two versions can share a server."""
 
 
 def keep_view(store: MlflowStore) -> None:
-    """Makes sure that the experiment has the view."""
+    """Ensures that the experiment has the view."""
     name = f"mlflow.sharedViewState.{VIEW_KEY}"
     if name not in store.client.get_experiment(store.experiment_id).tags:
         store.client.set_experiment_tag(store.experiment_id, name, json.dumps(VIEW))
 
 
 def record_graph_run(root: Path, tell: Callable[[str], object] = say) -> dict[str, Any] | None:
-    """Keeps the record of a finished run of the graph and gives it to MLflow; does nothing for a run it knows.
+    """Keeps the record of a finished run of the graph and sends it to MLflow; does nothing for a known run.
 
     Returns the record; None where there is none. Never fails, because the run has ended well: `tell` gets a warning
     with the remedy. RETRACE_TRACKING=off skips all.
@@ -116,7 +116,7 @@ def _give(root: Path, state: Path, record: dict[str, Any]) -> None:
     with open(state / "mirror.lock", "w") as lock, mlflow_faults(REMEDY):
         fcntl.flock(lock, fcntl.LOCK_EX)
         store = open_store()
-        # Nobody else writes under this lock, so that a run that is half made belongs to a process that was killed.
+        # No other process writes under this lock, so a half-made run belongs to a killed process.
         remove_half_made(store)
         # Stage runs come first: the run of the graph adopts those that MLflow has.
         mirror_entries(store, [working_snapshot(root)], read_ledger(state / "ledger.jsonl"))
@@ -133,15 +133,15 @@ def experiment_snapshots(root: Path, tell: Callable[[str], object] = str) -> Ite
 
 
 def keep_record(snapshot: LockSnapshot, state: Path) -> dict[str, Any] | None:
-    """The record of a snapshot's run of the graph, made where it is not kept yet; None where no run has ended."""
+    """Returns the record of a snapshot's run of the graph, and creates it if necessary; None where no run has ended."""
     entries = _entries_of_run(snapshot)
     if not entries:
         return None
-    # The report is left out: a page that was drawn anew shows the same run.
+    # The report is left out: a page that was rendered again shows the same run.
     hashes = sorted(entry.key for entry in entries if not _writes_page(entry))
     key = stable_hash(hashes)
     file = state / "graph_runs" / f"{key[:16]}.json"
-    # Kept as it was first made: the files behind it may be those of a later run by now.
+    # Kept in its first form: the files behind it may already be those of a later run.
     if file.exists():
         return _read(file)
     record = _describe(snapshot, entries)
@@ -174,20 +174,20 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _entries_of_run(snapshot: LockSnapshot) -> list[LockedStage]:
-    """The stages behind the report, or behind the grades of an ablation's run; [] where one ran on older inputs."""
+    """The stages behind the report, or behind the grades of an ablation's run; [] if one ran on older inputs."""
     entries = _of_the_graph(snapshot)
     graded = [entry.name for entry in snapshot.graded.values() if entry.name in entries]
     # An ablation's run stops at its grades: it has no report to start from.
     ends = graded if snapshot.is_kept else [name for name, entry in entries.items() if _writes_page(entry)]
     behind, made = set(stages_behind(entries, ends)), recorded_outs(entries)
     found = [entry for name, entry in entries.items() if name in behind]
-    # After a `dvc repro` of one stage the later ones are of older inputs: their scores are not those of this run.
+    # After a `dvc repro` of one stage the later ones have older inputs: their scores are not those of this run.
     is_current = all(made.get(path, digest) == digest for entry in found for path, digest in entry.deps.items())
     return found if is_current else []
 
 
 def _of_the_graph(snapshot: LockSnapshot) -> Mapping[str, LockedStage]:
-    """The entries of stages that params.yaml still makes: DVC also keeps those of the recipe before in dvc.lock."""
+    """Returns entries of stages that params.yaml still has: DVC also keeps those of the previous recipe in dvc.lock."""
     graph, params = (None if snapshot.is_kept else snapshot.content(name) for name in ("dvc.yaml", "params.yaml"))
     if graph is None or params is None:
         return snapshot.entries
@@ -205,7 +205,7 @@ def _describe(snapshot: LockSnapshot, entries: list[LockedStage]) -> dict[str, A
 
     outs = {path: digest for entry in entries for path, digest in entry.outs.items()}
     result = result_of(snapshot.content, outs)
-    # result.json is older than the grades then, and would give this run the scores of the one before.
+    # result.json is then older than the grades, and would give this run the scores of the previous one.
     if result and _is_outdated(result["scores"], snapshot, entries):
         return None
     scores = result["scores"] if result else _grades(snapshot, entries)
@@ -231,25 +231,25 @@ def _describe(snapshot: LockSnapshot, entries: list[LockedStage]) -> dict[str, A
 
 
 def _numbers(snapshot: LockSnapshot, entry: LockedStage) -> dict[str, float]:
-    """What a stage that scores a policy wrote; {} where its file is not at hand."""
+    """Returns the metrics of a stage that scores a policy; {} where its file is not available."""
     path = next((path for path in entry.outs if path.startswith("data/metrics/")), "")
     return json.loads((snapshot.content(path) if path else None) or b"{}")
 
 
 def _is_outdated(scores: list[dict[str, Any]], snapshot: LockSnapshot, entries: list[LockedStage]) -> bool:
-    """Whether grades were made again after the report."""
+    """True if the grades were computed again after the report."""
     numbers = {policy: _numbers(snapshot, entry) for policy, entry in snapshot.graded.items() if entry in entries}
     for score in scores:
         name = f"{score['benchmark']}/{score['metric'].replace('@', '_at_')}"
         graded = numbers.get(score["policy"], {}).get(name)
-        # Both numbers come from one computation and went through JSON; more than rounding means that it was done again.
+        # Both numbers come from one computation and went through JSON: a difference beyond rounding means a new one.
         if graded is not None and not math.isclose(graded, score["value"], rel_tol=1e-9):
             return True
     return False
 
 
 def _grades(snapshot: LockSnapshot, entries: list[LockedStage]) -> list[dict[str, Any]]:
-    """Scores as a report has them, out of the metrics of grades: for a run that made no report."""
+    """Computes scores as in a report, from the metrics of grades: for a run without a report."""
 
     from stages.grade.scores import headlines
 
@@ -294,7 +294,7 @@ def _tags(snapshot: LockSnapshot, params: Mapping[str, str], warnings: list[str]
     seed = str(snapshot.about.get("seed", params.get("seed", "")))
     return {
         "kind": "graph_run",
-        # Runs of one recipe share this tag. What was changed stands in `changes`.
+        # Runs of one recipe share this tag. Its changes are in `changes`.
         "recipe": recipe_name(folder).removesuffix("+changes") if folder else "",
         "seed": seed,
         "variation": _experiment(snapshot) or snapshot.about.get("variant", "") or variation(changes),
@@ -310,13 +310,13 @@ def _tags(snapshot: LockSnapshot, params: Mapping[str, str], warnings: list[str]
 
 
 def variation(changes: Mapping[str, str]) -> str:
-    """What differs from the recipe, short: `rl.group_size=8`. The seed is in the run's name anyway."""
+    """Returns the changes to the recipe, short: `rl.group_size=8`. The seed is in the run's name anyway."""
     named = [f"{name}={change.rpartition(' -> ')[2][:40]}" for name, change in changes.items() if name != "seed"]
     return " ".join(named) if len(named) <= MOST_NAMED_CHANGES else f"{len(named)} changes"
 
 
 def _experiment(snapshot: LockSnapshot) -> str:
-    """The name of the DVC experiment whose `dvc.lock` this is; "" for none."""
+    """Returns the name of the DVC experiment with this `dvc.lock`; "" for none."""
     if snapshot.label.startswith(EXPERIMENTS):
         return snapshot.label.rpartition("/")[2]
     if snapshot.folder is None or snapshot.is_kept:
@@ -355,7 +355,7 @@ def log_records(store: MlflowStore, root: Path, state: Path, records: Iterable[d
             _adopt(store, run, parent, record["tags"])
         made += not found
         changes = {"given_to": without_password(store.uri), "experiment_id": store.experiment_id, "run_id": parent}
-        # A record that is complete stays untouched, so that mirroring twice writes nothing.
+        # A complete record stays untouched, so that mirroring twice writes nothing.
         if record | changes != record:
             record |= changes
             write_json(state / "graph_runs" / f"{record['key'][:16]}.json", record)
@@ -381,7 +381,7 @@ def _make(store: MlflowStore, root: Path, record: Mapping[str, Any], stages: lis
 
 
 def _page(root: Path, path: str, digest: str) -> bytes | None:
-    """The report: the file that is there, or the object in DVC's cache; None where that run's page is in neither."""
+    """Returns the report: the existing file, or the object in DVC's cache; None where neither is that run's page."""
     if not path:
         return None
     # A later run overwrites the page. Only a file with the recorded hash is the page of this run.
@@ -390,7 +390,7 @@ def _page(root: Path, path: str, digest: str) -> bytes | None:
 
 
 def _adopt(store: MlflowStore, run: Any, parent: str, about: Mapping[str, str]) -> None:
-    """Makes a stage run a child, whose name says what varies."""
+    """Makes a stage run a child, whose name states its changes."""
     from stages.observe.mlflow_store import describe_name
 
     tags = {name: about[name] for name in ("variation",) if name in about}
@@ -400,5 +400,5 @@ def _adopt(store: MlflowStore, run: Any, parent: str, about: Mapping[str, str]) 
         store.client.set_tag(run.info.run_id, name, value)
     name = describe_name(run.data.tags.get("dvc.stage") or run.info.run_name, run.data.tags)
     store.client.update_run(run.info.run_id, name=name)
-    # Last: when a process is killed before this line, the stage still counts as an orphan and is adopted next time.
+    # Last: if a process is killed before this line, the stage still counts as an orphan and is adopted next time.
     store.client.set_tag(run.info.run_id, PARENT, parent)

@@ -1,6 +1,6 @@
-"""Where finished stages are on record: the working tree, a commit, another checkout, the kept results of an ablation.
+"""Places with finished stages on record: the working tree, a commit, another checkout, an ablation's kept results.
 
-Each has a `dvc.lock`. Its files lie beside it, in git (metrics and curves), or in DVC's cache under their hash.
+Each has a `dvc.lock`. Its files are beside it, in git (metrics and curves), or in DVC's cache under their hash.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from stages.observe.git import ask_git, file_at
 
 @dataclass(frozen=True)
 class LockSnapshot:
-    """One `dvc.lock` and where its files are to be had."""
+    """One `dvc.lock` and the places of its files."""
 
     label: str
     root: Path
-    """The project whose git and DVC cache are asked."""
+    """The project whose git and DVC cache are used."""
     folder: Path | None
-    """Where files lie; None for a commit."""
+    """Folder of the files; None for a commit."""
     is_kept: bool
     """True where `data/` is left out of the paths, as in an ablation's results."""
     commit: str
     """Set for a commit, and for an ablation's run; "" in a working tree."""
     entries: Mapping[str, LockedStage]
     about: Mapping[str, Any]
-    """What an ablation wrote about its run; empty elsewhere."""
+    """An ablation's record of its run; empty elsewhere."""
 
     @cached_property
     def outs(self) -> dict[str, str]:
@@ -47,18 +47,18 @@ class LockSnapshot:
         return {one.item: one for one in self.entries.values() if one.item and about(one.stage).score_keys}
 
     def file(self, path: str) -> Path | None:
-        """A file of this snapshot: itself, or the object in DVC's cache; None when neither is there."""
+        """Returns a file of this snapshot: itself, or the object in DVC's cache; None when neither exists."""
         if self.folder is not None:
-            # An ablation keeps verdicts and no responses: those come from the cache, under their hash.
+            # An ablation keeps verdicts but no responses: those come from the cache, under their hash.
             own = self.folder / (path.removeprefix("data/") if self.is_kept else path)
             if own.exists():
                 return own
         return self._cached(self.outs.get(path, ""))
 
     def files(self, path: str) -> dict[str, Path] | None:
-        """The files of an output as they are on record, by path in it ("" for an output that is a file).
+        """Returns the files of an output as they are on record, by path in it ("" for an output that is a file).
 
-        From DVC's cache, else from the working tree if it has the same bytes; None when they are gone.
+        From DVC's cache, else from the working tree if it has the same bytes; None when neither has them.
         """
         digest = self.outs[path]
         if listing := self._cached(digest):
@@ -68,7 +68,7 @@ class LockSnapshot:
             files = {one["relpath"]: self._cached(one["md5"]) for one in json.loads(listing.read_text())}
             if all(files.values()):
                 return files
-        # The working tree may have moved on: only equal bytes are the output that is on record.
+        # The working tree may have changed: only equal bytes are the output on record.
         here = (self.folder or self.root) / path
         if not here.exists() or dvc_md5(here) != digest:
             return None
@@ -81,7 +81,7 @@ class LockSnapshot:
         return found if found and found.is_file() else None
 
     def content(self, path: str) -> bytes | None:
-        """Bytes of a file of this snapshot, git asked last (metrics and curves are kept there)."""
+        """Bytes of a file of this snapshot; git is the last place searched (metrics and curves are kept there)."""
         found = self.file(path)
         if found:
             return found.read_bytes()
@@ -89,17 +89,17 @@ class LockSnapshot:
 
 
 def working_snapshot(root: Path, label: str = "working tree", project: Path | None = None) -> LockSnapshot:
-    """A project folder as it lies there; without a `dvc.lock` it has no entries."""
+    """Returns the snapshot of a project folder; without a `dvc.lock` it has no entries."""
     lock = root / LOCK
     entries = read_lock(lock.read_bytes() if lock.exists() else None, str(root))
-    # A copied checkout may have no `.dvc`: the cache of the project that asks may still have its files.
+    # A copied checkout may have no `.dvc`: the cache of the calling project may still have its files.
     own = root if project is None or (root / ".dvc").is_dir() else project
     return LockSnapshot(label, own, root, False, "", entries, {})
 
 
 def snapshot_at(root: Path, revision: str) -> LockSnapshot:
-    """What a git revision has on record. UserError when there is no such revision or it has no `dvc.lock`."""
-    # An annotated tag is an object of its own: `^{commit}` gives the commit behind it.
+    """Returns the record of a git revision. UserError when there is no such revision or it has no `dvc.lock`."""
+    # An annotated tag is a separate object: `^{commit}` gives the commit it points to.
     commit = ask_git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if not commit:
         raise UserError(
@@ -112,9 +112,9 @@ def snapshot_at(root: Path, revision: str) -> LockSnapshot:
 
 
 def snapshots_in_git(root: Path, tell: Callable[[str], object] = str) -> Iterator[LockSnapshot]:
-    """Every commit of this branch that changed `dvc.lock`, oldest first. Nothing without git.
+    """Yields every commit of this branch that changed `dvc.lock`, oldest first. Nothing without git.
 
-    A lock that is not readable, such as one committed with a merge's conflict in it, is reported and skipped.
+    An unreadable lock, such as one committed with merge conflict marks in it, is reported and skipped.
     """
     for commit in ask_git(root, "log", "--reverse", "--format=%H", "--", LOCK).split():
         text = file_at(root, commit, LOCK)
@@ -129,7 +129,7 @@ def snapshots_in_git(root: Path, tell: Callable[[str], object] = str) -> Iterato
 
 
 def kept_snapshot(root: Path, folder: Path) -> LockSnapshot:
-    """A finished run of an ablation, out of its results folder. UserError when it is not whole."""
+    """Returns a finished run of an ablation, from its results folder. UserError when it is not complete."""
     try:
         about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         text = (folder / LOCK).read_bytes()
@@ -157,6 +157,6 @@ def _cache_folder(root: Path) -> Path | None:
 
 
 def cached_object(root: Path, digest: str) -> Path | None:
-    """Where DVC's cache of a project holds a file, or the list of a folder's files; None without a cache."""
+    """Returns where DVC's cache of a project holds a file, or the list of a folder's files; None without a cache."""
     folder = _cache_folder(root)
     return folder / "files" / "md5" / digest[:2] / digest[2:] if folder else None

@@ -1,10 +1,10 @@
-"""An MLflow run for every stage on record in a `dvc.lock`, out of its metric files and curves.
+"""Creates an MLflow run for every stage on record in a `dvc.lock`, from its metric files and curves.
 
-A stage that a cache hit restored never ran here, so nothing was tracked; it gets a run with `mirrored: true`. One that
-did run has its run already, with its key as tag `lock_hash`.
+A stage that was restored from a cache never ran here, so it was not tracked; it gets a run with `mirrored: true`. A
+stage that did run already has its run, with its key as tag `lock_hash`.
 
-Runs that were executed here come back from their kept tracking logs, with every point, time and tag (`replay_kept`).
-Logs that MLflow did not get are delivered (`deliver_unfinished`).
+Runs that were executed here are restored from their kept tracking logs, with every point, time and tag (`replay_kept`).
+Logs that MLflow did not receive are delivered (`deliver_unfinished`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from stages.observe.tracking import LOG_NAME, final_numbers, recipe_name
 
 
 def runs_by_key(store: MlflowStore) -> dict[str, Any]:
-    """The newest finished run of each key (`run_key`), a page at a time. A run without a key was run by hand."""
+    """Returns the newest finished run of each key (`run_key`), page by page. A run without a key was run by hand."""
     # Oldest first, so that the newest run of a key replaces those before it.
     found, token = {}, None
     wanted = "tags.lock_hash LIKE '%' and attributes.status = 'FINISHED'"
@@ -51,8 +51,7 @@ def runs_by_key(store: MlflowStore) -> dict[str, Any]:
 
 
 def mirror_entries(store: MlflowStore, snapshots: Sequence[LockSnapshot], ledger: Iterable[Mapping[str, Any]]) -> int:
-    """Makes a run for each entry that MLflow has none of; returns how many. The first snapshot with an entry describes
-    it.
+    """Makes a run for each entry that MLflow lacks; returns how many. The first snapshot with an entry describes it.
 
     Its times are those of the ledger's newest line, where the run was executed here.
     """
@@ -73,17 +72,17 @@ def mirror_entries(store: MlflowStore, snapshots: Sequence[LockSnapshot], ledger
 
 
 def first_commits(snapshots: Iterable[LockSnapshot]) -> dict[str, str]:
-    """Key -> the first commit that has such an entry on record, of commits from the oldest on."""
+    """Returns key -> the first commit with such an entry on record, of commits from the oldest on."""
     commits: dict[str, str] = {}
     for snapshot in snapshots:
         for entry in snapshot.entries.values() if snapshot.folder is None else ():
-            # Setdefault, because commits come oldest first: the first one with this key is when the result came to be.
+            # Setdefault, because commits come oldest first: the first one with this key created the result.
             commits.setdefault(entry.key, snapshot.commit)
     return commits
 
 
 def recorded_numbers(snapshot: LockSnapshot, entry: LockedStage) -> dict[str, float] | None:
-    """The final numbers in its metric files that MLflow shows; None without metric files, or where they are lost."""
+    """The final numbers in its metric files that MLflow shows; None without metric files, or if they are lost."""
     found: dict[str, float] = {}
     paths = [path for path in entry.outs if path.startswith("data/metrics/") and path.endswith(".json")]
     for path in paths:
@@ -92,7 +91,7 @@ def recorded_numbers(snapshot: LockSnapshot, entry: LockedStage) -> dict[str, fl
             values = json.loads(content) if content is not None else None
         except ValueError:
             values = None
-        # A run without its final numbers would look like one that measured nothing. It is left out instead.
+        # A run without its final numbers would look like one that measured nothing, so it is left out.
         if not isinstance(values, dict):
             return None
         found |= {name: value for name, value in values.items() if isinstance(value, int | float)}
@@ -132,7 +131,7 @@ def _make(
 
 
 def _tags(snapshot: LockSnapshot, entry: LockedStage, line: Mapping[str, Any] | None, commit: str) -> dict[str, str]:
-    """The tags of a tracked run, as far as they are on record."""
+    """Returns the tags of a tracked run, as far as they are on record."""
     tags = {
         "stage": entry.stage,
         "dvc.stage": entry.name,
@@ -144,7 +143,7 @@ def _tags(snapshot: LockSnapshot, entry: LockedStage, line: Mapping[str, Any] | 
     tags["stage_hash"] = line["stage_hash"] if line else entry.key
     tags |= dict.fromkeys(about(entry.stage).named_after, entry.item or entry.stage)
     seed = entry.params.get("seed")
-    if entry in snapshot.graded.values():  # its own seed is the bootstrap's: that of what it scores tells the run
+    if entry in snapshot.graded.values():  # its seed is the bootstrap's: that of the stage it scores identifies the run
         seeds = [one.params.get("seed") for one in snapshot.entries.values() if entry.deps.keys() & one.outs.keys()]
         seed = next((own for own in seeds if own is not None), None)
     seed = snapshot.about.get("seed", seed) if seed is not None else None
@@ -157,7 +156,7 @@ def _tags(snapshot: LockSnapshot, entry: LockedStage, line: Mapping[str, Any] | 
         tags["recipe"] = recipe_name(snapshot.folder)
         if not commit:
             commit = ask_git(snapshot.root, "rev-parse", "HEAD")
-            is_dirty = True  # what is on record here is in no commit yet
+            is_dirty = True  # the record here is in no commit yet
     tags |= {"git.commit": commit, "mlflow.source.git.commit": commit} if commit else {}
     tags |= {"git.dirty": str(bool(is_dirty)).lower()} if commit and is_dirty is not None else {}
     tags |= {"mlflow.source.name": f"stages.{entry.stage}", "mlflow.source.type": "LOCAL"}
@@ -165,7 +164,7 @@ def _tags(snapshot: LockSnapshot, entry: LockedStage, line: Mapping[str, Any] | 
 
 
 def _curve(snapshot: LockSnapshot, entry: LockedStage) -> list[dict[str, float]]:
-    """The points of its curves; a cell that holds no finite number is left out."""
+    """Returns the points of its curves; a cell without a finite number is left out."""
     rows = []
     for path in entry.outs:
         content = snapshot.content(path) if path.startswith("data/curves/") and path.endswith(".csv") else None
@@ -185,7 +184,7 @@ def _number(text: str | None) -> float | None:
 
 
 def recorded_ms(snapshot: LockSnapshot, entry: LockedStage) -> int:
-    """When the stage was put on record: its metric file's time, or the commit's."""
+    """Returns when the stage was put on record: its metric file's time, or the commit's."""
     if snapshot.folder is not None:
         for path in entry.outs:
             own = snapshot.folder / (path.removeprefix("data/") if snapshot.is_kept else path)
@@ -200,16 +199,16 @@ SECONDS_TO_START = 20.0
 KNOWN_BY = ("stage_hash", "lock_hash", "graph_run", "results")
 HALF_MADE = "half_made"
 MLFLOW_TAGS = ("mlflow.source.name", "mlflow.source.type", "mlflow.source.git.commit", "mlflow.user")
-"""MLflow's own tags that a run takes along."""
+"""MLflow's standard tags that a run keeps."""
 
 
 def replay_kept(store: MlflowStore, state: Path) -> tuple[int, list[str]]:
-    """Makes a run of each kept log that MLflow lacks; returns how many, and a line for each that is not readable."""
+    """Makes a run of each kept log that MLflow lacks; returns how many, and a line for each unreadable log."""
     made, problems = 0, []
     for place in kept_logs(state):
         try:
             messages = read_log(place)
-            # Reversed, so that the first message of each kind is the one that stays.
+            # Reversed, so that the first message of each kind is kept.
             first = {message["kind"]: message for message in reversed(messages)}
             start = first["start"]
             stage_hash, ms = start["tags"]["stage_hash"], int(start["ms"])
@@ -220,7 +219,7 @@ def replay_kept(store: MlflowStore, state: Path) -> tuple[int, list[str]]:
             continue
         kept = first.get("tags", {}).get("tags", {})
         own = {name: value for name, value in kept.items() if not name.startswith("mlflow.") or name in MLFLOW_TAGS}
-        # A failed attempt has an end as well, and the next attempt continues the same log: the last one counts.
+        # A failed attempt has an end as well, and the next attempt continues the same log: the last end counts.
         status = next((one["status"] for one in reversed(messages) if one["kind"] == "end"), "KILLED")
         with whole_run(store, start, {**start["tags"], **own, "rebuilt": "true"}) as run_id:
             log_what_fits(store, run_id, [message for message in messages if message["kind"] == "values"])
@@ -231,7 +230,7 @@ def replay_kept(store: MlflowStore, state: Path) -> tuple[int, list[str]]:
 
 @contextmanager
 def whole_run(store: MlflowStore, message: Mapping[str, Any], tags: Mapping[str, str]) -> Iterator[str]:
-    """A run that gets the tags by which it is known only when the block has ended: half of one is no run."""
+    """Creates a run that gets its identifying tags only at the end of the block: half a run does not count."""
     run_id = store.create(message, {**{key: tags[key] for key in tags if key not in KNOWN_BY}, HALF_MADE: "true"})
     yield run_id
     # From here on a search finds the run, so that everything else must be in it already.
@@ -242,13 +241,13 @@ def whole_run(store: MlflowStore, message: Mapping[str, Any], tags: Mapping[str,
 
 
 def remove_half_made(store: MlflowStore) -> None:
-    """Deletes what a mirroring that was killed had begun; the caller sees to it that none is going on."""
+    """Deletes remains of a killed mirroring; the caller ensures that none is running."""
     for run in store.client.search_runs([store.experiment_id], f"tags.{HALF_MADE} = 'true'", max_results=1000):
         store.client.delete_run(run.info.run_id)
 
 
 def log_what_fits(store: MlflowStore, run_id: str, messages: Sequence[Mapping[str, Any]]) -> None:
-    """Writes points; what MLflow refuses it refused the first time too, and the rest arrives."""
+    """Writes points; if MLflow rejects one, it did so the first time too, and the rest arrives."""
     try:
         store.log(run_id, messages)
     except Refused:
@@ -256,9 +255,9 @@ def log_what_fits(store: MlflowStore, run_id: str, messages: Sequence[Mapping[st
 
 
 def deliver_unfinished(store: MlflowStore, state: Path) -> int:
-    """Delivers the logs that wait in scratch folders and belong to no stage that is running; returns how many did.
+    """Delivers logs in scratch folders that belong to no running stage; returns how many it delivered.
 
-    Where MLflow has lost the run, the whole log is delivered again, and the next attempt goes on with the new run.
+    If MLflow has lost the run, the whole log is delivered again, and the next attempt continues with the new run.
     """
     delivered = 0
     for log in sorted((state / "scratch").glob(f"*/{LOG_NAME}")):
@@ -275,9 +274,9 @@ def deliver_unfinished(store: MlflowStore, state: Path) -> int:
 def _may_be_starting(log: Path) -> bool:
     """A stage writes its first lines a second or two before its delivery process takes the lock.
 
-    A log from the future was written before somebody set the clock back.
+    A log with a time in the future was written before the clock was set back.
     """
-    # A log that has its `end` waits for nobody, however young it is. That message is the last line, and short.
+    # A log with its `end` is delivered at any age: that message is the last line, and short.
     return abs(time.time() - log.stat().st_mtime) < SECONDS_TO_START and b'"kind": "end"' not in log.read_bytes()[-200:]
 
 
@@ -285,7 +284,7 @@ def _deliver(store: MlflowStore, log: Path) -> int:
     state_file = log.parent / "tracking_state.json"
     known = json.loads(state_file.read_text()) if state_file.exists() else {}
     run_id = known.get("run_id") or known.get("last_run_id", "")
-    # Only where this very server once had the run: a run of another server is not missing here.
+    # Only where this server once had the run: a run of another server is not missing here.
     if run_id and known.get("uri") == without_password(store.uri) and not _exists(store, run_id):
         write_json(state_file, {**known, "offset": 0, "run_id": "", "last_run_id": ""})
     delivery = Delivery(log.parent)

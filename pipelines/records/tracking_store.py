@@ -1,6 +1,6 @@
-"""MLflow as commands and flows reach it: when the server is gone, they say so within seconds and name the remedy.
+"""MLflow for commands and flows: when the server is gone, they report it within seconds with the remedy.
 
-MLflow by itself tries for several minutes, in which a command prints nothing and a flow does not end.
+MLflow by itself retries for several minutes, in which a command prints nothing and a flow does not end.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ def is_tracking_off() -> bool:
 
 
 def has_database() -> bool:
-    """False where the local database was never made: opening the store would create it, only to find it empty."""
+    """False where the local database was never created: opening the store would create an empty one."""
     uri = tracking_uri()
     return not uri.startswith("sqlite:///") or Path(uri.removeprefix("sqlite:///")).exists()
 
 
 def metric_name(text: str) -> str:
-    """`_` for each character that MLflow refuses in the name of a metric, and at most its 250 characters."""
+    """Replaces each character that MLflow rejects in a metric's name by `_`, and cuts the name to 250 characters."""
     return re.sub(r"[^\w\-. /]", "_", text)[:250]
 
 
 def open_store() -> MlflowStore:
-    """The store at `$MLFLOW_TRACKING_URI`, else that of state/mlflow.db; raises what MLflow raises."""
-    # MLflow takes its timeouts and retries from the environment. What the user has set there stays.
+    """Returns the store at `$MLFLOW_TRACKING_URI`, else that of state/mlflow.db; raises MLflow's errors."""
+    # MLflow takes its timeouts and retries from the environment. Values that the user has set stay.
     for name, value in DELIVERY_SETTINGS.items():
         os.environ.setdefault(name, value)
     from stages.observe.mlflow_store import MlflowStore
@@ -46,7 +46,7 @@ def open_store() -> MlflowStore:
 
 @contextmanager
 def mlflow_faults(afterwards: str) -> Iterator[None]:
-    """Inside, what MLflow, its database or the network raise becomes a UserError; `afterwards` ends its remedy."""
+    """Inside, errors of MLflow, its database or the network become a UserError; `afterwards` ends its remedy."""
     # MLflow takes seconds to import, and commands that never reach it should not wait.
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError

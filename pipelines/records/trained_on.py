@@ -1,7 +1,7 @@
-"""Which problems a policy was trained on, read from the tables that its training stages took in.
+"""The problems that a policy was trained on, read from the input tables of its training stages.
 
-A problem that was in a source and was dropped before training is not among them. Weights that come from outside (a base
-model) were trained on texts that nobody here has: nothing is known of those.
+A problem that a source contained and that was dropped before training does not count. Weights from outside (a base
+model) were trained on texts that this project does not have: those texts are unknown.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ POLICIES, ROLLOUTS = "data/policies/", "data/rollouts/"
 
 
 def trained_problems(snapshot: LockSnapshot, policy: str) -> frozenset[str] | None:
-    """Texts of all problems that trained the policy or one it was made from, as `normalise_problem` leaves them.
+    """Returns the texts of all problems that trained the policy or its ancestors, as `normalise_problem` leaves them.
 
-    None where nothing on record made the policy, or where a training table is gone or broken. Of an RL round only the
-    problems count whose responses were trained on; all of its table where its rollouts are gone.
+    Returns None if no stage on record made the policy, or a training table is missing or broken. For an RL round only
+    problems whose responses were trained on count, or its whole table if its rollouts are missing.
     """
     texts: set[str] = set()
     wanted, seen = [POLICIES + policy], set()
@@ -34,11 +34,11 @@ def trained_problems(snapshot: LockSnapshot, policy: str) -> frozenset[str] | No
         entry = next((entry for entry in snapshot.entries.values() if path in entry.outs), None)
         if entry is None:
             return None
-        # A policy carries what its starting policy was trained on.
+        # A policy includes the training data of its starting policy.
         wanted += [dep for dep in entry.deps if dep.startswith(POLICIES)]
         try:
             found = _problems_of(snapshot, entry)
-        except pyarrow.ArrowInvalid:  # a broken file says as little as a missing one
+        except pyarrow.ArrowInvalid:  # a broken file counts as missing
             return None
         if found is None:
             return None
@@ -52,11 +52,11 @@ def _problems_of(snapshot: LockSnapshot, entry: LockedStage) -> set[str] | None:
         rollouts = snapshot.file(out) if out.startswith(ROLLOUTS) else None
         if rollouts and _has(rollouts, "problem_id", "is_trained"):
             rows = pandas.read_parquet(rollouts, columns=["problem_id", "is_trained"])
-            # Groups whose rewards are all equal are dropped before the update: their problems moved no weight.
+            # Groups whose rewards are all equal are dropped before the update: their problems changed no weight.
             trained = set(rows.loc[rows["is_trained"], "problem_id"])
     texts: set[str] = set()
     for dep in entry.deps:
-        # What a stage validates on steers no weights.
+        # Validation data of a stage change no weights.
         if not dep.endswith(".parquet") or PurePosixPath(dep).stem == "validation":
             continue
         table = snapshot.file(dep)
@@ -67,7 +67,7 @@ def _problems_of(snapshot: LockSnapshot, entry: LockedStage) -> set[str] | None:
 
 
 def _texts(table: Path, trained: set[str] | None) -> list[str]:
-    # A table of texts has no problems that a benchmark could share.
+    # A table of texts has no problems in common with a benchmark.
     if not _has(table, "problem_id", "problem"):
         return []
     rows = pandas.read_parquet(table, columns=["problem_id", "problem"])

@@ -1,1 +1,1 @@
-"""Retraining on new data: what is new, a snapshot of it on a branch, the gate, and which policy is the champion."""
+"""Retraining on new data: which data are new, their snapshot on a branch, the gate, and the champion policy."""

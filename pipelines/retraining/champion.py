@@ -1,10 +1,10 @@
-"""Which policy is the champion of a recipe: git tags say it, and the alias in MLflow's registry says it again.
+"""Which policy is the champion of a recipe: git tags define it, and the alias in MLflow's registry repeats it.
 
     champion-<recipe>-v<N>    one for each promotion, never moved; its message is a Champion as JSON
-    champion-<recipe>         points to the one that is champion now
+    champion-<recipe>         points to the current champion
 
-The weights stay in DVC's cache: tag and model version name the commit, whose dvc.lock has their hash. MLflow's database
-may be lost: `update_registry` writes it again from the tags.
+The weights stay in DVC's cache: tag and model version name the commit, whose dvc.lock has their hash. If MLflow's
+database is lost, `update_registry` writes it again from the tags.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def moving_tag(recipe: str) -> str:
 
 
 def promotions(root: Path, recipe: str) -> list[Champion]:
-    """All that were ever promoted, oldest first."""
+    """Returns all promoted champions, oldest first."""
     return sorted((one for one in _promoted(root) if one.recipe == recipe), key=lambda one: one.version)
 
 
@@ -72,7 +72,7 @@ def _promoted(root: Path) -> list[Champion]:
 
 
 def _read(message: str) -> Champion | None:
-    """None for the message of a tag that a person set and that only looks like ours."""
+    """Returns None for the message of a tag that a user set and that only looks like a promotion."""
     try:
         return Champion(**json.loads(message))
     except (ValueError, TypeError):
@@ -80,7 +80,7 @@ def _read(message: str) -> Champion | None:
 
 
 def current(root: Path, recipe: str) -> Champion | None:
-    """None when there has been no promotion."""
+    """Returns None when there has been no promotion."""
     if not has_revision(root, f"refs/tags/{moving_tag(recipe)}"):
         return None
     # The moving tag points to the tag object of a promotion, not to the commit: two promotions may share a commit.
@@ -96,7 +96,7 @@ def current(root: Path, recipe: str) -> Champion | None:
 
 def promote(root: Path, champion: Champion) -> None:
     """Makes it the champion: its tag, the moving tag, the alias. Every step may be repeated."""
-    # When an earlier call was killed after this step, the tag exists, and only the rest remains to be done.
+    # If an earlier call was killed after this step, the tag exists, and only the remaining steps are done.
     if not has_revision(root, f"refs/tags/{champion.tag}"):
         message = f"{champion.policy} of {champion.recipe} promoted\n\n{json.dumps(asdict(champion), indent=1)}"
         git_as_someone(root, "tag", "--annotate", champion.tag, champion.commit, "--message", message)
@@ -106,13 +106,13 @@ def promote(root: Path, champion: Champion) -> None:
 def make_current(root: Path, champion: Champion) -> None:
     """Points the moving tag and the alias to a promotion."""
     # Git comes before MLflow, because the registry can be written from the tags and not the other way round. Without
-    # --no-sign the setting tag.gpgSign would make a new tag object here, which is no promotion.
+    # --no-sign the setting tag.gpgSign would create a new tag object here, which is not a promotion.
     git(root, "tag", "--force", "--no-sign", moving_tag(champion.recipe), f"refs/tags/{champion.tag}")
     update_registry(root, champion.recipe)
 
 
 def update_registry(root: Path, recipe: str) -> str:
-    """Registers every promotion that MLflow lacks and sets the alias; returns what changed, "" when nothing did.
+    """Registers every promotion that MLflow lacks and sets the alias; returns the changes, "" when there were none.
 
     Does nothing with RETRACE_TRACKING=off. UserError when MLflow cannot be reached.
     """
@@ -162,7 +162,7 @@ def _register(client: MlflowClient, name: str, champion: Champion) -> str:
 
 
 def policy_hash(root: Path, commit: str, policy: str) -> str:
-    """DVC's hash of a policy at a commit. UserError when its dvc.lock has none."""
+    """Returns DVC's hash of a policy at a commit. UserError when its dvc.lock has none."""
     found = snapshot_at(root, commit).outs.get(f"data/policies/{policy}")
     if found is None:
         raise UserError(f"dvc.lock of commit {commit[:10]} has no data/policies/{policy}: which policies are made?")
@@ -170,7 +170,7 @@ def policy_hash(root: Path, commit: str, policy: str) -> str:
 
 
 def roll_back(root: Path, recipe: str, to: int | None, say: Callable[[str], None]) -> None:
-    """Makes the champion before the last promotion champion again, or version `to`; says what it did.
+    """Makes the previous champion (before the last promotion), or version `to`, champion again; says what it did.
 
     Repeating it changes nothing. UserError when there was none before, no version `to`, or no champion of that name.
     """
@@ -183,7 +183,7 @@ def roll_back(root: Path, recipe: str, to: int | None, say: Callable[[str], None
         raise UserError(
             f"the tag {moving_tag(recipe)} is gone: say with --to which champion it is to name, there are {known}"
         )
-    # Behind the last promotion, and not behind the champion in use: repeating the command then changes nothing.
+    # Relative to the last promotion, not to the current champion: so repeating the command changes nothing.
     target = last.before if to is None else to
     if target is None:
         raise UserError(f"there is no champion of {recipe} before {last.describe()}: it is the first")
@@ -191,7 +191,7 @@ def roll_back(root: Path, recipe: str, to: int | None, say: Callable[[str], None
     if found is None:
         raise UserError(f"recipe {recipe} has no champion v{target}: there are {known}")
     if now == found:
-        # MLflow may have been away during the first call: this one brings it up to date.
+        # MLflow may have been unreachable during the first call: this one updates it.
         mended = update_registry(root, recipe)
         say(
             f"{found.describe()} is the champion of {recipe} already"

@@ -51,7 +51,7 @@ from stages.foundations.machine import state_folder
 from stages.observe.git import commit_all, file_at, git, has_revision
 from stages.observe.tracking import json_lines, latest_runs
 
-# Tasks change git and folders: Prefect must neither reuse an earlier result nor try one again.
+# Tasks change git and folders: Prefect must neither reuse an earlier result nor retry a task.
 OPTIONS = {"cache_policy": NO_CACHE, "persist_result": False, "retries": 0}
 
 
@@ -78,7 +78,7 @@ def retrain(
     """
     root = project_folder(project)
     with refusing_lock(retraining_folder(root), "another retraining runs: wait for it"):
-        # First of all: a registry that cannot be reached ends the flow here, and not after hours of training.
+        # First: if a registry cannot be reached, the flow ends here and not after hours of training.
         update_registry(root, recipe)
         champion = current(root, recipe)
         snapshot = find_new_data(root, recipe, champion, root / incoming, ask_upstream)
@@ -88,7 +88,7 @@ def retrain(
             return Completed(name="Nothing new", message=sentence)
         folder = make_snapshot(attempt)
         run_stages(folder, hours_per_stage, env=worktree_environment(folder))
-        # Before the gate, so that the branch of a refused candidate has its results too.
+        # Before the gate, so that the branch of a rejected candidate has its results too.
         commit = keep_results(attempt, folder)
         decision = pass_gate(attempt, folder, policy, hours_per_stage)
         if decision is None or decision.is_promoted:
@@ -96,7 +96,8 @@ def retrain(
         else:
             sentence = decision_sentence(decision, champion)
         is_promoted = decision is None or decision.is_promoted
-        # Recorded before the worktree goes: a kill in between leaves a folder, and no data that count as new again.
+        # Recorded before the worktree is removed: after a kill in between a folder remains, but no data count as new
+        # again.
         _record(attempt, "promoted" if is_promoted else "refused", sentence)
         remove_checkout(root, folder)
         return Completed(name="Promoted" if is_promoted else "Refused", message=sentence)
@@ -104,13 +105,13 @@ def retrain(
 
 @task(name="look for new data", task_run_name="look for new data", **OPTIONS)
 def find_new_data(root: Path, recipe: str, champion: Champion | None, incoming: Path, ask_upstream: bool) -> Snapshot:
-    """The recipe with the newest data; the log says what is new."""
+    """Returns the recipe with the newest data; the log says which data are new."""
     logger = get_run_logger()
     file = f"pipelines/recipes/{recipe}.yaml"
     own, then = (_recipe(root, revision, recipe) for revision in ("HEAD", champion.commit if champion else "HEAD"))
     if own is None:
         raise UserError(f"{file} is not committed: a retraining runs committed code and recipes")
-    # The champion ran on params.yaml of its commit, which holds the incoming data that no recipe names.
+    # The champion ran on params.yaml of its commit, which contains the incoming data that no recipe names.
     theirs = _params(root, champion.commit, "params.yaml") if champion else None
     snapshot = look(
         carried_over(own, theirs, then), incoming, ask_upstream, retraining_folder(root) / "revisions", logger.info
@@ -129,11 +130,11 @@ def _require_policy(snapshot: Snapshot, recipe: str, policy: str) -> None:
 
 
 OLD_EXTENDS = re.compile(r"^base:(?=[ \t]*[\"']?[\w.-]+\.yaml\b)", re.MULTILINE)
-"""How recipes named the one that they extend in commits of earlier versions, which nobody can edit."""
+"""The key for the extended recipe in commits of earlier versions, which cannot be changed."""
 
 
 def _recipe(root: Path, revision: str, recipe: str) -> dict[str, Any] | None:
-    """The resolved recipe of a commit, in today's or the old spelling; None when it has no such file."""
+    """Returns the resolved recipe of a commit, in today's or the old spelling; None when it has no such file."""
 
     def read(file: str) -> str | None:
         text = file_at(root, revision, file)
@@ -154,7 +155,7 @@ def _attempt(root: Path, recipe: str, snapshot: Snapshot, champion: Champion | N
 
 
 def _nothing_new(attempt: Retraining) -> str:
-    """Why there is nothing to do; "" when there is."""
+    """Returns why there is nothing to do; "" when there is."""
     champion = attempt.champion
     if champion is None:
         return ""
@@ -170,15 +171,15 @@ def _nothing_new(attempt: Retraining) -> str:
 
 @dataclass(frozen=True)
 class Retraining:
-    """A retraining: which recipe, with which data, from which code."""
+    """A retraining: the recipe, the data and the code."""
 
     root: Path
     recipe: str
     name: str
-    """Names branch and folder; equal data from the same code go on with what is there."""
+    """Names branch and folder; equal data from the same code resume the existing attempt."""
     snapshot: Snapshot
     base: str
-    """Commit whose code is run."""
+    """Commit of the code that runs."""
     champion: Champion | None
 
     @property
@@ -192,7 +193,7 @@ class Retraining:
 
 @task(name="data snapshot", task_run_name="data snapshot", **OPTIONS)
 def make_snapshot(attempt: Retraining) -> Path:
-    """The worktree to retrain in, with the data on a branch of their own."""
+    """Returns the worktree to retrain in, with the data on a new branch."""
     logger = get_run_logger()
     folder = open_worktree(attempt, logger.info)
     logger.info("branch %s in %s", attempt.branch, folder)
@@ -201,7 +202,7 @@ def make_snapshot(attempt: Retraining) -> Path:
 
 @task(name="gate", task_run_name="gate", **OPTIONS)
 def pass_gate(attempt: Retraining, folder: Path, policy: str, hours_per_stage: float) -> Decision | None:
-    """The gate's decision; None when there is no champion to compare with."""
+    """Returns the gate's decision; None when there is no champion to compare with."""
     logger, champion = get_run_logger(), attempt.champion
     if champion is None:
         logger.info("recipe %s has no champion: the first one needs no comparison", attempt.recipe)
@@ -220,12 +221,12 @@ def pass_gate(attempt: Retraining, folder: Path, policy: str, hours_per_stage: f
 
 @task(name="promote", task_run_name="promote", **OPTIONS)
 def make_champion(attempt: Retraining, folder: Path, policy: str, commit: str, decision: Decision | None) -> str:
-    """Tags the commit and sets MLflow's alias; returns what was done."""
+    """Tags the commit and sets MLflow's alias; says what it did."""
     root, before = attempt.root, attempt.champion
     versions = [one.version for one in promotions(root, attempt.recipe)]
     champion = Champion(
         recipe=attempt.recipe,
-        # A number is never used twice, also after a rollback: tags of promotions never move.
+        # A number is never used twice, even after a rollback: tags of promotions never move.
         version=max(versions, default=0) + 1,
         policy=policy,
         commit=commit,
@@ -253,7 +254,7 @@ def _now() -> str:
 
 
 def _records(root: Path, recipe: str) -> list[dict[str, str]]:
-    """The outcomes on record, oldest first."""
+    """Returns the outcomes on record, oldest first."""
     file = retraining_folder(root) / f"{recipe}.jsonl"
     return list(json_lines(file.read_bytes().splitlines())) if file.exists() else []
 
@@ -266,20 +267,20 @@ def _record(attempt: Retraining, outcome: str, sentence: str) -> None:
 
 BOOKKEEPING = (f"{SNAPSHOTS}.dvc", "data/.gitignore")
 RESULTS = ("dvc.lock", "data/metrics", "data/headline", "data/curves")
-"""What of a run's results belongs into git; the rest lies in DVC's cache."""
+"""The results of a run that git keeps; the rest is in DVC's cache."""
 
 
 def retraining_folder(root: Path) -> Path:
-    """Where worktrees, locks and records of retrainings lie."""
+    """Folder of worktrees, locks and records of retrainings."""
     from stages.foundations.machine import PROJECT
 
     return (state_folder() if root == PROJECT else root / "state") / "retraining"
 
 
 def open_worktree(attempt: Retraining, say: Callable[[str], None]) -> Path:
-    """The attempt's worktree, with the snapshot as a commit on its branch; an interrupted attempt's is used again."""
+    """Returns the attempt's worktree, with the snapshot as a commit on its branch; reuses an interrupted attempt's."""
     root, folder = attempt.root, attempt.folder
-    # Uncommitted changes are left out: the commit on the branch must say what was run.
+    # Uncommitted changes are left out: the commit on the branch must state which code ran.
     code = Code(root, attempt.base, is_with_changes=False, changed=())
     key = f"{attempt.snapshot.name} {attempt.base}\n"
     with checkout(code, folder, cache_folder(root), key, attempt.branch) as is_new:
@@ -315,7 +316,7 @@ def _dvc(folder: Path, *arguments: str) -> None:
 
 
 def _link_downloads(folder: Path) -> None:
-    """Files that were fetched while looking for revisions are not fetched again."""
+    """Reuses files that were downloaded while looking for revisions."""
     downloads = state_folder() / "downloads"
     goal = folder / "state" / "downloads"
     goal.mkdir(parents=True, exist_ok=True)

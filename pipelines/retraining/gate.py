@@ -1,13 +1,13 @@
-"""The gate: whether a retrained policy may take the champion's place. A pure function of paired measurements.
+"""The gate: whether a retrained policy may replace the champion. A pure function of paired measurements.
 
 A candidate is promoted only when all of these hold, on the problems that both have been measured on:
 
-1. it is better in accuracy: the 95% interval of its gain lies above 0 (stages/algorithms/estimators.py);
-2. on no benchmark does its interval lie below 0;
+1. it is better in accuracy: the 95% interval of its gain is above 0 (stages/algorithms/estimators.py);
+2. on no benchmark is its interval below 0;
 3. on the problems that neither policy's training data contains, its accuracy does not fall;
 4. its share of undecided verdicts does not rise: a policy must not gain by answers that cannot be judged.
 
-Each retraining is one more draw from the noise: a candidate that is no better passes rule 1 once in forty times.
+Each retraining is another sample of the noise: a candidate that is no better passes rule 1 once in forty times.
 
 `decision_page` and `decision_sentence` are the decision in words.
 """
@@ -39,7 +39,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.tables import RESPONSE, VERDICT, read_table
 
 ROUNDING = 1e-9
-"""Means of equal shares may differ by this in the last bits."""
+"""Means of equal shares may differ by this much through rounding."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Decision:
-    """What the gate says, and from which numbers. `reasons` are empty exactly when the candidate is promoted."""
+    """The gate's decision, with the numbers behind it. `reasons` are empty exactly when the candidate is promoted."""
 
     reasons: tuple[str, ...]
     gain: PairedDifference | None
@@ -76,7 +76,7 @@ class Decision:
 
 
 def decide(pairs: Sequence[Pair]) -> Decision:
-    """The decision; without a common problem, or without a clean one, nothing is shown and nothing promoted."""
+    """Decides; without a common problem, or without a clean one, nothing is proven and nothing promoted."""
     if not pairs:
         return Decision(("no problem was measured with both policies",), None, {}, None, None, None, 0)
     gain = _gain(pairs)
@@ -84,7 +84,7 @@ def decide(pairs: Sequence[Pair]) -> Decision:
     # With one benchmark its gain is the gain over all problems.
     own = {name: [pair for pair in pairs if pair.benchmark == name] for name in names}
     by_benchmark = {name: _gain(own[name]) if len(names) > 1 else gain for name in names}
-    # No interval here: a fall refuses even where it may be noise, because a leak shows on these problems alone.
+    # No interval here: a fall rejects even if it may be noise, because a leak shows only on these problems.
     clean = [pair.candidate - pair.champion for pair in pairs if pair.is_clean]
     clean_gain = fmean(clean) if clean else None
     undecided = (fmean(pair.champion_undecided for pair in pairs), fmean(pair.candidate_undecided for pair in pairs))
@@ -127,7 +127,7 @@ def _of_clean(clean_gain: float | None) -> list[str]:
 
 
 def decision_sentence(decision: Decision, champion: Champion) -> str:
-    """One sentence: promoted with its gain, or refused with every reason."""
+    """Returns one sentence: promoted with its gain, or rejected with every reason."""
     against = f"champion v{champion.version}"
     if decision.is_promoted:
         return f"Scores higher than {against} on {decision.problems} problems: {describe_gain(decision.gain)}."
@@ -135,7 +135,7 @@ def decision_sentence(decision: Decision, champion: Champion) -> str:
 
 
 def decision_page(decision: Decision, champion: Champion, branch: str, policy: str) -> str:
-    """Markdown: the sentence, then the numbers behind it."""
+    """Returns markdown: the sentence, then the numbers behind it."""
     rows = [("all problems", describe_gain(decision.gain) if decision.gain else "none")]
     rows += [(name, describe_gain(found)) for name, found in decision.by_benchmark.items()]
     clean = "no problem is clean" if decision.clean_gain is None else f"{100 * decision.clean_gain:+.1f} points"
@@ -171,13 +171,13 @@ def candidate_measurement(folder: Path, policy: str) -> Measurement:
 def champion_measurement(
     champion: Champion, folder: Path, policy: str, hours: float, on_line: Callable[[str], None]
 ) -> tuple[Measurement, bool]:
-    """The champion's tables, and whether it had to be measured again in the candidate's worktree `folder`.
+    """Returns the champion's tables, and whether it was measured again in the candidate's worktree `folder`.
 
-    UserError when the cache lacks what is needed, or a command fails; TimedOut after so many hours of one.
+    UserError when the cache lacks a needed file, or a command fails; TimedOut when one exceeds so many hours.
     """
     theirs, own = snapshot_at(folder, champion.commit), working_snapshot(folder)
     trained = _trained(theirs, champion.policy, _remedy(champion))
-    # Generating all responses of the champion again takes a stage's time, so that it is done only where it matters.
+    # Generating all responses of the champion again takes a stage's time, so it is done only where it matters.
     if _conditions(theirs, champion.policy) == _conditions(own, policy):
         tables = (_files_of(theirs, f"data/{kind}/{champion.policy}.parquet", champion)[""] for kind in TABLES)
         return Measurement(*tables, trained), False
@@ -191,12 +191,12 @@ def champion_measurement(
     for name, file in _files_of(theirs, f"data/policies/{champion.policy}", champion).items():
         goal = place / weights / name
         goal.parent.mkdir(parents=True, exist_ok=True)
-        # Links and no copies: weights are large, and the objects in the cache are never written to.
+        # Links instead of copies: weights are large, and objects in the cache are never written to.
         os.symlink(file, goal)
     for entry in measured_by:
         command = _moved(entry.command, moved)
         gpus = stage_gpus(folder, entry.stage, command)
-        # Untracked: this measures the champion again, and is no run of the recipe.
+        # Untracked: this measures the champion again, and is not a run of the recipe.
         surroundings = worktree_environment(folder, is_tracked=False)
         # Other flows and commands on this machine may hold GPUs now.
         with gpu_slots(gpus, lock_folder(), on_line) as slots:
@@ -217,23 +217,23 @@ def _trained(snapshot: LockSnapshot, policy: str, remedy: str) -> frozenset[str]
 
 
 def _conditions(snapshot: LockSnapshot, policy: str) -> dict[str, Any]:
-    """What decides a policy's verdicts beside the policy itself."""
+    """Returns the inputs that decide a policy's verdicts, apart from the policy."""
     asking, judging = _measured_by(snapshot, policy)
-    # The policy is what is compared. Everything else that led to its responses has to be equal.
+    # The policy is compared. All other inputs of its responses must be equal.
     asked = {path: digest for path, digest in asking.deps.items() if "data/policies/" not in path}
-    # Responses differ anyway; what else decides a verdict is the code of the verifier, and its parameters.
+    # Responses differ anyway; the only other inputs of a verdict are the verifier's code and parameters.
     judged = {path: digest for path, digest in judging.deps.items() if path.startswith(CODE)}
     return {"deps": asked | judged, "params": [asking.params, judging.params]}
 
 
 def _measured_by(snapshot: LockSnapshot, policy: str) -> list[LockedStage]:
-    """The stages on record that make the policy's responses and then the verdicts on them."""
+    """Returns the stages on record that make the policy's responses and then the verdicts on them."""
     tables = [f"data/{kind}/{policy}.parquet" for kind in TABLES]
     return [entry for table in tables for entry in snapshot.entries.values() if table in entry.outs]
 
 
 def _moved(command: str, paths: list[str]) -> str:
-    """The command with each of `paths` below state/champion."""
+    """Returns the command with each of `paths` moved below state/champion."""
     return shlex.join(f"state/champion/{word}" if word in paths else word for word in shlex.split(command))
 
 
@@ -242,7 +242,7 @@ def _remedy(champion: Champion) -> str:
 
 
 def _files_of(snapshot: LockSnapshot, path: str, champion: Champion) -> dict[str, Path]:
-    """The files of an output of the champion. UserError with the remedy when DVC's cache lacks one."""
+    """Returns the files of an output of the champion. UserError with the remedy when DVC's cache lacks one."""
     files = snapshot.files(path)
     if files is None:
         raise UserError(f"DVC's cache lacks {path} of champion {champion.describe()}: {_remedy(champion)}")
@@ -251,7 +251,7 @@ def _files_of(snapshot: LockSnapshot, path: str, champion: Champion) -> dict[str
 
 TABLES = ("responses", "verdicts")
 KEY = ["benchmark", "problem", "answer"]
-"""What makes a problem the same one: ids are row numbers of a source, which a new revision may give to others."""
+"""Columns that identify a problem: ids are row numbers of a source, and a new revision may renumber them."""
 OPINIONS = ("correct", "wrong")
 LEAST_COMMON = 0.9
 """Share of the candidate's problems on which the champion must have been measured too."""
@@ -259,7 +259,7 @@ LEAST_COMMON = 0.9
 
 @dataclass(frozen=True)
 class Measurement:
-    """The two tables behind a policy's scores, and what it was trained on."""
+    """The two tables behind a policy's scores, and the texts it was trained on."""
 
     responses: Path
     verdicts: Path
@@ -268,7 +268,7 @@ class Measurement:
 
 
 def pair_up(champion: Measurement, candidate: Measurement) -> list[Pair]:
-    """The problems that both were measured on; sampled responses count, or greedy ones where none were sampled.
+    """Returns the problems that both were measured on, with sampled responses, or greedy ones where none were sampled.
 
     UserError when too few problems are common, or one policy was sampled and the other was not.
     """
@@ -298,7 +298,7 @@ def pair_up(champion: Measurement, candidate: Measurement) -> list[Pair]:
 
 
 def _shares(measured: Measurement) -> pandas.DataFrame:
-    """A row for each problem: KEY, mode, and the shares of correct and of undecided responses."""
+    """Returns a row per problem: KEY, mode, and the shares of correct and of undecided responses."""
     responses = read_table(measured.responses, RESPONSE)
     verdicts = read_table(measured.verdicts, VERDICT)
     names = ["problem_id", "benchmark", "mode", "sample_index"]

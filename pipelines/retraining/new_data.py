@@ -1,17 +1,17 @@
-"""What is new: revisions of the recipe's sources, and files in the incoming folder.
+"""Finds new data: revisions of the recipe's sources, and files in the incoming folder.
 
     NAME.jsonl (.json, .csv, .parquet, each also .gz)   the next file of source NAME, or a new source
     NAME.yaml    for a new source: an entry of `sources` without path and sha256, or one of `collect_web.sources`
                  without path (kind jsonl or warc)
 
-A file is copied under a name with its hash, so that nobody can change it under the recipe. Files that were written
+A file is copied under a name with its hash, so that later changes do not reach the recipe. Files that were written
 to in the last ten seconds wait for the next time.
 
-Whether a source has a newer revision than the recipe pins is asked of whoever serves it (`newer_revision`):
+`newer_revision` asks the server of a source whether it has a newer revision than the recipe pins:
 
-url: the file is asked for with the entity tag of the last answer, and hashed when it is another one. An address with
-     a commit of a GitHub repository in it cannot change; there the newest commit is asked for (git ls-remote).
-hub: the newest commit of the data set. Generated sources and local files have no revisions; a local file comes anew
+url: the file is requested with the entity tag of the last answer, and hashed when it has changed. An address with
+     a commit of a GitHub repository in it cannot change; there the newest commit is looked up (git ls-remote).
+hub: the newest commit of the data set. Generated sources and local files have no revisions; a new local file comes
      through the incoming folder.
 """
 
@@ -44,21 +44,21 @@ from stages.foundations.stage import About, about
 from stages.foundations.stage_graph import read_definitions
 
 SNAPSHOTS = "data/snapshots"
-"""Where copies of incoming files lie in a retraining's worktree; DVC keeps them."""
+"""Folder for copies of incoming files in a retraining's worktree; DVC keeps them."""
 FORMATS = ("jsonl", "json", "csv", "parquet")
 SECONDS_STILL = 10.0
 
 
 @cache
 def _abouts() -> tuple[About, About]:
-    """What the two stages say of themselves that take data in: the one of problems, and the one of pages."""
+    """Declarations of the two stages that take data in: the one for problems, and the one for pages."""
     found = [about(stage) for stage in read_definitions(PROJECT / "dvc.yaml") if about(stage).sources]
     return next(one for one in found if not one.file_kinds), next(one for one in found if one.file_kinds)
 
 
 @dataclass
 class Snapshot:
-    """Parameters with the newest data, what changed, and the files that must be copied: place -> file."""
+    """Parameters with the newest data, the changes, and the files to copy: place -> file."""
 
     params: dict[str, Any]
     changes: list[str] = field(default_factory=list)
@@ -66,12 +66,12 @@ class Snapshot:
 
     @property
     def name(self) -> str:
-        """Names the data: equal data have equal names, whatever else the parameters say."""
+        """Names the data: equal data have equal names, whatever the other parameters are."""
         return stable_hash(data_of(self.params))[:12]
 
 
 def data_of(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections of a parameter file that say which data there are."""
+    """Returns the sections of a parameter file that define the data."""
     sections = (one.sources.partition(".")[0] for one in _abouts())
     return {name: params.get(name) for name in sections}
 
@@ -79,7 +79,7 @@ def data_of(params: Mapping[str, Any]) -> dict[str, Any]:
 def carried_over(
     recipe: Mapping[str, Any], champion: Mapping[str, Any] | None, recipe_then: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The recipe's parameters with the champion's data, so that data once taken in stay in.
+    """Returns the recipe's parameters with the champion's data, so that data once included stay included.
 
     A source whose entry in the recipe has changed since the champion was made (`recipe_then`) keeps the recipe's.
     """
@@ -89,14 +89,14 @@ def carried_over(
         return params
     for own, then, theirs in zip(_tables(params), _tables(recipe_then or {}), _tables(champion), strict=True):
         for name, entry in theirs.items():
-            is_as_then = own.get(name) == then.get(name)  # both None: an incoming file made it
+            is_as_then = own.get(name) == then.get(name)  # both None: it came from an incoming file
             if is_as_then:
                 own[name] = copy.deepcopy(entry)
     return params
 
 
 def _tables(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The two tables of named sources; changes go into `params`."""
+    """Returns the two tables of named sources; changes to them go into `params`."""
     problems, pages = (reduce(_inside, one.sources.split("."), params) for one in _abouts())
     return problems, pages
 
@@ -109,9 +109,9 @@ def _inside(params: Mapping[str, Any], name: str) -> dict[str, Any]:
 def look(
     params: dict[str, Any], incoming: Path, is_upstream_asked: bool, memory: Path, say: Callable[[str], None]
 ) -> Snapshot:
-    """The newest data. `memory` is a folder for what servers said last. Silent servers change nothing.
+    """Returns the newest data. `memory` is a folder for the servers' last answers. Silent servers change nothing.
 
-    UserError names a file in `incoming` that cannot be used, and what to write.
+    UserError names a file in `incoming` that cannot be used, and the entry that is needed.
     """
     found = Snapshot(params)
     sources = _tables(params)[0]
@@ -126,9 +126,9 @@ def look(
     waiting = sorted(incoming.iterdir()) if incoming.is_dir() else []
     require_no_links(incoming, waiting)
     for path in waiting:
-        # A .yaml describes the file beside it, and .partial is the name of a download that is not complete.
+        # A .yaml describes the file beside it, and an incomplete download ends in .partial.
         if path.is_file() and not path.name.startswith(".") and path.suffix not in (".yaml", ".partial"):
-            # A file that is still being copied would be hashed half, and come as a new revision once more.
+            # A file that is still being copied would be hashed too early, and count as a new revision once more.
             if time.time() - path.stat().st_mtime < SECONDS_STILL:
                 say(f"{path.name} was written to just now: it waits for the next time")
             else:
@@ -137,7 +137,7 @@ def look(
 
 
 def _take(path: Path, found: Snapshot) -> None:
-    """Puts an incoming file into the snapshot; nothing changes when it is there already."""
+    """Adds an incoming file to the snapshot; changes nothing when it is already included."""
     words = path.name.lower().removesuffix(".gz").split(".")
     name, form = words[0], words[-1]
     if not Name.fullmatch(name):
@@ -173,7 +173,7 @@ def _problems(
             f"{path}: there is no source {name} that has fields. Write {name}.yaml beside it: role (train or "
             "benchmark), licence, and from: {fields: {problem: ..., answer: ..., solution: null}}"
         )
-    # The new file is of the same kind as the source before it: its columns, filter and limit stay.
+    # The new file is of the same kind as the source's previous file: its columns, filter and limit stay.
     kept = {key: origin.get(key, missing) for key, missing in (("fields", None), ("only", {}), ("max_rows", None))}
     local = {"kind": "local", "path": place, "sha256": sha256, "format": form, **kept}
     return {**{key: value for key, value in (entry or {}).items() if key != "from"}, "from": local}
@@ -206,13 +206,13 @@ GITHUB = re.compile(
 
 
 class NoAnswer(Exception):
-    """The server could not be asked; the pinned revision stays."""
+    """The server could not be reached; the pinned revision stays."""
 
 
 def newer_revision(
     name: str, origin: Mapping[str, Any], memory: Path, say: Callable[[str], None]
 ) -> dict[str, Any] | None:
-    """The keys of `origin` that change with the newest revision; None when it is pinned already or nobody answers."""
+    """Returns keys of `origin` changed by the newest revision; None if that is pinned already or no server answers."""
     try:
         if origin["kind"] == "hub":
             newest = _hub_commit(origin["repository"])
@@ -231,14 +231,14 @@ def _url_revision(name: str, origin: Mapping[str, Any], memory: Path) -> dict[st
         newest = _github_commit(pinned[1])
         if newest == pinned[2]:
             return None
-        # An address with a commit in it never changes its bytes, so the newest commit is asked for instead.
+        # An address with a commit in it always returns the same bytes, so the newest commit is looked up instead.
         url = url.replace(pinned[2], newest)
     sha256 = _sha256(url, memory / f"{name}.json")
     return None if sha256 in (None, origin["sha256"]) else {"url": url, "sha256": sha256}
 
 
 def _sha256(url: str, remembered: Path) -> str | None:
-    """Hash of the file behind the URL, which is kept in the downloads folder; None when the server says: as before."""
+    """Returns the hash of the URL's file, which the downloads folder keeps; None if the server reports no change."""
     known = json.loads(remembered.read_text()) if remembered.exists() else {}
     request = urllib.request.Request(url)
     # Entity tags of two addresses cannot be compared.
@@ -246,7 +246,7 @@ def _sha256(url: str, remembered: Path) -> str | None:
         request.add_header("If-None-Match", known["etag"])
     downloads = state_folder() / "downloads"
     downloads.mkdir(parents=True, exist_ok=True)
-    # On the same file system as its goal, so that the rename below is atomic.
+    # On the same file system as its destination, so that the rename below is atomic.
     with tempfile.TemporaryDirectory(dir=downloads, suffix=".partial") as folder:
         fetched = Path(folder) / "fetched"
         try:
@@ -258,7 +258,7 @@ def _sha256(url: str, remembered: Path) -> str | None:
             if error.code == 304:
                 return known["sha256"]
             raise NoAnswer(error) from error
-        # A connection that breaks off in the middle of a chunk raises HTTPException, which is no OSError.
+        # A connection that breaks in the middle of a chunk raises HTTPException, which is not an OSError.
         except (OSError, HTTPException) as error:
             raise NoAnswer(getattr(error, "reason", error)) from error
         sha256 = sha256_of(fetched)
@@ -271,7 +271,7 @@ def _sha256(url: str, remembered: Path) -> str | None:
 
 def _github_commit(repository: str) -> str:
     command = ["git", "ls-remote", f"https://github.com/{repository}", "HEAD"]
-    # Git would otherwise ask for a password at a repository that is gone, and wait for ever.
+    # Otherwise git would ask for a password at a repository that is gone, and wait for ever.
     surroundings = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_TO_ANSWER, env=surroundings)
@@ -287,5 +287,5 @@ def _hub_commit(repository: str) -> str:
 
     try:
         return HfApi().dataset_info(repository, timeout=SECONDS_TO_ANSWER).sha
-    except Exception as error:  # the hub client raises many kinds; each means that it could not be asked
+    except Exception as error:  # the hub client raises many kinds; each means that it could not be reached
         raise NoAnswer(" ".join(str(error).split())[:200]) from error

@@ -28,6 +28,11 @@ PIECE = 400
 """Rows of a piece: a second of loading where responses have 10,000 tokens, and few files for a small round."""
 DIGITS = 3
 """Of a log-probability on the page."""
+MEANINGS = {
+    "": "log-probability: the darker, the less likely it was when it was drawn",
+    "gap": "their log-probability under {} minus the sampler's, blue above 0, orange below ({:,} responses measured)",
+    "entropy": "the entropy of {} before them: the darker, the less sure it is ({:,} responses measured)",
+}
 
 
 def rollouts(
@@ -37,12 +42,18 @@ def rollouts(
     out: Annotated[
         Path | None, typer.Option(help="the folder to write; without it reports/rollouts/NAME", show_default=False)
     ] = None,
+    colour: Annotated[str, typer.Option(help="gap or entropy: what a policy says of the tokens")] = "",
+    policy: Annotated[Path | None, typer.Option(help="its folder; without it what the round has made")] = None,
+    most: Annotated[int, typer.Option(min=1, help="responses that --colour measures, about")] = 500,
 ) -> None:
     """Make a page to read a round's rollouts.
 
     Filter by verdict, reward, length, step and text; sort, and see each response beside the others of its group, with
-    its answer marked and its tokens shaded by their log-probability.
+    its answer marked and its tokens shaded by their log-probability. `--colour gap` shades them by how much likelier or
+    less likely a policy finds them than the sampler did, `--colour entropy` by how unsure it is.
     """
+    if colour not in MEANINGS:
+        raise UserError(f"--colour {colour!r}: give gap or entropy")
     table = PROJECT / f"data/rollouts/{name}.parquet"
     is_named = "/" not in name and table.is_file()
     table = table if is_named else Path(name)
@@ -56,9 +67,15 @@ def rollouts(
     # Only an earlier page is replaced: --out may name a folder of the user's by mistake.
     if out.exists() and not (out / "index.html").is_file():
         raise UserError(f"--out {out} is there and no such page: name a new folder, nothing is overwritten")
-    problems, vocabulary = problems_by_id(PROJECT), _vocabulary(PROJECT, table.stem)
+    policy, values = policy or PROJECT / "data/policies" / table.stem, {}
+    problems, vocabulary = problems_by_id(PROJECT), _vocabulary(policy)
+    if colour:
+        from pipelines.rollouts.measuring import measure
+
+        values = measure(colour, table, problems, policy, PROJECT / "params.yaml", most)
+    legend = MEANINGS[colour].format(policy.name, len(values))
     with replace_folder(out) as folder:
-        rows = write_page(table, problems, vocabulary, folder, table.stem)
+        rows = write_page(table, problems, vocabulary, folder, table.stem, legend, colour, values)
     typer.echo(f"{rows:,} rollouts: open {out / 'index.html'}")
 
 
@@ -78,12 +95,12 @@ def problems_by_id(root: Path) -> dict[str, tuple[str, str]]:
     return problems
 
 
-def _vocabulary(root: Path, policy: str) -> Any:
-    """The tokenizer of the policy that the round has made; None where it is not here: tokens are then not shaded."""
+def _vocabulary(policy: Path) -> Any:
+    """The tokenizer of a policy folder; None where it is not here: tokens are then not shaded."""
     # The library in Rust alone: transformers takes seconds to import.
     from tokenizers import Tokenizer
 
-    file = root / f"data/policies/{policy}/tokenizer.json"
+    file = policy / "tokenizer.json"
     return Tokenizer.from_file(str(file)) if file.is_file() else None
 
 
@@ -102,11 +119,21 @@ class _Index:
     """1 for a truncated response, 2 for one that was trained on, and their sum."""
 
 
-def write_page(table: Path, problems: Mapping[str, tuple[str, str]], vocabulary: Any, folder: Path, title: str) -> int:
+def write_page(
+    table: Path,
+    problems: Mapping[str, tuple[str, str]],
+    vocabulary: Any,
+    folder: Path,
+    title: str,
+    legend: str,
+    colour: str,
+    values: Mapping[int, list[float]],
+) -> int:
     """Writes the page of a rollouts table into `folder`; returns how many rows it has.
 
-    `problems` has problem and gold answer by id, `vocabulary` a tokenizer of `tokenizers` or None. UserError where the
-    file is no such table. Equal arguments give equal bytes.
+    `problems` has problem and gold answer by id, `vocabulary` a tokenizer of `tokenizers` or None. With a
+    `colour` tokens are shaded by `values`, those of a response by its row. UserError where the file is no such table.
+    Equal arguments give equal bytes.
     """
     import pyarrow
     import pyarrow.parquet
@@ -142,6 +169,8 @@ def write_page(table: Path, problems: Mapping[str, tuple[str, str]], vocabulary:
                         if token not in pieces:
                             pieces[token] = vocabulary.decode([token], skip_special_tokens=False)
                 shown.append(_shown(row, has_tokens=vocabulary is not None))
+                if measured := values.get(len(index.step) - 1):
+                    shown[-1].append([round(one, DIGITS) for one in measured])
             _write_script(folder / f"rows-{number}.js", f"retraceRows({number}, {json.dumps(shown)});")
             rows += len(shown)
     except (OSError, pyarrow.ArrowException) as error:
@@ -151,11 +180,13 @@ def write_page(table: Path, problems: Mapping[str, tuple[str, str]], vocabulary:
         "problems": [[name, *problems.get(name, ("", ""))] for name in named],
         "verdicts": list(verdicts),
         "pieces": pieces,
+        "colour": colour,
         **vars(index),
     }
     _write_script(folder / "index.js", f"window.RETRACE_ROLLOUTS = {json.dumps(content, separators=(',', ':'))};")
     shutil.copyfile(FOLDER / "rollouts.js", folder / "rollouts.js")
-    html = fill_page(FOLDER, {"round": title, "rows": rows, "verdicts": list(verdicts)}, {}, has_files=True)
+    filled = {"round": title, "rows": rows, "verdicts": list(verdicts), "legend": legend}
+    html = fill_page(FOLDER, filled, {}, has_files=True)
     (folder / "index.html").write_text(html, encoding="utf-8")
     return rows
 

@@ -77,14 +77,17 @@
   };
 
   const response = (row, parts) => {
-    const [text, answer, tokens, logprobs] = parts;
+    const [text, answer, tokens, logprobs, measured] = parts;
+    const values = data.colour ? measured : logprobs;
+    const full = { gap: 1, entropy: 3 }[data.colour] || 5; // nats of the full shade
     const shown = element("pre");
     shown.dir = "auto";
-    if (shade.checked && tokens) {
+    if (shade.checked && values) {
       tokens.forEach((token, place) => {
-        const piece = element("span", "token", data.pieces[token]);
-        piece.style.setProperty("--surprise", `${Math.min(1, -logprobs[place] / 5) * 70}%`);
-        piece.title = `log-probability ${logprobs[place]}, probability ${Math.exp(logprobs[place]).toPrecision(2)}`;
+        const piece = element("span", values[place] > 0 ? "token more" : "token", data.pieces[token]);
+        piece.style.setProperty("--surprise", `${Math.min(1, Math.abs(values[place]) / full) * 70}%`);
+        const drawn = `log-probability ${logprobs[place]}, probability ${Math.exp(logprobs[place]).toPrecision(2)}`;
+        piece.title = data.colour ? `${data.colour} ${values[place]}, drawn with ${drawn}` : drawn;
         shown.append(piece);
       });
       return shown;

@@ -1,7 +1,7 @@
-"""DVC at a revision in another folder, as ablations, retraining and `retrace verify` run it: a git worktree.
+"""DVC at a revision in another folder, for ablations, retraining and `retrace verify`: a git worktree.
 
-A run's folder holds committed code only, whatever is being edited meanwhile; uncommitted changes are named and left
-out. With `is_with_changes` they are laid over the commit, and the results say `dirty`.
+A run's folder has only committed code, even while files are edited; uncommitted changes are listed and left out. With
+`is_with_changes` they are applied on top of the commit, and the results are marked `dirty`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from stages.foundations.machine import share_mirror
 from stages.observe.git import git, git_bytes
 from stages.observe.tracking import tracking_uri
 
-# What a stage computes with. `pipelines` starts stages and changes no result.
+# The code that stages run. `pipelines` starts stages and changes no result.
 CODE = ("dvc.yaml", "stages")
 
 
 @dataclass(frozen=True)
 class Code:
-    """What is run: a commit, with or without the working tree's changes over it."""
+    """The code that runs: a commit, with or without the working tree's changes on top."""
 
     root: Path
     commit: str
     is_with_changes: bool
     changed: tuple[str, ...]
-    """Files of `stages/` and `dvc.yaml` that differ from the commit, new ones included."""
+    """Files of `stages/` and `dvc.yaml` that differ from the commit, including new ones."""
 
     @property
     def is_dirty(self) -> bool:
@@ -47,7 +47,7 @@ class Code:
 
 
 def code_at(root: Path, revision: str, is_with_changes: bool) -> Code:
-    """UserError when `root` is no git repository of its own or has no such revision."""
+    """UserError when `root` is not the root of a git repository or has no such revision."""
     try:
         commit = git(root, "rev-parse", "--verify", f"{revision}^{{commit}}")
     except UserError as error:
@@ -67,9 +67,9 @@ def _changed(root: Path, commit: str, places: Sequence[str]) -> list[str]:
 
 
 def code_hashes(code: Code, targets: Iterable[str], params: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """For each parameter file, the hash of every definition that the stages reach which the targets may need.
+    """For each parameter file, returns hashes of all definitions used by the stages that the targets may need.
 
-    That of `dvc.yaml` is of these stages alone.
+    The hash of `dvc.yaml` covers only these stages.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -79,7 +79,7 @@ def code_hashes(code: Code, targets: Iterable[str], params: Sequence[Mapping[str
                 copy(code.root / place, folder / place)
         else:
             archive = git_bytes(code.root, "archive", "--format=zip", "-0", code.commit, "--", *CODE)
-            # tarfile is safe only with a filter, which Python has since 3.11.4. zipfile makes no links and writes
+            # tarfile is safe only with a filter, which Python has since 3.11.4. zipfile creates no links and writes
             # nothing outside the folder.
             with zipfile.ZipFile(io.BytesIO(archive)) as packed:
                 packed.extractall(folder)
@@ -101,7 +101,7 @@ def code_hashes(code: Code, targets: Iterable[str], params: Sequence[Mapping[str
 
 
 def needed_stages(stages: Mapping[str, Any], targets: Iterable[str]) -> list[str]:
-    """Stages of a dvc.yaml that the targets may depend on; `${...}` in a path may be anything, so some are extra."""
+    """Stages of a dvc.yaml that the targets may need; `${...}` in a path matches anything, so some are extra."""
     pending, found = list(targets), set()
     while pending:
         name = pending.pop()
@@ -111,7 +111,7 @@ def needed_stages(stages: Mapping[str, Any], targets: Iterable[str]) -> list[str
         wanted = _paths(stages[name], ("deps",))
         for other, stage in stages.items():
             made = _paths(stage, ("outs", "metrics", "plots"))
-            # A stage too many costs a look of DVC. One too few would reuse a result of other code.
+            # An extra stage costs one check by DVC. A missing one would reuse a result of other code.
             if any(_may_be_one(dep, out) for dep in wanted for out in made):
                 pending.append(other)
     return sorted(found)
@@ -129,7 +129,7 @@ def _may_be_one(dep: str, out: str) -> bool:
 
 
 def cache_folder(root: Path) -> Path:
-    """DVC's cache of the project, run cache included."""
+    """Returns DVC's cache of the project, including the run cache."""
     from dvc.repo import Repo
 
     with Repo(str(root)) as repo:
@@ -138,9 +138,9 @@ def cache_folder(root: Path) -> Path:
 
 @contextmanager
 def checkout(code: Code, folder: Path, cache: Path, key: str, branch: str = "") -> Iterator[bool]:
-    """The worktree of an attempt that may go on later: the block fills a new one (True) or finds an earlier one.
+    """The worktree of an attempt that may be resumed: the block fills a new one (True) or gets an earlier one (False).
 
-    `key` says what the attempt is of. It is written last: what a killed process has only begun is made anew.
+    `key` identifies the attempt. It is written last, so that an unfinished worktree of a killed process is made anew.
     """
     stamp = folder / "state" / "checkout"
     if stamp.exists() and stamp.read_text() == key:
@@ -152,10 +152,10 @@ def checkout(code: Code, folder: Path, cache: Path, key: str, branch: str = "") 
 
 
 def make_checkout(code: Code, folder: Path, cache: Path | None, branch: str = "") -> None:
-    """A worktree in place of `folder`, on a new branch where one is named, as `share_dvc` leaves it.
+    """Creates a worktree in place of `folder`, on a new branch if one is named, with DVC set up by `share_dvc`.
 
-    Changes of params.yaml do not count as uncommitted where there is no branch to commit them on: a run's parameters
-    are on record. Without a `cache` DVC has an empty one of its own and no remote: everything is made there.
+    Changes of params.yaml do not count as uncommitted if there is no branch to commit them on: a run's parameters
+    are on record. Without a `cache` DVC has a new empty one and no remote: everything is computed there.
     """
     remove_checkout(code.root, folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -177,10 +177,10 @@ def make_checkout(code: Code, folder: Path, cache: Path | None, branch: str = ""
 
 
 def share_dvc(root: Path, folder: Path, cache: Path) -> None:
-    """Gives a worktree the project's cache, remotes and mirror, and DVC's bookkeeping of its own.
+    """Gives a worktree the project's cache, remotes and mirror, and separate bookkeeping for DVC.
 
-    Remotes are written down because those of `dvc remote add --local` are in no commit, and because a remote's relative
-    path is taken from the folder of its file, which is another one in the worktree.
+    Remotes are written out for two reasons: those of `dvc remote add --local` are in no commit, and a remote's relative
+    path is relative to the folder of its file, which differs in the worktree.
     """
     from dvc.config import Config
 
@@ -198,19 +198,19 @@ def share_dvc(root: Path, folder: Path, cache: Path) -> None:
 
 
 def run_dvc(folder: Path, arguments: Sequence[str], on_line: Callable[[str], None], is_tracked: bool = True) -> int:
-    """DVC's exit code in a worktree; on an exception no process of it is left."""
+    """Runs DVC in a worktree and returns its exit code; after an exception none of its processes is left."""
     return run_in_group(dvc(*arguments), folder, on_line, env=worktree_environment(folder, is_tracked))
 
 
 LEFT_OUT = ("RETRACE_STATE", "DVC_ROOT", "MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID")
-"""Variables of the environment that would lead a run back to the project's own state."""
+"""Environment variables that would lead a run back to the state of the project."""
 
 
 def worktree_environment(folder: Path, is_tracked: bool = True) -> dict[str, str]:
-    """Tracking goes to the project's store or nowhere; everything else of the run stays in its worktree."""
+    """Tracking goes to the project's store or nowhere; all other files of the run stay in its worktree."""
     kept = {name: value for name, value in environment().items() if name not in LEFT_OUT}
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    # Resolved here: in the worktree the default would be its own database.
+    # Resolved here: in the worktree the default would be another database.
     tracking = {"MLFLOW_TRACKING_URI": tracking_uri()} if is_tracked else {"RETRACE_TRACKING": "off"}
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), **tracking}
 
@@ -224,7 +224,7 @@ def _copy_or_remove(source: Path, goal: Path) -> None:
 
 
 def remove_checkout(root: Path, folder: Path) -> None:
-    """Removes the worktree with all in it; nothing happens where there is none."""
+    """Removes the worktree with everything in it; does nothing where there is none."""
     shutil.rmtree(folder, ignore_errors=True)
-    # The folder goes first: `git worktree remove` refuses one with changes in it.
+    # The folder is removed first: `git worktree remove` rejects one with changes in it.
     git(root, "worktree", "prune")

@@ -25,8 +25,8 @@ def try_lock(file: IO[str], kind: int = fcntl.LOCK_EX) -> bool:
 
 
 def wait_for(is_taken: Callable[[], bool], say: Callable[[str], None], reason: Callable[[], str]) -> None:
-    """Tries again and again, and says now and then why it waits."""
-    # Tries, and no waiting in the kernel: that could not say anything meanwhile.
+    """Tries repeatedly, and sometimes says why it waits."""
+    # Polling, since waiting in the kernel could not print anything meanwhile.
     said = -SECONDS_BETWEEN_LINES
     while not is_taken():
         if time.monotonic() - said >= SECONDS_BETWEEN_LINES:
@@ -37,7 +37,7 @@ def wait_for(is_taken: Callable[[], bool], say: Callable[[str], None], reason: C
 
 @contextmanager
 def refusing_lock(folder: Path, refusal: str) -> Iterator[None]:
-    """Holds the file `lock` in the folder, which is made; UserError with the refusal while another process holds it."""
+    """Holds the file `lock` in the folder, which is created; UserError with `refusal` if another process does."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         if not try_lock(lock):

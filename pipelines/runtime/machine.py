@@ -1,8 +1,8 @@
-"""What a stage takes of this machine: GPUs that no other stage has, and the time and memory that it used.
+"""A stage's share of this machine: GPUs that no other stage uses, and the time and memory that it used.
 
 A GPU has a lock file. The locks belong to the user, not to a clone: two clones on one machine share its GPUs. Prefect's
 concurrency limit `gpu` queues the tasks that can see each other; its slots leak after a hard kill and can be lost while
-their owner runs. The lock is the last word: the kernel drops it when no process of the stage is left.
+their owner runs. The lock decides: the kernel releases it when no process of the stage is left.
 
 Usage is measured from the process that started the stage (`watched`).
 """
@@ -40,14 +40,14 @@ class Slots:
 
 
 def visible_gpus() -> list[str]:
-    """Numbers of this machine's GPUs: $RETRACE_GPUS, else $CUDA_VISIBLE_DEVICES, else /dev/nvidia0, 1, ..."""
+    """Returns numbers of this machine's GPUs: $RETRACE_GPUS, else $CUDA_VISIBLE_DEVICES, else /dev/nvidia0, 1, ..."""
     return list_gpus("RETRACE_GPUS", "CUDA_VISIBLE_DEVICES")
 
 
 def lock_folder() -> Path:
-    """Where the locks of this user lie, whatever clone asks: `retrace-<uid>` in the folder for temporary files.
+    """Returns this user's folder of locks, the same for every clone: `retrace-<uid>` in the folder for temporary files.
 
-    `$XDG_RUNTIME_DIR` would be no such place: services, containers and cron have none, and a logout removes it.
+    `$XDG_RUNTIME_DIR` does not work: services, containers and cron have none, and a logout removes it.
     """
     return Path(tempfile.gettempdir()) / f"retrace-{os.getuid()}"
 
@@ -56,8 +56,8 @@ def lock_folder() -> Path:
 def gpu_slots(wanted: int, locks: Path, say: Callable[[str], None]) -> Iterator[Slots]:
     """Waits until `wanted` GPUs are free, says so while it waits, and locks them.
 
-    No GPU on the machine, or none wanted: nothing is locked. UserError when there are GPUs, but fewer than wanted, and
-    when the folder of the locks is another user's.
+    Without a GPU on the machine, or with none wanted, nothing is locked. UserError when there are fewer GPUs than
+    wanted (but some), and when the folder of the locks belongs to another user.
     """
     gpus = visible_gpus()
     if not wanted or not gpus:
@@ -79,7 +79,7 @@ def gpu_slots(wanted: int, locks: Path, say: Callable[[str], None]) -> Iterator[
 
 
 def _make_private(folder: Path) -> None:
-    """Makes the folder for this user alone: anybody may make what they like in the folder for temporary files."""
+    """Creates the folder for this user alone: every user can create files in the folder for temporary files."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
@@ -104,7 +104,7 @@ def _wait(wanted: int, gpus: Sequence[str], locks: Path, say: Callable[[str], No
                 busy.append(gpu)
         if len(held) == wanted:
             return True
-        # All or none: two flows that each hold half of what they need would wait for ever.
+        # All or none: two flows that each hold half of the GPUs they need would wait for ever.
         for lock in held.values():
             lock.close()
         held.clear()
@@ -115,8 +115,8 @@ def _wait(wanted: int, gpus: Sequence[str], locks: Path, say: Callable[[str], No
 
 
 def _try(path: Path) -> IO[str] | None:
-    lock = open(path, "a+")  # noqa: SIM115 (closed by whoever holds it)
-    # Without a link a cleaner of temporary files has just removed it: the next one would lock another file.
+    lock = open(path, "a+")  # noqa: SIM115 (closed by the caller)
+    # If the link is gone, a cleaner of temporary files has just removed it: the next process would lock another file.
     if not try_lock(lock) or not os.fstat(lock.fileno()).st_nlink:
         lock.close()
         return None
@@ -158,10 +158,10 @@ class Usage:
 
 @contextmanager
 def watched() -> Iterator[Usage]:
-    """Fills the Usage while the block runs commands. Pages that processes share count for each of them.
+    """Fills the Usage while the block runs commands. Shared memory pages count for each process.
 
-    CPU time is that of children that have ended and were waited for, which is all of them when the block has ended
-    its commands. Memory that is taken for less than two seconds may be missed.
+    CPU time covers children that have ended and were waited for: all of them, once the block has ended its commands.
+    Memory that is used for less than two seconds may be missed.
     """
     usage, started, before = Usage(), time.monotonic(), _cpu_seconds()
     is_over = threading.Event()

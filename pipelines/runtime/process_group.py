@@ -1,9 +1,9 @@
-"""A command that ends, with every process it started, when we do.
+"""A command that ends, with every process it started, when the calling process ends.
 
-`dvc repro` that is terminated leaves its stage running (it re-parents to init and keeps writing), and Prefect's
+A terminated `dvc repro` leaves its stage running (init adopts it and it continues to write), and Prefect's
 timeout and cancel do not reach a subprocess at all. So each command runs under a supervisor
-(supervisor.py) in a group of its own, with our clock, and the supervisor is ended whichever way the block is left.
-Should this process be killed outright, the supervisor ends the family by itself.
+(supervisor.py) in a separate group, with a time limit, and the supervisor is ended however the block is left.
+If this process is killed outright, the supervisor ends the family by itself.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SECONDS_TO_END = 6.0
 
 
 class TimedOut(Exception):
-    """The command ran longer than it may."""
+    """The command exceeded its time limit."""
 
 
 class FellSilent(TimedOut):
-    """The command told nothing for longer than it may."""
+    """The command printed nothing for longer than allowed."""
 
 
 def run_in_group(
@@ -44,11 +44,11 @@ def run_in_group(
 ) -> int:
     """Runs `command` in `folder` and returns its exit code; 128 + n where signal n ended it.
 
-    With `on_line` each line of its output (standard error included) is handed over as it comes, in this thread;
-    without, the command writes where we write. `env` replaces `environment()`. `held` are file descriptors, such as
-    locks, that stay open until no process of the command is left, even when we are killed. Raises TimedOut, and with
-    `on_line` FellSilent between two lines that are more than `silent_seconds` apart; on any exception no process of the
-    command is left.
+    With `on_line` each line of its output (including standard error) is passed on as it comes, in this thread;
+    without, the command writes to the streams of this process. `env` replaces `environment()`. `held` are file
+    descriptors, such as locks, that stay open until no process of the command is left, even when this process is
+    killed. Raises TimedOut, and with `on_line` FellSilent when two lines are more than `silent_seconds` apart; after
+    any exception no process of the command is left.
     """
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if on_line else {}
     process = subprocess.Popen(
@@ -57,7 +57,7 @@ def run_in_group(
         text=True,
         errors="replace",
         env=env or environment(),
-        # A group of its own: `end_groups` can signal it, and a Ctrl-C at the terminal reaches us alone.
+        # A separate group: `end_groups` can signal it, and a Ctrl-C at the terminal reaches only this process.
         start_new_session=True,
         pass_fds=held,
         **output,
@@ -75,30 +75,30 @@ def run_in_group(
 
 
 def supervised(command: Sequence[str | Path]) -> list[str]:
-    """The command under a supervisor that ends with this process; one that has such gets no second."""
+    """Runs the command under a supervisor that ends with this process; a command that has one gets no second."""
     words = [str(word) for word in command]
     supervisor = [sys.executable, "-S", "-E", str(SUPERVISOR)]
-    # The inner one of two would end at once: its parent is the other supervisor, and its starter is us.
+    # The inner one of two would end at once: its parent is the other supervisor, its STARTER is this process.
     if words[: len(supervisor)] == supervisor:
         words = words[len(supervisor) + 1 :]
     return [*supervisor, str(os.getpid()), *words]
 
 
 def dvc(*arguments: str) -> list[str]:
-    """The command line of DVC in this interpreter's environment. It waits for another DVC instead of failing."""
+    """Returns DVC's command line in this interpreter's environment. It waits for another DVC instead of failing."""
     return supervised([sys.executable, "-m", "dvc", "--wait-for-lock", *arguments])
 
 
 def environment() -> Mapping[str, str]:
-    """This process's environment with the interpreter's folder first on PATH: stages are run as `python -m ...`.
+    """Returns this process's environment with the interpreter's folder first on PATH: stages run as `python -m ...`.
 
-    Without the login of Prefect's server: no stage needs it, and stages read pages and model output that are hostile.
+    Without the login of Prefect's server: no stage needs it, and stages read hostile pages and model output.
     """
     here = os.path.dirname(sys.executable)
     return {
         **{name: value for name, value in os.environ.items() if name not in LOGINS},
         "PATH": os.pathsep.join([here, os.environ.get("PATH", "")]),
-        # A stage's lines go through a pipe, where Python would keep them back by the block.
+        # A stage's lines go through a pipe, which Python would otherwise buffer in blocks.
         "PYTHONUNBUFFERED": "1",
     }
 
@@ -107,7 +107,7 @@ def environment() -> Mapping[str, str]:
 def terminated_as_interrupt() -> Iterator[None]:
     """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt, so that `finally` blocks run. Main thread only.
 
-    So does SIGINT, which a shell lets the commands it starts in the background ignore.
+    So does SIGINT, which a shell makes its background commands ignore.
     """
 
     def interrupt(number: int, frame: object) -> None:
@@ -122,7 +122,7 @@ def terminated_as_interrupt() -> Iterator[None]:
 
 
 def _lines(process: subprocess.Popen[str], deadline: float, silent_seconds: float) -> Iterator[str]:
-    """Lines as they come. Waiting stays interruptible, and ends at `deadline` (monotonic seconds) or in silence."""
+    """Yields lines as they come. Can be interrupted, and ends at `deadline` (monotonic seconds) or in silence."""
     lines: queue.Queue[str | None] = queue.Queue()
 
     def read() -> None:
@@ -135,7 +135,7 @@ def _lines(process: subprocess.Popen[str], deadline: float, silent_seconds: floa
     while True:
         until = min(deadline, heard + silent_seconds)
         try:
-            # At most a second: without limits `until` is infinity, which no wait takes.
+            # At most a second: without limits `until` is infinity, which no wait accepts.
             line = lines.get(timeout=min(1.0, max(0.01, until - time.monotonic())))
         except queue.Empty:
             if time.monotonic() >= deadline:
@@ -150,8 +150,8 @@ def _lines(process: subprocess.Popen[str], deadline: float, silent_seconds: floa
 
 
 def end_groups(processes: Sequence[subprocess.Popen[str]]) -> None:
-    """Asks the groups to end, kills what is left of them after some seconds, and returns when nothing is left."""
-    # All groups are asked first and waited for together: several servers end in the time of one.
+    """Signals the groups to end, kills the remaining processes after some seconds, and returns when none is left."""
+    # All groups are signalled first and waited for together: several servers end in the time of one.
     for number, seconds in ((signal.SIGTERM, SECONDS_TO_END), (signal.SIGKILL, 2.0)):
         left = [process for process in processes if _signal_group(process, number)]
         until = time.monotonic() + seconds
@@ -165,7 +165,7 @@ def end_groups(processes: Sequence[subprocess.Popen[str]]) -> None:
 
 
 def _signal_group(process: subprocess.Popen[str], number: int) -> bool:
-    """False when no process of the group is left."""
+    """Returns False when no process of the group is left."""
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:

@@ -1,16 +1,16 @@
-"""Runs a command and leaves no process of it behind, whatever session or parent that process has chosen.
+"""Runs a command and leaves none of its processes behind, whatever session or parent such a process has chosen.
 
     python pipelines/runtime/supervisor.py STARTER COMMAND [ARGUMENT...]
 
-vLLM's engine, Ray's daemons and torchrun's workers start sessions of their own, so a signal to the command's group does
-not reach them, and when their parent dies they would belong to init. The supervisor is a "child subreaper" (prctl(2)):
-every process below it whose parent dies becomes its child. All that is alive below it is therefore the family of
-the command. It ends the family when the command has ended, when it is asked to end, and when the process that started
-it dies, whose id is STARTER: also when that happens before Python has loaded this file. Linux only; elsewhere the
-command is run and its group is ended. Standard library only, and no import of ours: it is started by its path, from
-any folder and with any version of the project.
+vLLM's engine, Ray's daemons and torchrun's workers start new sessions, so a signal to the command's group does
+not reach them, and when their parent dies init would adopt them. The supervisor is a "child subreaper" (prctl(2)):
+every process below it whose parent dies becomes its child. So all processes below it are the family of the command. The
+supervisor ends the family when the command has ended, when it gets a signal to end, and when its starter (the process
+with the id STARTER) dies. That includes a death before Python has loaded this file. Linux only; elsewhere the
+command is run and its group is ended. Standard library only, and no import of this project: it is started by its path,
+from any folder and with any version of the project.
 
-Exit code: the command's, 128 + n when signal n ended the command, 143 when the supervisor was asked to end.
+Exit code: the command's, 128 + n when signal n ended the command, 143 when the supervisor got a signal to end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 SECONDS_TO_END = 3.0
-"""Between the polite signal and the last one; whoever ends a supervisor waits longer than this."""
+"""Between the first signal and SIGKILL; a process that ends a supervisor waits longer than this."""
 SECONDS_TO_KILL = 2.0
 SECONDS_BETWEEN_LOOKS = 1.0
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -32,12 +32,12 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main(starter: int, command: list[str]) -> int:
-    """Runs `command` to its end or ours; returns the exit code of the table above."""
+    """Runs `command` to its end or the supervisor's; returns the exit code of the table above."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    # Blocked signals wait for `sigtimedwait`, so none is lost between two looks.
+    # Blocked signals wait for `sigtimedwait`, so none is lost between two checks.
     signal.pthread_sigmask(signal.SIG_BLOCK, {*ENDING, signal.SIGCHLD})
-    # The signal above tells of no death before it was asked for.
+    # The parent may have died before the signal above was requested.
     if os.getppid() != starter:
         return 128 + signal.SIGTERM
     pid = start(command)
@@ -53,7 +53,7 @@ def main(starter: int, command: list[str]) -> int:
 
 
 def start(command: list[str]) -> int:
-    """Starts the command in a session of its own, to be killed when we are; returns its process id."""
+    """Starts the command in a new session, so that it is killed with the supervisor; returns its process id."""
     supervisor = os.getpid()
     pid = os.fork()
     if pid:
@@ -64,9 +64,9 @@ def start(command: list[str]) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ENDING, signal.SIGCHLD})
         for number in ENDING:
             signal.signal(number, signal.SIG_DFL)
-        # The family does not get what we hold for it, such as locks: that ends with us.
+        # The family does not inherit the supervisor's descriptors, such as locks: those end with the supervisor.
         os.closerange(3, 4096)
-        # Else the supervisor died before the line above asked for the signal.
+        # Otherwise the supervisor died before the line above requested the signal.
         if os.getppid() == supervisor:
             os.execvp(command[0], command)
     except OSError as error:
@@ -75,7 +75,7 @@ def start(command: list[str]) -> int:
 
 
 def reap() -> dict[int, int]:
-    """Takes the ended children from the kernel; returns their exit codes by process id."""
+    """Collects the ended children from the kernel; returns their exit codes by process id."""
     ended: dict[int, int] = {}
     while True:
         try:
@@ -89,35 +89,35 @@ def reap() -> dict[int, int]:
 
 
 def end_family() -> None:
-    """Asks every process below us to end, kills what is left, and returns when nothing is (or cannot be) left."""
+    """Signals every process below to end, kills the remaining ones, and returns when none is (or cannot be) left."""
     for number, seconds in ((signal.SIGTERM, SECONDS_TO_END), (signal.SIGKILL, SECONDS_TO_KILL)):
         until, asked = time.monotonic() + seconds, set()
         while family := descendants(os.getpid()):
             if number == signal.SIGKILL:
-                # Again: for what was born meanwhile, and what a stopped process has not noticed yet.
+                # Repeatedly: for processes started meanwhile, and for a stopped process that has not received it yet.
                 asked.clear()
             for pid in family - asked:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
-                    # A stopped process takes no signal but SIGKILL until it goes on.
+                    # A stopped process accepts only SIGKILL until it continues.
                     os.kill(pid, signal.SIGCONT)
             asked |= family
             if time.monotonic() > until:
                 break
             time.sleep(0.02)
             reap()
-    # Those that the last look found dead.
+    # The processes that were dead at the last check.
     reap()
 
 
 def descendants(root: int) -> set[int]:
-    """Process ids of all that live below `root`, zombies left out."""
+    """Returns ids of all living processes below `root`, without zombies."""
     children: dict[int, list[int]] = {}
     dead: set[int] = set()
     for entry in Path("/proc").iterdir() if sys.platform == "linux" else ():
         if entry.name.isdecimal():
             try:
-                # The name in brackets may hold spaces and brackets itself, so read behind the last one.
+                # The name in brackets may contain spaces and brackets itself, so read after the last bracket.
                 state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
             except OSError:
                 # It has ended since it was listed.

@@ -1,1 +1,1 @@
-"""`retrace simulate`: seconds a step of six schedules of RL on a cluster that one does not have."""
+"""`retrace simulate`: seconds per step of six RL schedules, on a cluster that need not exist."""

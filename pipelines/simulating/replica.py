@@ -1,11 +1,11 @@
-"""A rollout replica: continuous batching with one look a finished trajectory, in closed form between two of them.
+"""A rollout replica: continuous batching with one event per finished trajectory, in closed form between two events.
 
-All sequences of a replica grow by a token in each decode step, so between two ends the number of sequences stays and
-the KV cache grows evenly: the seconds of any number of steps are a sum that can be written down. A sequence that does
-not fit when the cache is full is put back, the youngest first, and read again later, as vLLM does.
+All sequences of a replica grow by one token in each decode step. So between two ends the number of sequences is fixed
+and the KV cache grows evenly: the seconds of any number of steps have a closed form. When the cache is full, a sequence
+that does not fit is put back, the youngest first, and read again later, as in vLLM.
 
-`ClusterSplit` is one split of a cluster: replicas, and the seconds that the schedules need. `Tally` counts while they
-run, and `SimulationResult` is what a simulated run shows.
+`ClusterSplit` is one split of a cluster: replicas, and the seconds that the schedules need. `Tally` counts during
+the run, and `SimulationResult` is the result of a simulated run.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class DecodeStep:
     multiply: float
 
     def seconds(self, sequences: int, kv: float, steps: int) -> float:
-        """Of `steps` steps; the cache holds `kv` tokens before the first and grows by `sequences` in each."""
+        """Seconds of `steps` steps; the cache holds `kv` tokens before the first and grows by `sequences` in each."""
         multiplied = self.multiply * sequences
         total = steps * self.fixed
         first = self.read + self.read_token * kv
         growth = self.read_token * sequences
         if first < multiplied:
-            # Bound by products until the cache has grown.
+            # Limited by products until the cache has grown.
             product_bound = steps if growth <= 0 else min(steps, math.ceil((multiplied - first) / growth))
             total += product_bound * multiplied
             steps -= product_bound
@@ -55,14 +55,14 @@ class DecodeStep:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSizes:
-    """What a replica holds and how fast it is."""
+    """Capacity and speed of a replica."""
 
     step: DecodeStep
     prefill_token: float
-    """Seconds a token that is read and not drawn."""
+    """Seconds per token that is read, not generated."""
     prompt_tokens: int
     prefilled_prompt: float
-    """Tokens of a prompt that a member of a group reads: the group shares one."""
+    """Prompt tokens that each member of a group reads: the group shares one prompt."""
     kv_tokens: float
     """Capacity of the KV cache."""
     admitted_tokens: float
@@ -72,19 +72,19 @@ class ReplicaSizes:
 
 @dataclass(slots=True, eq=False)
 class SimulatedTrajectory:
-    """A response in the making."""
+    """A response in progress."""
 
     number: int
-    """Order of issue; no two have the same."""
+    """Order of issue; no two trajectories have the same."""
     group: int
     length: int
-    """Tokens when it will have ended."""
+    """Number of tokens at its end."""
     version: int = 0
-    """Steps trained by the weights that drew its first token."""
+    """Steps trained by the weights that generated its first token."""
     made: int = 0
-    """Tokens drawn before it was last admitted."""
+    """Tokens generated before it was last admitted."""
     end_step: int = -1
-    """Of its replica's count of steps; negative while it is not decoded."""
+    """In its replica's count of steps; negative while it is not decoded."""
 
 
 class SimulatedReplica:
@@ -93,27 +93,27 @@ class SimulatedReplica:
     def __init__(self, name: int, sizes: ReplicaSizes) -> None:
         self.name, self.sizes = name, sizes
         self.version = 0
-        """Steps trained by the weights that it holds."""
+        """Steps trained by its weights."""
         self.time = 0.0
         self.previous_kv = 0.0
-        """Tokens in the cache at the last look for idle replicas."""
+        """Tokens in the cache at the last check for idle replicas."""
         self.kv = 0.0
         self.kv_seconds = 0.0
-        """Integral of the share of the cache that was in use."""
+        """Integral over time of the used share of the cache."""
         self.busy_seconds = 0.0
-        """With a sequence that is decoded."""
+        """Seconds with a sequence in decoding."""
         self.tokens = 0
-        """Drawn in all."""
+        """Number of generated tokens."""
         self._steps = 0
         self._running: list[tuple[int, int, SimulatedTrajectory]] = []
         self._sequences = 0
         self._admitted: list[SimulatedTrajectory] = []
-        """In the order of admission, with some that have ended since."""
+        """In the order of admission, including some that have ended since."""
         self._waiting: deque[SimulatedTrajectory] = deque()
 
     @property
     def trajectories(self) -> int:
-        """In flight here, those that wait for room too."""
+        """In flight here, including those that wait for room."""
         return self._sequences + len(self._waiting)
 
     @property
@@ -121,15 +121,15 @@ class SimulatedReplica:
         return len(self._waiting)
 
     def wait_until(self, time: float) -> None:
-        """Nothing is decoded before `time`."""
+        """Decodes nothing before `time`."""
         self.time = max(self.time, time)
 
     def submit(self, trajectories: Iterable[SimulatedTrajectory]) -> None:
-        """They are decoded as soon as there is room, in this order."""
+        """Adds trajectories, which are decoded as soon as there is room, in this order."""
         self._waiting.extend(trajectories)
 
     def withdraw(self) -> list[SimulatedTrajectory]:
-        """All trajectories, with the tokens that they have so far; the replica is empty then."""
+        """Removes and returns all trajectories, with their tokens so far; the replica is empty then."""
         in_order = sorted(self._running, key=lambda entry: entry[1])
         # A trajectory that was put back and admitted again with the same last step is in the heap twice.
         gone = list(dict.fromkeys(entry[2] for entry in in_order if self._is_live(entry)))
@@ -142,14 +142,14 @@ class SimulatedReplica:
         return gone
 
     def read_again(self) -> None:
-        """The prefix of every sequence is computed again: other weights have come while it was in flight."""
+        """Computes the prefix of every sequence again: new weights have arrived while it was in flight."""
         sizes = self.sizes
-        # A group reads its prompt once, so that the copies of it in the cache are taken off.
+        # A group reads its prompt once, so its copies in the cache are subtracted.
         own = self.kv - self._sequences * (sizes.prompt_tokens - sizes.prefilled_prompt)
         self.time += sizes.prefill_token * own
 
     def run_until(self, limit: float) -> list[tuple[float, SimulatedTrajectory]]:
-        """Decodes until `limit` or until nothing is left; what ended, with its time, in order."""
+        """Decodes until `limit` or until nothing is left; returns the ended trajectories with their times, in order."""
         ended: list[tuple[float, SimulatedTrajectory]] = []
         sizes, running = self.sizes, self._running
         step, capacity, prompt = sizes.step, sizes.kv_tokens, sizes.prompt_tokens
@@ -162,7 +162,7 @@ class SimulatedReplica:
                 break
             sequences, kv = self._sequences, self.kv
             steps = running[0][0] - self._steps
-            # A single sequence always fits: `Setting` refuses a cache that is smaller than the longest one.
+            # A single sequence always fits: `Setting` rejects a cache that is smaller than the longest one.
             is_full = kv + steps * sequences > capacity and sequences > 1
             if is_full:
                 steps = max(0, int((capacity - kv) // sequences))
@@ -176,7 +176,7 @@ class SimulatedReplica:
             self._steps += steps
             self.tokens += steps * sequences
             self.kv = kv + steps * sequences
-            # The cache grows evenly between two events, so that the mean of both ends is exact.
+            # The cache grows evenly between two events, so the mean of both ends is exact.
             self.kv_seconds += seconds * (kv + self.kv) / 2 / capacity
             if is_cut:
                 break
@@ -198,24 +198,24 @@ class SimulatedReplica:
         while waiting and self._sequences < sizes.most_sequences:
             trajectory = waiting[0]
             need = sizes.prompt_tokens + trajectory.made
-            # An empty replica admits the first sequence in any case, or it would wait for ever.
+            # An empty replica always admits the first sequence, or it would wait for ever.
             if self._sequences and self.kv + need > sizes.admitted_tokens:
                 break
             waiting.popleft()
-            # One that was put back or moved keeps the version of its first token: staleness counts from there.
+            # A trajectory that was put back or moved keeps the version of its first token: staleness counts from there.
             if not trajectory.made:
                 trajectory.version = self.version
             trajectory.end_step = self._steps + trajectory.length - trajectory.made
-            # The number decides between equal ends: the order then repeats, and trajectories need no comparison.
+            # The number breaks ties: the order is then reproducible, and trajectories need no comparison.
             heappush(self._running, (trajectory.end_step, trajectory.number, trajectory))
             self._admitted.append(trajectory)
             self._sequences += 1
             self.kv += need
             # Tokens that were generated before the trajectory was put back have to be read again.
             read += sizes.prefilled_prompt + trajectory.made
-        # While prompts are read, nothing is decoded.
+        # No decoding while prompts are read.
         self.time += read * sizes.prefill_token
-        # Ended ones stay in the list until then: taking each out at its end would cost a pass over the list.
+        # Ended ones stay in the list until then: removing each at its end would cost a pass over the list.
         if len(self._admitted) > 4 * sizes.most_sequences:
             self._admitted = [one for one in self._admitted if one.end_step >= 0]
 
@@ -241,37 +241,37 @@ class SimulatedReplica:
 
 @dataclass(frozen=True)
 class ClusterSplit:
-    """Replicas beside a trainer, or both by turns on the same GPUs."""
+    """Replicas beside a trainer, or both alternating on the same GPUs."""
 
     sizes: ReplicaSizes
     replicas: int
     rollout_gpus: int
     groups: int
-    """That a step trains on."""
+    """Groups that a step trains on."""
     group_size: int
     update_seconds: Callable[[float], float]
-    """Of a mini-batch of so many prompt and response tokens."""
+    """Seconds of a mini-batch of so many prompt and response tokens."""
     minibatches: int
     switch_seconds: float
-    """Between generation and training by turns, there and back."""
+    """Seconds between alternating generation and training, there and back."""
     collective_seconds: float
-    """Everybody waits for new weights."""
+    """Seconds in which all replicas wait for new weights."""
     push_seconds: float
-    """The trainer waits for its relay."""
+    """Seconds that the trainer waits for its relay."""
     broadcast_seconds: float
-    """Until all relays have them."""
+    """Seconds until all relays have the weights."""
     pull_seconds: float
-    """A replica waits for its relay."""
+    """Seconds that a replica waits for its relay."""
     batch_bound: int
-    """Of `repack`."""
+    """Batch bound of `repack`."""
     repack_seconds: float
 
     def training_seconds(self, tokens: float) -> float:
-        """All updates of a step."""
+        """Seconds of all updates of a step."""
         return self.minibatches * self.update_seconds(tokens / self.minibatches)
 
     def tokens(self, trajectories: Iterable[SimulatedTrajectory]) -> int:
-        """Prompts and responses."""
+        """Prompt and response tokens."""
         return sum(self.sizes.prompt_tokens + one.length for one in trajectories)
 
     def new_replicas(self) -> list[SimulatedReplica]:
@@ -279,7 +279,7 @@ class ClusterSplit:
         return [SimulatedReplica(name, self.sizes) for name in range(self.replicas)]
 
     def group(self, number: int, lengths: Any) -> list[SimulatedTrajectory]:
-        """The trajectories of a group that has not begun; `lengths[number]` are its tokens."""
+        """Returns the trajectories of a group that has not started; `lengths[number]` are its tokens."""
         size = self.group_size
         return [
             SimulatedTrajectory(number * size + place, number, length) for place, length in enumerate(lengths[number])
@@ -293,17 +293,17 @@ class SimulationResult:
     seconds_per_step: float
     rollout_gpus: int
     staleness: dict[int, int]
-    """Steps trained since the weights that began a trajectory, when it has ended -> trajectories."""
+    """Staleness of a trajectory when it ends, in steps trained since its first weights -> number of trajectories."""
     consumed: dict[int, int]
     """The same when it is trained on."""
     kv_used: float
     """Mean share of the KV cache in use, over replicas and time."""
     idle_share: float
-    """Of the replicas' time, without a sequence: empty, or waiting for weights or for others."""
+    """Share of the replicas' time without a sequence: empty, or waiting for weights or other replicas."""
     tokens_per_second: float
-    """Drawn."""
+    """Tokens generated."""
     generating_share: float | None
-    """Of a step, where generation and training take turns."""
+    """Part of a step, where generation and training alternate."""
     issued: int
     finished: int
     in_flight: int
@@ -327,13 +327,13 @@ class SimulationResult:
 
 
 def mean(counted: dict[int, int]) -> float:
-    """Of values by how often they came; 0 for none."""
+    """Returns the mean of values by their counts; 0 for none."""
     total = sum(counted.values())
     return sum(value * count for value, count in counted.items()) / total if total else 0.0
 
 
 class Tally:
-    """Counts of a run; all but those of conservation only from `begin` on."""
+    """Counts of a run; all but those of conservation start at `begin`."""
 
     def __init__(self, replicas: Sequence[SimulatedReplica]) -> None:
         self.replicas = replicas
@@ -345,7 +345,7 @@ class Tally:
         self._tokens = 0
 
     def begin(self, time: float) -> None:
-        """Measuring starts at `time`."""
+        """Starts measuring at `time`."""
         self._is_measuring, self._began = True, time
         # Sums of the warm-up are subtracted later, so that replicas need no second set of counters.
         self._kv_seconds = sum(replica.kv_seconds for replica in self.replicas)
@@ -353,13 +353,13 @@ class Tally:
         self._tokens = sum(replica.tokens for replica in self.replicas)
 
     def end(self, staleness: int) -> None:
-        """A trajectory has ended, `staleness` steps trained after its weights."""
+        """Records an ended trajectory, `staleness` steps trained after its weights."""
         self.finished += 1
         if self._is_measuring:
             self.staleness[staleness] += 1
 
     def train(self, step: int, trajectories: Iterable[SimulatedTrajectory]) -> None:
-        """The step `step` (from 0) trains on them."""
+        """Records that the step `step` (from 0) trains on them."""
         if self._is_measuring:
             for trajectory in trajectories:
                 self.consumed[step - trajectory.version] += 1
@@ -367,7 +367,7 @@ class Tally:
     def outcome(
         self, time: float, steps: int, rollout_gpus: int, generating: float | None = None, there_seconds: float = 0.0
     ) -> SimulationResult:
-        """At `time`, `steps` steps after `begin`. The replicas are there for `there_seconds`, or always if 0."""
+        """Returns the result at `time`, `steps` steps after `begin`. Replicas exist for `there_seconds` (0: always)."""
         seconds = time - self._began
         kv_seconds = sum(replica.kv_seconds for replica in self.replicas) - self._kv_seconds
         busy = sum(replica.busy_seconds for replica in self.replicas) - self._busy

@@ -1,4 +1,4 @@
-"""The six schedules of RL that are compared, and the best split of the GPUs for each.
+"""The six RL schedules that are compared, and the best split of the GPUs for each.
 
 One batch after the other; every replica is empty before a batch is complete:
 
@@ -6,15 +6,15 @@ synchronous: generation, then training (on the same GPUs, or on others that wait
 one_step: training on a batch while the next one is generated with the weights before it (verl's one-step off-policy).
 stream: training on each mini-batch as soon as its groups have ended; the next batch waits for the last.
 
-partial: replicas never wait for each other, and go on with new weights in the middle of a response (AReaL).
-After each step all replicas stop for a collective, take the weights and read the prefixes of what is in flight again.
-New groups begin while those outstanding stay within (eta + 1) batches; each goes to the replica with the fewest
-trajectories. Source: AReaL (arXiv 2505.24298), section 5.1 (bound) and 4.1 (interruption).
+partial: replicas never wait for each other, and continue a response with new weights (AReaL).
+After each step all replicas stop for a collective, load the weights and read the prefixes of trajectories in flight
+again. New groups start while the outstanding ones stay within (eta + 1) batches; each goes to the replica with the
+fewest trajectories. Source: AReaL (arXiv 2505.24298), section 5.1 (bound) and 4.1 (interruption).
 
-asynchronous, with and without repack: a replica takes a share of groups when it is empty, with the newest weights.
-The trainer takes a batch when `ExperienceWindow` gives one, pushes its weights and goes on; a relay has them when the
-broadcast is over. Every few seconds `repack` empties replicas into others of the same weights. Both decisions are
-those of the loop itself. Source: Laminar (arXiv 2510.12633).
+asynchronous, with and without repack: an empty replica takes a share of groups, with the newest weights.
+The trainer takes a batch when `ExperienceWindow` gives one, pushes its weights and continues; the relays have them at
+the end of the broadcast. Every few seconds `repack` empties replicas into others of the same weights. Both decisions
+are made by the code of the real loop. Source: Laminar (arXiv 2510.12633).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from stages.foundations.errors import UserError
 
 
 def synchronous(machine: ClusterSplit, lengths: Any, steps: int) -> SimulationResult:
-    """No step hangs on the one before, so that nothing has to warm up."""
+    """No step depends on the one before, so no warm-up is needed."""
     replicas = machine.new_replicas()
     tally, time, generating = Tally(replicas), 0.0, 0.0
     tally.begin(time)
@@ -52,7 +52,7 @@ def synchronous(machine: ClusterSplit, lengths: Any, steps: int) -> SimulationRe
 
 
 def one_step(machine: ClusterSplit, lengths: Any, steps: int) -> SimulationResult:
-    """The first step trains on what its own weights drew, and is not measured."""
+    """The first step trains on responses of its own weights, and is not measured."""
     replicas = machine.new_replicas()
     tally, time, generating = Tally(replicas), 0.0, 0.0
     ready = _generate(machine, replicas, lengths, 0, 0, time, tally)
@@ -78,7 +78,7 @@ def one_step(machine: ClusterSplit, lengths: Any, steps: int) -> SimulationResul
 
 
 def stream(machine: ClusterSplit, lengths: Any, steps: int) -> SimulationResult:
-    """A mini-batch is a part of the step's tokens, of whole groups in the order in which they have ended."""
+    """A mini-batch is a part of the step's tokens, of whole groups in the order in which they ended."""
     replicas = machine.new_replicas()
     tally, time, generating = Tally(replicas), 0.0, 0.0
     tally.begin(time)
@@ -97,7 +97,7 @@ def stream(machine: ClusterSplit, lengths: Any, steps: int) -> SimulationResult:
 
 
 def _minibatches(machine: ClusterSplit, ended: list[tuple[float, SimulatedTrajectory]]) -> list[tuple[float, int]]:
-    """(time at which it is there, tokens) of each; the tokens of all are as equal as whole groups allow."""
+    """Returns (time of completion, tokens) of each mini-batch; their tokens are as equal as whole groups allow."""
     ends: dict[int, float] = {}
     tokens: dict[int, int] = {}
     for time, trajectory in ended:
@@ -124,7 +124,7 @@ def _generate(
     time: float,
     tally: Tally,
 ) -> list[tuple[float, SimulatedTrajectory]]:
-    """The batch of `step`, its groups dealt to the replicas by turns from `time` on; (end, trajectory) of all."""
+    """Generates the batch of `step`, its groups assigned in turn from `time` on; (end, trajectory) of all."""
     ended = []
     for place, replica in enumerate(replicas):
         replica.wait_until(time)
@@ -133,17 +133,17 @@ def _generate(
             members = machine.group(step * machine.groups + number, lengths)
             tally.issued += len(members)
             replica.submit(members)
-        # The replicas do not meet before the batch is complete, so that each runs to its end alone.
+        # The replicas do not interact before the batch is complete, so each runs to its end alone.
         ended += replica.run_until(float("inf"))
     return ended
 
 
 ENDLESS = 10**9
-"""Steps of a round that does not end while it is looked at."""
+"""Steps of a round that does not end during the simulation."""
 
 
 def partial(machine: ClusterSplit, lengths: Any, warm_up: int, steps: int, eta: int) -> SimulationResult:
-    """Staleness is counted from the weights that drew a response's first token."""
+    """Staleness is counted from the weights that generated a response's first token."""
     run = _PartialLoop(machine, lengths, eta)
     for step in range(warm_up + steps):
         if step == warm_up:
@@ -153,7 +153,7 @@ def partial(machine: ClusterSplit, lengths: Any, warm_up: int, steps: int, eta: 
 
 
 class _Groups:
-    """Groups under way, of schedules whose replicas do not wait for each other."""
+    """Groups in progress, for schedules whose replicas do not wait for each other."""
 
     def __init__(self, machine: ClusterSplit, lengths: Any, window: int | None) -> None:
         self.machine, self.lengths = machine, lengths
@@ -165,7 +165,7 @@ class _Groups:
         self._ends: dict[int, list[float]] = {}
 
     def _submit_next(self, replica: SimulatedReplica, version: int) -> int:
-        """Begins the next group at a replica; its trajectories."""
+        """Starts the next group at a replica; returns its trajectories."""
         # In the order of issue, which is the order of the lengths: each schedule meets the same responses.
         group, self._issued = self._issued, self._issued + 1
         self.window.begin(group, version)
@@ -175,7 +175,7 @@ class _Groups:
         return len(members)
 
     def _whole_with(self, time: float, trajectory: SimulatedTrajectory) -> tuple[float, int] | None:
-        """When its group is whole, and the group, if that trajectory was the last one."""
+        """Returns the time when its group is complete, and the group, if that trajectory was the last one."""
         ends = self._ends.setdefault(trajectory.group, [])
         ends.append(time)
         if len(ends) < len(self._members[trajectory.group]):
@@ -183,7 +183,7 @@ class _Groups:
         return max(self._ends.pop(trajectory.group)), trajectory.group
 
     def _take(self, step: int, batch: list[int]) -> float:
-        """Trains on the batch; seconds that this takes."""
+        """Trains on the batch; returns the seconds that this takes."""
         # Popped, because a group is trained on once: a long run must not keep all of its trajectories.
         members = [trajectory for group in batch for trajectory in self._members.pop(group)]
         self.tally.train(step, members)
@@ -195,10 +195,10 @@ class _PartialLoop(_Groups):
     def __init__(self, machine: ClusterSplit, lengths: Any, eta: int) -> None:
         super().__init__(machine, lengths, eta)
         self.time = 0.0
-        """At which the trainer is free."""
+        """Time at which the trainer is free."""
         self._ready: list[tuple[float, int]] = []
-        """Heap of groups that will be whole, with the time."""
-        # No update is over sooner than this after it has begun: replicas may be run so far ahead of a waiting trainer.
+        """Heap of groups that will be complete, with the time."""
+        # No update takes less time than this: replicas may be run this far ahead of a waiting trainer.
         self._ahead = machine.training_seconds(0.0)
         self._issue(0)
 
@@ -216,7 +216,7 @@ class _PartialLoop(_Groups):
         self._issue(step + 1)
 
     def _next_batch(self, step: int) -> list[int]:
-        """Moves the trainer's time to when the batch is there."""
+        """Moves the trainer's time to the completion of the batch."""
         horizon = self.time
         while True:
             self._mark(self.time)
@@ -251,24 +251,24 @@ class _PartialLoop(_Groups):
 
 @dataclass(frozen=True)
 class AsynchronousSchedule:
-    """What a schedule decides."""
+    """The choices that define a schedule."""
 
     is_repacked: bool
     share: float = 1.0
     """Groups that an empty replica takes, as a multiple of batch / replicas."""
     window: int | None = None
-    """Of staleness at consumption; None bounds nothing, as in the paper."""
+    """Bound on staleness at consumption; None sets no bound, as in the paper."""
 
 
 def asynchronous(
     machine: ClusterSplit, lengths: Any, warm_up: int, steps: int, schedule: AsynchronousSchedule
 ) -> SimulationResult:
-    """Figures are those of the last `steps` steps."""
+    """Results cover the last `steps` steps."""
     return _AsynchronousLoop(machine, lengths, schedule).run(warm_up, steps)
 
 
 class _AsynchronousLoop(_Groups):
-    """Events in order of time: a replica is empty, a group is whole, weights are there, a look at all replicas."""
+    """Events in order of time: an empty replica, a complete group, new weights, a check of all replicas."""
 
     def __init__(self, machine: ClusterSplit, lengths: Any, schedule: AsynchronousSchedule) -> None:
         super().__init__(machine, lengths, schedule.window)
@@ -279,14 +279,14 @@ class _AsynchronousLoop(_Groups):
         self.next_look = machine.repack_seconds
         self._share = schedule.share * machine.groups / machine.replicas
         self._left_of_share = [0.0] * machine.replicas
-        """Parts of a group: shares are whole groups, and right on average."""
+        """Fractions of a group: shares are whole groups, and right on average."""
         self._idle: list[SimulatedReplica] = []
-        """Empty replicas that the window lets begin nothing."""
+        """Empty replicas that may not start a group because of the window."""
         self._trained_at: list[float] = []
         self._ended: list[tuple[float, int]] = []
-        """(time, version) since the last look."""
+        """(time, version) since the last check."""
         self._events: list[tuple[float, int, Any, Any]] = []
-        # Events at one time happen in the order in which they were made. Without it the heap would compare functions.
+        # Events at one time happen in the order of their creation. Without it the heap would compare functions.
         self._order = count()
 
     def run(self, warm_up: int, steps: int) -> SimulationResult:
@@ -313,7 +313,7 @@ class _AsynchronousLoop(_Groups):
     def _begin(self, time: float, replica: SimulatedReplica) -> None:
         """An empty replica pulls newer weights and takes its share."""
         replica.wait_until(time)
-        # Pulling the weights that it has already would only cost time.
+        # Pulling the same weights again would only cost time.
         if self.published > replica.version:
             replica.version = self.published
             replica.time += self.machine.pull_seconds
@@ -328,8 +328,8 @@ class _AsynchronousLoop(_Groups):
         self._decode(replica)
 
     def _decode(self, replica: SimulatedReplica) -> None:
-        """Until it is empty, and at most to the next look."""
-        # No further: the next look may move what is in flight here to another replica.
+        """Runs a replica until it is empty, and at most until the next check."""
+        # No further: the next check may move trajectories in flight here to another replica.
         for time, trajectory in replica.run_until(self.next_look):
             self._ended.append((time, trajectory.version))
             if whole := self._whole_with(time, trajectory):
@@ -349,7 +349,7 @@ class _AsynchronousLoop(_Groups):
 
     def _trained(self, time: float, _: None) -> None:
         self._trained_at.append(time)
-        # The trainer waits for the push to its relay alone. The broadcast to the other relays goes on beside it.
+        # The trainer waits only for the push to its relay. The broadcast to the other relays runs beside it.
         self._at(time + self.machine.push_seconds, self._pushed, len(self._trained_at))
 
     def _pushed(self, time: float, version: int) -> None:
@@ -359,7 +359,7 @@ class _AsynchronousLoop(_Groups):
 
     def _publish(self, time: float, version: int) -> None:
         self.published = version
-        # Newer weights move the window, so that replicas that were not allowed to begin may do so now.
+        # Newer weights move the window, so replicas that were not allowed to start a group may do so now.
         idle, self._idle = self._idle, []
         for replica in idle:
             self._begin(time, replica)
@@ -383,10 +383,10 @@ class _AsynchronousLoop(_Groups):
         ]
         for source, destination in repack(loads, sizes.admitted_tokens, self.machine.batch_bound):
             self.replicas[destination].submit(self.replicas[source].withdraw())
-            # The replica that was emptied starts afresh with the newest weights: this is what repacking gains.
+            # The emptied replica starts again with the newest weights: this is the gain of repacking.
             self._at(time, self._begin, self.replicas[source])
         for replica in self.replicas:
-            # `repack` calls a replica idle when its cache shrinks from one look to the next.
+            # `repack` calls a replica idle when its cache shrinks between two checks.
             replica.previous_kv = replica.kv
 
     def _count_ended(self) -> None:
@@ -396,27 +396,27 @@ class _AsynchronousLoop(_Groups):
 
 
 POLICIES = ("synchronous", "one_step", "stream", "partial", "asynchronous", "asynchronous_repack")
-"""Those of the paper."""
+"""The schedules of the paper."""
 OURS = "ours"
 KNOWN_GROUPS, KNOWN_ERROR = 1000, 0.03
-"""Groups whose mean length tells how long training takes at least, and by how much that may be wrong."""
+"""Groups whose mean length gives a lower bound on the training time, and the margin for its error."""
 OUR_SHARE = 4.0
-"""Groups that an empty replica takes, as a multiple of batch / replicas: a response of many tokens then holds a replica
-up once for four batches' worth of work, and not once for each."""
+"""Groups that an empty replica takes, as a multiple of batch / replicas: a long response then delays a replica once
+per four batches' worth of work, and not once per batch."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """How long is looked."""
+    """Simulated duration."""
 
     warm_up: int = WARM_UP_STEPS
     measured: int = MEASURED_STEPS
     batches: int = BATCH_STEPS
-    """Of the schedules of which every step is like the first."""
+    """For the schedules in which every step is like the first."""
 
 
 def simulate_split(policy: str, setting: Setting, lengths: Any, replicas: int, steps: Steps) -> SimulationResult:
-    """`policy` with `replicas` replicas; a synchronous loop has all GPUs for both. UserError names the policies."""
+    """Runs `policy` with `replicas` replicas; a synchronous loop uses all GPUs for both. UserError lists policies."""
     constants = setting.constants
     match policy:
         case "synchronous":
@@ -428,7 +428,7 @@ def simulate_split(policy: str, setting: Setting, lengths: Any, replicas: int, s
         case "partial":
             return partial(setting.machine(replicas), lengths, steps.warm_up, steps.measured, constants.eta)
         case "asynchronous" | "asynchronous_repack" | "ours":
-            # Our schedule differs from the published one in this factor alone.
+            # Our schedule differs from the published one only in this factor.
             share = constants.share * (OUR_SHARE if policy == OURS else 1)
             schedule = AsynchronousSchedule(policy != "asynchronous", share, constants.window)
             return asynchronous(setting.machine(replicas), lengths, steps.warm_up, steps.measured, schedule)
@@ -437,7 +437,7 @@ def simulate_split(policy: str, setting: Setting, lengths: Any, replicas: int, s
 
 
 def best_split(policy: str, setting: Setting, lengths: Any, steps: Steps) -> int:
-    """Replicas with which a step of `policy` is shortest; the GPUs that they leave train. UserError for one GPU."""
+    """Returns the replicas with the shortest step of `policy`; the other GPUs train. UserError for one GPU."""
     if policy == "synchronous":
         return 0
     if setting.most_replicas < 1:
@@ -446,14 +446,14 @@ def best_split(policy: str, setting: Setting, lengths: Any, steps: Steps) -> int
             f"{setting.model.tensor_parallel} and a trainer, raise --gpus or leave it out of --policies"
         )
     work = setting.work
-    # The same groups that the simulation will issue, so that this is an estimate of its own training time.
+    # The same groups that the simulation will issue, so that this estimates its training time.
     looked_at = [length for group in range(KNOWN_GROUPS) for length in lengths[group]]
     tokens = work.trajectories * (work.prompt_tokens + sum(looked_at) / len(looked_at))
     best = math.inf
 
     def seconds(replicas: int) -> float:
         nonlocal best
-        # No step is shorter than its training: what trains longer than the best split so far need not be simulated.
+        # No step is shorter than its training: splits that train longer than the best step so far need no simulation.
         floor = (1 - KNOWN_ERROR) * setting.machine(replicas).training_seconds(tokens)
         if floor >= best:
             return floor
@@ -465,9 +465,9 @@ def best_split(policy: str, setting: Setting, lengths: Any, steps: Steps) -> int
 
 
 def _lowest(seconds: Callable[[int], float], most: int) -> int:
-    """Where `seconds` of 1..most is lowest: too few replicas and training waits, too many and it is slow.
+    """Returns where `seconds` of 1..most is lowest: with too few replicas training waits, with too many it is slow.
 
-    Eighths first, then halves of the way to the neighbours, down to single replicas.
+    Tries eighths first, then halves of the way to the neighbours, down to single replicas.
     """
     known: dict[int, float] = {}
 
@@ -476,7 +476,7 @@ def _lowest(seconds: Callable[[int], float], most: int) -> int:
             known[count] = seconds(count)
         return known[count]
 
-    # The usual optimum comes first: the bound in `seconds` then spares most of the others their simulation.
+    # The usual optimum comes first: the bound in `seconds` then skips the simulation of most others.
     best = min([max(1, round(most * part / 8)) for part in (3, 2, 1, 4, 5, 6)], key=of)
     stride = max(1, most // 16)
     while True:

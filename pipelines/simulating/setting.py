@@ -1,6 +1,6 @@
-"""What is simulated: a model, a cluster and the work of a step, and the seconds that each part of it takes.
+"""The simulated setting: a model, a cluster and the work of a step, and the seconds that each part of it takes.
 
-Every figure of the simulator is here, with where it is from. None was chosen to meet a published speed-up. Laminar is
+Every figure of the simulator is here, with its source. None was chosen to match a published speed-up. Laminar is
 arXiv 2510.12633. Devices (FLOP/s, memory, bandwidth) are in pipelines/planning/sizes.py. Response lengths come in the
 order in which groups are issued: the same for every schedule of a seed.
 """
@@ -18,7 +18,7 @@ from pipelines.simulating.replica import ClusterSplit, DecodeStep, ReplicaSizes
 from stages.foundations.errors import UserError
 
 WITHIN_GROUP = 0.7
-"""Of the variance of log lengths, among the responses to one prompt. Assumption."""
+"""Share of the variance of log lengths among the responses to one prompt. Assumption."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class LogNormal:
     within_group: float = WITHIN_GROUP
 
     def group(self, rng: random.Random, size: int) -> list[int]:
-        """Lengths of one group's responses."""
+        """Returns the lengths of one group's responses."""
         among = math.log(self.median) + self.sigma * math.sqrt(1 - self.within_group) * rng.gauss(0, 1)
         within = self.sigma * math.sqrt(self.within_group)
         drawn = (round(math.exp(among + within * rng.gauss(0, 1))) for _ in range(size))
@@ -40,8 +40,8 @@ class LogNormal:
 
     @classmethod
     def of_mean(cls, mean: float, sigma: float, longest: int) -> LogNormal:
-        """The distribution whose mean, cut to `longest`, is `mean`; one token is the shortest."""
-        # The mean grows with the median. Bisection on a logarithmic scale finds it from any distance.
+        """Returns the distribution whose mean, cut to `longest`, is `mean`; one token is the shortest."""
+        # The mean grows with the median. Bisection on a logarithmic scale finds the median from any distance.
         low, high = 1e-3, 1e3 * longest
         for _ in range(100):
             median = math.sqrt(low * high)
@@ -51,7 +51,7 @@ class LogNormal:
 
 @dataclass(frozen=True)
 class MeasuredGroups:
-    """Lengths of the groups of an earlier run; they come again in an order of chance."""
+    """Lengths of the groups of an earlier run; they are repeated in random order."""
 
     groups: tuple[tuple[int, ...], ...]
 
@@ -60,15 +60,15 @@ class MeasuredGroups:
         return max(max(group) for group in self.groups)
 
     def group(self, rng: random.Random, size: int) -> list[int]:
-        """One of the groups; its lengths are drawn again where it is of another size."""
+        """Returns one of the groups; its lengths are resampled if it has another size."""
         group = rng.choice(self.groups)
-        # A recipe with another group size can still take the lengths of an earlier run.
+        # So a recipe with another group size can still use the lengths of an earlier run.
         return list(group) if len(group) == size else rng.choices(group, k=size)
 
 
 @dataclass(frozen=True)
 class StepWork:
-    """Of one RL step."""
+    """Work of one RL step."""
 
     groups: int
     group_size: int
@@ -82,56 +82,56 @@ class StepWork:
 
 @dataclass(frozen=True)
 class Constants:
-    """What holds for any model and cluster. Replace one of them to see what hangs on it."""
+    """Constants for any model and cluster. Change one to see its influence."""
 
     memory_share: float = 0.90
-    """Of a GPU's memory, for weights and KV cache: the usual setting of vLLM (its default is 0.9)."""
+    """Share of a GPU's memory for weights and KV cache: the usual setting of vLLM (its default is 0.9)."""
     admitted_share: float = 0.95
-    """Of the KV cache: a sequence is admitted while what is in use, with its prompt, stays below. Assumption."""
+    """Share of the KV cache: a sequence is admitted while the used part, with its prompt, stays below. Assumption."""
     bandwidth_share: float = 0.80
-    """Of the memory's peak, reached by a decode step. Assumption."""
+    """Share of the memory's peak bandwidth that a decode step reaches. Assumption."""
     decode_share: float = 0.60
-    """Of the peak FLOP/s, reached by the products of a decode step. Assumption."""
+    """Share of the peak FLOP/s that the products of a decode step reach. Assumption."""
     prefill_share: float = 0.50
-    """Of the peak FLOP/s, reached by prefill. Assumption."""
+    """Share of the peak FLOP/s that prefill reaches. Assumption."""
     mfu: float = 0.40
-    """Of the peak FLOP/s in training: 38 to 43% (Llama 3, arXiv 2407.21783, table 4)."""
+    """Share of the peak FLOP/s in training: 38 to 43% (Llama 3, arXiv 2407.21783, table 4)."""
     host_seconds: float = 2e-3
-    """Of a decode step, beside the GPU's own work. Assumption."""
+    """Seconds of a decode step beside the GPU's work. Assumption."""
     all_reduce_seconds: float = 12e-6
-    """Each of the two all-reduces of a layer, where tensor parallel is more than 1. Assumption."""
+    """Seconds of each of the two all-reduces of a layer, where tensor parallel is more than 1. Assumption."""
     most_sequences: int = 1024
-    """Decoded at once by one replica: vLLM's `max_num_seqs` on GPUs of this size."""
+    """Sequences that one replica decodes at once: vLLM's `max_num_seqs` on GPUs of this size."""
     training_flops: float = 8.0
-    """A parameter and token: 6 forward and backward, 2 for the old log-probs (Kaplan et al., 2001.08361)."""
+    """FLOPs per parameter and token: 6 forward and backward, 2 for the old log-probs (Kaplan et al., 2001.08361)."""
     minibatches: int = 4
-    """Updates a step. Assumption."""
+    """Updates per step. Assumption."""
     minibatch_seconds: float = 0.5
-    """Fixed part of an update: optimizer, launches, stragglers. Assumption."""
+    """Fixed seconds of an update: optimizer, launches, stragglers. Assumption."""
     gradient_ranks: int = 8
-    """GPUs of a machine, over which the gradients' all-reduce is spread: 2 x weights / 8 for each network card."""
+    """GPUs per machine, which share the gradients' all-reduce: 2 x weights / 8 for each network card."""
     network_share: float = 0.80
-    """Of the network, reached by that all-reduce. Assumption."""
+    """Share of the network's bandwidth that this all-reduce reaches. Assumption."""
     network_bytes: float = 50e9
-    """A second and GPU, network and PCIe alike: 400 Gbit/s cards, PCIe 5 x16 (data sheets)."""
+    """Bytes per second and GPU, network and PCIe alike: 400 Gbit/s cards, PCIe 5 x16 (data sheets)."""
     collective_bytes: float = 8.25e9
-    """A second, weights from trainer to replicas by NCCL: verl's README, 4 machines."""
+    """Bytes per second of weights from trainer to replicas by NCCL: verl's README, 4 machines."""
     push_bytes: float = 103e9
-    """A second, from the trainer to its relay: Laminar, 65.6 GB of a 32B in 0.64 s."""
+    """Bytes per second from the trainer to its relay: Laminar, 65.6 GB of a 32B in 0.64 s."""
     broadcast_seconds: float = 1.6
-    """From the first relay to all, for the weights of a 72B (Laminar)."""
+    """Seconds from the first relay to all, for the weights of a 72B (Laminar)."""
     broadcast_weights: float = 145.4e9
-    """Bytes of those weights; the time of others is in proportion."""
+    """Bytes of those weights; the time of other weights is proportional."""
     switch_seconds: float = 2.0
-    """A colocated GPU goes from training to generation and back, beside the two copies of weights. Assumption."""
+    """Seconds for a colocated GPU to switch to generation and back, without copies of weights. Assumption."""
     repack_seconds: float = 5.0
-    """Between two looks for idle replicas (Laminar)."""
+    """Seconds between two checks for idle replicas (Laminar)."""
     eta: int = 4
     """AReaL's bound on staleness (arXiv 2505.24298)."""
     window: int | None = None
-    """Steps that asynchronous loops may train late; None bounds nothing, as in the paper."""
+    """Steps of staleness that asynchronous loops allow; None sets no bound, as in the paper."""
     share: float = 1.0
-    """Of global batch / replicas, taken by an empty replica in the paper's schedule. Assumption."""
+    """Share of global batch / replicas that an empty replica takes in the paper's schedule. Assumption."""
 
 
 CONSTANTS = Constants()
@@ -139,13 +139,13 @@ CONSTANTS = Constants()
 
 @dataclass(frozen=True)
 class Model:
-    """The sizes that decide times."""
+    """The sizes that determine times."""
 
     name: str
     parameters: float
     layers: int
     kv_bytes: int
-    """Of one token's keys and values over all layers."""
+    """Bytes of one token's keys and values over all layers."""
     tensor_parallel: int
     """GPUs of a replica."""
     number_bytes: int = 2
@@ -174,7 +174,7 @@ class Setting:
                 f"a replica of {self.model.name} takes {self.model.tensor_parallel} GPUs (tensor parallel) and there "
                 f"are {self.gpus}: raise --gpus or lower sampler.tensor_parallel"
             )
-        # A sequence that is alone is never put back (replica.py), and would grow beyond the cache.
+        # A single sequence is never put back (replica.py), and would grow beyond the cache.
         longest = self.work.prompt_tokens + self.work.lengths.longest
         if self.kv_tokens < longest:
             raise UserError(
@@ -185,12 +185,12 @@ class Setting:
 
     @property
     def most_replicas(self) -> int:
-        """Where some GPUs are left for training."""
+        """Numbers of replicas that leave some GPUs for training."""
         return (self.gpus - 1) // self.model.tensor_parallel
 
     @property
     def kv_tokens(self) -> float:
-        """Capacity of one replica's KV cache."""
+        """Tokens in one replica's KV cache."""
         held = self.model.tensor_parallel * self.gpu.memory_gb * 1e9 * self.constants.memory_share
         return (held - self.model.weights) / self.model.kv_bytes
 
@@ -213,9 +213,10 @@ class Setting:
 
     @property
     def doubt(self) -> str:
-        """A sentence where the assumed fixed cost of a decode step exceeds the time to read the weights; else empty.
+        """Returns a sentence where the assumed fixed cost of a decode step exceeds the time to read the weights; else
+        empty.
 
-        More than half of each step then is this one constant, which is not from a measurement of small models.
+        Then more than half of each step is this one constant, which was not measured on small models.
         """
         step, model = self._step, self.model
         if step.read >= step.fixed:
@@ -228,11 +229,11 @@ class Setting:
         )
 
     def machine(self, replicas: int) -> ClusterSplit:
-        """With `replicas` replicas, and the other GPUs for training."""
+        """Splits off `replicas` replicas; the other GPUs train."""
         return self._machine(replicas, self.gpus - replicas * self.model.tensor_parallel)
 
     def colocated_machine(self) -> ClusterSplit:
-        """All GPUs generate, then all train. GPUs that make no whole replica only train."""
+        """All GPUs generate, then all train. GPUs that are too few for a whole replica only train."""
         return self._machine(self.gpus // self.model.tensor_parallel, self.gpus)
 
     def _machine(self, replicas: int, training_gpus: int) -> ClusterSplit:
@@ -254,7 +255,7 @@ class Setting:
             group_size=work.group_size,
             update_seconds=lambda tokens: self._update_seconds(training_gpus, tokens),
             minibatches=constants.minibatches,
-            # The weights of one role go out and those of the other come in.
+            # The weights of one role are copied out and those of the other in.
             switch_seconds=constants.switch_seconds + 2 * pull_seconds,
             collective_seconds=model.weights / constants.collective_bytes,
             push_seconds=model.weights / constants.push_bytes,
@@ -266,11 +267,11 @@ class Setting:
         )
 
     def _update_seconds(self, gpus: int, tokens: float) -> float:
-        """One mini-batch of `tokens` prompt and response tokens."""
+        """Seconds of one mini-batch of `tokens` prompt and response tokens."""
         constants = self.constants
         products = constants.training_flops * self.model.parameters * tokens / (gpus * self._peak * constants.mfu)
         network = constants.network_share * constants.network_bytes
-        # A ring all-reduce sends every gradient twice: once to add up, once to spread the sum.
+        # A ring all-reduce sends every gradient twice: once to sum, once to distribute the sum.
         reduced = 2 * self.model.weights / constants.gradient_ranks / network
         return products + constants.minibatch_seconds + reduced
 
@@ -279,7 +280,7 @@ class Setting:
 
 
 PAPER_GROUPS, PAPER_GROUP_SIZE = 512, 16
-"""Of a global batch of 8,192 trajectories (Laminar, section 8)."""
+"""Work of a global batch of 8,192 trajectories (Laminar, section 8)."""
 PAPER_SHORTEST, PAPER_LONGEST = 16, 16_384
 PAPER_MEDIAN, PAPER_SIGMA = 1640.0, math.log(10) / 2.326
 """Log-normal lengths whose 99th percentile is 10 times the median (Laminar, figure 2) and 16,384, the limit."""
@@ -294,7 +295,7 @@ PAPER_WORK = StepWork(
 
 
 def paper_setting(model: str, gpus: int) -> Setting:
-    """UserError names the paper's models."""
+    """Returns the setting. UserError lists the paper's models."""
     named = {one.name: one for one in PAPER_MODELS}.get(model)
     if named is None:
         raise UserError(f"no model {model!r} in the paper: there are {', '.join(m.name for m in PAPER_MODELS)}")
@@ -302,7 +303,7 @@ def paper_setting(model: str, gpus: int) -> Setting:
 
 
 def paper_settings(model: str = "", gpus: int | None = None) -> list[Setting]:
-    """All fifteen, or those of a model or a number of GPUs."""
+    """Returns all fifteen settings, or those of a model or a number of GPUs."""
     return [
         paper_setting(name, count)
         for name in ([model] if model else PAPER_GPUS)
@@ -311,14 +312,14 @@ def paper_settings(model: str = "", gpus: int | None = None) -> list[Setting]:
 
 
 PAPER_MODELS = (
-    # Keys and values: 2 x layers x KV heads x head size x 2 bytes, from the config.json of Qwen2.5. The parameters of
-    # 72B are those of its model card. Tensor parallel: assumption.
+    # Keys and values: 2 x layers x KV heads x head size x 2 bytes, from the config.json of Qwen2.5. The 72B's
+    # parameters are those of its model card. Tensor parallel: assumption.
     Model("7B", 7.6e9, 28, 2 * 28 * 4 * 128 * 2, 1),
     Model("32B", 32.8e9, 64, 2 * 64 * 8 * 128 * 2, 4),
     Model("72B", 72.7e9, 80, 2 * 80 * 8 * 128 * 2, 8),
 )
 PAPER_GPUS = {"7B": (16, 32, 64, 128, 256), "32B": (32, 64, 128, 256, 512), "72B": (64, 128, 256, 512, 1024)}
-"""Scales: assumption, the paper's own are not in its text."""
+"""Scales: assumption, since the paper's text does not state them."""
 PUBLISHED = {
     "mean over synchronous": 2.56,
     "largest over synchronous": 5.48,
@@ -329,13 +330,13 @@ PUBLISHED = {
 }
 """Laminar's throughput over its baselines (abstract and section 8)."""
 WARM_UP_STEPS, MEASURED_STEPS = 10, 20
-"""Steps simulated before and while figures are taken. Assumption: the first ones know replicas that start together."""
+"""Steps simulated before and during measurement. Assumption: the first steps show replicas that start together."""
 BATCH_STEPS = 10
-"""Steps of the three schedules that empty all replicas in each step, so that no step hangs on the one before."""
+"""Steps of the three schedules that empty all replicas in each step, so that no step depends on the one before."""
 
 
 def _cut_mean(median: float, sigma: float, longest: int) -> float:
-    """Mean of a log-normal variable of which all above `longest` count as `longest`."""
+    """Mean of a log-normal variable whose values above `longest` count as `longest`."""
     # The closed form of the mean of min(X, longest), by the partial expectation of a log-normal variable.
     at = (math.log(longest) - math.log(median)) / sigma
     below = NormalDist().cdf(at - sigma)
@@ -343,7 +344,7 @@ def _cut_mean(median: float, sigma: float, longest: int) -> float:
 
 
 class DrawnLengths:
-    """Groups without end, drawn when they are first asked for."""
+    """An endless list of groups, sampled when first requested."""
 
     def __init__(self, distribution: LogNormal | MeasuredGroups, group_size: int, seed: int) -> None:
         self._distribution, self._group_size = distribution, group_size

@@ -1,7 +1,7 @@
-"""Runs the cells of a table on some processes, and writes what people read: the table, one sentence, and a picture.
+"""Runs the cells of a table on several processes, and writes the table, one sentence, and a picture.
 
-A cell is a policy in a setting at its best split, for one or more seeds. `sensitivity_lines` gives the ratios that the
-paper publishes when one assumption is another, on one large setting of each model.
+A cell is a policy in a setting at its best split, for one or more seeds. `sensitivity_lines` gives the paper's
+published ratios under changed assumptions, on one large setting of each model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAPER = "asynchronous_repack"
 
 
 def ratios(cells: Sequence[Cell], policy: str = PAPER) -> dict[str, float]:
-    """`policy` over the paper's baselines, as the paper means them; only those whose cells are there.
+    """Returns the speed-up of `policy` over the paper's baselines, as the paper defines it; only from existing cells.
 
     mean, largest: over all settings. largest scale: mean over the largest settings of each model and all baselines.
     """
@@ -59,7 +59,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def cell_lines(cells: Sequence[Cell]) -> list[str]:
-    """A row a setting: seconds a step of each policy, and the gain over the first."""
+    """One row per setting: seconds per step of each policy, and the gain over the first."""
     policies = list(dict.fromkeys(cell.policy for cell in cells))
     rows: dict[tuple[str, int], dict[str, Cell]] = {}
     for cell in cells:
@@ -76,13 +76,13 @@ def cell_lines(cells: Sequence[Cell]) -> list[str]:
 
 
 def policy_lines(cells: Sequence[Cell]) -> list[str]:
-    """A row a policy, of one setting."""
+    """One row per policy, for one setting."""
     first = cells[0].seconds_per_step
     heads = ["policy", "s a step", f"{cells[0].policy} / it", "rollout GPUs", "training GPUs", "KV used", "tokens/s"]
     table = [[*heads, "steps late: mean", "most"]]
     for cell in cells:
         figures = cell.as_dict()
-        # Here the GPUs that generate are those that train.
+        # Here the same GPUs generate and train.
         is_shared = cell.policy == "synchronous"
         training = cell.setting.gpus - (0 if is_shared else figures["rollout_gpus"])
         table.append(
@@ -102,7 +102,7 @@ def policy_lines(cells: Sequence[Cell]) -> list[str]:
 
 
 def published_lines(cells: Sequence[Cell]) -> list[str]:
-    """The ratios beside the published ones, staleness at 7B on 64 GPUs, and what ours gains."""
+    """The ratios beside the published ones, staleness at 7B on 64 GPUs, and the gain of our schedule."""
     found = ratios(cells)
     table = [["asynchronous_repack", "published", "simulated", "error"]]
     for name, value in found.items():
@@ -144,7 +144,7 @@ def _staleness_shares(cell: Cell) -> str:
 
 
 def sentence(cells: Sequence[Cell], name: str) -> str:
-    """What a recipe would gain."""
+    """Says what a recipe would gain."""
     first, *others = cells
     if not others:
         return f"A step of {name} takes {first.seconds_per_step:.3g} s with {first.policy}."
@@ -170,12 +170,12 @@ def sentence(cells: Sequence[Cell], name: str) -> str:
 
 
 SEARCH = Steps(warm_up=5, measured=8, batches=3)
-"""Steps for which a split is tried."""
+"""Steps simulated to test a split."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A policy in a setting; an outcome for each seed, all at the split that is best for the first."""
+    """A policy in a setting; an outcome for each seed, all at the best split of the first seed."""
 
     setting: Setting
     policy: str
@@ -189,7 +189,7 @@ class Cell:
         return sum(getattr(outcome, figure) for outcome in self.outcomes) / len(self.outcomes)
 
     def as_dict(self) -> dict[str, Any]:
-        """The line of `--json`: means over the seeds, and the largest staleness of any."""
+        """Returns the line of `--json`: means over the seeds, and the largest staleness of any seed."""
         first = self.outcomes[0]
         return {
             "model": self.setting.model.name,
@@ -215,10 +215,10 @@ def simulate_cells(
     jobs: int = 1,
     label: str = "simulating",
 ) -> list[Cell]:
-    """All policies in all settings, in this order whatever `jobs` is. UserError as the policies say."""
+    """Returns all policies in all settings, in an order independent of `jobs`. UserError as the policies raise."""
     todo = [(setting, policy) for setting in settings for policy in policies]
     work = bound(_simulate, seeds=tuple(seeds), steps=steps)
-    # A pool of one process would only cost its start.
+    # A pool of one process would only add its start-up time.
     if jobs == 1 or len(todo) == 1:
         return list(progress(map(work, todo), len(todo), label, "cells"))
 
@@ -278,11 +278,11 @@ CHANGES: dict[str, dict[str, float]] = {
     "a replica takes 2 shares": {"share": 2.0},
     "a replica takes 4 shares": {"share": 4.0},
 }
-"""Fields of the lengths, of the work or of the constants that take another value."""
+"""Fields of the lengths, of the work or of the constants, with changed values."""
 
 
 def sensitivity_lines(seeds: Sequence[int], steps: Steps, jobs: int, as_json: bool) -> list[str]:
-    """Ratios of the paper's schedule, a line a change, each policy at its best split under that change."""
+    """Ratios of the paper's schedule, one line per change, each policy at its best split under that change."""
     at_all = [paper_setting(*at) for at in SETTINGS]
     by_change = {
         name: ratios(
@@ -308,7 +308,7 @@ def sensitivity_lines(seeds: Sequence[int], steps: Steps, jobs: int, as_json: bo
 def _changed(setting: Setting, changes: Mapping[str, float]) -> Setting:
     work = setting.work
     for name, value in changes.items():
-        # No name is in two of the three classes, so that a change needs no prefix.
+        # The three classes share no field name, so a change needs no prefix.
         if hasattr(work.lengths, name):
             work = replace(work, lengths=replace(work.lengths, **{name: value}))
         elif hasattr(work, name):
@@ -319,8 +319,8 @@ def _changed(setting: Setting, changes: Mapping[str, float]) -> Setting:
 
 
 def draw(cells: Sequence[Cell], title: str) -> str:
-    """The picture; equal cells give equal text. All text is escaped."""
-    # Drawing imports matplotlib, which a table does not need.
+    """Returns the picture; equal cells give equal text. All text is escaped."""
+    # Imported here: drawing loads matplotlib, which a table does not need.
     from stages.pages.drawing import WIDE, Line, Row, intervals, lines, picture_file
 
     first = cells[0].policy

@@ -1,15 +1,15 @@
-"""Registers what prefect.yaml holds on the server at PREFECT_API_URL, and runs it: the worker of `make ui`.
+"""Registers the deployments of prefect.yaml on the server at PREFECT_API_URL, and runs them: the worker of `make ui`.
 
     python -m pipelines.ui.deployments
 
-A process work pool with a worker, and not flows that serve themselves: deployments, schedules that were switched on,
-and the history of runs belong to the server, so they outlive the worker; cancelling reaches the worker by an event,
+A process work pool with a worker is used, not flows that serve themselves. Deployments, schedules that were switched
+on, and the history of runs belong to the server, so they outlive the worker. Cancelling sends the worker an event,
 which ends the flow's process, whose supervisors end everything below. Registering again changes parameters and
-descriptions, and leaves schedules as they are.
+descriptions, and keeps schedules.
 
-The worker also closes runs and tasks whose process was killed, of which nobody tells the server that they have ended.
-Prefect 3.7 marks a flow run as crashed when its worker sees the process end, or when its heartbeats stop; the tasks of
-such a run stay "Running" for ever (its service that ends tasks looks at runs that were cancelled, and at no others).
+The worker also closes runs and tasks whose process was killed, since nothing tells the server that they have ended.
+Prefect 3.7 marks a flow run as crashed when its worker sees the process end, or when its heartbeats stop. The tasks of
+such a run stay "Running" for ever (the service that ends tasks looks only at cancelled runs).
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ TEMPLATE = {
     "variables": {"type": "object", "properties": {}, "additionalProperties": False},
 }
 SECONDS_OF_SILENCE = 100
-"""Three heartbeats (PREFECT_FLOWS_HEARTBEAT_FREQUENCY is 30 s under `make ui`) and a little."""
+"""Slightly more than three heartbeats (PREFECT_FLOWS_HEARTBEAT_FREQUENCY is 30 s under `make ui`)."""
 
 
 def main() -> None:
-    """Registers, tells `READY`, and works until it is ended."""
+    """Registers, prints `READY`, and works until it is ended."""
     asyncio.run(_register_and_work())
 
 
@@ -81,7 +81,7 @@ async def _register_and_work() -> None:
         await register(client)
         await close_what_went_away(client)
     print(READY, flush=True)
-    # Prefect makes folders in /tmp/runner_storage, which belongs to the first user of the machine, and leaves them.
+    # Prefect makes folders in /tmp/runner_storage, which belongs to the machine's first user, and leaves them there.
     tempfile.tempdir = str(state_folder() / "prefect")
     shutil.rmtree(state_folder() / "prefect" / "runner_storage", ignore_errors=True)
     watch = asyncio.create_task(watch_for_lost_runs())
@@ -92,19 +92,19 @@ async def _register_and_work() -> None:
 
 
 async def register(client: PrefectClient) -> None:
-    """Work pool, deployments, the limit on GPUs, and the automation for crashed flows; what is there is kept."""
+    """Creates work pool, deployments, GPU limit, and the automation for crashed flows; keeps existing ones."""
     try:
         await client.read_work_pool(POOL)
     except ObjectNotFound:
         await client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=TEMPLATE))
     else:
-        # It may be from a revision that let a run choose its command.
+        # An existing pool may be from a revision that let a run choose its command.
         await client.update_work_pool(POOL, WorkPoolUpdate(base_job_template=TEMPLATE))
     for entry in load_yaml((PROJECT / "prefect.yaml").read_text())["deployments"]:
         await _register_deployment(client, entry)
     if visible_gpus():
         limit = GlobalConcurrencyLimitCreate(name=LIMIT, limit=len(visible_gpus()))
-        # A person may have lowered it.
+        # A user may have lowered the limit.
         with suppress(ObjectAlreadyExists):
             await client.create_global_concurrency_limit(limit)
     if not await client.read_automations_by_name(AUTOMATION):
@@ -128,7 +128,7 @@ async def _register_deployment(client: PrefectClient, entry: dict[str, Any]) -> 
         "pull_steps": [{"prefect.deployments.steps.set_working_directory": {"directory": str(PROJECT)}}],
     }
     try:
-        # Schedules are set once: a person may have switched them on since.
+        # Schedules are set once: a user may have switched them on since.
         existing = await client.read_deployment_by_name(f"{flow.name}/{entry['name']}")
     except ObjectNotFound:
         schedules = [
@@ -145,13 +145,13 @@ async def _register_deployment(client: PrefectClient, entry: dict[str, Any]) -> 
 
 
 def load_flow(entrypoint: str) -> Flow:
-    """The flow that `path/of/module.py:name` names."""
+    """Returns the flow that `path/of/module.py:name` names."""
     path, _, name = entrypoint.partition(":")
     return getattr(importlib.import_module(path.removesuffix(".py").replace("/", ".")), name)
 
 
 def form(flow: Flow) -> dict[str, Any]:
-    """The schema behind the form that starts the flow: parameters in their order, named in words."""
+    """Returns the schema behind the form that starts the flow: its parameters in order, with readable names."""
     schema = parameter_schema(flow.fn).model_dump(exclude_unset=True)
     for position, (name, field) in enumerate(schema["properties"].items()):
         field |= {"position": position, "title": name.replace("_", " ").capitalize()}
@@ -159,7 +159,7 @@ def form(flow: Flow) -> dict[str, Any]:
 
 
 def heartbeat_automation() -> AutomationCore:
-    """Marks a flow run as crashed whose heartbeats stop before it has ended."""
+    """Marks a flow run as crashed if its heartbeats stop before it has ended."""
     beat, ended = "prefect.flow-run.heartbeat", ("Completed", "Failed", "Cancelled", "Crashed")
     trigger = EventTrigger(
         after={beat},
@@ -176,17 +176,17 @@ def heartbeat_automation() -> AutomationCore:
 
 SECONDS_BETWEEN_LOOKS = 10.0
 SECONDS_TO_SETTLE = 20.0
-"""Prefect writes the states of tasks down some seconds late: one whose run has just ended may have ended too."""
+"""Prefect stores task states some seconds late: a task whose run has just ended may have ended too."""
 WENT_AWAY = "The worker went away while this ran. Run it again: finished stages are skipped, training goes on."
 LOST = "The run of this task ended without it. Run it again: finished stages are skipped, training goes on."
-# Prefect 3.7: a filter of tasks refuses a state without a name, one of flow runs does not.
+# Prefect 3.7: a filter of tasks rejects a state without a name, a filter of flow runs does not.
 GOING = {"type": {"any_": [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]}, "name": None}
 
 
 async def close_what_went_away(client: PrefectClient) -> None:
-    """Ends runs of our deployments that the server still believes to run: their worker, which we replace, is gone.
+    """Ends runs of our deployments that the server still shows as running: this worker replaces theirs, which is gone.
 
-    So are tasks of runs that have ended: a flow that is killed, or ended in haste, tells nothing of its tasks.
+    The same goes for tasks of ended runs: a flow that is killed, or ends in a hurry, does not report its tasks.
     """
     ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
     tasks = await client.read_task_runs(task_run_filter=TaskRunFilter(state=GOING), deployment_filter=ours)
@@ -199,8 +199,8 @@ async def close_what_went_away(client: PrefectClient) -> None:
 
 
 async def watch_for_lost_runs() -> None:
-    """Ends lost tasks and deleted runs again and again, until it is cancelled; a server that does not answer is asked
-    the next time."""
+    """Ends lost tasks and deleted runs repeatedly, until it is cancelled; after a failed request it tries again the
+    next time."""
     asked: set[int] = set()
     async with get_client() as client:
         while True:
@@ -209,14 +209,14 @@ async def watch_for_lost_runs() -> None:
                 await close_lost_tasks(client, SECONDS_TO_SETTLE)
                 await end_deleted_runs(client, asked)
             except Exception as error:
-                # The worker must go on, whatever this courtesy meets.
+                # The worker must continue, whatever error occurs here.
                 logging.getLogger(__name__).warning("lost runs could not be looked for: %s", error)
 
 
 async def close_lost_tasks(client: PrefectClient, settle_seconds: float) -> int:
-    """Marks as crashed what still runs of flow runs that ended `settle_seconds` ago; returns how many tasks.
+    """Marks unfinished tasks as crashed if their flow run ended `settle_seconds` ago; returns their number.
 
-    All of the server's runs count, those that a person started without a deployment too.
+    This covers all runs on the server, including those that a user started without a deployment.
     """
     ended = FlowRunFilterEndTime(before_=datetime.now(UTC) - timedelta(seconds=settle_seconds))
     tasks = await client.read_task_runs(
@@ -228,9 +228,9 @@ async def close_lost_tasks(client: PrefectClient, settle_seconds: float) -> int:
 
 
 async def end_deleted_runs(client: PrefectClient, asked: set[int]) -> None:
-    """Ends this worker's flows whose run was deleted: Prefect lets them run on, and nobody could cancel them.
+    """Ends this worker's flows whose run was deleted: Prefect lets them continue, and no user could cancel them.
 
-    `asked` holds the processes that were asked to end before: a second signal would interrupt their clearing up.
+    `asked` holds the processes that have already got a signal: a second one would interrupt their cleanup.
     """
     for process in psutil.Process().children():
         with suppress(psutil.Error):
@@ -240,7 +240,7 @@ async def end_deleted_runs(client: PrefectClient, asked: set[int]) -> None:
                     await client.read_flow_run(UUID(run))
             except ObjectNotFound:
                 asked.add(process.pid)
-                # Its end ends its stage too.
+                # When the flow ends, its stage ends too.
                 process.terminate()
 
 

@@ -1,11 +1,12 @@
-"""Who may use a server of `make ui`: requests to our own host, from our own pages, and with the login.
+"""Who may use a server of `make ui`: requests to this host, from its pages, and with the login.
 
-Every account of a shared machine reaches a port on loopback, and so does every page in the user's browser. The login
-keeps strangers out. The check of the host keeps out pages that point a name of their own at 127.0.0.1 (DNS rebinding),
-the check of the page those that a browser would send the login with. `/enter#LOGIN` gives the login to the browser.
+Every account of a shared machine can reach a port on loopback, and so can every page in the user's browser. The login
+keeps strangers out. The check of the host keeps out pages that point a domain name at 127.0.0.1 (DNS rebinding). The
+check of the page keeps out requests to which a browser would add the login. `/enter#LOGIN` gives the login to the
+browser.
 
-The login is drawn at each start. Standard library only: it is read before Prefect. Whoever can talk to the server can
-start flows, so the server answers only requests that carry it.
+The login is generated at each start. Standard library only: this module is read before Prefect. A client of the server
+can start flows, so the server answers only requests that carry the login.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from stages.foundations.machine import state_folder
 HOST = "127.0.0.1"
 ENTER = "/enter"
 HEALTH = "/health"
-"""Answers without a login: that the server is up is no secret."""
-# The part of an address behind `#` never leaves the browser, so the login is in no log. `replace` drops this page from
+"""Answered without a login: that the server is up is no secret."""
+# The part of an address after `#` never leaves the browser, so the login is in no log. `replace` drops this page from
 # the tab's history.
 _ENTER_PAGE = """<!doctype html><meta charset="utf-8"><title>Enter</title>
 <p id="text">The link has no login. Use the one that <code>make ui</code> printed last.</p>
@@ -34,7 +35,7 @@ const [, login, place] = decodeURIComponent(location.hash).match(/^#([^/]*)(.*)$
 if (login) {{{script}}}
 </script>
 """
-# No frame: a page of another port counts as the same site, and could lay a frame under the user's clicks.
+# No frame: a page of another port counts as the same site, and could place a frame under the user's clicks.
 _NOT_IN_FRAMES = (b"x-frame-options", b"SAMEORIGIN")
 
 
@@ -44,7 +45,7 @@ def addresses(port: int) -> list[str]:
 
 
 def refusal(headers: Iterable[tuple[bytes, bytes]], port: int) -> str:
-    """Why a request with these headers is refused; "" when it is not."""
+    """Returns why a request with these headers is rejected; "" when it is accepted."""
     ours, found = addresses(port), [(name, value.decode("latin-1")) for name, value in headers]
     hosts = [value for name, value in found if name == b"host"]
     if len(hosts) != 1 or f"http://{hosts[0]}" not in ours:
@@ -52,24 +53,24 @@ def refusal(headers: Iterable[tuple[bytes, bytes]], port: int) -> str:
     elsewhere = f"Pages of other sites may not use this server. Open {ours[0]}."
     if any(value not in ours for name, value in found if name == b"origin"):
         return elsewhere
-    # What a page loads as a picture or a script has no Origin. Links to us are followed, which is a navigation.
+    # Images or scripts that a page loads have no Origin. Following a link to this server is a navigation and allowed.
     fetched = dict(found)
     is_foreign = fetched.get(b"sec-fetch-site") in ("same-site", "cross-site")
     return elsewhere if is_foreign and fetched.get(b"sec-fetch-mode") != "navigate" else ""
 
 
 def guarded(app: Any, port: int, entering: str, login: str = "") -> Any:
-    """An ASGI application that answers what is refused with 403 or 401, and passes the rest to `app`.
+    """An ASGI application that answers rejected requests with 403 or 401, and passes the rest to `app`.
 
-    `entering` is JavaScript with `login` and `place`, the parts of the link behind `#`. With an empty `login` the
-    application checks that itself.
+    `entering` is JavaScript with `login` and `place`, the parts of the link after `#`. With an empty `login` the
+    application checks the login itself.
     """
     wanted = basic(login).get("Authorization", "").encode()
     page = _ENTER_PAGE.format(script=entering)
 
     def is_known(scope: Mapping[str, Any]) -> bool:
         sent = dict(scope["headers"]).get(b"authorization", b"")
-        # Compared in constant time, as the login must not be guessed letter by letter.
+        # Compared in constant time, so that the login cannot be guessed letter by letter.
         return not login or scope["path"] == HEALTH or hmac.compare_digest(sent, wanted)
 
     async def guard(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
@@ -109,11 +110,11 @@ async def _answer(send: Any, status: int, kind: str, body: str, *more: tuple[byt
 
 
 LOGIN, PORT = "RETRACE_MLFLOW_LOGIN", "RETRACE_MLFLOW_PORT"
-"""Variables of MLflow's server alone."""
+"""Variables that only MLflow's server reads."""
 
 
 def draw_login() -> str:
-    """A new login in the form `user:password`, which is how Prefect takes it."""
+    """Returns a new login in the form `user:password`, which Prefect expects."""
     return f"retrace:{secrets.token_urlsafe(24)}"
 
 
@@ -128,7 +129,7 @@ def basic(login: str) -> Mapping[str, str]:
 
 
 def keep_login(state: Path, api: str, login: str) -> None:
-    """Writes the login where only this user can read it, for commands that are run beside `make ui`."""
+    """Writes the login where only this user can read it, for commands that run beside `make ui`."""
     path = _path(state)
     path.parent.mkdir(parents=True, exist_ok=True)
     forget_login(state)
@@ -138,12 +139,12 @@ def keep_login(state: Path, api: str, login: str) -> None:
 
 
 def forget_login(state: Path) -> None:
-    """Removes what `keep_login` wrote; the server that knew it is gone."""
+    """Removes the file of `keep_login`; the server with that login is gone."""
     _path(state).unlink(missing_ok=True)
 
 
 def kept_login(api: str, state: Path | None = None) -> str:
-    """The login of the `make ui` whose API has this address; "" when no such `make ui` runs here."""
+    """Returns the login of the `make ui` whose API has this address; "" when no such `make ui` runs here."""
     try:
         content = json.loads(_path(state or state_folder()).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
 """MLflow's server behind the guard: the app `retrace` of `mlflow server --app-name`, which pyproject.toml names.
 
-MLflow itself lets every page of a loopback port use it, and asks for no login without a further package.
+By itself MLflow accepts every page of a loopback port, and requires a login only with a further package.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ request.send();
 
 
 def app() -> Any:
-    """What uvicorn serves."""
+    """Returns the application that uvicorn serves."""
     from mlflow.server.fastapi_app import app as mlflow_app
 
     return guarded(mlflow_app, int(os.environ[PORT]), _ENTER, os.environ[LOGIN])

@@ -1,8 +1,8 @@
 """Prefect's settings of this project. Imported before Prefect, which reads them once.
 
 Its database belongs to the project, and nothing is reported home. A client of the server that `make ui` runs here
-sends that server's login, unless another one is set. Prefect imports pandas for the
-cache keys of data frames. No task here has cache keys, and the import is a third of a flow's start, so it is prevented.
+sends that server's login, unless another one is set. Prefect imports pandas for the cache keys of data frames. No task
+here has cache keys, and the import takes a third of a flow's start, so it is prevented.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stages.foundations.machine import state_folder
 
 if "PREFECT_HOME" not in os.environ:
     home = state_folder() / "prefect"
-    # Prefect then says so. It makes no folder above its own, and starts no server without it.
+    # Prefect then reports it. It creates no folder above its home, and starts no server without it.
     with suppress(OSError):
         home.mkdir(parents=True, exist_ok=True)
     os.environ["PREFECT_HOME"] = str(home)

@@ -2,10 +2,10 @@
 
 It differs from `prefect server start` in two ways:
 
-- It lies behind the guard (`guard.py`): only our host and our pages, and `/enter#LOGIN`, so that a click is enough.
+- It is behind the guard (`guard.py`): only this host and its pages have access, and `/enter#LOGIN` logs in by a click.
 - SQLite's caches are bounded. Prefect 3.7 lets each of five connections keep 80 MB of the database in memory (`PRAGMA
-  cache_size = 20000`, which no setting changes): up to 400 MB, as its history grows. What is dropped is read again
-  from the system's cache of files.
+  cache_size = 20000`, which no setting changes): up to 400 MB, as its history grows. Dropped pages are read again
+  from the system's file cache.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stages.foundations.errors import UserError
 from stages.observe.command import run_stage
 
 CACHE_BYTES = 16 * 2**20
-"""All connections together."""
+"""For all connections together."""
 # Prefect's UI reads the login from this key of the browser's storage.
 _ENTER = """
 localStorage.setItem("prefect-password", btoa(login));
@@ -28,9 +28,9 @@ location.replace("/deployments");
 
 
 def bound_sqlite_caches(count: int = CACHE_BYTES) -> None:
-    """Holds SQLite's memory in this process under `count` bytes, whatever a connection asks for.
+    """Limits SQLite's memory in this process to `count` bytes, whatever a connection requests.
 
-    Above it a page replaces another one, and nothing fails (SQLite, `PRAGMA soft_heap_limit`).
+    Above the limit a new page replaces an old one, and nothing fails (SQLite, `PRAGMA soft_heap_limit`).
     """
     with sqlite3.connect(":memory:") as connection:
         connection.execute(f"PRAGMA soft_heap_limit = {count}")
@@ -38,7 +38,7 @@ def bound_sqlite_caches(count: int = CACHE_BYTES) -> None:
 
 
 def main() -> None:
-    """Serves until it is ended. UserError without a login: then everybody on this machine could start flows."""
+    """Serves until it is ended. UserError without a login: then every user of this machine could start flows."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.ui.prefect_server")
     parser.add_argument("--port", type=int, required=True)
     port = parser.parse_args().port

@@ -1,14 +1,14 @@
 """`make ui`: Prefect and MLflow on loopback, their databases under state/, and a worker for the deployments.
 
-Ports: PREFECT_PORT (4200) and MLFLOW_PORT (5000). Ctrl-C ends all of it, running flows too. Logs are in state/logs/.
-Both ask for a login, because every account of the machine reaches their ports, and Prefect runs flows as this user. A
-new login is drawn at each start. The printed links contain it.
+Ports: PREFECT_PORT (4200) and MLFLOW_PORT (5000). Ctrl-C ends everything, including running flows. Logs are in
+state/logs/. Both servers require a login, because every account of the machine reaches their ports, and Prefect runs
+flows as this user. A new login is generated at each start. The printed links contain it.
 
     make ui PREFECT_PORT=4201 MLFLOW_PORT=5001
 
 Flow runs that end with `make ui` get a message that says why they ended and how to resume (`tell_ended`). Prefect alone
-leaves them with "Execution was aborted by a termination signal." Standard library only for this: Prefect's client takes
-seconds to load, and whoever pressed Ctrl-C waits.
+leaves them with "Execution was aborted by a termination signal." This uses only the standard library: Prefect's client
+takes seconds to load, while the user waits after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from stages.observe.command import run_stage
 
 SECONDS_TO_START = 300.0
 LONGEST_LOG = 20 * 2**20
-"""Bytes. Prefect 3.7 tells of a lock in SQLite ten times a minute (it tries again, and succeeds): 120 MB a day."""
+"""Bytes. Prefect 3.7 logs a lock in SQLite ten times a minute (it tries again, and succeeds): 120 MB a day."""
 WORKER = ["-m", "pipelines.ui.deployments"]
 READY = "the deployments are registered, the worker starts"
-"""What the worker says when it may be counted on (deployments.py)."""
+"""Message of the worker when it is ready (deployments.py)."""
 
 
 def main() -> None:
-    """Starts the servers and the worker, prints the addresses and waits for Ctrl-C. A worker that dies is replaced.
+    """Starts the servers and the worker, prints the addresses and waits for Ctrl-C. A dead worker is replaced.
 
-    UserError when a port is taken, or another `make ui` has the databases of this project.
+    UserError when a port is taken, or another `make ui` uses the databases of this project.
     """
     state = state_folder()
     with refusing_lock(state / "locks" / "ui", f"another `make ui` runs on {state}: use that one, or end it"):
@@ -89,7 +89,7 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
             while True:
                 time.sleep(1)
                 shorten_logs(state, started)
-                # One that never came up would only fail again: `require_alive` shows its lines.
+                # A worker that never came up would only fail again: `require_alive` shows its lines.
                 if started["worker"].poll() is not None and is_ready():
                     print(
                         "the worker has ended: another one takes its place, its runs are marked as crashed", flush=True
@@ -101,7 +101,7 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
     finally:
         # A second Ctrl-C must not leave a server behind.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # The worker goes first, while there are servers that can be told of its runs.
+        # The worker ends first, while the servers can still record the end of its runs.
         if "worker" in started:
             runs = going_runs(api, login)
             end_groups([started.pop("worker")])
@@ -122,7 +122,7 @@ def print_addresses(prefect_port: int, mlflow_port: int, experiment_id: str, log
 
 
 def port(name: str, default: int) -> int:
-    """The port from the environment; UserError when it is no number or something listens there."""
+    """Returns the port from the environment; UserError when it is not a number or is already in use."""
     text = os.environ.get(name) or str(default)
     number = port_number(text)
     if number is None:
@@ -136,7 +136,7 @@ def port(name: str, default: int) -> int:
 
 
 def port_fault(number: int) -> str:
-    """Why nothing more can listen on the port; "" where something can."""
+    """Returns why nothing more can listen on the port; "" where something can."""
     with socket.socket() as probe:
         # As the servers do: a port whose last connection has just closed is free for them.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -148,12 +148,12 @@ def port_fault(number: int) -> str:
 
 
 def port_number(text: str) -> int | None:
-    """None for what is no TCP port."""
+    """Returns None for text that is not a TCP port."""
     return int(text) if text.isdecimal() and 0 < int(text) < 65536 else None
 
 
 def server_settings(state: Path, prefect_port: int, mlflow_port: int) -> Mapping[str, str]:
-    """Environment of the servers and of the flow's runs, for which MLflow's database is the tracking address."""
+    """Returns the environment of servers and flow runs, in which MLflow's database is the tracking address."""
     home = state / "prefect"
     home.mkdir(parents=True, exist_ok=True)
     return {
@@ -175,21 +175,21 @@ def server_settings(state: Path, prefect_port: int, mlflow_port: int) -> Mapping
 
 
 def _shown_tracking(mlflow_port: int) -> str:
-    """The address in links to runs. One that is set beside a foreign server is how a browser reaches that."""
+    """Returns the address in links to runs. One that is set beside a foreign server is how a browser reaches it."""
     elsewhere = tracking_server()
     return (os.environ.get("RETRACE_MLFLOW_URL") or elsewhere) if elsewhere else f"http://{HOST}:{mlflow_port}"
 
 
 def tracking_server() -> str:
-    """The server to which `$MLFLOW_TRACKING_URI` sends what flows track; "" when that is our own database."""
+    """Returns the server that `$MLFLOW_TRACKING_URI` names for tracking; "" when that is this project's database."""
     address = os.environ.get("MLFLOW_TRACKING_URI", "")
     return without_password(address) if address.startswith(("http://", "https://")) else ""
 
 
 def make_tracking_database(state: Path) -> str:
-    """Makes MLflow's database under the lock that stages use too, before a server could make it beside one.
+    """Creates MLflow's database under the lock that stages use too, before a server could create it at the same time.
 
-    Returns the id of the experiment that holds the runs.
+    Returns the id of the experiment with the runs.
     """
     from stages.observe.mlflow_store import MlflowStore
 
@@ -212,11 +212,11 @@ def prefect_command(prefect_port: int) -> list[str]:
 
 
 def start(name: str, arguments: list[str], settings: Mapping[str, str]) -> subprocess.Popen:
-    """Starts `python ARGUMENTS` under a supervisor, writing to state/logs/<name>.log; the log before is kept once."""
+    """Starts `python ARGUMENTS` under a supervisor, writing to state/logs/<name>.log; keeps the previous log."""
     path = state_folder() / "logs" / f"{name}.log"
     if path.exists():
         path.replace(path.with_name(f"{name}.before.log"))
-    # Appending, so that it may be cut while it is written.
+    # Appending, so that it may be truncated while it is written.
     with open(path, "a") as log:
         return subprocess.Popen(
             supervised([sys.executable, *arguments]),
@@ -230,9 +230,9 @@ def start(name: str, arguments: list[str], settings: Mapping[str, str]) -> subpr
 
 
 def shorten_logs(state: Path, names: Iterable[str], longest: int = LONGEST_LOG) -> None:
-    """Moves what a log of more than `longest` bytes holds to <name>.before.log; its process goes on writing.
+    """Moves a log of more than `longest` bytes to <name>.before.log; its process continues to write.
 
-    Lines that are written in this very moment are lost.
+    Lines that are written at this very moment are lost.
     """
     for name in names:
         path = state / "logs" / f"{name}.log"
@@ -261,7 +261,7 @@ def wait_until_ready(started: Mapping[str, subprocess.Popen]) -> None:
 def _wait(is_done: Callable[[], bool], started: Mapping[str, subprocess.Popen], name: str, fault: str) -> None:
     until = time.monotonic() + SECONDS_TO_START
     while True:
-        # First, as a foreign server may answer at the port that kept ours from starting.
+        # First, as a foreign server may answer at the port that kept this one from starting.
         require_alive(started)
         if is_done():
             return
@@ -271,22 +271,22 @@ def _wait(is_done: Callable[[], bool], started: Mapping[str, subprocess.Popen], 
 
 
 def answers(address: str) -> bool:
-    """Whether a server is there and well."""
+    """True if a healthy server answers."""
     try:
         with urllib.request.urlopen(address, timeout=3) as answer:
             return answer.status == 200
     except (OSError, HTTPException):
-        # HTTPException comes from what listens there and does not speak HTTP.
+        # HTTPException comes from a listener that does not speak HTTP.
         return False
 
 
 def is_ready() -> bool:
-    """Whether the worker has come so far; one that did not is not replaced when it ends."""
+    """True if the worker has become ready; one that has not is not replaced when it ends."""
     return READY in (state_folder() / "logs" / "worker.log").read_text(errors="replace")
 
 
 def require_alive(started: Mapping[str, subprocess.Popen]) -> None:
-    """UserError with the last log lines of a process that ended."""
+    """Raises UserError with the last log lines of a process that ended."""
     for name, process in started.items():
         if process.poll() is not None:
             raise UserError(f"{name} ended with exit code {process.returncode}:\n{last_lines(name)}")
@@ -298,13 +298,13 @@ def last_lines(name: str, count: int = 15) -> str:
 
 
 TAG = "retrace"
-"""Of our deployments (prefect.yaml)."""
+"""Tag of the project's deployments (prefect.yaml)."""
 MESSAGE = "`make ui` was ended while this ran. Start it and run this again: finished stages are skipped."
 SECONDS_TO_ANSWER = 20.0
 
 
 def going_runs(api: str, login: str) -> list[str]:
-    """Ids of the runs of our deployments that are running or about to; none where the server does not answer."""
+    """Returns ids of this project's runs that are running or about to; none where the server does not answer."""
     wanted = {"state": {"type": {"any_": ["RUNNING", "PENDING"]}}}
     with suppress(OSError, HTTPException, ValueError):
         found = _ask(f"{api}/flow_runs/filter", login, {"flow_runs": wanted, "deployments": {"tags": {"all_": [TAG]}}})
@@ -313,7 +313,7 @@ def going_runs(api: str, login: str) -> list[str]:
 
 
 def tell_ended(api: str, login: str, runs: Sequence[str]) -> None:
-    """Marks the runs as crashed, with the message; a server that does not answer is left alone."""
+    """Marks the runs as crashed, with the message; ignores a server that does not answer."""
     state = {"type": "CRASHED", "name": "Crashed", "message": MESSAGE}
     for run in runs:
         with suppress(OSError, HTTPException, ValueError):

@@ -1,6 +1,6 @@
-"""A Prefect server for one flow that is run by hand: it dies with us, however we end.
+"""A Prefect server for one flow that is run by hand: it ends with this process, however that ends.
 
-Prefect's own, which it starts where no PREFECT_API_URL is set, is a plain child that lives on when we are killed.
+Without PREFECT_API_URL Prefect starts a server as a plain child, which survives when this process is killed.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from stages.foundations.machine import PROJECT
 
 @contextmanager
 def server_in_use() -> Iterator[None]:
-    """Inside, Prefect talks to the server at PREFECT_API_URL, or to a passing one where that is not set.
+    """Inside, Prefect uses the server at PREFECT_API_URL, or a temporary one where that is not set.
 
-    UserError when no server answers, or when it refuses our login: Prefect would say so with a traceback.
+    UserError when no server answers, or when it rejects the login: Prefect would report that with a traceback.
     """
     address = PREFECT_API_URL.value()
     if not address:
@@ -61,7 +61,7 @@ def server_in_use() -> Iterator[None]:
                 f"the Prefect server at {without_password(address)} refuses our login: set PREFECT_API_AUTH_STRING "
                 "to the login that the server was started with"
             ) from None
-        # Whatever else is wrong (an API key, a certificate), Prefect's client knows more about it.
+        # For other errors (an API key, a certificate), Prefect's client has the better message.
         if isinstance(getattr(error, "reason", None), ConnectionRefusedError | socket.gaierror):
             raise UserError(
                 f"no Prefect server answers at {without_password(address)}: start it (`make ui` starts one), "
@@ -72,18 +72,18 @@ def server_in_use() -> Iterator[None]:
 
 @contextmanager
 def passing_server() -> Iterator[str]:
-    """Inside, Prefect in this process talks to a server of its own with the database under `$PREFECT_HOME`.
+    """Inside, Prefect in this process uses a separate server with the database under `$PREFECT_HOME`.
 
-    Yields the API's address. UserError when the server does not start; what it said stands on standard error.
+    Yields the API's address. UserError when the server does not start; its messages are on standard error.
     """
     with socket.socket() as probe:
-        # The system picks a free port. Another process could take it in between, and the server then says so.
+        # The system picks a free port. If another process takes it in between, the server reports that.
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     address = f"http://127.0.0.1:{port}/api"
     command = [sys.executable, "-m", "pipelines.ui.prefect_server", "--port", port]
     login = draw_login()
-    # As Prefect starts its own: without the pages, and with the few services that a flow needs.
+    # As Prefect starts it: without the pages, and with the few services that a flow needs.
     settings = {
         "PREFECT_UI_ENABLED": "0",
         "PREFECT__SERVER_EPHEMERAL": "1",
@@ -94,13 +94,13 @@ def passing_server() -> Iterator[str]:
     server = subprocess.Popen(supervised(command), env={**os.environ, **settings}, start_new_session=True)
     try:
         _wait(server, f"{address}/health")
-        # It has no pages, so Prefect must not print their addresses.
+        # This server has no pages, so Prefect must not print their addresses.
         ours = {PREFECT_API_URL: address, PREFECT_API_AUTH_STRING: login, PREFECT_UI_URL: ""}
         with temporary_settings(updates=ours):
             try:
                 yield address
             finally:
-                # After a failure too, or Prefect tries for a minute at the end of this process.
+                # After a failure too, or Prefect retries for a minute at the end of this process.
                 asyncio.run(_send_what_waits())
     finally:
         end_groups([server])
@@ -119,7 +119,7 @@ def _wait(server: subprocess.Popen, address: str) -> None:
 
 
 async def _send_what_waits() -> None:
-    """Logs and events go in batches, and would be sent to a server that is gone."""
+    """Logs and events are sent in batches, and would go to a server that is gone."""
     for service in (APILogWorker, EventsWorker):
         waiting = service.drain_all()
         if inspect.isawaitable(waiting):

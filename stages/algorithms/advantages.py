@@ -1,7 +1,7 @@
 """Advantages from the rewards of a group: of whole responses (GRPO, Dr. GRPO, RLOO, OPO), or of tokens.
 
-Advantages of tokens use a baseline for each token that minimises the variance of the gradient. It needs the forward
-pass alone.
+Advantages of tokens use a baseline for each token that minimises the variance of the gradient. The baseline needs only
+the forward pass.
 
 Sources: DeepSeekMath (arXiv 2402.03300, section 4.1.2) for `group_normalized`; Dr. GRPO (arXiv 2503.20783) for
 the same without the division; RLOO (arXiv 2402.14740, equation 8); OPO (arXiv 2505.23585, equation 9); Optimal Token
@@ -14,19 +14,18 @@ because the score terms of a response are martingale differences: the squared no
 sum of their squared norms.
 
 Deviations:
-1. A group whose rewards are all equal has advantage exactly 0. Subtracting a rounded mean leaves about 1e-8,
-   which the division by epsilon alone (1e-6) would blow up to a visible update.
+1. A group whose rewards are all equal has advantage exactly 0. Subtracting a rounded mean would leave about 1e-8,
+   and dividing that by epsilon (1e-6) would turn it into a visible update.
 2. Sums are in float64; the result has the floating type of the rewards or returns (float32 for integer rewards).
-3. The tail where one response alone is alive follows `lone_tail`; verl's default is what is "return" here.
-4. A group of one is such a tail from its first token on. verl gives it a baseline of 0 whatever the setting, which is
-   "return" here.
+3. The tail, where only one response of the group is still alive, follows `lone_tail`; verl's default is "return" here.
+4. A group of one is such a tail from its first token on. verl always gives it a baseline of 0, which is "return" here.
 """
 
 import torch
 from jaxtyping import Float, Int, Real, Shaped
 from torch import Tensor
 
-# verl's; it also keeps the quotient finite for groups whose rewards differ by rounding.
+# verl's value; it also keeps the quotient finite for groups whose rewards differ only by rounding.
 STD_EPSILON = 1e-6
 
 
@@ -43,7 +42,7 @@ def group_normalized(
     mean = _group_sum(values, groups, size) / size
     # Before the division: see deviation 1.
     centred = _without_rounding(values - mean[groups], values, groups, size)
-    # A group of one has no other response to compare with, so that the reward itself is the advantage.
+    # A group of one has no other response to compare with, so its advantage is the reward itself.
     lone = size == 1
     centred = torch.where(lone[groups], values, centred)
     if divide_by_std:
@@ -62,7 +61,7 @@ def leave_one_out(rewards: Real[Tensor, " batch"], group_ids: Int[Tensor, " batc
     """
     groups, size = _groups(group_ids)
     values = rewards.double()
-    # The mean of the others without a loop: the sum less one's reward, over N - 1.
+    # The mean of the others without a loop: the group's sum minus the reward itself, over N - 1.
     others = (_group_sum(values, groups, size)[groups] - values) / (size - 1).clamp_min(1)[groups]
     advantages = _without_rounding(values - others, values, groups, size)
     return torch.where((size == 1)[groups], values, advantages).to(_result_type(rewards))
@@ -102,7 +101,6 @@ def _group_sum(values: Tensor, groups: Tensor, size: Tensor) -> Tensor:
 
 def _without_rounding(advantages: Tensor, values: Tensor, groups: Tensor, size: Tensor) -> Tensor:
     """Advantages with exact zeros for the groups whose rewards are all equal."""
-    # Rewards are compared themselves, not their differences from the mean, which rounding has touched.
     lowest = torch.full(size.shape, torch.inf, dtype=values.dtype, device=values.device)
     lowest = lowest.scatter_reduce(0, groups, values, "amin")
     highest = (-torch.full_like(lowest, torch.inf)).scatter_reduce(0, groups, values, "amax")
@@ -115,15 +113,15 @@ def _result_type(rewards: Tensor) -> torch.dtype:
 
 # ---------------------------------------------------------------------------------- the optimal token baseline
 PerToken = Float[Tensor, "batch tokens"]
-# Of the formula above: a baseline without any weight is then 0.
+# The epsilon of the formula above: where no token has weight, the baseline is 0.
 WEIGHT_EPSILON = 1e-8
 
 
 def logit_gradient_proxy(logprobs: PerToken, sum_squared_probs: PerToken) -> PerToken:
     """Squared norm of the gradient of log pi(a) with respect to the logits: |e_a - pi|^2 = 1 - 2 p + sum p^2.
 
-    In [0, 2]; values that rounding makes negative are set to 0. Both inputs must come from the distribution that was
-    sampled from, the temperature included. Carries no gradient.
+    In [0, 2]; negative values from rounding are set to 0. Compute both inputs from the distribution that was sampled
+    from, including its temperature. Carries no gradient.
     """
     return (1 - 2 * logprobs.detach().exp() + sum_squared_probs.detach()).clamp_min(0.0)
 
@@ -139,10 +137,10 @@ def optimal_token_baseline(
     """Baseline of each token: the mean return at its position over its group, weighted by accumulated gradient energy.
 
     `returns` are rewards to go. `importance_weights` are the truncated rollout weights (None: 1). A response's own
-    return is part of its baseline (a bias of order 1/N). `lone_tail` rules where one response of the group alone is
-    alive: "return" makes its advantage the full return (baseline 0), "zero" makes it 0 (baseline = return). Where
-    every alive response was certain of all its tokens so far (W = 0), the baseline is 0. 0 outside the mask; what lies
-    there has no influence. ValueError on another `lone_tail`.
+    return is part of its baseline (a bias of order 1/N). `lone_tail` applies where only one response of the group is
+    alive: "return" makes its advantage the full return (baseline 0), "zero" makes it 0 (baseline = return).
+    The baseline is 0 where W = 0: every alive response was certain of all its tokens so far. Outside the mask the
+    result is 0, and values there have no influence. ValueError on another `lone_tail`.
     """
     if lone_tail not in ("zero", "return"):
         raise ValueError(f"lone_tail must be 'zero' or 'return', not {lone_tail!r}")
@@ -151,18 +149,18 @@ def optimal_token_baseline(
     if importance_weights is not None:
         # The weight enters the gradient linearly, so its square enters the variance.
         energy = energy * importance_weights.detach().double().square()
-    # The inner `where` keeps padding out of the sum, the outer one keeps the sum out of padding.
+    # The inner `where` keeps padding out of the sum; the outer one sets the result at padding to 0.
     weight = torch.where(mask, torch.where(mask, energy, 0.0).cumsum(-1), 0.0)  # (batch, tokens)
     value = torch.where(mask, returns.detach().double(), 0.0)
     _, groups = torch.unique(group_ids, return_inverse=True)
     baseline = _sum_of_responses(weight * value, groups) / (_sum_of_responses(weight, groups) + WEIGHT_EPSILON)
-    # Longer than all others of its group: from here on it is compared with itself alone.
+    # Longer than all others of its group: from here on its only comparison is itself.
     is_lone = _sum_of_responses(mask.double(), groups) == 1
     baseline = torch.where(is_lone, value if lone_tail == "zero" else torch.zeros_like(value), baseline)
     return torch.where(mask, baseline, 0.0).to(returns.dtype)
 
 
 def _sum_of_responses(values: Tensor, groups: Tensor) -> Tensor:
-    """Sum over the responses of each group, given back to each of them: (batch, tokens)."""
+    """Returns the sum over each group's responses, repeated for each response: (batch, tokens)."""
     count = int(groups.max()) + 1 if len(groups) else 0
     return values.new_zeros(count, values.shape[1]).index_add_(0, groups, values)[groups]

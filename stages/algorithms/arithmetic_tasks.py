@@ -1,7 +1,7 @@
 """The laptop task family: chains of small sums as expressions, word problems and comparisons, with worked steps.
 
-Source: the measured laptop recipe (2-4 operations, operands 1-9, every intermediate value 0-20): hard enough that
-a 0.67M-parameter policy trained on noisy solutions starts at a third, easy enough that RL has something to find.
+Source: the measured laptop recipe (2-4 operations, operands 1-9, every intermediate value 0-20). It is hard enough that
+a 0.67M-parameter policy trained on noisy solutions starts at a third, and easy enough that RL can improve it.
 Pure functions of their arguments and a `random.Random`; equal seeds give equal problems.
 """
 
@@ -22,7 +22,7 @@ STEP = re.compile(r"(\d+)([+-])(\d+)=(\d+)")
 REPEATS_OF_RAMBLING = (1, 2, 4)
 # The default of `value_max`: a slip looks like any other value of a problem.
 LARGEST_SLIP = 20
-# So many draws in a row without a new problem mean that there are hardly more.
+# After this many draws in a row without a new problem, hardly any new problems are left.
 LONGEST_RUN_OF_DUPLICATES = 20_000
 LAPTOP_WEIGHTS = {"chain": 2.0, "word": 1.0, "comparison": 1.0}
 
@@ -35,7 +35,7 @@ class Kind(StrEnum):
     word = "word"
     """Someone has, buys, finds, loses, gives away."""
     comparison = "comparison"
-    """`Which is larger, 3+4 or 9-1?`; where both are equal, that value is the answer."""
+    """`Which is larger, 3+4 or 9-1?`; if both are equal, their value is the answer."""
 
 
 class SolutionStyle(StrEnum):
@@ -44,9 +44,9 @@ class SolutionStyle(StrEnum):
     answer_only = "answer_only"
     step_by_step = "step_by_step"
     rambling = "rambling"
-    """Works the steps again once, twice or four times, with its own mistakes, and keeps its first answer."""
+    """Works the steps again once, twice or four times, with new mistakes, and keeps its first answer."""
     unfinished = "unfinished"
-    """Breaks off before the last step and states no answer."""
+    """Stops before the last step and states no answer."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ def generate_problems(
     """Draws `rows` different problems.
 
     The defaults are the laptop recipe's. `weights` are the relative frequencies of the kinds; `steps` the numbers
-    of operations of chains and word problems, each as likely. A chain starts at 1 to value_max/2, operands are 1
-    to `operand_max`, every value on the way is 0 to `value_max`. A duplicate is drawn again; ValueError when the
-    space of different problems is used up, or a kind is unknown.
+    of operations of chains and word problems, all equally likely. A chain starts at 1 to value_max/2, operands are 1
+    to `operand_max`, and every intermediate value is 0 to `value_max`. A duplicate is drawn again. ValueError when
+    hardly any new problems are left, or a kind is unknown.
     """
     kinds = [Kind(kind) for kind in weights]
     rng, problems, duplicates = random.Random(seed), {}, 0
@@ -91,13 +91,13 @@ def worked_steps(
 ) -> tuple[tuple[str, ...], str]:
     """Works the problem; each step's result is wrong with the given probability, and later steps build on it.
 
-    Returns the written steps and the answer they lead to. A wrong result is off by one, two or ten, or anything
-    from 0 to 20, and now and then right by chance; values below 0 can follow from one.
+    Returns the written steps and the answer they lead to. A wrong result is off by one, two or ten, or any number
+    from 0 to 20, which is sometimes right by chance. Values below 0 can follow from a wrong result.
     """
     lines, results = [], []
     for text in problem.steps:
         first, sign, second = _parts(text)
-        # The sums of a comparison are independent; in a chain a mistake is carried on.
+        # The sums of a comparison are independent; in a chain a mistake carries over to later steps.
         if results and problem.kind != Kind.comparison:
             first = results[-1]
         result = first + second if sign == "+" else first - second
@@ -129,7 +129,7 @@ def worked_solution(
 
 
 def answer_line(answer: str) -> str:
-    """The last line of a solution."""
+    """Returns the last line of a solution."""
     return f"The answer is \\boxed{{{answer}}}."
 
 
@@ -145,7 +145,7 @@ def _draw(kind: Kind, rng: random.Random, operand_max: int, value_max: int, step
 
 
 def _chain(rng: random.Random, length: int, operand_max: int, value_max: int) -> tuple[str, ...]:
-    """A chain whose values all lie in range: one that leaves it is thrown away whole, which favours none."""
+    """Draws a chain whose values are all in range. A chain that leaves the range is dropped whole, without bias."""
     while True:
         value = rng.randint(1, max(1, value_max // 2))
         chain: list[str] = []

@@ -1,35 +1,35 @@
-"""Finds problems that a benchmark holds, word for word or reworded, and near-duplicates within one set.
+"""Finds problems that a benchmark contains, verbatim or reworded, and near-duplicates within one set.
 
-Four rules, each of which a recipe can leave out (None or false):
+Four rules, each of which a recipe can switch off (None or false):
 - exact: equal after `normalise_problem`;
 - ngrams: shared word n-grams (GPT-3, arXiv 2005.14165, appendix C: 13 words; s1, arXiv 2501.19393: 8 words);
 - near_duplicates: Jaccard similarity of word shingles, candidates by MinHash (Broder 1997, datasketch);
 - templates: compares the wording without numbers and names. It finds changed numbers, names and wording, which n-grams
   miss.
-The last three do not see how the letters of formulas are named. Read `Contamination.find_all` first; each rule has a
+The last three ignore the names of letters in formulas. Read `Contamination.find_all` first; each rule has a
 class or a section below it.
 Deviations:
-1. One shared n-gram does not count, a share of all n-grams does. Phrases such as "how many more apples does she have
+1. One shared n-gram is not enough; a share of all n-grams is. Phrases such as "how many more apples does she have
    than" occur in problems that have nothing else in common.
 2. MinHash only proposes pairs. The exact Jaccard similarity decides, so the result is not an estimate.
-3. `same_numbers`: two texts of one template with other numbers, signs or decisive words are two problems, if the
-   recipe says so.
-4. An n-gram that stands in more than 200 different benchmark problems is not looked up. It still counts as not shared.
-Equal benchmark problems are compared once: a benchmark that repeats itself costs no more than one that does not.
+3. `same_numbers`: if the recipe sets it, two texts of one template with different numbers, signs or decisive words are
+   two problems.
+4. An n-gram that occurs in more than 200 different benchmark problems is not looked up. It still counts as not shared.
+Equal benchmark problems are compared once: a benchmark that repeats itself takes no more time.
 
-A template is a problem without numbers, number words, names and function words. The stems of its words are weighed by
-how rare they are among the benchmarks' problems (inverse document frequency, Sparck Jones 1972). A problem can be hit
+A template is a problem without numbers, number words, names and function words. The stems of its words are weighted by
+their rarity among the benchmarks' problems (inverse document frequency, Sparck Jones 1972). A problem can be hit
 in three ways, in the order of certainty:
 - `template`, similarity 1: the templates are word for word the same (re-numbered, other names);
 - `template`: the weighted Jaccard similarity of the stems reaches `similarity` (re-numbered, lightly reworded);
-- `reworded`: it reaches only `reworded_similarity`, but the two texts hold the same quantities and share what is rare:
-  stems, quantities, and quantities of the same thing ("20 miles"), which count for more than their parts.
-Short texts have no template worth the name: the bounds below. This is a match of words, not of meaning: a paraphrase
-without common words or numbers is not found (recall by kind: docs/curation.md).
+- `reworded`: it reaches only `reworded_similarity`, but the two texts contain the same quantities and share rare
+  features: stems, quantities, and quantities of the same thing ("20 miles"), which count for more than their parts.
+Short texts have no useful template: see the bounds below. The rules match words, not meaning: a paraphrase without
+common words or numbers is not found (recall by kind: docs/curation.md).
 
 Decisive words: `x + y = 10` and `x - y = 10`, "a perfect square" and "a perfect cube" differ in one word of many, and
-are two problems. "At a constant speed" is three words more, and the same problem. So numbers and formulas are compared
-with the signs in them, and of the other words those that name an operation, a quantity, an extreme or a direction.
+are two problems. Adding "at a constant speed" adds four words, and the problem is the same. So the rule compares
+numbers and formulas with their signs, and words that name an operation, a quantity, an extreme or a direction.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ from stages.algorithms.problem_text import (
     word_runs,
 )
 
-# Weights of false alarms and misses. Alarms are checked exactly, so only misses cost something. With datasketch's even
-# weights a pair at the threshold is found in 44 of 100 cases, with these in 93 (128 permutations, 0.7; 99.8 at 0.8).
+# Weights of false alarms and misses. Alarms are checked exactly, so only misses matter. With datasketch's even weights
+# a pair at the threshold is found in 44 of 100 cases, with these in 93 (128 permutations, 0.7; 99.8 at 0.8).
 MISSES_COUNT_MORE = (0.05, 0.95)
 MOST_COMMON_NGRAM = 200
-"""An n-gram of more benchmark problems is boilerplate: it proposes none of them, which bounds the time of a search."""
+"""An n-gram in more benchmark problems is boilerplate: it proposes none of them, which bounds the time of a search."""
 MOST_CANDIDATES = 2_000
-"""Texts that MinHash may propose for one text: a bound for sets in which all are alike and none alike enough."""
+"""Most texts that MinHash may propose for one text. It limits sets whose texts are all similar, but not enough."""
 # The inner lookahead keeps an unclosed [asy] from swallowing the text up to another drawing's end.
 _DRAWING = re.compile(
     r"\[asy\](?:(?!\[asy\]).)*?\[/asy\]|\\begin\{tikzpicture\}(?:(?!\\begin\{tikz).)*?\\end\{tikzpicture\}", re.DOTALL
 )
 _CAPITALS = re.compile(r"\b[A-Z]{5,}\b")
-"""A word that a problem is about (`the letters of RADII`): shorter ones name points."""
+"""Shortest word that a problem can be about (`the letters of RADII`): shorter ones name points."""
 MOST_PAIRS = 50
-"""Pairs kept of one benchmark problem."""
+"""Most pairs kept for one benchmark problem."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class NgramRule:
     words: int
     """Length of an n-gram, in words; a text with fewer words is compared by the other rules only."""
     shared_fraction: float
-    """Hit from this share of the shorter text's different n-grams on, in (0, 1]."""
+    """A hit needs at least this share of the shorter text's different n-grams, in (0, 1]."""
 
     def __post_init__(self) -> None:
         _require(self.words >= 1, "words must be at least 1")
@@ -94,7 +94,7 @@ class NearDuplicateRule:
     shingle_words: int
     """Length of a shingle, in words; a shorter text is one shingle."""
     similarity: float
-    """Near-duplicates from this Jaccard similarity on, in (0, 1)."""
+    """A near-duplicate needs at least this Jaccard similarity, in (0, 1)."""
     permutations: int
     """Hash functions of MinHash: more of them miss fewer pairs close to the threshold (datasketch: 128)."""
     same_numbers: bool
@@ -111,9 +111,9 @@ class TemplateRule:
     """Templates in common: numbers and names abstracted."""
 
     similarity: float
-    """Hit from this weighted Jaccard similarity of stems on, in (0, 1]; other numbers do not matter."""
+    """A hit needs at least this weighted Jaccard similarity of stems, in (0, 1]; the numbers may differ."""
     reworded_similarity: float
-    """Where the numbers are the same, hit from this smaller similarity on, in (0, 1]."""
+    """Where the numbers are the same, a hit needs only this smaller similarity, in (0, 1]."""
 
     def __post_init__(self) -> None:
         if not 0 < self.reworded_similarity <= self.similarity <= 1:
@@ -122,7 +122,7 @@ class TemplateRule:
 
 @dataclass(frozen=True)
 class DecontaminationRules:
-    """What counts as standing in a benchmark."""
+    """The rules by which a text counts as contained in a benchmark."""
 
     exact: bool
     """Equal normalised texts."""
@@ -132,7 +132,7 @@ class DecontaminationRules:
 
     @property
     def is_used(self) -> bool:
-        """False when nothing is looked for."""
+        """False when all rules are off."""
         return bool(self.exact or self.ngrams or self.near_duplicates or self.templates)
 
 
@@ -144,12 +144,12 @@ class BenchmarkProblem:
     problem_id: str
     problem: str
     revision: str = ""
-    """Which version of the benchmark, as the recipe pins it."""
+    """Version of the benchmark, as the recipe pins it."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A benchmark's problem that a text stands in."""
+    """A benchmark problem that a text contains."""
 
     benchmark: str
     benchmark_problem_id: str
@@ -166,7 +166,7 @@ class Hit:
 
 
 RULES = ("exact", "ngrams", "near_duplicates", "template", "reworded")
-"""What a hit may be found by, worst first."""
+"""The rules that can produce a hit, worst first."""
 
 
 class Contamination:
@@ -195,7 +195,7 @@ class Contamination:
         return next(iter(self.find_all(problem)), None)
 
     def find_all(self, problem: str) -> list[Hit]:
-        """Every benchmark problem that is hit, each by its first rule; worst first, then in the benchmarks' order."""
+        """Returns every benchmark problem that is hit, by its first rule; worst first, then in their order."""
         hits: dict[int, tuple[str, float]] = {}
         words = problem_words(problem)
         if self._rules.exact and words and (same := self._exact.get(" ".join(words))) is not None:
@@ -220,19 +220,19 @@ class Contamination:
     def _shared_ngrams(self, problem: str, rule: NgramRule) -> list[tuple[int, float]]:
         ngrams = _ngrams(problem, rule.words)
         shared = Counter(index for ngram in ngrams for index in self._ngrams.get(ngram, ()))
-        # Of the shorter text: a benchmark problem inside a long page is found, too.
+        # Share of the shorter text: so a benchmark problem inside a long page is found, too.
         shares = ((index, n / min(len(ngrams), self._ngram_counts[index])) for index, n in shared.items())
         return [(index, share) for index, share in shares if share >= rule.shared_fraction]
 
 
 class HitPairs:
-    """Rows of the `contamination` table, at most `MOST_PAIRS` of one benchmark problem: a benchmark full of equal
+    """Rows of the `contamination` table, at most `MOST_PAIRS` for one benchmark problem: so a benchmark full of equal
     problems cannot fill the disk."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
         self.by_rule: Counter[str] = Counter()
-        """All pairs, those beyond the limit too."""
+        """All pairs, including those beyond the limit."""
         self._of_problem: Counter[tuple[str, str]] = Counter()
 
     def add(self, problem: Mapping[str, Any], hits: Iterable[Hit]) -> None:
@@ -246,7 +246,7 @@ class HitPairs:
 
 
 def _ngram_index(texts: Sequence[str], rule: NgramRule | None) -> tuple[dict[str, list[int]], list[int]]:
-    """Texts by n-gram, boilerplate left out, and the number of n-grams of each text."""
+    """Texts by n-gram, without boilerplate, and the number of n-grams of each text."""
     index: dict[str, list[int]] = defaultdict(list)
     counts = []
     for number, text in enumerate(texts):
@@ -259,9 +259,9 @@ def _ngram_index(texts: Sequence[str], rule: NgramRule | None) -> tuple[dict[str
 
 
 def _ngrams(text: str, length: int) -> set[str]:
-    """The word n-grams, in each of which letters are named anew: what stands before does not matter.
+    """Returns the word n-grams. Letters are renamed in each n-gram, so the text before it does not matter.
 
-    Drawings are left out: with other letters, the code of one right triangle is that of another.
+    Drawings are left out: with its letters renamed, the code of one right triangle equals that of another.
     """
     words = renamed_words(_DRAWING.sub(" ", text))
     return {renamed_again(words[start : start + length]) for start in range(len(words) - length + 1)}
@@ -271,22 +271,22 @@ class NearDuplicates:
     """An index of texts, searched for those similar to another text."""
 
     def __init__(self, rule: NearDuplicateRule) -> None:
-        from datasketch import MinHashLSH  # pulls in scipy: 0.8 s, for those who switch the rule on
+        from datasketch import MinHashLSH  # imported here: it loads scipy, 0.8 s, which only users of this rule need
 
         self._rule = rule
         self._index = MinHashLSH(rule.similarity, rule.permutations, weights=MISSES_COUNT_MORE)
         self._shingles: dict[int, tuple[frozenset[str], Counter[str]]] = {}
 
     def add(self, key: int, text: str) -> None:
-        """Adds a text under a key of its own; ValueError when the key is taken."""
+        """Adds a text under its key; ValueError when the key is taken."""
         self._shingles[key] = shingles, numbers = self._read(text)
         self._index.insert(key, self._min_hash(shingles, numbers))
 
     def find(self, text: str) -> list[tuple[int, float]]:
-        """Keys of the similar texts with their Jaccard similarity, most similar first, then by key."""
+        """Returns the keys of similar texts with their Jaccard similarity, most similar first, then by key."""
         shingles, numbers = self._read(text)
         similar = []
-        # Sorted, as sets of the index have no order that two runs share.
+        # Sorted: the order of the index's sets differs between runs.
         for key in sorted(self._index.query(self._min_hash(shingles, numbers)))[:MOST_CANDIDATES]:
             other, other_numbers = self._shingles[key]
             # MinHash only proposes: the exact similarity decides.
@@ -311,7 +311,7 @@ class NearDuplicates:
         if shingles:
             sketch.update_batch([shingle.encode() for shingle in shingles])
         if self._rule.same_numbers:
-            # Other buckets for other numbers and formulas, or texts of one template would all propose each other
+            # Separate buckets for different numbers and formulas, or texts of one template would all propose each other
             written = " ".join(sorted(numbers.elements())).encode()
             sketch.hashvalues = sketch.hashvalues ^ int.from_bytes(hashlib.sha256(written).digest()[:4], "big")
         return sketch
@@ -329,25 +329,25 @@ def _require(is_met: bool, message: str) -> None:
 
 
 # --------------------------------------------------------------------------------------------------- templates
-# The thresholds below were set on 44 rewordings. Others, written apart, measured them (docs/curation.md).
+# The thresholds below were set on 44 rewordings and measured on others, written separately (docs/curation.md).
 FEWEST_TEMPLATE_WORDS = 8
-"""Words, numbers and names not counted, that a text needs to be compared word for word."""
+"""A text needs this many words, without numbers and names, to be compared verbatim."""
 FEWEST_STEMS = 5
-"""Different stems that both texts need to be compared by their stems alone."""
+"""Both texts need this many different stems to be compared by their stems alone."""
 FEWEST_NUMBERS = 2
-"""Different quantities that both texts need to be compared by them."""
+"""Both texts need this many different quantities to be compared by them."""
 NUMBERS_AGREE = 0.75
-"""Weighted Jaccard similarity of quantities from which they count as the same: one may be left out."""
+"""From this weighted Jaccard similarity on, quantities count as the same: one may be left out."""
 LEAST_EVIDENCE = 22.0
-"""Summed weight (nats) of what two reworded texts share that they need: 2, 3 and 5 alone say nothing."""
+"""Two reworded texts must share features of this summed weight (nats): sharing only 2, 3 and 5 says nothing."""
 EVIDENCE_FOR_TWO = 2.0
-"""What two texts need more that share two quantities only."""
+"""Additional weight for two texts that share only two quantities."""
 MEASURE_SHARE = 0.7
-"""Weight of a shared quantity of the same thing, beside that of its parts, of which it is not independent."""
+"""Weight of a shared quantity of the same thing, added to that of its parts, of which it is not independent."""
 LEAST_STEM_EVIDENCE = 20.0
 """Summed weight (nats) of shared stems that a similar template needs: every puzzle about ages has age, old and year."""
 MOST_COMMON = 500
-"""A stem or number that stands in more benchmark problems proposes none of them: bounds the time of a search."""
+"""A stem or number in more benchmark problems than this proposes none of them, which bounds the time of a search."""
 _NAME = re.compile(r"\b[A-Z][a-z]+\b")
 _LOWER = re.compile(r"\b[a-z]+")
 _INSIDE_SENTENCE = re.compile(r"(?<=[a-z0-9,;)] )[A-Z][a-z]+\b")
@@ -392,16 +392,16 @@ class Template:
     """Words in order, `#` for a number and `@` for a name; "" where there are too few."""
     stems: frozenset[str]
     numbers: frozenset[float]
-    """Values of the quantities, 1 left out."""
+    """Values of the quantities, without 1."""
     measures: frozenset[tuple[float, str]]
     """Quantities with the stem of what they count."""
 
 
 @lru_cache(maxsize=16384)
 def read_template(text: str) -> Template:
-    """The template of a problem. A capitalised word counts as a name when it also stands so inside a sentence."""
+    """Returns the template of a problem. A capitalised word is a name if it also occurs so inside a sentence."""
     text = fold_lookalikes(text)
-    # Inside a sentence a capital marks a name; a word that also occurs in small letters is none.
+    # Inside a sentence a capital marks a name; a word that also occurs in lower case is no name.
     names = {name.casefold() for name in _INSIDE_SENTENCE.findall(text)} - set(_LOWER.findall(text))
     names &= {name.casefold() for name in _NAME.findall(text)}
     words = [_abstract(word, names) for word in renamed_words(text)]
@@ -420,7 +420,7 @@ def read_template(text: str) -> Template:
 
 
 def _abstract(word: str, names: set[str]) -> str:
-    """`#` for a number, `@` for a name, and any other word itself."""
+    """Returns `#` for a number, `@` for a name, and any other word unchanged."""
     if word[0].isdigit() or word in _NUMBER_WORDS:
         return "#"
     return "@" if word.removesuffix("'s") in names else word
@@ -431,7 +431,7 @@ def _tells(word: str) -> bool:
 
 
 def _stem(word: str) -> str:
-    """Crude on purpose: `buys`, `buying` and `buy` meet, and nothing but the comparison sees the result."""
+    """Deliberately crude: `buys`, `buying` and `buy` get one stem, and only the comparison uses the result."""
     ending = next((e for e in _ENDINGS if word.endswith(e) and len(word) - len(e) >= 3), "")
     stem = word.removesuffix(ending) + ("y" if ending == "ies" else "")
     # `stopped` and `stop`; but `ball` and `glass` keep their double letter.
@@ -441,7 +441,7 @@ def _stem(word: str) -> str:
 
 
 class TemplateIndex:
-    """An index of texts' templates, searched for those behind another text."""
+    """An index of texts' templates, searched for texts similar to another."""
 
     def __init__(self, texts: Sequence[str], rule: TemplateRule) -> None:
         self._rule = rule
@@ -471,13 +471,13 @@ class TemplateIndex:
         return [(index, rule, similarity) for index, (rule, similarity) in ranked]
 
     def _is_template(self, template: Template, other: Template) -> bool:
-        """Enough stems, and enough in common that is rare."""
+        """Whether two templates have enough stems, and share enough rare ones."""
         if min(len(template.stems), len(other.stems)) < FEWEST_STEMS:
             return False
         return self._stems.weight(template.stems & other.stems) >= LEAST_STEM_EVIDENCE
 
     def _is_reworded(self, template: Template, other: Template) -> bool:
-        """The same quantities, and enough in common that is rare."""
+        """Whether two templates have the same quantities, and share enough rare features."""
         stems, numbers = template.stems & other.stems, template.numbers & other.numbers
         if min(len(template.numbers), len(other.numbers)) < FEWEST_NUMBERS or not stems:
             return False
@@ -489,7 +489,7 @@ class TemplateIndex:
 
 
 class _Weights:
-    """How rare each feature is among some sets of features."""
+    """The rarity of each feature among several sets of features."""
 
     def __init__(self, sets: Iterable[frozenset]) -> None:
         self._holders: dict[object, list[int]] = defaultdict(list)
@@ -498,7 +498,7 @@ class _Weights:
             for feature in features:
                 self._holders[feature].append(count - 1)
         self._weights = {feature: math.log((count + 1) / len(own)) for feature, own in self._holders.items()}
-        # A feature that no benchmark problem has is rarer than any that one has.
+        # A feature that no benchmark problem has is rarer than any feature that one problem has.
         self._unknown = math.log(count + 2)
 
     def weight(self, features: frozenset) -> float:
@@ -511,7 +511,7 @@ class _Weights:
         return self.weight(features & other) / union if union else 0.0
 
     def holders(self, features: frozenset) -> list[int]:
-        """Sets that share a feature that is not too common, in order."""
+        """Returns the sets that share a feature that is not too common, in order."""
         counts: Counter[int] = Counter()
         for feature in features:
             sets = self._holders.get(feature, ())
@@ -558,7 +558,7 @@ def decisive(words: Sequence[str]) -> Counter[str]:
     run: list[str] = []
     # An empty word at the end closes the last run.
     for word in [*words, ""]:
-        # Part of a formula: the run goes on.
+        # Part of a formula: the run continues.
         if word[:1].isdigit() or word in _IN_FORMULAS or (word and is_letter(word)):
             run.append(word)
             continue
@@ -579,6 +579,6 @@ def _count_run(run: list[str], counts: Counter[str]) -> None:
 
 
 def _bases(word: str) -> list[str]:
-    """The word, and what it may be a plural or past form of."""
+    """Returns the word, and the words of which it may be a plural or past form."""
     endings = ("s", "es", "d", "ed", "ing")
     return [word, *(word.removesuffix(end) for end in endings if word.endswith(end) and len(word) > len(end) + 2)]

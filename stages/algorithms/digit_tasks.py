@@ -1,4 +1,4 @@
-"""The task family "digits": two of several digits must satisfy an equation, and the way to find them is trial.
+"""The task family "digits": two of several digits must satisfy an equation, and they are found by trial and error.
 
     Digits 8 6 7 4: 2A+5B=43. What is AB?
     8,4:16+20=36 low
@@ -8,8 +8,8 @@
     The answer is \\boxed{47}.
 
 Each problem has one solution. A trial is a look-up of two products, a sum and a comparison, so a policy of 0.7M
-parameters can learn it. With n digits there are n(n-1) pairs to try. So thinking longer pays, and responses differ in
-length by tens of trials. `low` and `high` teach the comparison, which `no` does not (measured on a prototype).
+parameters can learn it. With n digits there are n(n-1) pairs to try. So longer thinking pays off, and responses differ
+in length by tens of trials. `low` and `high` teach the comparison, which `no` does not (measured on a prototype).
 Pure functions of their arguments and a `random.Random`; equal seeds give equal problems.
 """
 
@@ -26,17 +26,17 @@ from enum import StrEnum
 from stages.algorithms.arithmetic_tasks import answer_line
 
 HELD_OUT_SHARE = 10
-"""One in so many problems, up to the order of digits and letters, is held out."""
+"""One in this many problems is held out; the order of digits and letters does not matter."""
 LONGEST_RUN_IN_VAIN = 2_000
-"""Draws without a new problem after which there are hardly more."""
+"""After this many draws without a new problem, hardly any new problems are left."""
 FALSE_STARTS = (1, 2, 3, 4, 5)
 """Trials before a jump to the answer."""
 MORE_TRIALS = (2, 3, 4, 5, 6)
-"""Trials of each check of a rambling solution."""
+"""Trials in each check of a rambling solution."""
 CHECKS = (1, 2, 3, 4)
 NEAR_MISSES = 3
 MOST_PASSES = 4
-"""A search whose passes all overlook the solution gives up looking for it and writes it down."""
+"""After this many passes that all overlook the solution, the search ends and the solution is written down."""
 START_OVER = "Hmm, start over."
 CHECK = "Let me check."
 JUMP = "I see it."
@@ -54,19 +54,19 @@ class SolutionStyle(StrEnum):
     search = "search"
     """Trials until one fits."""
     rambling = "rambling"
-    """A search that goes on with further trials after it has found the solution."""
+    """A search that continues with further trials after it has found the solution."""
     unfinished = "unfinished"
-    """A search that breaks off and states no answer."""
+    """A search that stops and states no answer."""
 
 
 class Order(StrEnum):
-    """In which order a search tries the pairs."""
+    """The order in which a search tries the pairs."""
 
     random = "random"
     listed = "listed"
-    """As the digits stand in the problem."""
+    """In the order of the digits in the problem."""
     forgetful = "forgetful"
-    """At random, and tried pairs come again."""
+    """At random; pairs can be tried again."""
 
 
 ORDERS = {Order.random: 0.4, Order.listed: 0.3, Order.forgetful: 0.3}
@@ -101,11 +101,11 @@ class DigitProblem:
 
     @property
     def is_held_out(self) -> bool:
-        """Decided by a hash of `key`: no problem of one side stands on the other in another order."""
+        """Decided by a hash of `key`: no problem is on both sides of the split, not even in another order."""
         return int.from_bytes(hashlib.sha256(self.key.encode()).digest()[:8], "big") % HELD_OUT_SHARE == 0
 
     def pairs(self) -> list[tuple[int, int]]:
-        """All that may be tried, in the order of the digits."""
+        """All pairs that may be tried, in the order of the digits."""
         return list(itertools.permutations(self.digits, 2))
 
     def value(self, pair: tuple[int, int]) -> int:
@@ -119,7 +119,7 @@ def generate_problems(
     """Draws `rows` different problems of one side of the split.
 
     `sizes` are numbers of digits, 2 to 9, with their relative frequencies; digits are 1 to 9. Held-out problems also
-    differ by `key`, so that each is measured once. ValueError when a size is impossible or the space is used up.
+    differ by `key`, so that each is measured once. ValueError when a size is impossible or no new problems are left.
     """
     wrong = sorted(size for size in sizes if not 2 <= size <= 9)
     if wrong:
@@ -127,23 +127,24 @@ def generate_problems(
     rng, problems, in_vain = random.Random(seed), {}, 0
     size = None
     while len(problems) < rows:
-        # Kept until a usable problem of this size is drawn: rarer sizes would else fall behind their share.
+        # Kept until a usable problem of this size is drawn: otherwise rarer sizes would get less than their share.
         size = size or rng.choices(list(sizes), list(sizes.values()))[0]
         drawn = _draw(rng, size, coefficients)
         is_usable = drawn is not None and drawn.is_held_out == is_held_out
-        # Training problems may repeat another one in another order of digits; held-out ones are each measured once.
+        # Training problems may repeat one another with the digits in another order; held-out ones are measured once
+        # each.
         name = (drawn.key if is_held_out else drawn.problem) if is_usable else None
         in_vain = in_vain + 1 if name is None or name in problems else 0
         if is_usable:
             problems.setdefault(name, drawn)
-            size = None  # kept until there is a problem of it, so that it has its share
+            size = None  # kept until a problem of this size is drawn, so that the size gets its share
         if in_vain > LONGEST_RUN_IN_VAIN:
             raise ValueError(f"there are hardly more than {len(problems)} different problems, {rows} were asked for")
     return list(problems.values())
 
 
 def read_problem(text: str) -> DigitProblem | None:
-    """The problem that a text states; None for another text, or one without exactly one solution."""
+    """Returns the problem that a text states; None for another text, or one without exactly one solution."""
     match = _PROBLEM.search(text)
     if match is None:
         return None
@@ -154,11 +155,11 @@ def read_problem(text: str) -> DigitProblem | None:
 def write_solution(
     problem: DigitProblem, rng: random.Random, style: str, slip: float, retry: float, near_misses: float
 ) -> tuple[str, str | None]:
-    """A solution as an author might write it; the text and the answer that it states, right or wrong (None: none).
+    """Writes a solution as an author might; returns the text and the answer that it states, right, wrong or None.
 
     `slip` is the probability that a sum is off by one or two, `retry` that a trial is written twice (`, wait`), and
-    `near_misses` that a search begins with pairs whose value lies closest to the target. A slip may hide the solution,
-    then the search starts over, or make a wrong pair fit, which is then the answer.
+    `near_misses` that a search begins with pairs whose value is closest to the target. A slip may hide the solution,
+    and then the search starts over; or it makes a wrong pair fit, which is then the answer.
     """
     chosen = SolutionStyle(style)
     if chosen is SolutionStyle.answer_only:
@@ -183,13 +184,13 @@ def write_solution(
 
 @dataclass(frozen=True)
 class Trials:
-    """What a response tried."""
+    """Counts of the trials in a response."""
 
     trials: int
     repeated: int
     """Trials of a pair that the response had tried before."""
     wrong_sums: int
-    """Trials with a product, a sum or a comparison that is wrong."""
+    """Trials with a wrong product, sum or comparison."""
     claims: int
     """Trials that end in `yes`."""
     false_claims: int
@@ -197,7 +198,7 @@ class Trials:
 
 
 def read_trials(problem: DigitProblem, response: str) -> Trials:
-    """Counts the trials of a response; all 0 where it has none."""
+    """Counts the trials of a response; all counts are 0 where it has none."""
     # A pair counts as tried whatever its line computed.
     seen: set[tuple[int, int]] = set()
     trials = repeated = wrong = claims = false_claims = 0
@@ -224,7 +225,7 @@ def _draw(rng: random.Random, size: int, coefficients: Sequence[int]) -> DigitPr
 
 
 def _with_solution(digits: tuple[int, ...], first: int, second: int, target: int) -> DigitProblem | None:
-    """None where no pair fits, or more than one."""
+    """Returns the only pair that fits; None where no pair fits, or more than one."""
     fitting = [pair for pair in itertools.permutations(digits, 2) if first * pair[0] + second * pair[1] == target]
     return DigitProblem(digits, first, second, target, fitting[0]) if len(fitting) == 1 else None
 
@@ -236,7 +237,7 @@ def _verdict(value: int, target: int) -> str:
 def _trial(
     problem: DigitProblem, pair: tuple[int, int], rng: random.Random, slip: float, retry: float
 ) -> tuple[list[str], bool]:
-    """The lines of a trial, and whether its last line says `yes`."""
+    """Returns the lines of a trial, and whether its last line says `yes`."""
     left, right = problem.first * pair[0], problem.second * pair[1]
     total = left + right
     # The slip is in the sum, so that the comparison that follows may hide the solution or claim a wrong pair.
@@ -251,7 +252,7 @@ def _trial(
 def _search(
     problem: DigitProblem, rng: random.Random, slip: float, retry: float, near_misses: float
 ) -> tuple[list[str], tuple[int, int]]:
-    """Trials up to the first that says `yes`, and its pair."""
+    """Returns the trials up to the first that says `yes`, and its pair."""
     lines: list[str] = []
     for number in range(MOST_PASSES):
         for pair in _order(problem, rng, near_misses):
@@ -265,13 +266,13 @@ def _search(
 
 
 def _order(problem: DigitProblem, rng: random.Random, near_misses: float) -> list[tuple[int, int]]:
-    """All pairs, some of them more than once where the author forgets."""
+    """Returns all pairs, some of them more than once where the author forgets."""
     pairs = problem.pairs()
     order = rng.choices(list(ORDERS), list(ORDERS.values()))[0]
     if order is not Order.listed:
         rng.shuffle(pairs)
     if order is Order.forgetful:
-        # From the end, so that an inserted pair shifts only what is done already.
+        # Backwards, so that an inserted pair shifts only positions that are already done.
         for place in range(len(pairs) - 1, 0, -1):
             if rng.random() < 0.25:
                 pairs.insert(rng.randint(place, len(pairs)), pairs[rng.randrange(place)])

@@ -1,28 +1,28 @@
 """Estimates from repeated samples with their intervals, and the paired comparison that says which policy is better.
 
 Sources: pass@k, Chen et al. (arXiv 2107.03374, equation 1); majority voting, Wang et al. (arXiv 2203.11171); the
-clustered bootstrap, Cameron, Gelbach and Miller (2008), as evaluations need it: samples of one problem are not
-independent, so problems are drawn, and all their samples with them.
+clustered bootstrap, Cameron, Gelbach and Miller (2008). Samples of one problem are not independent, so the bootstrap
+resamples problems, each with all its samples.
 
 Deviations of the estimates:
 1. `majority_at_k` with fewer votes than samples is the mean over all subsets, as pass@k is, not the vote of the first
    k. The order of samples means nothing, and the subsets together use every sample.
-2. Tied answers share the point instead of going to the one seen first.
+2. Tied answers share the point; it does not go to the answer seen first.
 
-Two policies are compared on the same problems, and not by a bootstrap. A problem's score, from 0 to 1, sums up all its
-responses (their mean, pass@k, a vote); problems may have different numbers of responses. So a problem counts once, and
-the correlation among its responses needs no model. What is left is the mean of independent differences between -1 and
-1. Source: Agresti and Min (Statistics in Medicine 24, 2005, 729-740) for right or wrong. They add to the observed pairs
-half a pair that is won, half a pair that is lost, and one that is even. Student's t is from scipy.
+Two policies are compared on the same problems, without a bootstrap. A problem's score, from 0 to 1, summarises all its
+responses (their mean, pass@k, a vote); problems may have different numbers of responses. So each problem counts once,
+and the correlation among its responses needs no model. The result is the mean of independent differences between -1
+and 1. Source for right or wrong: Agresti and Min (Statistics in Medicine 24, 2005, 729-740). They add to the observed
+pairs half a pair that is won, half a pair that is lost, and one that is even. Student's t is from scipy.
 
 Deviations of the comparison:
-1. 1.25 pairs are added on either side, and none that is even. It is the smallest multiple of a quarter that keeps 94%
+1. 1.25 won and 1.25 lost pairs are added, and no even pair. 1.25 is the smallest multiple of a quarter that keeps 94%
    coverage for right or wrong, with 30 to 2,000 problems and every difference. That holds even where no problem can be
-   lost; half a pair keeps 87% there (benchmarks/interval_coverage.py).
-2. For scores that are shares (avg@k) the added pairs have the size of an unequal problem: the root mean square of the
-   differences seen that are not 0, with eight whole ones counted in. Few differing problems show too little spread: of
-   100 problems, those on which the policies differ wholly may not have been drawn. For right or wrong the size is 1.
-3. Student's quantile in place of the normal one, and the same statistic gives the p-value, so that interval and test
+   lost; half a pair keeps only 87% there (benchmarks/interval_coverage.py).
+2. For scores that are shares (avg@k) the added pairs have the size of a typical differing problem: the root mean square
+   of the observed nonzero differences and eight differences of 1. Few differing problems show too little spread: a
+   sample of 100 problems may miss those on which the policies differ completely. For right or wrong the size is 1.
+3. Student's quantile replaces the normal one. The p-value comes from the same statistic, so the interval and the test
    never contradict each other.
 """
 
@@ -52,18 +52,18 @@ class Interval(NamedTuple):
     high: float
 
     def verdict(self, margin: float = 0.0) -> Verdict:
-        """Of a difference: better or worse where the whole interval lies beyond the margin."""
+        """Returns the verdict on a difference: better or worse where the whole interval lies beyond the margin."""
         if self.low > margin:
             return "better"
         return "worse" if self.high < -margin else "not separated"
 
 
 def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> float | NDArray[numpy.float64]:
-    """The chance that at least one of `k` samples is correct, unbiased, from `c` correct among `n` samples.
+    """Returns the chance that at least one of `k` samples is correct, unbiased, from `c` correct among `n` samples.
 
-    `n` and `c` may be arrays, one entry for each problem; the result then is an array, else a float.
-    It is 1 - C(n-c, k) / C(n, k), as a product that does not overflow; 1 where fewer than `k` samples are wrong.
-    ValueError when k < 1, k > n, or c is not between 0 and n.
+    `n` and `c` may be arrays with one entry for each problem; then the result is an array, else a float.
+    The result is 1 - C(n-c, k) / C(n, k), computed as a product that does not overflow. It is 1 where fewer than `k`
+    samples are wrong. ValueError when k < 1, k > n, or c is not between 0 and n.
     """
     samples, correct = numpy.broadcast_arrays(numpy.asarray(n, dtype=float), numpy.asarray(c, dtype=float))
     if k < 1 or (samples < k).any() or (correct < 0).any() or (correct > samples).any():
@@ -76,11 +76,11 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> float | NDArray[numpy.float
 
 
 def majority_at_k(answers: Sequence[Hashable | None], gold: Hashable, k: int) -> float:
-    """The chance that the most frequent of `k` answers, drawn from `answers` without replacement, is `gold`.
+    """Returns the chance that the most frequent of `k` answers, drawn from `answers` without replacement, is `gold`.
 
-    Answers are compared with ==, so the caller maps equivalent ones to one value first. None is a response without an
-    answer: it can be drawn, and does not vote. A tie of m answers gives 1/m; no vote at all gives 0. With k equal to
-    the number of answers it is plain majority voting. ValueError when k < 1 or k exceeds the number of answers.
+    Answers are compared with ==, so the caller maps equivalent answers to one value first. None is a response without
+    an answer: it can be drawn, and does not vote. A tie of m answers gives 1/m; no vote at all gives 0. With k equal to
+    the number of answers this is plain majority voting. ValueError when k < 1 or k exceeds the number of answers.
     """
     total = len(answers)
     if not 1 <= k <= total:
@@ -88,7 +88,7 @@ def majority_at_k(answers: Sequence[Hashable | None], gold: Hashable, k: int) ->
     votes = Counter(answer for answer in answers if answer is not None)
     for_gold = votes.pop(gold, 0)
     abstentions = sum(answer is None for answer in answers)
-    # Gold wins with `gold_votes` when no rival has more; with m rivals level it has 1/(m + 1) of the point.
+    # Gold wins with `gold_votes` when no rival has more; with m rivals tied it gets 1/(m + 1) of the point.
     share = 0.0
     for gold_votes in range(1, min(for_gold, k) + 1):
         ways = _ways_of_the_rest(list(votes.values()), abstentions, gold_votes, k - gold_votes)
@@ -98,7 +98,7 @@ def majority_at_k(answers: Sequence[Hashable | None], gold: Hashable, k: int) ->
 
 
 def _ways_of_the_rest(rivals: list[int], abstentions: int, limit: int, seats: int) -> dict[int, int]:
-    """Ways to fill `seats` with rivals and abstentions so that no rival has more than `limit`, by how many have it.
+    """Counts the ways to fill `seats` with no rival above `limit` votes, by how many rivals have exactly `limit`.
 
     Dynamic programme over rivals; a state is (seats taken, rivals that tie with `limit`).
     """
@@ -106,7 +106,7 @@ def _ways_of_the_rest(rivals: list[int], abstentions: int, limit: int, seats: in
     for count in rivals:
         following: dict[tuple[int, int], int] = {}
         for (taken, ties), ways in states.items():
-            # A rival with more than `limit` votes would win: such ways are left out.
+            # With more than `limit` votes a rival would win: such ways are left out.
             for votes in range(min(count, limit, seats - taken) + 1):
                 state = (taken + votes, ties + (votes == limit))
                 following[state] = following.get(state, 0) + ways * comb(count, votes)
@@ -123,10 +123,10 @@ def clustered_bootstrap(
     """The mean of `scores` and its percentile interval when whole problems are resampled.
 
     scores: one number for each response. clusters: the problem id of each response (any values that can be sorted;
-    None: every score is its own problem). draws: bootstrap samples; each draws as many problems as there are, with
-    replacement, and takes the mean over all their responses. The same seed gives the same interval.
-    Fewer than two problems, or equal scores everywhere, give an interval of no width: it says nothing about
-    other problems (`with_width` does). ValueError on no scores, on lengths that differ and on NaN.
+    None: every score is its own problem). draws: the number of bootstrap samples. Each sample draws as many problems as
+    there are, with replacement, and averages over all their responses. The same seed gives the same interval.
+    Fewer than two problems, or equal scores everywhere, give an interval of width 0. It says nothing about other
+    problems; use `with_width` there. ValueError on no scores, on lengths that differ and on NaN.
     """
     sums, counts = _by_cluster(scores, clusters)
     means = numpy.empty(draws)
@@ -135,7 +135,7 @@ def clustered_bootstrap(
     evenly = numpy.full(len(sums), 1 / len(sums))
     for start in range(0, draws, rows):
         size = min(rows, draws - start)
-        # How often each problem is drawn, in place of the list of drawn problems: one matrix product gives all means.
+        # Counts of each problem's draws replace the list of drawn problems: one matrix product gives all means.
         drawn = generator.multinomial(len(sums), evenly, size=size)  # (draws, problems)
         means[start : start + size] = (drawn @ sums) / (drawn @ counts)
     tail = (1 - confidence) / 2
@@ -151,11 +151,11 @@ def paired_bootstrap(
     seed: int = 0,
     confidence: float = 0.95,
 ) -> Interval:
-    """The mean of `second - first` and its interval, both measured on the same problems: entry i belongs to entry i.
+    """Returns the mean of `second - first` and its interval. Entry i of both is measured on the same problem.
 
-    Arguments as in `clustered_bootstrap`. It is the percentile bootstrap that others report, here to be measured beside
-    `compare_paired`: with few problems, or few that differ, it leaves out 0 too often, so nothing is called
-    better by it. ValueError when the lengths differ.
+    Arguments as in `clustered_bootstrap`. Others report this percentile bootstrap; here it is only measured beside
+    `compare_paired`. With few problems, or few that differ, it leaves out 0 too often, so no policy is called
+    better because of it. ValueError when the lengths differ.
     """
     first_scores, second_scores = numpy.asarray(first, dtype=float), numpy.asarray(second, dtype=float)
     if first_scores.shape != second_scores.shape:
@@ -164,7 +164,7 @@ def paired_bootstrap(
 
 
 def with_width(interval: Interval, problems: int, minimum: float, maximum: float, confidence: float = 0.95) -> Interval:
-    """`interval`, or where it has no width because all of `problems` scored the same, the bound that still holds.
+    """Returns `interval`; if its width is 0 because all `problems` scored the same, the bound that still holds.
 
     When n problems all score v, the share of problems that score otherwise is below q = 1 - (tail)^(1/n) at this
     confidence, and those score at least `minimum` and at most `maximum`: [v - q (v - minimum), v + q (maximum - v)].
@@ -173,7 +173,7 @@ def with_width(interval: Interval, problems: int, minimum: float, maximum: float
     if interval.low < interval.high:
         return interval
     score, _, _ = interval
-    # (1 - q)^n is the chance of seeing no other score in n problems; at this q it is one tail.
+    # (1 - q)^n is the chance that n problems show no other score; at this q it equals one tail.
     others = 1 - ((1 - confidence) / 2) ** (1 / problems)
     return Interval(score, score - others * (score - minimum), score + others * (maximum - score))
 
@@ -194,12 +194,12 @@ def _by_cluster(scores: ArrayLike, clusters: ArrayLike | None) -> tuple[NDArray,
 
 # ------------------------------------------------------------------------------------------------- comparisons
 ADDED = 1.25
-"""Problems won, and as many lost, that are added to those seen."""
+"""Problems won, and as many problems lost, that are added to the observed ones."""
 WHOLE_ONES = 8
 """Differences of 1 that count in the size of an added problem. With five, coverage fell to 93.6% for pass@4 where two
-policies solve nearly everything; more cost width everywhere."""
+policies solve nearly everything; more than eight made every interval wider."""
 FEWEST_PROBLEMS = 10
-"""With fewer, no policy is called better or worse: they stand for no benchmark, however clear they are."""
+"""With fewer problems, no policy is called better or worse, however clear the difference: they are no benchmark."""
 LARGEST_P = 0.05
 
 
@@ -209,7 +209,7 @@ class PairedDifference(NamedTuple):
     interval: Interval
     """The mean difference and its 95% interval over problems."""
     p_value: float
-    """Two-sided; below 0.05 exactly where the interval leaves out 0."""
+    """Two-sided; below 0.05 exactly where the interval excludes 0."""
     wins: int
     """Problems on which the second scores higher."""
     losses: int
@@ -221,7 +221,8 @@ class PairedDifference(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """What the second policy is; for one of several comparisons, give `called` the corrected p-value instead."""
+        """Returns the verdict on the second policy. For one of several comparisons, call `called` with the corrected
+        p-value instead."""
         return self.called(self.p_value)
 
     def called(self, p_value: float) -> Verdict:
@@ -232,11 +233,11 @@ class PairedDifference(NamedTuple):
 
 
 def compare_paired(first: ArrayLike, second: ArrayLike) -> PairedDifference:
-    """`second - first`, entry i of both being the scores of problem i, from 0 to 1.
+    """Compares `second` with `first`; entry i of both is the score of problem i, from 0 to 1.
 
     Where all differences are 0 the interval still has a width: 30 problems without a difference leave room for 10.1
-    points. Differences below 1e-12 are rounding, and ties. ValueError on no problem, on lengths that differ and on
-    scores that are NaN or outside 0 to 1.
+    points. Differences below 1e-12 are rounding and count as ties. ValueError on no problem, on lengths that differ and
+    on scores that are NaN or outside 0 to 1.
     """
     from scipy.special import stdtr
 
@@ -259,7 +260,7 @@ def compare_paired(first: ArrayLike, second: ArrayLike) -> PairedDifference:
     error = sqrt(((squares + added) / total - middle**2) / (total - 1))
     reach = _student_quantile(total - 1) * error
     return PairedDifference(
-        # The estimate is the plain mean; the interval is around the shrunken one.
+        # The estimate is the plain mean; the interval is around the mean with the added pairs.
         Interval(float(differences.mean()), max(middle - reach, -1.0), min(middle + reach, 1.0)),
         2 * float(stdtr(total - 1, -abs(middle) / error)),
         wins,
@@ -269,23 +270,23 @@ def compare_paired(first: ArrayLike, second: ArrayLike) -> PairedDifference:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values corrected for their number: below a bound, the chance of even one false finding is below it too.
+    """Returns the p-values corrected for their number, in the same order.
 
-    Source: Holm (1979). The smallest is multiplied by their number, the next by one less, and so on, never below the
-    one before and never above 1. Order is kept.
+    If the corrected value is below a bound, so is the chance of even one false finding. Source: Holm (1979). The least
+    value is multiplied by their number, the next by one less, and so on; none falls below the one before or exceeds 1.
     """
     adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        # Never below the p-value before: the order of the tests must not turn.
+        # Never below the p-value before, so that the correction keeps their order.
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = largest
     return adjusted
 
 
 def seed_interval(values: Sequence[float]) -> Interval | None:
-    """The mean of one number a seed (a score, or a difference of two runs with that seed) and its 95% t-interval.
+    """Returns the mean of one number per seed (a score, or a difference of two runs) and its 95% t-interval.
 
-    None below two seeds. Three seeds make it wide, rightly.
+    Returns None below two seeds. With three seeds the interval is wide, as it should be.
     """
     if len(values) < 2:
         return None
@@ -296,9 +297,9 @@ def seed_interval(values: Sequence[float]) -> Interval | None:
 
 
 def welch_interval(first: Sequence[float], second: Sequence[float]) -> Interval:
-    """Mean of `second` minus mean of `first`, runs of different seeds with spreads of their own (Welch, 1947), at 95%.
+    """Returns the mean of `second` minus that of `first` at 95%, for runs of different seeds and spreads (Welch, 1947).
 
-    Groups without any spread give an interval of no width. ValueError below two values in a group.
+    If neither group has any spread, the interval has width 0. ValueError below two values in a group.
     """
     groups = [numpy.asarray(values, dtype=float) for values in (first, second)]
     if min(map(len, groups)) < 2:
@@ -314,7 +315,7 @@ def welch_interval(first: Sequence[float], second: Sequence[float]) -> Interval:
 
 
 def _student_quantile(freedom: float) -> float:
-    """Half the width of a 95% interval, in standard errors."""
-    from scipy.special import stdtrit  # not above: 0.4 s, which who only needs `Interval` should not pay
+    """Returns half the width of a 95% interval, in standard errors."""
+    from scipy.special import stdtrit  # imported here: it takes 0.4 s, and callers that only need `Interval` skip it
 
     return float(stdtrit(freedom, 0.975))

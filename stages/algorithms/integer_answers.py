@@ -2,14 +2,14 @@ r"""Rewrites a question so that its answer is an integer, where that is exact, a
 
 Source: DAPO (arXiv 2503.14476, section 3.5 and appendix A), which asks for a + b + c instead of (a + sqrt(b))/c.
 Deviations:
-1. DAPO lets a language model rewrite question and answer; here only forms whose integers are unique are rewritten, by
-   rule. The request names the form and the conditions that make its integers unique.
-2. What is not exact is left alone, with the reason: a decimal may have been rounded, `3\frac{1}{2}` may be a product.
-3. The integers and the form with letters are recorded: `IntegerQuestion.original` puts the first into the second.
+1. DAPO lets a language model rewrite question and answer. Here rules rewrite only forms whose integers are unique.
+   The request names the form and the conditions that make its integers unique.
+2. An inexact answer stays unchanged, with the reason: a decimal may be rounded, `3\frac{1}{2}` may be a product.
+3. The integers and the form with letters are recorded: `IntegerQuestion.original` puts the integers into the form.
 
-Forms, each with a minus or without: m/n; m\sqrt{n}/p; m\pi/n; (m + n\sqrt{p})/q and (m + n\pi)/p, with a plus or a
-minus between, divisor 1 left out; tuples of integers that are not 0. Roots that hold a square and fractions that are
-not in lowest terms are reduced first, which keeps their value: \sqrt{8} is 2\sqrt{2}.
+Forms, each with or without a minus: m/n; m\sqrt{n}/p; m\pi/n; (m + n\sqrt{p})/q and (m + n\pi)/p, with a plus or a
+minus between the terms, without a divisor of 1; tuples of nonzero integers. Roots of a number with a square factor and
+fractions that are not in lowest terms are reduced first, which keeps their value: \sqrt{8} is 2\sqrt{2}.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from math import gcd
 from stages.algorithms.answers.normalisation import clean, compact, read_number
 
 _LONGEST_INTEGER = 12
-"""Digits; longer numbers would be sums nobody can check by eye, and factoring them is slow."""
+"""Digits. A sum of longer numbers cannot be checked by eye, and factoring them is slow."""
 _LARGEST_ROOT = 10**8
 """Largest radicand that is searched for squares."""
 # As many letters as any form may need.
 _MOST_IN_TUPLE = 4
 _LETTERS = "mnpqrsuvwabcghjkMNPQRSUVW"
-"""Letters that a request may use, in order, without those that a problem is likely to mean something by."""
+"""Letters that a request may use, in order. Letters that a problem is likely to use itself are left out."""
 _LETTER = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
 _DIGITS = rf"[0-9]{{1,{_LONGEST_INTEGER}}}"
-# m + n\sqrt{p}, with the rational part before or behind, and pi in place of the root.
+# m + n\sqrt{p}, with the rational part before or after the root, and pi in place of the root.
 _SUM = re.compile(
     rf"(?:(?P<a>-?{_DIGITS})(?P<between>[+-]))?"
     rf"(?P<sign>-?)(?P<b>{_DIGITS})?(?:\\sqrt\{{(?P<c>{_DIGITS})\}}|(?P<pi>\\pi))(?:(?P<after>[+-]{_DIGITS}))?"
@@ -53,22 +53,22 @@ class Inexact(StrEnum):
     """Why an answer was left as it is."""
 
     decimal = "decimal"
-    """Nobody can tell whether 0.33 was rounded."""
+    """The answer does not show whether 0.33 was rounded."""
     percent = "percent"
-    """A percentage may be asked for as 25 or as 0.25."""
+    """The problem may ask for a percentage as 25 or as 0.25."""
     mixed_number = "mixed_number"
-    r"""`3\frac{1}{2}` is three and a half for some, a product for others."""
+    r"""`3\frac{1}{2}` may mean three and a half, or a product."""
     zero_part = "zero_part"
     """A tuple with a 0 in it has no positive integers."""
     no_form = "no_form"
     """None of the forms above."""
     no_letters = "no_letters"
-    """The problem itself uses every letter that the request could."""
+    """The problem itself uses every letter that is available to the request."""
 
 
 @dataclass(frozen=True)
 class IntegerQuestion:
-    """A question for an integer in place of an answer that is none."""
+    """A question whose answer is an integer, in place of one whose answer is not."""
 
     request: str
     """Sentence to add to the problem."""
@@ -95,7 +95,7 @@ class IntegerQuestion:
 
 @dataclass(frozen=True)
 class _Surd:
-    """(a + b x) / divisor, x the square root of `root`, or pi for root None; reduced, root free of squares."""
+    """(a + b x) / divisor, where x is the square root of `root` (square-free), or pi if `root` is None; reduced."""
 
     a: int
     b: int
@@ -104,12 +104,12 @@ class _Surd:
 
 
 def ask_for_integer(answer: str, problem: str) -> IntegerQuestion | Inexact | None:
-    """The question for an integer in place of `answer`, or why there is none; None when it is an integer already.
+    """Returns the question for an integer in place of `answer`, or why there is none; None if it is already an integer.
 
-    The letters are ones that `problem` does not use. Never raises.
+    The letters do not occur in `problem`. Never raises.
     """
     text = compact(clean(answer))
-    # An integer needs no rewriting; 28\% is none, and a very long integer has no value but is one.
+    # An integer needs no rewriting. 28\% is not an integer; a very long integer has no value here but still is one.
     number = read_number(text)
     if number is not None and (number.value is None or number.value.denominator == 1) and not number.is_percent:
         return None
@@ -132,7 +132,7 @@ def ask_for_integer(answer: str, problem: str) -> IntegerQuestion | Inexact | No
 
 def _ask_for_fraction(value: Fraction, letters: Sequence[str]) -> IntegerQuestion | Inexact:
     sign, (m, n) = ("-" if value < 0 else ""), letters[:2]
-    # `_LONGEST_INTEGER` for fractions too, whose digits the pattern does not bound.
+    # `_LONGEST_INTEGER` applies to fractions too: the pattern does not limit their digits.
     if max(abs(value.numerator), value.denominator) >= 10**_LONGEST_INTEGER:
         return Inexact.no_form
     form = f"{sign}\\frac{{{m}}}{{{n}}}"
@@ -168,7 +168,7 @@ def _ask_for_surd(surd: _Surd, letters: Sequence[str]) -> IntegerQuestion:
     if surd.root is not None:
         # Without it 2\sqrt{8} and 4\sqrt{2} would both fit, with different sums.
         conditions.append(f", ${list(parts)[-1]}$ free of squares")
-    # Not the radicand: (2 + 4\sqrt{3})/6 is reduced by 2, whatever stands under the root.
+    # The radicand is not divided: (2 + 4\sqrt{3})/6 is reduced by 2, whatever the root contains.
     coefficients = [letter for letter in parts if surd.root is None or letter != list(parts)[-1]]
     form = top
     if surd.divisor != 1:
@@ -211,7 +211,7 @@ def _read_surd(text: str) -> _Surd | None:
 
 
 def _reduced(a: int, b: int, root: int | None, divisor: int) -> _Surd | None:
-    """None where nothing irrational is left, or the root is too large to search."""
+    """Returns the reduced form; None where nothing irrational is left, or the root is too large to search."""
     if root is not None:
         if not 2 <= root <= _LARGEST_ROOT:
             return None

@@ -1,6 +1,7 @@
 r"""Expands the LaTeX macros that a text defines in the formulas that use them: `\R` becomes `\mathbb{R}`.
 
-Nothing is executed: `\newcommand`, `\providecommand`, `\def` and `\DeclareMathOperator` with braces, no conditionals.
+Nothing is executed. Reads `\newcommand`, `\providecommand`, `\def` and `\DeclareMathOperator` with braces, without
+conditionals.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ MAX_MACROS = 2_000
 MAX_BODY = 2_000
 """Characters of a definition or an argument."""
 MAX_FORMULA = 20_000
-"""Characters of a formula that is looked at."""
+"""Longest formula that is expanded, in characters."""
 MAX_ROUNDS = 10
-"""Macros in macros; a macro that holds itself stops here, or at the limit of growth."""
+"""Depth of macros in macros; a macro that contains itself stops here, or at the limit of growth."""
 
 
 class Macro(NamedTuple):
@@ -42,11 +43,11 @@ class Macro(NamedTuple):
 
 
 def definitions(text: str) -> dict[str, Macro]:
-    """Name -> macro, the last definition of each; at most `MAX_MACROS`."""
+    """Returns name -> macro, the last definition of each; at most `MAX_MACROS`."""
     macros: dict[str, Macro] = {}
     for match in _DEFINES.finditer(text):
         body = _in_braces(text, match.end())
-        # Without a closing brace, or one macro too many: passed over, as hostile sources may have thousands.
+        # Skips a definition without a closing brace, and any beyond the limit: hostile sources may have thousands.
         if body is None or len(macros) >= MAX_MACROS:
             continue
         if match["operator"]:
@@ -62,19 +63,19 @@ def definitions(text: str) -> dict[str, Macro]:
 
 
 def agreed(texts: Iterable[str]) -> dict[str, Macro]:
-    """The macros of several texts, without those that two of them define differently."""
+    """Returns the macros of several texts, without those that two texts define differently."""
     macros: dict[str, Macro] = {}
     disputed: set[str] = set()
     for text in texts:
         for name, macro in definitions(text).items():
-            # Chapters of one book may define a name differently: then nobody can tell which is meant.
+            # Chapters of one book may define a name differently: then the meaning is ambiguous.
             if macros.setdefault(name, macro) != macro:
                 disputed.add(name)
     return {name: macro for name, macro in macros.items() if name not in disputed}
 
 
 def used(text: str, macros: Mapping[str, Macro]) -> str:
-    """Definitions of the macros that `text` uses and does not define, those that they use included."""
+    """Returns the definitions of macros that `text` uses but does not define, and of the macros inside them."""
     wanted: dict[str, Macro] = {}
     defined = definitions(text)
     left = [text]
@@ -93,7 +94,7 @@ def used(text: str, macros: Mapping[str, Macro]) -> str:
 
 
 def expander(macros: Mapping[str, Macro]) -> Callable[[str], str]:
-    """A function that writes a formula without these macros; one that grows beyond measure is left as it is."""
+    """Returns a function that writes a formula without these macros; a formula that grows too much stays as it is."""
     if not macros:
         return lambda formula: formula
     # Longest first, so that \Rn is not read as \R.
@@ -120,7 +121,7 @@ def _once(text: str, call: re.Pattern[str], macros: Mapping[str, Macro]) -> str:
     last = 0
     for match in call.finditer(text):
         if match.start() < last:
-            continue  # within the arguments of the one before: the next round's
+            continue  # within the arguments of the macro before: left to the next round
         macro = macros[match[1]]
         arguments, end = _arguments(text, match.end(), macro)
         body = _PLACE.sub(lambda place: arguments.get(int(place[1]), ""), macro.body)  # noqa: B023
@@ -135,10 +136,10 @@ def _once(text: str, call: re.Pattern[str], macros: Mapping[str, Macro]) -> str:
 
 
 def _arguments(text: str, start: int, macro: Macro) -> tuple[dict[int, str], int]:
-    """Number -> argument, and where they end; an empty one for each that is missing."""
+    """Returns number -> argument, and where the arguments end; a missing argument is empty."""
     arguments: dict[int, str] = {}
     for number in range(1, macro.arguments + 1):
-        # The optional argument stands in square brackets, and only the first may be one.
+        # The optional argument is in square brackets, and only the first argument may be optional.
         if number == 1 and macro.default is not None:
             option = _OPTION.match(text, start)
             arguments[1] = option[1] if option else macro.default
@@ -159,7 +160,7 @@ def _arguments(text: str, start: int, macro: Macro) -> tuple[dict[int, str], int
 
 
 def _in_braces(text: str, start: int) -> str | None:
-    """What stands in the braces that open at `start`; None without them, or where it is too long."""
+    """Returns the text in the braces that open at `start`; None without braces, or where the text is too long."""
     if text[start : start + 1] != "{":
         return None
     depth = 0

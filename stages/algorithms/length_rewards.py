@@ -1,14 +1,14 @@
 """Rewards that shape the length of a response, and discounted sums of rewards per token.
 
 Sources: DAPO (arXiv 2503.14476, equation 13) for the soft overlong punishment; Demystifying Long CoT
-(arXiv 2502.03373, sections 4.2 to 4.4) for the cosine reward, the repetition penalty and streams with their own
-discount; its code at eddycmu/demystify-long-cot e90cf9b3, `openrlhf/reward/{cosine,repetition}.py`.
+(arXiv 2502.03373, sections 4.2 to 4.4) for the cosine reward, the repetition penalty and a discount for each reward
+stream; its code at eddycmu/demystify-long-cot e90cf9b3, `openrlhf/reward/{cosine,repetition}.py`.
 
 Deviations:
 1. The punishment stops at -1 past `max_tokens` as in the paper; DAPO's code lets it fall further.
-2. The cosine reward runs from r0 at length 0 to rL at `max_tokens`, which is the code and the intent; the paper's
+2. The cosine reward runs from r0 at length 0 to rL at `max_tokens`, as in the code and as intended; the paper's
    CosFn(t, T, min, max) taken literally swaps the two.
-3. A response exceeds at `tokens >= max_tokens`; the code says so 16 tokens earlier.
+3. A response counts as exceeded at `tokens >= max_tokens`; the paper's code already does so 16 tokens earlier.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def cosine_length_reward(
         raise ValueError(f"tokens must be >= 0 and max_tokens > 0, not {tokens} and {max_tokens}")
     if tokens >= max_tokens:
         return float(exceeded)
-    # A correct answer should be short, a wrong one should have thought longer: so the defaults fall from 2 to 1 and
-    # rise from -10 to 0.
+    # A correct answer should be short; a wrong one should have more thinking. So the defaults fall from 2 to 1 and rise
+    # from -10 to 0.
     at_zero, at_limit = (r0_correct, rL_correct) if is_correct else (r0_wrong, rL_wrong)
     return at_limit + 0.5 * (at_zero - at_limit) * (1 + math.cos(math.pi * tokens / max_tokens))
 
@@ -73,7 +73,7 @@ def ngram_repetition_penalty(
     """
     if n < 1:
         raise ValueError(f"n must be at least 1, not {n}")
-    import torch  # not above: the hub of an asynchronous round gives outcome rewards and has no torch
+    import torch  # imported here: the hub of an asynchronous round gives outcome rewards without torch
 
     ids = array("q", token_ids.tolist() if isinstance(token_ids, torch.Tensor) else token_ids)
     text = ids.tobytes()  # equal byte slices are equal n-grams, and hash faster than tuples
@@ -95,8 +95,8 @@ def discounted_to_go(
     """Discounted sum of the rewards from each token to the end of its response, 0 outside the mask.
 
     G_t = r_t + gamma * G_{t'}, t' the next token inside the mask: tokens outside it (padding, tool output) carry no
-    reward and cost no discount. One call is one stream; the caller adds streams that have their own gamma. Sums are in
-    float64 and come back in the type of the rewards (float32 for integers). ValueError when gamma is not in [0, 1].
+    reward and cost no discount. One call computes one stream; the caller adds streams with other gammas. Sums are in
+    float64; the result has the type of the rewards (float32 for integers). ValueError when gamma is not in [0, 1].
     """
     import torch
 
@@ -108,7 +108,7 @@ def discounted_to_go(
     # 1 outside the mask, so that padding and tool output pass a return on unchanged.
     discount = torch.ones_like(total).masked_fill_(mask, gamma)
     reach = 1
-    # Doubling: after each turn `total[t]` covers `2 * reach` positions, and `discount[t]` what lies past them.
+    # Doubling: after each turn `total[t]` covers `2 * reach` positions, and `discount[t]` applies to those after them.
     while reach < total.shape[1]:
         total[:, :-reach] += discount[:, :-reach] * total[:, reach:]
         discount = torch.cat([discount[:, :-reach] * discount[:, reach:], discount[:, -reach:]], dim=1)

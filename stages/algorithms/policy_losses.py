@@ -1,5 +1,5 @@
-"""Policy-gradient losses per token, the ways to aggregate them into one number, and what corrects them for the gap
-between the trainer's and the sampler's log-probabilities: importance weights, trust region masking.
+"""Policy-gradient losses per token, their aggregation into one number, and corrections for the gap between the
+trainer's and the sampler's log-probabilities: importance weights and trust region masking.
 
 Sources: PPO (arXiv 1707.06347, equation 7) with DAPO's two clip offsets (arXiv 2503.14476, equation 8) and the dual
 clip of arXiv 1912.09729 (equation 5); GSPO (arXiv 2507.18071, equations 5 and 13 to 15); CISPO (arXiv 2506.13585,
@@ -8,24 +8,24 @@ Corrections: truncated importance sampling (Yao et al., fengyao.notion.site/off-
 2512.23075), algorithm 1 and its table of bounds; verl `trainer/ppo/rollout_corr_helper.py` at 1dda039b, for the clamp
 of the log-ratio to +-20 and the estimators (`seq_max_k2`, `seq_mean_k3`).
 
-The four losses share one face. `advantages` are per token [batch, tokens] or per response [batch]; they carry no
-gradient. What is outside the response mask is replaced before any arithmetic, so that NaN in padding reaches
+The four losses share one interface. `advantages` are per token [batch, tokens] or per response [batch]; they carry no
+gradient. Values outside the response mask are replaced before any arithmetic, so that NaN in padding reaches
 neither the loss nor the gradient; the loss there is 0. Diagnostics are detached scalars over the masked tokens.
 
-Which log-probabilities the caller passes to `importance_weights` as `policy_logprobs` decides the mode: the proximal
-ones, times a clipped surrogate (decoupled); or the current ones, times REINFORCE (bypass).
+The log-probabilities that the caller passes to `importance_weights` as `policy_logprobs` decide the mode: the proximal
+ones, multiplied with a clipped surrogate (decoupled), or the current ones, multiplied with REINFORCE (bypass).
 
-Trust region masking drops a response whole whose divergence leaves the trust region. The guarantee holds for the exact
-KL only; k2 and k3 of the sampled tokens stand in for it. The caller multiplies the response mask by the result and
+Trust region masking drops a whole response when its divergence leaves the trust region. The guarantee holds only for
+the exact KL; k2 and k3 of the sampled tokens approximate it. The caller multiplies the response mask by the result and
 divides the loss by the count of *all* responses or tokens, not of the accepted ones.
 
 Deviations:
 1. The log-ratio is clamped to +-20 in all four (verl: all but GSPO, which it clamps to at most 10; both hold here).
-2. `dual_clip` also bounds GSPO when it is given; CISPO and REINFORCE have no use for it and ignore it.
-3. `aggregate` divides by what the caller says. Without a divisor, the sequence modes count every row of the batch,
-   also the rows that a mask has emptied: masking responses out must not give the others more weight.
-4. With vocabulary pruning on both sides the policy's set is joined with the sampler's before the exact KL is taken. The
-   sets differ at their border, where one token more would otherwise make the KL infinite.
+2. `dual_clip` also bounds GSPO when it is given; CISPO and REINFORCE do not need it and ignore it.
+3. `aggregate` divides by the caller's divisor. Without one, the sequence modes count every row of the batch,
+   including rows that a mask has emptied: masking responses out must not give the others more weight.
+4. With vocabulary pruning on both sides, the exact KL uses the union of the policy's and the sampler's token sets. The
+   sets differ at their border, where one extra token would otherwise make the KL infinite.
 """
 
 import math
@@ -42,7 +42,7 @@ Mask = Shaped[Tensor, "batch tokens"]
 PerResponse = Bool[Tensor, " batch"]
 Advantages = Float[Tensor, "batch tokens"] | Float[Tensor, " batch"]
 Diagnostics = dict[str, Tensor]
-LOG_RATIO_LIMIT = 20.0  # exp(20) is about 5e8: far from float32's end, far past any clip
+LOG_RATIO_LIMIT = 20.0  # exp(20) is about 5e8: far below float32's largest number, far beyond any clip
 # verl's limit for GSPO (deviation 1).
 GSPO_LOG_RATIO_LIMIT = 10.0
 
@@ -59,7 +59,7 @@ def clipped_surrogate(
     """PPO's clipped surrogate with DAPO's separate offsets: -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A).
 
     r = exp(policy_logprobs - proximal_logprobs). `dual_clip` (> 1; DAPO's recipe has 10) caps the loss of tokens with
-    a negative advantage at dual_clip * |A|. Equal offsets give PPO. ValueError on a dual_clip of 1 or less.
+    a negative advantage at dual_clip * |A|. With equal offsets this is PPO. ValueError on a dual_clip of 1 or less.
     """
     mask = response_mask.bool()
     ratio = _log_ratio(policy_logprobs, proximal_logprobs, mask).exp()
@@ -77,8 +77,8 @@ def gspo(
 ) -> tuple[PerToken, Diagnostics]:
     """GSPO-token: the clipped surrogate with one ratio a response, s = exp(mean over its tokens of the log-ratio).
 
-    Each token's ratio is sg(s) * pi / sg(pi): its value is s, its gradient that of its own log-probability. Meant for
-    `sequence_mean_token_mean`. A response without tokens has s = 1 and loss 0.
+    Each token's ratio is sg(s) * pi / sg(pi): its value is s, and its gradient is that of the token's log-probability.
+    Use it with `sequence_mean_token_mean`. A response without tokens has s = 1 and loss 0.
     """
     mask = response_mask.bool()
     log_ratio = _log_ratio(policy_logprobs, proximal_logprobs, mask)
@@ -106,7 +106,7 @@ def cispo(
     """
     mask = response_mask.bool()
     ratio = _log_ratio(policy_logprobs, proximal_logprobs, mask).detach().exp()
-    # Detached above: the clip only weighs a token's gradient and never removes it, as PPO's does.
+    # Detached above: unlike PPO's clip, this one only weighs a token's gradient and never removes it.
     weight = ratio.clamp(1 - clip_low, 1 + clip_high)
     # A product of a NaN in padding and 0 would be NaN, so the log-probability is replaced first.
     loss = -weight * _per_token(advantages, mask) * torch.where(mask, policy_logprobs, 0.0)
@@ -127,7 +127,7 @@ def reinforce(
     clip_high: float,
     dual_clip: float | None = None,
 ) -> tuple[PerToken, Diagnostics]:
-    """REINFORCE: -A * log pi, no ratio and no clip. Proximal log-probabilities serve the diagnostics only."""
+    """REINFORCE: -A * log pi, without ratio or clip. Proximal log-probabilities only serve the diagnostics."""
     mask = response_mask.bool()
     ratio = _log_ratio(policy_logprobs, proximal_logprobs, mask).detach().exp()
     loss = -_per_token(advantages, mask) * torch.where(mask, policy_logprobs, 0.0)
@@ -138,13 +138,13 @@ def reinforce(
 def aggregate(
     loss: PerToken, response_mask: Mask, how: str, divisor: float | Tensor | None = None
 ) -> Float[Tensor, ""]:
-    """One number from the losses of the masked tokens; 0 with a zero gradient when the mask is empty.
+    """Returns one number from the losses of the masked tokens; 0 with a zero gradient when the mask is empty.
 
     token_mean: sum over tokens / tokens (DAPO). sequence_mean_token_mean: mean over responses of each one's token
     mean (GRPO). sequence_mean_token_sum: mean over responses of each one's token sum. constant: sum over tokens /
-    divisor (Dr. GRPO). A given `divisor` takes the place of the count of tokens (token_mean) or of responses (the
-    sequence modes), so that the micro-batches of a batch add up to the loss of the batch and masked-out responses do
-    not give the others more weight. ValueError on an unknown mode, a divisor that is not positive, or constant
+    divisor (Dr. GRPO). A given `divisor` replaces the count of tokens (token_mean) or of responses (the sequence
+    modes). So the losses of micro-batches add up to the loss of the batch, and masked-out responses do not give the
+    others more weight. ValueError on an unknown mode, a divisor that is not positive, or constant
     without one.
     """
     if divisor is not None and not divisor > 0:
@@ -170,7 +170,7 @@ def aggregate(
 
 
 def _log_ratio(policy_logprobs: Tensor, proximal_logprobs: Tensor, mask: Tensor) -> Tensor:
-    """Clamped log-ratio, 0 outside the mask; proximal log-probabilities get no gradient."""
+    """Returns the clamped log-ratio, 0 outside the mask; proximal log-probabilities get no gradient."""
     policy = torch.where(mask, policy_logprobs, 0.0)
     proximal = torch.where(mask, proximal_logprobs.detach(), 0.0)
     return (policy - proximal).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
@@ -190,17 +190,17 @@ def _clipped(
     free = -advantages * ratio
     held = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
     loss = torch.maximum(free, held)
-    # Only there the clip decides, and the gradient is 0.
+    # Only where the clip decides is the token clipped, and its gradient 0.
     is_held = held > free
     diagnostics = {
-        # A bad token is held when its ratio has fallen below 1 - clip_low, a good one when it has risen above 1 +
-        # clip_high.
+        # A token with a negative advantage is clipped when its ratio is below 1 - clip_low, one with a positive
+        # advantage when it is above 1 + clip_high.
         "clip_fraction/low": _masked_mean(is_held & (advantages < 0), mask),
         "clip_fraction/high": _masked_mean(is_held & (advantages > 0), mask),
         **_ratio_diagnostics(ratio.detach(), mask),
     }
     if dual_clip is not None:
-        # For a bad token the ratio, and so the loss, has no upper bound: this is one.
+        # With a negative advantage the ratio, and so the loss, has no upper bound: this sets one.
         cap = -advantages * dual_clip
         is_capped = (advantages < 0) & (loss > cap)
         loss = torch.where(is_capped, cap, loss)
@@ -227,10 +227,10 @@ def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 def importance_weights(
     policy_logprobs: PerToken, rollout_logprobs: PerToken, response_mask: Mask, level: str, cap: float
 ) -> PerToken:
-    """min(pi / mu, cap), each token's own ratio (level "token") or that of the response for all its tokens
-    ("sequence": the product).
+    """Returns min(pi / mu, cap): each token's ratio (level "token"), or for all tokens of a response the product of
+    their ratios (level "sequence").
 
-    Truncated from above only. No gradient. 0 outside the mask, and what lies there has no influence.
+    Truncated only from above. No gradient. 0 outside the mask; values there have no influence.
     ValueError on another level or a cap that is not positive.
     """
     if not cap > 0:
@@ -238,7 +238,7 @@ def importance_weights(
     mask = response_mask.bool()
     log_ratio = torch.where(mask, policy_logprobs.detach() - rollout_logprobs.detach(), 0.0)
     if level == "sequence":
-        # A product of thousands of ratios: in logarithms, and clamped before the exponential.
+        # A product of thousands of ratios: summed in logarithms, and clamped before the exponential.
         log_ratio = log_ratio.sum(-1, keepdim=True).expand_as(log_ratio)
     elif level != "token":
         raise ValueError(f"level must be 'token' or 'sequence', not {level!r}")
@@ -254,7 +254,7 @@ def trust_region_mask(
     max_threshold: float | None = None,
     mean_threshold: float | None = None,
 ) -> PerResponse:
-    """True where max_t k2 <= max_threshold and mean_t k3 <= mean_threshold; None leaves a criterion out.
+    """Returns True where max_t k2 <= max_threshold and mean_t k3 <= mean_threshold; None skips a criterion.
 
     k2 = 0.5 log^2 r, k3 = r - 1 - log r, r = pi / mu, in nats, log r clamped to +-20. The paper's stable settings:
     0.05 for the maximum, 0.001 for the mean. A response without tokens is accepted; one with NaN is not. ValueError
@@ -283,8 +283,8 @@ def exact_divergences(
 ) -> Float[Tensor, " tokens"]:
     """KL(mu || pi) = sum_v mu_v (log mu_v - log pi_v) of each token, in nats and float64, never below 0. No gradient.
 
-    mu is given by its log-probs, -inf where the sampler had cut it off; its rounding is normalised away. pi is the
-    softmax of the logits over the temperature, over the safe vocabulary of `log_threshold` and the support of mu
+    mu is given by its log-probs, -inf where the sampler cut a token off; they are normalised to undo rounding. pi is
+    the softmax of the logits over the temperature, over the safe vocabulary of `log_threshold` and the support of mu
     (deviation 4). NaN stays NaN. ValueError on a temperature that is not positive or a threshold above 0.
     """
     if not temperature > 0:
@@ -292,7 +292,7 @@ def exact_divergences(
     rollout = rollout_logprobs.detach().double()
     # Samplers return rounded log-probabilities, whose probabilities do not add up to 1 exactly.
     rollout = rollout - rollout.logsumexp(-1, keepdim=True)
-    # 0 log 0 is 0: a token that the sampler cannot draw adds nothing.
+    # 0 log 0 is 0: a token that the sampler cannot generate adds nothing.
     is_drawable = rollout != -torch.inf
     logits = policy_logits.detach().double() / temperature
     if log_threshold is not None:
@@ -304,9 +304,9 @@ def exact_divergences(
 def trust_region_mask_exact(
     kl: PerToken, response_mask: Mask, max_threshold: float | None = None, mean_threshold: float | None = None
 ) -> PerResponse:
-    """True where max_t KL <= max_threshold and mean_t KL <= mean_threshold; None leaves a criterion out.
+    """Returns True where max_t KL <= max_threshold and mean_t KL <= mean_threshold; None skips a criterion.
 
-    `kl` is KL(mu || pi) over the whole vocabulary at each position, in nats. Edges as in `trust_region_mask`.
+    `kl` is KL(mu || pi) over the whole vocabulary at each position, in nats. Edge cases as in `trust_region_mask`.
     """
     mask = response_mask.bool()
     masked = torch.where(mask, kl.detach().double(), 0.0)
@@ -321,12 +321,12 @@ def error_bounds(
     sequence_tv: float | None = None,
     mean_token_tv: Sequence[float] | None = None,
 ) -> dict[str, float]:
-    """The paper's bounds on |J(pi) - J(mu) - surrogate| for rewards in [0, 1]; above 1 a bound says nothing.
+    """Returns the paper's bounds on |J(pi) - J(mu) - surrogate| for rewards in [0, 1]; a bound above 1 says nothing.
 
-    `horizon` T in tokens; `delta` the largest token KL(mu || pi). What is not given follows from them:
-    `max_token_tv` (eps) <= sqrt(delta / 2) by Pinsker, also where a larger value is given; `sequence_kl` <= T delta by
+    `horizon` T in tokens; `delta` the largest token KL(mu || pi). Missing arguments follow from these two:
+    `max_token_tv` (eps) <= sqrt(delta / 2) by Pinsker, which also caps a given value; `sequence_kl` <= T delta by
     the chain rule; `sequence_tv` <= sqrt(sequence_kl / 2); `mean_token_tv`, the mean total variation at each of the T
-    positions, <= eps. ValueError on a negative number, a horizon below 1, or means that are not T.
+    positions, <= eps. ValueError on a negative number, a horizon below 1, or a number of means other than T.
     """
     if horizon < 1:
         raise ValueError(f"horizon must be at least 1 token, not {horizon}")

@@ -1,13 +1,13 @@
-"""Measures how far annotators agree with each other, with themselves and beyond chance, and scores with preferences.
+"""Measures how well annotators agree with each other, with themselves and beyond chance, and how scores predict them.
 
 Sources: Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), sections C and D; Kendall and
 Babington Smith, "On the method of paired comparisons" (1940), for circular triads. ImageReward (arXiv 2304.05977)
-judges annotators by agreement with researchers and with each other, in shares of pairs (section 2), and scores by
+judges annotators by agreement with researchers and with each other, in shares of pairs (section 2). It judges scores by
 preference accuracy, recall@k and filter@k, and rank correlation of generators (tables 1 to 3).
 
 Deviations:
-1. A pair that the scores tie is half right. `test.py` of ImageReward counts it as wrong; `tie_points=0` does so too.
-2. Recall with tied scores is the chance under a random order of the tied, and with several best images any one counts.
+1. A pair with tied scores is half right. `test.py` of ImageReward counts it as wrong; so does `tie_points=0`.
+2. Recall with tied scores is the chance under a random order of the ties; if several images are best, any one counts.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Share(NamedTuple):
 
 
 def pair_agreement(first: Ranks, second: Ranks) -> Share:
-    """Of the pairs of items that both rank, how many they order alike; a tie on either side is half a point.
+    """Counts how many of the pairs that both rank are ordered alike; a tie on either side is half a point.
 
-    So whoever ties everything agrees by 0.5 with everybody, as chance does.
+    So an annotator who ties everything agrees by 0.5 with all others, as chance does.
     """
     points, pairs = 0.0, 0
     for one, other in combinations(sorted(set(first) & set(second)), 2):
@@ -54,7 +54,7 @@ def pair_agreement(first: Ranks, second: Ranks) -> Share:
 
 
 def agreement_with_others(tasks: Iterable[Mapping[str, Ranks]]) -> dict[str, Share]:
-    """Each annotator's agreement with the mean rank of all others, over tasks that somebody else has done too.
+    """Returns each annotator's agreement with the mean rank of all others, over tasks that others have done too.
 
     tasks: for each the rankings by annotator. An annotator who never shared a task has no pairs.
     """
@@ -62,7 +62,7 @@ def agreement_with_others(tasks: Iterable[Mapping[str, Ranks]]) -> dict[str, Sha
     for rankings in tasks:
         for annotator, ranking in rankings.items():
             others = [ranks for name, ranks in rankings.items() if name != annotator]
-            # Only items that all have ranked: else the mean would be over different people from item to item.
+            # Only items that all have ranked: otherwise the mean would cover different annotators from item to item.
             shared = set(ranking).intersection(*others) if others else set()
             consensus = {item: sum(ranks[item] for ranks in others) / len(others) for item in shared}
             task = pair_agreement(ranking, consensus)
@@ -72,9 +72,9 @@ def agreement_with_others(tasks: Iterable[Mapping[str, Ranks]]) -> dict[str, Sha
 
 
 def rank_consistency(ranks: Ranks, ratings: Mapping[str, float]) -> Share:
-    """Of the pairs that both the ranks and the same annotator's ratings order strictly, those ordered alike.
+    """Returns how many pairs ranks and ratings order alike, of the pairs that both of one annotator order strictly.
 
-    A rating is the better the higher; unrated items are not compared.
+    A higher rating is better; unrated items are not compared.
     """
     points, pairs = 0, 0
     for one, other in combinations(sorted(set(ranks) & set(ratings)), 2):
@@ -88,9 +88,8 @@ def rank_consistency(ranks: Ranks, ratings: Mapping[str, float]) -> Share:
 def ordinal_alpha(units: Iterable[Sequence[float]]) -> float | None:
     """Krippendorff's alpha of ordinal values: 1 is full agreement, 0 is chance.
 
-    units: for each thing that was judged, the values that it got, of any number of annotators; alpha does not depend on
-    who gave which value. Units with fewer than two values say nothing. None where no two values differ, or no unit has
-    two.
+    units: for each judged thing, its values, from any number of annotators. Alpha does not depend on who gave which
+    value. Units with fewer than two values do not count. Returns None if no two values differ, or no unit has two.
     """
     shared = [list(values) for values in units if len(values) > 1]
     values = sorted({value for unit in shared for value in unit})
@@ -102,9 +101,9 @@ def ordinal_alpha(units: Iterable[Sequence[float]]) -> float | None:
             counts[row, values.index(value)] += 1
     sizes, totals = counts.sum(axis=1), counts.sum(axis=0)
     # Ordered pairs of values within a unit. In a unit of m values each pair has the weight 1 / (m - 1), so that each
-    # value counts once. Pairs of equal values stay out: their distance is 0.
+    # value counts once. Pairs of equal values are left out: their distance is 0.
     coincidences = (counts / (sizes - 1)[:, None]).T @ counts
-    # Two values are as far apart as there are values between them, with half of each end.
+    # The distance of two values is the number of values between them, with half of each end.
     middle = totals.cumsum() - totals / 2
     distances = (middle[:, None] - middle[None, :]) ** 2
     observed = (coincidences * distances).sum()
@@ -113,7 +112,7 @@ def ordinal_alpha(units: Iterable[Sequence[float]]) -> float | None:
 
 
 def circular_triads(wins: Mapping[tuple[Hashable, Hashable], float]) -> int:
-    """Sets of three items of which each beats the next by majority: A over B, B over C, C over A.
+    """Counts sets of three items of which each beats the next by majority: A over B, B over C, C over A.
 
     wins: votes (or weight) of the first item over the second.
     """
@@ -126,15 +125,16 @@ def circular_triads(wins: Mapping[tuple[Hashable, Hashable], float]) -> int:
 
 # ------------------------------------------------------------------------------------------------------ scores
 def pair_points(better: ArrayLike, worse: ArrayLike, tie_points: float = 0.5) -> NDArray[numpy.float64]:
-    """1 for each pair whose preferred image scores higher, 0 where the other does, `tie_points` where they tie."""
+    """Returns 1 for each pair whose preferred image scores higher, 0 where it scores lower, `tie_points` for a tie."""
     first, second = numpy.asarray(better, dtype=float), numpy.asarray(worse, dtype=float)
     return numpy.where(first == second, tie_points, first > second).astype(float)
 
 
 def hit_chance(scores: Sequence[float], is_wanted: Sequence[bool], k: int) -> float:
-    """The chance that at least one wanted image is among the `k` with the highest scores, ties in random order.
+    """Returns the chance that a wanted image is among the `k` with the highest scores, with ties in random order.
 
-    Equal scores give chance level. With fewer than `k` images it is 1. ValueError where none is wanted, or k < 1.
+    If all scores are equal, that is chance level. With fewer than `k` images it is 1. ValueError if no image is wanted,
+    or k < 1.
     """
     values, wanted = numpy.asarray(scores, dtype=float), numpy.asarray(is_wanted, dtype=bool)
     if k < 1 or not wanted.any():
@@ -146,12 +146,12 @@ def hit_chance(scores: Sequence[float], is_wanted: Sequence[bool], k: int) -> fl
     if (wanted & (values > edge)).any():
         return 1.0
     tied, places = values == edge, k - int((values > edge).sum())
-    # All places go to unwanted ones in this share of the orders.
+    # In this share of the orders, all remaining places go to unwanted images.
     return 1 - comb(int((tied & ~wanted).sum()), places) / comb(int(tied.sum()), places)
 
 
 def recall_and_filter(scores: Sequence[float], ranks: Sequence[float], k: int) -> tuple[float, float]:
-    """`hit_chance` of the best images (lowest rank) from above, and of the worst ones from below."""
+    """Returns `hit_chance` of the best images (lowest rank) from the top, and of the worst images from the bottom."""
     values, places = numpy.asarray(scores, dtype=float), numpy.asarray(ranks, dtype=float)
     return (hit_chance(values, places == places.min(), k), hit_chance(-values, places == places.max(), k))
 
@@ -161,9 +161,9 @@ def rank_correlation(
 ) -> Interval | None:
     """Spearman's correlation over generators of mean score and mean share of pairs won, with a 95% bootstrap interval.
 
-    scores, wins: float[prompts, generators], NaN where a generator has no image of a prompt. Prompts are drawn with
-    replacement, with both their numbers. Draws in which a mean is missing, or all are equal, are left out. None below
-    three generators, or where the correlation does not exist.
+    scores, wins: float[prompts, generators], NaN where a generator has no image of a prompt. The bootstrap resamples
+    prompts, each with its score and its share. It skips samples in which a mean is missing, or all means are equal.
+    Returns None below three generators, or where the correlation does not exist.
     """
     if scores.shape[1] < 3:
         return None
@@ -181,12 +181,12 @@ def rank_correlation(
 
 def _ranked_means(weights: NDArray, values: NDArray) -> NDArray:
     """Ranks [draws, generators] of the weighted means over prompts; NaN rows where one is missing."""
-    from scipy.stats import rankdata  # not above: more than a second, for who only asks annotators
+    from scipy.stats import rankdata  # imported here: it takes more than a second, and agreement does not need it
 
     known = numpy.isfinite(values)
     with numpy.errstate(invalid="ignore", divide="ignore"):
         means = (weights @ numpy.where(known, values, 0.0)) / (weights @ known)
-    # equal up to rounding is equal: or generators with the same images would have an order
+    # Means that differ only by rounding are equal: otherwise generators with the same images would get an order.
     return rankdata(numpy.round(means, 12), axis=1, nan_policy="propagate")
 
 

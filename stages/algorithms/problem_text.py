@@ -1,12 +1,13 @@
 """Reads a problem as words, whatever its typesetting, and as quantities, whatever their notation.
 
-Equal problems have equal `problem_words`. `renamed_words` does not depend on the names of letters in formulas either:
+Equal problems have equal `problem_words`. `renamed_words` also ignores the names of letters in formulas:
 `$x+y$` and `$a+b$` are equal.
 
 `half an hour`, `30 minutes` and `0.5 hours` are one quantity. A rewording that keeps the problem keeps its quantities,
-and with them what they count or measure. `quantities` reads digits, number words, fractions in words and signs, dozens
-and the like, `twice`, percents, and a few units that are written in two ways (cents and dollars, hours and minutes,
-feet and inches). Deviation from arithmetic: a 1 is left out, because `a`, `one` and nothing at all are used alike.
+and with them the counted or measured things. `quantities` reads digits, number words, fractions in words and signs,
+dozens and the like, `twice`, percents, and a few units that are written in two ways (cents and dollars, hours and
+minutes, feet and inches). Deviation from arithmetic: a 1 is left out, because `a`, `one` and no word at all are used
+alike.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _LOOKALIKES = str.maketrans(
 )
 """Letters that look like Latin ones: confusables.txt of Unicode Technical Standard 39."""
 _SMALL_GREEK = str.maketrans("αγικνρσυ", "ayikvpou")
-"""The same for small letters that stand in formulas too: only in words that are otherwise Latin."""
+"""The same for small letters that also occur in formulas: only in words that are otherwise Latin."""
 _MIXED_WORD = re.compile(r"\b(?=\w*[a-zA-Z]{2})(?=\w*[αγικνρσυ])[^\W\d_]{3,}\b")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _LATEX_LAYOUT = re.compile(
@@ -69,38 +70,38 @@ _IN_FORMULA = re.compile(
     r"\\(?:text|mbox|textbf|textit|textrm|mathrm|operatorname|begin|end)\*?\s*\{[^{}]*\}|\\(?P<greek>[A-Za-z]+)|(?P<letter>[A-Za-z])"
 )
 _BETWEEN = re.compile(r"(?<![\w'\\])(?:(?P<labels>[A-Z]{2,4})|(?P<letter>[b-zB-HJ-Z]))(?![\w'])")
-"""Outside formulas: points such as ABC, and single letters but for the words `a`, `A` and `I`."""
+"""Outside formulas: points such as ABC, and single letters except for the words `a`, `A` and `I`."""
 _GREEK_NAMES = (
     "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau phi "
     "varphi chi psi omega"
 )
 _GREEK = frozenset(_GREEK_NAMES.split())
-# Ordinary text holds none of these, and the word pattern below keeps each as a word.
+# Ordinary text has none of these characters, and the word pattern below keeps each as a word.
 _FIRST_LETTER = 0xE000
-"""Of Unicode's private use area: what a renamed letter is written as."""
+"""First character of Unicode's private use area that renamed letters are written in."""
 MOST_LETTERS = 256
-"""Different letters that are told apart."""
+"""Number of letters that are distinguished."""
 _WORD = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+(?:'[^\W\d_]+)*|(?<=[\d)])!|[-+*/=<>^_%|()\[\]√]|[\ue000-\ue0ff]")
 
 
 def normalise_problem(text: str) -> str:
-    """The text's words, numbers and operators, lower case, joined by single blanks: equal for equal problems.
+    """Returns the text's words, numbers and operators in lower case, joined by single blanks: equal for equal problems.
 
-    Punctuation, LaTeX layout and delimiters, accents of typography and thousands separators go; operators and
+    Punctuation, LaTeX layout and delimiters, typographic accents and thousands separators are removed; operators and
     brackets stay (`3+4-2` is not `3-4+2`). "" for a text without any word.
     """
     return " ".join(problem_words(text))
 
 
-@lru_cache(maxsize=16384)  # each rule asks for the same text again
+@lru_cache(maxsize=16384)  # each rule calls this with the same text
 def problem_words(text: str) -> tuple[str, ...]:
-    """The words that `normalise_problem` joins; a number or an operator is a word."""
+    """Returns the words that `normalise_problem` joins; a number or an operator is a word."""
     return _words(text)
 
 
 @lru_cache(maxsize=16384)
 def renamed_words(text: str) -> tuple[str, ...]:
-    """As `problem_words`, each letter of a formula as a word of its own: the first is U+E000, the next one U+E001.
+    """As `problem_words`, with each letter of a formula as a separate word: the first is U+E000, the next one U+E001.
 
     Names of points in the text (`triangle ABC`) and single letters count as formulas.
     """
@@ -133,7 +134,7 @@ def is_letter(word: str) -> bool:
 
 
 def fold_lookalikes(text: str) -> str:
-    """Letters, digits and dashes that look like Latin ones as those; without characters that take no room."""
+    """Writes letters, digits and dashes that look like Latin ones as those; drops characters of no width."""
     if text.isascii():
         return text
     text = _NOT_ASCII.sub(lambda match: _folded(match[0]), text)
@@ -143,7 +144,8 @@ def fold_lookalikes(text: str) -> str:
 @lru_cache(maxsize=4096)
 def _folded(character: str) -> str:
     category = unicodedata.category(character)
-    # Zero-width and formatting characters, variation selectors and the grapheme joiner: a copy may hide behind them.
+    # Zero-width and formatting characters, variation selectors and the grapheme joiner: a copy may be disguised by
+    # them.
     if category == "Cf" or "\ufe00" <= character <= "\ufe0f" or character == "\u034f":
         return ""
     if category == "Nd":
@@ -168,7 +170,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def renamed_again(words: Sequence[str]) -> str:
-    """A run of `renamed_words` with its letters named by their order in the run, joined by blanks."""
+    """Names the letters of a run of `renamed_words` by their order in the run; joined by blanks."""
     names: dict[str, str] = {}
     return " ".join(
         names.setdefault(word, chr(_FIRST_LETTER + len(names))) if is_letter(word) else word for word in words
@@ -176,7 +178,7 @@ def renamed_again(words: Sequence[str]) -> str:
 
 
 def word_runs(words: Sequence[str], length: int) -> set[str]:
-    """Every run of `length` neighbouring words, joined by blanks; none for a shorter text."""
+    """Returns every run of `length` neighbouring words, joined by blanks; none for a shorter text."""
     return {" ".join(words[start : start + length]) for start in range(len(words) - length + 1)}
 
 
@@ -210,10 +212,10 @@ _UNITS = {
     **dict.fromkeys(("km", "kilometer", "kilometers", "kg", "kilogram", "kilograms"), 1000),
 }
 _ORDINAL_ENDING = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b", re.IGNORECASE)
-# `half of an hour`, `3-inch`: passed over between a number and its unit.
+# `half of an hour`, `3-inch`: skipped between a number and its unit.
 _INSIDE_QUANTITY = frozenset(["-", "a", "an", "of", "the"])
 WORDS_TO_NOUN = 4
-"""Words after a quantity among which the one is looked for that says what it counts."""
+"""Words after a quantity that are searched for the one that says what it counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +229,12 @@ class Quantity:
 
 
 def without_ordinal_endings(text: str) -> str:
-    """`3rd` as `3`, so that it becomes one word."""
+    """Writes `3rd` as `3`, so that it becomes one word."""
     return _ORDINAL_ENDING.sub("", text)
 
 
 def quantities(words: Sequence[str]) -> list[Quantity]:
-    """The quantities of a normalised text in order; 1 is left out."""
+    """Returns the quantities of a normalised text in order; 1 is left out."""
     result: list[Quantity] = []
     place = 0
     while place < len(words):
@@ -247,10 +249,10 @@ def quantities(words: Sequence[str]) -> list[Quantity]:
             value *= _UNITS.get(words[unit], 1)
         # 1/3 as a fraction and as 0.3333 are one quantity.
         value = round(value, 4)
-        # See the deviation above: `a`, `one` and nothing at all are used alike.
+        # See the deviation above: `a`, `one` and no word at all are used alike.
         if value != 1:
             result.append(Quantity(value, tuple(_up_to_number(words[unit : unit + WORDS_TO_NOUN]))))
-        # After the number: the words behind it are read again.
+        # After the number: the words after it are read again.
         place = after
     return result
 
@@ -267,7 +269,7 @@ def _cardinal(word: str) -> float | None:
 
 
 def _value(words: Sequence[str], place: int) -> tuple[float | None, int]:
-    """The number that begins at `place`, None where none does, and the place after it."""
+    """Returns the number that begins at `place`, None where none does, and the place after it."""
     word, after = words[place], place + 1
     number = _cardinal(word)
     if number is not None:
@@ -287,7 +289,7 @@ def _value(words: Sequence[str], place: int) -> tuple[float | None, int]:
 
 
 def _counted(words: Sequence[str], number: float, after: int) -> tuple[float, int]:
-    """A cardinal with what may follow it: `/ 4`, `quarters`, `and a half`, `dozen`."""
+    """Reads a cardinal with its continuation: `/ 4`, `quarters`, `and a half`, `dozen`."""
     following = [*words[after : after + 3], "", "", ""]
     divisor = _cardinal(following[1]) if following[0] == "/" and following[1] else None
     if divisor:

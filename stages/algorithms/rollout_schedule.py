@@ -1,29 +1,29 @@
-"""Admission control and repacking: which groups may begin, which of them the next step trains on, and which replica
-hands its last trajectories to which.
+"""Admission control and repacking: which groups may start, which groups the next step trains on, and which replica
+hands its last trajectories to which other replica.
 
 Admission control bounds staleness to `window` steps. A group that the weights of version `v` generate has the deadline
-`v + window`: the last step (from 0) that may train on it. Outstanding groups have begun, and are neither trained on nor
-left out. With `steps_done` steps trained they are feasible when, for every step `d`, at most
-`(d - steps_done + 1) * groups_per_step` of them have a deadline of `d` or before. Batches that take the earliest
-deadlines first then meet them all. A group may begin when all stay feasible with it. A batch may be taken when all
-that it leaves behind stays feasible. So staleness is bounded by when work starts, and no finished group is discarded
+`v + window`: the last step (from 0) that may train on it. Outstanding groups have started, and were neither trained on
+nor dropped. After `steps_done` steps they are feasible when, for every step `d`, at most
+`(d - steps_done + 1) * groups_per_step` of them have a deadline of `d` or earlier. Batches that take the earliest
+deadlines first then meet all deadlines. A group may start when all groups stay feasible with it. A batch may be taken
+when all remaining groups stay feasible. So the start of work bounds staleness, and no finished group is discarded
 for its age.
 
-Batches take ready groups in the order in which they began. A younger group overtakes an older one that is not ready
-only as far as the rule allows: short responses are not learned first for more than the window.
+Batches take ready groups in the order in which they started. A younger group overtakes an older one that is not ready
+only as far as the deadlines allow: training prefers short responses for at most the length of the window.
 
 Source: pacing by issue as in AReaL (arXiv 2505.24298, section 5.1); order and window are ours. The last step of the
-round is a deadline for all groups. So nothing begins that no step could train on, except replacements of groups that
-were left out.
+round is a deadline for all groups. So no group starts that no step could train on, except replacements of dropped
+groups.
 
 Repacking frees whole replicas for newer weights. Source: Laminar (arXiv 2510.12633), dynamic repack. The authors have
 published no code.
 Deviations:
-1. A replica that already is a destination is never emptied in the same plan. Moved on, the trajectories it was promised
-   would have to move twice, and the load planned for them would be counted where they no longer are.
+1. A plan never empties a replica that is already a destination. Otherwise the trajectories promised to it would have
+   to move twice, and the load planned for them would be counted on a replica that they have left.
 2. A replica without trajectories is no destination: a move there empties one replica and fills another.
-3. Equal footprints and equal loads are taken in the order in which the replicas are given, so that a plan is one of its
-   inputs only.
+3. Equal footprints and equal loads are taken in the order in which the replicas are given, so that a plan depends only
+   on its inputs.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class _Outstanding:
 
 
 class ExperienceWindow:
-    """The outstanding groups of a round, by whatever names them; versions are counts of steps trained."""
+    """The outstanding groups of a round, under any hashable names; versions are counts of steps trained."""
 
     def __init__(self, groups_per_step: int, window: int | None, steps: int, steps_done: int = 0) -> None:
-        """`window` None lets staleness be what it becomes (Laminar's own rule)."""
+        """A `window` of None does not bound staleness (Laminar's rule)."""
         self.groups_per_step, self.window, self.steps = groups_per_step, window, steps
         self.steps_done = steps_done
         self._outstanding: dict[Hashable, _Outstanding] = {}
@@ -66,13 +66,13 @@ class ExperienceWindow:
         return self._ready
 
     def deadline(self, version: int) -> float:
-        """The last step that may train on what `version` draws."""
-        # Whatever the window, nothing is trained on after the round.
+        """Returns the last step that may train on a group that `version` generates."""
+        # Whatever the window, no step trains after the end of the round.
         last = self.steps - 1
         return last if self.window is None else min(version + self.window, last)
 
     def may_begin(self, version: int) -> int:
-        """How many groups a replica that holds `version` may begin now."""
+        """Returns how many groups a replica with the weights of `version` may start now."""
         deadline = self.deadline(version)
         if self.steps_done >= self.steps:
             return 0
@@ -81,7 +81,7 @@ class ExperienceWindow:
         return max(0, min(self._room(step) for step in later))
 
     def begin(self, group: Hashable, version: int) -> None:
-        """`group` is being drawn by `version`. ValueError when it is outstanding already."""
+        """Records that `version` generates `group`. ValueError when the group is outstanding already."""
         if group in self._outstanding:
             raise ValueError(f"group {group} is outstanding already")
         deadline = self.deadline(version)
@@ -89,7 +89,7 @@ class ExperienceWindow:
         self._by_deadline[deadline] += 1
 
     def mark_ready(self, group: Hashable) -> None:
-        """`group` can be trained on; KeyError when it is not outstanding."""
+        """Records that `group` can be trained on; KeyError when it is not outstanding."""
         outstanding = self._outstanding[group]
         if not outstanding.is_ready:
             self._ready += 1
@@ -97,16 +97,16 @@ class ExperienceWindow:
             outstanding.is_ready = True
 
     def leave_out(self, group: Hashable) -> None:
-        """No step will train on `group`; another may be begun in its place. KeyError when it is not outstanding."""
+        """Drops `group` from training; another may start in its place. KeyError when it is not outstanding."""
         self._remove(group)
 
     def next_batch(self) -> list[Hashable] | None:
-        """The groups that the next step should train on, oldest first; None while the window has to wait for others."""
-        # The cheap test first; `_can_step` asks whether any batch at all would do.
+        """Returns the groups that the next step should train on, oldest first; None while it must wait for others."""
+        # The cheap test first; `_can_step` checks whether any batch at all is possible.
         if self._ready < self.groups_per_step or not self._can_step():
             return None
         chosen: list[Hashable] = []
-        # The oldest ready groups, as issued; taken if what they leave behind can still be met.
+        # The oldest ready groups, in the order of issue; taken if the remaining groups can still meet their deadlines.
         left = self._by_deadline.copy()
         for group, outstanding in self._outstanding.items():
             if outstanding.is_ready:
@@ -116,13 +116,13 @@ class ExperienceWindow:
                     break
         if self._is_feasible(left, self.steps_done + 1):
             return chosen
-        # Issue order is not enough where a replica that holds an older version has begun a younger group.
+        # Issue order is not enough when a replica with an older version has started a younger group.
         return self._earliest_deadlines()
 
     def short_batch(self) -> list[Hashable] | None:
-        """All ready groups, though they are fewer than a step should have; None while others must not be left behind.
+        """Returns all ready groups even if a step should have more; None while the batch must wait for others.
 
-        For a round whose policy gives no more groups to learn from: it may be empty.
+        For a round whose policy yields no more groups to learn from: the batch may be empty.
         """
         ready = self.ready_groups()[: self.groups_per_step]
         left = self._by_deadline.copy()
@@ -130,7 +130,7 @@ class ExperienceWindow:
         return ready if self._is_feasible(left, self.steps_done + 1) else None
 
     def take(self, groups: Iterable[Hashable]) -> None:
-        """The next step trains on `groups`: what `next_batch` gave, or fewer where a round goes on with what it has."""
+        """Records the next step's `groups`: those of `next_batch`, or fewer if the round continues with what it has."""
         for group in groups:
             self._remove(group)
         self.steps_done += 1
@@ -140,13 +140,13 @@ class ExperienceWindow:
         return [group for group, outstanding in self._outstanding.items() if outstanding.is_ready]
 
     def _can_step(self) -> bool:
-        """Whether some batch leaves all others feasible: the earliest deadlines take as much as any batch can."""
+        """Whether some batch leaves all others feasible: the batch with the earliest deadlines is the best one."""
         due = ready = 0
         for deadline in sorted(self._by_deadline):
             due += self._by_deadline[deadline]
             ready += self._ready_by_deadline[deadline]
             taken = min(ready, self.groups_per_step)
-            # What is due up to this deadline, less what the next batch can take of it, must fit in the steps that
+            # The groups due up to this deadline, less those that the next batch can take, must fit in the steps that
             # remain after it.
             if due - taken > max(0, deadline - self.steps_done) * self.groups_per_step:
                 return False
@@ -177,7 +177,7 @@ class ExperienceWindow:
         self._ready -= outstanding.is_ready
         self._ready_by_deadline[outstanding.deadline] -= outstanding.is_ready
         self._by_deadline[outstanding.deadline] -= 1
-        # Empty deadlines go, or the loops over deadlines would grow with the round.
+        # Empty deadlines are deleted, or the loops over deadlines would grow with the round.
         if not self._by_deadline[outstanding.deadline]:
             del self._by_deadline[outstanding.deadline], self._ready_by_deadline[outstanding.deadline]
 
@@ -185,32 +185,33 @@ class ExperienceWindow:
 # ------------------------------------------------------------------------------------------------------ repack
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """What the manager knows of a rollout replica; KV cache in tokens, or in any unit that the capacity shares."""
+    """The manager's view of a rollout replica; KV cache in tokens, or in any unit that `kv_capacity` shares."""
 
     replica_id: Hashable
     policy_version: int
     kv_used: float
     previous_kv_used: float
-    """At the check before this one."""
+    """At the previous check."""
     trajectories: int
     """Still in flight."""
 
 
 class Move(NamedTuple):
-    """All trajectories of `source` go on at `destination`."""
+    """All trajectories of `source` continue on `destination`."""
 
     source: Hashable
     destination: Hashable
 
 
 def repack(replicas: Sequence[Replica], kv_capacity: float, batch_bound: int) -> list[Move]:
-    """Best-fit plan that empties idle replicas into others of the same policy version, in the order to carry it out.
+    """Plans best-fit moves that empty idle replicas into others of the same policy version, in the order to execute.
 
-    Idle is a replica with trajectories, fewer than `batch_bound` (where generation stops being bound by memory
-    bandwidth), whose KV cache is neither full nor as full as at the last check. Idle replicas are taken from the
-    smallest footprint up; each goes to the idle replica that is fullest afterwards, within `kv_capacity` and
-    `batch_bound` with all that was planned for it before. No replica is both a source and a destination, and none is a
-    source twice. An empty list where nothing fits. ValueError for two replicas of one id.
+    A replica is idle if three conditions hold. It has trajectories, but fewer than `batch_bound`, at which memory
+    bandwidth stops limiting generation. Its KV cache is not full. Its KV cache is not as full as at the last check.
+    Idle replicas are taken from the smallest footprint up. Each goes to the idle replica that is fullest afterwards,
+    within `kv_capacity` and `batch_bound`, counting all moves planned before it. No replica is both a source and a
+    destination, and none is a source twice. Returns an empty list where nothing fits. ValueError for two replicas with
+    the same id.
     """
     if len({replica.replica_id for replica in replicas}) < len(replicas):
         raise ValueError(f"two replicas have one id: {[replica.replica_id for replica in replicas]}")
@@ -221,13 +222,13 @@ def repack(replicas: Sequence[Replica], kv_capacity: float, batch_bound: int) ->
             for replica in replicas
             if replica.policy_version == version and _is_idle(replica, kv_capacity, batch_bound)
         ]
-        # Only within a version: a trajectory goes on with the weights that began it.
+        # Only within a version: a trajectory continues with the weights that it started with.
         moves += _best_fit(idle, kv_capacity, batch_bound)
     return moves
 
 
 def _is_idle(replica: Replica, kv_capacity: float, batch_bound: int) -> bool:
-    # A cache that still grows, or is full, belongs to a replica with work ahead.
+    # A cache that still grows, or is full, belongs to a replica with work left.
     is_draining = replica.kv_used < min(kv_capacity, replica.previous_kv_used)
     return is_draining and 0 < replica.trajectories < batch_bound
 

@@ -1,15 +1,15 @@
 """A world of coloured shapes: prompts, a renderer, and a detector that measures how true a picture is to its prompt.
 
-The small world of the laptop's text-to-image recipe: what people would judge by eye is known here, so that scorers,
+The small world of the laptop's text-to-image recipe. The quality that people judge by eye is known here, so scorers,
 annotators and generators are measured against the truth.
 
 Prompts: seven kinds, from easy to hard. `object`, `place`, `count`, `list`, `counted_list` and `placed_list` can be
-checked object by object; `relation` cannot, which is what small scorers do not learn. No two prompts of `all_prompts`
-ask for the same scene, so that a split of prompts is a split of scenes.
+checked object by object; `relation` cannot, and small scorers do not learn it. No two prompts of `all_prompts`
+ask for the same scene, so a split of prompts is a split of scenes.
 
-Truth: how true a picture is to a prompt and how clean it is, computed from its pixels alone. Objects are located by
-colour, classified by outline, and compared with what the prompt asks for. This is the laptop's stand-in for what people
-agree on. The weights are a choice, and every figure that a recipe reports as `truth` depends on them.
+Truth: how true a picture is to a prompt and how clean it is, computed only from its pixels. Objects are located by
+colour, classified by outline, and compared with the prompt. The truth is the laptop's substitute for human agreement.
+The weights are a choice, and every figure that a recipe reports as `truth` depends on them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PLACES = MappingProxyType(
         "in the bottom right corner": (1.0, 1.0),
     }
 )
-"""Place -> where across and where down: 0 the first third, 0.5 the middle third, 1 the last; None anywhere."""
+"""Place -> position across and down: 0 the first third, 0.5 the middle third, 1 the last; None anywhere."""
 OPPOSITE_PLACES = (("at the top", "at the bottom"), ("on the left", "on the right"))
 RELATIONS = MappingProxyType({"above": (0, 1), "below": (0, -1), "to the left of": (1, 0), "to the right of": (-1, 0)})
 """Relation -> the direction from the first object to the second, across and down."""
@@ -55,7 +55,7 @@ KINDS = ("object", "place", "count", "list", "counted_list", "placed_list", "rel
 
 @dataclass(frozen=True)
 class Item:
-    """Objects that a prompt asks for: so many of one colour and shape, and where."""
+    """Objects that a prompt asks for: their number, colour, shape and place."""
 
     colour: str
     shape: str
@@ -65,7 +65,7 @@ class Item:
 
     @property
     def words(self) -> str:
-        """As a prompt says it: `two red circles`, `a red circle at the top`."""
+        """Returns its words in a prompt: `two red circles`, `a red circle at the top`."""
         named = f"{self.colour} {self.shape}"
         text = f"a {named}" if self.count == 1 else f"{NUMBERS[self.count]} {named}s"
         return f"{text} {self.place}" if self.place else text
@@ -73,30 +73,30 @@ class Item:
 
 @dataclass(frozen=True)
 class Scene:
-    """What a prompt asks for."""
+    """The scene that a prompt asks for."""
 
     kind: str
     """One of `KINDS`."""
     items: tuple[Item, ...]
     relation: str | None = None
-    """How the first of two items stands to the second; one of `RELATIONS`."""
+    """Position of the first of two items relative to the second; one of `RELATIONS`."""
 
     @property
     def prompt(self) -> str:
-        """The scene in words."""
+        """Returns the scene in words."""
         return f" {self.relation or 'and'} ".join(item.words for item in self.items)
 
 
 def all_prompts() -> dict[str, Scene]:
-    """Every prompt of the world with its scene, kind by kind in the order of `KINDS`: 882 of them."""
+    """Returns every prompt of the world with its scene, kind by kind in the order of `KINDS`: 882 of them."""
     return dict(_prompts())
 
 
 def scene_of(prompt: str) -> Scene | None:
-    """The scene that a prompt asks for, whatever its case and spaces; None where it is none of this world.
+    """Returns the scene that a prompt asks for, whatever its case and spaces; None outside this world.
 
-    Understands every order of words: `all_prompts` has one of "a red circle above a blue square" and "a blue square
-    below a red circle", and this reads both.
+    Understands every order of words: `all_prompts` has only one of "a red circle above a blue square" and "a blue
+    square below a red circle", and this function reads both.
     """
     return _readable().get(" ".join(prompt.lower().split()))
 
@@ -148,17 +148,17 @@ def _number(item: Item) -> int:
 SIDES_OF_OBJECTS = {1: (8, 11), 2: (7, 9), 3: (7, 8), 4: (7, 7)}
 """Objects in the picture -> smallest and largest side of one, in pixels."""
 MOST_TRIES = 20_000
-"""To place a scene's objects; those of `all_prompts` take 150 on average at most."""
+"""Attempts to place a scene's objects; scenes of `all_prompts` take at most 150 on average."""
 SHADE = 10
 """Largest change of each channel of a colour, of 255."""
 
 
 def render(scene: Scene, seed: int) -> numpy.ndarray:
-    """A picture of the scene, uint8[24, 24, 3]; equal seeds give equal pictures. No two objects touch.
+    """Renders the scene, uint8[24, 24, 3]; equal seeds give equal pictures. No two objects touch.
 
     UserError for a scene that does not fit: more than four objects, or places that leave no room.
     """
-    # The order of the draws below is part of what a seed means: boxes, ground, then a shade for each object.
+    # The order of the random numbers below defines the result of a seed: boxes, ground, then a shade for each object.
     generator = numpy.random.default_rng(seed)
     wanted = [item for item in scene.items for _ in range(item.count)]
     boxes = _boxes(scene, wanted, generator)
@@ -173,7 +173,7 @@ def render(scene: Scene, seed: int) -> numpy.ndarray:
 
 
 def shape_mask(shape: str, height: int, width: int) -> numpy.ndarray:
-    """Which pixels of a box the shape that fills it covers, bool[height, width]."""
+    """Returns which pixels of a box the shape that fills it covers, bool[height, width]."""
     down, across = numpy.mgrid[0:height, 0:width]
     down, across = (down + 0.5) / height, (across + 0.5) / width  # pixel centres, 0 to 1
     if shape == "square":
@@ -188,7 +188,7 @@ def shape_mask(shape: str, height: int, width: int) -> numpy.ndarray:
 
 
 def _boxes(scene: Scene, wanted: list[Item], generator: numpy.random.Generator) -> list[tuple[int, int, int]]:
-    """Left, top and side of each object: drawn until none touch and the relation holds."""
+    """Returns left, top and side of each object: sampled until none touch and the relation holds."""
     if len(wanted) not in SIDES_OF_OBJECTS:
         raise UserError(f"a scene has {len(wanted)} objects: a picture holds 1 to {max(SIDES_OF_OBJECTS)}")
     smallest, largest = SIDES_OF_OBJECTS[len(wanted)]
@@ -204,7 +204,7 @@ def _boxes(scene: Scene, wanted: list[Item], generator: numpy.random.Generator) 
 
 
 def _start(third: float | None, side: int, generator: numpy.random.Generator) -> int:
-    """First pixel of an object of that side along one axis: within a third of the picture, or anywhere."""
+    """Returns the first pixel of an object along one axis: within a third of the picture, or anywhere."""
     # One pixel of ground stays on every side.
     last = SIDE - side - 1
     if third is None:
@@ -228,11 +228,11 @@ def _do_touch(boxes: list[tuple[int, int, int]]) -> bool:
 
 
 def _do_relate(scene: Scene, boxes: list[tuple[int, int, int]]) -> bool:
-    """True when the first object stands to the second as the scene says, with no pixel of overlap along that axis."""
+    """True when the first object has the scene's relation to the second, without overlap along that axis."""
     if scene.relation is None:
         return True
     across, down = RELATIONS[scene.relation]
-    # `below` is `above` with the objects turned round.
+    # `below` is `above` with the objects exchanged.
     first, second = boxes if across + down > 0 else boxes[::-1]
     axis = 0 if across else 1
     return first[axis] + first[2] < second[axis]
@@ -240,20 +240,20 @@ def _do_relate(scene: Scene, boxes: list[tuple[int, int, int]]) -> bool:
 
 # ------------------------------------------------------------------------------------------------------- truth
 ALIGNMENT_WEIGHT = 0.6
-"""Of the overall score; fidelity has the rest."""
+"""Weight of the alignment in the overall score; fidelity has the rest."""
 ARRANGEMENT_WEIGHT = 0.4
-"""Of the alignment where the prompt says where things are; the objects have the rest."""
+"""Weight of the places or the relation in the alignment, if the prompt states any; the objects have the rest."""
 SMALLEST_OBJECT = 12
 """Pixels, of 24 x 24; smaller patches of a colour are specks."""
 MOST_OBJECTS = 8
 """The largest patches of a picture that count as objects."""
 CLEAN, DIRTY = 30.0, 100.0
-"""Distance to the nearest colour of the world, of 255, up to which a pixel is clean and from which it is dirty."""
+"""Distance to the nearest colour of the world, of 255: a pixel is clean up to the first, dirty from the second on."""
 SQUARE_ENOUGH, UNLIKE = 0.9, 0.5
-"""Overlap with its best outline from which an object is whole, and up to which it is none."""
+"""Overlap with its best outline from which an object is whole, and up to which it is no object."""
 OTHER_SHAPE = 0.15
-"""How much less than its best outline an outline overlaps an object that has nothing of it; a clean square overlaps
-the circle by 0.2 less. Between, the object looks partly like both."""
+"""Overlap that a shape may miss to the best outline before the object has nothing of it; a clean square overlaps the
+circle by 0.2 less. In between, the object looks partly like both."""
 
 
 @dataclass(frozen=True)
@@ -262,9 +262,9 @@ class TrueScore:
 
     overall: float
     alignment: float
-    """What was asked for is there, that often and there, and nothing else."""
+    """The requested objects are there, in the right number and place, and nothing else."""
     fidelity: float
-    """Whole shapes, clean pixels, whatever was asked for."""
+    """Whole shapes and clean pixels, whatever the prompt."""
 
 
 @dataclass(frozen=True)
@@ -281,17 +281,17 @@ class FoundObject:
 
     @property
     def shape(self) -> str:
-        """The shape that it is most like."""
+        """Returns the shape that it is most like."""
         return max(SHAPES, key=self.shape_overlaps.__getitem__)
 
     def looks_like(self, shape: str) -> float:
-        """1 for the shape that it is most like, falling to 0 for one that it is clearly not."""
+        """Returns 1 for the shape that it is most like, falling to 0 for one that it is clearly not."""
         behind = self.shape_overlaps[self.shape] - self.shape_overlaps[shape]
         return max(0.0, 1.0 - behind / OTHER_SHAPE)
 
 
 def true_score(pixels: numpy.ndarray, prompt: str) -> TrueScore:
-    """The truth of a picture, uint8[height, width, 3], about 0.5 ms; ValueError for a prompt of another world."""
+    """Measures the truth of a picture, uint8[height, width, 3], in about 0.5 ms; ValueError for a foreign prompt."""
     scene = scene_of(prompt)
     if scene is None:
         raise ValueError(f"the shape world has no prompt {prompt!r}")
@@ -303,10 +303,10 @@ def true_score(pixels: numpy.ndarray, prompt: str) -> TrueScore:
 
 
 def found_objects(pixels: numpy.ndarray) -> tuple[list[FoundObject], float]:
-    """The objects of a picture, largest first, and how clean it is in [0, 1].
+    """Returns the objects of a picture, largest first, and how clean it is in [0, 1].
 
-    Clean pixels of objects against those and all dirty ones: the eye goes to the things and not to the empty ground, so
-    a soft edge or a stain weighs by the things that it is seen beside. A blurred edge is dirty, being of no colour.
+    Clean pixels of objects over clean and dirty pixels, without the clean ground, which the eye ignores. So a soft edge
+    or a stain counts relative to the objects around it. A blurred edge is dirty, since it has no colour of the world.
     """
     if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != numpy.uint8:
         raise ValueError(f"a picture is uint8[height, width, 3], not {pixels.dtype}{list(pixels.shape)}")
@@ -321,7 +321,7 @@ def found_objects(pixels: numpy.ndarray) -> tuple[list[FoundObject], float]:
     patches = _patches(nearest)
     areas = numpy.bincount(patches.ravel(), minlength=height * width)
     is_object = (areas[patches] >= smallest) & (nearest > 0)
-    # Specks are dirt, however pure their colour.
+    # Specks count as dirt, however pure their colour.
     clean[~is_object & (nearest > 0)] = 0.0
     objects = []
     for patch in numpy.flatnonzero(areas >= smallest):
@@ -340,9 +340,9 @@ def found_objects(pixels: numpy.ndarray) -> tuple[list[FoundObject], float]:
 
 
 def _patches(colours: numpy.ndarray) -> numpy.ndarray:
-    """For each pixel of [height, width] the first pixel, in reading order, of its patch of one colour.
+    """Returns for each pixel of [height, width] the first pixel, in reading order, of its patch of one colour.
 
-    Pixels that share a side hang together. Numpy alone: the stages that import this hide scipy, which loads slowly.
+    Pixels that share a side are connected. Uses only numpy: the stages that import this hide scipy, which loads slowly.
     """
     first = numpy.arange(colours.size).reshape(colours.shape)
     # Pairs of neighbours, across and down, as two views of one array.
@@ -356,7 +356,7 @@ def _patches(colours: numpy.ndarray) -> numpy.ndarray:
         for (one, other), same in zip(edges, alike, strict=True):
             for here, there in ((one, other), (other, one)):
                 first[here] = numpy.where(same, numpy.minimum(first[here], first[there]), first[here])
-        first = first.ravel()[first]  # where my first pixel found an earlier one, it is mine too
+        first = first.ravel()[first]  # a pixel whose first pixel found an earlier one shares it
         if numpy.array_equal(before, first):
             return first
 
@@ -370,7 +370,7 @@ def _overlap(mask: numpy.ndarray, shape: str) -> float:
 
 
 def _wholeness(seen: list[FoundObject]) -> float:
-    """Mean over the objects, by their pixels, of how well they fill an outline; 0 for an empty picture."""
+    """Mean over the objects, weighted by their pixels, of how well they fill an outline; 0 for an empty picture."""
     if not seen:
         return 0.0
     whole = [min(1.0, max(0.0, (max(one.shape_overlaps.values()) - UNLIKE) / (SQUARE_ENOUGH - UNLIKE))) for one in seen]
@@ -378,7 +378,7 @@ def _wholeness(seen: list[FoundObject]) -> float:
 
 
 def _alignment(scene: Scene, seen: list[FoundObject]) -> float:
-    """Share of what was asked for that is there, less what was not, and how well its places or relation hold."""
+    """Share of requested objects that are there, minus the others, and how well places or the relation hold."""
     wanted = [item for item in scene.items for _ in range(item.count)]
     matches = _matches(wanted, seen)
     likeness = [0.0 if match is None else _likeness(item, match) for item, match in zip(wanted, matches, strict=True)]
@@ -396,7 +396,7 @@ def _likeness(item: Item, one: FoundObject) -> float:
 
 
 def _closeness(item: Item, one: FoundObject) -> float:
-    """1 where the object is in its place, 0 from a third of the picture beside it; 1 for an item of no place.
+    """Returns 1 where the object is in its place, 0 from a third of the picture beside it; 1 for an item without place.
 
     A corner is two places, and each counts half: a square in the top left is half in the top right corner.
     """
@@ -405,17 +405,17 @@ def _closeness(item: Item, one: FoundObject) -> float:
     held = []
     for third, middle in zip(PLACES[item.place], (one.across, one.down), strict=True):
         if third is not None:
-            low = third * 2 / 3 - 0.05  # of the third in which the middle belongs, with a pixel to spare
+            low = third * 2 / 3 - 0.05  # of the third that contains the middle, with a pixel to spare
             beside = max(0.0, low - middle, middle - low - 1 / 3 - 0.1)
             held.append(max(0.0, 1.0 - 3 * beside))
     return sum(held) / len(held)
 
 
 def _matches(wanted: list[Item], seen: list[FoundObject]) -> list[FoundObject | None]:
-    """An object of the picture for each one asked for, the likest first; None where none is left or like it."""
+    """An object of the picture for each requested one, the most similar first; None where none is left or similar."""
     pairs = sorted(
         (
-            # The likeness first; the place decides between equals. Then the order of the lists, so that the result is
+            # Similarity first; the place decides between equals. Then the order of the lists, so that the result is
             # unique.
             (-_likeness(item, one) - 0.1 * _closeness(item, one), place, number)
             for place, item in enumerate(wanted)
@@ -431,7 +431,7 @@ def _matches(wanted: list[Item], seen: list[FoundObject]) -> list[FoundObject | 
 
 
 def _arrangement(scene: Scene, wanted: list[Item], matches: list[FoundObject | None]) -> float | None:
-    """How well places or the relation hold, in [0, 1]; None where the prompt says nothing of them."""
+    """Returns how well places or the relation hold, in [0, 1]; None where the prompt states neither."""
     if scene.relation is not None:
         if any(match is None for match in matches):
             return 0.0
@@ -440,7 +440,7 @@ def _arrangement(scene: Scene, wanted: list[Item], matches: list[FoundObject | N
         ahead = across * (second.across - first.across) + down * (second.down - first.down)
         # A relation between the wrong objects is worth as much as the worse of them.
         sure = min(_likeness(item, match) for item, match in zip(wanted, matches, strict=True))
-        # Full marks from a quarter of the picture on, 0 for level or reversed.
+        # Full score from a quarter of the picture on, 0 for level or reversed.
         return sure * float(numpy.clip(ahead / 0.25, 0.0, 1.0))
     placed = [(item, match) for item, match in zip(wanted, matches, strict=True) if item.place]
     if not placed:
@@ -451,11 +451,12 @@ def _arrangement(scene: Scene, wanted: list[Item], matches: list[FoundObject | N
 
 # ---------------------------------------------------------------------------- prompts that differ in one thing
 def changed_scenes(scene: Scene) -> list[Scene]:
-    """The scene with another colour, shape, number or place of one item, or both places or the relation turned round.
+    """Yields the scene with another colour, shape, number or place of one item, or both places or the relation
+    reversed.
 
-    Each is a scene of `all_prompts`, in its words there, so that no caption shows by its text alone that it is false:
+    Each is a scene of `all_prompts`, in its words there, so that no caption's text alone shows that it is false:
     "a red circle at the top and a blue square at the top" would be false of every picture. A place is changed to one
-    that excludes it, and above to below alone, so that no picture shows both.
+    that excludes it, and above only to below, so that no picture shows both.
     """
     items = [
         replace(scene, items=(*scene.items[:place], other, *scene.items[place + 1 :]))
@@ -472,13 +473,13 @@ def changed_scenes(scene: Scene) -> list[Scene]:
     if places in OPPOSITE_PLACES:
         first, second = scene.items
         turned.append(replace(scene, items=(replace(second, place=first.place), replace(first, place=second.place))))
-    # A change may be worded otherwise in `all_prompts`, or not be there at all.
+    # A change may be worded differently in `all_prompts`, or be missing.
     known = {_meaning(one): one for one in all_prompts().values()}
     return [known[_meaning(one)] for one in [*items, *relations, *turned] if _meaning(one) in known]
 
 
 def _meaning(scene: Scene) -> tuple[object, ...]:
-    """Equal for two wordings of one scene."""
+    """Returns a key that two wordings of one scene share."""
     if scene.relation is None:
         kind = "list" if scene.kind == "counted_list" and scene.items[0].count == 1 else scene.kind
         return (kind, frozenset(scene.items) if kind == "list" else scene.items)

@@ -1,4 +1,4 @@
-"""The losses of text to image: of a pair of encoders, of a reward model, and of a generator that learns from it or from
+"""Losses for text to image: of two encoders, of a reward model, and of a generator that learns from a reward or from
 preferred images.
 
 Sources: BLIP (arXiv 2201.12086, section 3.2), image-text contrastive and image-text matching loss; captions with one
@@ -8,12 +8,12 @@ ImageReward (algorithm 1 and equation 3; `ImageReward/ReFL.py` at 1beb4e4); DRaF
 section 4); Diffusion-DPO, Wallace et al. (arXiv 2311.12908, equation 14; `train.py` at 5a28b05).
 
 Deviations:
-1. No momentum encoder and no queue (BLIP): the negatives are the batch's captions and the changed ones.
-2. Negatives for matching are given by the caller and not drawn by the contrastive score.
+1. No momentum encoder and no queue (BLIP): the negatives are the captions of the batch and the changed captions.
+2. The caller gives the negatives for matching; they are not sampled by the contrastive score.
 3. A step is called with the value of its timestep. ReFL.py gives the denoiser the step's index instead, and the
    scheduler the timestep of the step before.
-4. One rule for ReFL and DRaFT-K: `bound` may cut the reward of either, and ReFL takes the gradient through one step.
-5. The preference loss is per pair, before any mean (a mean inside of the log sigmoid weighs pairs by their batch).
+4. ReFL and DRaFT-K share one rule: `bound` may cut the reward of either, and ReFL takes the gradient through one step.
+5. The preference loss is per pair, before any mean (a mean inside the log sigmoid would weigh pairs by their batch).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from torch.nn.functional import cross_entropy, logsigmoid
 def contrastive_loss(
     images: Float[Tensor, "images width"], texts: Float[Tensor, "texts width"], temperature: Float[Tensor, ""]
 ) -> Float[Tensor, ""]:
-    """Mean of both directions' cross entropy; unit vectors, image i belongs to text i, further texts belong to none.
+    """Averages both directions' cross entropy of unit vectors; image i belongs to text i, further texts to no image.
 
-    log(texts) and log(images), halved and summed, where all vectors are equal.
+    Where all vectors are equal the loss is half of log(texts) + log(images).
     """
     similarity = images @ texts.T / temperature
     # Image i belongs to text i; texts beyond the number of images are negatives for all of them.
@@ -41,9 +41,9 @@ def contrastive_loss(
 
 
 def matching_loss(logits: Float[Tensor, "images captions 2"]) -> Float[Tensor, ""]:
-    """Cross entropy of match or no match; of each image's captions the first is its own and the others are not.
+    """Cross entropy of match or no match. Only the first caption of each image is its true caption.
 
-    The own caption weighs as much as all the others together. log 2 where the logits are equal.
+    The true caption weighs as much as all the others together. The loss is log 2 where the logits are equal.
     """
     logprobs = logits.log_softmax(-1)
     # Two means, so that the one match weighs as much as all the mismatches.
@@ -54,10 +54,10 @@ def matching_loss(logits: Float[Tensor, "images captions 2"]) -> Float[Tensor, "
 def pairwise_ranking_loss(
     better: Float[Tensor, " pairs"], worse: Float[Tensor, " pairs"], weights: Float[Tensor, " pairs"] | None = None
 ) -> Float[Tensor, ""]:
-    """Mean over pairs of -log sigmoid(better - worse), of the scores of the preferred and the other image.
+    """Averages -log sigmoid(better - worse) over pairs, with the scores of the preferred and the other image.
 
-    weights: of the pairs in that mean; None is 1 for each. log 2 for equal scores; 0 with a zero gradient without
-    pairs. Finite for any finite difference.
+    weights: of the pairs in that mean; None is 1 for each. The loss is log 2 for equal scores. Without pairs it is 0
+    with a zero gradient. It is finite for any finite difference.
     """
     # softplus(-d) is -log sigmoid(d), finite for any difference.
     losses = torch.nn.functional.softplus(worse - better)
@@ -69,7 +69,7 @@ def pairwise_ranking_loss(
 
 
 def pairs_from_ranking(ranks: Sequence[float] | Real[Tensor, " items"]) -> list[tuple[int, int]]:
-    """(better index, worse index) for every two items whose ranks differ, sorted; rank 1 is best, ties give no pair."""
+    """Returns (better index, worse index) of all pairs whose ranks differ, sorted; rank 1 is best, ties give none."""
     values = ranks.tolist() if isinstance(ranks, Tensor) else list(ranks)
     return [
         (better, worse)
@@ -85,12 +85,12 @@ DenoisingStep = Callable[[Tensor, int], tuple[Tensor, Tensor]]
 
 
 def feedback_loss(rewards: Float[Tensor, " images"], bound: float | None) -> Float[Tensor, " images"]:
-    """ReFL's loss of each image, relu(bound - reward): 0 without a gradient from `bound` on; None: -reward (DRaFT)."""
+    """Returns ReFL's loss of each image, relu(bound - reward): no gradient from `bound` on; None: -reward (DRaFT)."""
     return -rewards if bound is None else torch.relu(bound - rewards)
 
 
 def guess_at(latents: Tensor, timesteps: Sequence[int], position: int, step: DenoisingStep) -> Tensor:
-    """The clean latents as guessed at `timesteps[position]`, with the gradient of that one step (ReFL)."""
+    """Returns the clean latents as predicted at `timesteps[position]`, with the gradient of only that step (ReFL)."""
     with torch.no_grad():
         for timestep in timesteps[:position]:
             latents, _ = step(latents, timestep)
@@ -98,13 +98,13 @@ def guess_at(latents: Tensor, timesteps: Sequence[int], position: int, step: Den
 
 
 def drawn_with_gradient(latents: Tensor, timesteps: Sequence[int], gradient_steps: int, step: DenoisingStep) -> Tensor:
-    """The latents at the end of the draw, with the gradient of its last `gradient_steps` steps (DRaFT-K).
+    """Returns the latents at the end of sampling, with the gradient of the last `gradient_steps` steps (DRaFT-K).
 
     ValueError unless 1 <= gradient_steps <= number of timesteps.
     """
     if not 1 <= gradient_steps <= len(timesteps):
         raise ValueError(f"gradient_steps {gradient_steps} must lie in 1..{len(timesteps)}")
-    # Only the last steps keep their activations: memory grows with the steps that have a gradient.
+    # Only the last steps keep their activations: memory grows with the number of steps that have a gradient.
     free = len(timesteps) - gradient_steps
     with torch.no_grad():
         for timestep in timesteps[:free]:
@@ -123,8 +123,8 @@ def diffusion_preference_loss(
 ) -> Float[Tensor, " pairs"]:
     """-log sigmoid(-beta/2 ((better - its reference) - (worse - its reference))) of each pair's denoising errors.
 
-    Errors are mean squares over an image, both images of a pair noised alike. `beta` is the released code's, which
-    holds the number of timesteps and the weight of each (2,000 to 5,000 for Stable Diffusion).
+    Errors are mean squares over an image; both images of a pair get the same noise. `beta` is as in the released code:
+    it includes the number of timesteps and the weight of each (2,000 to 5,000 for Stable Diffusion).
     """
     # Negative where the policy denoises the preferred image better, relative to its reference, than the other one.
     gained = (better_errors - reference_better_errors) - (worse_errors - reference_worse_errors)

@@ -13,6 +13,8 @@ their scale: apply it after the temperature, on the sampler's side and the train
 With S the safe vocabulary (all of it when nothing is pruned), treated as a constant, and z = hidden . head / T:
     log p_a = z_a - LSE_S(z)      H = -sum_S p log p      Q = sum_S p^2
     d log p_a / dz_v = [v = a] - p_v      dH / dz_v = -p_v (log p_v + H)      dQ / dz_v = 2 p_v (p_v - Q)
+With a cap c on the logits (Gemma 2, arXiv 2408.00118) z = c tanh(hidden . head / c) / T, and the gradient of the
+product takes a factor of 1 - (z T / c)^2.
 
 Deviations:
 1. A sampled token outside S (the engines' sets differ at the border) is added to the S of its own position. Its
@@ -68,19 +70,23 @@ def token_statistics(
     temperature: float = 1.0,
     log_threshold: float | None = None,
     chunk_tokens: int | None = None,
+    cap: float | None = None,
 ) -> TokenStatistics:
     """Statistics of `token_ids` under softmax(hidden @ head_weight.T / temperature), pruned when asked.
 
     Gradients flow from all three statistics to `hidden` and `head_weight`. `log_threshold` (<= 0, applied after the
-    temperature) prunes to the tokens with z_v >= z_max + log_threshold. `chunk_tokens` bounds the memory: at no time
-    do more than chunk_tokens * vocab logits exist (None: about 128 MiB on a CPU, 1 GiB on a GPU, and at most an eighth
-    of the tokens, or 64). Results are float32 (float64
-    for float64 input): products in the type of the inputs, softmax in float32; `hidden` is cast to the head's type.
-    Padded positions need some valid token id. An empty batch gives empty results and zero gradients. No second
-    derivatives. ValueError on a temperature or chunk_tokens that is not positive or a log_threshold above 0.
+    temperature) prunes to the tokens with z_v >= z_max + log_threshold. A soft `cap` acts on the product, before the
+    temperature: see `capped`. `chunk_tokens` bounds the memory: at no time do more than chunk_tokens * vocab logits
+    exist (None: about 128 MiB on a CPU, 1 GiB on a GPU, and at most an eighth of the tokens, or 64). Results are
+    float32 (float64 for float64 input): products in the type of the inputs, softmax in float32; `hidden` is cast to the
+    head's type. Padded positions need some valid token id. An empty batch gives empty results and zero gradients. No
+    second derivatives. ValueError on a temperature, cap or chunk_tokens that is not positive, or a log_threshold
+    above 0.
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, not {temperature}")
+    if cap is not None and not cap > 0:
+        raise ValueError(f"cap must be positive, not {cap}")
     if log_threshold is not None and not log_threshold <= 0:
         raise ValueError(f"log_threshold must be at most 0, not {log_threshold}: it is log(p / p_max)")
     if chunk_tokens is not None and chunk_tokens < 1:
@@ -89,7 +95,7 @@ def token_statistics(
     flat = hidden.reshape(-1, hidden.shape[-1]).to(head_weight.dtype)
     chunk_tokens = chunk_tokens or _usual_chunk_tokens(flat, len(head_weight))
     *statistics, outside = _TokenStatistics.apply(
-        flat, head_weight, token_ids.reshape(-1), float(temperature), log_threshold, chunk_tokens
+        flat, head_weight, token_ids.reshape(-1), float(temperature), log_threshold, chunk_tokens, cap
     )
     result = TokenStatistics(*(values.view(token_ids.shape) for values in statistics))
     result.outside = outside.view(token_ids.shape)
@@ -98,13 +104,14 @@ def token_statistics(
 
 class _TokenStatistics(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden, head_weight, token_ids, temperature, log_threshold, chunk_tokens):
+    def forward(ctx, hidden, head_weight, token_ids, temperature, log_threshold, chunk_tokens, cap):
         # A statistic that the loss does not use then has no gradient at all, and its part of the work is left out.
         ctx.set_materialize_grads(False)
         ctx.temperature, ctx.is_pruned, ctx.chunk_tokens = (temperature, log_threshold is not None, chunk_tokens)
+        ctx.cap = cap
         # Autocast would cast the results back and forth: types are chosen here.
         with torch.autocast(hidden.device.type, enabled=False):
-            results = _forward(hidden, head_weight, token_ids, temperature, log_threshold, chunk_tokens)
+            results = _forward(hidden, head_weight, token_ids, temperature, log_threshold, chunk_tokens, cap)
         logprobs, entropy, sum_squared_probs, log_total, border, outside = results
         ctx.save_for_backward(hidden, head_weight, token_ids, entropy, sum_squared_probs, log_total, border)
         ctx.mark_non_differentiable(outside)
@@ -115,7 +122,7 @@ class _TokenStatistics(torch.autograd.Function):
     def backward(ctx, grad_logprobs, grad_entropy, grad_sum_squared, _):
         with torch.autocast(ctx.saved_tensors[0].device.type, enabled=False):
             grads = _backward(ctx, grad_logprobs, grad_entropy, grad_sum_squared)
-        return *grads, None, None, None, None
+        return *grads, None, None, None, None, None
 
 
 def _forward(
@@ -125,6 +132,7 @@ def _forward(
     temperature: float,
     log_threshold: float | None,
     chunk_tokens: int,
+    cap: float | None,
 ) -> list[Tensor]:
     """Log-probability, entropy, sum of squares, log of the normaliser, border of S, and outside, each [tokens]."""
     tokens, vocab = len(hidden), len(head_weight)
@@ -133,7 +141,7 @@ def _forward(
     # Rows of one block; a chunk may be smaller.
     block = max(1, min(_block_elements(hidden) // vocab, chunk))
     logits = hidden.new_empty(chunk, vocab)
-    kernels = _kernels(hidden)
+    kernels = _kernels(hidden) if cap is None else None
     # Allocated once and used for every block.
     scratch = torch.empty(0 if kernels else block, vocab, dtype=precision, device=hidden.device)
     results = [torch.empty(tokens, dtype=precision, device=hidden.device) for _ in range(5)]
@@ -155,7 +163,7 @@ def _forward(
         # Blocks of rows that fit in the cache: seven passes over a block cost less than two over a whole chunk.
         for first in range(start, stop, block):
             last = min(first + block, stop)
-            rows = logits[first - start : last - start].to(precision)
+            rows = capped(logits[first - start : last - start].to(precision), cap)
             ids, weights = token_ids[first:last, None], scratch[: last - first]
             values = _row_statistics(rows, ids, temperature, log_threshold, weights)
             for result, value in zip(results, values, strict=True):
@@ -261,7 +269,8 @@ def _accumulate(rows: _Rows, head_weight: Tensor, ctx, grad_hidden: Tensor | Non
     tile_tokens = max(1, min(tokens, _tile_tokens(head_weight), elements))
     tile_vocab = max(1, min(vocab, elements // tile_tokens))
     precision = _precision(head_weight)
-    is_exact, kernels = precision == head_weight.dtype, _kernels(head_weight)
+    is_exact = precision == head_weight.dtype
+    kernels = _kernels(head_weight) if ctx.cap is None else None
     logits = head_weight.new_empty(tile_tokens * tile_vocab)
     # A bfloat16 head: its gradient is summed in float32 and rounded once.
     scratch = torch.empty(tile_vocab, width, dtype=precision, device=head_weight.device) if not is_exact else None
@@ -288,7 +297,10 @@ def _accumulate(rows: _Rows, head_weight: Tensor, ctx, grad_hidden: Tensor | Non
                     (part.slope_logprob, part.slope_entropy, part.slope_sum_squared),
                 )
             else:
-                slope = _logit_gradient(tile.to(precision), part, low, ctx.temperature, ctx.is_pruned)
+                values = capped(tile.to(precision), ctx.cap)
+                bend = None if ctx.cap is None else 1 - (values / ctx.cap).square()
+                slope = _logit_gradient(values, part, low, ctx.temperature, ctx.is_pruned)
+                slope = slope if bend is None else slope.mul_(bend)
                 slope = slope.to(head.dtype)
             if grad_hidden is not None:
                 _add_product(grad_hidden[start : start + tile_tokens], slope, head)
@@ -299,7 +311,7 @@ def _accumulate(rows: _Rows, head_weight: Tensor, ctx, grad_hidden: Tensor | Non
 
 
 def _logit_gradient(logits: Tensor, rows: _Rows, low: int, temperature: float, is_pruned: bool) -> Tensor:
-    """Gradient with respect to hidden @ head.T for the tile whose first vocabulary id is `low`, in place."""
+    """Gradient with respect to the (capped) logits for the tile whose first vocabulary id is `low`, in place."""
     if temperature != 1:
         logits.div_(temperature)
     # The sampled token's column in this tile, if it is here.
@@ -338,6 +350,11 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total.addmm_(left, right)
     else:
         total.add_(left @ right)
+
+
+def capped(logits: Float[Tensor, "*batch vocab"], cap: float | None) -> Float[Tensor, "*batch vocab"]:
+    """cap tanh(logits / cap): the logits that a model with a soft cap gives; without one, the same tensor."""
+    return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
 def _precision(tensor: Tensor) -> torch.dtype:

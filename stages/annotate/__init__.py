@@ -1,1 +1,1 @@
-"""Annotations: what people, or a simulated panel, say of a round's images, checked row by row."""
+"""Annotations: judgements of a round's images by people or a simulated panel, checked row by row."""

@@ -1,7 +1,7 @@
-"""Annotations of whatever origin: the checks that all of them pass, the two plain file formats, and the tasks.
+"""Annotations from any source: the checks that all of them pass, the two plain file formats, and the tasks.
 
 `checked_tables` is the only check. Label Studio accepts a rating of 99, a rating "a", an unknown image and an image in
-two slots. Below it: how an annotation file is read, as text whose hash is known, and which images a task shows.
+two slots. Below it: how an annotation file is read, as text with a known hash, and which images a task shows.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import ASPECTS, ISSUES, RANKING, RATING, Funnel, prompt_id
 
 SLOTS = 5
-"""Of a ranking; the first is best."""
+"""Slots of a ranking; the first is best."""
 MOST_IN_SLOT = 2
 """Images that the paper's annotators may put into one slot."""
 MOST_POINTS = 7
-"""Of a rating; the least is 1."""
+"""Most points of a rating; the least is 1."""
 
 
 class Refused(Exception):
@@ -40,10 +40,10 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Annotation:
-    """What one annotator said of the images of one task, as it was given: nothing here is checked yet."""
+    """One annotator's judgement of the images of one task, unchecked."""
 
     row_id: str
-    """Where it stands in its file."""
+    """Its place in the file."""
     prompt_id: str
     annotator_id: str
     """Empty for an anonymous vote."""
@@ -53,7 +53,7 @@ class Annotation:
     ranks: Mapping[str, Any]
     """Image -> slot."""
     ratings: Mapping[tuple[str, str], Any] = field(default_factory=dict)
-    """(image, aspect) -> points; what is absent was not rated."""
+    """(image, aspect) -> points; absent ones were not rated."""
     issues: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Image -> flags."""
     seconds: Any = None
@@ -61,39 +61,39 @@ class Annotation:
     weight: Any = 1.0
     is_gold: bool = False
     occasion: str = ""
-    """Tells tasks of equal images apart."""
+    """Distinguishes tasks with equal images."""
     is_anonymous: bool = False
-    """It needs no annotator."""
+    """Does not depend on the annotator."""
 
     @property
     def task_id(self) -> str:
-        """A hash of the prompt and the images, whatever their order."""
+        """Returns a hash of the prompt and the images, in any order."""
         return stable_hash([self.prompt_id, sorted(map(str, self.image_ids)), self.occasion])[:16]
 
 
 @dataclass(frozen=True)
 class Known:
-    """Which prompts and images there are."""
+    """The existing prompts and images."""
 
     prompts: Mapping[str, str]
     """Prompt id -> prompt."""
     images: Mapping[str, str]
     """Image id -> the id of its prompt."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """The name that a foreign image came with -> its id."""
+    """The original name of a foreign image -> its id."""
 
     def image(self, name: str) -> str:
-        """The id of an image that is named by its id or its foreign name; `name` itself where neither is known."""
+        """Returns the id of an image given by its id or its foreign name; `name` itself where neither is known."""
         return self.names.get(name, name)
 
 
 def checked_tables(
     annotations: Iterable[Annotation | tuple[str, str, str]], known: Known
 ) -> tuple[pandas.DataFrame, pandas.DataFrame, Funnel, Counter[str]]:
-    """Rankings, ratings, what was dropped with the reason, and warnings.
+    """Returns rankings, ratings, the drops with their reasons, and warnings.
 
-    An annotation is dropped whole: of one that holds a wrong thing, nothing can be trusted. What a reader has refused
-    already is (row id, reason, detail). Of several by one annotator on one task the latest counts.
+    An annotation is dropped as a whole: if one value is wrong, none can be trusted. A reader's refusal is
+    (row id, reason, detail). Of several annotations by one annotator on one task the latest counts.
     """
     funnel, warnings = Funnel("annotate", 0), Counter[str]()
     accepted: dict[tuple[str, str, bool], tuple[Annotation, list[int]]] = {}
@@ -110,10 +110,10 @@ def checked_tables(
             continue
         if max(Counter(ranks).values()) > MOST_IN_SLOT and not one.is_gold:
             warnings["warnings/too_many_in_slot"] += 1
-        # Anonymous votes are all kept: nobody can tell whether two of them are one person's.
+        # Anonymous votes are all kept: whether two of them are from one voter is unknown.
         key = (one.task_id, one.annotator_id or f"anonymous {number}", one.is_gold)
         if key in accepted:
-            # Stable: where both say the same time, or none, the later one in the file counts.
+            # Stable: where both have the same time, or none, the later one in the file counts.
             older, newer = sorted([accepted[key], (one, ranks)], key=lambda pair: pair[0].created)
             _drop(funnel, older[0], "duplicate_annotation", f"{newer[0].row_id} is the same annotator's later one")
             accepted[key] = newer
@@ -134,13 +134,13 @@ def checked_tables(
 
 
 def _checked(one: Annotation, known: Known) -> list[int]:
-    """The ranks in the order of the images; Refused with the first thing that is wrong."""
+    """Returns the ranks in the order of the images; raises Refused with the first error."""
     if one.prompt_id not in known.prompts:
         raise Refused("unknown_prompt", f"the table of prompts lacks {one.prompt_id!r}"[:200])
     if not one.annotator_id and not one.is_anonymous:
         raise Refused("unknown_annotator", "it does not say whose it is")
     for name in (*one.image_ids, *one.ranks):
-        # An image of another prompt is as unknown here as one of nowhere.
+        # An image of another prompt counts as unknown.
         if known.images.get(name) != one.prompt_id or name not in one.image_ids:
             raise Refused("unknown_image", f"{name!r} is no image of this task"[:200])
     if len(set(one.image_ids)) < 2:
@@ -180,7 +180,7 @@ def _check_ratings(one: Annotation) -> None:
 
 
 def _is_amount(value: Any) -> bool:
-    # Bounded, because JSON has 1e400, and a sum with infinity is no measure; NaN fails the comparison.
+    # Bounded, because JSON has 1e400, and a sum with infinity is not a measure; NaN fails the comparison.
     return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value < 1e12
 
 
@@ -194,7 +194,7 @@ def _shared(one: Annotation) -> dict[str, Any]:
 
 
 def _ratings(one: Annotation) -> list[dict[str, Any]]:
-    """A row for each image that was rated or flagged; none of a reference answer."""
+    """Returns a row for each image that was rated or flagged; none of a reference answer."""
     judged = {name for name, _ in one.ratings} | {name for name, flags in one.issues.items() if flags}
     return [
         _shared(one)
@@ -208,13 +208,13 @@ def _ratings(one: Annotation) -> list[dict[str, Any]]:
 Refusal = tuple[str, str, str]
 """Row id, reason, detail."""
 Found = Iterator[Annotation | Refusal]
-"""What a reader of any format yields: `checked_tables` drops the refused rows with the others."""
+"""The output of a reader of any format: `checked_tables` drops the refused rows with the others."""
 MAX_BYTES = 1 << 30
-"""Of a file, unpacked."""
+"""Bytes of a file, unpacked."""
 
 
 def read_checked(file: AnnotationFile) -> bytes:
-    """The bytes of the round's annotation file; UserError when it is missing or another one."""
+    """Returns the bytes of the round's annotation file; UserError when it is missing or has another hash."""
     path = Path(file.path)
     if not path.is_file():
         raise UserError(f"{path} does not exist: correct `annotations.path` of the round")
@@ -225,11 +225,11 @@ def read_checked(file: AnnotationFile) -> bytes:
 
 
 def json_rows(content: bytes, file_name: str) -> list[Any]:
-    """The rows of a JSON list or of JSON lines, gzip or not; a line that is not JSON is None.
+    """Returns the rows of a JSON list or of JSON lines, gzipped or not; a line that is not JSON is None.
 
-    UserError when it is neither. Half characters, which JSON can hold and UTF-8 cannot, become question marks.
+    UserError when it is neither. Half characters, which JSON allows and UTF-8 does not, become question marks.
     """
-    # Gzip by its first bytes and not by its name. What is unpacked is bounded: a file of megabytes may hold gigabytes.
+    # Gzip by its first bytes and not by its name. Unpacking is bounded: a file of megabytes may contain gigabytes.
     if content[:2] == b"\x1f\x8b":
         try:
             with gzip.open(io.BytesIO(content)) as unpacked:
@@ -239,13 +239,13 @@ def json_rows(content: bytes, file_name: str) -> list[Any]:
         if len(content) > MAX_BYTES:
             raise UserError(f"{file_name} unpacks to more than {MAX_BYTES >> 20} MiB: split it")
     text = content.decode("utf-8", "replace").lstrip("\ufeff")
-    # Lines that are no JSON become dropped rows; a list that is none has no rows to count.
+    # Lines that are not JSON become dropped rows; a list that is not JSON has no rows to count.
     if text.lstrip().startswith("["):
         rows = _loads(text)
         if not isinstance(rows, list):
             raise UserError(f"{file_name} is not JSON: export it again")
         return rows
-    # Not by `splitlines`, which also cuts at characters that may stand inside a prompt.
+    # Not by `splitlines`, which also cuts at characters that may occur inside a prompt.
     rows = [_loads(line) for line in text.split("\n") if line.strip()]
     if not any(isinstance(row, dict) for row in rows):
         raise UserError(f"{file_name} is neither a JSON list nor JSON lines")
@@ -254,16 +254,16 @@ def json_rows(content: bytes, file_name: str) -> list[Any]:
 
 def _loads(text: str) -> Any:
     try:
-        # NaN and Infinity, which Python would read, are no JSON. As texts they are refused as no numbers.
+        # NaN and Infinity, which Python would read, are not JSON. As texts they are refused as not being numbers.
         row = json.loads(text, parse_constant=str)
-        # Once round through bytes: half characters become question marks, which Parquet can hold.
+        # Once through bytes: half characters become question marks, which Parquet can store.
         return json.loads(json.dumps(row, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
 
 
 def ranking_annotations(rows: list[Any], file_name: str, known: Known) -> Found:
-    """Rankings of the paper's form; one without `annotator` is anonymous."""
+    """Yields rankings of the paper's form; one without `annotator` is anonymous."""
     for number, row in enumerate(rows):
         row_id = f"{file_name}:{number}"
         images, ranks = (row.get("generations"), row.get("ranking")) if isinstance(row, dict) else (None, None)
@@ -278,14 +278,14 @@ def ranking_annotations(rows: list[Any], file_name: str, known: Known) -> Found:
             annotator if isinstance(annotator, str) else "",
             file_name,
             names,
-            # Fewer ranks than images are no error of this reader: the check says `rank_missing`.
+            # Fewer ranks than images are not an error of this reader: the check reports `rank_missing`.
             dict(zip(names, ranks, strict=False)),
             is_anonymous="annotator" not in row,
         )
 
 
 def vote_annotations(rows: list[Any], file_name: str, known: Known) -> Found:
-    """Each vote of Rapidata's form is an anonymous ranking of two, whose weight is the voter's score."""
+    """Yields each vote of Rapidata's form as an anonymous ranking of two, whose weight is the voter's score."""
     for number, row in enumerate(rows):
         row_id = f"{file_name}:{number}"
         if not isinstance(row, dict) or not isinstance(row.get("votes"), list):
@@ -301,7 +301,7 @@ def vote_annotations(rows: list[Any], file_name: str, known: Known) -> Found:
             if not isinstance(vote, Mapping):
                 yield vote_id, "malformed_row", "a vote needs `votedFor` and `userScore`"
                 continue
-            # Rapidata names the winner by its file, the pair by its path; of two equal file names neither won.
+            # Rapidata names the winner by its file, the pair by its path; with two equal file names neither won.
             chosen = [name for name in pair if vote.get("votedFor") in (name, Path(name).name)]
             ranks = (
                 {image: 1 if name == chosen[0] else 2 for name, image in zip(pair, images, strict=True)}
@@ -316,14 +316,14 @@ def vote_annotations(rows: list[Any], file_name: str, known: Known) -> Found:
                 images,
                 ranks,
                 weight=vote.get("userScore"),
-                # Rows may repeat a pair, and each row is a comparison of its own with voters of its own.
+                # Rows may repeat a pair, and each row is a separate comparison with separate voters.
                 occasion=str(number),
                 is_anonymous=True,
             )
 
 
 def _text(name: Any) -> Any:
-    """A list or an object as an image's name is nobody's name."""
+    """A list or an object as an image's name matches no image."""
     return name if isinstance(name, str) else repr(name)[:200]
 
 
@@ -346,20 +346,20 @@ def by_prompt(images: pandas.DataFrame) -> dict[str, list[tuple[str, str]]]:
 def set_tasks(
     images: Mapping[str, Sequence[tuple[str, str]]], images_per_task: int, tasks_per_prompt: int, seed: int
 ) -> list[Task]:
-    """Tasks of each prompt's images, given as (image id, generator): no image twice, generators mixed evenly.
+    """Returns tasks of each prompt's images, given as (image id, generator): no image twice, generators mixed evenly.
 
-    The last task of a prompt may have fewer images, never one.
+    The last task of a prompt may have fewer images, but never one.
     """
     tasks = []
     for prompt in sorted(images):
         drawn = random.Random(derive_seed(seed, "tasks", prompt))
         left: dict[str, list[str]] = {}
-        # Sorted, or the order in which the pool was written would decide what is shown together.
+        # Sorted, or the pool's order of writing would decide which images are shown together.
         for image_id, generator in sorted(images[prompt]):
             left.setdefault(generator, []).append(image_id)
         for image_ids in left.values():
             drawn.shuffle(image_ids)
-        # One of each generator in turn: a task is to compare generators, not draws of one.
+        # One image of each generator in turn: a task should compare generators, not samples of one.
         mixed = []
         while any(left.values()):
             turn = [name for name in sorted(left) if left[name]]

@@ -1,18 +1,18 @@
 """Label Studio (1.23): its full JSON export as annotations, and folders of tasks that it can import.
 
 Reading: the images of a task are those of its `image_ids`, which `labelling_task` writes, never Label Studio's paths.
-Only results of our controls count: `ranking`, and for image n `overall_n`, `alignment_n`, `fidelity_n` and `issues_n`.
-An annotation that is `ground_truth` is the reference answer of its task.
+Only results of this project's controls count: `ranking`, and for image n `overall_n`, `alignment_n`, `fidelity_n` and
+`issues_n`. An annotation that is `ground_truth` is the reference answer of its task.
 
-Writing (`retrace annotations export`): pictures as PNG, and for each number of images a project of its own, because a
+Writing (`retrace annotations export`): pictures as PNG, and one project per number of images, because a
 configuration names its images one by one.
 
     images/<image id>.png
     6_images/labelling.xml, 6_images/tasks.json
 
 A prompt is hostile text in an annotator's browser: `html` escapes it, and Label Studio shows `$prompt` as text. Tasks
-hold the images' ids beside their addresses, so nobody has to parse an address. The PNGs are encoded again from pixels
-and so hold no metadata: text chunks of a foreign file may hold prompts, paths and places.
+have the images' ids beside their addresses, so no code has to parse an address. The PNGs are encoded again from pixels
+and so have no metadata: text chunks of a foreign file may contain prompts, paths and places.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _OF_IMAGE = re.compile(rf"({'|'.join(ASPECTS)}|issues)_(\d+)")
 
 
 def export_annotations(rows: list[Any], file_name: str) -> Found:
-    """Every annotation and draft of the export. UserError for JSON_MIN, which has lost who said what."""
+    """Yields every annotation and draft of the export. UserError for JSON_MIN, which lacks the annotators."""
     if rows and all(isinstance(row, dict) and "annotations" not in row for row in rows):
         raise UserError(f"{file_name} is no full export (no `annotations`): export it as JSON, not as JSON-MIN or CSV")
-    # A broken task is a counted drop and never the end of the stage.
+    # A broken task is a counted drop and never stops the stage.
     for number, task in enumerate(rows):
         row_id = f"{file_name}:{task.get('id', number)}" if isinstance(task, dict) else f"{file_name}:{number}"
         data = task.get("data") if isinstance(task, dict) else None
@@ -77,14 +77,14 @@ def _annotation(row_id: str, data: Mapping[str, Any], one: Any) -> Annotation:
                     raise Refused("image_in_two_slots", f"{name!r} is in slots {ranks[name]} and {rank}"[:200])
                 ranks[name] = rank
         elif match := _OF_IMAGE.fullmatch(control):
-            # Six digits at most: `int` of a million of them takes minutes.
+            # Six digits at most: `int` of a million digits takes minutes.
             what, index = match[1], int(match[2][:6]) - 1
             if not 0 <= index < len(images):
                 raise Refused("unknown_image", f"{control} is of no image of the task"[:200])
             if what == "issues":
                 flags = value.get("choices")
                 issues[images[index]] = flags if isinstance(flags, list) else [flags]
-            # 0 is a rating that was taken back.
+            # 0 is a rating that was withdrawn.
             elif value.get("rating") != 0:
                 ratings[images[index], what] = value.get("rating")
     prompt = data.get("prompt_id")
@@ -111,7 +111,7 @@ def _item(item: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def _slots(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Image and slot; `_` holds those that stayed in the list and have none. A slot of another name has no number."""
+    """Yields image and slot; `_` holds images that stayed in the list without a slot. Other names have no number."""
     slots = value.get("ranker")
     if not isinstance(slots, dict):
         raise Refused("rank_missing", "the ranking has no slots")
@@ -124,9 +124,9 @@ def _slots(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _annotator(user: Any) -> str:
-    """A name that is no address: `completed_by` is a number, or in some exports {id, email}."""
+    """Returns a name that is not an address: `completed_by` is a number, or in some exports {id, email}."""
     if isinstance(user, dict):
-        # People are told apart by their addresses, and no address reaches a table.
+        # Annotators are distinguished by their addresses, and no address reaches a table.
         if user.get("id") is None and isinstance(user.get("email"), str):
             return f"{SOURCE}/{stable_hash(user['email'])[:12]}"
         user = user.get("id")
@@ -137,9 +137,9 @@ def _annotator(user: Any) -> str:
 
 
 def slimmed(rows: list[Any]) -> list[Any]:
-    """The export without what nobody reads, addresses of people and paths of the server among it.
+    """Returns the export without unused parts, such as addresses of people and paths of the server.
 
-    Its tables are those of the whole export; rows that are no tasks stay, to be counted.
+    Its tables equal those of the whole export; rows that are not tasks stay, to be counted.
     """
     return [_slim_task(row) if isinstance(row, dict) else None for row in rows]
 
@@ -153,7 +153,7 @@ def _slim_task(task: Mapping[str, Any]) -> dict[str, Any]:
         slim["drafts"] = [{} for _ in task["drafts"]]
     if "annotations" in task:
         annotations = task["annotations"]
-        # What is no list stays none: the row is then dropped for the same reason as in the whole export.
+        # A value that is not a list stays so: the row is then dropped for the same reason as in the whole export.
         slim["annotations"] = [_slim_annotation(one) for one in annotations] if isinstance(annotations, list) else None
     return slim
 
@@ -167,7 +167,7 @@ def _slim_annotation(one: Any) -> Any:
 
 
 def completed_by(annotator_id: str) -> int | str:
-    """What an export says of this annotator: the number of a user, or the hash of an address."""
+    """Returns the annotator's name in an export: the number of a user, or the hash of an address."""
     name = annotator_id.rpartition("/")[2]
     return int(name) if name.isdecimal() and str(int(name)) == name else name
 
@@ -178,7 +178,8 @@ _QUESTIONS = dict(
 
 
 def labelling_configuration(images: int) -> str:
-    """The XML for tasks of so many images: three ratings and the issue flags of each, then a ranking in five slots.
+    """Returns the XML for tasks of so many images: three ratings and the issue flags of each, then a ranking in five
+    slots.
 
     The style hides the ids that Label Studio 1.23 writes under each picture of the ranking: they push the slots apart.
     """
@@ -225,7 +226,7 @@ def _image_block(number: int) -> str:
 
 
 def labelling_task(prompt_id: str, prompt: str, image_ids: Sequence[str], address: str) -> dict[str, Any]:
-    """One task: `data` as the configuration reads it. `address` is what stands before `<image id>.png`."""
+    """Returns one task: `data` as the configuration reads it. `address` precedes `<image id>.png`."""
     pictures = {number: f"{address}{name}.png" for number, name in enumerate(image_ids, start=1)}
     items = [
         {"id": name, "html": f'<img alt="image {number}" src="{html.escape(picture)}"/> {number}'}
@@ -238,7 +239,7 @@ def labelling_task(prompt_id: str, prompt: str, image_ids: Sequence[str], addres
 def exported_annotation(
     ranking: dict[str, Any], ratings: Iterable[dict[str, Any]], shown: Sequence[str]
 ) -> dict[str, Any]:
-    """A row of the ranking table and its ratings as Label Studio exports an annotation of a task that shows `shown`."""
+    """Returns a ranking and its ratings in Label Studio's export form, for a task that shows `shown`."""
     slots: dict[str, list[str]] = {f"slot_{slot}": [] for slot in range(1, SLOTS + 1)}
     for name, rank in zip(ranking["image_ids"], ranking["ranks"], strict=True):
         slots[f"slot_{rank}"].append(name)
@@ -248,7 +249,7 @@ def exported_annotation(
         number = shown.index(row["image_id"]) + 1
         created = row["created"] or created
         for aspect in ASPECTS:
-            # NaN, which alone differs from itself, is an image that was not rated.
+            # NaN, the only value different from itself, is an image that was not rated.
             if row[aspect] == row[aspect] and row[aspect] is not None:
                 # The table has floats; Label Studio shows a whole number of stars.
                 points = int(row[aspect]) if row[aspect] == int(row[aspect]) else row[aspect]
@@ -274,7 +275,7 @@ def _result(control: str, shown: str, kind: str, value: dict[str, Any]) -> dict[
 def export_tasks(
     pool: Path, out: Path, address: str, images_per_task: int, tasks_per_prompt: int, seed: int
 ) -> dict[str, int]:
-    """Writes the folder for the pool's images, nothing annotated yet; returns tasks by their number of images."""
+    """Writes the folder for the pool's images, without annotations; returns tasks by their number of images."""
     images = read_image_rows(pool)
     prompts = dict(zip(images["prompt_id"], images["prompt"], strict=True))
     tasks = [
@@ -285,7 +286,7 @@ def export_tasks(
 
 
 def export_annotated(pool: Path, annotations: Path, out: Path, address: str) -> dict[str, int]:
-    """Writes the folder for the tasks that were annotated, with what Label Studio's annotators said of them."""
+    """Writes the folder for the annotated tasks, with the judgements of Label Studio's annotators."""
     rankings = read_table(annotations / "rankings.parquet", RANKING)
     ratings = read_table(annotations / "ratings.parquet", RATING)
     if other := sorted(set(rankings["source"]) - {SOURCE}):
@@ -302,7 +303,7 @@ def export_annotated(pool: Path, annotations: Path, out: Path, address: str) -> 
             row["task_id"],
             labelling_task(row["prompt_id"], prompts[row["prompt_id"]], shown, address) | {"annotations": []},
         )
-        # A reference answer has no ratings; its annotator's own ones are of the annotation beside it.
+        # A reference answer has no ratings; its annotator's ratings belong to the annotation beside it.
         of_row = [] if row["is_gold"] else rated[row["task_id"], row["annotator_id"]]
         task["annotations"].append(exported_annotation(row, of_row, task["data"]["image_ids"]))
     return _write(list(tasks.values()), pool, out)
@@ -324,6 +325,6 @@ def _write(tasks: list[dict[str, Any]], pool: Path, out: Path) -> dict[str, int]
             write_text_atomically(place / "labelling.xml", labelling_configuration(count))
         (folder / "images").mkdir()
         for row in read_images([pool], wanted):
-            # Encoded anew, without metadata. No atomic write: the whole folder is put in place at the end.
+            # Encoded anew, without metadata. No atomic write: the whole folder is moved into place at the end.
             (folder / "images" / f"{row.image_id}.png").write_bytes(png_of(pixels_of(row.png)))
     return {f"{count}_images": len(group) for count, group in sorted(groups.items())}

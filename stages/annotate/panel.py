@@ -1,9 +1,9 @@
-"""A simulated panel: annotators who see the truth of the shape world through their own taste and noise.
+"""A simulated panel: annotators who see the truth of the shape world through individual taste and noise.
 
-What people would do is imitated as far as the quality control needs it: taste (how much alignment weighs), leniency,
-noise, whole points from 1 to 7, five slots with at most two images each, and time. Careless annotators answer most
-tasks at random, ranks and ratings independently; their time is within what careful ones take, so that time does not
-give them away. Nobody ranks by the truth itself: with it, two annotators would agree wherever its float digits differ.
+It imitates people as far as quality control needs it: taste (the weight of alignment), leniency, noise, whole points
+from 1 to 7, five slots with at most two images each, and time. Careless annotators answer most
+tasks at random, ranks and ratings independently. Their times are within those of careful ones, so that time does not
+reveal them. No annotator ranks by the truth itself: two annotators would then agree to its last float digits.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from stages.foundations.tables import ASPECTS
 
 SOURCE = "panel"
 SECONDS_PER_IMAGE = 12.0
-"""Median; the paper does not say, and only the rule about time reads it."""
+"""Median; the paper does not state it, and only the rule about time reads it."""
 TIE = 0.03
-"""Images that look less apart than this to an annotator share a slot."""
+"""Images whose apparent difference is smaller than this share a slot."""
 BLURRED = 0.3
-"""Fidelity as seen below which an image is flagged."""
+"""An image with less apparent fidelity is flagged."""
 
 
 class Seen(NamedTuple):
@@ -47,7 +47,7 @@ class Annotator:
 
 
 def seat_panel(params: PanelAnnotations, seed: int) -> list[Annotator]:
-    """The annotators, in the order of their names; the seed says who is careless."""
+    """Returns the annotators, in the order of their names; the seed selects the careless ones."""
     names = [f"annotator_{number:02}" for number in range(1, params.annotators + 1)]
     drawn = random.Random(derive_seed(seed, "panel"))
     careless = set(drawn.sample(names, params.careless))
@@ -67,7 +67,7 @@ def seat_panel(params: PanelAnnotations, seed: int) -> list[Annotator]:
 def gold_tasks(
     tasks: Sequence[Task], truths: Mapping[str, float], splits: Mapping[str, str], params: PanelAnnotations
 ) -> list[Task]:
-    """The tasks of train prompts whose images' truths are widest apart: there is no arguing about their order."""
+    """Returns the tasks of train prompts whose images' truths differ most: their order is beyond doubt."""
 
     def width(task: Task) -> float:
         values = sorted(truths[name] for name in task.image_ids)
@@ -85,11 +85,11 @@ def annotate_tasks(
     params: PanelAnnotations,
     seed: int,
 ) -> Iterator[Annotation]:
-    """What the panel says of the tasks: each by one annotator or by several, gold ones by all, with the answer."""
+    """Yields judgements of the tasks: each by one annotator or by several, gold ones by all, with the answer."""
     panel, gold = seat_panel(params, seed), set(gold_tasks(tasks, truths, splits, params))
     for task in tasks:
         drawn = random.Random(derive_seed(seed, "who", task.prompt_id, *task.image_ids))
-        # All of the test split, so that one annotator against another is measured on what scorers are.
+        # All of the test split, to measure annotators against each other on the scorers' test prompts.
         is_shared = splits[task.prompt_id] == "test" or drawn.random() < params.shared_fraction
         chosen = drawn.sample(panel, params.annotators_per_task if is_shared else 1)
         for annotator in panel if task in gold else sorted(chosen, key=lambda one: one.annotator_id):
@@ -109,19 +109,19 @@ def annotate_tasks(
 def annotate(
     annotator: Annotator, task: Task, seen: Mapping[str, Seen], params: PanelAnnotations, seed: int
 ) -> Annotation:
-    """Ratings, flags and a ranking by one annotator; a function of the annotator, the task and the seed alone."""
+    """Yields ratings, flags and a ranking by one annotator; depends only on the annotator, the task and the seed."""
     drawn = random.Random(derive_seed(seed, annotator.annotator_id, task.prompt_id, *task.image_ids))
     is_random = annotator.is_careless and drawn.random() < params.careless_share
     looks = {name: _look(annotator, seen[name], drawn, is_random) for name in task.image_ids}
-    # Of a careless look the ranks are drawn apart from the ratings, which therefore contradict them.
+    # Careless ranks are sampled separately from the ratings, which therefore contradict them.
     by_rank = {name: drawn.random() if is_random else look[0] for name, look in looks.items()}
     ratings = {
-        # Leniency moves points and not ranks: it is alike for all images of a task.
+        # Leniency moves points and not ranks: it is the same for all images of a task.
         (name, aspect): _points(value + annotator.leniency)
         for name, look in looks.items()
         for aspect, value in zip(ASPECTS, look, strict=True)
     }
-    # The careless are faster, but within what careful ones take, whose times are spread by 30%.
+    # Careless annotators are faster, but within the times of careful ones, which spread by 30%.
     haste = drawn.uniform(0.5, 0.8) if is_random else 1.0
     seconds = round(SECONDS_PER_IMAGE * len(looks) * haste * drawn.lognormvariate(0, 0.3), 1)
     return Annotation(
@@ -152,10 +152,11 @@ def _points(value: float) -> int:
 
 
 def slots_of(values: Sequence[float]) -> list[int]:
-    """Slots, 1 is best, for 2 to 10 images that look so good: neighbours share a slot where they look alike, or must.
+    """Assigns slots, 1 is best, to 2 to 10 images by apparent quality: neighbours share a slot if they look alike, or
+    must.
 
-    Of all ways to fill at most five slots with one or two neighbours each, the one with the smallest sum, over shared
-    slots, of the difference less `TIE`.
+    At most five slots are filled with one or two neighbours each. Of all ways, it takes the one with the smallest
+    sum, over shared slots, of the difference minus `TIE`.
     """
     order = sorted(range(len(values)), key=lambda index: -values[index])
     fillings = [
@@ -183,7 +184,7 @@ def slots_of(values: Sequence[float]) -> list[int]:
 
 
 def _known_answer(truths: Sequence[float], image_ids: Sequence[str], margin: float) -> dict[str, int]:
-    """Slots by truth: a new one begins where the truth is `margin` below the best of the slot, at most five."""
+    """Assigns slots by truth: a new one begins where the truth is `margin` below the slot's best, at most five."""
     ranks: dict[str, int] = {}
     slot, best = 1, max(truths)
     for truth, name in sorted(zip(truths, image_ids, strict=True), reverse=True):

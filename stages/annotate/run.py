@@ -1,4 +1,4 @@
-"""The stage around the kinds of annotations: the pool in, tables of ratings and rankings out."""
+"""The stage around the kinds of annotations: reads the pool, writes tables of ratings and rankings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from stages.observe.tracking import track
 
 
 def main(job: Job) -> None:
-    """Reads or simulates what is said of the round's images, checks it, writes the tables; metrics last."""
+    """Reads or simulates judgements of the round's images, checks them, writes the tables; metrics last."""
     paths = job.paths
     params: AnnotateParams = job.sections["annotate"]
     this_round: RankingRoundParams = job.sections["ranking_rounds"]
@@ -59,9 +59,9 @@ def main(job: Job) -> None:
 
 
 def known_from(prompts: pandas.DataFrame, images: pandas.DataFrame) -> Known:
-    """What annotations may be about: the table of prompts, and the pool's images by id and by foreign name.
+    """Returns the possible subjects of annotations: the prompts, and the pool's images by id and by foreign name.
 
-    A source that several images share, as those of one generator do, names none of them.
+    A source that several images share, such as all images of a generator, identifies none of them.
     """
     named = images[~images["source"].duplicated(keep=False)]
     return Known(
@@ -104,15 +104,15 @@ def _by_panel(params: PanelAnnotations, prompts: pandas.DataFrame, images: panda
             seen[image_id], truths[image_id] = Seen(score.alignment, score.fidelity), score.overall
     splits = dict(zip(prompts["prompt_id"], prompts["split"], strict=True))
     careless = [one.annotator_id for one in seat_panel(params, job.seed) if one.is_careless]
-    # Who was planted, for whoever checks that the quality control finds them; no stage reads it.
+    # The careless annotators, to check that quality control finds them; no stage reads it.
     write_json(job.paths.out / "panel.json", {"careless": careless})
     tasks = set_tasks(by_prompt(images), params.images_per_task, params.tasks_per_prompt, job.seed)
-    # The same people in every round: what they say differs because the images do.
+    # The same people in every round: their judgements differ because the images do.
     return annotate_tasks(tasks, seen, truths, splits, params, job.seed)
 
 
 def _rows_of(this_round: RankingRoundParams, job: Job) -> tuple[list[Any], str]:
-    """Rows and name of the round's annotation file."""
+    """Returns rows and name of the round's annotation file."""
     if this_round.annotations is None:
         raise UserError(
             f"{job.paths.params}: ranking_rounds.{job.item}.annotations is null: name the file, "

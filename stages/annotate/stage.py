@@ -1,4 +1,4 @@
-"""Stage `annotate`: its section, what it runs with, and what others may ask of it."""
+"""Stage `annotate`: its section, its paths, and its description for other modules."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from stages.foundations.stage import About, FunnelStep, Sections, Stage
 
 
 class PanelAnnotations(StrictParams):
-    """Simulated annotators who see the truth of the shape world through their own taste and noise."""
+    """Simulated annotators who see the truth of the shape world through individual taste and noise."""
 
     kind: Literal["panel"]
     annotators: int = Field(ge=2)
     careless: int = Field(ge=0)
-    """Of these annotators, how many answer most tasks without looking."""
+    """Number of these annotators who answer most tasks without looking."""
     careless_share: float = Field(ge=0, le=1)
-    """Of a careless annotator's tasks, how many are answered at random; ranks and ratings independently."""
+    """Share of a careless annotator's tasks that are answered at random; ranks and ratings independently."""
     noise: float = Field(ge=0)
-    """Standard deviation with which an annotator sees alignment and fidelity, which lie in [0, 1]."""
+    """Standard deviation of an annotator's view of alignment and fidelity, which are in [0, 1]."""
     images_per_task: int = Field(ge=2, le=9)
     """Images that are ranked side by side; the paper has 4 to 9."""
     tasks_per_prompt: int = Field(ge=1)
-    """At most so many of a prompt, each of other images."""
+    """Most tasks per prompt, each with other images."""
     annotators_per_task: int = Field(ge=1)
-    """Of a shared task, and of every task of a test prompt."""
+    """Annotators of a shared task, and of every task of a test prompt."""
     shared_fraction: float = Field(ge=0, le=1)
     """Tasks of other prompts that are shared; the rest have one annotator each, as in the paper."""
     gold_tasks: int = Field(ge=0)
-    """Tasks that every annotator does and whose answer is known: those of train prompts with the widest truth."""
+    """Tasks that every annotator does and whose answer is known: those of train prompts whose truths differ most."""
     gold_margin: float = Field(ge=0)
-    """Truths less apart than this are a tie in the known answer."""
+    """Truths with a smaller difference are a tie in the known answer."""
 
     @model_validator(mode="after")
     def _has_enough_annotators(self) -> PanelAnnotations:
@@ -49,13 +49,13 @@ class LabelStudioAnnotations(StrictParams):
 
 
 class RankingFile(StrictParams):
-    """JSON or JSON lines of the paper's form: `prompt`, `generations` (images), `ranking` (1 is best); `annotator`."""
+    """JSON or JSON lines in the paper's form: `prompt`, `generations` (images), `ranking` (1 is best); `annotator`."""
 
     kind: Literal["rankings"]
 
 
 class VoteFile(StrictParams):
-    """JSON or JSON lines of Rapidata's form: `prompt`, `image_a`, `image_b`, `votes` of {votedFor, userScore}."""
+    """JSON or JSON lines in Rapidata's form: `prompt`, `image_a`, `image_b`, `votes` of {votedFor, userScore}."""
 
     kind: Literal["votes"]
 
@@ -97,7 +97,7 @@ REASONS = (
     "seconds_out_of_range",
     "duplicate_annotation",
 )
-"""In the order in which the stage asks."""
+"""In the order in which the stage checks."""
 
 
 def _contradictions(sections: Sections) -> list[str]:

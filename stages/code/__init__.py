@@ -1,1 +1,1 @@
-"""Stage `code`: a fingerprint of the code that each stage runs, blind to comments and docstrings."""
+"""Stage `code`: a fingerprint of the code that each stage runs, without comments and docstrings."""

@@ -1,7 +1,7 @@
-"""Writes data/code/<stage>.json for every stage: the hash of each definition that it can reach.
+"""Writes data/code/<stage>.json for every stage: the hash of each definition that the stage can reach.
 
 Stages depend on these files instead of on sources, so that a comment costs no GPU-week and no import is forgotten.
-The parameters say which of several trainers, samplers, ... is run (docs/fingerprints.md).
+The parameters select which of several trainers, samplers, ... runs (docs/fingerprints.md).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stages.foundations.stage_graph import read_definitions, require_names
 
 
 def main(job: Job) -> None:
-    """Writes the fingerprints. UserError when a name of the parameter file would be more than a name to a shell."""
+    """Writes the fingerprints. UserError when a shell would read a name in the parameter file as more than a name."""
     params = read_yaml(job.paths.params)
     # DVC runs this stage before all others when params.yaml has changed, so a hostile name stops `dvc repro` here.
     require_names(read_definitions(PROJECT / "dvc.yaml"), params)

@@ -26,6 +26,7 @@ import pyarrow.parquet
 
 from stages.algorithms import arithmetic_tasks, digit_tasks
 from stages.algorithms.answers.extraction import extract_answer
+from stages.collect.conversations import UnusableConversation, read_conversation
 from stages.collect.stage import (
     AfterMarker,
     ArithmeticSource,
@@ -91,7 +92,7 @@ def collect_source(name: str, source: SourceParams) -> tuple[list[Problem], Funn
     return problems, funnel
 
 
-def _upstream(name: str, source: SourceParams) -> tuple[list[Row], FieldMap, Mapping[str, list[Any]]]:
+def _upstream(name: str, source: SourceParams) -> tuple[list[Row], FieldMap | str, Mapping[str, list[Any]]]:
     match source.origin:
         case ArithmeticSource() as origin:
             return list(arithmetic_rows(name, origin)), GENERATED, {}
@@ -105,9 +106,9 @@ def _upstream(name: str, source: SourceParams) -> tuple[list[Row], FieldMap, Map
 
 
 def problem_of_row(
-    row: Row, row_id: str, fields: FieldMap, only: Mapping[str, list[Any]], funnel: Funnel
+    row: Row, row_id: str, fields: FieldMap | str, only: Mapping[str, list[Any]], funnel: Funnel
 ) -> Problem | None:
-    """Id, problem, answer and solution of a row; None where it is dropped, which `funnel` then counts."""
+    """Id, problem, answer and solution of a row, or id, first user turn and messages; None where `funnel` drops it."""
     if isinstance(row, BrokenRow):
         funnel.drop({"text": row.text}, "malformed_row", row.reason, row_id)
         return None
@@ -116,6 +117,8 @@ def problem_of_row(
         if field_value(field, row) not in allowed:
             funnel.drop(row, "not_selected", f"`{field}` is {field_value(field, row)!r}"[:200], row_id)
             return None
+    if isinstance(fields, str):
+        return _conversation(row, row_id, fields, funnel)
     found: Problem = {"problem_id": row_id}
     # The problem first: what is missing first names the drop.
     for target in ("problem", "answer"):
@@ -131,6 +134,26 @@ def problem_of_row(
     return found
 
 
+def _conversation(row: Mapping[str, Any], row_id: str, name: str, funnel: Funnel) -> Problem | None:
+    reason = "unusable_messages"
+    try:
+        messages = _value(name, row)
+        # A CSV file holds the list as JSON in a text.
+        turns = read_conversation(_loads(messages.encode()) if isinstance(messages, str) else messages)
+        first = next(turn["content"] for turn in turns if turn["role"] == "user")
+        # Half a surrogate pair ends in a ValueError here, and not when the table is written.
+        text = json.dumps(turns, ensure_ascii=False).encode().decode()
+        return {"problem_id": row_id, "problem": first, "messages": text}
+    except MissingField as error:
+        reason, detail = "missing_messages", str(error)
+    except UnusableConversation as error:
+        reason, detail = error.args
+    except (ValueError, RecursionError) as error:
+        detail = f"`{name}` is a text, and no list of turns as JSON: {error}"
+    funnel.drop(row, reason, detail, row_id)
+    return None
+
+
 def _solution(field: FieldParams | None, row: Mapping[str, Any]) -> str | None:
     """None for a row without a usable solution: its problem is still worth having."""
     if field is None:
@@ -141,7 +164,7 @@ def _solution(field: FieldParams | None, row: Mapping[str, Any]) -> str | None:
         return None
 
 
-def _require_usable(name: str, fields: FieldMap, problems: Sequence[Problem], funnel: Funnel) -> None:
+def _require_usable(name: str, fields: FieldMap | str, problems: Sequence[Problem], funnel: Funnel) -> None:
     if not problems:
         dropped = funnel.dropped_frame()
         counts = ", ".join(f"{reason} {count}" for reason, count in sorted(Counter(dropped["reason"]).items()))
@@ -151,7 +174,7 @@ def _require_usable(name: str, fields: FieldMap, problems: Sequence[Problem], fu
             f"correct sources.{name}.from"
         )
     # A field that no row has is a mistake of the recipe, which would show only when nothing is demonstrated.
-    is_promised = fields is not GENERATED and fields.solution is not None
+    is_promised = isinstance(fields, FieldMap) and fields is not GENERATED and fields.solution is not None
     if is_promised and all(problem["solution"] is None for problem in problems):
         raise UserError(
             f"source `{name}`: no row has a solution where sources.{name}.from.fields.solution says; "

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from stages.algorithms.arithmetic_tasks import Kind
 from stages.foundations.errors import UserError
@@ -189,8 +189,11 @@ class FileContent(StrictParams):
 
     format: Literal["jsonl", "json", "parquet", "csv"]
     """jsonl: an object per line; json: one list of objects; csv: with a header. Gzip is recognised."""
-    fields: FieldMap
-    """From upstream's fields to ours."""
+    fields: Annotated[
+        Annotated[FieldMap, Tag("map")] | Annotated[str, Tag("messages")],
+        Discriminator(lambda value: "messages" if isinstance(value, str) else "map"),
+    ]
+    """From upstream's fields to ours; of conversations the name of the field that lists the turns."""
     only: dict[str, list[Any]]
     """Rows to take: each named field must have one of the values; {} for all rows."""
     max_rows: int | None = Field(ge=1)
@@ -255,13 +258,19 @@ Origin = Annotated[
 class SourceParams(StrictParams):
     """One entry of the section `sources`."""
 
-    role: Literal["train", "benchmark"]
-    """train: problems to learn from; benchmark: problems to be measured on, never trained on."""
+    role: Literal["train", "benchmark", "chat"]
+    """train: problems to learn from; benchmark: problems to be measured on, never trained on; chat: conversations."""
     licence: str = Field(min_length=1)
     """Licence of the problems; goes into every row."""
     # `from` is what a recipe says, and a keyword of Python.
     origin: Origin = Field(alias="from")
     """Where the problems come from."""
+
+    @model_validator(mode="after")
+    def _has_fields_of_its_role(self) -> SourceParams:
+        if (self.role == "chat") != isinstance(getattr(self.origin, "fields", None), str):
+            raise ValueError("role chat takes a file whose `fields` is one name, as `messages`; other roles take a map")
+        return self
 
 
 STAGE = Stage(

@@ -1,8 +1,8 @@
 """Generated exercises as web pages: sums of the laptop task family, and puzzles of the family "digits".
 
-Solutions only state the answer, ramble, break off, jump or contain wrong steps; every share is a parameter. The pages
-add the web's noise. Around the exercises: navigation, advertisements, scripts, comments, footers and prose. Inside: six
-ways to label an exercise and its solution, missing or wrong answers, and exercises that appear on two pages.
+Solutions only state the answer, ramble, stop early, jump to the answer or contain wrong steps; every share is a
+parameter. The pages add the web's noise. Around the exercises: navigation, advertisements, scripts, comments, footers
+and prose. Inside: six ways to label an exercise and its solution, missing or wrong answers, and exercises on two pages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stages.foundations.seeds import derive_seed
 
 @dataclass(frozen=True)
 class Site:
-    """Where the pages stand and what is said around the exercises."""
+    """The site of the pages and the texts around the exercises."""
 
     name: str
     """Part of each address."""
@@ -45,9 +45,9 @@ ARITHMETIC_SITE = Site(
 
 
 def arithmetic_pages(source: ArithmeticPages, seed: int) -> Iterator[ReadPage]:
-    """The pages in order; equal parameters and seeds give equal pages."""
+    """Returns the pages in order; equal parameters and seeds give equal pages."""
     rng = random.Random(derive_seed(seed, "arithmetic_pages"))
-    # A seed of their own: other shares of noise leave the problems as they are.
+    # A separate seed: other shares of noise leave the problems unchanged.
     problems = generate_problems(derive_seed(seed, "arithmetic_pages", "problems"), source.exercises)
 
     def solve(problem: ArithmeticProblem) -> tuple[str, str]:
@@ -78,9 +78,9 @@ DIGIT_SITE = Site(
 
 
 def digit_pages(source: DigitPages, seed: int) -> Iterator[ReadPage]:
-    """The pages in order; equal parameters and seeds give equal pages. None has a held-out problem.
+    """Returns the pages in order; equal parameters and seeds give equal pages. None has a held-out problem.
 
-    UserError when there are not as many problems.
+    UserError when there are not enough problems.
     """
     rng = random.Random(derive_seed(seed, "digit_pages"))
     own = derive_seed(seed, "digit_pages", "problems")
@@ -97,7 +97,7 @@ def digit_pages(source: DigitPages, seed: int) -> Iterator[ReadPage]:
         DigitSolutionStyle.rambling: source.rambling,
         DigitSolutionStyle.unfinished: source.unfinished,
     }
-    # The last of the shares, so that they add up to 1 whatever the parameters are.
+    # The last of the shares, so that they sum to 1 whatever the parameters are.
     shares[DigitSolutionStyle.search] = 1 - sum(shares.values())
 
     def solve(problem: DigitProblem) -> tuple[str, str]:
@@ -112,7 +112,7 @@ USERS = ("mathfan", "lena_k", "prof_oak", "count42", "j.doe")
 
 @dataclass(frozen=True)
 class RenderedExercise:
-    """What a page says about one exercise."""
+    """A page's content for one exercise."""
 
     problem: str
     solution: str | None
@@ -126,10 +126,10 @@ def _pages(
     site: Site,
     rng: random.Random,
 ) -> Iterator[ReadPage]:
-    """The problems, some of them twice in other words, with solutions in the style that `solve` names, page by page."""
+    """Yields the problems, some twice in other words, with solutions in the style that `solve` names, by page."""
 
     def published(problem: ArithmeticProblem | DigitProblem, text: str) -> RenderedExercise:
-        """Solution or short answer may be missing, the short answer may be wrong."""
+        """The solution or short answer may be missing, the short answer may be wrong."""
         style, solution = solve(problem)
         shown: str | None = solution
         # The last line is the one that states the answer.
@@ -137,7 +137,7 @@ def _pages(
             shown = solution.rpartition("\n")[0]
         answer: str | None = problem.answer
         if rng.random() < source.wrong_answer:
-            # Answers that are close: a reader of pages cannot see from them that they are wrong.
+            # Similar answers: a reader of pages cannot see from them that they are wrong.
             answer = str(int(problem.answer) + rng.choice((1, 2, 10)))
         if rng.random() < source.missing_answer:
             answer = None
@@ -148,7 +148,7 @@ def _pages(
     exercises = [published(problem, problem.problem) for problem in problems]
     repeated = rng.sample(problems, round(source.repeated * len(problems)))
     exercises += [published(problem, reworded(problem.problem, rng)) for problem in repeated]
-    # Without it the last pages would hold nothing but repeated exercises.
+    # Otherwise the last pages would contain only repeated exercises.
     rng.shuffle(exercises)
     for start in range(0, len(exercises), source.exercises_per_page):
         number = start // source.exercises_per_page
@@ -157,7 +157,7 @@ def _pages(
 
 
 def reworded(problem: str, rng: random.Random) -> str:
-    """The same exercise as another author copies it."""
+    """Returns the same exercise as another author would copy it."""
     match rng.randrange(3):
         case 0:
             return problem.replace("+", " + ").replace("-", " - ")
@@ -239,20 +239,20 @@ STYLES: tuple[Callable[[int, RenderedExercise, random.Random], str], ...] = (
 
 
 def _page(exercises: Sequence[RenderedExercise], start: int, site: Site, rng: random.Random) -> str:
-    """One page in one style, with what sites put around their content."""
+    """Renders one page in one style, with the usual content of a site around it."""
     style, topic = rng.choice(STYLES), rng.choice(site.topics)
     pieces = [style(start + index + 1, exercise, rng) for index, exercise in enumerate(exercises)]
-    # Rows of a table have nothing between them, since text there would be no HTML.
+    # Rows of a table have nothing between them, since text there would be invalid HTML.
     if style is _table:
         pieces = ["<table><tr><th>No.</th><th>Problem</th><th>Solution</th><th>Answer</th></tr>", *pieces, "</table>"]
     else:
-        # From the end, so that an insertion moves no place to come.
+        # Backwards, so that an insertion moves no later place.
         for place in sorted(rng.sample(range(len(pieces) + 1), min(2, len(pieces))), reverse=True):
             advertisement = f"<div class='ad-slot'>Buy {rng.randint(2, 9)} pencils, get 1 free!</div>"
             pieces.insert(place, rng.choice((advertisement, f"<hr><p>{rng.choice(site.prose)}</p><hr>")))
     return (
         f"<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'><title>{topic}</title>"
-        # Words of labels stand in scripts, navigation and banners: a reader that takes them is wrong.
+        # Words of labels also occur in scripts, navigation and banners: a reader that uses those is wrong.
         "<script>var tracker = {answer: 42};</script><style>.box {margin: 1em}</style></head>\n<body>"
         "<nav><ul><li><a href='/'>Home</a></li><li><a href='/sums'>Sums</a></li>"
         "<li><a href='/quiz'>Question 1 of the day</a></li></ul></nav>"

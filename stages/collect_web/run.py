@@ -26,7 +26,7 @@ from stages.observe.tracking import track
 
 
 def main(job: Job) -> None:
-    """Reads every source and writes its pages and what was dropped, metrics last; UserError when no page is usable."""
+    """Reads every source and writes its pages and the drops, metrics last; UserError when no page is usable."""
     paths = job.paths
     with track(job.attempt()) as run:
         pages, funnel, metrics = collect_pages(job.sections["collect_web"], job.seed)
@@ -39,12 +39,12 @@ def main(job: Job) -> None:
 
 
 def collect_pages(params: CollectWebParams, seed: int) -> tuple[list[dict[str, str]], Funnel, dict[str, int]]:
-    """Pages of all sources in the order of the parameters, the funnel of unusable ones, and metrics."""
+    """Returns pages of all sources in the order of the parameters, the funnel of unusable ones, and metrics."""
     rows: list[dict[str, str]] = []
     dropped: list[tuple[dict[str, Any], str, str]] = []
     metrics: dict[str, int] = {}
     for name, source in params.sources.items():
-        # Names are unique within a source, whose own name begins the id of its pages.
+        # Names are unique within a source, and the source's name begins the id of its pages.
         before, seen = len(rows), set[str]()
         for found in progress(
             _read(name, source, params.max_page_kib * 1024, seed), label=f"reading {name}", unit="pages"

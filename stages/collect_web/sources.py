@@ -1,6 +1,6 @@
-"""Reads pages from where they are: a folder, pinned URLs, a JSONL file, a WARC archive.
+"""Reads pages from their source: a folder, pinned URLs, a JSONL file, a WARC archive.
 
-One bad page never ends the reading; one that cannot be had does, since its bytes are part of the result.
+One bad page never stops the reading; an unavailable one does, since its bytes are part of the result.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _WEB_ENCODINGS = {
 }
 """The encodings that browsers know (WHATWG Encoding, section 4.2), by Python's names, and how browsers read each.
 
-Python has others, such as `undefined` and `punycode`: they raise other errors, or take time by the square of the size.
+Python has others, such as `undefined` and `punycode`: they raise other errors, or take quadratic time.
 """
 _MAX_MEMBERS = 100
 _URL = re.compile(r"https?://\S")
@@ -83,7 +83,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")
 
 @dataclass(frozen=True)
 class ReadPage:
-    """A page as its source has it, or why there is none."""
+    """A page as in its source, or the reason why there is none."""
 
     name: str
     """Identifies the page within its source."""
@@ -96,14 +96,14 @@ class ReadPage:
 
 
 def read_folder(source: FolderPages, max_bytes: int) -> Iterator[ReadPage]:
-    """Every matching file in the order of its path; UserError when there is no such folder or no such file."""
+    """Yields every matching file in the order of its path; UserError when there is no such folder or no such file."""
     folder = Path(source.path)
     if not folder.is_dir():
         raise UserError(f"collect_web: the folder {folder} does not exist: correct `path`, or fetch the data first")
     files = sorted(file for file in folder.glob(source.glob) if file.is_file())
     if not files:
         raise UserError(f"collect_web: no file of {folder} matches {source.glob!r}: correct `glob`")
-    # A link could make files part of the result that the recipe's folder does not hold.
+    # Through a link, files outside the recipe's folder could become part of the result.
     require_no_links(folder, files)
     macros = shared_macros(files, max_bytes)
     for file in files:
@@ -119,7 +119,7 @@ def read_folder(source: FolderPages, max_bytes: int) -> Iterator[ReadPage]:
 
 
 def shared_macros(files: Sequence[Path], max_bytes: int) -> dict[str, Macro]:
-    """The LaTeX macros that the LaTeX and PreTeXt files define: a book's chapters leave them to another file."""
+    """Returns LaTeX macros that the LaTeX and PreTeXt files define: a book's chapters leave them to another file."""
     texts = (
         decode(file.read_bytes(), "") or ""
         for file in files
@@ -130,7 +130,7 @@ def shared_macros(files: Sequence[Path], max_bytes: int) -> dict[str, Macro]:
 
 
 def with_macros(content: str, form: str, macros: Mapping[str, Macro]) -> str:
-    """The page with the definitions that it takes from other files: before LaTeX, in a comment at the end of XML."""
+    """Adds definitions from other files to the page: before LaTeX, in a comment at the end of XML."""
     missing = used(content, macros) if form in _HAS_MACROS else ""
     if not missing:
         return content
@@ -139,9 +139,9 @@ def with_macros(content: str, form: str, macros: Mapping[str, Macro]) -> str:
 
 
 def read_listed(name: str, source: ListedPages, max_bytes: int) -> Iterator[ReadPage]:
-    """The listed pages in order, each named by what its URL does not share with the others.
+    """Yields the listed pages in order, each named by the part of its URL that differs from the others.
 
-    Raises UserError where the list is another one, holds a line that is none, or a page cannot be had as pinned.
+    UserError where the list has another hash, contains an invalid line, or a page is not available as pinned.
     """
     path = _require_file(str(from_root(source.path)))
     require_sha256(
@@ -186,11 +186,11 @@ def read_jsonl(source: JsonlPages, max_bytes: int) -> Iterator[ReadPage]:
 
 
 def json_rows(path: Path, max_bytes: int) -> Iterator[tuple[int, Any, str, str]]:
-    """(number, value, reason why there is none, detail) of each line that is not blank; a damaged archive is the last.
+    """Yields (number, value, reason why there is none, detail) of each nonblank line; a damaged archive is the last.
 
-    A page of that many bytes may take several times as many as JSON, six for one character.
+    A page may take several times its bytes as JSON, six for one character.
     """
-    # JSON escapes a character in up to six bytes, and there are other fields in the line.
+    # JSON escapes a character in up to six bytes, and the line has other fields.
     longest = 8 * max_bytes
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as lines:
         for number in count(1):
@@ -199,7 +199,7 @@ def json_rows(path: Path, max_bytes: int) -> Iterator[tuple[int, Any, str, str]]
                 if not line:
                     return
                 if len(line) == longest and not line.endswith(b"\n"):
-                    # The rest of such a line is read in pieces that are thrown away.
+                    # The rest of such a line is read in pieces and dropped.
                     while line and not line.endswith(b"\n"):
                         line = lines.readline(1 << 20)
                     yield number, None, "too_large", f"line {number}"
@@ -213,13 +213,13 @@ def json_rows(path: Path, max_bytes: int) -> Iterator[tuple[int, Any, str, str]]
 
 
 def read_warc(source: WarcPages, max_bytes: int) -> Iterator[ReadPage]:
-    """The successful responses of the archive in order; a content type that has no reader is an unusable page."""
+    """Yields the successful responses of the archive in order; a content type without a reader is an unusable page."""
     from fastwarc.warc import ArchiveIterator, WarcRecordType
 
     path = _require_file(source.path)
     number = 0
     with open(path, "rb") as stream:
-        # Not decoded by content: `_body` does that, and says why.
+        # Not decoded by content: `_body` does that, and reports the reason for a failure.
         records = ArchiveIterator(stream, record_types=WarcRecordType.response, parse_http=True, auto_decode="transfer")
         while source.max_pages is None or number < source.max_pages:
             try:
@@ -251,10 +251,10 @@ def _from_record(record: Any, number: int, max_bytes: int) -> ReadPage:
 
 
 def _body(record: Any, max_bytes: int) -> bytes:
-    """The first `max_bytes` + 1 bytes of what the server compressed, or of the body as it is.
+    """Returns the first `max_bytes` + 1 bytes of the decompressed body, or of an uncompressed body.
 
-    FastWARC 2.0 would decompress it, but finds no further record after one of which it left 20 MB unread. The body as
-    stored is read to its end instead, and never more than the limit comes out of it.
+    FastWARC 2.0 would decompress it, but finds no further record after one of which it left 20 MB unread. So the stored
+    body is read to its end, and never more than the limit is decompressed from it.
     """
     body = record.reader.read(max_bytes + 1)
     # To its end, or the next record would not be found.
@@ -265,7 +265,7 @@ def _body(record: Any, max_bytes: int) -> bytes:
         match encoding:
             case "gzip" | "x-gzip":
                 return _unpacked_members(body, max_bytes + 1)
-            case "deflate":  # with the header that the standard asks for, or as some servers send it
+            case "deflate":  # with the header that the standard requires, or as some servers send it
                 wbits = 15 if body[:1] == b"\x78" else -15
                 return zlib.decompressobj(wbits).decompress(body, max_bytes + 1)
             case "br":
@@ -276,9 +276,9 @@ def _body(record: Any, max_bytes: int) -> bytes:
 
 
 def _unpacked_members(body: bytes, max_bytes: int) -> bytes:
-    """At most so many bytes of a gzip body, which may have several members; zlib.error when it is not one."""
+    """Returns at most so many bytes of a gzip body, which may have several members; zlib.error when it is not gzip."""
     text = b""
-    for _ in range(_MAX_MEMBERS):  # each copies what is left
+    for _ in range(_MAX_MEMBERS):  # each copies the remaining bytes
         member = zlib.decompressobj(31)
         text += member.decompress(body, max_bytes - len(text))
         body = member.unused_data
@@ -288,10 +288,10 @@ def _unpacked_members(body: bytes, max_bytes: int) -> bytes:
 
 
 def format_of(content_type: str, url: str, beginning: bytes) -> str | None:
-    """The format of a web response, None when no reader is for it.
+    """Returns the format of a web response, None when no reader supports it.
 
-    XML tells by what it begins with. Plain text, and a type that says nothing, tell by the ending of the address;
-    without a known one, text is text, and a page without any type is taken for HTML.
+    XML is recognised by its beginning. Plain text and uninformative types are recognised by the ending of the address;
+    without a known one, text is text, and a page without any type is read as HTML.
     """
     if content_type in CONTENT_TYPES:
         return CONTENT_TYPES[content_type]
@@ -313,12 +313,12 @@ def _require_file(name: str) -> Path:
 
 
 def _checked(name: str, url: str, form: str, source: bytes | str, charset: str, max_bytes: int) -> ReadPage:
-    """The page as text, or the reason why it is none."""
+    """Returns the page as text, or the reason why it is not text."""
     size = len(source) if isinstance(source, bytes) else len(source.encode("utf-8", "surrogatepass"))
     if size > max_bytes:
         return ReadPage(name, url, form, None, "too_large", f"more than {max_bytes} bytes")
     text = decode(source, charset) if isinstance(source, bytes) else source
-    # Eight signs of replacement in a row: somebody else has decoded binary data before.
+    # Eight replacement characters in a row: binary data was decoded as text before.
     if text is None or "\ufffd" * 8 in text or not _is_text(text):
         return ReadPage(name, url, form, None, "undecodable", "neither its stated encoding, nor UTF-8, nor cp1252")
     if not text.strip():
@@ -330,10 +330,10 @@ def _checked(name: str, url: str, form: str, source: bytes | str, charset: str, 
 
 
 def decode(source: bytes, charset: str) -> str | None:
-    """Text in the encoding of the transport, of the byte order mark or page, UTF-8 or cp1252, the first that fits."""
+    """Decodes with the encoding of transport, byte order mark or page, UTF-8 or cp1252, the first that fits."""
     stated = _CHARSET.search(source[:4096])
-    # A byte order mark counts more than what the page states. `utf-8-sig` reads UTF-8 without a mark too, and text that
-    # is valid UTF-8 is hardly anything else.
+    # A byte order mark counts more than the page's statement. `utf-8-sig` reads UTF-8 without a mark too, and valid
+    # UTF-8 is hardly ever anything else.
     marked = "utf-16" if source[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     # cp1252 last, because it takes nearly any bytes.
     for name in (_web_encoding(charset), marked, _web_encoding(stated[1].decode("ascii") if stated else ""), "cp1252"):
@@ -346,17 +346,17 @@ def decode(source: bytes, charset: str) -> str | None:
 
 
 def _web_encoding(label: str) -> str:
-    """Python's name of the encoding that a page or its server states; "" for one that no browser knows."""
+    """Returns Python's name of the encoding that a page or its server states; "" for one that no browser knows."""
     label = label.strip().lower().removeprefix("x-").replace("windows-", "cp")
     try:
-        # Python knows more names of an encoding than browsers do, so they are compared by what Python calls it.
+        # Python knows more names of an encoding than browsers do, so Python's names are compared.
         return _WEB_ENCODINGS.get(codecs.lookup(label).name, "")
-    except (LookupError, ValueError):  # ValueError: a label that holds NUL
+    except (LookupError, ValueError):  # ValueError: a label with NUL
         return ""
 
 
 def _is_text(text: str) -> bool:
-    """False for binary content, and for text that UTF-8 cannot hold (lone surrogates)."""
+    """False for binary content, and for text that UTF-8 cannot represent (lone surrogates)."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

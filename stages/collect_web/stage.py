@@ -1,4 +1,4 @@
-"""What stage `collect_web` runs with, and what others may ask of it."""
+"""Parameters and paths of stage `collect_web`, and its description for other modules."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class GeneratedPages(StrictParams):
-    """What pages of generated exercises have in common, whatever the exercises are about: see generated_pages.py."""
+    """Common parameters of generated exercise pages, whatever their topic: see generated_pages.py."""
 
     exercises: int = Field(ge=1)
-    """Different exercises; the repeated ones come on top."""
+    """Different exercises; repeated ones are added to these."""
     exercises_per_page: int = Field(ge=1)
     answer_only: Fraction
     """Share of solutions that only state the right answer."""
     unfinished: Fraction
-    """Share of solutions that break off before they state an answer."""
+    """Share of solutions that stop before they state an answer."""
     rambling: Fraction
-    """Share of solutions that go on after they have found the answer."""
+    """Share of solutions that continue after they have found the answer."""
     rambling_without_end: Fraction
     """Share of the rambling solutions that never state an answer."""
     missing_solution: Fraction
@@ -33,7 +33,7 @@ class GeneratedPages(StrictParams):
     wrong_answer: Fraction
     """Share of the short answers that are wrong."""
     repeated: Fraction
-    """Share of exercises that stand on a second page in slightly other words."""
+    """Share of exercises that occur on a second page in slightly other words."""
     licence: str
 
     @model_validator(mode="after")
@@ -46,7 +46,7 @@ class GeneratedPages(StrictParams):
 class ArithmeticPages(GeneratedPages):
     """Generated pages of the laptop task family, as noisy as the web: see generated_pages.py.
 
-    What the shares leave is worked step by step; a rambling solution works the steps again one, two or four times.
+    All other solutions work step by step; a rambling solution works the steps again one, two or four times.
     """
 
     kind: Literal["arithmetic_pages"]
@@ -55,13 +55,13 @@ class ArithmeticPages(GeneratedPages):
 
 
 class DigitPages(GeneratedPages):
-    """Generated pages of the task family "digits": see generated_pages.py. What the shares leave is a search."""
+    """Generated pages of the task family "digits": see generated_pages.py. All other solutions are a search."""
 
     kind: Literal["digit_pages"]
     sizes: dict[Annotated[int, Field(ge=2, le=9)], Annotated[float, Field(gt=0)]] = Field(min_length=1)
     """Number of digits -> relative frequency."""
     coefficients: list[Annotated[int, Field(ge=1)]] = Field(min_length=1)
-    """Factors of A and B, each as likely."""
+    """Factors of A and B, all equally likely."""
     jump: Fraction
     """Share of solutions that give up after a few trials and state the right answer."""
     slip: Fraction
@@ -80,7 +80,7 @@ class DigitPages(GeneratedPages):
 
 
 class FolderPages(StrictParams):
-    """Files of a folder, one page each; the file's ending says the format."""
+    """Files of a folder, one page each; the file's ending gives the format."""
 
     kind: Literal["folder"]
     path: str
@@ -92,7 +92,7 @@ class FolderPages(StrictParams):
 
 
 class JsonlPages(StrictParams):
-    """One page a line of a JSONL file, `.gz` too."""
+    """One page per line of a JSONL file, also `.gz`."""
 
     kind: Literal["jsonl"]
     path: str
@@ -112,13 +112,13 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class ListedPages(StrictParams):
-    """Pages behind pinned URLs, as many as a list in a file names; the URL's ending says the format."""
+    """Pages behind pinned URLs, from a list in a file; the URL's ending gives the format."""
 
     kind: Literal["listed"]
     path: str
-    """The list, from the project's root: tab-separated, the header `url`, `sha256`, `bytes`, a page a line."""
+    """The list, from the project's root: tab-separated, the header `url`, `sha256`, `bytes`, one page per line."""
     sha256: Sha256
-    """Hash of the list: DVC reads the parameters and not the list, so a change of it has to stand here."""
+    """Hash of the list: DVC reads the parameters and not the list, so a change of the list must appear here."""
     licence: str
     max_pages: int | None = Field(ge=1)
     """Pages fetched at most, from the beginning; null fetches all."""
@@ -143,7 +143,7 @@ class CollectWebParams(StrictParams):
     """Section `collect_web`."""
 
     max_page_kib: int = Field(ge=1)
-    """Pages whose source is longer are dropped, in KiB of UTF-8 (the web's median is about 30, 2,000 is rare)."""
+    """Larger pages are dropped, in KiB of UTF-8 source (the web's median is about 30, 2,000 is rare)."""
     sources: dict[str, WebSource] = Field(min_length=1)
     """Name of the source -> where its pages come from."""
 

@@ -38,6 +38,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import packed_lines, require_sha256, write_metrics
 from stages.foundations.job import Job
 from stages.foundations.machine import from_root
+from stages.foundations.params import CustomFunctionParams, chosen
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import (
     BENCHMARK,
@@ -70,23 +71,30 @@ def main(job: Job) -> None:
         collected = {name: read_collected(paths.collected, name) for name in roles}
         rows = {
             role: [row for name in roles if roles[name] == role for row in collected[name]]
-            for role in ("train", "benchmark")
+            for role in ("train", "benchmark", "chat")
         }
-        funnel, benchmark_funnel = (Funnel("curate", len(rows[role])) for role in ("train", "benchmark"))
+        funnel, benchmark_funnel, chat_funnel = (Funnel("curate", len(of_role)) for of_role in rows.values())
         curated = curate(rows["train"], rows["benchmark"], revisions, params, limits, seed, funnel, benchmark_funnel)
         require_benchmarks(curated, roles)
+        # Without conversations the index of the benchmarks is not made a second time.
+        of_chat = rows["chat"], curated.benchmarks, revisions, params.decontamination, chat_funnel
+        conversations, pairs, by_rule = drop_contaminated(*of_chat) if rows["chat"] else ([], [], Counter())
         write_table(curated.train, paths.train, PROBLEM)
         write_table(curated.validation, paths.validation, PROBLEM)
         write_table(curated.benchmarks, paths.benchmarks, BENCHMARK)
-        write_table(curated.contamination, paths.contamination, CONTAMINATION)
+        write_table(conversations, paths.conversations, PROBLEM)
+        write_table([*curated.contamination, *pairs], paths.contamination, CONTAMINATION)
         write_table(curated.duplicates, paths.duplicates, DUPLICATE)
         write_table(curated.transforms, paths.transforms, TRANSFORM)
         write_table(curated.difficulty, paths.difficulty, DIFFICULTY)
-        dropped = [funnel.dropped_frame(), benchmark_funnel.dropped_frame()]
+        dropped = [one.dropped_frame() for one in (funnel, benchmark_funnel, chat_funnel)]
         write_table(pandas.concat(dropped, ignore_index=True), paths.dropped, DROPPED)
         metrics = funnel.metrics(len(curated.train) + len(curated.validation)) | count(curated)
         lost = benchmark_funnel.metrics(len(curated.benchmarks))
         metrics |= {f"benchmarks/{name}": lost[name] for name in lost if name.startswith("dropped/")}
+        if rows["chat"]:
+            metrics |= {f"conversations/{name}": n for name, n in chat_funnel.metrics(len(conversations)).items()}
+            metrics["contamination/pairs"] += by_rule.total()
         run.summary(metrics)
         write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
 
@@ -166,6 +174,10 @@ def curate(
     ]
     rows = [normalise_row(row) for row in drop_malformed(train, funnel)]
     rows = drop_unusable(rows, params.max_problem_characters, funnel)
+    match chosen("curate.filter", params.filter):
+        case CustomFunctionParams() as custom:
+            # Before duplicates: of equal problems the first that the user wants is kept.
+            rows = keep_by_function(rows, custom, limits, funnel)
     pairs, near = [], params.deduplication.near_duplicates
     if params.deduplication.exact:
         # Before similar ones: an exact copy is cheap to find, and needs no threshold.
@@ -237,6 +249,37 @@ def drop_unusable(rows: Sequence[Row], max_problem_characters: int, funnel: Funn
             funnel.drop(row, "no_answer")
         else:
             kept.append(row)
+    return kept
+
+
+def keep_by_function(
+    rows: Sequence[Row], params: CustomFunctionParams, limits: VerifierParams, funnel: Funnel
+) -> list[Row]:
+    """Rows for which the function says True. False, or a text that says why, drops a row as `custom_filter`.
+
+    A row on which it fails is dropped as `filter_failed`; UserError when these are more than
+    `verifier.abort_undecided_fraction` of the rows.
+    """
+    from stages.engines.custom_functions import CustomFunction
+
+    kept, faults = [], []
+    with CustomFunction(params, limits) as function:
+        for start in progress(range(0, len(rows), 1_000), label="filter", unit="x 1,000 rows"):
+            part = rows[start : start + 1_000]
+            for row, value in zip(part, function.decide(part, allows_text=True), strict=True):
+                if value.fault:
+                    faults.append(value.fault)
+                    funnel.drop(row, "filter_failed", value.fault)
+                elif value.value:
+                    kept.append(row)
+                else:
+                    funnel.drop(row, "custom_filter", value.text)
+    if len(faults) > limits.abort_undecided_fraction * len(rows):
+        raise UserError(
+            f"curate.filter failed on {len(faults)} of {len(rows)} problems, more than "
+            f"verifier.abort_undecided_fraction = {limits.abort_undecided_fraction:g}: correct {params.file} "
+            f"(the first: {faults[0]})"
+        )
     return kept
 
 
@@ -375,13 +418,16 @@ def drop_contaminated(
     ]
     index, kept, pairs = Contamination(problems, rules), [], HitPairs()
     for row in progress(rows, label="decontamination"):
-        hits = index.find_all(row["problem"])
-        if not hits:
+        # Any turn of a conversation may hold a benchmark's problem.
+        texts = [turn["content"] for turn in json.loads(row["messages"])] if "messages" in row else [row["problem"]]
+        found = [(text, hits) for text in texts if (hits := index.find_all(text))]
+        if not found:
             kept.append(row)
             continue
-        worst = hits[0]
+        worst = found[0][1][0]
         funnel.drop(row, "contaminated", f"{worst.rule} {worst.overlap:.2f}: {worst.benchmark_problem_id}")
-        pairs.add({name: row[name] for name in ("problem_id", "source", "problem")}, hits)
+        for text, hits in found:
+            pairs.add({"problem_id": row["problem_id"], "source": row["source"], "problem": text}, hits)
     return kept, pairs.rows, pairs.by_rule
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from stages.algorithms.decontamination import DecontaminationRules, NearDuplicateRule, source_revision
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.errors import UserError
-from stages.foundations.params import StrictParams
+from stages.foundations.params import CustomFunctionParams, StrictParams
 from stages.foundations.stage import About, Sections, Stage
 
 
@@ -109,6 +109,8 @@ class CurateParams(StrictParams):
     """Problems set aside to watch training with, drawn by the seed; never trained on."""
     max_train_rows: int | None = Field(ge=1)
     """Training problems to keep, drawn by the seed; null for all."""
+    filter: CustomFunctionParams | None = Field(default=None, exclude_if=lambda value: value is None)
+    """A function that says which training problems to keep, asked before duplicates are looked for; absent: all."""
 
     @model_validator(mode="after")
     def _looks_for_something(self) -> CurateParams:
@@ -122,8 +124,8 @@ class SourceRole(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    role: Literal["train", "benchmark"]
-    """train: into train and validation; benchmark: into benchmarks."""
+    role: Literal["train", "benchmark", "chat"]
+    """train: into train and validation; benchmark: into benchmarks; chat: into conversations."""
     origin: dict[str, Any] = Field(alias="from")
     """Where it comes from."""
 
@@ -140,6 +142,7 @@ STAGE = Stage(
         "train": "data/problems/train.parquet",
         "validation": "data/problems/validation.parquet",
         "benchmarks": "data/problems/benchmarks.parquet",
+        "conversations": "data/problems/conversations.parquet",
         "contamination": "data/problems/contamination.parquet",
         "duplicates": "data/problems/duplicates.parquet",
         "transforms": "data/problems/transforms.parquet",

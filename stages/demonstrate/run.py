@@ -1,4 +1,6 @@
-"""Gathers demonstrations: web solutions, given solutions, a policy's own correct responses. Splits off validation.
+"""Gathers demonstrations: web solutions, given solutions and conversations, a policy's own correct responses.
+
+Splits off validation, then takes training rows by weight.
 
 A solution becomes the text that a policy learns to write: it ends in `The answer is \\boxed{..}.`. Rejection sampling
 keeps responses that the verifier calls correct.
@@ -6,6 +8,7 @@ keeps responses that the verifier calls correct.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shutil
@@ -46,6 +49,7 @@ def main(job: Job) -> None:
     params: DemonstrateParams = job.sections["demonstrate"]
     seed = job.seed
     problems, solutions = read_table(paths.problems, PROBLEM), _web_solutions(paths, params)
+    conversations = read_table(paths.conversations, PROBLEM)
     tokenizer = load_tokenizer(paths.policy)
 
     def sample(source: RejectionSampledDemonstrations, chosen: Rows) -> tuple[Rows, Drops]:
@@ -58,8 +62,10 @@ def main(job: Job) -> None:
 
     attempt = job.attempt()
     with launched_ranks() as ranks, track(attempt) as run:
-        rows, drops = gather(params, problems, solutions, seed, sample, count_tokens)
+        rows, drops = gather(params, problems, solutions, conversations, seed, sample, count_tokens)
         train, validation = split(rows, params.validation_rows, seed)
+        train, not_drawn = take_by_weight(train, seed)
+        drops += not_drawn
         # On every rank: if only one raised, the others would wait for it.
         if not train:
             reasons = dict(Counter(reason for _, reason, _ in drops))
@@ -70,6 +76,10 @@ def main(job: Job) -> None:
         # All ranks have sampled; the tables are the same on each.
         if ranks.rank != 0:
             return
+        # Copies are no rows that came in.
+        rows = list({id(row): row for row in [*train, *validation]}.values())
+        for row in rows:
+            row.pop("weight", None)
         metrics, funnel = _metrics(rows, drops, len(train), len(validation))
         write_table(train, paths.train, DEMONSTRATION)
         write_table(validation, paths.validation, DEMONSTRATION)
@@ -111,6 +121,7 @@ def gather(
     params: DemonstrateParams,
     problems: pandas.DataFrame,
     solutions: pandas.DataFrame,
+    conversations: pandas.DataFrame,
     seed: int,
     sample: Sample,
     count_tokens: CountTokens,
@@ -121,25 +132,36 @@ def gather(
     for source in params.sources:
         match source:
             case WebDemonstrations():
-                gathered, left_out = _solved(solutions, "web", source.max_rows, seed)
+                gathered, left_out = _solved(solutions.to_dict("records"), "web", source.max_rows, seed)
             case GivenDemonstrations():
-                chosen = problems if source.sources is None else problems[problems["source"].isin(source.sources)]
-                gathered, left_out = _solved(chosen[chosen["solution"].notna()], "given", source.max_rows, seed)
+                solved = problems[problems["solution"].notna()].to_dict("records")
+                came = [*solved, *conversations.to_dict("records")]
+                chosen = [row for row in came if source.sources is None or row["source"] in source.sources]
+                gathered, left_out = _solved(chosen, "given", source.max_rows, seed)
             case RejectionSampledDemonstrations():
                 # Problems that are not drawn are not dropped: they were no demonstrations yet.
                 drawn, _ = _draw(problems.to_dict("records"), source.max_problems, seed, "rejection_sampled")
                 gathered, left_out = sample(source, drawn)
-        rows += gathered
+        rows += [{**row, "weight": source.weight} for row in gathered] if source.weight else gathered
         drops += left_out
     return _drop_unusable(rows, drops, params.max_response_tokens, count_tokens)
 
 
-def _solved(problems: pandas.DataFrame, kind: str, limit: int | None, seed: int) -> tuple[Rows, Drops]:
-    """Problems with a solution as demonstrations; those beyond the limit are dropped."""
-    chosen, left_out = _draw(problems.to_dict("records"), limit, seed, kind)
-    rows = [demonstration(problem, kind, as_response(problem["solution"], problem["answer"])) for problem in chosen]
+def _solved(problems: Rows, kind: str, limit: int | None, seed: int) -> tuple[Rows, Drops]:
+    """Problems with a solution, and conversations, as demonstrations; those beyond the limit are dropped."""
+    chosen, left_out = _draw(problems, limit, seed, kind)
+    rows = [
+        {**demonstration(problem, "chat", _assistant_turns(problem)[-1]), "messages": problem["messages"]}
+        if "messages" in problem
+        else demonstration(problem, kind, as_response(problem["solution"], problem["answer"]))
+        for problem in chosen
+    ]
     # These are rows with a solution, which the funnel must account for.
     return rows, [(problem, "beyond_max_rows", kind) for problem in left_out]
+
+
+def _assistant_turns(row: dict[str, Any]) -> list[str]:
+    return [turn["content"] for turn in json.loads(row["messages"]) if turn["role"] == "assistant"]
 
 
 def demonstration(problem: dict[str, Any], kind: str, response: str, index: int = 0) -> dict[str, Any]:
@@ -166,8 +188,11 @@ def _draw(rows: Rows, limit: int | None, seed: int, name: str) -> tuple[Rows, Ro
 def _drop_unusable(rows: Rows, drops: Drops, max_tokens: int, count_tokens: CountTokens) -> tuple[Rows, Drops]:
     kept: Rows = []
     seen: set[tuple[str, str]] = set()
-    for row, tokens in zip(rows, count_tokens([row["response"] for row in rows]), strict=True):
-        pair = (row["problem"], row["response"])
+    responses = [_assistant_turns(row) if "messages" in row else [row["response"]] for row in rows]
+    counts = iter(count_tokens([text for of_row in responses for text in of_row]))
+    for row, of_row in zip(rows, responses, strict=True):
+        tokens = max(next(counts) for _ in of_row)
+        pair = (row["problem"], row.get("messages", row["response"]))
         if tokens > max_tokens:
             drops.append((row, "response_too_long", f"{tokens} tokens, at most {max_tokens}"))
         elif pair in seen:
@@ -202,6 +227,20 @@ def split(rows: Rows, validation_rows: int, seed: int) -> tuple[Rows, Rows]:
     train = [row for row, is_held_out in zip(rows, sides, strict=True) if not is_held_out]
     validation = [row for row, is_held_out in zip(rows, sides, strict=True) if is_held_out]
     return train, validation
+
+
+def take_by_weight(rows: Rows, seed: int) -> tuple[Rows, Drops]:
+    """Each row as often as its weight says, with a fraction by a draw of its own; drops are the rows never taken."""
+    taken: Rows = []
+    drops: Drops = []
+    for row in rows:
+        # A stream of each row's own: one row more moves no other.
+        draw = random.Random(derive_seed(seed, "demonstrate", "weight", row["demonstration_id"])).random()
+        times = int(row.get("weight", 1) + draw)
+        taken += [row] * times
+        if not times:
+            drops.append((row, "not_drawn", f"weight {row['weight']}"))
+    return taken, drops
 
 
 # Marks of GSM8K's solutions (Cobbe et al., arXiv 2110.14168): calculator calls, and the line with the answer.

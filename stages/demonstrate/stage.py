@@ -13,17 +13,24 @@ from stages.foundations.params import PromptParams, StrictParams
 from stages.foundations.stage import About, Lengths, ResponseLengths, Sampling, Sections, Stage, Work, unknown_sources
 
 
-class GivenDemonstrations(StrictParams):
-    """Training problems that came with a solution: worked answers such as GSM8K's, or long reasoning traces."""
+class WeightedDemonstrations(StrictParams):
+    """What every kind has."""
+
+    weight: float | None = Field(default=None, gt=0, exclude_if=lambda value: value is None)
+    """How often a training row is taken: 2.0 is twice, 0.5 has a chance of one half, by the seed. Absent: once."""
+
+
+class GivenDemonstrations(WeightedDemonstrations):
+    """Training problems that came with a solution, such as GSM8K's or long reasoning traces, and conversations."""
 
     kind: Literal["given"]
     sources: list[str] | None
-    """Names of the sources whose solutions are used; null for every source that has some."""
+    """Names of the sources whose solutions or conversations are used; null for every source that has some."""
     max_rows: int | None = Field(ge=1)
     """Rows used, drawn by the seed; null for all."""
 
 
-class RejectionSampledDemonstrations(StrictParams):
+class RejectionSampledDemonstrations(WeightedDemonstrations):
     """Responses of the policy to training problems that the verifier calls correct."""
 
     kind: Literal["rejection_sampled"]
@@ -37,7 +44,7 @@ class RejectionSampledDemonstrations(StrictParams):
     """Problems sampled for, drawn by the seed; null for all."""
 
 
-class WebDemonstrations(StrictParams):
+class WebDemonstrations(WeightedDemonstrations):
     """Trusted solutions of `filter_web`."""
 
     kind: Literal["web"]
@@ -56,7 +63,7 @@ class DemonstrateParams(StrictParams):
     sources: list[DemonstrationSource] = Field(min_length=1)
     """Where demonstrations come from, in this order."""
     max_response_tokens: int = Field(ge=1)
-    """Longer responses are dropped; counted by the policy's tokenizer, without the end-of-sequence token."""
+    """Longer responses, or turns, are dropped; counted by the policy's tokenizer, without the end-of-sequence token."""
     validation_rows: int = Field(ge=0)
     """Demonstrations set aside for the validation loss, drawn by the seed; their problems are not trained on."""
 
@@ -71,6 +78,7 @@ STAGE = Stage(
     },
     inputs={
         "problems": "data/problems/train.parquet",
+        "conversations": "data/problems/conversations.parquet",
         "web": "data/web",  # a folder, because a recipe may have no web branch
         "policy": "data/policies/base",
     },
@@ -88,8 +96,16 @@ STAGE = Stage(
 def _contradictions(sections: Sections) -> list[str]:
     sources = sections["demonstrate"].sources
     given = [name for source in sources if source.kind == "given" for name in source.sources or ()]
-    known = [name for name, source in sections.get("sources", {}).items() if source.role == "train"]
-    contradictions = unknown_sources("demonstrate.sources", given, known, "`sources` with role train")
+    roles = {name: source.role for name, source in sections.get("sources", {}).items() if source.role != "benchmark"}
+    contradictions = unknown_sources("demonstrate.sources", given, roles, "`sources` with role train or chat")
+    if "chat" in roles.values() and sections["prompt"].kind != "chat":
+        contradictions.append("sources: role chat needs `prompt.kind: chat`, whose template writes conversations")
+    all_given = any(source.kind == "given" and source.sources is None for source in sources)
+    contradictions += [
+        f"sources.{name}: no entry of demonstrate.sources takes these conversations: add it to one of kind given"
+        for name, role in roles.items()
+        if role == "chat" and not all_given and name not in given
+    ]
     has_web = "filter_web" in sections
     if not has_web and any(source.kind == "web" for source in sources):
         contradictions.append(

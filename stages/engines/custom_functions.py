@@ -34,6 +34,14 @@ class FunctionValue:
     parts: Mapping[str, float] | None = None
     fault: str = ""
     """Why there is no value; empty where there is one."""
+    text: str = ""
+    """What it returned where that is a text: a fault, unless a filter has asked."""
+
+    def weighted(self, weights: Mapping[str, float] | None) -> float:
+        """The value with its parts weighted by name; a part without a weight counts once."""
+        if self.parts is None:
+            return self.value
+        return sum((weights or {}).get(part, 1.0) * one for part, one in self.parts.items())
 
 
 class CustomFunction:
@@ -64,6 +72,21 @@ class CustomFunction:
             count = min(size, len(rows) - number * size)
             values += self._values(future, count)
         return values
+
+    def decide(self, rows: Sequence[Mapping[str, Any]], allows_text: bool = False) -> list[FunctionValue]:
+        """As `ask`, of a function that says True or False, or 1 or 0; any other number is a fault of its row.
+
+        With `allows_text` a text says False too, and why.
+        """
+        decided = []
+        for value in self.ask(rows):
+            if value.text and allows_text:
+                value = FunctionValue(text=value.text)
+            elif not value.fault and (value.parts is not None or value.value not in (0, 1)):
+                shown = "named parts" if value.parts is not None else f"{value.value:g}"
+                value = FunctionValue(fault=f"it returned {shown}, which is neither True nor False")
+            decided.append(value)
+        return decided
 
     def close(self) -> None:
         """Ends the workers."""
@@ -110,7 +133,7 @@ class CustomFunction:
 
 def _value(answer: Mapping[str, Any]) -> FunctionValue:
     if "fault" in answer:
-        return FunctionValue(fault=answer["fault"])
+        return FunctionValue(**answer)
     if isinstance(answer["value"], Mapping):
         return FunctionValue(sum(answer["value"].values()), answer["value"])
     return FunctionValue(answer["value"])

@@ -1,7 +1,7 @@
-"""A page as a list of text blocks: what every reader makes and what pairing works on.
+"""A page as a list of text blocks: every reader produces them, and pairing works on them.
 
-A block is a paragraph, heading, list item, table or line. The page's nesting survives as spans: `Page.spans[i]`
-holds the ends of the containers that begin with block i, so that "everything in the box that this label opens" is
+A block is a paragraph, heading, list item, table or line. The page's nesting is kept as spans: `Page.spans[i]`
+has the ends of the containers that begin with block i. So "everything in the box that this label opens" is
 arithmetic on indices, whatever the source format was.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 _SPACE = r"[ \t\r\f\v\u00a0\u2000-\u200b\u202f\u205f\u3000]"
 INNER_SPACE = re.compile(rf"{_SPACE}*\n\s*|{_SPACE}+")
 STARS = re.compile(r"(?:\s*\*){3,}")
-# lxml refuses a text that declares an encoding, because only bytes have one.
+# lxml rejects a text that declares an encoding, because only bytes have one.
 _DECLARATION = re.compile(r"\A[\s\ufeff]*<\?xml\b[^<>]{0,500}\?>")
 _HALF_PAIRS = re.compile("[\ud800-\udfff]")
 # Zero-width characters and soft hyphens would split the words that labels are recognised by.
@@ -34,12 +34,12 @@ class Block:
     lead: str = ""
     """The text's emphasised beginning (bold, or marked as a label), empty when there is none."""
     depth: int = 0
-    """Nesting of the element that the block is the beginning of: siblings have the same."""
+    """Nesting depth of the element that begins with the block: siblings have the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a container's markup (data-type, class, id) says about it."""
+    """The part that a container's markup (data-type, class, id) names."""
 
     part: str
     """problem, solution, answer or aside."""
@@ -49,20 +49,20 @@ class Mark:
 
 @dataclass(slots=True)
 class Page:
-    """Blocks in reading order with the containers they stand in."""
+    """Blocks in reading order with their containers."""
 
     blocks: list[Block] = field(default_factory=list)
     spans: dict[int, list[int]] = field(default_factory=dict)
     """First block of a container -> ends (exclusive) of the containers that begin there, innermost first."""
     outer_end: list[int] = field(default_factory=list)
-    """For each block, the end of the innermost container that holds it and begins before it."""
+    """For each block, the end of the innermost container that contains it and begins before it."""
     marks: dict[int, Mark] = field(default_factory=dict)
-    """First block of a container -> what its markup says."""
+    """First block of a container -> the part that its markup names."""
     quoted: set[int] = field(default_factory=set)
     """Blocks inside a quotation."""
 
     def box(self, start: int, limit: int) -> int | None:
-        """End of the largest container that begins at `start`, holds more than that block and ends by `limit`."""
+        """The end of the largest container that begins at `start`, has more than that block and ends by `limit`."""
         return next((end for end in reversed(self.spans.get(start, [])) if start + 1 < end <= limit), None)
 
     def close_container(self, start: int) -> None:
@@ -74,10 +74,10 @@ class Page:
                 ends.append(end)
 
     def finish(self) -> Page:
-        """Computes `outer_end` once all blocks are there."""
+        """Computes `outer_end` once all blocks exist."""
         total = len(self.blocks)
         self.outer_end = [total] * total
-        # The longest first, so that inner containers overwrite what outer ones have set.
+        # The longest first, so that inner containers overwrite the ends of outer ones.
         longest_first = sorted(
             ((start, end) for start, ends in self.spans.items() for end in ends), key=lambda span: span[0] - span[1]
         )
@@ -87,13 +87,13 @@ class Page:
 
 
 def tidy(text: str) -> str:
-    """Spaces collapsed, invisible characters and lines of stars removed, one newline between lines."""
+    """Collapses spaces, removes invisible characters and lines of stars, leaves one newline between lines."""
     text = HIDDEN_SPACE.sub("", text) if not text.isascii() else text
     text = STARS.sub(" ", text) if "*" in text else text
     return INNER_SPACE.sub(lambda found: "\n" if "\n" in found[0] else " ", text).strip()
 
 
 def decoded(content: str) -> str:
-    """The text without what belongs to bytes: the XML declaration of their encoding, which is no longer true, halves
-    of surrogate pairs, NUL."""
+    """Removes the parts that only make sense in bytes: the XML declaration of their encoding, which no longer holds,
+    halves of surrogate pairs, NUL."""
     return _HALF_PAIRS.sub("\ufffd", _DECLARATION.sub("", content, count=1)).replace("\x00", "")

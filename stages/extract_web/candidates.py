@@ -1,8 +1,8 @@
-"""Exercises to rows of the candidate table, with a confidence and, where the page states one without doubt, the answer.
+"""Exercises to rows of the candidate table, with a confidence and, if the page states it clearly, the answer.
 
-The confidence says how far a pair of problem and solution can be trusted. It is the precision of the rule that found
+The confidence says how reliable a pair of problem and solution is. It is the precision of the rule that produced
 the pair, measured on two books and three collections of documents whose pairs are known (docs/extraction.md has the
-table). Each failed check multiplies it by the check's cost. A rule that was not measured has `UNMEASURED`.
+table). Each failed check multiplies it by the check's cost. A rule without a measurement has `UNMEASURED`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stages.extract_web.labels import ANSWER_NOUNS, Part, prefix_label
 def candidate_rows(
     page: Mapping[str, str], exercises: Sequence[Exercise], max_answer_characters: int
 ) -> list[dict[str, Any]]:
-    """A row an exercise, in order; `instructions` is no column of the table, but what goes in front of the problem."""
+    """Returns a row per exercise, in order; `instructions` is not a column of the table, but precedes the problem."""
     return [
         {
             "candidate_id": f"{page['page_id']}#{index}",
@@ -55,12 +55,12 @@ MEASURED = {
     "none+markup": 0.65,
     "none+words": 0.45,
 }
-"""How problem and solution are known -> precision. The first four on books and documents as they are, the others on the
-books' exercises in other layouts, at most 0.9, because a layout that somebody made up is no page; boxes of class
-"answer" are of FAQs too."""
-# Below the threshold of 0.8 that recipes have: nobody trains on a rule without a measurement by default.
+"""How problem and solution are recognised -> precision. The first four are measured on books and documents as they
+are. The others are measured on the books' exercises in other layouts, at most 0.9, because an invented layout is not a
+real page; boxes of class "answer" also occur in FAQs."""
+# Below the recipes' threshold of 0.8: by default no policy is trained on rows of an unmeasured rule.
 UNMEASURED = 0.5
-# These factors were chosen and not measured: on books and documents only `text_after` and `same_solution` ever fail.
+# These factors were chosen, not measured: on books and documents only `text_after` and `same_solution` ever fail.
 COSTS = {
     "other_section": 0.3,
     "numbers_restart": 0.7,
@@ -70,20 +70,20 @@ COSTS = {
     "number_out_of_order": 0.8,
     "same_solution": 0.2,
 }
-"""Check -> what is left of the confidence where it fails."""
+"""Check -> factor of the confidence where it fails."""
 MIN_SAME = 3
 MIN_SAME_SHARE = 1 / 3
-"""Problems with the same solution, letter by letter, and their share of the page's, that make it none of theirs."""
+"""Problems with exactly the same solution, and their share of the page's, that make it belong to none of them."""
 MIN_HELD_CHARACTERS = 40
-"""Characters of a solution, spaces aside, that are no chance when they stand in the problem; choices are shorter."""
+"""Characters of a solution, without spaces, that cannot be in the problem by chance; choices are shorter."""
 # Pages leave exercises out. Neighbours that are further apart say nothing about the number between them.
 MAX_STEP = 4
 MAX_LINES = 200
-"""Lines of a text that are looked at."""
+"""Lines of a text that are checked."""
 
 
 def judged(exercises: Sequence[Exercise]) -> list[Exercise]:
-    """The exercises of a page with the doubts that their texts, numbers and neighbours raise."""
+    """Returns the exercises of a page with the doubts that their texts, numbers and neighbours raise."""
     problems: dict[str, set[str]] = {}
     for one in exercises:
         if one.solution:
@@ -108,9 +108,9 @@ def judged(exercises: Sequence[Exercise]) -> list[Exercise]:
 
 
 def confidence(exercise: Exercise, precision: float | None = None) -> float:
-    """Between 0 and 1, two digits: the share of pairs found and doubted like this one that are right.
+    """Returns a number between 0 and 1, two digits: the share of correct pairs among those with this rule and doubts.
 
-    `precision` is that of what found it, where it is no rule.
+    `precision` is that of a source that is not a rule.
     """
     value = MEASURED.get(exercise.rule, UNMEASURED) if precision is None else precision
     for doubt in exercise.doubts:
@@ -119,13 +119,13 @@ def confidence(exercise: Exercise, precision: float | None = None) -> float:
 
 
 def evidence(exercise: Exercise) -> str:
-    """Rule, labels as the page has them, and failed checks: `words+words: Exercise 3. | Solution; text_after`."""
+    """Returns rule, labels as on the page, and failed checks: `words+words: Exercise 3. | Solution; text_after`."""
     labels = " | ".join(" ".join(label.split()) for label in exercise.labels)
     return "; ".join([f"{exercise.rule}: {labels}" if labels.strip(" |") else exercise.rule, *exercise.doubts])
 
 
 def _holds(text: str, parts: Sequence[Part], number: str) -> bool:
-    """True for a text with a line, not the first, that begins with such a label (and number, where one is given)."""
+    """True for a text with a line, not the first, that begins with such a label (and number, if one is given)."""
     for line in text.split("\n")[1:MAX_LINES]:
         label = prefix_label(line)
         if label and label.part in parts and (not number or label.number == number):
@@ -134,7 +134,7 @@ def _holds(text: str, parts: Sequence[Part], number: str) -> bool:
 
 
 def _holds_solution(exercise: Exercise) -> bool:
-    """True where the solution's own text stands in the problem, and not as one of its choices: that reaches too far."""
+    """True where the solution's text is in the problem, and not as one of its choices: the problem is too long then."""
     solution = "".join((exercise.solution or "").split())
     if len(solution) < MIN_HELD_CHARACTERS or solution not in "".join(exercise.problem.split()):
         return False
@@ -150,11 +150,11 @@ def _is_out_of_order(before: str, own: str, after: str) -> bool:
 
 _FORMULA = re.compile(r"\$\$?([^$]+)\$\$?")
 _DELIMITERS = re.compile(r"\\[()]|\\([\[\]])")
-"""Of formulas, as pages that MathJax sets have them."""
+"""Formula delimiters on pages with MathJax."""
 _CONCLUDES = re.compile(r"\b(?:so|then|thus|hence|therefore|gives|we get|we obtain|is|are|equals)\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n")
 _BROKEN_LINE = re.compile(r"\n(?=[a-z])")
-"""A page may end a line after a formula: a sentence that goes on in small letters is one."""
+"""A page may end a line after a formula: a sentence that continues in lower case is one."""
 _SUM = re.compile(r"[-−\d+*/().,\s]*\d[-−\d+*/().,\s]*=\s*([-−+]?\d[\d,]*(?:\.\d+)?)")
 """An equation of numbers only, `9-4=5`: its right side is the answer."""
 MAX_AFTER = 20
@@ -168,7 +168,7 @@ _REASON = re.compile(
     r"|pues|perché|poiché|omdat|want|ponieważ|bo)\s.*|[,，]?\s*因为.*)\Z",
     re.IGNORECASE,
 )
-"""What follows a short answer and is none: a reason, words in parentheses."""
+"""Text after a short answer that does not belong to it: a reason, words in parentheses."""
 _CHOICE = re.compile(r"\(?([A-H])\s*[.:)]\s*\S[^\n]*")
 _ABOUT = re.compile(r"(?:approximately|about|roughly|around)\s+(?=[$\d])", re.IGNORECASE)
 _IN_MATRIX = re.compile(
@@ -184,14 +184,14 @@ _NO_ANSWER = re.compile(
 )
 """A remark or a pointer in place of a solution."""
 _EXCLAMATION = re.compile(r"(?:(?<=[^\W\d_]{2})|(?<=\$))!+\Z")
-"""Behind a word or a formula; behind a number or a letter it may be a factorial."""
+"""After a word or a formula; after a number or a letter it may be a factorial."""
 _UNSPACED_PROSE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]{5}")
 """Chinese and Japanese have no spaces between words."""
 _PARTS = re.compile(
     r"\A\W*(?:\(?a[.)]|a\.).*?\s\(?b[.)]\s|\Aⓐ.*?ⓑ|\A(?-i:[a-h])(?:\.[ivx]{1,4})?:\s", re.DOTALL | re.IGNORECASE
 )
-"""An exercise of parts has an answer for each."""
-# Words that are no units: in "It is 3 more than twice the other" the number is no answer.
+"""An exercise with parts has an answer for each."""
+# Words that are not units: in "It is 3 more than twice the other" the number is not the answer.
 _UNIT = (
     r"(?!(?:more|less|fewer|greater|larger|smaller|times|than|of|and|or|if|when|for|in|at|to|the|an?|as|by|with|from|on"
     r"|is|are|was|has|have|not|but|so|because|since|which|that|where|until|after|before|too|also)\b)"
@@ -205,12 +205,12 @@ _CLOSES = re.compile(
     rf"|\b(?:so|then|thus|hence|therefore)\b,?\s*(?P<equation>\$[^$]*[=<>≤≥\\][^$]*\$)\s*[.!]?\Z",
     re.IGNORECASE,
 )
-"""A sentence that ends in what it concludes: a formula, or a number with its unit."""
+"""A sentence that ends in its conclusion: a formula, or a number with its unit."""
 _ANOTHER = re.compile(
     rf"(?:\b(?:is|are)\b|=)\s*(?:\$[^$]+\$|{_VALUE})\s*(?:[,;]|\band\b)\s+(?:and\s+)?[^\W\d]", re.IGNORECASE
 )
 _CLAIMED = re.compile(r"\b(?:claim|hypothesis|evidence)\b", re.IGNORECASE)
-"""Of a test: the value that such a sentence ends in was given."""
+"""Words of a test: the value at the end of such a sentence was given."""
 _FOLLOWS = re.compile(r"\b(?:so|then|thus|hence|therefore|since|because|as|if|when)\b", re.IGNORECASE)
 _IS = re.compile(r"\b(?:is|are)\b", re.IGNORECASE)
 
@@ -223,10 +223,10 @@ def chosen_letter(problem: str, solution: str) -> str | None:
 
 
 def short_answer(solution: str | None, labelled: str | None, max_characters: int) -> str | None:
-    """The answer under the page's own answer label, or the one that the solution ends in; None when in doubt.
+    """Returns the answer under the page's answer label, or the one that the solution ends in; None when in doubt.
 
-    A solution is in doubt when it is neither marked (a box, "the answer is"), nor short as a whole, nor closed by a
-    sentence that ends in what it concludes ("so the speed is 12 m/s"); and where it has parts.
+    A solution is clear when it is marked (a box, "the answer is"), short as a whole, or closed by a sentence that ends
+    in its conclusion ("so the speed is 12 m/s"). All others are in doubt, and so are solutions with parts.
     """
     if labelled:
         answer = _stated(labelled, max_characters)
@@ -240,7 +240,7 @@ def _stated(text: str, max_characters: int) -> str | None:
         return None
     text = _DELIMITERS.sub(lambda found: "$$" if found[1] else "$", text)
     *_, label = [0, *(found.end() for found in _LABEL.finditer(text))]
-    # "Approximately 867 meters": the first word is no part of the answer.
+    # "Approximately 867 meters": the first word is not part of the answer.
     text = _ABOUT.sub("", text[label:], count=1) if len(text) <= max_characters else text[label:]
     found = extract_answer(text)
     if text.rpartition("\n")[2].startswith("- "):
@@ -286,7 +286,7 @@ def _conclusion(text: str) -> str | None:
 
 
 def _is_one_of_several(sentences: list[str], found: re.Match[str]) -> bool:
-    """True where the last of several values was found: "mean = 25 and deviation = 7", "Domain is A. Range is B." """
+    """True where the last of several values was taken: "mean = 25 and deviation = 7", "Domain is A. Range is B." """
     if found["answer"] is None or _FOLLOWS.search(sentences[-1]):
         return False
     *others, last = sentences
@@ -296,8 +296,8 @@ def _is_one_of_several(sentences: list[str], found: re.Match[str]) -> bool:
 
 
 def _bare(answer: str) -> str:
-    """The answer without the dollar signs of a single formula, the sentence's full stop and the left sides of a chain
-    of equations."""
+    """Returns the answer without the dollar signs of a single formula, the final full stop and the left sides of a
+    chain of equations."""
     answer = _EXCLAMATION.sub("", answer.strip().rstrip(".;,").strip())
     formula = _FORMULA.fullmatch(answer)
     answer = (formula[1] if formula else answer).strip().rstrip(".;,").strip()
@@ -305,7 +305,7 @@ def _bare(answer: str) -> str:
     if numbers:
         return numbers[1]
     last = answer.rpartition("=")[2].strip()
-    # The last side of a chain of equations is the answer. A comma, an alignment or an inequality makes several
-    # statements of it, which stay as they are.
+    # The last side of a chain of equations is the answer. With a comma, an alignment or an inequality it is several
+    # statements, which stay unchanged.
     is_chain = answer.count("=") > 1 and last and not re.search(r"[,;&<>$]|\\\\|\\[lg]eq?(?![a-z])", answer)
     return last if is_chain and last.count("{") == last.count("}") else answer

@@ -1,8 +1,8 @@
-"""Blocks to exercises: which solution, answer and instruction belongs to which problem.
+"""Turns blocks into exercises: finds the solution, answer and instruction that belong to each problem.
 
 A solution belongs to the exercise in whose box it is, or that it follows without a gap. Of several the first counts. An
-exercise without a label is what is between the last boundary and a toggle that shows a solution, or a quotation that
-the rest of its section works out.
+exercise without a label is the text between the last boundary and a toggle that shows a solution, or a quotation that
+the rest of its section solves.
 
 Answer keys ("Answers to Odd-Numbered Exercises") collect answers elsewhere on the page. A key is a heading in the
 plural over numbered entries whose numbers are those of exercises. Where a page has several keys or a key starts again
@@ -41,20 +41,20 @@ MAX_LABEL_CHARACTERS = 60
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """What a page says about one exercise; None where it says nothing."""
+    """The page's content for one exercise; None where it has none."""
 
     problem: str
     solution: str | None
     answer: str | None
     number: str
     instructions: str = ""
-    """What the page tells to do in this exercise and its neighbours, where that stands before them."""
+    """The page's instruction for this exercise and its neighbours, if it precedes them."""
     rule: str = "marked"
-    """How problem and solution were found and joined: see candidates.py."""
+    """How problem and solution were recognised and joined: see candidates.py."""
     labels: tuple[str, ...] = ()
     """The labels of problem and solution as the page has them."""
     doubts: tuple[str, ...] = ()
-    """Checks that the pair did not pass."""
+    """Checks that the pair failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class _Pair:
 
 
 def find_exercises(page: Page) -> list[Exercise]:
-    """Every exercise of the page in reading order, those without a solution included."""
+    """Returns every exercise of the page in reading order, including those without a solution."""
     labels = page_labels(page)
-    # Keys first: their entries look like labelled exercises until `apply_keys` takes those labels away.
+    # Keys first: their entries look like labelled exercises until `apply_keys` removes those labels.
     keyed = apply_keys(page, labels)
     pairs = _pairs(page, find_sections(page, labels))
     if page.quoted:
@@ -104,10 +104,10 @@ def _pairs(page: Page, sections: list[Section]) -> list[_Pair]:
 
 
 def _owned(page: Page, sections: list[Section], head: int) -> list[Section]:
-    """The solutions, answers and asides that follow the section `head` before the next exercise.
+    """Returns the solutions, answers and asides that follow the section `head` before the next exercise.
 
-    They must follow without a gap: prose between an exercise and a solution means that they are strangers; code, a
-    line on who wrote it does not.
+    They must follow without a gap: prose between an exercise and a solution means that they are unrelated; code and a
+    line with the author's name do not.
     """
     own: list[Section] = []
     end = sections[head].end
@@ -123,14 +123,15 @@ def _owned(page: Page, sections: list[Section], head: int) -> list[Section]:
 
 
 def _unlabelled_problem(page: Page, section: Section, last_end: int) -> Section | None:
-    """Text right before a solution that no labelled exercise owns: back to a heading, a rule or the last section.
+    """Returns the text right before a solution without a labelled exercise: back to a heading, rule or the last
+    section.
 
-    A heading right before the solution is itself the problem, when nothing stands between.
+    A heading right before the solution is itself the problem, when no text is between.
     """
     start = section.start
     while start > last_end and page.blocks[start - 1].kind not in ("heading", "rule"):
         start -= 1
-        # The question begins where its box does. What stands before is the text around it.
+        # The question begins where its box does. Text before the box surrounds it.
         if page.blocks[start].kind == "paragraph" and page.outer_end[start] != page.outer_end[start + 1]:
             break
     if start == section.start and start > last_end and page.blocks[start - 1].kind == "heading":
@@ -143,9 +144,9 @@ def _unlabelled_problem(page: Page, section: Section, last_end: int) -> Section 
 
 
 def _quoted(page: Page, pairs: list[_Pair]) -> list[_Pair]:
-    """Sections that begin with a quotation: the quotation is the problem, the rest works it out.
+    """Finds sections that begin with a quotation: the quotation is the problem, the rest solves it.
 
-    Only where most exercises of the page do so and none of them labels its solution; on a page without exercises
+    Only where most exercises of the page do so and none of them labels its solution; or, on a page without exercises,
     where the page itself begins with a quotation that asks.
     """
     blank = Label(Part.PROBLEM, "", "", rule="none")
@@ -179,7 +180,7 @@ def _split_at_quote(page: Page, pair: _Pair, rule: str = "quote") -> _Pair | Non
 
 
 def _exercise(page: Page, pair: _Pair, keyed: KeyedAnswers, following: int) -> Exercise:
-    """A lone answer stands for the solution too, as sites use the words freely."""
+    """A lone answer also counts as the solution, as sites use the words loosely."""
     head = pair.head
     solution = _first_text(pair.own, Part.SOLUTION)
     answer = _first_text(pair.own, Part.ANSWER)
@@ -202,7 +203,7 @@ def _exercise(page: Page, pair: _Pair, keyed: KeyedAnswers, following: int) -> E
 
 
 def _has_text_after(page: Page, pair: _Pair, following: int) -> bool:
-    """True where the exercise's own box goes on in text after its last part."""
+    """True where the exercise's box continues with text after its last part."""
     start, end = pair.head.start, max(section.end for section in pair.own)
     boxes = [page.outer_end[start], *page.spans.get(start, ())] if start >= 0 else []
     if not any(end < box <= following and box < len(page.blocks) for box in boxes):
@@ -224,7 +225,7 @@ def _label_text(page: Page, section: Section) -> str:
 
 
 def _instructions(page: Page, labels: list[Label | None], pairs: list[_Pair]) -> dict[int, str]:
-    """Place of an exercise -> the instructions that hold for it: until the next instructions or another heading."""
+    """Returns place of an exercise -> its instructions, which apply until the next instructions or another heading."""
     shared: dict[int, str] = {}
     places = [
         # Boundaries with an end are answer keys, those without are instructions.
@@ -267,7 +268,7 @@ _KEY = re.compile(
 _ANSWERS = re.compile(rf"key|{ANSWER_NOUNS}|answer", re.IGNORECASE)
 MAX_HEADER_CHARACTERS = 80
 MAX_RUNS = 100
-"""Runs of a page that are looked at: their comparison costs the square."""
+"""Most runs of a page that are compared: the cost is quadratic."""
 MAX_LEVEL = 9
 """Above any heading's rank."""
 _NO_WORD = re.compile(r"\W+")
@@ -283,7 +284,7 @@ class Entry:
     number: str
     text: str
     section: str = ""
-    """Of a run's first entry: the heading within the key that the run stands under."""
+    """For the first entry of a run: the heading within the key above the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +297,7 @@ class _Key:
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """What a key says about an exercise."""
+    """A key's content for an exercise."""
 
     part: Part
     text: str
@@ -306,16 +307,16 @@ class Keyed:
 
 
 KeyedAnswers = dict[int, Keyed]
-"""First block of an exercise -> what a key says about it."""
+"""First block of an exercise -> the key's content for it."""
 
 
 def apply_keys(page: Page, labels: list[Label | None]) -> KeyedAnswers:
-    """Finds the keys, labels the exercises they answer, and takes the keys' own labels away."""
+    """Finds the keys, labels the exercises they answer, and removes the keys' labels."""
     keyed: KeyedAnswers = {}
     sources: set[tuple[str, int]] = set()
     headers = [index for index in range(len(labels)) if _is_header(page, labels, index)]
     exercises = sum(bool(label) and label.part is Part.PROBLEM for label in labels)
-    # Many such titles are no keys: a page that writes "Answers" below each exercise labels its solutions so.
+    # Many such titles are not keys: a page may label each solution by "Answers" below its exercise.
     if not headers or len(headers) > max(2, exercises / 3):
         return keyed
     keys = [key for key in (_read_key(page, labels, header) for header in headers) if key]
@@ -335,7 +336,7 @@ def apply_keys(page: Page, labels: list[Label | None]) -> KeyedAnswers:
             for one in run:
                 if texts.get(one.number):
                     keyed[one.index] = Keyed(key.part, texts[one.number], title, doubts)
-        # The entries of a key are no exercises of their own, and its title labels no solution.
+        # The entries of a key are not exercises themselves, and its title labels no solution.
         labels[key.start : key.end] = [None] * (key.end - key.start)
         labels[key.start] = Label(Part.BOUNDARY, "", "", end=key.end)
     if keyed:
@@ -346,8 +347,8 @@ def apply_keys(page: Page, labels: list[Label | None]) -> KeyedAnswers:
 def _doubts(
     page: Page, labels: list[Label | None], run: list[Numbered], entries: list[Entry], keys: Sequence[_Key]
 ) -> tuple[str, ...]:
-    """Why the entries may answer other exercises: their section is none that the run stands under, or they name none
-    and the page numbers others alike."""
+    """Returns why the entries may answer other exercises: the run is not under their section, or they name none and the
+    page numbers others alike."""
     name = _name(entries[0].section)
     if name and name in _named_sections(page, run):
         return ()
@@ -375,7 +376,7 @@ def _doubts(
 
 
 def _label_siblings(page: Page, labels: list[Label | None], sources: Collection[tuple[str, int]]) -> None:
-    """Sections that no key answers: runs numbered as the answered ones are, outside the keys, most of which ask."""
+    """Sections that no key answers: runs outside the keys, numbered like the answered ones, most of which ask."""
     ends = [label.end if label and label.part is Part.BOUNDARY else None for label in labels]
     free, end = [], 0
     for index, label in enumerate(labels):
@@ -406,7 +407,7 @@ def _read_key(page: Page, labels: Sequence[Label | None], header: int) -> _Key |
 
 
 def _region_end(page: Page, labels: Sequence[Label | None], header: int) -> int:
-    """The end of the header's box, or the next heading of its rank that is no entry."""
+    """Returns the end of the header's box, or the next heading of its rank that is not an entry."""
     block = page.blocks[header]
     end = page.box(header, len(page.blocks)) or len(page.blocks)
     for index in range(header + 1, end):
@@ -426,7 +427,7 @@ def _entries(page: Page, labels: Sequence[Label | None], start: int, end: int) -
     # Labelled headings over many more numbered lines are the sections of a key and not its entries.
     are_sections = all(page.blocks[one.index].kind == "heading" for one in labelled)
     if labelled and not (are_sections and len(numbered) > 2 * len(labelled)):
-        # A solution without a number belongs to what stands above it. Then this is a list of exercises and no key.
+        # A solution without a number belongs to the text above it. Then this is a list of exercises and not a key.
         if any(_stands_alone(labels, index) for index in range(start, end)):
             return []
         return _texts(page, runs(labelled, is_gapless=False), start - 1, end)
@@ -436,7 +437,7 @@ def _entries(page: Page, labels: Sequence[Label | None], start: int, end: int) -
 
 
 def _stands_alone(labels: Sequence[Label | None], index: int) -> bool:
-    """True for the label of a solution that has no number, nor a number as a label of its own right before it."""
+    """True for the label of a solution without a number, and without a number as a label right before it."""
     label, before = labels[index], labels[index - 1]
     is_numbered = before is not None and bool(before.number) and not before.rest
     return label is not None and label.part in SOLVES and not label.number and not is_numbered
@@ -467,7 +468,7 @@ def _texts(page: Page, found: list[list[Numbered]], start: int, end: int) -> lis
 def _match(
     page: Page, labels: Sequence[Label | None], key: _Key, regions: list[tuple[int, int]], keyed: KeyedAnswers
 ) -> list[tuple[list[Numbered], list[Entry]]]:
-    """Runs of exercises with the runs of entries that answer them; empty when the key answers nothing.
+    """Returns runs of exercises with the runs of entries that answer them; empty when the key answers nothing.
 
     A key of one run answers the nearest run before it, one of several answers runs in their order.
     """
@@ -480,12 +481,12 @@ def _match(
     ]
     for candidates in (
         runs(labelled_numbers(outside, [Part.PROBLEM]), is_gapless=False),
-        # Numbers alone must be without gaps, as any list or table of contents is numbered somehow.
+        # Mere numbers must have no gaps, since any list or table of contents has some numbers.
         runs(merely, is_gapless=True),
     ):
         if len(key.runs) == 1:
             before = [run for run in candidates if run[0].index < key.start]
-            # The nearest run before the key first, then those behind it.
+            # The nearest run before the key first, then those after it.
             candidates = [*reversed(before), *candidates[len(before) :]]
         matched = _matched_in_order(page, key, candidates[:MAX_RUNS])
         if matched:
@@ -494,7 +495,7 @@ def _match(
 
 
 def _titles_above(page: Page, index: int, start: int) -> Iterator[str]:
-    """The headings that the block stands under, the nearest first, none at `start` or before."""
+    """Yields the headings above the block, the nearest first, none at `start` or before."""
     level = MAX_LEVEL
     for place in range(index - 1, start, -1):
         block = page.blocks[place]
@@ -514,8 +515,8 @@ def _name(title: str) -> str:
 def _matched_in_order(
     page: Page, key: _Key, candidates: list[list[Numbered]]
 ) -> list[tuple[list[Numbered], list[Entry]]]:
-    """Runs of entries with runs of exercises, in order. Entries under a heading that the page has elsewhere too answer
-    exercises under that heading and no others."""
+    """Matches runs of entries with runs of exercises, in order. Entries under a heading that occurs elsewhere on the
+    page only answer exercises under that heading."""
     matched: list[tuple[list[Numbered], list[Entry]]] = []
     sections = [_named_sections(page, run) for run in candidates]
     place = 0

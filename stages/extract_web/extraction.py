@@ -1,4 +1,5 @@
-"""A page to candidates, through the reader of its format; and many pages, in workers that can be killed.
+"""Extracts candidates from a page, through the reader of its format; and from many pages, in workers that can be
+killed.
 
 A page that hangs, crashes or fills its process costs only itself.
 """
@@ -29,15 +30,15 @@ READERS: dict[str, Callable[[str], list[Exercise]]] = {
 }
 MAX_CHARACTERS = 16_000_000
 MAX_TAGS = 400_000
-"""Opening brackets in a page of markup; real pages, formulas included, stay under 150,000."""
+"""Most opening brackets in a page of markup; real pages, including formulas, stay below 150,000."""
 Outcome = tuple[list[dict[str, Any]], str, str]
 """Candidates of one page; or none, the reason and a detail."""
 
 
 def extract_page(page: Mapping[str, str], max_answer_characters: int) -> Outcome:
-    """The candidates of one page in reading order; an empty list comes with a reason.
+    """Returns the candidates of one page in reading order; an empty list comes with a reason.
 
-    Raises for no bad page, apart from MemoryError where memory is limited: see `read_pages`.
+    Never raises for a bad page, apart from MemoryError where memory is limited: see `read_pages`.
     """
     reader = READERS.get(page["format"])
     if reader is None:
@@ -65,10 +66,10 @@ def extract_page(page: Mapping[str, str], max_answer_characters: int) -> Outcome
 def read_pages(
     pages: Sequence[Mapping[str, str]], max_answer_characters: int, limits: WorkerLimits, processes: int
 ) -> Iterator[Outcome]:
-    """The outcome of each page, in order, from that many processes at once.
+    """Yields the outcome of each page, in order, from that many processes at once.
 
-    As `extract_page`, with the reasons `timed_out`, `crashed` and `out_of_memory` besides. UserError when no process
-    can be started, or two in a row were killed from outside or stood still.
+    As `extract_page`, with the additional reasons `timed_out`, `crashed` and `out_of_memory`. UserError when no process
+    can be started, or two in a row were killed from outside or stalled.
     """
     requests = [{"page": dict(page), "max_answer_characters": max_answer_characters} for page in pages]
     for value, reason, detail in in_readers(extract_page, requests, limits, processes):
@@ -78,9 +79,9 @@ def read_pages(
 def in_readers(
     function: Callable[..., Any], requests: Sequence[Mapping[str, Any]], limits: WorkerLimits, processes: int
 ) -> Iterator[tuple[Any, str, str]]:
-    """For each request, in order, what the function returns as JSON has it; or None, the reason and a detail.
+    """Yields for each request, in order, the function's value as JSON; or None, the reason and a detail.
 
-    The limit of time is one of computing: the same pages are dropped on a busy machine as on an idle one.
+    The time limit is one of computing: the same pages are dropped on a busy machine as on an idle one.
     """
     with WorkerPool(function, min(processes, len(requests)), limits, ONE_THREAD) as pool:
         for pending in [pool.submit(**request) for request in requests]:
@@ -95,11 +96,11 @@ def in_readers(
 
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_IO_THREADS"), "1")
-"""For workers: every thread reserves address space, and there is a process for each core already."""
+"""For workers: every thread reserves address space, and each core already has a process."""
 
 
 def failure_of(answer: Answer, limits: WorkerLimits) -> tuple[str, str]:
-    """Why a worker did not answer, as a drop has it, and a detail; the reason is empty where it did."""
+    """Returns why a worker did not answer, as the reason of a drop, and a detail; the reason is empty if it did."""
     match answer.failure:
         case "exhausted":
             return "timed_out", f"computed for more than {limits.computing_seconds:g} s"

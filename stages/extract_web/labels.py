@@ -1,12 +1,12 @@
 """Recognises the words with which pages label exercises, solutions, answers and hints, and a site's own short texts.
 
 A label is a whole block ("Show Solution", "Q12", "Exercise 3.") or the beginning of one, set off by emphasis, a colon,
-a full stop or a number ("Answer: 7", "Q12. Compute 3+4"). page_labels.py decides what a label means in its surroundings
+a full stop or a number ("Answer: 7", "Q12. Compute 3+4"). page_labels.py decides what a label means in its context
 (a key at the page's end, a list that is merely numbered).
 
 The words: English with the phrases around them, other languages by their nouns. Accents may be missing, as on old pages
-("Losung", "Solucion"). What else a language puts around the noun ("Lösung anzeigen", "Ver solución") is a short list of
-verbs of showing.
+("Losung", "Solucion"). Other words of a language around the noun ("Lösung anzeigen", "Ver solución") are a short list
+of verbs for showing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from stages.extract_web.blocks import Block
 
 
 class Part(StrEnum):
-    """What follows a label."""
+    """The part that follows a label."""
 
     PROBLEM = "problem"
     SOLUTION = "solution"
     ANSWER = "answer"
     ASIDE = "aside"
-    """Hints, discussion, ratings: belongs to the exercise and to none of the three."""
+    """Hints, discussion, ratings: belong to the exercise, but to none of the three parts."""
     BOUNDARY = "boundary"
     """Belongs to no exercise: instructions for several, the heading of a key."""
 
@@ -41,13 +41,13 @@ class Label:
     number: str
     """The exercise's number as written, empty when there is none."""
     end: int | None = None
-    """Where the part ends, when the page's markup says so."""
+    """Where the part ends, if the page's markup shows it."""
     rule: str = "words"
-    """What it was recognised by: words, number (a run of them), markup, or none."""
+    """The evidence for it: words, number (a run of them), markup, or none."""
 
 
 _ROMAN = r"(?=[ivx]|l[ivx]|c[ivxl]{2})c?(?:x[cl]|l?x{0,3})(?:i[xv]|v?i{0,3})"
-"""Up to 189; "Exercise C" counts in letters, and a "CV" is none."""
+"""Up to 189; "Exercise C" counts in letters, and a "CV" is not a number."""
 NUMBER = rf"(?P<number>[A-Z]?\d{{1,6}}(?:[.\-]\d{{1,6}})*[a-z]?|{_ROMAN})"
 _SMALL = NUMBER.replace("[A-Z]", "[a-z]")
 """A number in a lower-case text: patterns that ignore case take three times as long."""
@@ -56,7 +56,7 @@ ANSWER_NOUNS = (
     r"|antwoord(?:en)?|odpowied[zź]|ответы?|答案?|答え"
 )
 ASIDE_NOUNS = r"hinweis|tipp|indice|astuce|pista|suggerimento|dica|подсказка"
-# German and Dutch put the verb of showing behind the noun: "Lösung anzeigen", "Antwoord tonen".
+# German and Dutch put the verb for showing after the noun: "Lösung anzeigen", "Antwoord tonen".
 CLOSER = r"(?:\s+(?:(?:an|ein|aus)?zeigen|(?:ein|aus)blenden|ansehen|tonen|bekijken))?"
 _ARTICLE = r"(?:the|my|a|an|your|la|le|les|el|las|los|il|het|eine)"
 _SHOW = (
@@ -86,7 +86,7 @@ _WORDS = {
     Part.PROBLEM: r"(?:(?:(?:worked|practice|sample|review|solved|homework|test|exam|quiz|weekly|daily|monthly|your"
     r"|the)\s+)?"
     r"(?:(?:problem|puzzle|question|challenge)\s+of\s+the\s+(?:day|week|month|year)|exercises?|problem|question|example|practice|task|quiz|puzzle|challenge|checkpoint|self-?check|your\s+turn"
-    # These words title sections of a text as often as exercises, so only a number behind them makes a label.
+    # These words title sections of a text as often as exercises, so only a number after them makes a label.
     r"|(?:activity|drill|warm-?up|investigation|exploration|item)(?=[\s.#]*(?:no\.?\s*)?\d)"
     r"|check\s+your\s+(?:understanding|knowledge)|(?:concept|quick|knowledge)\s+check|test\s+yourself"
     rf"|(?:you\s+|now\s+)?try\s+it(?:\s+(?:yourself|now))?|{PROBLEM_NOUNS})(?:\s+(?:statement|text))?"
@@ -98,7 +98,7 @@ _WORDS = {
     r"|explanation|steps|walk-?through|proof|derivation|reasoning|step[\s-]by[\s-]step"
     r"|how\s+to\s+(?:solve|do|find|answer|work\s+out)\s+(?:it|this)|here['’]?s\s+(?:how|why)(?:\s+to\s+do\s+it)?"
     r"|(?:let['’]?s|how\s+we)\s+(?:solved?|did|do|worked?|work|got|found)\s+(?:it|this|them|there)(?:\s+out)?"
-    # A forum has responses too. Only one that somebody prepared, such as a "model response", is a solution.
+    # A forum has responses too. Only a prepared one, such as a "model response", is a solution.
     rf"|(?<=model\s)response|(?<=sample\s)response|(?<=suggested\s)response|(?<=possible\s)response|{SOLUTION_NOUNS})"
     rf"{CLOSER}",
     Part.ANSWER: OPENER + rf"(?:answers?|ans|result|answer\s+key|{ANSWER_NOUNS}){CLOSER}",
@@ -109,8 +109,8 @@ _WORDS = {
 """Part -> the words that label it, without number and signs."""
 _BEFORE_NUMBER = r"\s*(?:no\.?\s*|number\s*|[#№]\s*)?"
 _NUMBERED = dict.fromkeys(Part, _BEFORE_NUMBER) | {Part.PROBLEM: r"(?:[.-](?=\s?\d))?" + _BEFORE_NUMBER}
-"""What may stand between a label and its number. After "Solution." a number is what is found."""
-# What sites put behind a label: "of 20", "by ann", "(12 votes)", "[3 points]".
+"""Text between a label and its number. After "Solution." a number is the result."""
+# Text that sites put after a label: "of 20", "by ann", "(12 votes)", "[3 points]".
 _TAIL = r"(?:\s+of\s+\d{1,4})?(?:\s+(?:by|from)\s+[\w .@-]{1,40})?(?:\s*[(\[][^()\[\]]{0,40}[)\]]){0,2}"
 _WHOLE = {
     part: re.compile(
@@ -150,7 +150,7 @@ _LETTER_A = re.compile(rf"A(?:{NUMBER}\s*[.:)–—-]?|\s*:)\s*")
 _FIRST_OPTION = re.compile(r"\W*A\s*[:：]")
 _SECOND_OPTION = re.compile(r"\W*B\s*[:：]")
 _OPTIONS_IN_LINE = re.compile(r"\W*A\s*[:：].*?(?:^|[\s,;)|])B\s*[:：]", re.DOTALL)
-# A star behind the number is how books mark a hard exercise.
+# Books mark a hard exercise by a star after the number.
 _BARE_NUMBER = re.compile(r"[(\[]?(?P<number>\d{1,4}(?:[.-]\d{1,3}){0,2})[.):\]]*(?:\s*(?:\*+|★|\$\\star\$))?")
 _FIRST_LETTERS = re.compile(r"[^\w$\\]{0,3}[^\W_]")
 _DOTTED = re.compile(r"[A-Z]?[\d.]*\.\d+\Z")
@@ -160,7 +160,7 @@ MAX_PREFIX_CHARACTERS = 250
 
 
 def find_label(block: Block) -> Label | None:
-    """The label that the block is or begins with, or None.
+    """Returns the label that the block is or begins with, or None.
 
     A bare number counts only as a heading, a term or an emphasised beginning, because paragraphs, cells and the
     steps of a solution begin with numbers too.
@@ -173,7 +173,7 @@ def find_label(block: Block) -> Label | None:
     if leading:
         leading = replace(leading, rest=block.text[len(block.lead) :].lstrip(" .:)-–—\n"))
         if leading.part in (Part.SOLUTION, Part.ANSWER) and not leading.number:
-            return leading  # of "**Answer** 38" the number is what was found
+            return leading  # in "**Answer** 38" the number is the result
     label = _whole_label(block.text) or leading
     if label:
         return label
@@ -190,7 +190,7 @@ def _whole_label(text: str) -> Label | None:
     letter = _LETTER_A.fullmatch(text)
     if letter:
         return Label(Part.ANSWER, "", letter["number"] or "")
-    # The patterns would take these as words of an exercise, but alone they stand for too much else.
+    # The patterns would take these as words of an exercise, but alone they have too many other meanings.
     if text in ("Q", "q", "Ex", "ex"):
         return None
     # The whole text first, because brackets may belong to the label: "Answer (12 votes)".
@@ -217,7 +217,7 @@ def _worded_label(text: str) -> Label | None:
 
 
 def _lowered(text: str) -> str:
-    """The text in lower case, every character at its place."""
+    """Returns the text in lower case, with every character at its place."""
     small = text.lower()
     # `İ` has two characters in lower case. The places of a match would not be those of the original text.
     return small if len(small) == len(text) else "".join(c if len(c.lower()) > 1 else c.lower() for c in text)
@@ -229,7 +229,7 @@ def _number(text: str, found: re.Match[str]) -> str:
 
 
 def prefix_label(text: str) -> Label | None:
-    """The worded label that the text begins with, something after it."""
+    """Returns the worded label that the text begins with, if text follows it."""
     letter = _LETTER_A.match(text)
     if letter and letter[0].rstrip()[-1] in ".:)" and letter.end() < len(text):
         return Label(Part.ANSWER, text[letter.end() :], letter["number"] or "")
@@ -249,14 +249,14 @@ def _bare_number(text: str) -> Label | None:
 
 
 def is_first_option(text: str, following: Sequence[str]) -> bool:
-    """True for the choice or point `A: ...` of a list: `B: ...` stands in the same block or begins one soon after."""
+    """True for the choice or point `A: ...` of a list: `B: ...` is in the same block or begins one soon after."""
     if not _FIRST_OPTION.match(text):
         return False
     return bool(_OPTIONS_IN_LINE.match(text)) or any(map(_SECOND_OPTION.match, following))
 
 
 def labelled_part(text: str) -> Part | None:
-    """What a text that is nothing but a label is the label of."""
+    """Returns the label of a text that consists only of it."""
     label = _whole_label(text)
     return label.part if label else None
 
@@ -275,7 +275,7 @@ FURNITURE = re.compile(
     r"(?:copyright|©|all rights reserved|(?:this work is )?licen[sc]ed under|[\s*_~•·=.—–-]{3,}$)", re.IGNORECASE
 )
 MAX_FURNITURE_CHARACTERS = 200
-# The pointers ("see the back of the book") come from two books whose solutions stand elsewhere. The list of pointers
+# The pointers ("see the back of the book") come from two books whose solutions are elsewhere. The list of pointers
 # was written on 48 of their pages.
 _PLACEHOLDER = re.compile(
     r"(?:this|the) (?:problem|exercise|question|section|article)\b.{0,20}"
@@ -296,12 +296,12 @@ MAX_PLACEHOLDER_CHARACTERS = 160
 
 
 def is_furniture(text: str) -> bool:
-    """True for a short text that sites put around their content: whose it is, strokes."""
+    """True for a short text that sites put around their content: its author, lines of strokes."""
     return len(text) <= MAX_FURNITURE_CHARACTERS and bool(FURNITURE.match(text))
 
 
 def is_placeholder(text: str) -> bool:
-    """True for what stands in a solution's place until somebody writes one."""
+    """True for a placeholder of a solution that is not yet written."""
     if len(text) > MAX_PLACEHOLDER_CHARACTERS:
         return False
     return bool(_PLACEHOLDER.match(text.lstrip(" -–—[(*"))) or (bool(text) and _STROKES.issuperset(text))

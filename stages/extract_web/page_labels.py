@@ -1,13 +1,13 @@
 """The labels of a whole page, and the sections that they govern.
 
-1. `page_labels`: what single blocks say, corrected and completed by what the page does again and again. The markup's
-   own words (a box of class "answer") count where there is no text; numbers alone are exercises where solutions follow
+1. `page_labels`: the labels of single blocks, corrected and completed by patterns that the page repeats. The markup's
+   words (a box of class "answer") count where there is no text; mere numbers are exercises where solutions follow
    them.
-2. Numbers at the beginning of blocks, and runs of them: how pages that label with nothing but numbers are read.
+2. Numbers at the beginning of blocks, and runs of them: for pages that label only with numbers.
 3. Instructions that several exercises share: "For the following exercises, solve for x."
 4. `find_sections`: the blocks that each label governs. A labelled part is the box that its label opens, when the page's
-   nesting shows one: the largest container that begins with the label and holds no second exercise. On a flat page it
-   ends at the next exercise, or at a heading of the label's rank or above.
+   nesting shows one: the largest container that begins with the label and contains no second exercise. On a flat page
+   it ends at the next exercise, or at a heading of the label's rank or above.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ MIN_SOLVED_SHARE = 0.25
 OPTION_BLOCKS = 2
 """Blocks after the first option in which the second one begins: an option may have a line of code."""
 NEAR = 3
-"""Blocks from a container's beginning in which another of its kind is the same one."""
+"""Blocks from a container's beginning in which another one of its kind counts as the same."""
 
 
 def page_labels(page: Page) -> list[Label | None]:
-    """One entry for each block: the label that it is or begins with, or None."""
+    """Returns one entry for each block: the label that it is or begins with, or None."""
     labels = [find_label(block) for block in page.blocks]
     _drop_options(page, labels)
     if page.marks:
@@ -49,14 +49,14 @@ def page_labels(page: Page) -> list[Label | None]:
         _add_numbered_run(page, labels)
     elif not page.quoted:
         _drop_stray_numbers(page, labels)
-    # Last, because an instruction stands outside of every exercise, however the exercise was recognised.
+    # Last, because an instruction is outside of every exercise, however the exercise was recognised.
     for index in instruction_blocks(page, labels):
         labels[index] = Label(Part.BOUNDARY, "", "")
     return labels
 
 
 def _drop_options(page: Page, labels: list[Label | None]) -> None:
-    """`A:` is the first of several options or points, not the label of an answer, where `B:` follows."""
+    """`A:` is the first of several options or points, not the label of an answer, if `B:` follows."""
     for index, label in enumerate(labels):
         if label and label.part is Part.ANSWER:
             following = [block.text for block in page.blocks[index + 1 : index + 1 + OPTION_BLOCKS]]
@@ -65,10 +65,10 @@ def _drop_options(page: Page, labels: list[Label | None]) -> None:
 
 
 def _add_hidden_answers(page: Page, labels: list[Label | None]) -> None:
-    """What a question in a `summary` hides is its answer, where neither that nor what follows is labelled as such.
+    """Text that a question in a `summary` hides is its answer, if neither it nor the question is labelled otherwise.
 
     A summary without a label is a question where some have a question mark and most ask for something. A summary
-    that only says "show" hides the solution of what stands before it.
+    that only says "show" hides the solution of the text before it.
     """
     hidden: dict[int, int] = {}
     for index, (block, label) in enumerate(zip(page.blocks, labels, strict=True)):
@@ -91,13 +91,13 @@ def _add_hidden_answers(page: Page, labels: list[Label | None]) -> None:
                 continue
             labels[index] = Label(Part.PROBLEM, page.blocks[index].text, "", end=index + 1)
         first = page.blocks[index + 1]
-        # The label takes the place of the block, and a list would lose the dash of its first item.
+        # The label replaces the block, and a list would lose the dash of its first item.
         rest = f"- {first.text}" if first.kind == "item" else first.text
         labels[index + 1] = Label(Part.SOLUTION, rest, "", end=end, rule="markup")
 
 
 def _drop_stray_numbers(page: Page, labels: list[Label | None]) -> None:
-    """Numbers alone, as versions and slides have them, count only on pages where solutions are labelled or quoted."""
+    """Mere numbers, as versions and slides have them, count only on pages where solutions are labelled or quoted."""
     for index, label in enumerate(labels):
         # Without this rule about 120 headings of versions, slides and forums became exercises.
         if label and not label.rest and not re.search("[A-Za-z]", page.blocks[index].text[:12]):
@@ -114,14 +114,15 @@ def _add_marks(page: Page, labels: list[Label | None]) -> None:
             kept.pop()
         label = labels[start]
         if label:
-            # A marked box around nothing but a label is a title, and the part follows it.
+            # A marked box around only a label is a title, and the part follows it.
             is_title = mark.end == start + 1 and not label.rest
             is_title = is_title and (page.blocks[start].kind == "heading" or mark.part not in boxed)
             if not is_title and (label.part is part or {label.part, part} <= SOLVES):
                 labels[start] = replace(label, end=mark.end)
                 kept.append((start, mark))
             continue
-        # A box of class "answer" within another one is the same answer. Exercises may hold exercises, but further in.
+        # A box of class "answer" within another one is the same answer. Exercises may contain exercises, but further
+        # in.
         if any(
             Part(outer.part) is part and (part is not Part.PROBLEM or start - first <= NEAR) for first, outer in kept
         ):
@@ -140,7 +141,7 @@ def _marked_label(page: Page, labels: list[Label | None], start: int, mark: Mark
 
 
 def _add_numbered_run(page: Page, labels: list[Label | None]) -> None:
-    """Blocks that are merely numbered are exercises when most solutions of the page follow one of them each."""
+    """Blocks that are merely numbered are exercises when each of most solutions of the page follows one of them."""
     solved = [index for index, label in enumerate(labels) if label and label.part in SOLVES and not label.number]
     if any(label and label.part is Part.PROBLEM for label in labels):
         return
@@ -157,13 +158,13 @@ def _add_numbered_run(page: Page, labels: list[Label | None]) -> None:
 
 
 def label_run(labels: list[Label | None], run: list[Numbered]) -> None:
-    """Makes every block of the run an exercise's label."""
+    """Turns every block of the run into an exercise's label."""
     for one in run:
         labels[one.index] = Label(Part.PROBLEM, one.rest, one.number, rule="number")
 
 
 def followed_by_solution(labels: Sequence[Label | None], places: Sequence[int]) -> int:
-    """How many of the places have a solution, and no other exercise's label, before the next."""
+    """Counts the places with a solution, and no other exercise's label, before the next place."""
     ends = [*places[1:], len(labels)]
     count = 0
     for place, end in zip(places, ends, strict=True):
@@ -190,7 +191,7 @@ class Numbered:
     rest: str
     """Text of the block without the number."""
     source: tuple[str, int]
-    """How it is numbered and how deeply nested: members of one run agree."""
+    """Style of numbering and depth of nesting: equal for members of one run."""
 
 
 def leading_number(block: Block, index: int) -> Numbered | None:
@@ -214,7 +215,7 @@ def strip_number(text: str) -> tuple[str, str]:
 
 
 def labelled_numbers(labels: Sequence[Label | None], parts: Iterable[Part]) -> list[Numbered]:
-    """Labels of these parts that carry a number."""
+    """Returns labels of these parts that have a number."""
     wanted = frozenset(parts)
     return [
         Numbered(index, label.number, label.rest, ("label", 0))
@@ -224,7 +225,7 @@ def labelled_numbers(labels: Sequence[Label | None], parts: Iterable[Part]) -> l
 
 
 def runs(numbered: Iterable[Numbered], is_gapless: bool) -> list[list[Numbered]]:
-    """Ascending sequences of one source, in order of their beginning; a restart begins the next run."""
+    """Returns ascending sequences of one source, in order of their beginning; a restart begins the next run."""
     found: list[list[Numbered]] = []
     latest: dict[tuple[str, int], list[Numbered]] = {}
     for one in numbered:
@@ -248,7 +249,7 @@ def _follows(before: str, after: str, is_gapless: bool) -> bool:
 
 
 def numbered_headings(page: Page) -> list[Numbered]:
-    """Headings that begin with a number, those of chapters included."""
+    """Returns headings that begin with a number, including those of chapters."""
     found = []
     for index, block in enumerate(page.blocks):
         number, rest = strip_number(block.text) if block.kind == "heading" else ("", "")
@@ -258,13 +259,13 @@ def numbered_headings(page: Page) -> list[Numbered]:
 
 
 def numbered_blocks(page: Page, start: int, end: int) -> list[Numbered]:
-    """Blocks from `start` to `end` that begin with a number."""
+    """Returns blocks from `start` to `end` that begin with a number."""
     found = (leading_number(page.blocks[index], index) for index in range(start, end))
     return [one for one in found if one]
 
 
 _SEVERAL = r"(?:exercises|problems|questions)"
-# "Use the data to answer the next six exercises": written numbers as far as pages have been seen to use them.
+# "Use the data to answer the next six exercises": written numbers that pages are known to use.
 _COUNTED = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "twelve")
 _COUNTS = dict(zip(_COUNTED, (*range(2, 11), 12), strict=True))
 _INSTRUCTION = re.compile(
@@ -280,19 +281,19 @@ ASKS = re.compile(
     r"|simplify|evaluate|write|name|state|list|factor|sketch|graph)\b",
     re.IGNORECASE,
 )
-"""What a text says that wants something done."""
+"""Words of a text that asks for an action."""
 _RANGE = re.compile(rf"{_SEVERAL}\s+#?(\d{{1,4}})\s*(?:-|–|—|to|through|and)\s*#?(\d{{1,4}})", re.IGNORECASE)
 _NEXT = re.compile(rf"\bnext\s+(\w+)\s+{_SEVERAL}", re.IGNORECASE)
 MAX_CHARACTERS = 1_500
 
 
 def is_instruction(text: str) -> bool:
-    """True for a text that tells what to do in several exercises."""
+    """True for an instruction for several exercises."""
     return len(text) <= MAX_CHARACTERS and bool(_INSTRUCTION.match(text))
 
 
 def instruction_blocks(page: Page, labels: Sequence[Label | None]) -> list[int]:
-    """Blocks that are shared instructions: outside each box that an exercise's label opens, an exercise after them."""
+    """Finds shared instructions: outside each box that an exercise's label opens, and with an exercise after them."""
     found = []
     problems = [index for index, label in enumerate(labels) if label and label.part is Part.PROBLEM]
     inside, following = 0, 0
@@ -308,7 +309,7 @@ def instruction_blocks(page: Page, labels: Sequence[Label | None]) -> list[int]:
 
 
 def instruction_scope(text: str) -> tuple[int | None, tuple[int, int] | None]:
-    """(how many exercises, first and last number) that the instruction names; None where it does not."""
+    """Returns (how many exercises, first and last number) that the instruction names; None where it names none."""
     named = _RANGE.search(text)
     following = _NEXT.search(text)
     count = None
@@ -334,7 +335,7 @@ class Section:
     text: str
 
 
-# A search through all labels for each label would cost the square of a long page.
+# A search through all labels for each label would be quadratic in a long page.
 class LabelIndex:
     """The places of labels by part: `next` in logarithmic time, so that long pages stay linear."""
 
@@ -344,7 +345,7 @@ class LabelIndex:
         }
 
     def next(self, index: int, limit: int, parts: frozenset[Part]) -> int:
-        """The first label of these parts after `index`, at most `limit`."""
+        """Returns the first label of these parts after `index`, at most `limit`."""
         first = limit
         for part in parts:
             places = self._places[part]
@@ -359,7 +360,7 @@ _ALL = frozenset(Part)
 
 
 def find_sections(page: Page, labels: Sequence[Label | None]) -> list[Section]:
-    """The sections of all labels in order; asides within a section are left to it."""
+    """Returns the sections of all labels in order; asides within a section are part of it."""
     index_of = LabelIndex(labels)
     sections: list[Section] = []
     total = len(page.blocks)
@@ -375,7 +376,7 @@ def find_sections(page: Page, labels: Sequence[Label | None]) -> list[Section]:
             exercise_end = _extent(page, labels, index_of, index, total, _EXERCISES)
             end = index_of.next(index, exercise_end, _ALL)
         else:
-            # A toggle that ends the box of its exercise opens a part that stands behind the box.
+            # A toggle that ends the box of its exercise opens a part that follows the box.
             is_last = page.blocks[index].kind == "toggle" and index + 1 == exercise_end and not label.rest
             limit = exercise_end if index < exercise_end and not is_last else total
             end = _extent(page, labels, index_of, index, limit, _ALL)
@@ -386,10 +387,10 @@ def find_sections(page: Page, labels: Sequence[Label | None]) -> list[Section]:
 def _extent(
     page: Page, labels: Sequence[Label | None], index_of: LabelIndex, index: int, limit: int, stops: frozenset[Part]
 ) -> int:
-    """End (exclusive) of what the label at `index` governs; `stops` are the labels that end it."""
+    """Returns the end (exclusive) of the text that the label at `index` governs; `stops` are the labels that end it."""
     label = labels[index]
     assert label is not None
-    # A hint inside the box of a solution does not end it. Hints end only what no box bounds.
+    # A hint inside the box of a solution does not end it. Hints end only parts without a box.
     stop = index_of.next(index, limit, stops - {Part.ASIDE})
     if label.end is not None:
         return min(label.end, stop)
@@ -413,7 +414,7 @@ def _extent(
 
 
 def section_text(page: Page, label: Label, start: int, end: int) -> str:
-    """The governed text, one block a paragraph, list items with a dash, site furniture left out."""
+    """Returns the governed text, one block per paragraph, list items with a dash, without site furniture."""
     lines = [label.rest] if label.rest and not is_furniture(label.rest) else []
     for block in page.blocks[start + 1 : end]:
         if block.kind != "rule" and not is_furniture(block.text):
@@ -425,6 +426,6 @@ def section_text(page: Page, label: Label, start: int, end: int) -> str:
 
 
 def without_descriptions(text: str) -> str:
-    """Images beside text shrink to `![]()`: they still show that the text leans on a figure, and their descriptions
-    are not taken for the author's words. A part that is only images keeps them."""
+    """Images beside text shrink to `![]()`: they still show that the text depends on a figure, and their descriptions
+    do not count as the author's words. A part with only images keeps them."""
     return IMAGE.sub("![]()", text) if "![" in text and _WITHOUT_WORDS.sub("", IMAGE.sub("", text)).strip() else text

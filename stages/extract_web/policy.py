@@ -1,4 +1,4 @@
-"""A policy that is asked about windows of pages, through the sampler."""
+"""A policy that reads windows of pages, through the sampler."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def asking_policy(
 
 
 def plain(tokenizer, text: str) -> str:
-    """The text without the tokenizer's special tokens: a page that spells them would end its turn and begin another."""
+    """Removes the tokenizer's special tokens from the text: a page that spells them would end its turn."""
     # The longest first: a shorter token may be part of a longer one.
     for token in sorted({*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}, key=len, reverse=True):
         # Some tokenizers have runs of blanks as added tokens, and the text needs its blanks.

@@ -1,4 +1,4 @@
-"""The stage: a page table, or a folder of shards, to candidates, drops and metrics."""
+"""The stage: from a page table, or a folder of shards, to candidates, drops and metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main(job: Job) -> None:
     params: ExtractWebParams = job.sections["extract_web"]
     inputs, shown, sampler = {"pages": paths.pages}, params.model_dump(), None
     if isinstance(params.method, ModelMethod) and isinstance(params.method.model, PolicyModel):
-        # No input of the graph, but one of this attempt: pieces that another policy made must not be used.
+        # Not an input of the graph, but one of this attempt: pieces that another policy made must not be used.
         folder = inputs["policy"] = Path(params.method.model.folder)
         if not folder.is_dir():
             raise UserError(

@@ -1,12 +1,12 @@
-"""Pages that the rules could not read, or only with little confidence, read again by a model.
+"""Pages that the rules could not read, or only with little confidence, are read again by a model.
 
 Source: "MAmmoTH2: Scaling Instructions from the Web" (arXiv 2405.03548), whose WebInstruct has a model extract pairs of
-question and answer from pages. Deviations: 1. the model names spans, and what a row holds is the page's own text; there
-is no refinement, which would add text that no page has; 2. rules read first; 3. the prompt's wording is our own.
+question and answer from pages. Deviations: 1. the model names spans, and a row contains the page's own text; there
+is no refinement, which would add text that no page has; 2. rules read first; 3. the prompt's wording is ours.
 
-A page is shown in windows. An answer is hostile: it is the output of a model that has read a hostile page. All that it
-can do is point at parts of that page. If one of them is not there, the whole exercise is refused, with a reason.
-`ask_server` asks a server of OpenAI's chat completions; policy.py asks a policy through the sampler.
+A page is shown in windows. An answer is hostile: it is the output of a model that has read a hostile page. An answer
+can only point at parts of that page. If one part does not exist, the whole exercise is rejected, with a reason.
+`ask_server` calls a server of OpenAI's chat completions; policy.py samples a policy.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from stages.foundations.tables import PAGE, Funnel, read_table
 from stages.observe.progress import progress, say
 
 Ask = Callable[[Sequence[str]], list[str | None]]
-"""Who is asked: the answer to each request, in order; None for one that is too long."""
+"""The model: the answer to each request, in order; None for a request that is too long."""
 
 
 def read_again(
@@ -57,10 +57,10 @@ def read_again(
     sampler: SamplerParams | None,
     pieces: Path,
 ) -> Extracted:
-    """`first` with the model's rows behind the rules'. A page of which a row goes on is no drop any more.
+    """Returns `first` with the model's rows after the rules'. A page of which a row is kept is no longer a drop.
 
-    Pages are those on which the rules found nothing, or something that they doubt. Each piece of work is kept in
-    `pieces`, where a run that was killed finds it. UserError when the model cannot be asked.
+    The model reads pages on which the rules found nothing, or rows that they doubt. Each piece of work is kept in
+    `pieces`, where a resumed run finds it. UserError when the model cannot be reached.
     """
     known: dict[str, list[str]] = {}
     for row in first.candidates:
@@ -74,10 +74,10 @@ def read_again(
         for number, batch in enumerate(batches):
             place = pieces / f"model-{number:06d}.json"
             if not are_whole(place):
-                ask = ask or model.enter_context(_asking(method, sampler))  # a run that goes on may need none
+                ask = ask or model.enter_context(_asking(method, sampler))  # a resumed run may need none
                 write_json(place, _read_batch(batch, known, method, ask, params))
                 seal(place)
-            # Read back even when it was just written, so that a resumed run and an uninterrupted one see the same
+            # Read back even right after writing, so that a resumed run and an uninterrupted one see the same
             # values.
             said = json.loads(place.read_text())
             counts.update(said["counts"])
@@ -106,7 +106,7 @@ def _asking(method: ModelMethod, sampler: SamplerParams | None) -> AbstractConte
 
 
 def _pages_to_ask(pages: Path, first: Extracted) -> Iterator[dict[str, Any]]:
-    """In the order of the table, or of the shards; one that could not be read is a drop already."""
+    """Yields pages in the order of the table, or of the shards; an unreadable one is a drop already."""
     doubtful = {
         json.loads(drop["row"])["page_id"]
         for drop in first.drops
@@ -127,14 +127,14 @@ def _read_batch(
     ask: Ask,
     params: ExtractWebParams,
 ) -> dict[str, Any]:
-    """Rows, refusals and counts of one piece. Pages are hostile: their text, and what a model says of it, is read in
+    """Returns rows, refusals and counts of one piece. Pages are hostile: their text and the model's answers are read in
     processes that can be killed."""
     counts = Counter({"model/pages": len(pages)})
     limits = WorkerLimits(params.page_memory_mib, params.page_timeout_seconds)
     refused: list[dict[str, str]] = []
 
     def read(function: Callable[..., Any], requests: dict[int, dict[str, Any]]) -> Iterator[tuple[int, Any]]:
-        """What the function makes of each page, by its place; a page that its process failed on is refused."""
+        """Returns the function's result for each page, by its place; a page that its process failed on is refused."""
         answers = in_readers(function, list(requests.values()), limits, params.engine.processes)
         for place, (value, reason, detail) in zip(requests, answers, strict=True):
             if reason:
@@ -178,7 +178,7 @@ def _read_batch(
 
 
 def _joined(first: Extracted, candidates: list[dict[str, Any]], drops: Funnel, counts: Mapping[str, int]) -> Extracted:
-    """Pages that the rules had nothing of and the model has are kept after all; the funnel still adds up."""
+    """Pages that only the model could read are kept after all; the funnel still adds up."""
     found = {row["page_id"] for row in candidates}
     before = [
         drop
@@ -199,7 +199,7 @@ def _joined(first: Extracted, candidates: list[dict[str, Any]], drops: Funnel, c
 
 
 SHOWN: dict[str, Callable[[str], Page]] = {"html": read_html, "markdown": read_text, "text": read_text}
-"""Formats of which a model is asked: in the others authors mark their exercises, and rules read the marks."""
+"""Formats that the model reads: in the others authors mark their exercises, and rules read the marks."""
 _REQUEST = """Below is a part of a web page. Find the exercises in it: questions to be worked out, with the worked \
 solution where the page gives one. Copy and never write: give each text by its first words and its last words, exactly \
 as they stand in the page, with " ... " between them, or whole when it is short. For each exercise write
@@ -216,14 +216,14 @@ Page:
 
 
 def request(window: str) -> str:
-    """What a model is asked about one window."""
+    """Returns the request about one window."""
     return _REQUEST + window
 
 
 def page_windows(page: Mapping[str, str], window_characters: int, max_windows: int) -> list[list[str] | int]:
-    """The page's text in windows of whole blocks, and how many more windows there would be.
+    """Returns the page's text in windows of whole blocks, and the number of further windows.
 
-    A block that is longer than a window is cut. Formulas are LaTeX, as the rules have them.
+    A block that is longer than a window is cut. Formulas are LaTeX, as for the rules.
     """
     texts = (block.text.strip() for block in SHOWN[page["format"]](page["content"]).blocks)
     windows: list[str] = []
@@ -245,10 +245,10 @@ def model_candidates(
     max_answer_characters: int,
     precision: float,
 ) -> list[list[dict[str, Any]]]:
-    """The rows of a page, and what was refused: `Refusal` as a mapping.
+    """Returns the rows of a page, and the refusals: `Refusal` as a mapping.
 
-    `known` are problems that the rules found on the page and are sure of: one that holds, or is held by, such a problem
-    is refused as `known_to_rules`. `precision` is the confidence of a row that fails no check.
+    `known` are problems that the rules found on the page and are sure of. A problem that contains, or is contained in,
+    a known one is refused as `known_to_rules`. `precision` is the confidence of a row that fails no check.
     """
     certain = [_words(problem) for problem in known]
     exercises, refused = [], []
@@ -257,7 +257,7 @@ def model_candidates(
         refused += not_taken
         for one in found:
             words = _words(one.problem)
-            # A model may leave out a label or take a sentence more, so equality would miss the same exercise.
+            # A model may omit a label or add a sentence, so equality would miss the same exercise.
             if any(words in other or other in words for other in certain):
                 refused.append(Refusal("known_to_rules", one.problem[:500]))
             else:
@@ -276,9 +276,9 @@ def _words(text: str) -> str:
 
 
 RULE = "model"
-"""`Exercise.rule` of what a model found."""
+"""`Exercise.rule` of the model's exercises."""
 MAX_EXERCISES = 100
-"""Of one answer; what follows is not read."""
+"""Most exercises of one answer; later ones are not read."""
 # Models number the fields, quote them and set them in bold, whatever the request says.
 _FIELD = re.compile(r"[\s>*_#\d.)-]{0,12}(PROBLEM|SOLUTION|ANSWER)\s?\d{0,3}[*_]{0,2}\s?:[*_]{0,2}(.*)")
 _ELLIPSIS = re.compile(r"\s*(?:\[?\.\.\.\]?|…)\s*")
@@ -289,11 +289,11 @@ MIN_PROBLEM_CHARACTERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An exercise that a model named and that is not taken."""
+    """An exercise that a model named and that is rejected."""
 
     reason: str
     said: str
-    """What the model wrote of it, cut at 500 characters."""
+    """The model's text for it, cut at 500 characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +314,7 @@ class _Located:
 
 
 def read_answer(answer: str, window: str) -> tuple[list[Exercise], list[Refusal]]:
-    """The exercises that a model's answer points at in the window it was shown, and those that it may not have.
+    """Returns the exercises that a model's answer points at in its window, and the rejected ones.
 
     Reasons: `span_not_in_page`, `spans_overlap`, `problem_too_short`, `model_misspoke` (a solution without a problem).
     """
@@ -325,16 +325,16 @@ def read_answer(answer: str, window: str) -> tuple[list[Exercise], list[Refusal]
         if isinstance(one, str):
             refused.append(Refusal(one, "\n".join(f"{name}: {text}" for name, text in said.items())[:500]))
         elif not any((one.problem, one.solution) == (other.problem, other.solution) for other in found):
-            found.append(one)  # a model that repeats itself says nothing new
-    # Both of two crossed exercises go: nothing says which of them the page means.
+            found.append(one)  # a repeated exercise adds nothing
+    # Both of two crossed exercises are dropped: the page does not show which of them is meant.
     clear = [one for one in found if not _is_crossed(one, found)]
     refused += [Refusal("spans_overlap", one.said[:500]) for one in found if one not in clear]
     return [_exercise(one, window) for one in clear], refused
 
 
 def _exercises_said(answer: str) -> list[dict[str, str]]:
-    """The fields of each exercise as the model wrote them: a problem opens one, lines without a field go on, but for an
-    answer, which is one line."""
+    """Returns the fields of each exercise as the model wrote them. A problem opens one; lines without a field continue
+    the field before, except an answer, which is one line."""
     exercises: list[dict[str, str]] = []
     last = ""
     for line in answer.splitlines():
@@ -350,8 +350,8 @@ def _exercises_said(answer: str) -> list[dict[str, str]]:
 
 
 def _located(said: dict[str, str], window: str, after: int) -> _Located | str:
-    """Where the exercise stands, or why it is refused. Exercises come in reading order, a solution after its problem;
-    where there is nothing after, the place before counts (a key that stands in front)."""
+    """Returns the place of the exercise, or why it is rejected. Exercises come in reading order, a solution after its
+    problem; if there is none after, the place before counts (a key that precedes it)."""
     if "PROBLEM" not in said:
         return "model_misspoke"
     problem = _span(said["PROBLEM"], window, after)
@@ -372,7 +372,7 @@ def _located(said: dict[str, str], window: str, after: int) -> _Located | str:
 
 
 def _span(quote: str, window: str, after: int) -> _Span | None:
-    """The place of a quotation, whole or as its beginning and end; None where the page does not have it."""
+    """Returns the place of a quotation, whole or as its beginning and end; None where the page does not have it."""
     for begin in (after, 0):
         place = _within(quote, window, _Span(begin, len(window)))
         if place is None:
@@ -387,16 +387,16 @@ def _span(quote: str, window: str, after: int) -> _Span | None:
 
 
 def _within(quote: str, window: str, part: _Span) -> _Span | None:
-    """The first place of the words in a part of the window, however they are broken into lines."""
+    """Returns the first place of the words in a part of the window, however they are broken into lines."""
     if not _LETTER.search(quote):
-        return None  # nothing that could be told from other places
+        return None  # too short to be unique
     words = re.compile(r"\s+".join(map(re.escape, quote.split())))
     place = words.search(window, part.begin, part.end)
     return _Span(*place.span()) if place else None
 
 
 def _is_crossed(one: _Located, found: Sequence[_Located]) -> bool:
-    """True for an exercise whose problem or solution reaches into its own other part or another one's problem."""
+    """True for an exercise whose problem or solution overlaps its other part or another exercise's problem."""
     if one.solution and one.solution.overlaps(one.problem):
         return True
     parts = [part for part in (one.problem, one.solution) if part]
@@ -412,29 +412,29 @@ def _exercise(found: _Located, window: str) -> Exercise:
 
 KEY = "RETRACE_EXTRACTOR_KEY"
 MAX_BYTES = 4 << 20
-"""Of one answer."""
+"""Most bytes of one answer."""
 WAITS_SECONDS = (1.0, 4.0, 16.0)
-"""Before each further try, where the server is busy or does not answer."""
+"""Seconds before each retry, when the server is busy or does not answer."""
 _REFUSES = (400, 413, 422)
-"""What servers say to a request that is longer than their model's context."""
+"""Servers' messages for a request that is longer than their model's context."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would take the page, and the key, to an address that nobody has named."""
+    """A redirect would send the page, and the key, to an address that the user has not named."""
 
     def redirect_request(self, *_: object) -> None:
-        """Refuses; the redirect is then an error."""
+        """Rejects it; the redirect is then an error."""
 
 
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
-"""Without proxies: what goes to loopback must not leave the machine."""
+"""Without proxies: requests to loopback must not leave the machine."""
 
 
 def ask_server(params: AddressModel, max_response_tokens: int, requests: Sequence[str]) -> list[str | None]:
-    """The greedy answer to each request, in order, as many at once as the parameters say; None for one that the server
-    calls too long or malformed.
+    """Returns the greedy answer to each request, in order, as many at once as the parameters say; None for one that the
+    server calls too long or malformed.
 
-    UserError when the server cannot be reached, refuses the key or the model, or answers what is no completion.
+    UserError when the server cannot be reached, rejects the key or the model, or answers with no completion.
     """
 
     def answer(request: str) -> str | None:
@@ -473,10 +473,10 @@ def _completion(params: AddressModel, body: bytes) -> str:
         headers["Authorization"] = f"Bearer {os.environ[KEY]}"
     url = params.url.rstrip("/") + "/chat/completions"
     with _OPENER.open(urllib.request.Request(url, body, headers), timeout=params.timeout_seconds) as response:
-        # An answer that is longer is cut here. What is left is no JSON, and so the error below.
+        # A longer answer is cut here. The rest is not valid JSON, which gives the error below.
         content = response.read(MAX_BYTES + 1)
     try:
-        # `"" +` raises TypeError where a server sends something else than text as the content.
+        # `"" +` raises TypeError where a server sends a content other than text.
         return "" + (json.loads(content)["choices"][0]["message"]["content"] or "")
     except (ValueError, LookupError, TypeError, RecursionError):
         raise UserError(

@@ -1,12 +1,12 @@
-"""Pages to rows: Parquet shards, each read in a process of its own, on this machine or with Ray.
+"""Pages to rows: Parquet shards, each read in a separate process, on this machine or with Ray.
 
-A folder of shards is taken as it is, and a page table is cut into some. Each shard gets a new process with limits of
+A folder of shards is used as it is; a page table is cut into shards. Each shard gets a new process with limits on
 computing time and memory, and its pages get another one. Neither is forked: a fork would inherit the locks that this
 process's threads hold, and its address space would count against the limit before the first page is read.
 
 Runs are resumable, and an unreadable shard is reported. Candidates, drops and metrics of a shard are kept in the work
-folder. Their names hold the hash of the shard, of the parameters, of this package's code and of the stage's
-fingerprint. A run that was killed continues with the missing shards, with either engine.
+folder. Their names contain the hash of the shard, of the parameters, of this package's code and of the stage's
+fingerprint. A resumed run continues with the missing shards, with either engine.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from stages.foundations.tables import (
 from stages.observe.progress import progress, say
 
 LIMITS = WorkerLimits(memory_mib=8_192, computing_seconds=3_600, is_trusted=True, is_reused=False)
-"""Of the process of one shard, which parses no page itself; its pages' process has the parameters' limits."""
+"""For the process of one shard, which parses no page itself; its pages' process has the parameters' limits."""
 PAGES_PER_SHARD = 512
-"""At most so many of a page table are read again after a kill; a process that starts costs as much as 20 pages."""
+"""At most so many pages of a table are read again after a kill; starting a process costs as much as 20 pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +61,26 @@ class Extracted:
 
 @dataclass(slots=True)
 class Shard:
-    """Some pages, the files to make of them, and what became of it."""
+    """Some pages, the paths of their output files, and the outcome."""
 
     pages: Path
     candidates: Path
     dropped: Path
     metrics: Path
     failure: str = ""
-    """Why its files are not there."""
+    """Why its files do not exist."""
     is_reused: bool = False
 
     @property
     def made(self) -> tuple[Path, Path, Path]:
-        """The files."""
+        """Returns the files."""
         return self.candidates, self.dropped, self.metrics
 
 
 def extract(pages: Path, params: ExtractWebParams, pieces: Path) -> Extracted:
-    """The rows of a page table, or of a folder of shards, in order. Shards that cannot be read are rows of the dropped
-    table; UserError only when all are. Shards of a table lie in `pieces`, results of a folder's are kept for good."""
+    """Returns the rows of a page table, or of a folder of shards, in order. Unreadable shards become rows of the
+    dropped table; UserError only when all are. Shards of a table are in `pieces`; results of a folder are kept
+    permanently."""
     if pages.is_dir():
         shards = extract_shards(find_shards(pages), state_folder() / "scratch" / "extract_web-shards", params)
     else:
@@ -97,14 +98,14 @@ def extract(pages: Path, params: ExtractWebParams, pieces: Path) -> Extracted:
     for shard in shards:
         if not shard.failure:
             counts.update(json.loads(shard.metrics.read_text()))
-    # Pages first, then rows: where a table was cut is not to be seen in the result.
+    # Pages first, then rows: the result does not show where a table was cut.
     drops = sorted(rows_of(shards, DROPPED), key=lambda drop: drop["reason"] == "low_confidence")
     drops += unreadable.dropped_frame().to_dict("records")
     return Extracted(list(rows_of(shards, CANDIDATE)), drops, dict(counts))
 
 
 def find_shards(folder: Path) -> list[Path]:
-    """The Parquet files of a folder by name; UserError when there is none."""
+    """Returns the Parquet files of a folder by name; UserError when there is none."""
     shards = sorted(folder.glob("*.parquet"))
     if not shards:
         raise UserError(f"extract_web: {folder} holds no *.parquet: give a page table, or a folder of such shards")
@@ -118,7 +119,7 @@ def cut_into_shards(pages: Path, folder: Path, params: ExtractWebParams) -> list
         case RayEngine(pages_per_shard=size):
             pass
         case LocalEngine(processes=processes):
-            # At least one shard for each process, or some of them would have nothing to do.
+            # At least one shard for each process, or some of them would be idle.
             size = min(PAGES_PER_SHARD, math.ceil(len(frame) / processes))
     shards = []
     for number, start in enumerate(range(0, len(frame), size)):
@@ -130,9 +131,9 @@ def cut_into_shards(pages: Path, folder: Path, params: ExtractWebParams) -> list
 def extract_shards(
     pages: Sequence[Path], work: Path, params: ExtractWebParams, limits: WorkerLimits = LIMITS
 ) -> list[Shard]:
-    """The shards, in order, `params.engine.processes` at a time. One that is no page table has a `failure`. `work` must
-    be seen by every node of a Ray cluster under the same name, as the shards must. UserError, when all others are
-    finished and kept, where a shard was not: its process crashed, was killed, or needs more time or memory than it has.
+    """Reads the shards, in order, `params.engine.processes` at a time. One that is no page table has a `failure`. Every
+    node of a Ray cluster must see `work` and the shards under the same paths. UserError, after all other shards are
+    finished and kept, if the process of a shard crashed, was killed, or exceeded its time or memory.
     A table without that shard would be cached as the whole one."""
     work.mkdir(parents=True, exist_ok=True)
     common = _common_key(params)
@@ -178,7 +179,7 @@ def extract_shards(
 
 
 def rows_of(shards: Sequence[Shard], schema: TableSchema) -> Iterator[dict[str, Any]]:
-    """The rows of all shards that worked, in order; `schema` is candidate or dropped."""
+    """Returns the rows of all successful shards, in order; `schema` is candidate or dropped."""
     for shard in shards:
         if not shard.failure:
             path = shard.candidates if schema is CANDIDATE else shard.dropped
@@ -188,7 +189,7 @@ def rows_of(shards: Sequence[Shard], schema: TableSchema) -> Iterator[dict[str, 
 def _common_key(params: ExtractWebParams) -> str:
     # Without the engine, since both engines share results. Without the method, since a model reads after all shards.
     values = params.model_dump(exclude={"engine", "method"})
-    # The code of the pool too: what it does at a limit decides which pages are dropped.
+    # The code of the pool too: its behaviour at a limit decides which pages are dropped.
     folders = (Path(__file__).parent, Path(pool.__file__).parent)
     code = [sha256_of(source) for folder in folders for source in sorted(folder.rglob("*.py"))]
     return stable_hash([values, code, code_digest("extract_web")])
@@ -222,7 +223,7 @@ def _run(
 
 
 def run_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A shard as Ray has it, in Ray's worker."""
+    """Reads a shard in Ray's worker, from Ray's row."""
     request, limits = json.loads(row["request"]), WorkerLimits(**json.loads(row["limits"]))
     [end] = run_in_processes({row["place"]: request}, limits, processes=1)
     return end
@@ -231,9 +232,10 @@ def run_row(row: dict[str, Any]) -> dict[str, Any]:
 def run_in_processes(
     requests: Mapping[int, dict[str, Any]], limits: WorkerLimits, processes: int
 ) -> Iterator[dict[str, Any]]:
-    """For each shard as it ends its `place`, why it failed ("": it did not), and whether that `is_its_own` fault.
+    """Yields for each shard as it ends its `place`, why it failed ("": it did not), and whether that `is_its_own`
+    fault.
 
-    What still runs is killed when the caller stops.
+    Running shards are killed when the caller stops.
     """
     with WorkerPool(extract_shard, min(processes, len(requests)), limits, ONE_THREAD) as workers:
         pending = {workers.submit(**request): place for place, request in requests.items()}
@@ -254,15 +256,15 @@ def run_in_processes(
 
 
 def extract_shard(pages: str, outputs: Sequence[str], params: Mapping[str, Any]) -> tuple[str, bool]:
-    """Writes candidates, drops and metrics of a shard; why it failed ("": it did not), and whether that is the file's
-    own fault, as where it is no page table, and so the same at every attempt."""
+    """Writes candidates, drops and metrics of a shard; returns why it failed ("": it did not), and whether that is a
+    fault of the file (such as not being a page table), and so the same at every attempt."""
     candidates, dropped, metrics = map(Path, outputs)
     try:
         frame = read_table(Path(pages), PAGE)
     except UserError as error:
         return str(error)[:500], True
     except MemoryError as error:
-        # The next attempt may have more memory, so the file is not at fault for good.
+        # The next attempt may have more memory, so this is not a permanent fault of the file.
         return f"MemoryError: {error}"[:500], False
     try:
         found, funnel, counts = extract_table(frame, ExtractWebParams.model_validate(params))
@@ -277,9 +279,10 @@ def extract_shard(pages: str, outputs: Sequence[str], params: Mapping[str, Any])
 def extract_table(
     pages: pandas.DataFrame, params: ExtractWebParams
 ) -> tuple[list[dict[str, Any]], Funnel, dict[str, int]]:
-    """All candidates in page order, the funnel, and metrics.
+    """Returns all candidates in page order, the funnel, and metrics.
 
-    The funnel counts pages; candidates of too little confidence are kept aside in it and are a metric of their own.
+    The funnel counts pages; candidates with too little confidence are stored in it separately and have their own
+    metric.
     """
     records = [
         {name: value if isinstance(value, str) else None for name, value in row.items()}
@@ -290,7 +293,7 @@ def extract_table(
     candidates: list[dict[str, Any]] = []
     limits = WorkerLimits(params.page_memory_mib, params.page_timeout_seconds)
     whole = [row for row in records if not _missing(row)]
-    # One process, because shards are what runs side by side.
+    # One process, because the shards themselves run in parallel.
     outcomes = read_pages(whole, params.max_answer_characters, limits, processes=1)
     for page in records:
         missing = _missing(page)

@@ -1,4 +1,4 @@
-"""What stage `extract_web` runs with, and what others may ask of it."""
+"""Parameters and paths of stage `extract_web`, and its description for other modules."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class LocalEngine(StrictParams):
 
 
 class AddressModel(StrictParams):
-    """A server that speaks OpenAI's chat completions."""
+    """A server with OpenAI's chat completions."""
 
     kind: Literal["address"]
     url: str = Field(pattern=r"^https?://\S+$")
-    """Up to the version: `http://127.0.0.1:8000/v1`. A key, where one is needed, is in RETRACE_EXTRACTOR_KEY."""
+    """Address up to the version: `http://127.0.0.1:8000/v1`. A key, if needed, is in RETRACE_EXTRACTOR_KEY."""
     name: str
-    """The model's name there. What stands behind a name may change: such a run is as reproducible as the server."""
+    """The model's name there. The model under a name may change: such a run is only as reproducible as the server."""
     is_elsewhere: bool
-    """True lets pages go to an address that is not this machine's loopback."""
+    """True allows sending pages to an address other than this machine's loopback."""
     requests_at_once: int = Field(ge=1)
     timeout_seconds: float = Field(gt=0)
 
@@ -43,16 +43,16 @@ class AddressModel(StrictParams):
 
 
 class PolicyModel(StrictParams):
-    """A policy folder, asked through the sampler of section `sampler`."""
+    """A policy folder, sampled through section `sampler`."""
 
     kind: Literal["policy"]
     folder: str
-    """In transformers' layout, relative to the project's root, or absolute; not one that this graph makes, on which the
-    stage would have to wait: the graph cannot see it from here."""
+    """In transformers' layout, relative to the project's root, or absolute. Not one that this graph makes: the stage
+    would have to wait for it, and the graph cannot see the dependency."""
     prompt: PromptParams
-    """How the request is put to this policy; what is asked is in second_reading.py."""
+    """Prompt template of this policy; the request itself is in second_reading.py."""
     max_prompt_tokens: int = Field(ge=64)
-    """A window whose request is longer is left out and counted."""
+    """A window with a longer request is left out and counted."""
 
     @model_validator(mode="after")
     def _is_not_made_here(self) -> PolicyModel:
@@ -62,30 +62,30 @@ class PolicyModel(StrictParams):
 
 
 class ModelMethod(StrictParams):
-    """Rules, and where these found nothing on a page, or a row below `min_confidence`, a model."""
+    """Rules; where these found nothing on a page, or a row below `min_confidence`, a model."""
 
     kind: Literal["model"]
     model: Annotated[PolicyModel | AddressModel, Field(discriminator="kind")]
     confidence: float = Field(gt=0, le=0.9)
-    """What a row of the model is worth before its checks: the share that is right on pages whose pairs are known. 0.5
-    where nobody has measured this model, which is below a `min_confidence` that one would train behind."""
+    """Confidence of a model's row before its checks: the share of correct rows on pages whose pairs are known. 0.5 if
+    this model was not measured, which is below the `min_confidence` of recipes that train on the rows."""
     window_characters: int = Field(ge=200)
-    """Text of a page that is shown at once; an exercise that reaches over a window's end is lost."""
+    """Characters of a page in one window; an exercise across a window's end is lost."""
     max_windows: int = Field(ge=1)
-    """Windows of a page; what follows is left out and counted."""
+    """Windows per page; later ones are left out and counted."""
     max_response_tokens: int = Field(ge=16)
     pages_at_once: int = Field(ge=1)
-    """Pages of one piece of work; a killed run goes on after the last finished piece."""
+    """Pages of one piece of work; a killed run resumes after the last finished piece."""
 
 
 class RayEngine(StrictParams):
-    """Ray Data, a row a shard: the cluster at RAY_ADDRESS, or Ray on this machine for as long as the stage runs."""
+    """Ray Data, one row per shard: the cluster at RAY_ADDRESS, or Ray on this machine for as long as the stage runs."""
 
     kind: Literal["ray"]
     processes: int = Field(ge=1)
     """Shards at once; each takes one of Ray's CPUs."""
     pages_per_shard: int = Field(ge=1)
-    """A single page table is cut into shards of that many pages; a folder of shards is taken as it is."""
+    """A single page table is cut into shards of that many pages; a folder of shards is used as it is."""
 
 
 class RulesMethod(StrictParams):
@@ -99,15 +99,15 @@ class ExtractWebParams(StrictParams):
 
     method: Annotated[RulesMethod | ModelMethod, Field(discriminator="kind")]
     max_answer_characters: int = Field(ge=1)
-    """Characters up to which a text counts as a short final answer."""
+    """Most characters of a short final answer."""
     shared_instructions: Literal["prepended", "left_out"]
-    """What becomes of "For the following exercises, solve for x": put in front of each problem, or left out."""
+    """Treatment of "For the following exercises, solve for x": put in front of each problem, or left out."""
     min_confidence: float = Field(ge=0, le=1)
-    """Candidates below it are the drop `low_confidence` and go no further: docs/extraction.md has what rows of which
-    evidence are worth."""
+    """Candidates below it are the drop `low_confidence` and are not used further; docs/extraction.md has the precision
+    of rows by evidence."""
     page_timeout_seconds: float = Field(gt=0)
-    """Seconds of computing that one page may take (a usual one takes 0.05); a slower one is the drop `timed_out`. Where
-    its process stands still for 20 times as long, the page is tried again, and the second time stops the stage."""
+    """Seconds of computing for one page (0.05 is usual); a slower one is the drop `timed_out`. If its process stalls
+    for 20 times as long, the page is tried again, and the second time stops the stage."""
     page_memory_mib: int = Field(ge=256)
     """Address space of a process that reads pages, in MiB; a page that needs more is the drop `out_of_memory`."""
     engine: Annotated[LocalEngine | RayEngine, Field(discriminator="kind")]
@@ -127,7 +127,7 @@ STAGE = Stage(
 
 
 def _runs_model(params: Mapping[str, Any]) -> bool:
-    method = params["extract_web"].get("method", {})  # which dvc.lock of an earlier version has not
+    method = params["extract_web"].get("method", {})  # dvc.lock of an earlier version lacks it
     return method.get("kind") == "model" and method["model"]["kind"] == "policy"
 
 
@@ -135,7 +135,7 @@ def _contradictions(sections: Sections) -> list[str]:
     method, sampler = sections["extract_web"].method, sections["sampler"]
     if method.kind != "model" or method.model.kind != "policy" or sampler.kind != "vllm":
         return []
-    # Reported before anything runs. Otherwise vLLM would refuse the requests when the rules have read all pages.
+    # Reported before anything runs. Otherwise vLLM would reject the requests after the rules have read all pages.
     tokens = method.model.max_prompt_tokens + method.max_response_tokens
     if tokens <= sampler.max_model_tokens:
         return []

@@ -1,1 +1,1 @@
-"""Stage filter_web: candidates in, problems with solutions that may be trusted out, every drop with its reason."""
+"""Stage filter_web: candidates in, problems with trusted solutions out, every drop with its reason."""

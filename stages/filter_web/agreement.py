@@ -26,14 +26,14 @@ Rows = list[dict[str, Any]]
 def keep_agreeing(
     rows: Rows, funnel: Funnel, params: PolicyAgreement, params_path: Path, policy: Path, attempt: Attempt, ranks: Ranks
 ) -> tuple[Rows, dict[str, int]]:
-    """Rows to whose answer at least one response of the policy is equivalent, in their order.
+    """Returns the rows whose answer agrees with at least one response of the policy, in order.
 
-    Also what that cost and yielded: exercises asked for, tokens sampled, exercises kept. All ranks bring the same rows
-    and get the same; each draws and judges its share.
+    Also returns the cost and yield: exercises sampled for, tokens sampled, exercises kept. All ranks pass the same rows
+    and get the same; each samples and judges its share.
     """
     if not rows:
         return rows, {}
-    # The seed of the whole recipe, so that another seed draws other exercises and other responses.
+    # The seed of the whole recipe, so that another seed selects other exercises and other responses.
     seed = load_value(params_path, "seed")
     rows, left_out = _draw(rows, params.max_candidates, seed)
     for row in left_out:
@@ -60,6 +60,6 @@ def keep_agreeing(
 def _draw(rows: Rows, limit: int | None, seed: int) -> tuple[Rows, Rows]:
     if limit is None or len(rows) <= limit:
         return rows, []
-    # Places are drawn and not rows, so that the rows keep their order.
+    # Places are sampled and not rows, so that the rows keep their order.
     chosen = set(random.Random(derive_seed(seed, "filter_web")).sample(range(len(rows)), limit))
     return [row for i, row in enumerate(rows) if i in chosen], [row for i, row in enumerate(rows) if i not in chosen]

@@ -1,7 +1,7 @@
 """From candidates to trusted problems: rules on each row, duplicates, benchmarks, agreement with a policy.
 
-Each rule looks at one exercise and returns what it objects to, or None. Its name in `RULES` is the reason that is
-counted; what it returns goes into the table of dropped rows.
+Each rule checks one exercise and returns its objection, or None. Its name in `RULES` is the counted reason; its
+return value goes into the table of dropped rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from stages.observe.tracking import track
 def main(job: Job) -> None:
     """Reads the candidates and benchmarks, filters, writes solutions and dropped rows, metrics last.
 
-    Nothing left is an error of `demonstrate`, which knows whether other sources make up for it.
+    An empty result is an error of `demonstrate`, which knows whether other sources make up for it.
     """
     paths = job.paths
     params: FilterWebParams = job.sections["filter_web"]
@@ -62,7 +62,7 @@ def main(job: Job) -> None:
 
                 with run.phase("agreement"):
                     rows, sampled = keep_agreeing(rows, funnel, agreement, paths.params, paths.policy, attempt, ranks)
-        # All ranks sample and hold the same rows; one of them writes.
+        # All ranks sample and have the same rows; one of them writes.
         if ranks.rank != 0:
             return
         metrics = funnel.metrics(len(rows)) | sampled
@@ -75,7 +75,7 @@ def main(job: Job) -> None:
 
 
 Rows = list[dict[str, Any]]
-# The functions that LaTeX has commands for: `\foo` would be none.
+# The functions that have LaTeX commands: `\foo` is not a command.
 _FUNCTION = re.compile(
     r"\\operatorname\{(arc(?:cos|sin|tan)|cosh?|coth?|csc|deg|det|dim|exp|gcd|inf|ker|lg|lim|ln|log|max|min|sec|sinh?|sup"
     r"|tanh?)\}(?P<letter>(?=[A-Za-z]))?"
@@ -85,9 +85,9 @@ _FUNCTION = re.compile(
 def filter_candidates(
     candidates: pandas.DataFrame, benchmarks: pandas.DataFrame, rules: FilterRules
 ) -> tuple[Rows, Rows, Funnel]:
-    """Candidates that pass every rule, in their order, `contamination` rows of what was dropped, and the funnel.
+    """Returns candidates that pass every rule, in order, `contamination` rows of the drops, and the funnel.
 
-    A duplicate is looked for among the rows that passed the earlier rules only, so that a broken copy never
+    Duplicates are searched only among the rows that passed the earlier rules, so that a broken copy never
     displaces a good one.
     """
     rows: Rows = candidates.astype(object).where(candidates.notna(), None).to_dict("records")
@@ -102,7 +102,7 @@ def filter_candidates(
 
 
 def _drop_malformed(rows: Rows, funnel: Funnel) -> Rows:
-    """Rows with a problem, a page and an id of their own; no switch, since nothing later could name the others."""
+    """Keeps rows with a problem, a page and a unique id; no switch, since nothing later could name the others."""
     kept, ids = [], set()
     for row in rows:
         missing = [name for name in ("candidate_id", "page_id", "problem", "licence") if row[name] is None]
@@ -153,7 +153,7 @@ def _drop_conflicting(rows: Rows, rules: FilterRules, funnel: Funnel) -> Rows:
     kept = []
     for row in rows:
         text = normalise_problem(row["problem"])
-        # All of them go, because nothing says which page is right.
+        # All of them are dropped, because nothing shows which page is right.
         if text in conflicting:
             detail = f"elsewhere the answer is not {row['answer']}: {first[text]} and others"
             funnel.drop(row, "conflicting_answers", detail, row["candidate_id"])
@@ -188,9 +188,9 @@ def _drop_duplicates(rows: Rows, rules: FilterRules, funnel: Funnel) -> Rows:
 def _drop_contaminated(
     rows: Rows, benchmarks: pandas.DataFrame, rules: FilterRules, funnel: Funnel
 ) -> tuple[Rows, Rows]:
-    """The clean rows, and the hits of the others as rows of the `contamination` table.
+    """Returns the clean rows, and the hits of the others as rows of the `contamination` table.
 
-    The revision is missing there: sources are no parameter of this stage, and the report knows them.
+    They lack the revision: sources are not a parameter of this stage, and the report knows them.
     """
     if rules.contaminated is None:
         return rows, []
@@ -232,13 +232,13 @@ def _problem_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def tidy_functions(text: str) -> str:
-    r"""`\operatorname{sin}` as `\sin`, the form that policies have learnt from other people's texts."""
+    r"""Writes `\operatorname{sin}` as `\sin`, the form that policies have learnt from other texts."""
     return _FUNCTION.sub(lambda found: f"\\{found[1]}" + (" " if found["letter"] is not None else ""), text)
 
 
 _IMAGE = re.compile(r"!\[[^\n]*?\]\([^()\n]*\)")
 _LIST_ITEM = re.compile(r"^[^\S\n]*(?:[-*]|\(?[a-z]\)|\(?[ivx]{1,4}\)|[a-z]\.)\s", re.MULTILINE)
-# Pairs of patterns: `first.*second` in one would cost the square on hostile texts.
+# Pairs of patterns: `first.*second` in one would take quadratic time on hostile texts.
 _INLINE_PARTS = tuple(
     (re.compile(first), re.compile(second))
     for first, second in (
@@ -251,8 +251,8 @@ _INLINE_PARTS = tuple(
 _PARTS_IN_SOLUTION = tuple(re.compile(rf"^[^\S\n]*(?:\(?{letter}\)|{letter}\.)\s", re.MULTILINE) for letter in "ab")
 _PICTURE = r"(?:figure|fig\.|diagram|graph|table|chart|picture|image|plot|histogram|spreadsheet)s?"
 _IS_PART = re.compile(r"\(?([a-h])[.)]\s")
-# extract_web writes `[link]` for a reference. "Your equation" and "part $a$" were seen in kept rows that nobody can
-# solve without the task before.
+# extract_web writes `[link]` for a reference. "Your equation" and "part $a$" occurred in kept rows that cannot be
+# solved without the preceding task.
 _REFERS = re.compile(
     rf"""\[link\]
     |\b{_PICTURE}\s+(?:\d|below|above|shown|on\ the|to\ the|at\ the|given|that\ follows)
@@ -271,8 +271,8 @@ _INTRODUCES = re.compile(
     |(?:exercises|problems|questions)\s+\#?\d+\s*(?:-|–|—|to|through|and)\s*\#?\d+\b)""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""How a text begins that belongs to several exercises, this one among them: it points at nothing outside."""
-# The right answers of such tasks have many forms, so that a short answer proves nothing.
+"""Beginnings of texts that belong to several exercises, including this one: they refer to nothing outside."""
+# The correct answers of such tasks have many forms, so a short answer proves nothing.
 _PROOF_OR_OPINION = re.compile(
     r"""\b(?:prove|disprove|proof|show\ that|verify\ (?:that|the)|derive|justify|explain|discuss|describe|interpret
     |compare\ and|comment\ on|in\ your\ own\ words|what\ do\ you\ (?:think|notice)|do\ you\ (?:think|agree|believe)
@@ -284,8 +284,8 @@ _PROOF_OR_OPINION = re.compile(
 _FORMULA = re.compile(r"\$[^$]*\$|\\[A-Za-z]+")
 _MATHS = re.compile(r"\$([^$]+)\$")
 _PLAIN = re.compile(r"[-−+]?[\d.,]+|[A-Za-z]")
-"""A number or a letter, which stands in many a problem whose answer it happens to be."""
-# With the verbs of exercises, because some texts have hardly another English word.
+"""A number or a letter, which many problems contain and whose answer it happens to be."""
+# With the verbs of exercises, because some texts have hardly any other English word.
 _COMMON_ENGLISH = (
     "a an and are as at be by can compute does each find for from has have he how if in is it many more "
     "much of on or she simplify solve than that the then there this to was what when which who will with "
@@ -295,12 +295,12 @@ _ENGLISH = frozenset(_COMMON_ENGLISH.split())
 _WORD = re.compile(r"[^\W\d_]+")
 MIN_WORDS_TO_JUDGE_LANGUAGE = 8
 MOST_CHARACTERS = 20_000
-"""No pattern is applied to a longer text: pages are hostile, and some patterns look at every pair of places."""
+"""No pattern is applied to a longer text: pages are hostile, and some patterns check every pair of places."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One row of the candidate table, absent texts as empty strings."""
+    """One row of the candidate table, with absent texts as empty strings."""
 
     candidate_id: str
     problem: str
@@ -330,7 +330,7 @@ def unfinished(row: Candidate) -> str | None:
     if not lines or (len(lines) == 1 and not is_prose(_FORMULA.sub(" ", lines[0]))):
         return None
     answer = _compact(row.answer).strip()
-    # As a whole: the answer 7 does not stand in 17, nor in 1.7.
+    # As a whole number: the answer 7 is not in 17, nor in 1.7.
     boundary = rf"(?<![\w.]){re.escape(answer)}(?![\w])"
     if answer and re.search(boundary, _compact(lines[-1])):
         return None
@@ -342,7 +342,7 @@ def _compact(text: str) -> str:
 
 
 def solution_disagrees_with_answer(row: Candidate) -> str | None:
-    """The marked answer of the solution is exactly another one than the short answer; no opinion is no reason."""
+    """The marked answer of the solution certainly differs from the short answer; no opinion is not a reason."""
     found = extract_answer(row.solution)
     if not found.is_marked or not found.text or not row.answer:
         return None
@@ -359,8 +359,8 @@ def no_question(row: Candidate) -> str | None:
 
 
 def multi_part(row: Candidate) -> str | None:
-    """Several questions, choices in a list, or one part of an exercise, which leans on what stands before it."""
-    # A text that begins with a letter is a part that somebody cut out of a longer exercise.
+    """Several questions, choices in a list, or one part of an exercise, which depends on the text before it."""
+    # A text that begins with a letter is a part cut out of a longer exercise.
     part = _IS_PART.match(row.problem)
     if part:
         return f"part {part[1]} of an exercise"
@@ -381,17 +381,17 @@ def _one_after_the_other(text: str, first: re.Pattern[str], second: re.Pattern[s
 
 
 def refers_to_figure_or_other(row: Candidate) -> str | None:
-    """An image, or words that point out of the text."""
+    """An image, or words that refer to something outside the text."""
     if _IMAGE.search(row.problem) or _IMAGE.search(row.solution):
         return "holds an image"
-    # "For the following exercises" would look like a reference, although it introduces this very exercise.
+    # "For the following exercises" would look like a reference, although it introduces this exercise.
     own = _introduced(row.problem)
     found = _REFERS.search(own)
     return f"refers to {found[0][:80]!r}" if found else None
 
 
 def _introduced(problem: str) -> str:
-    """The problem without the words that say for which exercises its first sentences hold, if more follows them."""
+    """Removes the words that say for which exercises the first sentences apply, if more text follows them."""
     found = _INTRODUCES.search(problem)
     is_first = found is not None and not re.search(r"[.?!]\s", problem[: found.start()])
     follows = found is not None and "\n" in problem[found.end() :].strip()
@@ -399,7 +399,7 @@ def _introduced(problem: str) -> str:
 
 
 def proof_or_opinion(row: Candidate) -> str | None:
-    """Asks for something that a short answer cannot settle."""
+    """Asks for a result that a short answer cannot settle."""
     found = _PROOF_OR_OPINION.search(row.problem) or re.search(
         r"\banswers? (?:will|may) vary\b", row.solution, re.IGNORECASE
     )
@@ -407,9 +407,9 @@ def proof_or_opinion(row: Candidate) -> str | None:
 
 
 def copy_is_correct(row: Candidate) -> str | None:
-    """A formula of the problem, given back, would be judged correct: another form of it is asked for.
+    """A formula of the problem, repeated as the answer, would be judged correct: another form of it is asked for.
 
-    By the verifier's rules alone; what only math-verify could tell passes.
+    Only by the verifier's rules; cases that only math-verify could recognise pass.
     """
     # 22% of the web rows were such exercises when the rule was written.
     for formula in map(str.strip, _MATHS.findall(row.problem)):
@@ -430,13 +430,13 @@ def too_long(row: Candidate, limits: LengthLimits) -> str | None:
 
 
 def far_too_long(row: Candidate) -> str | None:
-    """A text that no rule looks at."""
+    """A text that no rule checks."""
     longest = max(map(len, (row.problem, row.solution, row.answer)))
     return f"a text of {longest} characters, at most {MOST_CHARACTERS}" if longest > MOST_CHARACTERS else None
 
 
 def wrong_language(row: Candidate) -> str | None:
-    """Letters outside ASCII, or hardly any of English's commonest words; short texts and formulas are not judged."""
+    """Letters outside ASCII, or hardly any of English's most common words; short texts and formulas are not judged."""
     text = _FORMULA.sub(" ", f"{row.problem}\n{row.solution}")
     words = _WORD.findall(text.lower())
     if len(words) < MIN_WORDS_TO_JUDGE_LANGUAGE:
@@ -465,4 +465,4 @@ RULES: dict[str, Callable[[Candidate], str | None]] = {
     "copy_is_correct": copy_is_correct,
     "wrong_language": wrong_language,
 }
-"""Switchable rules in the order in which they apply: the first that objects names the reason."""
+"""Switchable rules in the order in which they apply: the first that objects gives the reason."""

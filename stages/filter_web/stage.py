@@ -1,4 +1,4 @@
-"""What stage `filter_web` runs with, and what others may ask of it."""
+"""Parameters and paths of stage `filter_web`, and its description for other modules."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class FilterRules(StrictParams):
     no_solution: bool
     """Drop exercises without a worked solution."""
     no_short_answer: bool
-    """Drop exercises without a short final answer: nothing to check a solution or a response against."""
+    """Drop exercises without a short final answer: no solution or response could be checked."""
     unfinished: bool
     """Drop solutions that state no final answer."""
     solution_disagrees_with_answer: bool
     """Drop exercises whose solution ends in another answer than the short answer beside it."""
     no_question: bool
-    """Drop exercises of formulas only: what to do with them stood elsewhere on the page."""
+    """Drop exercises of only formulas: the task was elsewhere on the page."""
     multi_part: bool
     """Drop exercises that ask several questions or offer choices in a list."""
     refers_to_figure_or_other: bool
@@ -42,24 +42,24 @@ class FilterRules(StrictParams):
     proof_or_opinion: bool
     """Drop exercises that ask for a proof, an explanation, a drawing or an opinion."""
     copy_is_correct: bool
-    """Drop exercises that a copy of their own formula answers (simplify, factor, expand): the verifier, which asks
-    whether two expressions are equal, would pay for no work. Off where the rows are demonstrations only."""
+    """Drop exercises that a copy of their own formula answers (simplify, factor, expand): the verifier checks only
+    whether two expressions are equal, so a copy would earn a reward. Off where the rows are only demonstrations."""
     too_long: LengthLimits | None
     """Drop longer texts; null keeps all lengths."""
     wrong_language: bool
-    """Drop texts that are not English, by their letters and commonest words."""
+    """Drop texts that are not English, by their letters and most common words."""
     conflicting_answers: bool
-    """Drop every exercise of one text with different answers: it leans on a context that is not there."""
+    """Drop every exercise of one text with different answers: it depends on missing context."""
     exact_duplicate: bool
-    """Drop exercises whose normalised problem was kept before."""
+    """Drop exercises whose normalised problem was already kept."""
     near_duplicate: NearDuplicateRule | None
-    """Drop exercises whose problem is similar to one kept before; null keeps them."""
+    """Drop exercises whose problem is similar to a kept one; null keeps them."""
     contaminated: DecontaminationRules | None
-    """Drop exercises that stand in a benchmark; null only for experiments that measure no benchmark."""
+    """Drop exercises that are in a benchmark; null only for experiments without a benchmark."""
 
 
 class NoAgreement(StrictParams):
-    """Solutions are trusted as they are after the rules."""
+    """Solutions are trusted without further checks after the rules."""
 
     kind: Literal["none"]
 
@@ -73,7 +73,7 @@ class PolicyAgreement(StrictParams):
     temperature: float = Field(gt=0)
     max_response_tokens: int = Field(ge=1)
     max_candidates: int | None = Field(ge=1)
-    """Exercises that are sampled for, drawn by the seed, the others are dropped as `not_sampled`; null for all."""
+    """Exercises to sample for, selected by the seed; the others are dropped as `not_sampled`; null for all."""
 
 
 class FilterWebParams(StrictParams):
@@ -126,7 +126,7 @@ REASONS = (
     "not_sampled",
     "no_agreement",
 )
-"""In the order in which the stage asks; the row rules share one pass, the first that objects counts."""
+"""In the order in which the stage checks; the row rules share one pass, the first that objects counts."""
 
 
 def _runs_model(params: Mapping[str, Any]) -> bool:

@@ -1,1 +1,1 @@
-"""What every stage is built on: params, tables, metrics, files, seeds, attempts. Nothing here imports torch."""
+"""The basis of every stage: params, tables, metrics, files, seeds, attempts. Nothing here imports torch."""

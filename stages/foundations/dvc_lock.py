@@ -1,4 +1,4 @@
-"""`dvc.lock`: what each stage was made from and what came out, by DVC's hashes. Everybody reads it here."""
+"""`dvc.lock`: inputs and outputs of each stage, by DVC's hashes. All code reads dvc.lock through this module."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ LockedStages = Mapping[str, LockedStage]
 
 
 def run_key(name: str, deps: Mapping[str, str], params: Mapping[str, Any]) -> str:
-    """The identity of a run: equal for equal stages wherever they ran.
+    """Returns the identity of a run: equal for equal stages wherever they ran.
 
     A stage knows it before it starts, and DVC writes the same name, hashes and parameters into `dvc.lock` at its end.
-    The command is left out: it may hold paths of a machine.
+    The command is left out: it may contain paths of a machine.
     """
     return stable_hash({"name": name, "deps": dict(deps), "params": with_numbers(params)})
 
@@ -77,12 +77,12 @@ def with_numbers(value: Any) -> Any:
 
 
 def read_lock(text: str | bytes | None, label: str) -> dict[str, LockedStage]:
-    """The stages of a `dvc.lock`, none where there is none; UserError when it is no such file. `label` says whose."""
+    """Returns the stages of a `dvc.lock`, none without one; UserError when it is invalid. `label` names its owner."""
     try:
         content = load_yaml(text) if text else {}
         return {name: _entry(name, stage) for name, stage in (content or {}).get("stages", {}).items()}
     except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
-        reason = " ".join(str(error).split())  # YAML's has several lines
+        reason = " ".join(str(error).split())  # YAML's reason has several lines
         raise UserError(
             f"the dvc.lock of {label} is not readable ({reason}): take it from git, or run `dvc repro`"
         ) from None
@@ -110,16 +110,16 @@ def _entry(name: str, stage: Mapping[str, Any]) -> LockedStage:
 
 
 def recorded_outs(entries: LockedStages) -> dict[str, str]:
-    """Path -> DVC's hash of every output."""
+    """Returns path -> DVC's hash of every output."""
     return {path: digest for entry in entries.values() for path, digest in entry.outs.items()}
 
 
 def makers_of(entries: LockedStages, path: str) -> tuple[str, ...]:
-    """Stages with that output, with an output inside of that folder, or with an output folder that holds it.
+    """Returns stages with that output, with an output inside of that folder, or with an output folder that contains it.
 
-    Stage `code` is none of them: what it makes is code, and not data.
+    Stage `code` is excluded: its output is code, not data.
     """
-    # Every output is inside of the project: `.` would name all stages.
+    # Every output is inside of the project: `.` would match all stages.
     if path in ("", ".") or path.startswith(CODE):
         return ()
     return tuple(
@@ -131,7 +131,7 @@ def makers_of(entries: LockedStages, path: str) -> tuple[str, ...]:
 
 
 def stages_behind(entries: LockedStages, targets: Iterable[str]) -> list[str]:
-    """The targets and all that they depend on, each after its inputs. UserError where they go round in a circle."""
+    """Returns the targets and all their dependencies, each after its inputs. UserError for a circle."""
     order: list[str] = []
     open_ones: set[str] = set()
 

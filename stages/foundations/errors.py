@@ -1,6 +1,6 @@
-"""What the user reads instead of a traceback: `UserError`, and the failures of GPUs in one sentence with what to do.
+"""Messages in place of tracebacks: `UserError`, and GPU failures in one sentence with what to do.
 
-GPU failures are recognised by the words of the libraries, because no type tells them apart: torch 2.13
+GPU failures are recognised by the libraries' words, because no type distinguishes them: torch 2.13
 (c10/cuda/CUDACachingAllocator.cpp, c10/cuda/CUDAFunctions.cpp, ProcessGroupNCCL.cpp, TCPStore.cpp), the names of NCCL's
 results, and vLLM 0.26 to 0.32 (v1/worker/utils.py, v1/core/kv_cache_utils.py, v1/worker/gpu_worker.py).
 
@@ -15,12 +15,12 @@ from collections.abc import Iterator
 
 
 class UserError(Exception):
-    """A mistake or condition the user can mend: the message names the value and the remedy (exit code 2)."""
+    """A mistake or condition that the user can fix: the message names the value and the remedy (exit code 2)."""
 
 
 _SMALLER = "lower trainer.micro_batch_tokens or sampler.memory_fraction (`retrace plan` says what fits)"
 _ALONE = "end what else is on the card (`nvidia-smi` names it), or give each run GPUs of its own (CUDA_VISIBLE_DEVICES)"
-# The first that matches counts. NCCL also says `NCCL error` where two ranks share one GPU, so that case comes first.
+# The first that matches counts. NCCL also reports `NCCL error` where two ranks share one GPU, so that case comes first.
 _FAILURES = (
     (
         r"Duplicate GPU detected",
@@ -47,12 +47,12 @@ _FAILURES = (
         "sampler.max_model_tokens",
     ),
 )
-# From here on torch and vLLM advise settings of their own, which a user of this project cannot reach.
+# From here on torch and vLLM advise their own settings, which a user of this project cannot reach.
 _ADVICE = r"[. ]*(?:\n| (?:Process \d|Including|Of the allocated|Please|See|Decrease|Try|This happens))"
 
 
 def gpu_failure(error: BaseException) -> str:
-    """What is wrong with a GPU or between GPUs, and what to do, when the error or its cause says so; else empty."""
+    """What is wrong with a GPU or between GPUs, and what to do, if the error or its cause says so; else empty."""
     for text in _texts(error):
         advice = _too_old(text) or _out_of_memory(text)
         advice = advice or next((remedy for words, remedy in _FAILURES if re.search(words, text)), "")
@@ -64,12 +64,12 @@ def gpu_failure(error: BaseException) -> str:
 def _texts(error: BaseException | None) -> Iterator[str]:
     while error is not None:
         yield str(error)
-        # Engines wrap the errors of libraries: the words that tell the failure are in the inner one.
+        # Engines wrap the errors of libraries: the words that identify the failure are in the inner one.
         error = error.__cause__ or error.__context__
 
 
 def _first_line(text: str) -> str:
-    """The library's own words, without what it adds for its developers."""
+    """Returns the library's message, without its additions for developers."""
     line = re.split(_ADVICE, text.strip(), maxsplit=1)[0]
     last = re.search(r"Last error:\s*(.+)", text)
     return f"{line}: {last[1]}" if last else line
@@ -79,7 +79,7 @@ def _too_old(text: str) -> str:
     match = re.search(r"NVIDIA driver on your system is too old \(found version (\d+)\)", text)
     if not match:
         return ""
-    # Not imported: a process without torch must not pay seconds to word an error.
+    # Not imported: a process without torch must not spend seconds to phrase an error.
     torch = sys.modules.get("torch")
     build = f" for CUDA {torch.version.cuda}" if torch else ""
     # CUDA writes 12.8 as 12080: 1000 times the major version and 10 times the minor one.
@@ -91,7 +91,7 @@ def _too_old(text: str) -> str:
 
 
 def _out_of_memory(text: str) -> str:
-    # A bare `out of memory` may be the machine's memory, which no setting of a GPU relieves.
+    # A bare `out of memory` may mean the machine's memory, which no GPU setting relieves.
     if "out of memory" not in text or not re.search(r"CUDA|HIP|GPU", text):
         return ""
     others = re.findall(r"Process (\d+) has (\S+ \w+) memory in use", text)
@@ -108,8 +108,8 @@ _QUERY = re.compile(r"([?&][\w.-]*(?:pass|pwd|secret|token|key|sig|credential)[\
 
 
 def without_password(text: str) -> str:
-    """`scheme://user:password@host/path?token=...` without what is secret; other text as it is.
+    """Returns `scheme://user:password@host/path?token=...` without its secrets; other text unchanged.
 
-    Takes an address, or a message with addresses in it. Where a path has an `@`, more than the password may go.
+    Takes an address, or a message with addresses in it. Where a path has an `@`, it may remove more than the password.
     """
     return _QUERY.sub(r"\1", _ACCOUNT.sub(r"\1@", text))

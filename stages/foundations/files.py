@@ -1,7 +1,7 @@
-"""Files and folders that are either whole or absent: text, JSON, metrics, curves; their hashes; YAML and gzipped files.
+"""Files and folders that are either complete or absent: text, JSON, metrics, curves; hashes; YAML and gzipped files.
 
-Files are written beside their place and renamed. `dvc_md5` is DVC's own hash, so a digest in MLflow or in a checkpoint
-is the one that `dvc.lock` has.
+Files are written beside their place and renamed. `dvc_md5` is DVC's hash, so a digest in MLflow or in a checkpoint
+equals the one in `dvc.lock`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stages.foundations.errors import UserError
 
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
-    """Replaces `path` in one step; a reader sees the old bytes or the new ones, after a power cut too."""
+    """Replaces `path` in one step; a reader sees the old bytes or the new ones, even after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -49,30 +49,30 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Sorted, indented JSON with a final newline, so that equal contents are equal bytes. Raises ValueError for NaN."""
+    """Writes sorted, indented JSON with a final newline, so that equal contents are equal bytes. ValueError for NaN."""
     write_text_atomically(
         path, json.dumps(content, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
     )
 
 
-# DVC makes a column of every number in the files that dvc.yaml calls `metrics`. So it gets only these few.
+# DVC makes a column of every number in the files that dvc.yaml calls `metrics`. So these contain only a few numbers.
 HEADLINE_COLUMNS = frozenset(["kept", "loss", "accuracy", "score", "low", "high", "tokens"])
-"""The columns of `dvc metrics show`: few and short, or the table outgrows every screen. Rows kept by a data stage,
-validation loss, share of correct rollouts in a round's last step, score on a benchmark with its 95% interval, and mean
-tokens of a response."""
+"""The columns of `dvc metrics show`: few and short, or the table becomes wider than a screen. Rows kept by a data
+stage, validation loss, share of correct rollouts in a round's last step, score on a benchmark with its 95% interval,
+and mean tokens of a response."""
 
 
 def write_metrics(path: Path, metrics: Mapping[str, float], headlines: Mapping[Path, Mapping[str, str]] = {}) -> None:
-    """Writes `{"<thing>/<quantity>": number}`, and beside it the few numbers that a person compares.
+    """Writes `{"<thing>/<quantity>": number}`, and beside it the few numbers for comparison.
 
-    `headlines` has for each file its columns (words of HEADLINE_COLUMNS), and the name of each one's number in
-    `metrics`. What `metrics` lacks is left out. ValueError names every value that is not a finite number, and every
-    column that is not in HEADLINE_COLUMNS.
+    `headlines` has the columns of each file (words of HEADLINE_COLUMNS), and the name of each column's number in
+    `metrics`. Names that `metrics` lacks are left out. ValueError names every value that is not a finite number, and
+    every column that is not in HEADLINE_COLUMNS.
     """
     broken = {
         name: value
         for name, value in metrics.items()
-        # Python takes True for the number 1, but JSON writes it as a word.
+        # Python treats True as the number 1, but JSON writes it as a word.
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value)
     }
     if broken:
@@ -80,7 +80,7 @@ def write_metrics(path: Path, metrics: Mapping[str, float], headlines: Mapping[P
     unknown = {column for shown in headlines.values() for column in shown} - HEADLINE_COLUMNS
     if unknown:
         raise ValueError(f"a headline has columns of {sorted(HEADLINE_COLUMNS)}, not {sorted(unknown)}")
-    # The metrics file is written last: whoever sees it may rely on all that comes with it.
+    # The metrics file is written last: once it exists, all accompanying files exist too.
     for place, shown in headlines.items():
         write_json(place, {column: metrics[name] for column, name in shown.items() if name in metrics})
     write_json(path, dict(metrics))
@@ -102,7 +102,7 @@ def write_curves(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
 
 @contextmanager
 def replace_folder(path: Path) -> Iterator[Path]:
-    """Yields an empty folder beside `path` and puts it in its place when the block ends without an error."""
+    """Yields an empty folder beside `path` and moves it into place when the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     shutil.rmtree(beside, ignore_errors=True)
@@ -112,7 +112,7 @@ def replace_folder(path: Path) -> Iterator[Path]:
         _sync_tree(beside)
         old = path.with_name(f".{path.name}.{os.getpid()}.old")
         if path.exists():
-            # A rename cannot replace a folder that has files in it, so the old one steps aside.
+            # A rename cannot replace a folder that has files in it, so the old one is moved away first.
             os.replace(path, old)
         os.replace(beside, path)
         sync_folder(path.parent)
@@ -132,9 +132,9 @@ def _sync_tree(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder last through a power cut: syncing a file keeps its bytes, not its name.
+    """Makes the names in a folder survive a power cut: syncing a file keeps its bytes, not its name.
 
-    Nothing happens on a file system that cannot sync folders (some network ones).
+    Does nothing on a file system that cannot sync folders (some network ones).
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -147,17 +147,17 @@ def sync_folder(folder: Path) -> None:
 
 
 def require_no_links(folder: Path, files: Iterable[Path] | None = None) -> None:
-    """UserError for a link, a pipe or a device in a folder that somebody else may have made.
+    """UserError for a link, a pipe or a device in a folder that another user may have made.
 
     A link would bring another file of this machine among the outputs, and from there to a shared remote. `files` are
-    those that count, all below the folder without it. A snapshot in Hugging Face's cache consists of links to files in
-    `blobs` of the same repository, which are allowed.
+    the relevant ones; by default all files below the folder. A snapshot in Hugging Face's cache consists of links to
+    files in `blobs` of the same repository, which are allowed.
     """
     snapshots = folder.resolve().parent
     blobs = snapshots.parent / "blobs" if snapshots.name == "snapshots" else None
     for file in folder.rglob("*") if files is None else files:
         below = [file, *(parent for parent in file.parents if parent.is_relative_to(folder) and parent != folder)]
-        # The link may be a folder on the way: the file in it is then none itself.
+        # The link may be a folder on the path: the file in it is then not a link itself.
         link = next((place for place in below if place.is_symlink()), None)
         if blobs and link == file and file.is_file() and file.resolve().is_relative_to(blobs):
             continue
@@ -177,17 +177,16 @@ def sha256_of(path: Path) -> str:
 
 
 def require_sha256(path: Path, sha256: str, remedy: str) -> None:
-    """UserError, which ends with the remedy, when the file has another hash."""
+    """UserError, ending with the remedy, when the file has another hash."""
     actual = sha256_of(path)
     if actual != sha256:
         raise UserError(f"{path} has sha256 {actual}, not {sha256}, {remedy}")
 
 
 def dvc_md5(path: Path) -> str:
-    """MD5 of a file, or DVC's directory hash (`<md5>.dir`): the MD5 of the JSON list of its files' hashes.
+    """Returns the MD5 of a file, or DVC's folder hash (`<md5>.dir`): the MD5 of the JSON list of its files' hashes.
 
-    Raises FileNotFoundError when `path` does not exist. `.dvcignore` is not consulted: outputs of stages hold
-    no ignored files.
+    FileNotFoundError when `path` does not exist. `.dvcignore` is not read: outputs of stages contain no ignored files.
     """
     if not path.is_dir():
         return _file_md5(path)
@@ -197,7 +196,7 @@ def dvc_md5(path: Path) -> str:
 
 
 def folder_md5(files: Mapping[str, str]) -> str:
-    """DVC's hash of a folder with these files: path in it -> MD5."""
+    """Returns DVC's hash of a folder with these files: path in it -> MD5."""
     # DVC hashes exactly this text: entries sorted by path, keys sorted, Python's default spaces.
     entries = [{"md5": files[name], "relpath": name} for name in sorted(files)]
     return hashlib.md5(json.dumps(entries, sort_keys=True).encode()).hexdigest() + ".dir"
@@ -209,15 +208,15 @@ def _file_md5(path: Path) -> str:
 
 
 def stable_hash(content: Any) -> str:
-    """SHA-256 of anything JSON can hold, independent of key order."""
+    """Returns the SHA-256 of any JSON value, independent of key order."""
     # `default`: paths and enumerations count by their text.
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def load_yaml(text: str | bytes) -> Any:
-    """The one document of `text`, None when it is empty.
+    """Returns the one document of `text`, None when it is empty.
 
-    yaml.YAMLError when it is no YAML, repeats a key, or holds more than `DEEPEST` lists and mappings inside each other.
+    yaml.YAMLError when it is not YAML, repeats a key, or nests more than `DEEPEST` lists and mappings.
     """
     depth = 0
     # Events come without recursion. The document is built only when it is known to be shallow.
@@ -231,15 +230,15 @@ def load_yaml(text: str | bytes) -> Any:
 
 
 DEEPEST = 100
-"""Lists and mappings inside each other. libyaml's own limit is the stack: 30,000 end the process without a word."""
+"""Nesting depth of lists and mappings. libyaml's limit is the stack: 30,000 end the process without a message."""
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Refuses a key that a mapping has twice: PyYAML takes the last value, and DVC ends with a traceback."""
+    """Rejects a key that a mapping has twice: PyYAML takes the last value, and DVC ends with a traceback."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Called before the keys that `<<` names are mixed in, which a mapping may override."""
-        # A mapping that others take in by `<<` comes here several times, the first time with its own keys alone.
+        """Called before the keys that `<<` names are merged in, which a mapping may override."""
+        # A mapping that others merge by `<<` comes here several times, the first time only with the keys written in it.
         if not hasattr(node, "has_different_keys"):
             seen: dict[tuple[str, str], yaml.Node] = {}
             for key, _ in node.value:
@@ -253,7 +252,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
                         "and is here a second time: remove one",
                         key.start_mark,
                     )
-            node.has_different_keys = True  # mixed in, the keys of `<<` may repeat those of the mapping
+            node.has_different_keys = True  # merged in, the keys of `<<` may repeat those of the mapping
         super().flatten_mapping(node)
 
 
@@ -262,13 +261,14 @@ _READ_BYTES = 1 << 20
 
 
 def packed_lines(path: Path, max_line_bytes: int) -> Iterator[bytes | None]:
-    """The lines of a file without their `\\n`, gzipped or not; None for a longer line, which is not kept in memory.
+    """Yields the lines of a file without their `\\n`, gzipped or not; None for a longer line, which is not kept in
+    memory.
 
     UserError when the gzip data are damaged or end too early. Lines before the damage come first.
     """
     with _opened(path) as file:
         try:
-            # One byte above the limit tells a line that just fits from a longer one.
+            # One byte above the limit distinguishes a line that just fits from a longer one.
             while line := file.readline(max_line_bytes + 1):
                 is_whole = len(line) <= max_line_bytes or line.endswith(b"\n")
                 yield line.removesuffix(b"\n") if is_whole else None
@@ -280,7 +280,7 @@ def packed_lines(path: Path, max_line_bytes: int) -> Iterator[bytes | None]:
 
 
 def packed_bytes(path: Path, max_bytes: int) -> bytes:
-    """The whole content of a file, gzipped or not; UserError when it is damaged, or unpacks to more bytes."""
+    """Returns the content of a file, gzipped or not; UserError when it is damaged, or unpacks to more bytes."""
     with _opened(path) as file:
         try:
             # Only gzip can hide its size: some kilobytes may unpack to gigabytes.

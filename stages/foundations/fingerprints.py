@@ -1,18 +1,18 @@
-"""The fingerprint of a stage's code: a hash of each definition that the stage can reach, with the parameters it has.
+"""The fingerprint of a stage's code: a hash of each definition that the stage can reach, with its parameters.
 
-A definition is what a module binds at its top level: a function, a class or a value. A stage starts from `main` in
-stages/<stage>/run.py and `STAGE` in stage.py. Each definition reaches those whose names it uses. Where they stand
-counts for nothing: a definition may move to another file, and another definition beside it may change. `references` is
-the hash of who uses whom.
+A definition is a name that a module binds at its top level: a function, a class or a value. A stage starts from `main`
+in stages/<stage>/run.py and `STAGE` in stage.py. Each definition reaches those whose names it uses. Their place does
+not matter: a definition may move to another file, and another definition beside it may change. `references` is
+the hash of which definition uses which others.
 
-What is followed: names, attributes of modules (`tables.PROBLEM`), imports inside functions, and a string that is the
-dotted name of a module of the project (workers are started as `python -m stages.engines.x`). What cannot be followed
-counts whole: a module that is passed on (`getattr(module, name)`), and one whose top level does more than define.
-What does not count: what only observes (`OBSERVERS`), and of `match chosen("trainer", ...)` the cases whose `kind` is
-not the one that the parameter file has. Where it has no such section none of them counts: the stage refuses to run, or
-what is absent is off (tests/architecture/test_fingerprints.py sees to it that no default has code of its own).
+Followed are: names, attributes of modules (`tables.PROBLEM`), imports inside functions, and a string that is the
+dotted name of a module of the project (workers are started as `python -m stages.engines.x`). A module that cannot be
+followed counts completely: one that is passed on (`getattr(module, name)`), or whose top level does more than define.
+Not counted are: code that only observes (`OBSERVERS`), and cases of `match chosen("trainer", ...)` whose `kind` differs
+from the parameter file's. Without such a section none of them counts: either the stage refuses to run, or the absent
+feature is off (tests/architecture/test_fingerprints.py ensures that no default has code of its own).
 Other files in the folder of a definition count too (page templates, word lists). So does the version of each
-library in requirements.lock that these modules import. What a library needs itself does not count, nor the interpreter.
+library in requirements.lock that these modules import. Dependencies of a library do not count, nor the interpreter.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
 LOCK, LIBRARY = "requirements.lock", "library "
 PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
-"""Packages that are not called as what is imported of them."""
+"""Packages whose names differ from the names of their modules."""
 # Files beside the sources that no stage reads. Every other file in such a folder counts.
 NO_CODE = {".py", ".pyc", ".md"}
 ABOUT = ("stages.foundations.stage", "about")
-"""A stage that reaches this function asks the stages of the graph about themselves while it runs."""
+"""A stage that reaches this function reads declarations of the graph's stages while it runs."""
 JOB = ("stages.foundations.job", "read_job")
-"""What `python -m stages` makes of a stage's declaration."""
+"""Called by `python -m stages` on a stage's declaration."""
 OBSERVERS = "stages.observe"
-"""The room of what touches no value that reaches an output: tests/architecture/test_observers.py holds it to that."""
+"""Package of code that touches no value that reaches an output: tests/architecture/test_observers.py checks that."""
 ALL = "*"
 """In place of a name: every definition of the module."""
 GUARD = "__main__"
-"""The definition that stands for what a module does as a program, behind `if __name__ == "__main__":`."""
+"""The definition for a module's action as a program, after `if __name__ == "__main__":`."""
 PLACES = {"__file__", "__name__", "__package__", "__spec__"}
-"""Names by which code learns its own place: moving it changes what it does."""
+"""Names by which code learns its own place: moving it changes its behaviour."""
 
 Address = tuple[str, str]
 """Dotted name of a module, and the name of a definition in it."""
@@ -56,19 +56,19 @@ Address = tuple[str, str]
 
 @dataclass(frozen=True)
 class Definition:
-    """What one statement at a module's top level says; of a module that counts whole, all its statements."""
+    """The content of one statement at a module's top level; of a module that counts completely, of all statements."""
 
     syntax: str
-    """Hash of the syntax tree without positions, comments, bare strings and the project's own modules."""
+    """Hash of the syntax tree without positions, comments, bare strings and names of the project's modules."""
     names: frozenset[tuple[str, ...]]
     """Names that it uses, with their attributes: `("tables", "PROBLEM")` for `tables.PROBLEM`."""
     imports: Mapping[str, tuple[str, ...]]
-    """Names that imports inside it bind -> the dotted names of what they may be."""
+    """Names bound by imports inside it -> the dotted names that they may mean."""
     strings: frozenset[str]
     """Its strings that could be dotted names."""
     cases: tuple[Case, ...]
     decorators: frozenset[tuple[str, ...]] = frozenset()
-    """Names of what decorates it. One of the project's own may put the definition somewhere, as in a registry."""
+    """Names of its decorators. A decorator of the project may store the definition somewhere, as in a registry."""
 
 
 @dataclass(frozen=True)
@@ -78,22 +78,22 @@ class Case:
     section: str
     """Dotted place in the parameter file."""
     params_class: str
-    """Name of the class that the case is for; its `kind` is what the section must say."""
+    """Name of the class of the case; the section's `kind` must equal that of the class."""
     body: str
-    """Name of the definition that the case is counted as."""
+    """Name of the definition under which the case counts."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a Python file says."""
+    """The content of a Python file."""
 
     sha256: str
-    """Of the whole syntax tree; "" when the file holds no statement."""
+    """Hash of the whole syntax tree; "" when the file has no statement."""
     definitions: Mapping[str, Definition]
     imports: Mapping[str, tuple[str, ...]]
-    """Names that the module imports -> the dotted names of what they may be."""
+    """Names that the module imports -> the dotted names that they may mean."""
     is_whole: bool
-    """Whether its definitions are one: at its top level it does more than define names, each once."""
+    """True if all definitions count as one: the top level does more than define names, each once."""
     kinds: Mapping[str, str]
     """The `kind` of each class that has one."""
 
@@ -103,23 +103,23 @@ Memory = dict[Path, Source]
 
 
 def stage_names(root: Path) -> list[str]:
-    """Names of the packages under stages/ that can be run, without `code` itself: it depends on every source."""
+    """Returns names of the packages under stages/ that can run, without `code` itself: it depends on every source."""
     return sorted(run.parent.name for run in root.glob("stages/*/run.py") if run.parent.name != "code")
 
 
 def stage_roots(stage: str) -> tuple[Address, ...]:
-    """The definitions that a run of a stage starts from: what it does, and what it does it with."""
+    """Returns the definitions that a run of a stage starts from: its `main` and its declaration."""
     return (f"stages.{stage}.run", "main"), (f"stages.{stage}.stage", "STAGE"), JOB
 
 
 def what_stages_say(root: Path, params: Mapping[str, Any], memory: Memory) -> dict[str, str]:
-    """Hashes of what such a stage sees: the stages that dvc.yaml makes of the parameters, and each one's stage.py.
+    """Returns hashes of what such a stage reads: the stages that dvc.yaml makes of the parameters, and their stage.py.
 
-    Stages that the parameters leave out are not seen.
+    It does not read stages that the parameters leave out.
     """
     stages = stages_of(read_definitions(root / "dvc.yaml"), params)
     hashes = {"dvc.yaml": _sha256(repr(stages).encode())}
-    # A whole file counts here: the pages ask for fields of ABOUT that no name in their code shows.
+    # A whole file counts here: the pages read fields of ABOUT that no name in their code shows.
     for name in {stage.name for stage in stages}:
         file = root / "stages" / name / "stage.py"
         if file.is_file():
@@ -130,42 +130,42 @@ def what_stages_say(root: Path, params: Mapping[str, Any], memory: Memory) -> di
 
 @dataclass(frozen=True)
 class Reach:
-    """All that a module may compute with."""
+    """All definitions that a module may compute with."""
 
     definitions: Mapping[Address, str]
-    """Hash of each definition, its own and not of what it uses."""
+    """Hash of each definition itself, without the definitions that it uses."""
     uses: Mapping[Address, frozenset[tuple[str, Address]]]
-    """Under which name it uses which other ones."""
+    """Definition -> the definitions that it uses, by the name it uses."""
     files: Mapping[str, Path]
     """File of each module that is imported."""
     others: tuple[Path, ...]
-    """Files that are no Python, in the folders of the definitions."""
+    """Files other than Python, in the folders of the definitions."""
 
     def hashes(self) -> dict[str, str]:
-        """`{name: sha256}` of the definitions and other files, and `references`. No place is in it."""
+        """Returns `{name: sha256}` of the definitions and other files, and `references`. It contains no places."""
         digests = defaultdict(list)
         for address, digest in self.definitions.items():
             digests[self.name(address)].append(digest)
         for path in self.others:
             digests[path.name].append(_sha256(path.read_bytes()))
-        # Definitions with one name share an entry. Sorted hashes, or the order of their modules would count.
+        # Definitions with one name share an entry. Hashes are sorted, or the order of their modules would count.
         merged = {
             name: one[0] if len(one) == 1 else _sha256(repr(sorted(one)).encode()) for name, one in digests.items()
         }
         return dict(sorted(merged.items())) | {"references": self._references()}
 
     def name(self, address: Address) -> str:
-        """How a definition is called in the fingerprint: a whole module by its last name."""
+        """Returns the name of a definition in the fingerprint: for a whole module its last name."""
         module, name = address
         return module.rpartition(".")[2] if name in (ALL, GUARD) else name
 
     def where(self, name: str) -> str:
-        """`stages/sft/loop.py: run` for a name in the fingerprint; the name alone where it is of no definition."""
+        """`stages/sft/loop.py: run` for a name in the fingerprint; only the name where it is not a definition."""
         files = {self.files[one[0]].as_posix() for one in self.definitions if self.name(one) == name}
         return f"{', '.join(sorted(files))}: {name}" if files else name
 
     def _references(self) -> str:
-        """Twins, which have one name and one text, are distinguished by their modules. No other module is in it."""
+        """Twins, with one name and one text, are distinguished by their modules. No other module is included."""
         twins = Counter((self.name(address), digest) for address, digest in self.definitions.items())
 
         def key(address: Address) -> tuple[str, ...]:
@@ -178,7 +178,7 @@ class Reach:
 
 @dataclass
 class Project:
-    """The sources at `root` as a parameter file makes use of them. What was found for one stage serves the others."""
+    """The sources at `root`, as a parameter file uses them. Results for one stage are reused for the others."""
 
     root: Path
     params: Mapping[str, Any]
@@ -187,8 +187,8 @@ class Project:
     _uses: dict[Address, tuple[str, frozenset[tuple[str, Address]], frozenset[str]]] = field(default_factory=dict)
 
     def fingerprint(self, stage: str) -> dict[str, str]:
-        """What data/code/<stage>.json holds: `Reach.hashes`, what a page learns about other stages, and `library NAME`
-        with the locked version of each library.
+        """Returns the content of data/code/<stage>.json: `Reach.hashes`, facts that a page reads about other stages,
+        and `library NAME` with the locked version of each library.
 
         UserError when a source does not parse.
         """
@@ -198,22 +198,23 @@ class Project:
         return reach.hashes() | of_others | self._custom_files(stage) | self._library_versions(reach)
 
     def _custom_files(self, stage: str) -> dict[str, str]:
-        """Hashes of the user's files that the stage's parameters name. UserError where one is missing, or is no Python.
+        """Returns hashes of the user's files that the stage's parameters name. UserError if one is missing or not
+        Python.
 
-        Comments and layout of Python do not count, as in the project's own sources.
+        Comments and layout of Python do not count, as in the project's sources.
         """
         graph = stages_of(read_definitions(self.root / "dvc.yaml"), self.params)
         names = {name for one in graph if one.name == stage for name in one.params}
         hashes = {}
         for path in sorted(custom_files([_value_at(self.params, name) for name in names])):
             file = custom_file(path, self.root)
-            # Read anew each time: these files are no modules, so no guard of imports sees an edit.
+            # Read again each time: these files are not modules, so no import guard sees an edit.
             hashes[path] = read_source(file, CUSTOM).sha256 if file.suffix == ".py" else _sha256(file.read_bytes())
         return hashes
 
     def _library_versions(self, reach: Reach) -> dict[str, str]:
-        """Versions in requirements.lock; both where a package has one for each machine."""
-        # Of a library only the version is known: nobody reads its code.
+        """Returns versions in requirements.lock; both where a package has one for each machine."""
+        # For a library only the version counts: its code is not read.
         lock, pinned = self.root / LOCK, defaultdict[str, set[str]](set)
         for name, version in PINNED.findall(lock.read_text(encoding="utf-8")) if lock.is_file() else ():
             pinned[_package(name)].add(version)
@@ -224,7 +225,7 @@ class Project:
         return {f"{LIBRARY}{name}": ", ".join(sorted(pinned[name])) for name in sorted(packages & pinned.keys())}
 
     def reach(self, *roots: Address) -> Reach:
-        """All that the definitions at `roots` may compute with. UserError where one is not there."""
+        """Returns all definitions that those at `roots` may compute with. UserError where one does not exist."""
         definitions, uses = {}, {}
         imported, pending = set(), list(roots)
         for module, name in roots:
@@ -245,7 +246,7 @@ class Project:
         return Reach(definitions, uses, inside, tuple(sorted(others)))
 
     def _import(self, modules: Iterable[str], imported: set[str]) -> Iterator[Address]:
-        """Adds the modules and all that importing them imports; yields those that count whole."""
+        """Adds the modules and all modules that they import; yields those that count completely."""
         pending = list(modules)
         while pending:
             module = pending.pop()
@@ -258,7 +259,7 @@ class Project:
             pending += (
                 one for targets in source.imports.values() for target in targets for one in self._modules(target)
             )
-            # Importing runs a module's top level. Definitions that nobody reaches have no effect then, but these do.
+            # Importing runs a module's top level. Definitions that are not reached have no effect then, but these do.
             if source.is_whole:
                 yield (module, ALL)
             for name, definition in source.definitions.items():
@@ -267,23 +268,23 @@ class Project:
                     yield (module, name)
 
     def definition(self, address: Address) -> Definition | None:
-        """The definition at an address; None for an address that only groups others."""
+        """Returns the definition at an address; None for an address that only groups others."""
         return self._source(address[0]).definitions.get(address[1])
 
     def _look_up(self, address: Address) -> tuple[str, frozenset[tuple[str, Address]], frozenset[str]]:
-        """A definition's hash, what it uses under which name, and the modules that it imports."""
+        """Returns a definition's hash, the definitions it uses with their names, and the modules that it imports."""
         if address not in self._uses:
             module, name = address
             source = self._source(module)
             if name in source.definitions:
                 self._uses[address] = self._of(source.definitions[name], module)
-            else:  # ALL of a module whose definitions stand apart, or a module that does nothing as a program
+            else:  # ALL of a module whose definitions count separately, or a module that does nothing as a program
                 parts = frozenset((one, (module, one)) for one in source.definitions if name == ALL)
                 self._uses[address] = "", parts, frozenset()
         return self._uses[address]
 
     def _of(self, definition: Definition, module: str) -> tuple[str, frozenset[tuple[str, Address]], frozenset[str]]:
-        # What `lines` has beside the syntax is sorted: the order of a set must not reach the hash.
+        # Parts of `lines` other than the syntax are sorted: the order of a set must not reach the hash.
         source, lines = self._source(module), [definition.syntax]
         uses: set[tuple[str, Address]] = set()
         modules = {
@@ -291,14 +292,15 @@ class Project:
         }
         for names in definition.names:
             head, text = names[0], ".".join(names)
-            # A name inside the definition may hide that of the module. Both count: what is too much only re-runs.
+            # A name inside the definition may hide that of the module. Both count: an extra dependency only causes a
+            # re-run.
             targets = [*definition.imports.get(head, ()), *source.imports.get(head, ())]
             if head in source.definitions and head != GUARD:
                 uses.add((head, (module, ALL if source.is_whole else head)))
             for target in targets or source.imports.get(ALL, ()):
                 targets_of = self._find(".".join([target, *names[1:]])) if targets else {(target, ALL)}
                 uses |= {(text, one) for one in targets_of}
-                # The syntax has `sqrt` alone, so `from cmath import sqrt` for `from math import sqrt` shows only here.
+                # The syntax has only `sqrt`, so `from cmath import sqrt` for `from math import sqrt` shows only here.
                 if not self._is_ours(target):
                     lines.append(f"{head} is {target}")
             if head in PLACES:
@@ -314,7 +316,7 @@ class Project:
         return _sha256("\n".join([lines[0], *sorted(lines[1:])]).encode()), frozenset(uses), frozenset(modules)
 
     def _is_chosen(self, case: Case, module: str) -> bool:
-        """Whether the parameter file has the case's kind; True also for a class that has none."""
+        """True if the parameter file has the case's kind, or the class has none."""
         value: Any = self.params
         for part in [*case.section.split("."), "kind"]:
             value = value.get(part) if isinstance(value, Mapping) else None
@@ -326,14 +328,14 @@ class Project:
         return True
 
     def _find(self, dotted: str, seen: frozenset[Address] = frozenset()) -> set[Address]:
-        """The definitions that a dotted name may be; none for what is not the project's, and for what observes.
+        """Returns the definitions that a dotted name may mean; none outside the project, and none for observers.
 
-        `seen`: names that modules import from each other on the way here. One that comes round in a circle is unknown.
+        `seen`: names that modules import from each other on the way here. A name in a circle is unknown.
         """
         if not self._is_ours(dotted) or _observes(dotted):
             return set()
         parts = dotted.split(".")
-        # The longest part that is a module. What is left names something inside of it.
+        # The longest part that is a module. The rest names something inside of it.
         cut = next((cut for cut in range(len(parts), 0, -1) if self._file(".".join(parts[:cut]))), 0)
         module, rest = ".".join(parts[:cut]), parts[cut:]
         if not cut:
@@ -352,7 +354,7 @@ class Project:
         return self._file(dotted.partition(".")[0]) is not None
 
     def _modules(self, dotted: str) -> Iterator[str]:
-        """The modules that importing a dotted name imports, without those above them."""
+        """Returns the modules that importing a dotted name imports, without those above them."""
         parts = dotted.split(".")
         if not _observes(dotted):
             yield from (".".join(parts[:cut]) for cut in range(len(parts), 0, -1) if self._file(".".join(parts[:cut])))
@@ -383,12 +385,12 @@ def _observes(dotted: str) -> bool:
 
 
 def read_source(path: Path, package: str) -> Source:
-    """The definitions of a file whose relative imports are resolved against `package`.
+    """Returns the definitions of a file whose relative imports are resolved against `package`.
 
     Fields of the syntax tree that are empty are not hashed, so that Python 3.11 and 3.12 (which adds `type_params`)
     agree.
     """
-    # Docstrings are for people, like comments, which the syntax tree never had.
+    # Docstrings are for readers, like comments, which are not in the syntax tree.
     tree = _without_bare_strings(_parse(path))
     imports, parts, rest = _Reader(package, ""), defaultdict[str, list[ast.stmt]](list), list[ast.stmt]()
     is_whole = False
@@ -400,7 +402,7 @@ def read_source(path: Path, package: str) -> Source:
                 pass  # it is never run
             case ast.If(test=ast.Compare(left=ast.Name("__name__"))):
                 parts[GUARD] += statement.body
-                # Also in `rest`: where the module counts as a whole, its program does so too.
+                # Also in `rest`: where the module counts completely, its program does so too.
                 rest += statement.body
             case _:
                 names = _bound(statement)
@@ -429,7 +431,7 @@ def read_source(path: Path, package: str) -> Source:
 
 
 def _bound(statement: ast.stmt) -> list[str]:
-    """The names that a statement defines; none where it does something else, or more."""
+    """Returns the names that a statement defines; none where it does anything else or more."""
     match statement:
         case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
             return [name]
@@ -445,7 +447,7 @@ def _bound(statement: ast.stmt) -> list[str]:
 
 
 def _definitions(name: str, statements: Iterable[ast.stmt], package: str) -> dict[str, Definition]:
-    """The definition of a name, and those of the cases of its choices."""
+    """Returns the definition of a name, and those of the cases of its choices."""
     reader, decorating = _Reader(package, name), _Reader(package, name)
     for statement in statements:
         reader.read(statement)
@@ -454,7 +456,7 @@ def _definitions(name: str, statements: Iterable[ast.stmt], package: str) -> dic
 
 
 class _Reader:
-    """Writes syntax trees as text, and collects what they name. No generator: it would take five times as long."""
+    """Writes syntax trees as text, and collects their names. Not a generator: that would take five times as long."""
 
     def __init__(self, package: str, name: str) -> None:
         self._package, self._name = package, name
@@ -467,7 +469,7 @@ class _Reader:
     def definitions(
         self, decorators: Iterable[tuple[str, ...]] = (), outer: Mapping[str, tuple[str, ...]] | None = None
     ) -> dict[str, Definition]:
-        """What was read, with its cases. `outer`: names that imports around it bind."""
+        """Returns the definition read so far, with its cases. `outer`: names that imports around it bind."""
         imports = {**(outer or {}), **self.imports}
         definitions = {}
         for _, body in self._cases:
@@ -518,18 +520,18 @@ class _Reader:
         self._text.append(f"{type(node).__name__}(")
         for name in node._fields:
             value = getattr(node, name, None)
-            # `kind` is the prefix of u"text", and `type_comment` a comment: neither changes what runs.
+            # `kind` is the prefix of u"text", and `type_comment` a comment: neither changes behaviour.
             if value is not None and value != [] and name not in ("kind", "type_comment"):
                 self._text.append(f"{name}=")
                 self.read(value)
         self._text.append(")")
 
     def _read_case(self, section: str, case: ast.match_case) -> None:
-        """A case that is for no class by its name counts whatever is chosen."""
+        """A case that does not name a class counts whatever is chosen."""
         pattern = case.pattern.pattern if isinstance(case.pattern, ast.MatchAs) else case.pattern
         match pattern:
             case ast.MatchClass(cls=ast.Name(name)):
-                # A definition of its own, so that a change in a case that is not chosen re-runs nothing.
+                # A separate definition, so that a change in a case that is not chosen re-runs nothing.
                 body = _Reader(self._package, f"{self._name} {section} {name}")
                 body._read_fields(case)
                 self._cases.append((Case(section, name, body._name), body))
@@ -541,7 +543,7 @@ class _Reader:
 
 
 def _dotted(node: ast.Attribute) -> tuple[str, ...] | None:
-    """The names of `a.b.c`; None where the first is no name."""
+    """Returns the names of `a.b.c`; None where the first is not a name."""
     names, value = [node.attr], node.value
     while isinstance(value, ast.Attribute):
         names.append(value.attr)
@@ -550,7 +552,7 @@ def _dotted(node: ast.Attribute) -> tuple[str, ...] | None:
 
 
 def _kinds(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Name and kind of each class that says `kind: Literal["..."]`."""
+    """Returns name and kind of each class that has `kind: Literal["..."]`."""
     for node in tree.body:
         for part in node.body if isinstance(node, ast.ClassDef) else ():
             match part:
@@ -562,7 +564,7 @@ def _kinds(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _base(node: ast.ImportFrom, package: str) -> str:
-    """What a `from` statement imports from."""
+    """Returns the module that a `from` statement imports from."""
     parents = package.split(".")
     base = ".".join(parents[: len(parents) - node.level + 1]) if node.level else ""
     return ".".join(filter(None, [base, node.module]))
@@ -589,7 +591,7 @@ def _parse(path: Path) -> ast.Module:
 
 
 def _value_at(params: Any, name: str) -> Any:
-    """The value of a dotted name; None where there is none."""
+    """Returns the value of a dotted name; None where there is none."""
     for part in name.split("."):
         params = params.get(part) if isinstance(params, Mapping) else None
     return params

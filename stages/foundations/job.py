@@ -1,6 +1,6 @@
-"""One run of a stage: its files, its validated parameters, and the attempt that is recorded of it.
+"""One run of a stage: its files, its validated parameters, and the record of its attempt.
 
-An attempt is named by the hash of everything that determines its result. Its folder lies under `state/`, outside every
+An attempt is named by the hash of everything that determines its result. Its folder is under `state/`, outside every
 DVC output, because DVC deletes outputs before a stage starts again. So an attempt finds the checkpoints of an earlier
 one at the same work, and never those of another setting.
 """
@@ -28,17 +28,17 @@ from stages.foundations.stage_graph import filled
 
 @dataclass(frozen=True)
 class Job:
-    """What `main(job)` of a stage gets."""
+    """The argument of a stage's `main(job)`."""
 
     name: str
-    """Of the stage."""
+    """Name of the stage."""
     item: str
     """Entry of section `foreach`; "" for a stage that runs once."""
     stage: Stage
     paths: Namespace
     """A path for each input and output of `stage`, and `params`: the parameter file."""
     sections: Mapping[str, Any]
-    """Validated sections of `stage`, by name. Of section `foreach` there is the item alone."""
+    """Validated sections of `stage`, by name. Of section `foreach` it has only the item."""
 
     @property
     def seed(self) -> int:
@@ -46,11 +46,11 @@ class Job:
         return self.sections["seed"]
 
     def settings(self) -> dict[str, Any]:
-        """The sections but the seed as plain values, as the parameter file has them."""
+        """Returns the sections without the seed as plain values, as in the parameter file."""
         return {
             name: {self.item: _plain(value)} if name == self.stage.foreach else _plain(value)
             for name, value in self.sections.items()
-            # An attempt records the seed by itself: MLflow shows it as a tag that tells runs apart.
+            # An attempt records the seed by itself: MLflow shows it as a tag that distinguishes runs.
             if name != "seed"
         }
 
@@ -61,7 +61,7 @@ class Job:
         policy: str | None = None,
         round: str | None = None,
     ) -> Attempt:
-        """The attempt at this work; with `settings()` and all inputs of the stage unless others are given."""
+        """Returns the attempt at this work; with `settings()` and all inputs of the stage unless others are given."""
         given = {name: getattr(self.paths, name) for name in self.stage.inputs}
         shown = self.settings() if settings is None else settings
         seed = self.sections.get("seed")
@@ -69,9 +69,9 @@ class Job:
 
 
 def read_job(name: str, item: str, stage: Stage, flags: Sequence[str], description: str) -> Job:
-    """The job of a stage, whose command has the flags `[--params FILE] [--INPUT PATH] [--OUTPUT PATH]`.
+    """Returns the job of a stage, whose command has the flags `[--params FILE] [--INPUT PATH] [--OUTPUT PATH]`.
 
-    Paths are those of the declaration unless a flag has another. `--help` prints the help and exits.
+    Paths are those of the declaration unless a flag gives another. `--help` prints the help and exits.
     UserError for a missing or unknown item, a wrong section, and an input that does not exist.
     """
     at = "@ITEM" if stage.foreach else ""
@@ -80,7 +80,7 @@ def read_job(name: str, item: str, stage: Stage, flags: Sequence[str], descripti
     files = {**stage.inputs, **stage.not_compared, **stage.outputs}
     for one, path in files.items():
         kind = "output" if one in stage.outputs else "input"
-        # No default: a declared path may hold `${item}`, which is filled only when the item is known to exist.
+        # No default: a declared path may contain `${item}`, which is filled only when the item is known to exist.
         parser.add_argument(f"--{one.replace('_', '-')}", type=Path, metavar="PATH", help=f"{kind}: {path}")
     paths = parser.parse_args(flags)
     if bool(stage.foreach) != bool(item):
@@ -107,7 +107,7 @@ def read_job(name: str, item: str, stage: Stage, flags: Sequence[str], descripti
 
 
 def _section(name: str, model: Any, stage: Stage, item: str, file: Path) -> Any:
-    """A section of the file as its model; of section `foreach` the item, as the model of its values."""
+    """Returns a section of the file as its model; of section `foreach` the item, as the model of its values."""
     if name != stage.foreach:
         return validate_section(load_value(file, name), name, model, file)
     address = f"{name}.{item}"
@@ -123,25 +123,25 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a stage is about to do; `attempt_at` makes it."""
+    """The work that a stage is about to do; `attempt_at` makes it."""
 
     stage: str
     params: Mapping[str, Any]
     inputs: Mapping[str, Path]
     seed: int | None
     policy: str | None
-    """Name of the policy that the stage makes or asks, where there is one."""
+    """Name of the policy that the stage makes or samples from, if any."""
     round: str | None
     digests: Mapping[str, str]
     """DVC's hash of each input."""
     stage_hash: str
     """Equal for attempts with the same stage, params, inputs, seed and code."""
     scratch: Path
-    """For checkpoints and other work that is not finished; it exists."""
+    """Folder for checkpoints and other unfinished work; it exists."""
 
     @property
     def pieces(self) -> Path:
-        """Finished pieces, which a resumed run does not make again. The stage removes the folder at its end."""
+        """Folder of finished pieces, which a resumed run does not make again. The stage removes it at its end."""
         return self.scratch / "pieces"
 
 
@@ -154,11 +154,11 @@ def attempt_at(
     round: str | None = None,
 ) -> Attempt:
     """Hashes the inputs and makes the folder `state/scratch/<stage>-<first 16 digits of the hash>` if it is absent."""
-    # Inside `dvc repro` the lock has the hashes of all that earlier stages made, so nothing large is read twice.
+    # Inside `dvc repro` dvc.lock has the hashes of all outputs of earlier stages, so no large file is read twice.
     lock, is_inside_dvc = Path(LOCK), "DVC_STAGE" in os.environ
     recorded = recorded_outs(read_lock(lock.read_bytes(), "this folder")) if is_inside_dvc and lock.exists() else {}
     digests = {name: recorded.get(Path(path).as_posix()) or dvc_md5(Path(path)) for name, path in inputs.items()}
-    # Policy and round are in it: two items of a stage may have equal settings and inputs, and must not share a
+    # Including policy and round: two items of a stage may have equal settings and inputs, and must not share a
     # checkpoint.
     identity = {"stage": stage, "policy": policy, "round": round, "seed": seed, "params": dict(params)}
     stage_hash = stable_hash({**identity, "inputs": digests, "code": code_digest(stage)})
@@ -169,6 +169,6 @@ def attempt_at(
 
 
 def code_digest(stage: str) -> str:
-    """Hash of the stage's fingerprint in data/code; "" where there is none, as in a run by hand in another folder."""
+    """The hash of the stage's fingerprint in data/code; "" without one, as in a manual run in another folder."""
     fingerprint = Path("data/code") / f"{stage}.json"
     return dvc_md5(fingerprint) if fingerprint.exists() else ""

@@ -1,6 +1,6 @@
-"""This machine: where the project keeps its state and finds its mirror, what the CPU can do, and environment variables.
+"""This machine: folders for the project's state and its mirror, features of the CPU, and environment variables.
 
-Nothing here is part of a result, so nothing of it is in params.yaml.
+Nothing here is part of a result, so params.yaml contains none of it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 def state_folder() -> Path:
-    """`$RETRACE_STATE`, else `state/` of the DVC project that runs this stage, else of this source tree.
+    """Returns `$RETRACE_STATE`, else `state/` of the DVC project that runs this stage, else of this source tree.
 
-    `$DVC_ROOT` counts because `dvc exp run --temp` runs a copy of the tree that is thrown away. The folder is closed to
-    other accounts of the machine: it holds prompts, databases and logins.
+    `$DVC_ROOT` counts because `dvc exp run --temp` runs a temporary copy of the tree. The folder is closed to
+    other accounts of the machine: it contains prompts, databases and logins.
     """
     if os.environ.get("RETRACE_STATE"):
         folder = Path(os.environ["RETRACE_STATE"]).absolute()
@@ -38,7 +38,7 @@ def _close_to_others(folder: Path) -> None:
     with suppress(OSError):  # the first use of the folder raises a better error
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = folder.stat().st_mode
-        # A group that may write is one that the user shares the folder with, or has to himself.
+        # If the group may write, the user shares the folder with it, or is its only member.
         allowed = 0o770 if mode & 0o020 else 0o700
         if mode & 0o777 & ~allowed:
             folder.chmod(mode & allowed)
@@ -51,13 +51,13 @@ MIRROR_BESIDE = Path("../shared/data/mirror")
 
 
 def mirror_folder(root: Path | None = None) -> Path | None:
-    """The folder in which a file is named by its sha256, looked at before the network; None where there is none.
+    """Returns the folder in which files are named by sha256, searched before the network; None where there is none.
 
     `$RETRACE_MIRROR` comes first (empty: none), then `mirror` in machine.yaml, then `../shared/data/mirror`.
-    `root` is the project whose machine.yaml counts, by default the one that runs this stage. Raises UserError
-    where the named one is no folder, or machine.yaml holds anything else.
+    `root` is the project of the machine.yaml, by default the one that runs this stage. UserError
+    where the named one is not a folder, or machine.yaml has other content.
     """
-    # Empty is not absent: it is how a test or a user says that there is no mirror.
+    # Empty is not absent: a test or a user sets it to say that there is no mirror.
     named = os.environ.get(MIRROR_VARIABLE)
     if named is not None:
         return _folder(from_root(named), f"${MIRROR_VARIABLE}") if named else None
@@ -83,30 +83,30 @@ def _folder(folder: Path, setting: str) -> Path:
 
 
 def share_mirror(root: Path, folder: Path) -> None:
-    """A checkout elsewhere gets the mirror of the project at `root`. What a mirror holds is checked by its hash."""
+    """Gives another checkout the mirror of the project at `root`. Files of a mirror are checked by their hash."""
     mirror = mirror_folder(root)
     if mirror is not None:
         (folder / FILE).write_text(yaml.safe_dump({"mirror": str(mirror)}), encoding="utf-8")
 
 
 def list_gpus(*variables: str) -> list[str]:
-    """The NVIDIA GPUs that the first of these variables with a value names, else those of the machine: `0`, `1`, ..."""
+    """Returns the NVIDIA GPUs in the first of these variables with a value, else those of the machine: `0`, `1`, ..."""
     for name in variables:
         if name in os.environ:
-            # CUDA takes an empty value and -1 for "no device".
+            # CUDA reads an empty value and -1 as "no device".
             return [word.strip() for word in os.environ[name].split(",") if word.strip() not in ("", "-1")]
-    # /dev needs no library, so `retrace` asks without torch. It also has nvidiactl and nvidia-uvm.
+    # /dev needs no library, so `retrace` finds GPUs without torch. It also has nvidiactl and nvidia-uvm.
     numbers = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia*")]
     return sorted((number for number in numbers if number.isdecimal()), key=int)
 
 
 def from_root(path: str | Path) -> Path:
-    """Paths count from the project's root, also where DVC runs a copy of the tree."""
+    """Paths are relative to the project's root, even where DVC runs a copy of the tree."""
     return Path(os.environ.get("DVC_ROOT") or ".") / path
 
 
 BFLOAT16_INSTRUCTIONS = {"avx512bw", "avx_ne_convert", "bf16"}
-"""Any of them, and torch multiplies bfloat16 by oneDNN (bf16: ARM)."""
+"""With any of these flags torch multiplies bfloat16 by oneDNN (bf16: ARM)."""
 BFLOAT16_REMEDY = (
     "set trainer.dtype and sampler.dtype to float32 (other numbers, within the noise), or take a GPU, or a CPU with "
     "AMX or AVX-512"
@@ -116,20 +116,20 @@ BFLOAT16_REMEDY = (
 def is_bfloat16_slow(cpu: Path = Path("/proc/cpuinfo")) -> bool:
     """True where products in bfloat16 take 10 to 40 times as long as in float32 (docs/measurements.md).
 
-    False where `cpu` does not say what the CPU has.
+    False where `cpu` does not list the features.
     """
     try:
         lines = cpu.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return False
-    # Linux calls the list `flags` on x86 and `Features` on ARM. One core speaks for all.
+    # Linux calls the list `flags` on x86 and `Features` on ARM. One core represents all.
     named = next((line for line in lines if line.lower().startswith(("flags", "features"))), None)
     return named is not None and not BFLOAT16_INSTRUCTIONS & set(named.partition(":")[2].split())
 
 
 @contextmanager
 def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
-    """Sets the variables for the block and puts back what was there before, also when the block raises."""
+    """Sets the variables for the block and restores the earlier values, even when the block raises."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

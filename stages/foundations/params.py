@@ -150,6 +150,7 @@ CUSTOM = "custom"
 class CustomFunctionParams(StrictParams):
     """A Python function of the user's. Its limits of time, memory and processes are those of section `verifier`."""
 
+    kind: Literal["function"]
     file: str = Field(pattern=r"^custom/[A-Za-z0-9_./-]*\.py$")
     """Path from the project's root."""
     name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A 63-bit seed for the stream named by `parts` (`derive_seed(seed, "rl_1", step)`).
+    """Returns a 63-bit seed for the stream named by `parts` (`derive_seed(seed, "rl_1", step)`).
 
     Hashing keeps streams apart: neighbouring seeds or steps share nothing, on any platform.
     """
@@ -18,15 +18,15 @@ def derive_seed(*parts: int | str) -> int:
 
 @lru_cache(maxsize=4)
 def permutation(count: int, *parts: int | str) -> tuple[int, ...]:
-    """The numbers below `count` in the order of the stream named by `parts`."""
+    """Returns the numbers below `count` in the order of the stream named by `parts`."""
     order = list(range(count))
     random.Random(derive_seed(*parts)).shuffle(order)
     return tuple(order)
 
 
 def endless_order(start: int, stop: int, count: int, *parts: int | str) -> list[int]:
-    """Positions `start` to `stop` of an endless order of the numbers below `count`: a new permutation per epoch.
+    """Returns positions `start` to `stop` of an endless order of the numbers below `count`: one permutation per epoch.
 
-    The order is a function of `parts` alone, so a run resumed at `start` sees what an uninterrupted run sees.
+    The order depends only on `parts`, so a run resumed at `start` gets the same numbers as an uninterrupted run.
     """
     return [permutation(count, *parts, position // count)[position % count] for position in range(start, stop)]

@@ -1,12 +1,13 @@
-"""The declaration of a stage in `stages/<name>/stage.py`: `STAGE`, what it runs with, and `ABOUT`, what others may ask.
+"""The declaration of a stage in `stages/<name>/stage.py`: `STAGE` for its run, and `ABOUT` for other modules.
 
 docs/recipes.md has a whole stage as an example. `python -m stages <name>` runs `main(job)` of `stages/<name>/run.py`.
 dvc.yaml has an entry for each `STAGE` (`retrace graph` writes it). `plan`, `explain`, `compare`, `mirror`, `ablate`,
-the report and the check of params.yaml ask `ABOUT`. Declarations are light: they import parameters at their top, and
-what their functions need inside of these. The second half of this file is what `About.work` counts for `retrace plan`.
+the report and the check of params.yaml read `ABOUT`. Declarations are light: they import parameters at their top, and
+everything else inside of their functions. The second half of this file has the counts of `About.work` for
+`retrace plan`.
 
-A path of a stage that runs over a section (`foreach`) names the item, as in dvc.yaml. Of a mapping `${key}` is its
-name, and `${item.start_from}` one of its values. Of a list `${item}` is the entry. Paths know nothing else.
+A path of a stage that runs over a section (`foreach`) names the item, as in dvc.yaml. For a mapping, `${key}` is its
+name, and `${item.start_from}` one of its values. For a list, `${item}` is the entry. Paths use nothing else.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from typing import Any
 Sections = Mapping[str, Any]
 """Validated sections of a parameter file, by name; those of branches that it leaves out are absent."""
 METRICS, HEADLINE, CURVES = "metrics", "headline", "curves"
-"""Outputs that DVC shows: all numbers, the few that become columns, and what `dvc plots` draws."""
+"""Outputs that DVC shows: all numbers, the few that become columns, and the data of `dvc plots`."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What a stage runs with. All of it is in the stage's fingerprint."""
+    """The declaration of a run. All of it is in the stage's fingerprint."""
 
     sections: Mapping[str, Any] = field(default_factory=dict)
     """Sections of the parameter file that it reads -> their models. A section may be a single value: `seed`."""
@@ -37,7 +38,7 @@ class Stage:
     outputs: Mapping[str, str] = field(default_factory=dict)
     """Name -> path. `metrics`, `headline` and `curves` are shown by DVC; all others are cached."""
     also_depends_on: tuple[str, ...] = ()
-    """Paths that DVC compares as well, and that are no argument."""
+    """Further paths that DVC compares, and that are not arguments."""
     not_compared: Mapping[str, str] = field(default_factory=dict)
     """Inputs that DVC does not compare."""
     foreach: str = ""
@@ -45,100 +46,100 @@ class Stage:
     items: Any = None
     """Type of that section where the stage does not read it; `list[str]` for `policies`, which is a list of names."""
     is_launched: bool = False
-    """Whether section `launch` starts its ranks."""
+    """True if section `launch` starts its ranks."""
     depends_on_ranks: bool = False
-    """Whether the number of ranks changes the result, as the order of a trainer's sums does."""
+    """True if the number of ranks changes the result, as through the order of a trainer's sums."""
     quick_imports: bool = False
-    """Whether it is imported faster (stages/observe/quick_imports.py); not for a stage that needs scipy."""
+    """True if it is imported faster (stages/observe/quick_imports.py); not for a stage that needs scipy."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What others may ask. `sections` in arguments are those of the whole parameter file."""
+    """Facts for other modules. `sections` in arguments are those of the whole parameter file."""
 
     description: str = ""
     """A sentence or two: in dvc.yaml and in `python -m stages --help`."""
     plot: tuple[str, str] = ("", "")
     """Column of its curves that `dvc plots` draws over the steps, and the title."""
     contradictions: Callable[[Sections], list[str]] = lambda sections: []
-    """Where its sections do not fit together or to others, a sentence each that says what to change."""
+    """Where its sections do not match each other or others: one sentence each that says what to change."""
 
     runs_model: Callable[[Mapping[str, Any]], bool] = lambda params: False
-    """Whether it computes with a network, and takes a GPU where there is one. Gets the unvalidated parameter file."""
+    """True if it computes with a network, and uses a GPU if there is one. Gets the unvalidated parameter file."""
     model: Callable[[Sections], ModelSizes] | None = None
-    """For the stage that brings the policy that all others start from."""
+    """For the stage that provides the policy that all others start from."""
     work: Callable[[Sections, str, Lengths], Work] | None = None
-    """What the stage at an address has to do with a policy, before it runs."""
+    """Work of the stage at an address with a policy, before it runs."""
     prompts: Callable[[Sections], Mapping[str, int]] | None = None
-    """For the stage that brings the prompts of pictures: how many there are by split, or nothing where nobody knows."""
+    """For the stage that provides picture prompts: their number by split, or nothing if it is unknown."""
     networks: Callable[[Sections, str, Mapping[str, int]], NetworkWork] | None = None
-    """What the stage at an address has to do with networks of pictures, for so many prompts by split."""
+    """Work of the stage at an address with picture networks, for so many prompts by split."""
     raw: Callable[[Mapping[str, Any]], list[Any]] = lambda params: []
     """Where raw bytes come from: mappings with a `kind`, from its parameters as dvc.lock has them (`sources.gsm8k`)."""
 
     sources: str = ""
-    """Where in a parameter file the named sources stand that the stage takes in: `collect_web.sources`."""
+    """Place in a parameter file of the named sources that the stage reads: `collect_web.sources`."""
     file_kinds: tuple[str, ...] = ()
     """Kinds of such a source that are one local file (`path`) of pages; empty where sources are problems."""
 
     named_after: tuple[str, ...] = ()
     """Tags of its MLflow run that hold the name of the policy it is about."""
     score_keys: Callable[[Sections], list[str]] | None = None
-    """For the stage that scores a policy (its item): what it writes of each benchmark, as `<benchmark>/<key>`."""
+    """For the stage that scores a policy (its item): its metrics of each benchmark, as `<benchmark>/<key>`."""
     is_varied: bool = False
-    """Variants of an ablation differ from here on; runs of one seed share what comes before."""
+    """Variants of an ablation differ from here on; runs of one seed share the stages before."""
 
     headline: tuple[str, str] | None = None
-    """Key of the number that sums it up, in one of its metric files, and how `make repro` shows it."""
+    """Key of its summary number, in one of its metric files, and how `make repro` shows it."""
     warnings: Callable[[str, Mapping[str, float]], list[str]] = lambda item, metrics: []
-    """What went wrong without an error, a sentence each with what to try: from its item and its metrics."""
+    """Problems without an error, one sentence each with what to try: from its item and its metrics."""
 
     lane: str = ""
     """Heading under which the report lists it."""
     has_funnel: bool = False
-    """Its rows are data, and dropping them needs reasons: the report shows how many came through."""
+    """Its rows are data, and dropping them needs reasons: the report shows how many were kept."""
     way: FunnelStep | None = None
     tables: Mapping[str, str] = field(default_factory=dict)
-    """Its tables that get a card in the report, by their path under data/ without the ending, and what they are for."""
+    """Its tables that get a card in the report, by their path under data/ without the ending, and their purpose."""
     contamination: str = ""
-    """Its table of rows that stand in a benchmark, as in `tables`."""
+    """Its table of rows that are in a benchmark, as in `tables`."""
 
 
 @dataclass(frozen=True)
 class FunnelStep:
-    """A stage's place on a way that rows take through several stages, shown as one table of what is left."""
+    """A stage's place in a chain that rows pass through, shown as one table of the remaining rows."""
 
     title: str
-    """Of the way; equal for its stages, which come in graph order."""
+    """Name of the chain; equal for its stages, which come in graph order."""
     unit: str
-    """What the stage's rows are: pages, exercises."""
+    """Unit of the stage's rows: pages, exercises."""
     first: str = ""
-    """What comes in, where the unit is not that of the stage before: `pages collected`."""
+    """Label of the input, where its unit differs from that of the stage before: `pages collected`."""
     last: str = ""
-    """What is left at the end of the way."""
+    """Label of the rows at the end of the chain."""
     reasons: tuple[str, ...] = ()
-    """Reasons of drops in the order in which the stage asks; others follow."""
+    """Reasons of drops in the order in which the stage checks them; others follow."""
     note: Callable[[Mapping[str, Any]], str] = lambda params: ""
     """A sentence for the caption, from the stage's section as the parameter file has it."""
 
 
 def about(name: str) -> About:
-    """What a stage says of itself; nothing where it declares nothing, as a stage that was added to dvc.yaml by hand."""
+    """Returns a stage's facts; empty where it declares nothing, as a stage that was added to dvc.yaml by hand."""
     return _declared(name)[1]
 
 
 def declared_stage(name: str) -> Stage | None:
-    """What a stage runs with; None where it declares nothing."""
+    """Returns a stage's declaration; None where it declares nothing."""
     return _declared(name)[0]
 
 
 @cache
 def _declared(name: str) -> tuple[Stage | None, About]:
     module = f"stages.{name}.stage"
-    # dvc.yaml may hold any name; one with dots could import a module that is no stage.
+    # dvc.yaml may have any name; one with dots could import a module that is not a stage.
     if not name.isidentifier():
         return None, About()
-    # The package is asked first: `find_spec` raises for a module of a package that does not exist.
+    # The package is checked first: `find_spec` raises for a module of a package that does not exist.
     if importlib.util.find_spec(f"stages.{name}") is None or importlib.util.find_spec(module) is None:
         return None, About()
     found = importlib.import_module(module)
@@ -146,7 +147,7 @@ def _declared(name: str) -> tuple[Stage | None, About]:
 
 
 def unknown_sources(address: str, wanted: Iterable[str], known: Collection[str], where: str) -> list[str]:
-    """What a list of names at `address` asks for that `where` does not have, as `About.contradictions` tells it."""
+    """Returns names in the list at `address` that `where` does not have, as `About.contradictions` reports them."""
     return [
         f"{address}: `{name}` is none of {where}, which are {', '.join(sorted(known)) or 'none'}"
         for name in wanted
@@ -154,32 +155,32 @@ def unknown_sources(address: str, wanted: Iterable[str], known: Collection[str],
     ]
 
 
-# From here on: what `About.model`, `About.work` and `About.networks` return, and the lengths that they are given.
+# From here on: return values of `About.model`, `About.work` and `About.networks`, and the lengths given to them.
 
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """Where the sizes of a policy stand: a name that is known by its sizes, or a transformers config."""
+    """The source of a policy's sizes: a name with known sizes, or a transformers config."""
 
     name: str
     config: Mapping[str, Any] | Path | None = None
     """A config, or the path of its file from the project's root; None where only the name is known."""
     is_untrained: bool = False
-    """Random weights: the end comes as often as any other token."""
+    """Random weights: the end token is as likely as any other."""
     policy: str = ""
-    """What the policy is called."""
+    """Name of the policy."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one stage does with a policy."""
+    """Work of one stage with a policy."""
 
     training: Training | None = None
     sampling: tuple[Sampling, ...] = ()
     taken_for_granted: tuple[str, ...] = ()
-    """Sentences on what the figures assume, beyond the lengths."""
+    """Sentences on the assumptions of the figures, beyond the lengths."""
     side_by_side: SideBySide | None = None
-    """None where it draws and trains in turns."""
+    """None where sampling and training alternate."""
     not_counted: tuple[str, ...] = ()
     """Work of unknown size, with how to make it known."""
 
@@ -191,9 +192,9 @@ class Training:
     tokens: float
     """Prompt and response tokens that go forward and backward."""
     response_tokens: float
-    """Those of `tokens` that meet the head."""
+    """The part of `tokens` that passes through the head."""
     forward_tokens: float
-    """Tokens that go forward only: validation, proximal and reference log-probs."""
+    """Tokens that only go forward: validation, proximal and reference log-probs."""
     context: float
     """Mean length that a token attends over, times two: mean square of the sequences over their mean."""
     longest: int
@@ -202,11 +203,13 @@ class Training:
     """Of the optimizer."""
     holds_reference: bool = False
     """A second, frozen policy is in memory beside the trained one."""
+    adapter: Any = None
+    """`AdapterParams` of what is learned in place of the policy's own weights."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Responses drawn; each call waits for its longest response before the next one starts."""
+    """Sampled responses; each call waits for its longest response before the next one starts."""
 
     calls: float
     prompts: float
@@ -216,7 +219,7 @@ class Sampling:
     prompt_tokens: float
     lengths: ResponseLengths
     in_flight: float | None = None
-    """Prompts at most, one beginning where another has ended; None where each call waits for its longest response."""
+    """Most prompts at once, each starting when another ends; None where each call waits for its longest response."""
 
     @property
     def responses(self) -> float:
@@ -228,45 +231,45 @@ class Sampling:
 
     @property
     def context(self) -> float:
-        """Mean number of tokens that a drawn token attends to."""
+        """Mean number of tokens that a generated token attends to."""
         # A token sees on average half of its response, and long responses have more tokens: mean square over mean.
         return self.prompt_tokens + self.lengths.mean_square / (2 * self.lengths.mean)
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Drawing and training at once, each on devices of its own."""
+    """Sampling and training at once, each on separate devices."""
 
     replicas: int
     """Of the sampler."""
     trainer_ranks: int
     steps: int
-    """Batches that pass from one to the other."""
+    """Batches that pass from sampling to training."""
 
     def seconds(self, training: float, sampling: float) -> float:
-        """The longer of the two, and one step of the other: the first batch is drawn before anything is trained on."""
-        # The first batch waits for sampling alone, and the last one for training alone.
+        """The longer of the two, and one step of the other: the first batch is sampled before any training."""
+        # The first batch waits only for sampling, and the last one only for training.
         return max(training, sampling) + min(training, sampling) / self.steps
 
 
 @dataclass(frozen=True)
 class NetworkWork:
-    """What one stage does with networks that read or draw pictures."""
+    """Work of one stage with networks that read or generate pictures."""
 
     trained: float
-    """Parameters that learn."""
+    """Trained parameters."""
     held: float
-    """Parameters beside them in memory that do not."""
+    """Parameters beside them in memory that are not trained."""
     forward: float
     """FLOPs of passes without a gradient, in all."""
     with_gradient: float = 0.0
-    """FLOPs of the forward passes that have one, in all; the way back is not in it."""
+    """FLOPs of the forward passes with a gradient, in all, without the backward passes."""
     taken_for_granted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """What a plan takes for granted, with where each figure is from."""
+    """Assumptions of a plan, with the source of each figure."""
 
     prompt: float
     response_share: float
@@ -274,17 +277,17 @@ class Lengths:
     responses: Mapping[str, float] = field(default_factory=dict)
     """Mean response tokens by the stage's address (`rl_round@rl_1`), where they were measured."""
     drawn: Mapping[str, float] = field(default_factory=dict)
-    """Groups drawn per group trained, by address, where they were measured."""
+    """Groups sampled per group trained on, by address, where they were measured."""
     trained: Mapping[str, float] = field(default_factory=dict)
     """Tokens trained on, prompts included, by address, where they were measured."""
     untrained: Mapping[str, float] = field(default_factory=dict)
-    """Policies with random weights -> chance of each of their tokens to be the end."""
+    """Policies with random weights -> probability of the end token at each step."""
     benchmark_problems: float | None = None
-    """Problems that every policy answers, where the user says so."""
+    """Problems that every policy answers, if the user gives their number."""
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, address: str, most: int) -> ResponseLengths:
-        """Lengths of the responses that a stage draws from the policy of its address, or from any."""
+        """Returns lengths of the responses that a stage samples from the policy of its address, or from any."""
         assumed = self.response_share * most
         chance = self.untrained.get(address.partition("@")[2])
         if chance:

@@ -1,7 +1,7 @@
-"""The stages that dvc.yaml makes of a parameter file, resolved without DVC, which needs seconds and a repository.
+"""The stages that dvc.yaml creates from a parameter file, resolved without DVC, which needs seconds and a repository.
 
-A recipe may leave branches out. A stage with `foreach` vanishes where its section is empty, as it does for DVC. A plain
-stage is left out where the section of its own name is absent, and DVC gets the names of the others. A section that
+A recipe may leave branches out. A stage with `foreach` vanishes where its section is empty, as for DVC. A plain
+stage is left out where the section with its name is absent, and DVC gets the names of the others. A section that
 `vars` of dvc.yaml has as `{}` may be absent for DVC as well.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from stages.foundations.errors import UserError
 from stages.foundations.files import load_yaml
-from stages.foundations.params import read_yaml
+from stages.foundations.params import CUSTOM, read_yaml
 
 _ITEM = re.compile(r"\$\{(key|item)((?:\.\w+)*)\}")
 _SECTION = re.compile(r"\$\{(\w+)[.}]")
@@ -24,7 +24,7 @@ _ANYTHING = re.compile(r"\$\{([^}]*)\}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 _ANY = "*"
-"""Stands for whatever an item has, where paths of different stages are compared."""
+"""Stands for any value of an item, where paths of different stages are compared."""
 
 KEEP = ".keep"
 """File in a folder that would be empty otherwise."""
@@ -42,38 +42,38 @@ class GraphStage:
 
     name: str
     item: str
-    """What `foreach` gave it; "" for a plain stage."""
+    """Its item of `foreach`; "" for a plain stage."""
     reads: tuple[str, ...]
     """Top-level sections of the parameter file."""
     params: tuple[str, ...]
     """Dotted names of the values that DVC compares: `seed`, `rl_rounds.rl_1`."""
     deps: tuple[str, ...]
     outs: tuple[str, ...]
-    """Metric files and curves among them."""
+    """Includes metric files and curves."""
     metrics: tuple[str, ...]
-    """Files with all its numbers; what dvc.yaml calls `metrics` are the headlines of these."""
+    """Files with all its numbers; the files that dvc.yaml calls `metrics` have the headlines of these."""
     curves: tuple[str, ...]
     """Files that `dvc plots` draws."""
 
     @property
     def address(self) -> str:
-        """What DVC calls it: `rl_round@rl_1`, `sft`."""
+        """Returns DVC's name of it: `rl_round@rl_1`, `sft`."""
         return f"{self.name}@{self.item}" if self.item else self.name
 
 
 def read_definitions(dvc_yaml: Path) -> Definitions:
-    """The stages of a dvc.yaml; none where there is no such file."""
+    """Returns the stages of a dvc.yaml; none where there is no such file."""
     return load_yaml(dvc_yaml.read_bytes())["stages"] if dvc_yaml.exists() else {}
 
 
 def optional_sections(dvc_yaml: Path) -> list[str]:
-    """Sections that `vars` of a dvc.yaml has as `{}`: DVC takes them for empty where the parameter file has none."""
+    """Sections that `vars` of a dvc.yaml has as `{}`: DVC treats them as empty if the parameter file has none."""
     content = load_yaml(dvc_yaml.read_bytes()) if dvc_yaml.exists() else {}
     return [name for part in content.get("vars", ()) for name in part]
 
 
 def stages_of(definitions: Definitions, params: Mapping[str, Any]) -> list[GraphStage]:
-    """The stages of the parameter file, in the order of dvc.yaml and of their items. UserError as `require_names`."""
+    """The stages of the parameter file, in the order of dvc.yaml and of their items. UserError: `require_names`."""
     require_names(definitions, params)
     gone = left_out(definitions, params)
     return [
@@ -85,10 +85,10 @@ def stages_of(definitions: Definitions, params: Mapping[str, Any]) -> list[Graph
 
 
 def require_names(definitions: Definitions, params: Mapping[str, Any]) -> None:
-    """UserError for a value that DVC would put into a command or a path and that is no plain name.
+    """UserError for a value that DVC would put into a command or a path and that is not a plain name.
 
-    DVC runs commands with a shell and quotes nothing: `a; rm -r x` as the name of a source would run. A name has
-    letters, digits, `_` and `-`. A value that is no name of a stage may be several of them with `/` between.
+    DVC runs commands with a shell and quotes nothing: `a; rm -r x` as the name of a source would be executed. A name
+    has letters, digits, `_` and `-`. A value that does not name a stage may be several names with `/` between.
     """
     for name, definition in definitions.items():
         body = str(definition.get("do", definition))
@@ -101,7 +101,7 @@ def require_names(definitions: Definitions, params: Mapping[str, Any]) -> None:
                 value = {"key": key, "item": item}.get(first) if key else params.get(first)
                 for one in names:
                     value = value.get(one) if isinstance(value, Mapping) else None
-                # DVC would write a mapping as flags of the command, so it is no name either.
+                # DVC would write a mapping as flags of the command, so it is not a name either.
                 words = [""] if isinstance(value, Mapping | list) else str(value).split("/")
                 if value is not None and not all(_NAME.fullmatch(word) for word in words):
                     raise _no_name(f"`{'.'.join(names) or first}` of {f'{name}@{key}' if key else name}", value)
@@ -114,7 +114,7 @@ def _no_name(where: str, value: Any) -> UserError:
 
 
 def left_out(definitions: Definitions, params: Mapping[str, Any]) -> list[str]:
-    """Plain stages whose own section is absent: DVC would run them, and fail."""
+    """Returns plain stages whose section is absent: DVC would run them, and fail."""
     return [
         name
         for name, definition in definitions.items()
@@ -124,12 +124,12 @@ def left_out(definitions: Definitions, params: Mapping[str, Any]) -> list[str]:
 
 
 def foreach_sections(definitions: Definitions) -> list[str]:
-    """Sections over which stages run."""
+    """Returns sections over which stages run."""
     return _named_in(definition.get("foreach", "") for definition in definitions.values())
 
 
 def interpolated_sections(definitions: Definitions) -> list[str]:
-    """Sections that dvc.yaml interpolates: DVC resolves no stage without them; those of `foreach` may be empty."""
+    """Sections that dvc.yaml interpolates: DVC resolves no stage without them; `foreach` sections may be empty."""
     return [name for name in _named_in(definitions.values()) if name not in ("key", "item")]
 
 
@@ -138,14 +138,14 @@ def _named_in(parts: Iterable[Any]) -> list[str]:
 
 
 def written_outs(definitions: Definitions) -> list[str]:
-    """All outputs as dvc.yaml has them, `${key}` and the like in their places."""
+    """Returns all outputs as in dvc.yaml, with `${key}` and the like unresolved."""
     return [path for definition in definitions.values() for path in _outs(definition.get("do", definition))]
 
 
 def shared_folders(definitions: Definitions, params: Mapping[str, Any]) -> list[str]:
-    """Dependencies that no stage makes whole: folders into which several stages, or the items of one, write.
+    """Returns dependencies that no single stage makes: folders into which several stages, or items of one, write.
 
-    One of a stage with `foreach` counts for every item, where nothing writes for that item too: its folder is empty.
+    A folder of a stage with `foreach` counts for every item; if nothing else writes for that item, its folder is empty.
     """
     outs = [_ITEM.sub(_ANY, path) for path in written_outs(definitions)]
     folders = []
@@ -162,16 +162,19 @@ def shared_folders(definitions: Definitions, params: Mapping[str, Any]) -> list[
 
 
 def make_shared_folders(root: Path) -> None:
-    """Makes those that are missing: a folder stays away where the branch that writes into it is left out.
+    """Makes those that are missing, and `custom`: a folder stays away where the branch that writes into it is left out.
 
     DVC warns of each dependency that is an empty folder, so an empty one gets the file `.keep`, provided that
-    .dvcignore keeps that file out of the folder's hash. UserError when params.yaml is no YAML.
+    .dvcignore excludes that file from the folder's hash. UserError when params.yaml is not YAML.
     """
     params, ignored = root / "params.yaml", root / ".dvcignore"
-    # Otherwise `.keep` would be part of the folder's hash, and re-run what depends on it.
+    # Otherwise `.keep` would be part of the folder's hash, and re-run the stages that depend on it.
     is_kept_out = ignored.exists() and KEEP in ignored.read_text(encoding="utf-8").split()
     given = read_yaml(params) if params.exists() and params.stat().st_size else {}
-    for folder in shared_folders(read_definitions(root / "dvc.yaml"), given):
+    definitions = read_definitions(root / "dvc.yaml")
+    # The user's folder too: git keeps none that is empty. It is no shared folder, whose strays are moved away.
+    own = [CUSTOM] if any(CUSTOM in _paths(one.get("do", one).get("deps")) for one in definitions.values()) else []
+    for folder in [*shared_folders(definitions, given), *own]:
         path = root / folder
         path.mkdir(parents=True, exist_ok=True)
         if is_kept_out and not any(path.iterdir()):
@@ -209,12 +212,12 @@ def _resolved(name: str, definition: Mapping[str, Any], key: str, item: Any) -> 
 
 
 def filled(path: str, key: str, item: Any) -> str:
-    """`path` with `${key}`, `${item}` and `${item.name}` replaced by their values."""
+    """Returns `path` with `${key}`, `${item}` and `${item.name}` replaced by their values."""
     return _ITEM.sub(lambda match: _value(match, key, item), path)
 
 
 def _value(match: re.Match[str], key: str, item: Any) -> str:
-    """The value of `${key}`, `${item}` or `${item.name}`; the text itself where the item has no such value."""
+    """Returns the value of `${key}`, `${item}` or `${item.name}`; the text itself where the item has no such value."""
     if match[1] == "key":
         return key
     for name in filter(None, match[2].split(".")):

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,13 @@ class TableSchema:
 
     name: str
     columns: Mapping[str, pyarrow.DataType]
+    optional: Mapping[str, pyarrow.DataType] = field(default_factory=dict)
+    """Columns that a table may have besides."""
+
+    def with_those_of(self, names: Sequence[str]) -> TableSchema:
+        """The schema of a table whose columns are called `names`."""
+        there = {name: kind for name, kind in self.optional.items() if name in names}
+        return replace(self, columns={**self.columns, **there}) if there else self
 
     @property
     def arrow(self) -> pyarrow.Schema:
@@ -58,6 +65,7 @@ def read_table(path: Path, schema: TableSchema) -> pandas.DataFrame:
     """The table at `path`; UserError when it is missing, is not Parquet, or lacks a column of the schema."""
     with parquet_errors_explained(path):
         table = pyarrow.parquet.read_table(path)
+    schema = schema.with_those_of(table.column_names)
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise UserError(f"{path} lacks the columns {missing} of a {schema.name} table; it has {table.column_names}")
@@ -71,6 +79,7 @@ def read_table(path: Path, schema: TableSchema) -> pandas.DataFrame:
 def write_table(rows: pandas.DataFrame | Sequence[Mapping[str, Any]], path: Path, schema: TableSchema) -> None:
     """Writes Parquet atomically; equal rows give equal bytes. Columns outside the schema raise ValueError."""
     frame = rows if isinstance(rows, pandas.DataFrame) else pandas.DataFrame(list(rows), columns=None)
+    schema = schema.with_those_of(frame.columns)
     unknown = [str(name) for name in frame.columns if name not in schema.names]
     if unknown:
         raise ValueError(f"a {schema.name} table has no columns {unknown}")
@@ -147,8 +156,10 @@ PROBLEM_COLUMNS = {
     "solution": TEXT,
     "licence": TEXT,
 }
-PROBLEM = TableSchema("problem", PROBLEM_COLUMNS)
-"""A problem with its gold answer, and a worked solution where there is one."""
+MESSAGES = {"messages": TEXT}
+"""The turns {role, content} of a conversation, as JSON; null where a row is none."""
+PROBLEM = TableSchema("problem", PROBLEM_COLUMNS, MESSAGES)
+"""A problem with its gold answer, and a worked solution where there is one. Of a conversation the first user turn."""
 
 BENCHMARK = TableSchema("benchmark", {**PROBLEM_COLUMNS, "benchmark": TEXT})
 """A benchmark problem."""
@@ -199,6 +210,7 @@ ROLLOUT = TableSchema(
 DEMONSTRATION = TableSchema(
     "demonstration",
     dict.fromkeys(("demonstration_id", "problem_id", "source", "kind", "problem", "response", "licence"), TEXT),
+    MESSAGES,
 )
 """A problem and the response that supervised fine-tuning learns."""
 

@@ -16,7 +16,7 @@ from typing import Any
 from stages.foundations.errors import UserError
 
 MAX_MARKS = 2_000
-"""Instants of one name, and values of one counter; beyond, every second is left out (counts stay exact)."""
+"""Instants of one name, and values of one counter; beyond, every second one is left out (counts stay exact)."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Span:
 
 @dataclass(slots=True)
 class Marks:
-    """Instants or values of one name; of `seen` that came every `stride`-th is kept."""
+    """Instants or values of one name; of `seen` arrivals, every `stride`-th is kept."""
 
     kept: list[tuple[float, Any]] = field(default_factory=list)
     """When, and the instant's details or the counter's value."""

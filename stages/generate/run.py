@@ -1,7 +1,7 @@
-"""Draws pictures in pieces, so that a killed run resumes after the last finished piece.
+"""Generates pictures in pieces, so that a killed run resumes after the last finished piece.
 
-A picture's noise comes from a seed of its prompt and its number alone. So two generators draw the same prompt from the
-same noise, and no picture depends on which others are drawn (but for the order of float sums in a batch).
+A picture's noise comes from a seed of only its prompt and its number. So two generators start the same prompt from the
+same noise, and no picture depends on which others are generated (except for the order of float sums in a batch).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 
 def main(job: Job) -> None:
-    """Reads the prompts, draws the pictures piece by piece and writes them, metrics last."""
+    """Reads the prompts, generates the pictures piece by piece and writes them, metrics last."""
     paths = job.paths
     params: GenerateParams = job.sections["generate"]
     drawing: GeneratorParams = job.sections["generators"]
@@ -41,21 +41,21 @@ def main(job: Job) -> None:
     prompts = prompts[prompts["split"].isin(drawing.splits)]
     if prompts.empty:
         raise UserError(f"no prompt is in the splits {drawing.splits}: correct `generators.<name>.splits`")
-    # A prompt's pictures stand together. The seed does not know the generator: all of a recipe start from equal noise.
+    # A prompt's pictures are adjacent. The seed ignores the generator: all of a recipe start from equal noise.
     wanted = [
         {**row, "seed": derive_seed(job.seed, "image", row["prompt_id"], index)}
         for row in prompts[["prompt_id", "prompt"]].to_dict("records")
         for index in range(drawing.images_per_prompt)
     ]
     torch.set_num_threads(params.threads)
-    # The name is no part of a picture: it stands in the rows, and the attempt must be another for each.
+    # The name is not part of a picture: it is in the rows, and each name needs another attempt.
     attempt = job.attempt(policy=job.item)
     with track(attempt) as run:
         generator = load_generator(paths.generator, pick_device(params.device))
         starts = range(0, len(wanted), params.images_per_shard)
         pieces = [attempt.scratch / SHARD.format(number) for number in range(len(starts))]
         for number, start in enumerate(progress(starts, label=f"generate {job.item}", unit="pieces")):
-            # A seal says that the piece was written to its end: the file alone may be half of one.
+            # A seal shows that the piece is complete: the file alone may be half of one.
             if are_whole(pieces[number]):
                 continue
             piece = wanted[start : start + params.images_per_shard]
@@ -63,7 +63,7 @@ def main(job: Job) -> None:
                 write_shard(_drawn(piece, params, drawing, job.item, generator), attempt.scratch, number)
                 seal(pieces[number])
             run.log({"progress/images": start + len(piece)}, step=number)
-        # Copies, and no moves: until the metrics are written, the pieces are all that a killed run resumes from.
+        # Copies instead of moves: until the metrics are written, a killed run resumes from the pieces alone.
         with replace_folder(paths.images) as folder:
             for file in pieces:
                 shutil.copy(file, folder)
@@ -88,7 +88,7 @@ def _drawn(
 
 
 def truth_of(images: Path, prompts: pandas.DataFrame) -> dict[str, float]:
-    """Mean true scores by split, as `<split>/truth|alignment|fidelity`; nothing where no detector knows the prompts."""
+    """Mean true scores by split, `<split>/truth|alignment|fidelity`; none where no detector knows the prompts."""
     if any(scene_of(prompt) is None for prompt in prompts["prompt"]):
         return {}
     split_of = dict(zip(prompts["prompt_id"], prompts["split"], strict=True))

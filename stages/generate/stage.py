@@ -1,4 +1,4 @@
-"""Stage `generate`: its section, what it runs with, and what others may ask of it."""
+"""Stage `generate`: its section, its paths, and its description for other modules."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 
 
 class GenerateParams(StrictParams):
-    """Section `generate`: how pictures are drawn, whichever generator draws them."""
+    """Section `generate`: how pictures are generated, for every generator."""
 
     device: Literal["auto", "cpu", "cuda"]
     threads: int = Field(ge=1)
     """CPU threads; part of the result, because the order of float additions depends on it."""
     batch_images: int = Field(ge=1)
-    """Pictures drawn at once; part of the result in the same way."""
+    """Pictures generated at once; part of the result for the same reason."""
     images_per_shard: int = Field(ge=1)
     """Pictures of one file and one piece of work: a killed run resumes after the last finished piece."""
     licence: str
-    """Of the pictures; it stands in each row."""
+    """Licence of the pictures, in each row."""
 
 
 class GeneratorParams(StrictParams):
-    """One entry of section `generators`: pictures that are drawn under a name of their own."""
+    """One entry of section `generators`: pictures that are generated under one name."""
 
     generator: Name
     """Folder under data/generators: `base`, or the name of a ReFL round."""
@@ -60,11 +60,11 @@ STAGE = Stage(
 
 
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
-    # Imported here, because it loads torch and diffusers: declarations are read wherever the graph is.
+    # Imported here, because it loads torch and diffusers: declarations are read together with the graph.
     from stages.engines.generators.costs import generator_costs
 
     drawing, costs = sections["generators"][address.partition("@")[2]], generator_costs(sections["t2i_base"])
-    # Nothing is trained: the generator is held, and every picture costs its draw.
+    # Without training: the generator is in memory, and every picture costs one generation.
     images = sum(prompts[split] for split in drawing.splits) * drawing.images_per_prompt
     held = costs.unet_parameters + costs.other_parameters
     return NetworkWork(0, held, images * costs.draw_flops(drawing.steps, drawing.guidance))

@@ -5,19 +5,26 @@ The headline is a folder with one file for each benchmark. scores.py has the sco
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import pandas
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.verifier.params import VerifierParams
-from stages.engines.verifier.verifier import Verifier
+from stages.engines.verifier.verifier import Judgement, Verifier, extract_complete
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
+from stages.foundations.params import CustomFunctionParams, chosen
 from stages.foundations.tables import RESPONSE, SAMPLED, VERDICT, read_table, require_rows, write_table
 from stages.grade.scores import headlines, score_benchmarks
 from stages.grade.stage import GradeParams
 from stages.observe.progress import progress
 from stages.observe.tracking import track
+
+if TYPE_CHECKING:
+    from stages.engines.custom_functions import CustomFunction
 
 
 def main(job: Job) -> None:
@@ -27,9 +34,9 @@ def main(job: Job) -> None:
     limits: VerifierParams = job.sections["verifier"]
     responses = require_rows(read_table(paths.responses, RESPONSE), paths.responses, "run the respond stage again")
     with track(job.attempt(policy=job.item)) as run:
-        with run.phase("verify"), Verifier(limits) as verifier:
-            verdicts = judge_responses(responses, verifier)
-        refuse_failures(verdicts, limits)
+        with run.phase("verify"):
+            verdicts = _verify(responses, params, limits)
+        refuse_failures(verdicts, limits, params)
         with run.phase("score"):
             metrics = score_benchmarks(responses, verdicts, params)
         write_table(verdicts, paths.verdicts, VERDICT)
@@ -38,19 +45,49 @@ def main(job: Job) -> None:
         run.summary(metrics)
 
 
+def _verify(responses: pandas.DataFrame, params: GradeParams, limits: VerifierParams) -> pandas.DataFrame:
+    """The verdict table, by the function of `grade.verifier` or by the rules."""
+    match chosen("grade.verifier", params.verifier):
+        case CustomFunctionParams() as custom:
+            from stages.engines.custom_functions import CustomFunction
+
+            with CustomFunction(custom, limits) as function:
+                return judge_responses(responses, lambda rows: judge_by_function(rows, function))
+    with Verifier(limits) as verifier:
+
+        def judge(rows: pandas.DataFrame) -> list[Judgement]:
+            pairs = list(zip(rows["answer"], rows["response"], strict=True))
+            # A response must mark its answer (a box): a number somewhere in the text is not enough for a score.
+            return verifier.judge(pairs, truncated=rows["is_truncated"].tolist(), require_marker=True)
+
+        return judge_responses(responses, judge)
+
+
+def judge_by_function(rows: pandas.DataFrame, function: CustomFunction) -> list[Judgement]:
+    """A judgement for each row of a response table. A fault of the function is `crashed`, its sentence the reason.
+
+    `extracted` is what the rules find in the response: majority votes tell wrong answers apart by it.
+    """
+    path, judgements = f"{function.params.file}: {function.params.name}", []
+    for row, value in zip(rows.itertuples(), function.decide(rows.to_dict("records")), strict=True):
+        verdict = Verdict.CRASHED if value.fault else Verdict.CORRECT if value.value else Verdict.WRONG
+        extracted = extract_complete(row.response, row.is_truncated).text
+        judgements.append(Judgement(verdict, extracted, path, value.fault))
+    return judgements
+
+
 # In portions, so that a line of progress appears now and then.
 _ROWS_AT_ONCE = 1_000
 
 
-def judge_responses(responses: pandas.DataFrame, verifier: Verifier) -> pandas.DataFrame:
+def judge_responses(
+    responses: pandas.DataFrame, judge: Callable[[pandas.DataFrame], list[Judgement]]
+) -> pandas.DataFrame:
     """The verdict table of a response table, in its row order."""
     judgements = []
     starts = range(0, len(responses), _ROWS_AT_ONCE)
     for start in progress(starts, label="grade", unit=f"x {_ROWS_AT_ONCE} responses"):
-        rows = responses.iloc[start : start + _ROWS_AT_ONCE]
-        pairs = list(zip(rows["answer"], rows["response"], strict=True))
-        # A response must mark its answer (a box): a number somewhere in the text is not enough for a score.
-        judgements += verifier.judge(pairs, truncated=rows["is_truncated"].tolist(), require_marker=True)
+        judgements += judge(responses.iloc[start : start + _ROWS_AT_ONCE])
     # `score_benchmarks` joins the two tables by position, so the order stays.
     verdicts = responses[[*SAMPLED]].reset_index(drop=True)
     for column in ("verdict", "extracted", "path", "reason"):
@@ -58,7 +95,7 @@ def judge_responses(responses: pandas.DataFrame, verifier: Verifier) -> pandas.D
     return verdicts
 
 
-def refuse_failures(verdicts: pandas.DataFrame, limits: VerifierParams) -> None:
+def refuse_failures(verdicts: pandas.DataFrame, limits: VerifierParams, params: GradeParams) -> None:
     """UserError when the verifier itself failed on too many responses: the scores would measure the verifier.
 
     Unparsed responses do not count: a model that gives no answer is a fact about the model.
@@ -67,11 +104,16 @@ def refuse_failures(verdicts: pandas.DataFrame, limits: VerifierParams) -> None:
     if failures.mean() > limits.abort_undecided_fraction:
         counts = verdicts.loc[failures, "verdict"].value_counts().to_dict()
         named = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+        remedy = (
+            f"raise verifier.timeout_seconds ({limits.timeout_seconds:g}) or "
+            f"verifier.memory_mib ({limits.memory_mib}), or the threshold if such answers are to be expected"
+        )
+        if params.verifier:
+            first = verdicts.loc[failures, "reason"].iloc[0]
+            remedy = f"correct {params.verifier.file} (the first: {first})"
         raise UserError(
             f"the verifier failed on {int(failures.sum())} of {len(verdicts)} responses ({named}), more than "
-            f"verifier.abort_undecided_fraction = {limits.abort_undecided_fraction:g}: raise "
-            f"verifier.timeout_seconds ({limits.timeout_seconds:g}) or verifier.memory_mib ({limits.memory_mib}), "
-            "or the threshold if such answers are to be expected"
+            f"verifier.abort_undecided_fraction = {limits.abort_undecided_fraction:g}: {remedy}"
         )
 
 

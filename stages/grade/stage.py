@@ -7,7 +7,7 @@ import re
 from pydantic import Field
 
 from stages.engines.verifier.params import VerifierParams
-from stages.foundations.params import StrictParams
+from stages.foundations.params import CustomFunctionParams, StrictParams
 from stages.foundations.stage import About, Sections, Stage
 
 
@@ -23,6 +23,8 @@ class GradeParams(StrictParams):
     emergence_keywords: list[str]
     """Words whose rate in sampled responses is reported ("Demystifying Long CoT": wait, recheck, alternatively,
     retry, however)."""
+    verifier: CustomFunctionParams | None = Field(default=None, exclude_if=lambda value: value is None)
+    """A function that says which responses are right; absent: the rules of section `verifier`."""
 
 
 STAGE = Stage(

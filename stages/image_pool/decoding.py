@@ -1,7 +1,7 @@
-"""Hostile image files to plain RGB pixels; runs in a confined worker, for `run.py`.
+"""Decodes hostile image files to plain RGB pixels; runs in a confined worker, for `run.py`.
 
-An image is what its first bytes say, never what its name says. Its size is read before any pixel is decoded,
-because a file of some kilobytes can ask for gigabytes. Colour profiles are not applied.
+The format is read from the first bytes, never from the name. The size is read before any pixel is decoded,
+because a file of some kilobytes can declare gigabytes. Colour profiles are not applied.
 
 It imports little, so that a worker is small: no numpy, no pydantic.
 """
@@ -37,28 +37,28 @@ def prepare() -> None:
 def decode(content: str, max_pixels: int, min_side: int) -> Decoded:
     """Decodes one PNG, JPEG or WebP, given as base64.
 
-    `changes` says what was not plain RGB before: `alpha` (put on white), `sixteen_bits`, `cmyk`, `grey`, `palette`,
-    `turned` (by its EXIF), and `format`, which is what the file is.
+    `changes` lists what was not plain RGB before: `alpha` (put on white), `sixteen_bits`, `cmyk`, `grey`, `palette`,
+    `turned` (by its EXIF), and `format` has the file's real format.
     Reasons: image_not_allowed, image_too_large, image_too_small, image_animated, image_truncated, image_broken.
     """
     data = base64.b64decode(content)
     try:
         form = _format(data)
         image = _opened(data, form, max_pixels)
-        # MPO is no animation: it is a photograph and its small copies.
+        # MPO is not an animation: it is a photograph and its small copies.
         if image.format != "MPO" and getattr(image, "n_frames", 1) > 1:
             raise _Refused("image_animated", f"{image.n_frames} frames")
         if min(image.size) < min_side:
             raise _Refused("image_too_small", f"{image.width} x {image.height} pixels, at least {min_side}")
-        # It reads all checksums and leaves the image unusable, so the file is opened again.
+        # This reads all checksums and makes the image unusable, so the file is opened again.
         image.verify()
         image, changes = _plain(_opened(data, form, max_pixels), data)
     except _Refused as refused:
         return dict(zip(("reason", "detail"), refused.args, strict=True))
-    # The worker answers this one itself and ends, because what it left in memory may be anything.
+    # The worker answers this one itself and ends, because the state of its memory is unknown.
     except MemoryError:
         raise
-    # Pillow raises whatever its readers do, SyntaxError and struct.error among them.
+    # Pillow passes on the errors of its readers, including SyntaxError and struct.error.
     except Exception as error:
         reason = "image_truncated" if _is_cut_off(data, form) else "image_broken"
         return {"reason": reason, "detail": f"{type(error).__name__}: {error}"[:200]}
@@ -91,17 +91,17 @@ def _opened(data: bytes, form: str, max_pixels: int) -> Image.Image:
 
 def _plain(image: Image.Image, data: bytes) -> tuple[Image.Image, list[str]]:
     changes = []
-    # Pillow makes 8 bits of 16-bit colour without a word. Byte 24 of a PNG, in its header, is the depth.
+    # Pillow silently reduces 16-bit colour to 8 bits. Byte 24 of a PNG, in its header, is the depth.
     is_deep = image.format == "PNG" and data[24] == 16
     if image.getexif().get(_ORIENTATION, 1) in range(2, 9):
         changes.append("turned")
         image = ImageOps.exif_transpose(image)
     if is_deep:
         changes.append("sixteen_bits")
-    # 65,535 / 257 is 255. Pillow's own way from 16 bits to 8 cuts values off at 255.
+    # 65,535 / 257 is 255. Pillow's conversion from 16 bits to 8 cuts values off at 255.
     if image.mode in _SIXTEEN_BITS:
         image = image.convert("I").point(lambda value: value * (1 / 257)).convert("L")
-    # Grey and palette files may keep their transparency beside the pixels, and not in the mode.
+    # Grey and palette files may store their transparency beside the pixels, and not in the mode.
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
         changes.append("alpha")
         image = image.convert("RGBA")
@@ -116,10 +116,10 @@ def _plain(image: Image.Image, data: bytes) -> tuple[Image.Image, list[str]]:
 
 
 def _is_cut_off(data: bytes, form: str) -> bool:
-    """The end that every whole file of the format has is missing."""
+    """The end marker of the format, which every complete file has, is missing."""
     if form == "PNG":
         return b"IEND" not in data
     if form == "JPEG":
         return not data.rstrip(b"\0").endswith(b"\xff\xd9")
-    # The length in a RIFF header leaves out the eight bytes up to itself.
+    # The length in a RIFF header excludes the first eight bytes.
     return len(data) < struct.unpack("<I", data[4:8])[0] + 8

@@ -1,4 +1,4 @@
-"""The images of a round: what generators made, then what the foreign list names; each once, safely decoded."""
+"""The images of a round: those of generators, then those of the foreign list; each once, safely decoded."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def main(job: Job) -> None:
 AT_ONCE = 64
 """Images that are in memory at a time."""
 Entry = dict[str, Any]
-"""What is said of an image, `content` (bytes) or None, and `reason` and `detail` where it is refused already."""
+"""Facts about an image, `content` (bytes) or None, and `reason` and `detail` where it is refused already."""
 
 
 def generated_entries(folder: Path) -> Iterator[Entry]:
-    """The rows of a round's shards; nothing where no generator works for the round."""
+    """Yields the rows of a round's shards; none where no generator works for the round."""
     if not written_shards(folder):
         return
     for frame in read_shards(folder):
@@ -68,7 +68,7 @@ def generated_entries(folder: Path) -> Iterator[Entry]:
 
 
 def foreign_entries(foreign: ForeignImages, max_bytes: int) -> Iterator[Entry]:
-    """The rows of a list of foreign images. UserError when the list is missing or is another one."""
+    """Yields the rows of a list of foreign images. UserError when the list is missing or has another hash."""
     root, path = Path(foreign.folder).resolve(), Path(foreign.list_path)
     if not path.is_file():
         raise UserError(f"{path} does not exist: correct `foreign.list_path` of the round")
@@ -87,7 +87,7 @@ def _read_line(line: str, root: Path, max_bytes: int) -> Entry:
         row = None
     if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("image", "prompt")):
         return {"content": None, "reason": "malformed_row", "detail": f"needs `image` and `prompt`: {line[:100]!r}"}
-    # Half a character, which JSON can hold and UTF-8 cannot, becomes a question mark.
+    # Half a character, which JSON allows and UTF-8 does not, becomes a question mark.
     row = {key: str(value).encode("utf-8", "replace").decode() for key, value in row.items()}
     entry = {
         "prompt_id": prompt_id(row["prompt"]),
@@ -99,7 +99,7 @@ def _read_line(line: str, root: Path, max_bytes: int) -> Entry:
         "content": None,
     }
     try:
-        # Links are followed first: what they lead to must lie inside too.
+        # Links are followed first: their target must be inside too.
         path = (root / row["image"]).resolve()
         is_inside = path.is_relative_to(root) and path.is_file()
         size = path.stat().st_size if is_inside else 0
@@ -109,7 +109,7 @@ def _read_line(line: str, root: Path, max_bytes: int) -> Entry:
         return entry | {"reason": "image_missing", "detail": f"no file {row['image']!r} in the folder"}
     if size > max_bytes:
         return entry | {"reason": "image_too_large", "detail": f"{size} bytes, at most {max_bytes}"}
-    # Only now is the file read: a size that was too large has returned above.
+    # Only now is the file read: a file that is too large has returned above.
     content = path.read_bytes()
     if (listed := row.get("sha256")) is not None and hashlib.sha256(content).hexdigest() != listed:
         return entry | {"reason": "image_changed", "detail": "the file has another sha256 than the list says"}
@@ -119,9 +119,9 @@ def _read_line(line: str, root: Path, max_bytes: int) -> Entry:
 def sound_images(
     entries: Iterator[Entry], prompts: Mapping[str, str], params: ImageParams, funnel: Funnel, noted: Counter[str]
 ) -> Iterator[dict[str, Any]]:
-    """The rows of the pool, in the entries' order; `funnel` gets the others, `noted` what was unusual."""
+    """Yields the rows of the pool, in the entries' order; `funnel` gets the others, `noted` the unusual properties."""
     names: dict[str, str] = {}
-    """Image id -> what the first image with these pixels was called."""
+    """Image id -> name of the first image with these pixels."""
     with ImageDecoder(params) as decoder:
         while part := list(islice(entries, AT_ONCE)):
             for entry in part:
@@ -130,7 +130,7 @@ def sound_images(
                     detail = f"the table of prompts lacks {entry['prompt'][:100]!r}"
                     entry |= {"reason": "unknown_prompt", "detail": detail}
             sound = [entry for entry in part if "reason" not in entry]
-            # Generated ones too go through the confined workers: the shards may be somebody else's.
+            # Generated images also go through the confined workers: the shards may be from another source.
             images = decoder.decode([entry["content"] for entry in sound])
             for entry, image in zip(sound, images, strict=True):
                 if image.pixels is None:
@@ -146,10 +146,10 @@ def sound_images(
                 if entry["is_foreign"] and not _is_named(entry["source"], image.form):
                     noted["image_mode/mislabelled"] += 1
                 known = {key: entry[key] for key in ("prompt_id", "prompt", "generator", "seed", "source", "licence")}
-                # Of the file as it came, so that the list's author finds it again; the row's PNG is encoded anew.
+                # Hash of the original file, so that the list's author can find it; the row's PNG is encoded anew.
                 sha256 = hashlib.sha256(entry["content"]).hexdigest()
                 yield image_row(image.pixels, **known) | {"file_sha256": sha256}
-            # After the sound ones, over all of the part: dropped rows stand in the order of the entries.
+            # After the sound ones, for the whole part: dropped rows are in the order of the entries.
             for entry in part:
                 if "reason" in entry:
                     row = {key: value for key, value in entry.items() if key not in ("content", "reason", "detail")}
@@ -157,14 +157,14 @@ def sound_images(
 
 
 def _is_named(path: str, form: str) -> bool:
-    """The ending says what the content is."""
+    """The ending states the format."""
     ending = Path(path).suffix.lower().lstrip(".")
     return {"jpg": "jpeg"}.get(ending, ending) == form
 
 
 @dataclass(frozen=True)
 class DecodedImage:
-    """What became of a file: pixels, or a reason."""
+    """Result for a file: pixels, or a reason."""
 
     pixels: numpy.ndarray | None
     """uint8[height, width, 3]."""
@@ -187,7 +187,7 @@ class ImageDecoder:
     def decode(self, files: Sequence[bytes]) -> list[DecodedImage]:
         """One result for each file's bytes, in order. RuntimeError when no worker can be started."""
         most = int(self._params.max_file_mib * 2**20)
-        # As base64, because the workers read JSON: no pickle crosses the border to what decodes a hostile file.
+        # As base64, because the workers read JSON: no pickle reaches the process that decodes a hostile file.
         limits = {"max_pixels": self._params.max_pixels, "min_side": self._params.min_side}
         answers = [
             self._pool.submit(content=base64.b64encode(content).decode(), **limits) if len(content) <= most else None

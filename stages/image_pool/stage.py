@@ -1,4 +1,4 @@
-"""What stage `image_pool` runs with, and what others may ask of it."""
+"""Parameters and paths of stage `image_pool`, and its description for other modules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REASONS = (
     "image_broken",
     "duplicate_image",
 )
-"""In the order in which the stage asks."""
+"""In the order in which the stage checks."""
 
 
 ABOUT = About(

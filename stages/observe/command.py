@@ -1,4 +1,4 @@
-"""The shell of every stage command: exit codes, dying with DVC, and no success after an edit of what it runs with.
+"""The shell of every stage command: exit codes, dying with DVC, and failure after an edit of the stage's inputs.
 
 Exit codes: 0 done; 2 a mistake of the user (a flag, a parameter, a missing file), explained in one sentence; 1 any
 other failure.
@@ -17,8 +17,8 @@ from pathlib import Path
 from stages.foundations.errors import UserError, gpu_failure
 from stages.observe.lifetime import DVC_STAGE, die_with_dvc
 
-# Threads that wait by spinning take the core from whoever they wait for. With another job beside it on two cores, sft
-# took 5 times the CPU time (107 s instead of 20 s). Read when torch loads, which is after this module. It saves
+# Threads that wait by spinning take the core from the process they wait for. With another job beside it on two cores,
+# sft took 5 times the CPU time (107 s instead of 20 s). Read when torch loads, which is after this module. It saves
 # time and changes no sum.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -66,14 +66,14 @@ def run_command(main: Callable[[], None]) -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         print("interrupted: the next run resumes from the last checkpoint", file=sys.stderr)
-        # What shells report for a program that Ctrl-C has ended: 128 plus the number of SIGINT.
+        # Shells report this for a program that Ctrl-C has ended: 128 plus the number of SIGINT.
         sys.exit(130)
 
 
 def skip_last_collection() -> None:
-    """Spares Python its last look for garbage, which takes 1 s of CPU time after the imports of torch.
+    """Skips Python's last garbage collection, which takes 1 s of CPU time after the imports of torch.
 
-    Not where Triton is loaded: its library counts what this would leave, and prints 30 lines of "nanobind: leaked".
+    Not with Triton loaded: its library counts the objects left by this, and prints 30 lines of "nanobind: leaked".
     """
     if "triton._C.libtriton" in sys.modules:
         gc.unfreeze()
@@ -82,9 +82,9 @@ def skip_last_collection() -> None:
 
 
 def storage_failure(error: BaseException) -> str:
-    """What is wrong with the disk and what to do, when the error says so; else empty.
+    """Returns what is wrong with the disk and what to do, when the error says so; else empty.
 
-    Libraries in other languages (safetensors, tokenizers) raise errors of their own with the system's words in them.
+    Libraries in other languages (safetensors, tokenizers) raise separate error classes with the system's words in them.
     """
     where = getattr(error, "filename", None) or os.getcwd()
     code, text = getattr(error, "errno", None), str(error)
@@ -97,9 +97,9 @@ def storage_failure(error: BaseException) -> str:
     if code in (errno.EACCES, errno.EPERM) and isinstance(error, OSError):
         return f"{where} may not be written or read by this user: change its permissions (chmod, chown)"
     if code in (errno.EEXIST, errno.ENOTDIR) and isinstance(error, OSError):
-        # The error names the folder that was to be made, not the file above it that stands in the way.
+        # The error names the folder that was to be created, not the file above it that blocks it.
         standing = next((one for one in (Path(where), *Path(where).parents) if os.path.lexists(one)), Path("/"))
-        # A folder in its place is a mistake of ours: that keeps its traceback.
+        # A folder in its place is a mistake of this code: that keeps its traceback.
         if standing.is_dir():
             return ""
         return f"{standing} is a file, and a folder is needed there: move it away, or name another folder"

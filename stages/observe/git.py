@@ -1,4 +1,4 @@
-"""git, as everything here asks it. `git` fails with git's words; `ask_git` and `file_at` also answer a failure."""
+"""Calls git. `git` raises git's message on failure; `ask_git` and `file_at` return a value for it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from stages.foundations.errors import UserError
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """What a git command prints, without the last line end; UserError with what git said when it fails."""
-    # File names in git are bytes. `surrogateescape` keeps those that are no UTF-8 usable as paths.
+    """Returns the output of a git command, without the last line end; UserError with git's message when it fails."""
+    # File names in git are bytes. `surrogateescape` keeps names that are not UTF-8 usable as paths.
     return git_bytes(folder, *arguments).decode("utf-8", "surrogateescape").rstrip("\n")
 
 
 def git_bytes(folder: Path, *arguments: str) -> bytes:
-    """As `git`, for what is no text."""
+    """As `git`, for output that is not text."""
     try:
         done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True)
     except OSError as error:
@@ -27,7 +27,7 @@ def git_bytes(folder: Path, *arguments: str) -> bytes:
 
 
 def ask_git(folder: Path, *arguments: str) -> str:
-    """As `git`; "" when it fails or is not there."""
+    """As `git`; "" when it fails or is not installed."""
     try:
         return git(folder, *arguments)
     except UserError:
@@ -35,12 +35,12 @@ def ask_git(folder: Path, *arguments: str) -> str:
 
 
 def has_revision(folder: Path, revision: str) -> bool:
-    """Whether the repository has such a commit, branch, tag, or file at one of them (`HEAD:dvc.lock`)."""
+    """True if the repository has such a commit, branch, tag, or file at one of them (`HEAD:dvc.lock`)."""
     return bool(ask_git(folder, "rev-parse", "--quiet", "--verify", revision))
 
 
 def file_at(folder: Path, revision: str, path: str) -> bytes | None:
-    """A file of a commit; None where it has none."""
+    """Returns a file of a commit; None where it has none."""
     try:
         return git_bytes(folder, "show", f"{revision}:{path}")
     except UserError:
@@ -48,7 +48,7 @@ def file_at(folder: Path, revision: str, path: str) -> bytes | None:
 
 
 NOBODY = ("-c", "user.name=Retrace", "-c", "user.email=retrace@localhost")
-"""Who commits and tags where git does not know the user, as on a worker."""
+"""Author of commits and tags where git does not know the user, as on a worker."""
 
 
 def git_as_someone(folder: Path, *arguments: str) -> str:
@@ -57,11 +57,11 @@ def git_as_someone(folder: Path, *arguments: str) -> str:
 
 
 def commit_all(folder: Path, message: str, *paths: str) -> str:
-    """Commits the paths that exist, as far as they changed; returns the commit that is then checked out."""
+    """Commits the existing paths, if they changed; returns the commit that is then checked out."""
     # git fails, and adds nothing, when one of the paths does not exist.
     there = [path for path in paths if (folder / path).exists()]
     git(folder, "add", "--", *there)
     if git(folder, "status", "--porcelain", "--untracked-files=no"):
-        # Hooks are for what a person commits: one that edits files would change what the run has recorded.
+        # Hooks are for a user's commits: one that edits files would change the run's record.
         git_as_someone(folder, "commit", "--quiet", "--no-verify", "-m", message)
     return git(folder, "rev-parse", "HEAD")

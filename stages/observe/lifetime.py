@@ -1,6 +1,6 @@
-"""No process of ours outlives the one it works for, however that one ends (Linux only; elsewhere nothing is done).
+"""No process of this project outlives the one it works for, however that one ends (Linux only; elsewhere a no-op).
 
-A `dvc repro` that is killed leaves the stage running, and writing, beside the next one.
+Without this, a killed `dvc repro` leaves the stage running and writing beside the next one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 # From <linux/prctl.h>; Python has no name for it.
 PR_SET_PDEATHSIG = 1
 DVC_STAGE = "DVC_STAGE"
-"""The variable that DVC sets for the commands it runs, and that its own process therefore lacks."""
+"""The variable that DVC sets for the commands it runs, and that its process therefore lacks."""
 
 
 def die_with_parent(parent: int | None = None) -> None:
@@ -34,21 +34,21 @@ def die_with_parent(parent: int | None = None) -> None:
 def die_with_dvc() -> None:
     """Has this process killed when its parent ends, and when the DVC that runs it ends.
 
-    DVC is not always the parent: a shell may stand between (dash does not replace itself with its last command), or
+    DVC is not always the parent: a shell may be in between (dash does not replace itself with its last command), or
     a launcher (torchrun).
     """
     die_with_parent()
     if sys.platform != "linux" or DVC_STAGE not in os.environ:
         return
-    import psutil  # here, because set-up uses this module before anything is installed
+    import psutil  # imported here, because set-up uses this module before anything is installed
 
     for distance, ancestor in enumerate(psutil.Process().parents()):
         try:
             is_command = DVC_STAGE in ancestor.environ()
-        except psutil.Error:  # another user's, or gone
+        except psutil.Error:  # another user's, or ended
             return
         if not is_command:
-            # The parent itself, at distance 0, is watched by the kernel already.
+            # The kernel already watches the parent itself, at distance 0.
             if distance:
                 _die_with(ancestor.pid)
             return
@@ -56,7 +56,7 @@ def die_with_dvc() -> None:
 
 def _die_with(pid: int) -> None:
     try:
-        # The number of a process that has ended may be given to another one; this descriptor stays that of the first.
+        # The number of an ended process may be reused; this descriptor always means the first one.
         file = os.pidfd_open(pid)
     except ProcessLookupError:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -27,11 +27,11 @@ from stages.observe.git import ask_git
 from stages.observe.tracking import shown_name
 
 EXPERIMENT = "retrace"
-LONGEST_PARAM = 500  # characters; MLflow cuts what is longer (6000) and its table shows much less
+LONGEST_PARAM = 500  # characters; MLflow cuts longer ones (at 6000) and its table shows far fewer
 # MLflow's own limits, for the digest of a dataset and for the parameters of one batch.
 LONGEST_DIGEST = 36
 PARAMS_PER_REQUEST = 100
-POINTS_PER_REQUEST = 1000  # MLflow refuses more in one batch
+POINTS_PER_REQUEST = 1000  # MLflow rejects more in one batch
 
 
 class Refused(Exception):
@@ -39,7 +39,7 @@ class Refused(Exception):
 
 
 class MlflowStore:
-    """One tracking address. Failures other than `Refused` may pass: the caller keeps its data and tries again."""
+    """One tracking address. Failures other than `Refused` may be temporary: the caller keeps its data and retries."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -57,10 +57,10 @@ class MlflowStore:
         return self.client.create_experiment(EXPERIMENT, artifact_location=artifacts)
 
     def start(self, message: Mapping[str, Any], run_id: str) -> str:
-        """Goes on with `run_id` where MLflow has it, else makes a run; returns its id.
+        """Continues `run_id` where MLflow has it, else creates a run; returns its id.
 
-        Parameters are written once, at creation: MLflow refuses another value later. A run of the same start that is
-        there without being known was made by a delivery that was killed before it could note it: it is completed.
+        Parameters are written once, at creation: MLflow rejects another value later. An unknown run with the same start
+        comes from a delivery that was killed before it could record the id: it is completed.
         """
         with _refusals():
             if run_id and self._continues(run_id, message["tags"]):
@@ -72,7 +72,7 @@ class MlflowStore:
             return self.create(message, {**message["tags"], **_git_tags(), **source, **_machine_tags(message["tags"])})
 
     def create(self, message: Mapping[str, Any], tags: Mapping[str, str]) -> str:
-        """Makes a run with these tags and the message's parameters and inputs; returns its id."""
+        """Creates a run with these tags and the message's parameters and inputs; returns its id."""
         run = self.client.create_run(
             self.experiment_id, message["ms"], dict(tags), describe_name(message["name"], tags)
         )
@@ -86,12 +86,12 @@ class MlflowStore:
         return runs[0].info.run_id if runs else ""
 
     def _log_batch(self, run_id: str, message: Mapping[str, Any]) -> None:
-        """Parameters and inputs; writing the same once more changes nothing."""
+        """Writes parameters and inputs; repeating it changes nothing."""
         self._write_params(run_id, message["params"])
         self._write_inputs(run_id, message["inputs"])
 
     def log(self, run_id: str, messages: Sequence[Mapping[str, Any]]) -> None:
-        """Writes points; where MLflow refuses one, the others still arrive before `Refused` is raised."""
+        """Writes points; where MLflow rejects one, the others still arrive before `Refused` is raised."""
         points = [
             Metric(shown_name(name), value, message["ms"], message["step"])
             for message in messages
@@ -109,7 +109,7 @@ class MlflowStore:
             raise Refused("; ".join(refused))
 
     def _log_singly(self, run_id: str, points: Sequence[Metric]) -> list[str]:
-        """What is refused, a line for each point."""
+        """Returns the rejected points, one line each."""
         refused: list[str] = []
         for point in points:
             try:
@@ -131,9 +131,9 @@ class MlflowStore:
             if error.error_code == "RESOURCE_DOES_NOT_EXIST":
                 return False
             raise
-        # The attempt before has closed the run as KILLED or FAILED.
+        # The previous attempt has closed the run as KILLED or FAILED.
         self.client.update_run(run_id, status="RUNNING")
-        if "lock_hash" in tags:  # a dependency that leaves the stage's own hash alone may be another one now
+        if "lock_hash" in tags:  # a dependency that does not change the stage's hash may differ now
             self.client.set_tag(run_id, "lock_hash", tags["lock_hash"])
         self.client.set_tag(run_id, "attempts", str(int(run.data.tags.get("attempts", "1")) + 1))
         return True
@@ -160,7 +160,7 @@ class MlflowStore:
 
 
 def flatten(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """`{"a": {"b": 1}}` as `("a.b", "1")`; lists are written as JSON."""
+    """Returns `{"a": {"b": 1}}` as `("a.b", "1")`; lists are written as JSON."""
     for name, value in params.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{name}.")
@@ -169,10 +169,10 @@ def flatten(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def describe_name(name: str, tags: Mapping[str, str]) -> str:
-    """The run's name, which begins with what tells it from others in MLflow's narrow column.
+    """Returns the run's name, which starts with what distinguishes it in MLflow's narrow column.
 
-    `grade@rl_3 s0 rl.group_size=8`: stage, seed, what varies (a DVC experiment's name, or the change). An ablation's
-    variant comes before the stage. A run that is of no stage (tag `kind`) has its name already.
+    `grade@rl_3 s0 rl.group_size=8`: stage, seed, variation (a DVC experiment's name, or the change). An ablation's
+    variant comes before the stage. A run that belongs to no stage (tag `kind`) has its name already.
     """
     if "kind" in tags:
         return name
@@ -182,7 +182,7 @@ def describe_name(name: str, tags: Mapping[str, str]) -> str:
     varies = tags.get("variation") or tags.get("dvc.exp", "")
     recipe = tags.get("recipe", "")
     recipe = recipe.removesuffix("+changes") if varies else recipe
-    # The laptop recipe is the default, and saying so would only take room.
+    # The laptop recipe is the default, and naming it would only take room.
     return " ".join(filter(None, [name, seed, "" if recipe == "laptop" else recipe, varies]))
 
 
@@ -191,7 +191,7 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        # These two say that the request is wrong. Other codes may pass by themselves: a locked database, a full server.
+        # These two mean that the request is wrong. Other codes may be temporary: a locked database, a full server.
         if error.error_code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST"):
             raise Refused(str(error)) from error
         raise
@@ -199,14 +199,14 @@ def _refusals() -> Iterator[None]:
 
 @contextmanager
 def _only_one_creates(uri: str) -> Iterator[None]:
-    """A SQLite database that several processes create at once is left broken (MLflow 3.17: 1 of 6 got one)."""
+    """Several processes that create a SQLite database at once leave it broken (MLflow 3.17: 1 of 6 got one)."""
     database = _sqlite_file(uri)
     if database is None:
         yield
         return
     database.parent.mkdir(parents=True, exist_ok=True)
     with open(database.with_suffix(".lock"), "w") as lock:
-        # Held while the client creates its tables; a database that exists is opened in a moment.
+        # Held while the client creates its tables; an existing database is opened in a moment.
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -216,7 +216,7 @@ def _sqlite_file(uri: str) -> Path | None:
 
 
 def _machine_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Who ran the stage, the GPUs it may compute on, its ranks, the hash of its code, and the seed of the run."""
+    """Returns the user of the stage, its visible GPUs, its ranks, the hash of its code, and the seed of the run."""
     machine = {
         "mlflow.user": getpass.getuser(),
         "gpus": str(len(list_gpus("CUDA_VISIBLE_DEVICES"))),
@@ -227,7 +227,7 @@ def _machine_tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def _seed_of_the_run() -> str:
-    """`seed` of the parameter file: a stage may have one of its own (grade's bootstrap), which tells no runs apart."""
+    """Returns `seed` of the parameter file: a stage may have another one (grade's bootstrap), equal in all runs."""
     try:
         content = load_yaml(Path("params.yaml").read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError):
@@ -236,7 +236,7 @@ def _seed_of_the_run() -> str:
 
 
 def _git_tags() -> dict[str, str]:
-    """Commit and whether tracked files differ from it; DVC's own records change during a run and do not count."""
+    """Returns the commit and whether tracked files differ; DVC's records change during a run and do not count."""
     commit = ask_git(Path(), "rev-parse", "HEAD")
     if not commit:  # no git, or no repository
         return {}

@@ -2,12 +2,12 @@
 
 The log (tracking.py writes it) is a sequence of JSON lines: `start` opens or continues an MLflow run, `values`
 are points of curves, `end` closes the run. It goes to the present tracking address, which is not in the log, because
-an address may hold a password. How far it has been delivered is kept beside it, so any later process
-can continue; when all is delivered and the run is finished, both files are removed. The stage's end is the end of
-standard input: a log that then lacks its `end` belongs to a stage that was killed.
+an address may contain a password. The delivered offset is stored beside it, so any later process can continue. When
+all is delivered and the run is finished, both files are removed. The stage's end is the end of standard input: if the
+log then lacks its `end`, the stage was killed.
 
 A finished log is kept as `state/runs/<start in ms>-<first 16 digits of the stage hash>.jsonl.gz`, so that another
-database can be filled from it. It holds first a line with the run's tags, then the log as the stage wrote it: about
+database can be filled from it. Its first line has the run's tags, then follows the log as the stage wrote it: about
 2 KB for each 100 points.
 
     python -m stages.observe.mlflow_uploader state/scratch/sft-0123456789abcdef
@@ -38,16 +38,16 @@ from stages.observe.mlflow_store import POINTS_PER_REQUEST, MlflowStore, Refused
 from stages.observe.tracking import LOG_NAME, TOTAL_SECONDS, json_lines, tracking_uri
 
 SECONDS_BETWEEN_DELIVERIES = 2.0
-# Short: a stage must not wait for a server that is down. What is left stays in the log for the next delivery.
+# Short: a stage must not wait for a server that is down. The rest stays in the log for the next delivery.
 SECONDS_OF_RETRIES_AT_THE_END = 10.0
 # As in `(sqlite3.OperationalError) database is locked`.
 _OF_DATABASE = re.compile(r"\(\w+\.\w+\) ")
 
 
 class Delivery:
-    """The log of one scratch folder and how much of it MLflow has.
+    """The log of one scratch folder, and the part of it that MLflow has.
 
-    Where an attempt before delivered to another address, all of it goes to the present one.
+    If an earlier attempt delivered to another address, the whole log goes to the present one.
     """
 
     def __init__(self, scratch: Path) -> None:
@@ -56,23 +56,23 @@ class Delivery:
         self.state: dict[str, Any] = {"offset": 0, "run_id": "", "refused": 0}
         if self.state_file.exists():
             before = json.loads(self.state_file.read_text())
-            # What another address has received is unknown to this one: it gets the log from its beginning.
+            # This address may not have what another one received: it gets the log from the beginning.
             if without_password(before.get("uri", "")) in ("", self._place()):
                 self.state |= before
         self.store: MlflowStore | None = None
         self.error = ""
 
     def deliver(self) -> bool:
-        """Delivers what the log holds by now. False when MLflow could not be reached (`error` says why).
+        """Delivers the log as far as it is written. False when MLflow could not be reached (`error` says why).
 
-        A log that is gone was delivered and put away by the delivery of the attempt before, which was still at work.
+        If the log is gone, the delivery of an earlier attempt, which was still running, has delivered and stored it.
         """
         if not self.log.exists():
             return True
         try:
             while batch := self._next_batch():
                 self._send(*batch)
-        except Refused as error:  # the same request would be refused for ever
+        except Refused as error:  # the same request would always be refused
             self._drop(batch, _first_line(error))
             return self.deliver()
         except Exception as error:  # MLflow, its database, the network: keep the lines, try again later
@@ -81,7 +81,7 @@ class Delivery:
         return True
 
     def close_if_killed(self) -> None:
-        """Adds `end` with KILLED to the log of a stage that could not; the next attempt continues the run."""
+        """Adds `end` with KILLED to the log of a killed stage; the next attempt continues the run."""
         lines = self.log.read_bytes().splitlines() if self.log.exists() else []
         if lines and not any(line["kind"] == "end" for line in json_lines(lines[-1:])):
             end = {"kind": "end", "status": "KILLED", "ms": int(time.time() * 1000)}
@@ -90,18 +90,18 @@ class Delivery:
                 log.write(b"\n" + json.dumps(end).encode() + b"\n")
 
     def forget_if_done(self) -> None:
-        """Puts the log away when nothing is left to deliver and no attempt will continue the run.
+        """Stores the log when nothing is left to deliver and no attempt will continue the run.
 
-        It is kept in state/runs/, from where `retrace mirror` can give it to another database.
+        It is kept in state/runs/, from where `retrace mirror` can send it to another database.
         """
         if self.log.exists() and self.state["offset"] == self.log.stat().st_size and not self.state["run_id"]:
-            # The state folder: the log lies in state/scratch/<attempt>/.
+            # The state folder: the log is in state/scratch/<attempt>/.
             keep_log(self.log, self.log.parent.parent.parent, self._tags())
             self.log.unlink()
             self.state_file.unlink(missing_ok=True)
 
     def _tags(self) -> dict[str, str]:
-        """The tags that MLflow has of the run, git's among them; none when they cannot be read."""
+        """Returns MLflow's tags of the run, including git's; none when they cannot be read."""
         try:
             store = self.store or MlflowStore(tracking_uri())
             return dict(store.client.get_run(self.state["last_run_id"]).data.tags)
@@ -109,13 +109,13 @@ class Delivery:
             return {}
 
     def _next_batch(self) -> tuple[list[dict[str, Any]], int] | None:
-        """The lines of the next request, and the offset behind them. Half a line waits for its rest."""
+        """Returns the lines of the next request, and the offset after them. Half a line waits for its rest."""
         with open(self.log, "rb") as log:
             log.seek(self.state["offset"])
             end, batch, points = self.state["offset"], [], 0
             for line in log:
                 message = next(json_lines([line]), None)
-                # Only points are sent many at once: `start` and `end` are requests of their own.
+                # Only points are sent in batches: `start` and `end` are separate requests.
                 if not line.endswith(b"\n") or (batch and (message or {}).get("kind") != "values"):
                     break
                 end += len(line)
@@ -145,7 +145,7 @@ class Delivery:
 
     @staticmethod
     def _place() -> str:
-        """The address as it may be written down."""
+        """Returns the address without its password."""
         return without_password(tracking_uri())
 
     def _drop(self, batch: tuple[list[dict[str, Any]], int], reason: str) -> None:
@@ -158,14 +158,14 @@ class Delivery:
 
 
 def _first_line(error: Exception) -> str:
-    """The line in which a database speaks, where there is one: SQLAlchemy puts others before it."""
+    """Returns the line with the database's message, if there is one: SQLAlchemy puts others before it."""
     lines = str(error).splitlines() or [""]
     return next((line for line in lines if _OF_DATABASE.match(line)), lines[0])[:300]
 
 
 def main(argv: list[str]) -> int:
-    """Follows the log until the stage ends; prints the outcome as one JSON line. 0 when all is delivered."""
-    for name in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the stage's end ends us
+    """Follows the log until the stage ends; prints the outcome as one JSON line. Returns 0 when all is delivered."""
+    for name in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; this process ends with the stage
         signal.signal(name, signal.SIG_IGN)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it prints the trace of every failed attempt
     ended = _watch_stage()
@@ -175,7 +175,7 @@ def main(argv: list[str]) -> int:
 
 
 def _follow(delivery: Delivery, ended: threading.Event) -> int:
-    # The first delivery comes at once: it opens the run, which people look for while the stage works.
+    # The first delivery comes at once: it opens the run, which users look for while the stage works.
     while not ended.wait(SECONDS_BETWEEN_DELIVERIES if delivery.store else 0.01):
         delivery.deliver()
     with suppress(OSError):  # no room on the disk: the next attempt continues the run, or `retrace mirror` closes it
@@ -199,7 +199,7 @@ def _follow(delivery: Delivery, ended: threading.Event) -> int:
 
 
 def _watch_stage() -> threading.Event:
-    """Set when standard input ends, or the parent does: a worker forked by the stage may keep the pipe open."""
+    """Sets the event when standard input ends, or the parent: a worker forked by the stage may keep the pipe open."""
     ended, parent = threading.Event(), os.getppid()
 
     def read_to_end() -> None:
@@ -230,7 +230,7 @@ def keep_log(log: Path, state: Path, tags: Mapping[str, str]) -> Path | None:
 
 
 def kept_logs(state: Path) -> list[Path]:
-    """The kept logs, oldest first; files with names of another form, which somebody laid there, come last."""
+    """Returns the kept logs, oldest first; files with other names come last."""
 
     def place_in_time(path: Path) -> tuple[bool, int, str]:
         start = path.name.partition("-")[0]
@@ -240,14 +240,14 @@ def kept_logs(state: Path) -> list[Path]:
 
 
 def read_log(place: Path) -> list[dict[str, Any]]:
-    """The messages of a kept log; lines that were cut off are left out. OSError or EOFError when it is no gzip file."""
+    """Returns the messages of a kept log, without truncated lines. OSError or EOFError when it is not a gzip file."""
     return list(json_lines(gzip.decompress(place.read_bytes()).splitlines()))
 
 
 def end_ms(messages: Iterable[Mapping[str, Any]]) -> int:
-    """When the run of a log ended (ms since 1970): the start of its last attempt plus the seconds that it measured.
+    """Returns when the run of a log ended (ms since 1970): the start of its last attempt plus its measured seconds.
 
-    So a clock that was set in between moves no duration, as the time of the log's `end` would. An attempt that was
+    So a change of the clock during the run changes no duration, unlike the time of the log's `end`. An attempt that was
     killed measured nothing: the time of its `end` counts, or its start where that is later. 0 for no attempt.
     """
     began, ended, seconds = 0, 0, None
@@ -262,5 +262,5 @@ def end_ms(messages: Iterable[Mapping[str, Any]]) -> int:
 
 
 if __name__ == "__main__":
-    atexit.register(gc.freeze)  # nobody waits for what is looked through for garbage: 0.4 s of CPU time
+    atexit.register(gc.freeze)  # skips the garbage collection at the end: 0.4 s of CPU time
     sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Progress of anything that takes more than a few seconds: a bar on a terminal, a line now and then in a log."""
+"""Progress of work that takes more than a few seconds: a bar on a terminal, regular lines in a log."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ def progress(
 ) -> Iterator[Item]:
     """Yields the items and shows how many are done, the time left, and the newest numbers of `curve`.
 
-    total: with the `done` items of an earlier run, whose times do not count; `len(iterable)` where it is not given.
-    curve: grows while the items are used, one row a step.
+    total: including the `done` items of an earlier run, whose times do not count; `len(iterable)` if it is not given.
+    curve: grows while the items are used, one row per step.
     """
     if total is None and hasattr(iterable, "__len__"):
         total = done + len(iterable)  # type: ignore[arg-type]
     if sys.stderr.isatty():
         bar = tqdm(iterable, total=total, initial=done, desc=label, unit=f" {unit}", dynamic_ncols=True)
         for item in bar:
-            # Without `refresh` the bar is drawn at its own pace, and not at every item.
+            # Without `refresh` the bar is redrawn at its normal rate, and not at every item.
             bar.set_postfix_str(", ".join(_newest(curve)), refresh=False)
             yield item
         return
-    # The first line comes after a whole interval: what is done sooner says nothing.
+    # The first line comes after a whole interval: faster work needs none.
     started = shown = time.monotonic()
     for count, item in enumerate(iterable):
         now = time.monotonic()
         if now - shown >= SECONDS_BETWEEN_LINES:
             shown = now
             parts = [f"{label}: {done + count}{f' of {total}' if total else ''} {unit} in {now - started:.0f} s"]
-            # Nothing can be said of the time left before one item is done.
+            # The time left is unknown before one item is done.
             if total and count:
                 parts.append(f"{_rounded((now - started) / count * max(0, total - done - count))} left")
             say(", ".join([*parts, *_newest(curve)]))
@@ -72,7 +72,7 @@ def _rounded(seconds: float) -> str:
 
 
 def _newest(curve: Sequence[Mapping[str, float]]) -> Iterator[str]:
-    """`reward 0.74` for each shown column, from the newest row that has it: few rows are validated."""
+    """Returns `reward 0.74` for each shown column, from the newest row that has it: few rows are validated."""
     for column, name in SHOWN.items():
         value = next((row[column] for row in reversed(curve) if column in row), None)
         if value is not None:
@@ -80,11 +80,11 @@ def _newest(curve: Sequence[Mapping[str, float]]) -> Iterator[str]:
 
 
 def say_warnings(stage: str, item: str, metrics: Mapping[str, float]) -> None:
-    """What went wrong in a stage without an error, as its package says of its metrics (`About.warnings`)."""
+    """Logs problems of a stage without an error, as its package derives them from its metrics (`About.warnings`)."""
     for line in about(stage).warnings(item, metrics):
         say(f"WARNING: {line}")
 
 
 def say(line: str) -> None:
-    """One line for the person who watches the log; standard output stays free for data."""
+    """Prints one line for the user who watches the log; standard output stays free for data."""
     print(line, file=sys.stderr, flush=True)

@@ -3,7 +3,7 @@
     with quick_imports():
         from stages.sft.run import main
 
-A stage is a process of its own, and a small one spends more time on imports than on work.
+A stage is a separate process, and a small one spends more time on imports than on work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 UNUSED = ("sklearn", "scipy")
-"""What transformers loads where it is installed, for assisted generation and the detection of objects: 2 s of CPU time.
+"""Packages that transformers loads if installed, for assisted generation and object detection: 2 s of CPU time.
 """
 
 
@@ -24,10 +24,10 @@ UNUSED = ("sklearn", "scipy")
 def quick_imports() -> Iterator[None]:
     """Inside, no garbage is collected, and the packages in `UNUSED` seem not to be installed unless they are loaded.
 
-    Nothing is hidden once transformers is loaded: it has looked what is installed, and would miss it.
-    Imports make half a million objects that stay; to look through them for garbage again and again takes 1.5 s. What
-    was so before is so afterwards, also when an import fails. transformers and diffusers ask Python which package is
-    of which distribution, and get the answer of `packages_distributions`.
+    Nothing is hidden once transformers is loaded: it has already checked its packages, and would miss them.
+    Imports create half a million lasting objects; repeated garbage collection over them takes 1.5 s. The earlier
+    state is restored, even when an import fails. transformers and diffusers ask Python which package belongs to
+    which distribution, and get the answer of `packages_distributions`.
     """
     was_collecting = gc.isenabled()
     hidden = [name for name in UNUSED if name not in sys.modules and "transformers" not in sys.modules]
@@ -46,7 +46,7 @@ def quick_imports() -> Iterator[None]:
 
 
 def packages_distributions() -> dict[str, list[str]]:
-    """As `importlib.metadata.packages_distributions`, in 0.03 s instead of 0.23: no metadata is parsed whole."""
+    """As `importlib.metadata.packages_distributions`, in 0.03 s instead of 0.23: parses no metadata file completely."""
     distributions = defaultdict(list)
     for distribution in importlib.metadata.distributions():
         # Setuptools writes top_level.txt. Wheels of other builders only list their files, in RECORD.

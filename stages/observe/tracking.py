@@ -7,16 +7,16 @@
             run.log({"loss/train": loss}, step)
         run.summary(metrics)
 
-The stage only appends lines to a log in the attempt's scratch folder (about 30 microseconds a call). A second process,
-stages/observe/mlflow_uploader.py, follows the log and speaks to MLflow, so that importing MLflow (1.2 s), its
+The stage only appends lines to a log in the attempt's scratch folder (about 30 microseconds per call). A second
+process, stages/observe/mlflow_uploader.py, follows the log and sends it to MLflow. So importing MLflow (1.2 s), its
 database and a slow server cost the stage nothing, and numbers that cannot be delivered wait on the disk.
 
 The address is `$MLFLOW_TRACKING_URI`, else the SQLite database `state/mlflow.db`. A server that does not
 answer is an error before the stage does any work; one that goes away later is reported at the end.
 `RETRACE_TRACKING=off` writes nothing at all (tests); ranks other than 0 of a distributed stage write nothing.
 
-A finished run is also a line of `state/ledger.jsonl`: where the time went. Times differ between equal runs, so they are
-no DVC output; the report, which is one, loads the latest of each stage from `reports/timings.js`.
+A finished run is also a line of `state/ledger.jsonl` with its times. Times differ between equal runs, so they are
+not a DVC output; the report, which is one, loads the latest of each stage from `reports/timings.js`.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ SERVER_ANSWERS_SECONDS = 30.0
 DELIVERY_ENDS_SECONDS = 180.0
 LOG_NAME = "tracking.jsonl"
 TOTAL_SECONDS = "time/total_seconds"
-"""What `track` logs of an attempt that ended by itself, from a clock that cannot be set."""
+"""Final numbers that `track` logs of an attempt that was not killed, from a clock that cannot be set."""
 MOST_METRICS = 30
 NOT_ABOUT_LEARNING = ("time", "tokens", "groups", "rollouts", "sync", "progress")
-"""Metrics by the first part of their names: speed and amounts. MLflow shows them on a tab of their own."""
+"""Metrics by the first part of their names: speed and amounts. MLflow shows them on a separate tab."""
 # `loss/train_last` sums up the curve `loss/train`.
 _OF_CURVE = re.compile(r"(_(first|last|best|mean|max|min))+$")
 DELIVERY_SETTINGS = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # the delivery process has its own patience
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # the delivery process has its own retries
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -65,7 +65,7 @@ DELIVERY_SETTINGS = {
 
 
 class Run:
-    """Where a stage says what it does. No method returns a value, so nothing of it can reach an output."""
+    """Records what a stage does. No method returns a value, so nothing from here can reach an output."""
 
     def __init__(self, log: Any | None) -> None:
         self._log = log
@@ -83,7 +83,7 @@ class Run:
         self._append({"kind": "values", "ms": _now_ms(), "step": step, "values": finite})
 
     def summary(self, values: Mapping[str, float]) -> None:
-        """The final numbers that a person compares; `final_numbers` says which. The metrics file holds all."""
+        """The final numbers for comparison; `final_numbers` selects them. The metrics file has all."""
         self.log(final_numbers(values, self._curves), 0)
 
     @contextmanager
@@ -101,10 +101,11 @@ class Run:
 
 
 def final_numbers(values: Mapping[str, float], curves: Collection[str]) -> dict[str, float]:
-    """Those of a stage's final numbers that MLflow shows beside `curves`, so that a run has 30 metrics or few more.
+    """Returns the final numbers of a stage that MLflow shows beside `curves`, so that a run has about 30 metrics at
+    most.
 
-    A number that a curve ends with, or that sums a curve up (`loss/train_last`), is left out. Where more remain, those
-    with the longest names go, which are variants of others: `avg_at_8_high`.
+    A number that a curve ends with, or that summarises a curve (`loss/train_last`), is left out. If more remain, those
+    with the longest names are dropped, which are variants of others: `avg_at_8_high`.
     """
     single = [name for name in values if name not in curves and _OF_CURVE.sub("", name) not in curves]
     single.sort(key=lambda name: (len(name.rpartition("/")[2]), name))
@@ -114,7 +115,7 @@ def final_numbers(values: Mapping[str, float], curves: Collection[str]) -> dict[
 
 
 def shown_name(name: str) -> str:
-    """A metric's name in MLflow: `system/time/step_seconds` for what is not about learning, which MLflow folds."""
+    """A metric's name in MLflow: `system/time/step_seconds` for metrics outside learning, which MLflow folds."""
     return f"system/{name}" if name.partition("/")[0] in NOT_ABOUT_LEARNING else name
 
 
@@ -122,8 +123,8 @@ def shown_name(name: str) -> str:
 def track(attempt: Attempt) -> Iterator[Run]:
     """Opens the run of an attempt and closes it as FINISHED, FAILED (an exception) or KILLED (an interrupt).
 
-    An attempt at the same work as one that did not finish continues that attempt's MLflow run; one that runs beside
-    an equal one has a run of its own. UserError when the tracking server does not answer within 30 s.
+    An attempt at the same work as an unfinished one continues that attempt's MLflow run; one that runs beside
+    an equal one gets a separate run. UserError when the tracking server does not answer within 30 s.
     """
     if os.environ.get("RETRACE_TRACKING") == "off" or os.environ.get("RANK", "0") != "0":
         yield Run(None)
@@ -144,12 +145,12 @@ def track(attempt: Attempt) -> Iterator[Run]:
     }
     folder, log = _open_log(scratch)
     with log:
-        log.write(b"\n")  # the attempt before may have been killed in the middle of a line
+        log.write(b"\n")  # the previous attempt may have been killed in the middle of a line
         run = Run(log)
-        # Once through JSON, because parameters may hold paths and enumerations, which become text.
+        # Once through JSON, because parameters may contain paths and enumerations, which become text.
         run._append(json.loads(json.dumps(start, default=str)))
         delivery = _start_delivery(folder)
-        # Two clocks: one that is set in mid-run moves no duration.
+        # Two clocks: setting one during the run changes no duration.
         started, since, status = time.time(), time.perf_counter(), "FAILED"
         try:
             yield run
@@ -174,7 +175,7 @@ def track(attempt: Attempt) -> Iterator[Run]:
 
 
 def _key_on_record(address: str) -> str | None:
-    """The key by which `dvc.lock` will know this run; None where no DVC runs the stage."""
+    """Returns the key by which `dvc.lock` will know this run; None where no DVC runs the stage."""
     if not address:
         return None
     from stages.observe.unchanged import key_on_record  # only a stage needs it, and has it loaded
@@ -183,7 +184,7 @@ def _key_on_record(address: str) -> str | None:
 
 
 def tracking_uri() -> str:
-    """`$MLFLOW_TRACKING_URI`, else the project's own SQLite database (absolute: any working folder will do)."""
+    """Returns `$MLFLOW_TRACKING_URI`, else the project's SQLite database (absolute, for any working folder)."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{state_folder() / 'mlflow.db'}"
 
 
@@ -223,11 +224,11 @@ def _require_answer(uri: str) -> None:
                 f"the MLflow server at {without_password(uri)} refuses the login: correct MLFLOW_TRACKING_USERNAME "
                 "and MLFLOW_TRACKING_PASSWORD, or the login in MLFLOW_TRACKING_URI"
             ) from None
-        # Somebody answers, and that is enough: a proxy in front of MLflow may not know /health.
+        # Any answer is enough: a proxy in front of MLflow may not know /health.
         if error.code < 500:
             return
         reason: object = error
-    except (OSError, ValueError) as error:  # ValueError: an address that is none
+    except (OSError, ValueError) as error:  # ValueError: not a valid address
         reason = getattr(error, "reason", error)
     else:
         return
@@ -238,9 +239,9 @@ def _require_answer(uri: str) -> None:
 
 
 def with_login(address: str) -> tuple[str, dict[str, str]]:
-    """An HTTP address without its login, and the header that carries it.
+    """Returns an HTTP address without its login, and the header that carries it.
 
-    An address without one gets MLflow's variables, as MLflow's client reads them. No header where there is no login.
+    An address without a login gets that of MLflow's variables, as in MLflow's client. No header where there is none.
     """
     parts = urlsplit(address)
     account, _, place = parts.netloc.rpartition("@")
@@ -255,12 +256,12 @@ def with_login(address: str) -> tuple[str, dict[str, str]]:
 
 
 def _open_log(folder: Path) -> tuple[Path, BinaryIO]:
-    """The log in `folder`, or, while an equal attempt writes that one, in a folder of our own beside it; and which.
+    """Returns the log in `folder`, or, while an equal attempt writes that one, in a new folder beside it; and which.
 
-    Two that wrote one log would end each other's run.
+    Two attempts that wrote one log would end each other's run.
     """
     folder.mkdir(exist_ok=True)
-    # Unbuffered: what a stage has logged is in the file when it is killed.
+    # Unbuffered: logged lines are in the file when the stage is killed.
     log = open(folder / LOG_NAME, "ab", buffering=0)  # noqa: SIM115 - `track` closes it
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -273,14 +274,14 @@ def _open_log(folder: Path) -> tuple[Path, BinaryIO]:
 def _start_delivery(scratch: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "stages.observe.mlflow_uploader", str(scratch)]
     paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    # The user's own variables win over ours.
+    # The user's variables take precedence.
     environment = {**DELIVERY_SETTINGS, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
 
 
 def _end_delivery(delivery: subprocess.Popen[str], scratch: Path, uri: str) -> dict[str, str]:
-    """Waits until the log is delivered or given up; returns MLflow's run_id and experiment_id ("" if unknown)."""
+    """Waits until the log is delivered or delivery fails; returns MLflow's run_id and experiment_id ("" if unknown)."""
     try:
         printed, _ = delivery.communicate(timeout=DELIVERY_ENDS_SECONDS)
     except subprocess.TimeoutExpired:
@@ -332,7 +333,7 @@ def latest_runs(ledger: Path) -> list[dict[str, Any]]:
 
 
 def json_lines(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The objects of a log with one in each line. A line that a kill or a full disk cut off is left out."""
+    """Yields the objects of a log with one in each line. A line that a kill or a full disk truncated is left out."""
     for line in lines:
         try:
             content = json.loads(line)

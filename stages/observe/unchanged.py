@@ -1,9 +1,9 @@
-"""Inside `dvc repro`, a stage may succeed only if DVC will record what the stage ran with.
+"""Inside `dvc repro`, a stage may succeed only if DVC will record the inputs that the stage ran with.
 
-DVC reads params.yaml and hashes the dependencies of a stage after its command has ended. It takes
-data/code/<stage>.json for the code. So an edit during the run would be recorded, and shared by the run cache, with the
-result of what was there before. DVC records nothing for a stage that fails. The outputs that it has already written
-cannot pass for good ones: DVC compares them with the hashes in dvc.lock, and removes them before it runs the stage
+DVC reads params.yaml and hashes the dependencies of a stage after its command has ended. For the code it uses
+data/code/<stage>.json. So an edit during the run would be recorded, and shared by the run cache, with the result of the
+inputs before the edit. DVC records nothing for a stage that fails. The outputs that it has already written
+cannot count as valid: DVC compares them with the hashes in dvc.lock, and removes them before it runs the stage
 again.
 """
 
@@ -43,18 +43,18 @@ IN_MODIFY, IN_ATTRIB, IN_DELETE_SELF, IN_MOVE_SELF, IN_Q_OVERFLOW = 0x2, 0x4, 0x
 def unchanged_inputs(address: str) -> Iterator[None]:
     """Compares the stage's parameters, code and dependencies after the block with those before it.
 
-    `address` is DVC's name of the stage (`rl_round@rl_1`). In the block, params.yaml reads as it was at its start. A
+    `address` is DVC's name of the stage (`rl_round@rl_1`). In the block, params.yaml reads as at its start. A
     module that is imported in the block, or in a process that is started there, must be the one that the fingerprint
     covers.
-    UserError before the block when the code is not that of data/code/<stage>.json, and after it when a parameter that
-    dvc.yaml lists for the stage, a source or a dependency has changed. It names what changed. A dependency that was
-    written to has changed even when it has its old content again; one that was only touched has not.
+    UserError before the block when the code is not that of data/code/<stage>.json. UserError after the block when a
+    parameter that dvc.yaml lists for the stage, a source or a dependency has changed; it names the changes. A
+    dependency that was written has changed even if it has its old content again; one that was only touched has not.
     Nothing is compared where the working folder has no dvc.yaml.
     """
     if not GRAPH.exists():
         yield
         return
-    # Before anything else reads params.yaml: from here on the whole process sees one version of it.
+    # Before any other code reads params.yaml: from here on the whole process sees one version of it.
     hold(PARAMS)
     params = read_yaml(PARAMS)
     stage = _stage_at(address, params)
@@ -71,9 +71,9 @@ def unchanged_inputs(address: str) -> Iterator[None]:
 
 
 def key_on_record(address: str) -> str:
-    """`run_key` of the stage as `dvc.lock` will have it when it has ended well; "" where no dvc.yaml says what it is.
+    """Returns `run_key` of the stage as `dvc.lock` will have it after success; "" if no dvc.yaml declares the stage.
 
-    Its dependencies are there: DVC has brought them up to date. What stages made needs no reading, as in DVC.
+    Its dependencies exist: DVC has brought them up to date. Outputs of stages need no reading, as in DVC.
     """
     if not GRAPH.exists():
         return ""
@@ -93,7 +93,7 @@ def key_on_record(address: str) -> str:
 
 
 def _stage_at(address: str, params: Mapping[str, Any]) -> GraphStage:
-    name = address.rpartition(":")[2]  # of `../dvc.yaml:sft`, as DVC says in another working folder
+    name = address.rpartition(":")[2]  # of `../dvc.yaml:sft`, as DVC writes it in another working folder
     for stage in stages_of(read_definitions(GRAPH), params):
         if stage.address == name:
             return stage
@@ -102,14 +102,14 @@ def _stage_at(address: str, params: Mapping[str, Any]) -> GraphStage:
 
 @contextmanager
 def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[None]:
-    """Nothing is compared for a stage that does not depend on a fingerprint, as `code`."""
+    """Nothing is compared for a stage that does not depend on a fingerprint, such as `code`."""
     recorded = next((dep for dep in stage.deps if dep.startswith(FINGERPRINTS)), None)
     if recorded is None:
         yield
         return
     memory: Memory = {}
     name = Path(recorded).stem
-    known = _signatures([str(PROJECT / "stages")])  # before they are read: an edit in between must show
+    known = _signatures([str(PROJECT / "stages")])  # before they are read: an edit in between must be detected
     project = Project(PROJECT, params, memory)
     before, reach = project.fingerprint(name), project.reach(*stage_roots(name))
     changed = _differences(json.loads(Path(recorded).read_text(encoding="utf-8")), before)
@@ -128,7 +128,7 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
     changed = [file for file, known in guard.imported.items() if known != sources.get(file, ("", *known))[1:]]
     if changed:
         raise UserError(f"code has changed while {stage.address} started: {_listed(changed)}. Run `dvc repro` again")
-    # Until now the guard only noted what was imported; from here on it refuses.
+    # Until now the guard only recorded imports; from here on it rejects changed ones.
     guard.sources = sources
     try:
         with (
@@ -138,10 +138,10 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
             yield
             templates = [os.path.relpath(file, PROJECT) for file in files.changed()]
     finally:
-        # A process that runs several stages, as tests do, must not hold the next one to these sources.
+        # A process that runs several stages, as tests do, must not bind the next one to these sources.
         guard.sources = {}
     now = _signatures(map(str, memory))
-    # Only what was written meanwhile is parsed again.
+    # Only files written meanwhile are parsed again.
     untouched = {file: source for file, source in memory.items() if known[str(file)] == now.get(str(file))}
     changed = _differences(before, Project(PROJECT, params, untouched).fingerprint(name))
     if changed or templates:
@@ -152,13 +152,13 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
 
 
 def _definitions(names: Iterable[str], reach: Reach) -> str:
-    """Names in a fingerprint, with their files. `references` is named only where nothing else has changed."""
+    """Returns names in a fingerprint, with their files. `references` is named only if nothing else has changed."""
     changed = list(dict.fromkeys(names))
     return _listed([reach.where(name) for name in changed if name != "references" or len(changed) == 1])
 
 
 def _tell_other_libraries(code: Mapping[str, str]) -> None:
-    """A line where a library is installed in another version than the fingerprint has."""
+    """Returns a line where the installed version of a library differs from the fingerprint's."""
     other = []
     for name, pinned in code.items():
         if name.startswith(LIBRARY):
@@ -171,10 +171,10 @@ def _tell_other_libraries(code: Mapping[str, str]) -> None:
 
 
 class _Files:
-    """Files, and folders of files, as they are now; tells which have changed since.
+    """Files, and folders of files, in their present state; tells which have changed since.
 
-    A signature that has changed while the kernel saw no write, but new attributes (`touch`, `chmod`), is no change.
-    Where nobody watches it is one: outside Linux, behind the kernel's limits, and in writes of other machines.
+    A changed signature without a write, but with new attributes (`touch`, `chmod`), is not a change. Where writes
+    cannot be watched it is one: outside Linux, beyond the kernel's limits, and in writes of other machines.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -188,7 +188,7 @@ class _Files:
             names = _signatures(self._paths) if self._events >= 0 else ()
             watches = {name: libc.inotify_add_watch(self._events, os.fsencode(name), wanted) for name in names}
             self._watched = {watch: name for name, watch in watches.items()}
-        # After the watches are set: a write between the two is seen by one of them.
+        # After the watches are set: one of them sees a write between the two.
         self._before = _signatures(self._paths)
 
     def changed(self) -> list[str]:
@@ -196,7 +196,7 @@ class _Files:
         return [name for name in _differences(self._before, now) if name not in touched]
 
     def _touched(self) -> set[str]:
-        """Files for which the kernel reported nothing but new attributes."""
+        """Returns files for which the kernel reported only new attributes."""
         events: dict[int, int] = {}
         while self._events >= 0:
             try:
@@ -208,7 +208,7 @@ class _Files:
                 watch, event, _, length = struct.unpack_from("iIII", unread)
                 events[watch] = events.get(watch, 0) | event
                 unread = unread[16 + length :]
-        # The kernel's queue was full. Without all events, every new signature is a change.
+        # The kernel's queue was full. Without all events, every new signature counts as a change.
         is_lost = any(event & IN_Q_OVERFLOW for event in events.values())
         describe_of = () if is_lost else events.items()
         return {self._watched[watch] for watch, event in describe_of if event == IN_ATTRIB and watch in self._watched}

@@ -1,1 +1,1 @@
-"""What draws a page: one stylesheet, plots, and the parts that pages share. No page of its own."""
+"""Rendering of pages: one stylesheet, plots, and the parts that pages share. It contains no page itself."""

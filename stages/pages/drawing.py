@@ -1,7 +1,7 @@
-"""Plots as inline SVG, from data: `lines`, `bars` and `intervals`; `draw` is what they share.
+"""Plots as inline SVG, from data: `lines`, `bars` and `intervals`; all of them use `draw`.
 
-Equal data gives equal bytes, and colours follow the page's light or dark theme: matplotlib knows no CSS, so plots are
-drawn in the stand-in colours below, which become the page's variables. Text stays text, in the page's own font.
+Equal data gives equal bytes, and colours follow the page's light or dark theme. matplotlib knows no CSS, so plots are
+drawn in the stand-in colours below, which become the page's variables. Text stays text, in the page's font.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from stages.algorithms.estimators import Interval
 
-# Near-blacks that no drawing would choose: each can be replaced by its variable and nothing else is hit.
+# Near-blacks that no drawing would choose: each can be replaced by its variable without affecting anything else.
 INK, MUTED, LINE, CARD, GOOD, BAD = "#010a01", "#020a02", "#030a03", "#040a04", "#050a05", "#060a06"
 SERIES = ("#0a0101", "#0a0102", "#0a0103", "#0a0104", "#0a0105")
-"""Stand-ins for the page's colours of data."""
+"""Stand-ins for the page's data colours."""
 DASHES = ("-", "--", ":", "-.", (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v")
 MOST_MARKERS = 12
-"""Points of a line that are marked one by one."""
+"""Most points of a line that get a marker each."""
 WIDTH, HEIGHT = 340, 196
 """Points; one point is one unit of the SVG, which is as wide as a phone."""
 WIDE = 480
@@ -46,7 +46,7 @@ _VARIABLES = {
     **{color: f"var(--series-{number})" for number, color in enumerate(SERIES, start=1)},
 }
 _SETTINGS = {
-    # Text stays text and no outlines, so it can be searched, copied and read aloud.
+    # Text stays text instead of outlines, so it can be searched, copied and read aloud.
     "svg.fonttype": "none",
     "font.size": 11,
     "text.color": MUTED,
@@ -84,19 +84,19 @@ class Chart:
 
     title: str
     summary: str
-    """The plot in one line; empty where its numbers stand in the plot. A screen reader always hears it."""
+    """The plot in one line; empty where its numbers are in the plot. A screen reader always reads it."""
     svg: Markup
 
 
 @dataclass(frozen=True)
 class Line:
-    """Points over the x axis; intervals have whiskers. Lines of one label share one entry of the legend."""
+    """Points over the x axis; intervals have whiskers. Lines with one label share one entry of the legend."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float] | Sequence[Interval]
     style: int | None = None
-    """Which colour, dashes and marker; None: those of its place among the lines."""
+    """Index of colour, dashes and marker; None: those of its place among the lines."""
     is_faint: bool = False
     is_joined: bool = True
 
@@ -115,9 +115,9 @@ def lines(
     doublings: Sequence[int] = (),
     stretches: Sequence[tuple[str, int, int]] = (),
 ) -> Chart:
-    """Lines over steps. Unit % shows fractions as percentages; without a `summary` each line's ends are named.
+    """Draws lines over steps. Unit % shows fractions as percentages; without a `summary` each line's ends are named.
 
-    An axis of values is logarithmic where there is anything above 0; zeros are then not drawn, and the summary says so.
+    An axis of values is logarithmic where any value is above 0; zeros are then not drawn, and the summary says so.
     `doublings` are the ticks of a logarithmic x axis, `stretches` names and ends of its parts.
     """
     factor = 100 if unit == "%" else 1
@@ -131,7 +131,7 @@ def lines(
         known = set()
         for place, line in enumerate(series):
             place = place if line.style is None else line.style
-            # Beyond the colours they come again, with the next one's dashes and marker.
+            # Beyond the colours they repeat, with the next dashes and marker.
             style, look = place % len(SERIES), (place + place // len(SERIES)) % len(SERIES)
             points = [(x, y) for x, y in zip(line.x, line.y, strict=True) if not is_logarithmic or _estimate(y) > 0]
             axes.errorbar(
@@ -148,7 +148,7 @@ def lines(
             known.add(line.label)
         if is_logarithmic:
             axes.set_yscale("log")
-        # From 0, because an axis that begins elsewhere makes small differences look large.
+        # From 0, because an axis with another start makes small differences look large.
         elif is_from_zero and min(values) >= 0:
             axes.set_ylim(bottom=0, top=top)
         if doublings:
@@ -166,7 +166,7 @@ def lines(
 
 
 def _first_to_last(series: Sequence[Line], unit: str) -> str:
-    """Where each label's lines begin and end; faint ones only where there are no others."""
+    """Returns where each label's lines begin and end; faint ones only where there are no others."""
     parts = []
     for label in dict.fromkeys(line.label for line in series if line.is_joined):
         of_label = [line for line in series if line.label == label]
@@ -176,7 +176,7 @@ def _first_to_last(series: Sequence[Line], unit: str) -> str:
 
 
 def _mark_stretches(axes: Axes, stretches: Sequence[tuple[str, int, int]], end: float) -> None:
-    """A rule where a stretch begins, and its name above the plot, cut to the letters that fit there."""
+    """Draws a rule where a stretch begins, and its name above the plot, cut to the available width."""
     for name, start, stop in stretches:
         if start:
             axes.axvline(start + 0.5, color=LINE, linewidth=1.2)
@@ -191,7 +191,7 @@ def _mark_stretches(axes: Axes, stretches: Sequence[tuple[str, int, int]], end: 
 def bars(
     name: str, title: str, unit: str, series: Mapping[str, Mapping[str, float | Interval]], x_label: str = ""
 ) -> Chart:
-    """A bar of each series at each name, its value above. Scores with intervals are fractions, from 0 to 100%.
+    """Draws a bar per series at each name, with its value above. Scores with intervals are fractions, from 0 to 100%.
 
     Unit % shows fractions as percentages.
     """
@@ -221,7 +221,7 @@ def bars(
         if is_scores:
             axes.set_yticks(range(0, 101, 25))
         shown = [cut(key, 14) for key in names]
-        # About 44 letters fit side by side under the plot; more are slanted.
+        # About 44 letters fit side by side under the plot; longer names are slanted.
         is_crowded = sum(len(key) + 2 for key in shown) > 44
         slant = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if is_crowded else {}
         axes.set_xticks(range(len(names)), map(plain_text, shown), **slant)
@@ -246,9 +246,9 @@ class Row:
     spans: Sequence[tuple[float, float] | None] = ()
     """Up to two intervals: the first is a line, the second a broad band behind it."""
     dots: Sequence[float] = ()
-    """Smaller, hollow: the numbers that `value` is the mean of."""
+    """Smaller, hollow: the numbers whose mean is `value`."""
     text: str = ""
-    """On the right."""
+    """Text on the right."""
     color: str = SERIES[0]
     is_hollow: bool = False
 
@@ -266,7 +266,7 @@ def intervals(
     tick: Callable[[float], str] = "{:g}".format,
     width: int = WIDTH,
 ) -> Chart:
-    """Rows one below the other, each a dot with its intervals, and a dotted `rule` that they are compared with.
+    """Draws rows one below the other, each a dot with its intervals, and a dotted `rule` for comparison.
 
     Intervals are cut at the `limits`.
     """
@@ -301,13 +301,13 @@ def intervals(
 
 
 def draw(name: str, label: str, paint: Callable[[Axes], None], width: int = WIDTH, height: int = HEIGHT) -> Markup:
-    """The SVG of one plot that `paint` fills. `label` is what a screen reader says instead of it.
+    """Returns the SVG of one plot that `paint` fills. A screen reader reads `label` instead of it.
 
     All plots of a page share one document: ids begin with the plot's `name`.
     """
     name = re.sub("[^a-z0-9]+", "-", name.casefold())
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # a matplotlibrc of this machine must not show
+        matplotlib.rcdefaults()  # a matplotlibrc of this machine must have no effect
         # Without a salt the ids of clip paths would differ in every run.
         matplotlib.rcParams.update(_SETTINGS | {"svg.hashsalt": name})
         figure = Figure(figsize=(width / 72, height / 72), facecolor="none", layout="constrained")
@@ -316,14 +316,14 @@ def draw(name: str, label: str, paint: Callable[[Axes], None], width: int = WIDT
         content = io.StringIO()
         # None leaves an entry out: matplotlib would write the date and its version.
         figure.savefig(content, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    # The drawing alone: no XML header, no metadata, no fixed size, no name that another plot may have.
+    # Only the drawing: no XML header, no metadata, no fixed size, no name that another plot may have.
     svg = content.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
     tag = f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">'
     svg = re.sub(r"<svg [^>]*>", lambda _: tag, svg, count=1)
-    # Ids such as `line2d_7` are referred to by nothing.
+    # Ids such as `line2d_7` are not referenced.
     svg = re.sub(r" id=\"[A-Za-z0-9.]+_\d+\"", "", svg)
     svg = re.sub(r" id=\"|xlink:href=\"#|url\(#", lambda match: f"{match[0]}{name}-", svg)
     svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
@@ -335,7 +335,7 @@ _FONT = 'text { font: 12px system-ui, "Segoe UI", Roboto, "Helvetica Neue", Aria
 
 
 def picture_file(title: str, about: str, drawings: Sequence[tuple[str, str]]) -> str:
-    """Drawings side by side as a file of its own, each SVG under its heading, in the page's colours of both themes."""
+    """Returns a file with drawings side by side, each SVG under its heading, in the page's colours of both themes."""
     colors, _, _ = (Path(__file__).parent / "page.css").read_text(encoding="utf-8").partition("* {")
     parts, left, bottom = [], 24, 0
     for heading, svg in drawings:
@@ -356,17 +356,17 @@ def picture_file(title: str, about: str, drawings: Sequence[tuple[str, str]]) ->
 
 
 def amount(value: float | Interval, unit: str) -> str:
-    """Three digits; unit % shows a fraction as a percentage."""
+    """Formats three digits; unit % shows a fraction as a percentage."""
     return f"{100 * _estimate(value):.3g}%" if unit == "%" else f"{_estimate(value):.3g}"
 
 
 def plain_text(text: str) -> str:
-    """Text in which matplotlib sees no formula."""
+    """Escapes text so that matplotlib sees no formula in it."""
     return text.replace("$", r"\$")
 
 
 def _show_legend(axes: Axes) -> None:
-    """A legend above the plot, where it hides no data, if there is more than one thing to tell apart."""
+    """Adds a legend above the plot, where it hides no data, if there are several things to distinguish."""
     handles, labels = axes.get_legend_handles_labels()
     if len(labels) > 1:
         columns = 1 if max(map(len, labels)) > 24 else min(3, len(labels))
@@ -378,7 +378,7 @@ def _estimate(value: float | Interval) -> float:
 
 
 def _whiskers(values: Sequence[float] | Sequence[Interval], factor: int) -> list[list[float]] | None:
-    """Distances below and above; never negative, though rounding may put an estimate on its bound."""
+    """Returns distances below and above; never negative, though rounding may put an estimate on its bound."""
     if not any(isinstance(value, Interval) for value in values):
         return None
     return [
@@ -388,7 +388,7 @@ def _whiskers(values: Sequence[float] | Sequence[Interval], factor: int) -> list
 
 
 def cut(text: str, letters: int) -> str:
-    """The text, or its beginning with an ellipsis."""
+    """Returns the text, or its beginning with an ellipsis."""
     return text if len(text) <= letters else text[: letters - 1] + "…"
 
 

@@ -1,7 +1,7 @@
 """The frame of every page: one Jinja environment that escapes everything, one stylesheet, one content policy.
 
-A page's template extends `frame.html`; `parts.html` has what several pages show. `visible_text` is for texts that
-somebody else has written.
+A page's template extends `frame.html`; `parts.html` has the parts that several pages show. `visible_text` is for texts
+from unknown authors.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def fill_page(
     has_times: bool = False,
     has_files: bool = False,
 ) -> str:
-    """The page that `folder`/template.html makes of `content`; equal arguments give equal text.
+    """Renders `folder`/template.html with `content` as a page; equal arguments give equal text.
 
-    A page that `has_times` loads `timings.js` beside it, with the script that shows the run's times. It is known to the
-    content policy by its hash, so that no other inline script can run. A page that `has_files` loads scripts that lie
+    A page that `has_times` loads `timings.js` beside it, with the script that shows the run's times. The content policy
+    knows the script by its hash, so that no other inline script can run. A page that `has_files` loads scripts
     beside it, and its template names them in the block `scripts`.
     """
     environment = Environment(
         loader=FileSystemLoader([folder, FOLDER]),
         autoescape=True,
-        # A misspelt name in a template is an error, and no empty place on the page.
+        # A misspelt name in a template is an error, not an empty place on the page.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -64,37 +64,37 @@ def fill_page(
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction as people read it; a dash when there is none."""
+    """Formats a fraction for readers; a dash when there is none."""
     return "–" if fraction is None else f"{100 * fraction:.1f}%"
 
 
 def points(fraction: float) -> str:
-    """A difference of fractions in percentage points, with its sign unless it is 0."""
+    """Formats a difference of fractions in percentage points, with its sign unless it is 0."""
     # U+2212 is as wide as the plus sign; a hyphen is not.
     text = f"{100 * fraction:+.1f}".replace("-", "−")
     return "0.0" if text in ("+0.0", "−0.0") else text
 
 
 def metric_label(metric: str) -> str:
-    """`avg_at_8` as people write it: avg@8."""
+    """Writes `avg_at_8` in the usual form: avg@8."""
     return metric.replace("_at_", "@")
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], is_of_numbers: bool = False) -> list[str]:
-    """The lines of a Markdown table; `is_of_numbers` aligns all columns but the first on the right."""
+    """Returns the lines of a Markdown table; `is_of_numbers` aligns all columns except the first to the right."""
     rules = ["---", *(["--:" if is_of_numbers else "---"] * (len(head) - 1))]
     lines = [head, *rows]
-    # A bar inside a text would begin another cell.
+    # A bar inside a text would start another cell.
     cells = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
     first, *others = (f"| {line} |" for line in cells)
     return [first, f"|{'|'.join(rules)}|", *others]
 
 
 def graph_lanes(stages: Iterable[GraphStage], rounds: Collection[str]) -> list[tuple[str, list[list[str]]]]:
-    """The graph as lanes of stages: each list of names runs after the one before it; `rounds` follow each other."""
+    """The graph as lanes of stages: each list of names runs after the one before; `rounds` follow each other."""
     lanes: dict[str, dict[str, list[str]]] = {}
     for stage in stages:
-        # Rounds follow each other, so each is a step of its own. Other items of a stage run side by side.
+        # Rounds follow each other, so each is a separate step. Other items of a stage run side by side.
         group = stage.address if stage.item in rounds and stage.curves else stage.name
         if about(stage.name).lane:
             lanes.setdefault(about(stage.name).lane, {}).setdefault(group, []).append(stage.address)
@@ -102,12 +102,12 @@ def graph_lanes(stages: Iterable[GraphStage], rounds: Collection[str]) -> list[t
 
 
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
-"""Control characters, and those that turn the direction of text or take no room."""
+"""Control characters, and characters that change the direction of text or take no room."""
 
 
 def visible_text(text: str, characters: int) -> str:
-    """At most `characters` of the text, with invisible characters replaced by their code points (`⟨U+200B⟩`)."""
+    """Returns at most `characters` of the text, with invisible characters as their code points (`⟨U+200B⟩`)."""
     lines = text.replace("\r\n", "\n")
-    # Cut before the replacement: a replaced character takes eight places, and must not push out others.
+    # Cut before the replacement: a replaced character takes eight places, and must not displace others.
     seen = _UNSEEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", lines[:characters])
     return seen if len(lines) <= characters else f"{seen} … [cut: {len(text):,} characters in all]"

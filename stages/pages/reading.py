@@ -1,6 +1,6 @@
-"""What a run's stages have counted: their metrics, curves and losses, and why rows were dropped.
+"""Counts of a run's stages: their metrics, curves and losses, and the reasons for dropped rows.
 
-What a run does not have is absent, and no error.
+Data that a run does not have are absent, which is not an error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def read_metrics(stages: Iterable[GraphStage], folder: Path) -> dict[str, Metric
 
 
 def read_curves(stages: Iterable[GraphStage], folder: Path) -> dict[str, pandas.DataFrame]:
-    """Curves of each stage that has some, likewise; `folder` is data/curves."""
+    """Returns curves of each stage that has some, likewise; `folder` is data/curves."""
     curves = {
         stage.address: _curve(folder / path.removeprefix("data/curves/")) for stage in stages for path in stage.curves
     }
@@ -63,13 +63,13 @@ def _curve(path: Path) -> pandas.DataFrame | None:
 
 
 def curve_lines(curve: pandas.DataFrame, columns: Mapping[str, str]) -> list[Line]:
-    """A line over the steps of each column that has numbers; `columns` has its label by its name."""
+    """Returns a line over the steps for each column that has numbers; `columns` has its label by its name."""
     numbers = {label: curve[["step", name]].dropna() for name, label in columns.items() if name in curve}
     return [Line(label, *values.to_numpy().T.tolist()) for label, values in numbers.items() if len(values)]
 
 
 def loss_charts(curves: Mapping[str, pandas.DataFrame], unit: str, x_label: str) -> list[Chart]:
-    """Training and validation loss of each curve that has them, by the stage's address."""
+    """Returns training and validation loss of each curve that has them, by the stage's address."""
     losses_of = {
         stage: curve_lines(curve, {"loss/train": "training", "loss/validation": "validation"})
         for stage, curve in curves.items()
@@ -98,20 +98,20 @@ class Funnel:
 
 @dataclass(frozen=True)
 class WayStep:
-    """A step on a way that rows take through several stages."""
+    """A step in a chain that rows pass through."""
 
     stage: str
     unit: str
     """`pages` or `exercises`."""
     what: str
-    """What was dropped and why, or what came in."""
+    """Dropped rows and the reason, or the input."""
     dropped: int
     left: int
 
 
 @dataclass(frozen=True)
 class Way:
-    """From what comes in, such as pages, to what may be trusted, a step for each reason of drops."""
+    """From the input, such as pages, to the trusted rows: one step per reason of drops."""
 
     title: str
     note: str
@@ -119,7 +119,7 @@ class Way:
 
 
 def data_funnels(stages: Sequence[GraphStage], metrics: Mapping[str, Metrics]) -> list[Funnel]:
-    """Funnels of the stages that may drop rows, in the order of the graph."""
+    """Returns funnels of the stages that may drop rows, in the order of the graph."""
     return [
         _funnel(stage.address, metrics[stage.address])
         for stage in stages
@@ -135,7 +135,7 @@ def _funnel(stage: str, metrics: Metrics) -> Funnel:
 
 
 def ways(stages: Sequence[GraphStage], metrics: Mapping[str, Metrics], params: Mapping[str, Any]) -> list[Way]:
-    """The ways through several stages, those on which every stage has counted; `params` is the whole parameter file."""
+    """Returns the chains in which every stage has counted its rows; `params` is the whole parameter file."""
     titles = dict.fromkeys(way.title for stage in stages if (way := about(stage.name).way))
     complete = [_way(title, stages, metrics, params) for title in titles]
     return [way for way in complete if way is not None]
@@ -149,7 +149,7 @@ def _way(
         step, metrics = about(stage.name).way, counted.get(stage.address, {})
         if step is None or step.title != title:
             continue
-        # A stage of the way has not run: rows would vanish there without a reason.
+        # A stage of the chain has not run: rows would vanish there without a reason.
         if "rows/in" not in metrics:
             return None
         if step.first:

@@ -1,1 +1,1 @@
-"""Preferences: annotators are judged, and what the kept ones say becomes pairs of images, split by prompt."""
+"""Preferences: annotators are judged, and the kept ones' rankings become pairs of images, split by prompt."""

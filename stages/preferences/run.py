@@ -2,7 +2,7 @@
 
 Quality control measures every annotator in four ways, and keeps or drops the annotator with the reasons:
 
-1. Agreement with the others on tasks that several did, leaving the annotator's own ranking out.
+1. Agreement with the others on shared tasks, leaving the annotator's own ranking out.
 2. Agreement of the ranks with the annotator's own overall ratings.
 3. Agreement with the reference answers of gold tasks.
 4. Seconds for a task.
@@ -77,7 +77,7 @@ def main(job: Job) -> None:
             )
         kept_rankings = pandas.DataFrame(kept, columns=RANKING.names)
         kept_ratings = ratings_of(ratings, kept_rankings)
-        # Anonymous rankings of two images: only of these is it asked how far votes can be known at all.
+        # Anonymous rankings of two images: only for these the upper limit of predicting votes is computed.
         votes = [row for row in kept if not row["annotator_id"] and len(row["image_ids"]) == 2]
         metrics = {**funnel.metrics(len(kept)), **_counts(annotators, pairs, kept)}
         for thing, measures in (
@@ -102,7 +102,7 @@ def keep_rankings(
     splits: dict[str, str],
     params: PreferencesParams,
 ) -> tuple[list[dict[str, object]], Funnel]:
-    """The rankings that pairs are made of, and why the others are not."""
+    """Returns the rankings that pairs are made of, and the reasons against the others."""
     funnel, kept = Funnel("preferences", len(rankings)), []
     reasons = dict(zip(annotators["annotator_id"], annotators["reason"], strict=True))
     rated = overall_ratings(ratings)
@@ -111,7 +111,7 @@ def keep_rankings(
         row |= {"image_ids": list(row["image_ids"]), "ranks": [int(rank) for rank in row["ranks"]]}
         row_id = f"{row['task_id']}/{row['annotator_id']}"
         consistency = rank_consistency(ranks_of(row), rated.get((row["task_id"], row["annotator_id"]), {})).share
-        # The first reason counts. Gold comes first: the reference itself has no annotator who could be judged.
+        # The first reason counts. Gold comes first: the reference itself has no annotator to judge.
         if row["task_id"] in gold:
             funnel.drop(row, "gold_task", "checks annotators, is not learned from", row_id)
         elif row["prompt_id"] not in splits:
@@ -146,7 +146,8 @@ Row = Mapping[str, Any]
 
 
 def splits_of(prompts: pandas.DataFrame, validation_fraction: float, seed: int) -> dict[str, str]:
-    """Prompt id -> train, validation or test. A share of the train prompts becomes validation, by a hash of the id.
+    """Returns prompt id -> train, validation or test. A hash of the id moves a share of the train prompts to
+    validation.
 
     So all pairs of a prompt are in one split, in every round, whatever other prompts there are.
     """
@@ -158,7 +159,7 @@ def splits_of(prompts: pandas.DataFrame, validation_fraction: float, seed: int) 
 
 
 def pairs_of(rankings: Sequence[Row], splits: Mapping[str, str]) -> pandas.DataFrame:
-    """A row for each two images that a ranking orders, in the rankings' order; ties give none."""
+    """Returns a row for each two images that a ranking orders, in the rankings' order; ties give none."""
     rows = [
         {
             "prompt_id": row["prompt_id"],
@@ -175,7 +176,7 @@ def pairs_of(rankings: Sequence[Row], splits: Mapping[str, str]) -> pandas.DataF
 
 
 def drawn_down(pairs: pandas.DataFrame, most: int | None, seed: int) -> pandas.DataFrame:
-    """At most `most` pairs of each prompt, drawn by the seed, in the order that they had."""
+    """Keeps at most `most` pairs of each prompt, sampled by the seed, in their order."""
     if most is None:
         return pairs
     kept: list[int] = []
@@ -192,9 +193,9 @@ def count_ties(rankings: Sequence[Row]) -> int:
 
 
 def vote_measures(rankings: Sequence[Row]) -> dict[str, float]:
-    """Of rankings of two images by anonymous voters: how far votes can be known at all.
+    """For rankings of two images by anonymous voters: how well votes can be predicted at all.
 
-    `ceiling`: share of the votes, by weight, that the better known image of each pair got: no scorer can agree with
+    `ceiling`: share of the votes, by weight, for the preferred image of each pair: no scorer can agree with
     more of them, because it gives a pair one order. `agreement_of_two`: the chance that two voters of one task agree.
     `circular_triads`: A over B over C over A, by majority of all votes of a prompt; their pairs are kept.
     """
@@ -219,20 +220,20 @@ def vote_measures(rankings: Sequence[Row]) -> dict[str, float]:
     return measures
 
 
-# Of two images in random order.
+# Chance for two images in random order.
 CHANCE = 0.5
 Ratings = Mapping[tuple[str, str], Mapping[str, float]]
 """(task, annotator) -> image -> overall rating."""
 
 
 def overall_ratings(ratings: pandas.DataFrame) -> Ratings:
-    """The overall ratings that were given, by task and annotator."""
+    """Returns the overall ratings, by task and annotator."""
     rated = ratings.dropna(subset=["overall"])
     by_work: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     columns = (rated[name] for name in ("task_id", "annotator_id", "image_id", "overall"))
     for task, annotator, image, overall in zip(*columns, strict=True):
         by_work[task, annotator][image] = overall
-    # A plain one: asked for work that nobody rated, a defaultdict would grow.
+    # A plain one: a defaultdict would grow when it is read for unrated work.
     return dict(by_work)
 
 
@@ -242,13 +243,13 @@ def ranks_of(row: pandas.Series | Mapping[str, object]) -> dict[str, float]:
 
 
 def judge_annotators(rankings: pandas.DataFrame, ratings: pandas.DataFrame, rules: AnnotatorRules) -> pandas.DataFrame:
-    """The annotator table, sorted by name. Reference answers are nobody's work, anonymous votes have no annotator."""
+    """Returns the annotator table, sorted by name. Reference answers and anonymous votes have no annotator."""
     judged = rankings[~rankings["is_gold"] & (rankings["annotator_id"] != "")]
     references = {row["task_id"]: ranks_of(row) for row in rankings[rankings["is_gold"]].to_dict("records")}
     tasks: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
     for row in judged.to_dict("records"):
         tasks[row["task_id"]][row["annotator_id"]] = ranks_of(row)
-    # Without gold tasks: they were chosen to be easy, and they have a measure of their own.
+    # Without gold tasks: they were chosen to be easy, and they have a separate measure.
     agreement = agreement_with_others(done for task, done in tasks.items() if task not in references)
     rated = overall_ratings(ratings)
     rows = []
@@ -274,15 +275,15 @@ def judge_annotators(rankings: pandas.DataFrame, ratings: pandas.DataFrame, rule
     table[measures] = table[measures].astype(float)
     median = table["agreement"].median()
     reasons = [", ".join(_broken_rules(row, rules, median)) for row in table.to_dict("records")]
-    # Named as texts: with anonymous votes alone there are no rows to tell the type of the column from.
+    # Typed as texts: with only anonymous votes the column has no rows to infer its type from.
     table["reason"] = pandas.Series(reasons, dtype=object)
     table["is_kept"] = table["reason"] == ""
     return table
 
 
 def _broken_rules(row: Mapping[str, float], rules: AnnotatorRules, median: float) -> list[str]:
-    """Names of the rules; a measure that is missing (NaN) is below nothing."""
-    # Against the median and not a fixed bound: where the pictures are hard to tell apart, nobody agrees by much.
+    """Returns names of the rules; a measure that is missing (NaN) violates none."""
+    # Relative to the median instead of a fixed bound: where pictures are hard to distinguish, agreement is low for all.
     least = CHANCE + rules.min_agreement_over_chance * (median - CHANCE)
     rules_broken = {
         "low_agreement": row["agreement"] < least,
@@ -294,11 +295,11 @@ def _broken_rules(row: Mapping[str, float], rules: AnnotatorRules, median: float
 
 
 def agreement_measures(rankings: pandas.DataFrame, ratings: pandas.DataFrame) -> dict[str, float]:
-    """`alpha_rank`, and `alpha_overall` and so on: Krippendorff's alpha of slots and of ratings; absent if undefined.
+    """`alpha_rank`, `alpha_overall` and so on: Krippendorff's alpha of slots and of ratings; absent if undefined.
 
-    A unit is one image in one task: slots of lists of different images do not compare. Gold tasks are left out: they
-    were chosen to be easy. `annotator_pairs`: how often two annotators of one task order two images alike, a tie being
-    half.
+    A unit is one image in one task: slots in lists of different images cannot be compared. Gold tasks are left out:
+    they were chosen to be easy. `annotator_pairs`: how often two annotators of one task order two images alike, a tie
+    counting half.
     """
     compared = rankings[~rankings["task_id"].isin(rankings.loc[rankings["is_gold"], "task_id"])]
     ranks: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -306,7 +307,7 @@ def agreement_measures(rankings: pandas.DataFrame, ratings: pandas.DataFrame) ->
     for row in compared.to_dict("records"):
         slots = ranks_of(row)
         tasks[row["task_id"]].append(slots)
-        # Of two images the second one's slot follows from the first one's: it is no judgement of its own.
+        # With two images the second one's slot follows from the first one's: it is not a separate judgement.
         for image in sorted(slots)[: 1 if len(slots) == 2 else None]:
             ranks[row["task_id"], image].append(slots[image])
     measures = {"alpha_rank": ordinal_alpha(ranks.values())}
@@ -321,14 +322,14 @@ def agreement_measures(rankings: pandas.DataFrame, ratings: pandas.DataFrame) ->
 
 
 def ratings_of(ratings: pandas.DataFrame, rankings: pandas.DataFrame) -> pandas.DataFrame:
-    """The ratings that the same annotator gave in the same task as one of the rankings."""
+    """Returns the ratings that the same annotator gave in the same task as one of the rankings."""
     done = set(zip(rankings["task_id"], rankings["annotator_id"], strict=True))
     keys = zip(ratings["task_id"], ratings["annotator_id"], strict=True)
     return ratings[numpy.fromiter((key in done for key in keys), dtype=bool)].reset_index(drop=True)
 
 
 def _against_reference(ranks: dict[str, float], reference: dict[str, float]) -> Share:
-    """Agreement on the pairs that the reference orders: what it ties, it does not ask."""
+    """Agreement on the pairs that the reference orders; pairs that it ties do not count."""
     return _total(
         pair_agreement({name: ranks[name] for name in pair}, {name: reference[name] for name in pair})
         for pair in combinations(reference, 2)

@@ -1,4 +1,4 @@
-"""Stage `preferences`: its section, what it runs with, and what others may ask of it."""
+"""Stage `preferences`: its section, its paths, and its description for other modules."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from stages.foundations.stage import About, FunnelStep, Stage
 
 
 class AnnotatorRules(StrictParams):
-    """Who is kept. A rule speaks only where there is enough to measure; anonymous votes are not judged."""
+    """Which annotators are kept. A rule applies only to enough measurements; anonymous votes are not judged."""
 
     min_pairs: int = Field(ge=1)
-    """Pairs of images below which a measure says nothing."""
+    """With fewer pairs of images a measure does not count."""
     min_agreement_over_chance: float = Field(ge=0, le=1)
-    """Agreement with others beyond chance (0.5), as a share of the median annotator's: a panel that agrees little is
-    not judged as if its task were easy."""
+    """Agreement with others beyond chance (0.5), as a share of the median annotator's: so a panel with a hard task is
+    not judged as if the task were easy."""
     min_consistency: float = Field(ge=0, le=1)
     """Share of pairs in which the ranks do not contradict the annotator's own overall ratings."""
     min_gold_accuracy: float = Field(ge=0, le=1)
     """Agreement with the reference answers of gold tasks."""
     min_median_seconds: float = Field(ge=0)
-    """Of a task; 0 switches the rule off."""
+    """Seconds for a task; 0 switches the rule off."""
 
 
 class PreferencesParams(StrictParams):
@@ -32,16 +32,16 @@ class PreferencesParams(StrictParams):
     min_ranking_consistency: float = Field(ge=0, le=1)
     """A ranking whose pairs agree less with its own overall ratings is dropped; 0 keeps all."""
     max_pairs_per_prompt: int | None = Field(ge=1)
-    """More are drawn down to this number by the seed; null keeps all."""
+    """Most pairs of a prompt; the seed selects them; null keeps all."""
     validation_fraction: float = Field(ge=0, lt=1)
-    """Share of the train prompts that are held out to choose the best epoch; 0 where the prompts already say so."""
+    """Share of the train prompts held out to choose the best epoch; 0 where the prompts already have a split for it."""
 
 
 STAGE = Stage(
     sections={"seed": int, "preferences": PreferencesParams, "ranking_rounds": dict[str, RankingRoundParams]},
     inputs={
         "annotations": "data/annotations/${key}",
-        # The round's own where no earlier round counts.
+        # The round itself where no earlier round counts.
         "earlier": "data/annotations/${item.also}",
         "prompts": "data/t2i/prompts.parquet",
     },
@@ -56,7 +56,7 @@ STAGE = Stage(
 
 
 REASONS = ("gold_task", "unknown_prompt", "annotator_dropped", "rank_contradicts_rating", "all_tied")
-"""In the order in which the stage asks."""
+"""In the order in which the stage checks."""
 
 
 ABOUT = About(

@@ -1,1 +1,1 @@
-"""Stage `refl`: a generator learns from a reward model, or from preferred images, measured by what it did not."""
+"""Stage `refl`: a generator learns from a reward model or preferred images, and is measured by another score."""

@@ -1,7 +1,7 @@
 """The two kinds of feedback: a reward model's gradient, and preferred images. Each makes micro-batches and a loss.
 
-`RewardGradient` draws pictures, scores them, and lets the gradient flow back into the denoiser. `PreferredImages` is
-Diffusion-DPO on the pairs that the reward model learns from; both images of a pair get the same noise and the same
+`RewardGradient` generates pictures, scores them, and lets the gradient flow back into the denoiser. `PreferredImages`
+is Diffusion-DPO on the pairs that the reward model learns from; both images of a pair get the same noise and the same
 timestep, as in the released code.
 """
 
@@ -36,21 +36,21 @@ Item = TypeVar("Item")
 
 
 def in_turn(items: Sequence[Item], place: int, *stream: int | str) -> Item:
-    """The item at a place of an endless sequence: all items in a new order each time all were used."""
+    """Returns the item at a place of an endless sequence: all items in a new order after each pass."""
     return items[endless_order(place, place + 1, len(items), *stream)[0]]
 
 
 @dataclass(frozen=True)
 class FeedbackBatch:
-    """Images, or pairs of images, that feedback is given on."""
+    """Images, or pairs of images, that receive feedback."""
 
     prompts: tuple[str, ...]
     token_ids: Tensor
     """[images, tokens]."""
     tensors: Mapping[str, Tensor]
-    """What the kind needs besides: noise to draw from, latents of pairs."""
+    """Further inputs of the kind: noise to start from, latents of pairs."""
     position: int = 0
-    """Of the draw's step that has the gradient, where there is one such."""
+    """Position of the step with the gradient, if there is one such step."""
 
     @property
     def is_empty(self) -> bool:
@@ -62,26 +62,26 @@ class FeedbackBatch:
 
 
 class Feedback(Protocol):
-    """One kind of feedback. Everything random in it is a function of the seed and the update."""
+    """One kind of feedback. All its randomness depends only on the seed and the update."""
 
     figures: Mapping[str, float]
-    """Metrics of what it learns from."""
+    """Returns metrics of its training data."""
 
     def batch(self, update: int, positions: Sequence[int]) -> FeedbackBatch:
-        """The images of these `positions` of update `update` (from 0)."""
+        """Returns the images of these `positions` of update `update` (from 0)."""
 
     def outputs(self, generator: Generator, batch: FeedbackBatch) -> Any:
-        """What the generator makes of a batch: a tensor, or a tuple of tensors."""
+        """Returns the generator's output for a batch: a tensor, or a tuple of tensors."""
 
     def to(self, device: torch.device) -> None:
-        """Moves what it holds besides the generator, once."""
+        """Moves its other models to the device, once."""
 
     def losses(self, outputs: Any, batch: FeedbackBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of each image, [images], and figures for the curve, each [images]."""
+        """Returns the loss of each image, [images], and figures for the curve, each [images]."""
 
 
 class RewardGradient:
-    """The reward of pictures that are drawn without guidance, for the training prompts in turn."""
+    """The reward of pictures that are generated without guidance, for the training prompts in turn."""
 
     def __init__(
         self, params: ReflParams, generator: Generator, scorer: ImageScorer, prompts: Sequence[str], *stream: int | str
@@ -95,14 +95,14 @@ class RewardGradient:
         first, position = update * self.params.batch_images, 0
         prompts = [in_turn(self.prompts, first + one, *self.stream, "prompts") for one in positions]
         if isinstance(self.feedback, ReflFeedback):
-            # The position of the gradient is one for the whole update, as in ReFL's code.
+            # The position of the gradient is the same for the whole update, as in ReFL's code.
             position = random.Random(derive_seed(*self.stream, "position", update)).randint(*self.feedback.window)
         noise = self.generator.noise([derive_seed(*self.stream, update, one) for one in positions])
         return FeedbackBatch(tuple(prompts), self.generator.tokenize(prompts), {"noise": noise}, position)
 
     def outputs(self, generator: Generator, batch: FeedbackBatch) -> Tensor:
-        """Pictures with a gradient, float[images, 3, side, side], values outside of 0..1 kept."""
-        # The text encoder does not learn, as in ReFL, and the trainer knows the U-Net alone.
+        """Returns pictures with a gradient, float[images, 3, side, side]; values outside of 0..1 are kept."""
+        # The text encoder does not learn, as in ReFL, and the trainer has only the U-Net.
         with torch.no_grad():
             states = generator.encode_tokens(batch.token_ids)
 
@@ -127,9 +127,9 @@ class RewardGradient:
 
 
 class PreferredImages:
-    """The training pairs of a folder, in turn. The reference is the generator as it is when this is made.
+    """The training pairs of a folder, in turn. The reference is the generator at the time of construction.
 
-    Pairs of an earlier round, whose images lie in another pool, are left out and counted. UserError when no pair has
+    Pairs of an earlier round, whose images are in another pool, are left out and counted. UserError when no pair has
     both its images in the pool.
     """
 
@@ -156,7 +156,7 @@ class PreferredImages:
     def batch(self, update: int, positions: Sequence[int]) -> FeedbackBatch:
         first = update * self.params.batch_images
         pairs = [in_turn(self.pairs, first + one, *self.stream, "pairs") for one in positions]
-        # One seed a pair: both images get the same noise and timestep, so that what differs is the images.
+        # One seed per pair: both images get the same noise and timestep, so that only the images differ.
         seeds = [derive_seed(*self.stream, update, one) for one in positions]
         prompts = [self.pictures[better][0] for better, _ in pairs]
         better, worse = (
@@ -171,7 +171,7 @@ class PreferredImages:
         return torch.cat([fit_to_square(images_of(self.pictures[one][1][None]), side) for one in ids])
 
     def outputs(self, generator: Generator, batch: FeedbackBatch) -> tuple[Tensor, ...]:
-        """Denoising errors, each [pairs]: of better and worse, then of both by the reference."""
+        """Returns denoising errors, each [pairs]: of better and worse, then of both by the reference."""
         held = batch.tensors
         sides = [
             DenoisingBatch(held[side], held["noise"], held["timesteps"], batch.token_ids)
@@ -180,7 +180,7 @@ class PreferredImages:
         with torch.no_grad():
             states = generator.encode_tokens(batch.token_ids)
         learnt = [denoising_errors(generator, predict(generator, one, states), one, None) for one in sides]
-        # The reference may share all but the U-Net: nothing else learns.
+        # The reference may share everything except the U-Net: nothing else learns.
         with torch.no_grad():
             frozen = generator.with_unet(self.reference)
             reference = [denoising_errors(frozen, predict(frozen, one, states), one, None) for one in sides]
@@ -190,9 +190,9 @@ class PreferredImages:
         self.reference.to(device)
 
     def losses(self, outputs: tuple[Tensor, ...], batch: FeedbackBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """`diffusion_preference_loss`, and the share of pairs that the generator orders as people do."""
+        """Returns `diffusion_preference_loss`, and the share of pairs that the generator orders as people do."""
         better, worse, reference_better, reference_worse = outputs
         losses = diffusion_preference_loss(*outputs, self.beta)
-        # Right is a pair whose better image was learnt more than the worse one, both beside the reference.
+        # Right is a pair whose better image was learnt more than the worse one, both relative to the reference.
         is_right = (better - reference_better) < (worse - reference_worse)
         return losses, {"preference/accuracy_train": is_right.float().detach()}

@@ -1,7 +1,7 @@
-"""What is measured of a generator: pictures from fixed noise, their scores, and signs that it is being hacked.
+"""Measurements of a generator: pictures from fixed noise, their scores, and signs of reward hacking.
 
-Scores are those of the pictures as they would be saved, rounded to bytes. `compare_generators` compares the result with
-the start: pictures of test prompts from the same noise, scored by all judges.
+Scores are those of the saved pictures, rounded to bytes. `compare_generators` compares the result with the start:
+pictures of test prompts from the same noise, scored by all judges.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Values = NDArray[numpy.float64]
 
 @dataclass(frozen=True)
 class Draws:
-    """Pictures that are asked for, always from the same noise."""
+    """Requested pictures, always from the same noise."""
 
     prompts: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -37,7 +37,7 @@ class Draws:
     at_once: int
 
     def of(self, generator: Generator) -> NDArray[numpy.uint8]:
-        """What `generator` draws, uint8[images, side, side, 3]."""
+        """Returns pictures of `generator`, uint8[images, side, side, 3]."""
         return numpy.concatenate(
             [
                 generator.draw(self.prompts[part], self.seeds[part], self.steps, self.guidance)
@@ -48,7 +48,7 @@ class Draws:
 
 @dataclass(frozen=True)
 class Judges:
-    """The reward that is climbed, the score that is not, and the truth where it is known."""
+    """The optimised reward, the score that is not optimised, and the truth where it is known."""
 
     reward: ImageScorer
     held_out: ImageScorer
@@ -82,17 +82,17 @@ class Judges:
 
 
 class Validation:
-    """The points of a curve: the same pictures each time, beside those of the start."""
+    """The points of a curve: the same pictures each time, compared with those of the start."""
 
     def __init__(self, draws: Draws, judges: Judges, start: Generator) -> None:
         self.draws, self.judges = draws, judges
-        # Drawn again by a resumed run, and not kept in a checkpoint: equal seeds give equal pictures.
+        # Generated again by a resumed run, and not stored in a checkpoint: equal seeds give equal pictures.
         self.start_pictures = draws.of(start)
         self.start_scores = judges.scores(self.start_pictures, draws.prompts)
 
     def row(self, generator: Generator) -> dict[str, float]:
-        """`validation/<quantity>`: means of all scores, diversity, distance to the start, and whether the reward rose
-        while the held-out score, or the truth, fell (1 or 0)."""
+        """Returns `validation/<quantity>`: means of all scores, diversity, distance to the start, and whether the
+        reward rose while the held-out score, or the truth, fell (1 or 0)."""
         pictures = self.draws.of(generator)
         scores = self.judges.scores(pictures, self.draws.prompts)
         gained = gains(self.start_scores, scores, self.draws.prompts)
@@ -107,7 +107,7 @@ class Validation:
 
 def saturation(pictures: NDArray[numpy.uint8]) -> Values:
     """Mean saturation of each picture's pixels as in HSV: (max - min) / max, 0 for black."""
-    # Over-saturation is how a reward is most often hacked, and the first that one sees.
+    # Over-saturation is the most frequent way to hack a reward, and the first visible one.
     low, high = pictures.min(axis=3).astype(float), pictures.max(axis=3).astype(float)
     # Black has no colour: 0 / 1 instead of 0 / 0.
     return ((high - low) / numpy.maximum(high, 1)).mean(axis=(1, 2))
@@ -118,7 +118,7 @@ def diversity(pictures: NDArray[numpy.uint8], prompts: Sequence[str]) -> float:
     by_prompt: dict[str, list[int]] = defaultdict(list)
     for place, prompt in enumerate(prompts):
         by_prompt[prompt].append(place)
-    # Every pair of a prompt's pictures once; other prompts' pictures differ because the prompts do.
+    # Every pair of a prompt's pictures once; other prompts' pictures differ because of the prompts.
     means = [
         numpy.mean(
             [
@@ -140,7 +140,7 @@ def distance(some: NDArray[numpy.uint8], others: NDArray[numpy.uint8]) -> float:
 
 
 def gains(before: Mapping[str, Values], after: Mapping[str, Values], prompts: Sequence[str]) -> dict[str, Interval]:
-    """Quantity -> mean paired difference with its 95% interval, whole prompts resampled."""
+    """Quantity -> mean paired difference with its 95% interval, with whole prompts resampled."""
     return {name: paired_bootstrap(before[name], after[name], list(prompts)) for name in before}
 
 
@@ -161,7 +161,7 @@ def _parts(count: int, at_once: int) -> list[slice]:
 def compare_generators(
     start: Generator, result: Generator, draws: Draws, judges: Judges, shown_images: int
 ) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Rows of the `feedback_image` table and metrics `refl/<quantity>/{before,after,gain,low,high}`."""
+    """Returns rows of the `feedback_image` table and metrics `refl/<quantity>/{before,after,gain,low,high}`."""
     pictures = {"before": draws.of(start), "after": draws.of(result)}
     scores = {when: judges.scores(drawn, draws.prompts) for when, drawn in pictures.items()}
     before, after = scores["before"], scores["after"]
@@ -176,13 +176,13 @@ def compare_generators(
             f"refl/{name}/high": interval.high,
         }
     metrics |= {f"refl/diversity/{when}": diversity(drawn, draws.prompts) for when, drawn in pictures.items()}
-    # A start whose pictures are all grey has no share to rise by.
+    # If all pictures of the start are grey, there is no relative rise.
     metrics["refl/saturation/change"] = (
         metrics["refl/saturation/after"] / max(metrics["refl/saturation/before"], 1e-9) - 1
     )
     metrics["refl/distance_to_start"] = distance(pictures["before"], pictures["after"])
     metrics |= {f"refl/{name}": value for name, value in without(gained).items()}
-    # Never by the reward: pictures that it gained most on would show off the hack.
+    # Never by the reward: its largest gains would be the successes of a hack.
     judge = "truth" if judges.knows_truth else "held_out"
     reasons = shown_for(after[judge] - before[judge], shown_images)
     rows = [
@@ -201,12 +201,12 @@ def compare_generators(
 
 
 def shown_for(differences: Values, count: int) -> list[str]:
-    """Why each pair is shown: a third of `count` each for the largest gain, the largest loss and the middle; else "".
+    """Returns why each pair is shown: a third of `count` each for largest gain, largest loss and the middle; else "".
 
-    Of equal differences the earlier pair comes first, so that nobody chooses.
+    Among equal differences the earlier pair comes first, so that the choice is automatic.
     """
     order = numpy.argsort(-differences, kind="stable").tolist()
-    # Of few pairs the three thirds must not overlap.
+    # With few pairs the three thirds must not overlap.
     third = min(count, len(order)) // 3
     reasons = [""] * len(order)
     middle = (len(order) - third) // 2

@@ -1,4 +1,4 @@
-"""Wires the `refl` stage: generator, scorers and prompts in; generator, curve, metrics and pictures out."""
+"""Connects the `refl` stage: generator, scorers and prompts in; generator, curve, metrics and pictures out."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def main(job: Job) -> None:
     trainer_params: TrainerParams = job.sections["trainer"]
     prompts = _prompts_by_split(paths.prompts)
     generator = load_generator(paths.generator, torch.device("cpu"))
-    # Copies, made before the trainer casts or spreads the weights: what is measured is in float32.
+    # Copies, made before the trainer casts or shards the weights: measurements use float32.
     start = generator.with_unet(deepcopy(generator.unet).requires_grad_(False))
     average = generator.with_unet(deepcopy(start.unet))
-    # The round is no part of it: its control learns from the same images and noise.
+    # Without the round: its control learns from the same images and noise.
     stream = (job.seed, this_round.start_from)
     match chosen("refl.feedback", params.feedback):
         case ReflFeedback() | DraftFeedback():
@@ -56,7 +56,7 @@ def main(job: Job) -> None:
     generator.move_others(trainer.device)
     for one in (start.unet, average.unet, feedback):
         one.to(trainer.device)
-    # A scorer of its own for the measurement: that of the feedback is the trainer's to move and to go back through.
+    # A separate scorer for the measurement: the trainer moves that of the feedback and runs backward through it.
     judges = Judges(
         reward=load_scorer(paths.scorer, trainer.device),
         held_out=load_scorer(paths.held_out, trainer.device),
@@ -105,7 +105,7 @@ def _prompts_by_split(path: Path) -> dict[str, list[str]]:
 
 
 def _model(generator: Generator, feedback: Feedback, pretraining: Pretraining) -> TrainedModel:
-    """The U-Net alone: the text encoder stays as it is, as in ReFL."""
+    """Only the U-Net: the text encoder stays unchanged, as in ReFL."""
     generator.text_encoder.requires_grad_(False)
 
     def forward(module: nn.Module, batch: object) -> object:
@@ -124,31 +124,31 @@ def _model(generator: Generator, feedback: Feedback, pretraining: Pretraining) -
 
 
 def _draws(params: ReflParams, prompts: list[str], split: str, seed: int) -> Draws:
-    """The pictures of a split: prompts in turn, each with `images_per_prompt` pictures, until there are enough.
+    """Returns the pictures of a split: prompts in turn, each with `images_per_prompt` pictures, until there are enough.
 
-    Seeds are those of prompt and number, so every round and its control draw from the same noise. Those of the test
-    are no others' noise.
+    Seeds are those of prompt and number, so every round and its control start from the same noise. The test noise is
+    used nowhere else.
     """
     measurement = params.measurement
-    # Few pictures of many prompts rather than many of few: intervals are over prompts.
+    # Few pictures of many prompts instead of many of few: intervals are over prompts.
     count = measurement.validation_images if split == "validation" else measurement.test_images
     draws = []
     for place in range(count):
         turn, copy = divmod(place, measurement.images_per_prompt)
         lap, number = divmod(turn, len(prompts))
-        # A prompt that comes round in another lap gets other noise, or its pictures would be the same again.
+        # A prompt that is repeated gets other noise, or its pictures would be the same again.
         draws.append((prompts[number], derive_seed(seed, "refl", split, prompts[number], lap, copy)))
     texts, seeds = zip(*draws, strict=True)
     return Draws(texts, seeds, params.sampling_steps, measurement.guidance, measurement.draw_images)
 
 
 def _hacked(last: dict[str, float], metrics: dict[str, float]) -> dict[str, float]:
-    """What the end of the curve says, and `refl/hacked`: 1 where that or the result has reward without the others."""
+    """Metrics of the end of the curve, and `refl/hacked`: 1 where that or the result has reward without the others."""
     at_end = {
         f"refl/at_end/{name.removeprefix('validation/')}": value
         for name, value in last.items()
         if name.startswith("validation/")
     }
-    # Both count: a choice by the held-out score can hide that the round ended in a hack.
+    # Both count: a choice by the held-out score can hide that the round ended in reward hacking.
     flags = [value for name, value in {**at_end, **metrics}.items() if "reward_without_" in name]
     return {**at_end, "refl/hacked": max(flags)}

@@ -1,4 +1,4 @@
-"""What stage `refl` runs with, and what others may ask of it."""
+"""Parameters and paths of stage `refl`, and its description for other modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stages.foundations.stage import About, NetworkWork, Sections, Stage
 
 
 class DraftFeedback(StrictParams):
-    """DRaFT-K: the gradient goes through the last steps of the whole draw."""
+    """DRaFT-K: the gradient goes through the last steps of the complete sampling."""
 
     kind: Literal["draft"]
     gradient_steps: int = Field(ge=1)
@@ -24,32 +24,32 @@ class DraftFeedback(StrictParams):
 
 
 class MeasurementParams(StrictParams):
-    """Pictures that are drawn to see how it goes."""
+    """Pictures that are generated to monitor the training."""
 
     validation_images: int = Field(ge=2)
-    """Of every point of the curve: validation prompts in turn, the same noise at every point."""
+    """Pictures at every point of the curve: validation prompts in turn, the same noise at every point."""
     test_images: int = Field(ge=2)
-    """Drawn at the end by the start and by the result from the same noise: test prompts in turn."""
+    """Generated at the end by the start and by the result from the same noise: test prompts in turn."""
     images_per_prompt: int = Field(ge=2)
-    """Of which the diversity is that of one prompt."""
+    """Pictures per prompt, between which diversity is measured."""
     guidance: float = Field(ge=0)
-    """A gain at guidance 1 may be gone at 2.5: training is without guidance, and learns what guidance gives."""
+    """Guidance of the measurement: training uses none, and a gain at guidance 1 may be gone at 2.5."""
     draw_images: int = Field(ge=1)
-    """Drawn at once."""
+    """Pictures generated at once."""
     shown_images: int = Field(ge=0)
     """Pairs whose pictures are kept for the report: a third each of largest gain, largest loss, and the middle."""
 
 
 class PreferenceFeedback(StrictParams):
-    """Diffusion-DPO on the pairs that the reward model learnt from; no image is drawn."""
+    """Diffusion-DPO on the pairs that the reward model learnt from; no image is generated."""
 
     kind: Literal["dpo"]
     beta: float = Field(gt=0)
-    """Pull to the start: the released code has 2,000 to 5,000."""
+    """Strength of the pull to the start: the released code has 2,000 to 5,000."""
 
 
 class ShapeWorldImages(StrictParams):
-    """Pictures of the training prompts, rendered as the laptop's world does."""
+    """Pictures of the training prompts, rendered in the laptop's world."""
 
     kind: Literal["shape_world"]
 
@@ -63,27 +63,27 @@ class ShardImages(StrictParams):
 
 
 class PretrainingParams(StrictParams):
-    """The loss that the generator learnt with, on images that it did not draw. ReFL without it ends in noise."""
+    """The generator's original loss, on images that it did not generate. ReFL without it ends in noise."""
 
     weight: float = Field(gt=0)
     batch_images: int = Field(ge=1)
-    """Of one update, over all ranks."""
+    """Images of one update, over all ranks."""
     weight_cap: float | None = Field(gt=0)
-    """Weight of a clean image's error is min(1 + SNR, cap); null leaves the error of what is predicted."""
+    """Weight of a clean image's error is min(1 + SNR, cap); null keeps the error of the predicted quantity."""
     empty_prompt_fraction: float = Field(ge=0, lt=1)
     """Share of images without their prompt, which keeps guidance possible (usually 0.1)."""
     images: Annotated[ShapeWorldImages | ShardImages, Field(discriminator="kind")]
 
 
 class ReflFeedback(StrictParams):
-    """ReFL: the gradient goes through one step of the draw, at a position drawn from the window."""
+    """ReFL: the gradient goes through one step of the sampling, at a random position in the window."""
 
     kind: Literal["refl"]
     window: tuple[int, int]
-    """First and last position, from 0 for the noisiest; ReFL: 30 to 39 of 40. An image can be told from its guess only
-    in late steps, and the last one alone is unstable."""
+    """First and last position, from 0 for the noisiest; ReFL: 30 to 39 of 40. Only in late steps the prediction shows
+    the image, and the last step alone is unstable."""
     bound: float
-    """Images at this reward or above have no gradient; in units of the reward's spread on validation images (2)."""
+    """Images with at least this reward have no gradient; in units of the reward's spread on validation images (2)."""
 
 
 class ReflParams(OptimizationParams):
@@ -91,15 +91,15 @@ class ReflParams(OptimizationParams):
 
     feedback: Annotated[ReflFeedback | DraftFeedback | PreferenceFeedback, Field(discriminator="kind")]
     sampling_steps: int = Field(ge=1)
-    """DDIM steps of a draw, in training and in measurement."""
+    """DDIM steps of the sampling, in training and in measurement."""
     batch_images: int = Field(ge=1)
     """Images (or pairs) with feedback of one update, over all ranks."""
     micro_batch_images: int = Field(ge=1)
-    """In one pass."""
+    """Images in one pass."""
     pretraining: PretrainingParams
     warmup_updates: int = Field(ge=0)
     ema_decay: float = Field(ge=0, lt=1)
-    """Of the moving average of the weights, which is measured and saved; 0 takes the weights as they are."""
+    """Decay of the moving average of the weights, which is measured and saved; 0 uses the current weights."""
     evaluate_every_updates: int = Field(ge=1)
     checkpoint_every_updates: int = Field(ge=1)
     """A killed run resumes from the last checkpoint."""
@@ -124,7 +124,7 @@ class ReflParams(OptimizationParams):
 
 
 class HeldOutScorer(StrictParams):
-    """A score that the round does not climb."""
+    """A score that the round does not optimise."""
 
     scorer: str
     """`base` or a ranking round, such as one whose annotators the reward model never saw."""
@@ -132,19 +132,19 @@ class HeldOutScorer(StrictParams):
 
 
 class ReflRound(StrictParams):
-    """One entry of section `refl_rounds`; its key names the generator that it makes."""
+    """One entry of section `refl_rounds`; its key is the name of the resulting generator."""
 
     start_from: str
     """`base` or another round."""
     reward_model: str
-    """The ranking round whose reward model is climbed, or whose pairs are."""
+    """The ranking round whose reward model is optimised, or whose pairs are used."""
     held_out: HeldOutScorer
     updates: int = Field(ge=1)
     reward_weight: float = Field(ge=0)
-    """Of the feedback, beside `pretraining.weight`: their ratio decides. 0 is a control, which trains as long."""
+    """Weight of the feedback; its ratio to `pretraining.weight` decides. 0 is a control, which trains as long."""
     selection: Literal["held_out", "last"]
-    """`held_out`: of the points of the curve, the start among them, the one with the best held-out score. Never the
-    best reward, which rises in hacked runs too. `last`: the end, for a control that has trained as long."""
+    """`held_out`: the point of the curve, including the start, with the best held-out score. Never by the best reward,
+    which also rises in hacked runs. `last`: the end, for a control that has trained as long."""
 
 
 STAGE = Stage(
@@ -172,7 +172,7 @@ STAGE = Stage(
 
 
 def _contradictions(sections: Sections) -> list[str]:
-    # Chosen by the reward that it climbs, a hacked round would choose its worst hack.
+    # If the optimised reward chose, a hacked round would choose its worst hack.
     return [
         f"refl_rounds.{name}.held_out is the reward that the round climbs: name another scorer or variant"
         for name, one in sections["refl_rounds"].items()
@@ -181,7 +181,7 @@ def _contradictions(sections: Sections) -> list[str]:
 
 
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
-    # Imported here, because it loads torch and diffusers: declarations are read wherever the graph is.
+    # Imported here, because it loads torch and diffusers: declarations are read together with the graph.
     from stages.engines.generators.costs import generator_costs
 
     refl, this_round = sections["refl"], sections["refl_rounds"][address.partition("@")[2]]
@@ -189,23 +189,23 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     step, picture = drawn.step_flops, drawn.decode_flops + scored.score_flops
     feedback = refl.feedback
     if feedback.kind == "refl":
-        # Free of a gradient: the steps before the one that has it, on average the middle of the window.
+        # Without a gradient: the steps before the one that has it, on average the middle of the window.
         free, climbed = sum(feedback.window) / 2 * step, step + picture
     elif feedback.kind == "draft":
         free = (refl.sampling_steps - feedback.gradient_steps) * step
         climbed = feedback.gradient_steps * step + picture
     else:
-        # Of a pair both images, by the generator and by the one that it started from.
+        # Both images of a pair, by the generator and by the one that it started from.
         free, climbed = 2 * (step + drawn.encode_flops), 2 * step
     images = refl.batch_images if this_round.reward_weight else 0
     learned, measured = refl.pretraining.batch_images, refl.measurement
-    # Two more than the updates say: the start's pictures, and the first row of the curve.
+    # Two more than the updates: the start's pictures, and the first row of the curve.
     points = this_round.updates // refl.evaluate_every_updates + 2
     judged = points * measured.validation_images + 2 * measured.test_images
     seen = drawn.draw_flops(refl.sampling_steps, measured.guidance) + 2 * scored.score_flops
     return NetworkWork(
         trained=drawn.unet_parameters,
-        # The start and the average; the reward model that is climbed, and the two that judge.
+        # The start and the average; the reward model that is optimised, and the two judges.
         held=2 * drawn.unet_parameters + drawn.other_parameters + 3 * scored.parameters,
         forward=this_round.updates * (images * free + learned * drawn.encode_flops) + judged * seen,
         with_gradient=this_round.updates * (images * climbed + learned * step),

@@ -1,9 +1,9 @@
 """The updates of a round: feedback and pre-training loss together, a moving average, the curve, the choice by it.
 
-Every batch is a function of the seed and the update alone, so a resumed run sees what an uninterrupted one sees.
-The images of the pre-training loss come from elsewhere: the generator that learns drew none of them. `GradientNorms`
-measures each part's own gradient beside that of the sum, because Adam hides the weight of a loss: what decides is how
-large the two gradients are beside each other.
+Every batch depends only on the seed and the update, so a resumed run sees the same batches as an uninterrupted one.
+The images of the pre-training loss come from elsewhere: the trained generator made none of them. `GradientNorms`
+measures each part's gradient beside that of the sum, because Adam hides the weight of a loss: the ratio of the two
+gradients decides.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from stages.refl.stage import PretrainingParams, ReflParams, ReflRound, ShapeWor
 
 Weights = dict[str, Tensor]
 NOTHING = FeedbackBatch((), torch.zeros(0), {})
-"""Keeps a rank in step with others that have an image more."""
+"""Keeps a rank in step with others that have one image more."""
 HELD_OUT = "validation/held_out"
 
 
 @dataclass
 class Learner:
-    """The generator that learns, what it learns from, and how it is measured."""
+    """The trained generator, its sources of learning, and its measurement."""
 
     generator: Generator
     """Its U-Net is the trainer's."""
     average: Generator
-    """With the moving average of the weights: what is measured and saved."""
+    """With the moving average of the weights: it is measured and saved."""
     feedback: Feedback
     pretraining: Pretraining
     trainer: Trainer
@@ -67,7 +67,7 @@ def train_with_feedback(
         return row
 
     def validate() -> dict[str, float]:
-        """A point of the curve, drawn and scored on rank 0."""
+        """Adds a point of the curve, generated and scored on rank 0."""
         trainer = learner.trainer
         return trainer.broadcast(learner.validation.row(learner.average) if trainer.rank == 0 else None)
 
@@ -87,16 +87,16 @@ def train_with_feedback(
         update,
         validate,
         kept,
-        # The start is a point of the curve, and one that may be chosen.
+        # The start is a point of the curve, and may be chosen.
         first_rows=lambda: [{"step": 0, **validate()}],
     )
     return curve, chosen_update(curve, this_round.selection), kept.best
 
 
 def chosen_update(curve: Curve, selection: str) -> int:
-    """The update whose weights the round gives: the best held-out score of the curve, the first of equals, or the last.
+    """Returns the update whose weights the round outputs: the first with the best held-out score, or the last.
 
-    The reward has no say in it.
+    The reward does not influence the choice.
     """
     if selection == "last":
         return int(curve[-1]["step"])
@@ -108,14 +108,14 @@ def _update(
 ) -> dict[str, float]:
     pretraining = params.pretraining
     parts: list[Any] = []
-    # A control has no feedback at all, not one of weight 0: it would cost as much and show a gradient.
+    # A control has no feedback at all, instead of one of weight 0: that would cost as much and show a gradient.
     if this_round.reward_weight:
         parts += _parts(learner.feedback, params.batch_images, params, learner.trainer, update)
     parts += _parts(learner.pretraining, pretraining.batch_images, params, learner.trainer, update)
 
     def loss(outputs: Any, batch: DenoisingBatch | FeedbackBatch) -> tuple[Tensor, dict[str, Tensor]]:
         if isinstance(batch, DenoisingBatch):
-            # The trainer goes back through this part before it asks for the next loss.
+            # The trainer runs the backward pass of this part before it requests the next loss.
             norms.listen_for("pretraining")
             errors = denoising_errors(learner.generator, outputs, batch, pretraining.weight_cap)
             share = errors.sum() / pretraining.batch_images
@@ -124,7 +124,7 @@ def _update(
         losses, shown = learner.feedback.losses(outputs, batch)
         share = losses.sum() / params.batch_images
         means = {name: values.sum() / params.batch_images for name, values in shown.items()}
-        # The weight is no part of what is shown: curves of rounds with different weights are to be compared.
+        # The shown value excludes the weight: curves of rounds with different weights should be comparable.
         return this_round.reward_weight * share, {"loss/feedback": share.detach(), **means}
 
     done = learner.trainer.update(parts, loss, scale)
@@ -137,19 +137,19 @@ def _update(
 
 
 def _parts(source: Feedback | Pretraining, count: int, params: ReflParams, trainer: Trainer, update: int) -> list[Any]:
-    """This rank's micro-batches of the `count` images of an update; as many on every rank, some may be empty."""
+    """This rank's micro-batches of the `count` images of an update; every rank has as many, some may be empty."""
     ranks = trainer.world_size
-    # Rounded up to a multiple of the ranks, so that all take part in as many passes.
+    # Rounded up to a multiple of the ranks, so that all take part in the same number of passes.
     parts = -(-count // (params.micro_batch_images * ranks)) * ranks
-    # Dealt in turn, so that parts differ by one image at most.
+    # Assigned in turn, so that parts differ by one image at most.
     places = [list(range(count))[number::parts] for number in range(trainer.rank, parts, ranks)]
     return [source.batch(update, mine) if mine else NOTHING for mine in places]
 
 
 class KeptWeights:
-    """What checkpoints hold besides: the moving average, and the weights that the curve chooses.
+    """Additional contents of checkpoints: the moving average, and the weights that the curve chooses.
 
-    The latter lie in CPU memory, because an average that was measured is gone with the next update.
+    The latter are in CPU memory, because the next update overwrites a measured average.
     """
 
     def __init__(self, learner: Learner, selection: str) -> None:
@@ -172,7 +172,7 @@ class KeptWeights:
 @torch.no_grad()
 def _follow(learner: Learner, decay: float) -> None:
     average = dict(learner.average.unet.named_parameters())
-    # Those that are learned: of the network's own bfloat16 a small step would be rounded away before it is averaged.
+    # The trained weights in float32: in bfloat16 a small step would be rounded away before it is averaged.
     for name, weight in learner.trainer.learned_weights():
         followed = average[name.removeprefix("unet.")]
         followed.lerp_(weight.to(followed.device, torch.float32), 1 - decay)
@@ -183,7 +183,7 @@ def _weights_of(generator: Generator) -> Weights:
 
 
 def use_weights(generator: Generator, weights: Mapping[str, Tensor]) -> Generator:
-    """`generator` with these weights of the U-Net, in place."""
+    """Returns `generator` with these weights of the U-Net, in place."""
     with torch.no_grad():
         for name, weight in generator.unet.named_parameters():
             weight.copy_(weights[name])
@@ -191,7 +191,7 @@ def use_weights(generator: Generator, weights: Mapping[str, Tensor]) -> Generato
 
 
 class GradientNorms:
-    """Listens to the gradients of a network. Holds a copy of them for each part, until `take`."""
+    """Observes the gradients of a network. Holds a copy of them for each part, until `take`."""
 
     def __init__(self, network: nn.Module) -> None:
         self._part = ""
@@ -202,7 +202,7 @@ class GradientNorms:
             weight.register_hook(self._listener(name))
 
     def listen_for(self, part: str) -> None:
-        """What comes back from now on belongs to `part`."""
+        """Assigns gradients from now on to `part`."""
         self._part = part
 
     def _listener(self, name: str) -> Callable[[Tensor], None]:
@@ -214,7 +214,7 @@ class GradientNorms:
 
     def take(self, ranks: Ranks) -> dict[str, float]:
         """`optim/gradient_norm_<part>` of all ranks' batch since the last call, before clipping; collective."""
-        # A rank with an image less has heard zeros for another part or for none: it still has to be in every sum.
+        # A rank with one image less has zeros for a part or none: it still has to take part in every sum.
         parts = sorted({part for heard in ranks.gather([*self._sums]) for part in heard if part})
         norms = {f"optim/gradient_norm_{part}": self._norm(part, ranks) for part in parts}
         self._sums = {}
@@ -228,14 +228,14 @@ class GradientNorms:
                 # No part has a gradient for it, on any rank.
                 continue
             mine = self._sums.get(part, {}).get(name, torch.zeros_like(heard[0]))
-            # What each of many ranks goes back through is its share of the loss times their number.
+            # The backward pass of each of several ranks uses its share of the loss times their number.
             whole = ranks.sum_over_ranks(mine.float() / ranks.world_size)
             squares.append(whole.square().sum())
         return float(torch.stack(squares).sum().sqrt())
 
 
 class Pretraining:
-    """The batches of the pre-training loss, each a function of the stream and the update."""
+    """The batches of the pre-training loss, each depending only on the stream and the update."""
 
     def __init__(
         self, params: PretrainingParams, generator: Generator, prompts: Sequence[str], *stream: int | str
@@ -244,7 +244,7 @@ class Pretraining:
         self.image_at = image_source(params, prompts, generator.image_side, *stream)
 
     def batch(self, update: int, positions: Sequence[int]) -> DenoisingBatch:
-        """The images of these positions of update `update` (from 0), some without their prompt."""
+        """Returns the images of these positions of update `update` (from 0), some without their prompt."""
         images, prompts, seeds = [], [], []
         for position in positions:
             image, prompt = self.image_at(update * self.params.batch_images + position)
@@ -256,11 +256,11 @@ class Pretraining:
 
 
 ImageAt = Callable[[int], tuple[Tensor, str]]
-"""Of each place of an endless sequence, the image, float[1, 3, side, side] in 0..1, and its prompt."""
+"""For each place of an endless sequence: the image, float[1, 3, side, side] in 0..1, and its prompt."""
 
 
 def image_source(params: PretrainingParams, prompts: Sequence[str], side: int, *stream: int | str) -> ImageAt:
-    """The source that `params.images` describes; UserError when it has no image."""
+    """Returns the source that `params.images` describes; UserError when it has no image."""
     match chosen("refl.pretraining.images", params.images):
         case ShapeWorldImages():
             return _rendered_scenes(prompts, *stream)
@@ -269,7 +269,7 @@ def image_source(params: PretrainingParams, prompts: Sequence[str], side: int, *
 
 
 def _rendered_scenes(prompts: Sequence[str], *stream: int | str) -> ImageAt:
-    """Renders of the training prompts, another picture each time a prompt comes round."""
+    """Renders of the training prompts, another picture each time a prompt is repeated."""
     from stages.algorithms.shape_world import render, scene_of
 
     scenes = {prompt: scene_of(prompt) for prompt in prompts}
@@ -287,7 +287,7 @@ def _rendered_scenes(prompts: Sequence[str], *stream: int | str) -> ImageAt:
 
 
 def _stored_images(folder: Path, side: int, *stream: int | str) -> ImageAt:
-    """The images of a folder of shards, brought to the generator's size."""
+    """The images of a folder of shards, resized to the generator's size."""
     from stages.engines.image_scorers.scorer import fit_to_square
     from stages.engines.images.shards import pixels_of, read_shards
 

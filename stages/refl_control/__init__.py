@@ -1,1 +1,1 @@
-"""Stage `refl_control`: a round beside one that trained as long without a reward."""
+"""Stage `refl_control`: compares a round with one that trained as long without a reward."""

@@ -1,4 +1,4 @@
-"""What the reward did: a round's pictures less those of a control that trained as long without it, paired by noise."""
+"""The effect of the reward: a round's pictures minus those of an equally long control without it, paired by noise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main(job: Job) -> None:
         metrics: dict[str, float] = {"rows/pairs": len(both), "rows/prompts": both["prompt_id"].nunique()}
         for name in QUANTITIES:
             of_control, of_round = both[f"{name}_after_control"], both[f"{name}_after"]
-            # Nobody knows the truth of these prompts.
+            # The truth of these prompts is not known.
             if of_round.isna().any():
                 continue
             # Whole prompts are resampled: pictures of one prompt are not independent.

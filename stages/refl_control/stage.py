@@ -1,4 +1,4 @@
-"""What stage `refl_control` runs with, and what others may ask of it."""
+"""Parameters and paths of stage `refl_control`, and its description for other modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _contradictions(sections: Sections) -> list[str]:
     for name, control in sections["refl_controls"].items():
         one, other = rounds.get(name), rounds.get(control)
         if one is None or other is None:
-            # A round that is missing is an error of the graph already.
+            # A missing round is already an error of the graph.
             continue
         if other.reward_weight != 0 or other.selection != "last":
             lines.append(f"refl_rounds.{control} is a control: set reward_weight 0 and selection last")

@@ -27,6 +27,7 @@ class Panel:
 
 PANELS = (
     Panel("Accuracy on training problems", {"accuracy/mean": "sampled responses"}, "%", top=105),
+    Panel("Accuracy on held-out problems", {"evaluation/accuracy": "sampled responses (95% interval)"}, "%", top=105),
     Panel("Reward", {"reward/mean": "mean"}),
     Panel("Entropy", {"entropy/mean": "mean"}, "nats/token"),
     Panel("Response length", {"length/response_tokens_mean": "mean"}, "tokens"),
@@ -109,11 +110,12 @@ def curve_charts(segments: Sequence[Segment], held_out: Mapping[str, Interval], 
     for panel in PANELS:
         drawn = [
             # A column has one colour in every round, so its place among the columns is the style.
-            replace(own, x=[segment.start + x for x in own.x], style=style, is_faint=not segment.is_on_line)
+            replace(own, x=[segment.start + x for x in own.x], y=y, style=style, is_faint=not segment.is_on_line)
             for style, (column, label) in enumerate(panel.columns.items())
             # The legend shows the first line of a label, which must not be a faint one.
             for segment in sorted(segments, key=lambda segment: (not segment.is_on_line, segment.start))
             for own in curve_lines(segment.curve, {column: label})
+            for y in [_with_intervals(own.y, column, segment.curve)]
         ]
         if not drawn:
             continue
@@ -123,6 +125,14 @@ def curve_charts(segments: Sequence[Segment], held_out: Mapping[str, Interval], 
         more = {"top": panel.top, "is_logarithmic": panel.is_logarithmic, "stretches": stretches}
         charts.append(lines(f"curve-{panel.title}", panel.title, panel.unit, drawn, **more))
     return charts
+
+
+def _with_intervals(values: Sequence[float], column: str, curve: pandas.DataFrame) -> Sequence[float] | list[Interval]:
+    """The numbers of a column, with its intervals where the curve has them."""
+    if f"{column}_low" not in curve:
+        return values
+    ends = curve[[f"{column}_low", f"{column}_high"]].dropna().to_numpy().tolist()
+    return [Interval(value, *own) for value, own in zip(values, ends, strict=True)]
 
 
 BRANCHED = {

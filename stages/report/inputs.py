@@ -39,7 +39,7 @@ class Inputs:
     timelines: dict[str, WrittenTimeline]
     """Of each asynchronous round."""
     responses: dict[str, pandas.DataFrame]
-    """Responses of each policy with their verdicts, in the order of the response table."""
+    """Responses of each policy with their verdicts and who decided, in the order of the response table."""
     cards: list[Card]
     """What is to be said of each table of the data stages."""
     contamination: dict[str, pandas.DataFrame]
@@ -150,11 +150,11 @@ def _section(params: dict[str, Any], name: str, kind: type, path: Path) -> Any:
 
 
 def _judged(responses: Path, verdicts: Path, policy: str) -> pandas.DataFrame | None:
-    """The response table with a column `verdict`; None unless both tables are there."""
+    """The response table with columns `verdict` and `path`; None unless both tables are there."""
     places = [folder / f"{policy}.parquet" for folder in (responses, verdicts)]
     if not all(place.exists() for place in places):
         return None
-    judged = read_table(places[1], VERDICT)[[*SAMPLED, "verdict"]]
+    judged = read_table(places[1], VERDICT)[[*SAMPLED, "verdict", "path"]]
     try:
         # `left` keeps responses without a verdict, which are an error below and must not vanish.
         joined = read_table(places[0], RESPONSE).merge(judged, on=[*SAMPLED], how="left", validate="one_to_one")

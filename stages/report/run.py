@@ -24,6 +24,7 @@ from typing import Any
 from stages.algorithms.estimators import Interval
 from stages.foundations.files import write_text_atomically
 from stages.foundations.job import Job
+from stages.foundations.params import CUSTOM
 from stages.foundations.stage import about
 from stages.pages.page import fill_page, graph_lanes, metric_label, visible_text
 from stages.pages.reading import data_funnels, loss_charts, ways
@@ -62,6 +63,8 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
     segments = join_rounds(inputs.round_curves, inputs.rounds)
     label, held_out = _held_out(benchmarks)
     last = last_policy(inputs)
+    # Who decided: a function of the user's by its file and name.
+    paths = {path for rows in inputs.responses.values() for path in rows["path"].dropna()}
     # Rounds have learning curves; here are the stages that train once, on data that are there before.
     trained_once = {stage.address: inputs.curves.get(stage.address) for stage in inputs.stages if not stage.item}
     trained_once = {name: curve for name, curve in trained_once.items() if curve is not None}
@@ -77,6 +80,7 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
         "sources": inputs.sources,
         "ungraded": [policy for policy in inputs.policies if policy not in inputs.graded],
         "benchmarks": benchmarks,
+        "judges": sorted(path for path in paths if path.startswith(f"{CUSTOM}/")),
         "unmeasured": sorted(set(params.published) - {benchmark.name for benchmark in benchmarks}),
         "curves": curve_charts(segments, held_out, label) if segments else [],
         "branches": branch_charts(inputs.round_curves, inputs.rounds),

@@ -1,1 +1,1 @@
-"""Stage `reward_evaluation`: how well the scorers agree with people on prompts that nobody has learnt from."""
+"""Stage `reward_evaluation`: how well the scorers agree with people on held-out prompts."""

@@ -1,9 +1,9 @@
 """Scores the held-out pictures by every scorer, and measures how well each agrees with people.
 
-Each scorer encodes each picture once. An accuracy always stands between chance and one annotator against another.
+Each scorer encodes each picture once. An accuracy is reported with chance and the agreement of two annotators.
 
 Everything is clustered by prompt: pairs of one prompt share images and are not independent. Accuracy pools the pairs,
-as the paper does; whether one scorer is better than another is asked of the prompts' own accuracies, paired.
+as the paper does; scorers are compared with each other by the prompts' accuracies, paired.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from stages.observe.tracking import track
 from stages.reward_evaluation.stage import RewardEvaluationParams
 
 LEARNT, TRUTH, BEFORE = "reward", "truth", "reward_before"
-"""Scorers by their names in tables and metrics; the last is the reward model of the round before."""
+"""Scorers by their names in tables and metrics; the last is the reward model of the previous round."""
 NOTICED = 0.03
-"""Pictures whose truth is less apart are none better than the other: the simulated panel lets them share a slot."""
+"""Pictures with a smaller difference of truth are equally good: the simulated panel lets them share a slot."""
 
 
 def main(job: Job) -> None:
@@ -77,11 +77,11 @@ def _scores(
     pools = list(dict.fromkeys([paths.pool, paths.earlier_pool]))
     ids = sorted({name for row in rankings["image_ids"] for name in row})
     pictures = load_pictures(pools, ids, scorer.config.image_size)
-    # Each scorer sees the picture at its own size.
+    # Each scorer sees the picture at its input size.
     fitted = pictures
     if base.config.image_size != scorer.config.image_size:
         fitted = load_pictures(pools, ids, base.config.image_size)
-    # What the base scorer has heads for; ImageReward's released file has neither.
+    # The scores that the base scorer has heads for; ImageReward's released file has neither.
     variants: list[Variant] = ["clip"] if base.config.projection_size is not None else []
     variants += ["blip"] if base.config.has_matching_head else []
 
@@ -102,10 +102,10 @@ def _scores(
 
 
 def truths(pools: Sequence[Path], pictures: Pictures) -> pandas.Series | None:
-    """The true score by image id; None unless all prompts are of the shape world."""
+    """Returns the true score by image id; None unless all prompts are of the shape world."""
     if any(scene_of(prompt) is None for prompt in pictures.rows["prompt"].unique()):
         return None
-    # From the shards: `pictures` are fitted to the scorer's square, and the truth is of the whole picture.
+    # From the shards: `pictures` are cropped to the scorer's square, and the truth is of the whole picture.
     images = read_images(pools, pictures.rows.index)
     scores = {row.image_id: true_score(pixels_of(row.png), row.prompt).overall for row in images}
     return pandas.Series(scores).reindex(pictures.rows.index)
@@ -113,7 +113,7 @@ def truths(pools: Sequence[Path], pictures: Pictures) -> pandas.Series | None:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What people said of the test prompts."""
+    """People's judgements on the test prompts."""
 
     pairs: pandas.DataFrame
     """`pair` table"""
@@ -147,17 +147,17 @@ def measure(
             metrics |= _accuracy(f"preference/on_policy_accuracy/{name}", on_policy, of_scorer, draws)
         metrics |= _recall(held_out.rankings, name, of_scorer, recall_at, draws)
         metrics |= _interval(f"model_ranking/spearman/{name}", generator_ranking(held_out, of_scorer, draws))
-    # Chance of recall is what equal scores get: above k of n, because several pictures may be best.
+    # Chance level of recall is the result of equal scores: above k of n, because several pictures may be best.
     equal = pandas.Series(0.0, index=held_out.generators.index)
     metrics |= _recall(held_out.rankings, "random", equal, recall_at, draws)
     metrics |= _interval("preference/accuracy/annotator", annotator_agreement(held_out.rankings, draws))
     metrics |= _gains("gain", held_out.pairs, scores)
-    # Where all pairs are this round's, or none is, a second set of figures would say nothing new.
+    # If all pairs are this round's, or none is, a second set of figures would add nothing.
     is_mixed = len(on_policy) not in (0, len(held_out.pairs))
     if is_mixed:
         metrics |= _gains("on_policy_gain", on_policy, scores)
     if TRUTH in scores:
-        # The truth is the judge here, and so no scorer that is judged.
+        # The truth is the judge here, so it is not a judged scorer.
         others = {name: of_scorer for name, of_scorer in scores.items() if name != TRUTH}
         by_truth = pairs_by_truth(held_out.rankings, scores[TRUTH])
         on_policy = _among(by_truth, held_out.own_images)
@@ -169,9 +169,9 @@ def measure(
 
 
 def pairs_by_truth(rankings: pandas.DataFrame, truth: pandas.Series) -> pandas.DataFrame:
-    """All pairs of a prompt's ranked images whose truth is `NOTICED` apart, as columns of a `pair` table.
+    """Returns all pairs of a prompt's ranked images whose truth is `NOTICED` apart, as columns of a `pair` table.
 
-    More than people were shown, and without their noise, which pulls every scorer's accuracy towards one half.
+    More pairs than people saw, and without their noise, which pulls every scorer's accuracy towards one half.
     """
     pairs = []
     for prompt_id, of_prompt in rankings.groupby("prompt_id", sort=True):
@@ -187,16 +187,16 @@ def _among(pairs: pandas.DataFrame, images: frozenset[str]) -> pandas.DataFrame:
 
 
 def by_prompt_accuracy(pairs: pandas.DataFrame, scores: pandas.Series) -> pandas.Series:
-    """Share of each prompt's pairs that the scores order as people did, ties half, by prompt id."""
+    """Returns the share of each prompt's pairs that the scores order as people did, ties count half, by prompt id."""
     return pandas.Series(_points(pairs, scores)).groupby(pairs["prompt_id"].to_numpy()).mean()
 
 
 def annotator_agreement(rankings: pandas.DataFrame, draws: int) -> Interval | None:
-    """How often one annotator orders a pair as another did who saw the same images, ties half; None where none did."""
+    """How often an annotator orders a pair as another who saw the same images (ties: half); None without such pairs."""
     points, prompts = [], []
     for _, of_task in rankings.groupby("task_id", sort=True):
         ranks = [dict(zip(row.image_ids, map(int, row.ranks), strict=True)) for row in of_task.itertuples()]
-        # Both ways round: a pair that one of them ties is asked by the other alone.
+        # In both directions: for a pair that one of them ties, only the other's order counts.
         for (_, one), (row, other) in permutations(zip(of_task.itertuples(), ranks, strict=True), 2):
             named = list(other)
             for better, worse in pairs_from_ranking([other[name] for name in named]):
@@ -206,10 +206,10 @@ def annotator_agreement(rankings: pandas.DataFrame, draws: int) -> Interval | No
 
 
 def generator_ranking(held_out: HeldOut, scores: pandas.Series, draws: int) -> Interval | None:
-    """Rank correlation over generators of the mean score and the share of pairs that people gave them."""
+    """Rank correlation over generators of the mean score and the share of pairs won with people."""
     prompts, generators = sorted(held_out.pairs["prompt_id"].unique()), sorted(held_out.generators.unique())
     pairs = held_out.pairs
-    # Both sides of every pair: each generator is measured by the images of it that people were shown.
+    # Both sides of every pair: each generator is measured by its images that people saw.
     sides = [
         pandas.DataFrame({"prompt_id": pairs["prompt_id"], "image_id": pairs[f"{side}_image_id"], "won": won})
         for side, won in (("better", 1.0), ("worse", 0.0))
@@ -257,7 +257,7 @@ def _recall(
 
 
 def _gains(thing: str, pairs: pandas.DataFrame, scores: Mapping[str, pandas.Series]) -> dict[str, float]:
-    """The reward model's accuracy by prompt minus each other scorer's, paired by prompt."""
+    """Returns the reward model's accuracy by prompt minus each other scorer's, paired by prompt."""
     accuracies = {name: by_prompt_accuracy(pairs, of_scorer) for name, of_scorer in scores.items()}
     # Chance orders half of every prompt's pairs.
     accuracies["random"] = accuracies[LEARNT] * 0 + 0.5

@@ -1,4 +1,4 @@
-"""Stage `reward_evaluation`: its section, what it runs with, and what others may ask of it."""
+"""Stage `reward_evaluation`: its section, its paths, and its description for other modules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RewardEvaluationParams(StrictParams):
     recall_at: list[Annotated[int, Field(ge=1)]]
     """The k of recall@k and filter@k (the paper: 1, 2, 4)."""
     bootstrap_draws: int = Field(ge=100)
-    """Of intervals over prompts."""
+    """Bootstrap samples of intervals over prompts."""
 
 
 STAGE = Stage(

@@ -1,15 +1,15 @@
 """Learns preferences: batches of groups, a validation after each epoch, the best epoch's weights.
 
-A group is one prompt: its pictures once each, the pairs among them, and what people rated. A reward head on top of the
+A group is one prompt: its pictures once each, the pairs among them, and people's ratings. A reward head on top of the
 base scorer learns, with the first layers frozen. Source: ImageReward (arXiv 2304.05977, section 3.1 and appendix B;
 code at c1392c6d).
 
 Deviations from it:
 1. `fan_in` as the head's initialisation. The released one, N(0, 1/769) over five linear layers, gives gradients below
    Adam's epsilon: at a learning rate of 1e-5 the loss stays at 0.69315 for hundreds of steps (ImageReward#45).
-2. Whole layers are frozen. There, freezing 70% stops inside the layer after the last one.
-3. Dropout is drawn from the batch's own seed, so that a resumed run repeats it.
-4. Ratings may be learnt beside the ranking, from the same state, by a head that is thrown away.
+2. Whole layers are frozen. In ImageReward, freezing 70% stops inside the layer after the last one.
+3. Dropout comes from the batch's seed, so that a resumed run repeats it.
+4. Ratings may be learnt beside the ranking, from the same state, by a head that is not saved.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main(job: Job) -> None:
     add_reward_head(scorer, params.head, params.head_initialisation, derive_seed(seed, "reward_head"))
     freeze(scorer, params.frozen_fraction)
     if trainer_params.gradient_checkpointing:
-        # The pictures' places are most of the memory, and BlipTextModel refuses.
+        # The pictures' activations are most of the memory, and BlipTextModel rejects checkpointing.
         scorer.vision.gradient_checkpointing_enable({"use_reentrant": False})
     model = reward_model(scorer, derive_seed(seed, "rating_head"))
     trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, model)
@@ -110,11 +110,11 @@ def _preferences(paths: Namespace, side: int) -> Preferences:
 
 
 def _normalised(best: Path, preferences: Preferences, at_once: int) -> ImageScorer:
-    """The best model, with the mean and spread of its rewards on validation pictures as its normalisation."""
-    # On every rank, on the CPU and in float32: nothing is to be shared, and evaluation scores in float32 too.
+    """Returns the best model, normalised by the mean and spread of its rewards on validation pictures."""
+    # On every rank, on the CPU and in float32: nothing is shared, and evaluation scores in float32 too.
     scorer = load_scorer(best, "cpu")
     ids = [name for group in preferences.validation for name in group.image_ids]
-    # Raw rewards still: a model that was just trained has mean 0 and spread 1 in its config.
+    # Still raw rewards: a newly trained model has mean 0 and spread 1 in its config.
     rewards = score_pictures(scorer, ["reward"], preferences.pictures, ids, at_once)["reward"]
     spread = float(rewards.std())
     scorer.config = scorer.config.model_copy(
@@ -150,12 +150,12 @@ class Group:
     worse: tuple[int, ...]
     weights: tuple[float, ...]
     ratings: numpy.ndarray
-    """float[images, 3], NaN where nobody rated"""
+    """float[images, 3], NaN where not rated"""
 
 
 @dataclass(frozen=True)
 class Preferences:
-    """What there is to learn from."""
+    """The training and validation data."""
 
     train: list[Group]
     validation: list[Group]
@@ -172,7 +172,7 @@ def learn(
     checkpoints: Checkpoints,
     run: Run,
 ) -> tuple[Curve, Path]:
-    """One row an update, and the folder of the model with the lowest validation loss; `scorer` is what learns."""
+    """Returns one row per update, and the folder of the model with the lowest validation loss; `scorer` learns."""
     train, pictures = preferences.train, preferences.pictures
     an_epoch = -(-len(train) // params.groups_per_batch)
 
@@ -213,11 +213,11 @@ def _validated(
 ) -> dict[str, float]:
     """Mean pairwise loss and share of pairs in the right order, over all ranks."""
     groups = preferences.validation
-    # Of the ranking alone: the epoch is chosen by what the model is for.
+    # Only of the ranking: the epoch is chosen by the model's purpose.
     share_of = reward_loss(*_totals(groups), 0.0)
     total = torch.zeros(2, dtype=torch.float64)
     for batch in micro_batches(groups, preferences.pictures, scorer, params.micro_batch_images, trainer, 0):
-        # Under ZeRO 3 every rank must evaluate as often: one whose share is used up sees a group that counts nowhere.
+        # Under ZeRO 3 every rank must evaluate as often: one whose share is used up gets a group that does not count.
         seen = reward_batch(groups[:1], preferences.pictures, scorer, 0) if batch.is_empty else batch
         outputs = trainer.evaluate(seen)
         if batch.is_empty:
@@ -229,13 +229,13 @@ def _validated(
 
 
 def _totals(groups: Sequence[Group]) -> tuple[float, int]:
-    """Weight of all pairs, and number of ratings."""
+    """Returns the weight of all pairs, and the number of ratings."""
     weight = sum(sum(group.weights) for group in groups)
     return weight, int(sum(numpy.isfinite(group.ratings).sum() for group in groups))
 
 
 def groups_of(pairs: pandas.DataFrame, ratings: pandas.DataFrame) -> list[Group]:
-    """A group for each prompt of a `pair` table, by prompt id; ratings by image id as `standardised` gives them."""
+    """A group for each prompt of a `pair` table, by prompt id; ratings by image id as `standardised` returns."""
     groups = []
     for _, rows in pairs.groupby("prompt_id", sort=True):
         image_ids = sorted({*rows["better_image_id"], *rows["worse_image_id"]})
@@ -253,19 +253,19 @@ def groups_of(pairs: pandas.DataFrame, ratings: pandas.DataFrame) -> list[Group]
 
 
 def standardised(ratings: pandas.DataFrame, train_images: set[str]) -> pandas.DataFrame:
-    """Mean rating of each image by aspect, with mean 0 and spread 1 on the images to train on; the index is the id."""
+    """The mean rating of each image by aspect, with mean 0 and spread 1 on the training images; indexed by id."""
     means = ratings.groupby("image_id", sort=True)[list(ASPECTS)].mean()
     known = means[means.index.isin(train_images)]
     spread = known.std(ddof=0)
-    # Where all ratings are alike they become 0, which teaches nothing.
+    # If all ratings are equal they become 0, which teaches nothing.
     return (means - known.mean()) / spread.where(spread > 0, 1.0)
 
 
 def micro_batches(
     groups: Sequence[Group], pictures: Pictures, scorer: ImageScorer, most_images: int, ranks: Ranks, *seed: int | str
 ) -> list[RewardBatch]:
-    """This rank's micro-batches of `groups`, as many as every other rank's; empty ones where it has fewer."""
-    # Every rank cuts every rank's share, which costs nothing, and so knows without asking how many passes there are.
+    """Returns this rank's micro-batches of `groups`, as many as every other rank's; empty ones where it has fewer."""
+    # Every rank cuts every rank's share, which costs nothing, and so knows the number of passes without communication.
     chunks = [_chunks(groups[each :: ranks.world_size], most_images) for each in range(ranks.world_size)]
     count = max(map(len, chunks))
     mine = [*chunks[ranks.rank], *([[]] * (count - len(chunks[ranks.rank])))]
@@ -276,7 +276,7 @@ def micro_batches(
 
 
 def reward_batch(groups: Sequence[Group], pictures: Pictures, scorer: ImageScorer, seed: int) -> RewardBatch:
-    """The groups' pictures in one batch; none gives an empty one."""
+    """Returns the groups' pictures in one batch; an empty one for no groups."""
     ids = [name for group in groups for name in group.image_ids]
     starts = numpy.cumsum([0, *(len(group.image_ids) for group in groups)])
     pairs = {
@@ -293,7 +293,7 @@ def reward_batch(groups: Sequence[Group], pictures: Pictures, scorer: ImageScore
     ratings = numpy.concatenate([*(group.ratings for group in groups), numpy.zeros((0, len(ASPECTS)))])
     return RewardBatch(
         images,
-        # The tokenizer has no batch of none.
+        # The tokenizer does not accept an empty batch.
         *scorer.encode_prompts(pictures.prompts(ids) or [""]),
         torch.tensor(pairs["better"], dtype=torch.long),
         torch.tensor(pairs["worse"], dtype=torch.long),
@@ -317,7 +317,7 @@ def _chunks(groups: Sequence[Group], most_images: int) -> list[list[Group]]:
 
 
 MATCHING_SCALE = 0.2
-"""Log-odds of a match are surer than people's preferences: a difference of 5 is made one of 1, 73% of pairs."""
+"""Log-odds of a match are more certain than preferences: this scales a difference of 5 to 1, 73% of pairs."""
 
 
 @dataclass(frozen=True)
@@ -335,9 +335,9 @@ class RewardBatch:
     weights: Tensor
     """[pairs]"""
     ratings: Tensor
-    """[images, 3], standardised; NaN where nobody rated"""
+    """[images, 3], standardised; NaN where not rated"""
     seed: int
-    """Of dropout."""
+    """Seed of the dropout."""
 
     @property
     def is_empty(self) -> bool:
@@ -357,7 +357,7 @@ class RewardOutputs(NamedTuple):
 
 
 class RewardLearner(nn.Module):
-    """A scorer and, for training alone, a head for the ratings."""
+    """A scorer and, only for training, a head for the ratings."""
 
     def __init__(self, scorer: ImageScorer, seed: int) -> None:
         super().__init__()
@@ -370,10 +370,10 @@ class RewardLearner(nn.Module):
 def add_reward_head(
     scorer: ImageScorer, sizes: RewardHeadSizes, initialisation: Literal["fan_in", "released", "matching"], seed: int
 ) -> None:
-    """Gives the scorer a reward head, in place of the one it may have; equal seeds give equal heads.
+    """Gives the scorer a reward head, replacing an existing one; equal seeds give equal heads.
 
     `matching` starts from the matching head: the reward is the log-odds of a match times `MATCHING_SCALE`. UserError
-    where there is none, or where the reward head is more than one layer.
+    where there is none, or where the reward head has more than one layer.
     """
     width = scorer.config.text.hidden_size
     head = reward_head(width, sizes)
@@ -386,11 +386,11 @@ def add_reward_head(
             )
         with torch.no_grad():
             for mine, matching in zip(head[0].parameters(), scorer.matching_head.parameters(), strict=True):
-                # Log-odds: the logit of a match less that of none.
+                # Log-odds: the logit of a match minus that of no match.
                 mine.copy_(MATCHING_SCALE * (matching[1:] - matching[:1]))
     for layer in head:
         if isinstance(layer, nn.Linear) and initialisation != "matching":
-            # The released code gives every layer the first one's width, whatever its own is.
+            # The released code gives every layer the first one's width, whatever its real width is.
             spread = layer.in_features**-0.5 if initialisation == "fan_in" else 1 / (width + 1)
             nn.init.normal_(layer.weight, std=spread, generator=generator)
             nn.init.zeros_(layer.bias)
@@ -400,9 +400,9 @@ def add_reward_head(
 
 
 def freeze(scorer: ImageScorer, fraction: float) -> None:
-    """Stops this share of both encoders' layers, from the input on and rounded down, from learning.
+    """Freezes this share of both encoders' layers, from the input on and rounded down.
 
-    With a share above 0 the embeddings do not learn either; the contrastive and matching heads never do.
+    With a share above 0 the embeddings are frozen too; the contrastive and matching heads always are.
     """
     for name in ("vision_projection", "text_projection", "matching_head", "temperature"):
         if hasattr(scorer, name):
@@ -416,7 +416,7 @@ def freeze(scorer: ImageScorer, fraction: float) -> None:
 
 
 def reward_outputs(learner: nn.Module, batch: RewardBatch) -> RewardOutputs:
-    """Rewards and ratings; each picture is encoded once, whatever number of pairs it is in."""
+    """Returns rewards and ratings; each picture is encoded once, whatever number of pairs it is in."""
     assert isinstance(learner, RewardLearner)
     scorer = learner.scorer
     with _dropout_of(batch.seed, batch.images.device):
@@ -439,7 +439,7 @@ def reward_loss(pair_weight: float, rated: int, rating_weight: float) -> LossFun
         if not rating_weight:
             return ranking, shown
         is_rated = batch.ratings.isfinite()
-        # NaN is taken out before the difference: masked after it, it would still come back as a gradient of NaN.
+        # NaN is removed before the difference: masked after it, it would still return as a gradient of NaN.
         error = (outputs.ratings - batch.ratings.nan_to_num()).square()[is_rated].sum() / max(rated, 1)
         return ranking + rating_weight * error, {**shown, "rating": error.detach()}
 
@@ -447,9 +447,9 @@ def reward_loss(pair_weight: float, rated: int, rating_weight: float) -> LossFun
 
 
 def reward_model(scorer: ImageScorer, seed: int) -> TrainedModel[RewardBatch, RewardOutputs]:
-    """The scorer as trainers take it; it is saved as a scorer folder, without the head for ratings.
+    """The scorer in the form for trainers; it is saved as a scorer folder, without the head for ratings.
 
-    seed: of that head's first weights.
+    seed: of that head's initial weights.
     """
     side = scorer.config.image_size
     tokens = scorer.encode_prompts([""])
@@ -461,13 +461,13 @@ def reward_model(scorer: ImageScorer, seed: int) -> TrainedModel[RewardBatch, Re
     def save(weights: Mapping[str, Tensor], folder: Path) -> None:
         save_scorer(scorer, folder, {name.removeprefix("scorer."): one for name, one in weights.items()})
 
-    # Each micro-batch brings the seed of its dropout.
+    # Each micro-batch has the seed of its dropout.
     return TrainedModel(RewardLearner(scorer, seed), reward_outputs, save, filler, set_mode=nn.Module.train)
 
 
 @contextmanager
 def _dropout_of(seed: int, device: torch.device) -> Iterator[None]:
-    """Random numbers inside come from `seed`, and the streams outside are left alone."""
+    """Random numbers inside come from `seed`; the streams outside are unchanged."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

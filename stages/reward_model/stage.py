@@ -1,4 +1,4 @@
-"""Stage `reward_model`: its section, what it runs with, and what others may ask of it."""
+"""Stage `reward_model`: its section, its paths, and its description for other modules."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class RewardModelParams(OptimizationParams):
     """`matching` starts from the base scorer's matching head, for a head of one layer. `released` is ImageReward's,
     which does not learn at its learning rate of 1e-5 for hundreds of updates."""
     frozen_fraction: float = Field(ge=0, lt=1)
-    """Share of both encoders' layers that do not learn, from the input on (ImageReward: 0.7)."""
+    """Share of both encoders' layers that are frozen, from the input on (ImageReward: 0.7)."""
     rating_weight: float = Field(ge=0)
-    """Weight of the square error of the standardised ratings, learnt from the same state; 0 learns rankings alone."""
+    """Weight of the square error of the standardised ratings, learnt from the same state; 0 learns only rankings."""
     groups_per_batch: int = Field(ge=1)
     """Prompts of one update, over all ranks, each with all its pictures and pairs."""
     micro_batch_images: int = Field(ge=2)
-    """Pictures in one forward pass; a prompt that has more is a pass of its own."""
+    """Pictures in one forward pass; a prompt with more gets a separate pass."""
     epochs: int = Field(ge=1)
     """Each ends with a validation; the best one's weights are kept."""
     warmup_steps: int = Field(ge=0)
     """Linear warm-up from 0."""
     checkpoint_every_steps: int = Field(ge=1)
-    """A killed run resumes from the last checkpoint; one is made after every epoch too."""
+    """A killed run resumes from the last checkpoint; there is one after every epoch too."""
 
 
 STAGE = Stage(
@@ -42,7 +42,7 @@ STAGE = Stage(
         "scorer": "data/image_scorers/base",
         "pairs": "data/preferences/${key}",
         "pool": "data/images/pool/${key}",
-        # The round's own where no earlier round counts.
+        # The round itself where no earlier round counts.
         "earlier_pool": "data/images/pool/${item.also}",
     },
     outputs={
@@ -62,7 +62,7 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     params, costs = sections["reward_model"], base_scorer_costs(sections["scorer_base"])
     pictures, assumptions = pictures_of_a_prompt(sections, address.partition("@")[2])
     each = params.epochs * pictures * costs.score_flops
-    # Frozen layers stand first, so no gradient goes back through them.
+    # Frozen layers come first, so no gradient flows back through them.
     learns = 1 - params.frozen_fraction
     return NetworkWork(
         learns * costs.parameters,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, assert_never
+from typing import Any, Protocol, assert_never
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.length_rewards import cosine_length_reward, soft_overlong_punishment
@@ -422,6 +422,20 @@ def make_rollout(
     return Rollout(sample, response, verdict, reward, parts, is_custom=bool(values))
 
 
+def recorded_rollout(
+    sample: Sample, response: str, verdict: Verdict, params: RlParams, custom: Mapping[str, Any]
+) -> Rollout:
+    """The rollout whose `custom` this is, with every bit of its reward; no function is asked again.
+
+    UserError where a function has rewarded it and `custom` is empty, as in schedules of earlier versions.
+    """
+    if custom:
+        return Rollout(sample, response, verdict, **custom, is_custom=True)
+    if function_rewards(params.reward) and not verdict.is_failure:
+        raise UserError("the recorded round has no rewards of its custom function: record it again with this version")
+    return make_rollout(sample, response, verdict, params)
+
+
 def outcome_reward(
     verdict: Verdict, tokens: int, params: RlParams, values: Mapping[str, FunctionValue]
 ) -> tuple[float, dict[str, float]]:
@@ -452,11 +466,7 @@ def reward_of(
             return cosine_length_reward(verdict is Verdict.CORRECT, tokens, limit, *ends), {}
         case FunctionReward():
             value = values[name]
-            if value.parts is None:
-                return value.value, {}
-            return sum((reward.weights or {}).get(part, 1.0) * one for part, one in value.parts.items()), dict(
-                value.parts
-            )
+            return value.weighted(reward.weights), dict(value.parts or {})
         case SumReward():
             total, parts = 0.0, {}
             for part, weighted in reward.rewards.items():

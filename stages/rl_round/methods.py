@@ -254,7 +254,6 @@ class CosineReward(StrictParams):
 class FunctionReward(CustomFunctionParams):
     """A Python function of the user's (docs/bring-your-own.md). It may return named parts, each with its curve."""
 
-    kind: Literal["function"]
     weights: dict[str, float] | None = Field(default=None, exclude_if=lambda value: value is None)
     """Of the parts that it returns, by name. A part without a weight counts once."""
 

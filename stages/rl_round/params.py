@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from stages.engines.samplers.params import Mismatch, SamplerParams, TorchSamplerParams
-from stages.engines.trainers.params import OptimizerParams, TrainerParams
+from stages.engines.trainers.params import AdapterParams, OptimizerParams, TrainerParams
 from stages.foundations.params import StrictParams
 from stages.rl_round.methods import (
     AdvantageParams,
@@ -39,7 +39,6 @@ from stages.rl_round.methods import (
     SoftOverlong,
     SynchronousLoop,
     TrustRegionMasking,
-    function_rewards,
 )
 
 
@@ -113,6 +112,23 @@ class StudyParams(StrictParams):
     """What `rollout_correction.divergence: exact` needs; absent: log-probs of the sampled tokens are kept."""
 
 
+class EvaluationParams(StrictParams):
+    """Held-out problems that the policy answers during a round, with the round's own prompt, limits and verifier."""
+
+    every_steps: int = Field(ge=1)
+    """Steps from one evaluation to the next; the start and the end are evaluated too."""
+    problems: int = Field(ge=1)
+    """First problems of curate's validation split."""
+    samples: int = Field(ge=1)
+    """Responses to each."""
+    temperature: float = Field(ge=0)
+    """0 takes the likeliest token."""
+    keep: Literal["best", "last"]
+    """The weights that the round ends with: of the best evaluation (the first of equal ones), or of the last step."""
+    patience: int | None = Field(ge=1)
+    """Evaluations in a row without a new best after which the round stops; null: it never does."""
+
+
 class RlParams(StrictParams):
     """Section `rl`."""
 
@@ -146,6 +162,9 @@ class RlParams(StrictParams):
     weight_sync_check: WeightSyncCheckParams
     checkpoint_every_steps: int = Field(ge=1)
     loop: LoopParams
+    adapter: AdapterParams = None
+    evaluation: EvaluationParams | None = None
+    """Absent where a round looks at no held-out problem."""
     study: StudyParams | None = None
     """Absent where nothing is studied."""
 
@@ -335,11 +354,11 @@ def loop_contradictions(rl: RlParams, sampler: SamplerParams, trainer: TrainerPa
 
 def _contradictions_of_loop_and_update(rl: RlParams) -> Iterator[str]:
     loop = rl.loop
-    # Verdicts alone travel to the coordinator and stand in a schedule: the reward is worked out from them again.
-    if function_rewards(rl.reward) and not isinstance(loop, SynchronousLoop):
+    if rl.evaluation and (rl.mismatch or not isinstance(loop, SynchronousLoop)):
         yield (
-            f"rl.reward calls a custom function, and rl.loop.kind {loop.kind} keeps verdicts alone: set rl.loop.kind "
-            "synchronous, or another rl.reward"
+            f"rl.evaluation needs a sampler with the trainer's weights, which rl.loop.kind {loop.kind}"
+            f"{' with rl.study.mismatch' if rl.mismatch else ''} does not have: leave rl.evaluation out, or set "
+            "rl.loop.kind synchronous without a mismatch"
         )
     if rl.keeps_distributions and not isinstance(loop, SynchronousLoop):
         yield (

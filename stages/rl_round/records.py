@@ -51,6 +51,11 @@ class Rollout:
         return not self.verdict.is_failure and not self.fault
 
     @property
+    def custom(self) -> dict[str, Any]:
+        """What the verdict does not tell where a custom function had a share, as JSON can hold it; else empty."""
+        return {"reward": self.reward, "parts": dict(self.parts), "fault": self.fault} if self.is_custom else {}
+
+    @property
     def outcome(self) -> float:
         """What a group is compared by: correctness, or the reward where a custom function gives it."""
         return self.reward if self.is_custom else float(self.verdict is Verdict.CORRECT)

@@ -49,6 +49,8 @@ class Round:
     """None in a process that another one observes."""
     too_long: int = 0
     """Problems of the round's slice that were left out, as their prompts leave no room for a response."""
+    held_out: Sequence[Problem] = ()
+    """Problems of `rl.evaluation` whose prompts leave room for a response."""
     trainer: Trainer | None = None
     """None in the hub of the asynchronous loop."""
     reference: ReferencePolicy | None = None

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stages.algorithms.problem_text import normalise_problem
 from stages.engines.policies.tokenizers import encode_prompt, load_tokenizer
 from stages.engines.samplers.build import context_tokens
+from stages.engines.trainers.params import adapter_contradictions
 from stages.foundations.errors import UserError
 from stages.foundations.job import Job
 from stages.foundations.params import chosen
@@ -46,8 +48,10 @@ def main(job: Job) -> None:
     _refuse_contradictions(paths, params, sections)
     shown = {"rl": params, "round": settings, **sections}
     inputs = {"policy": paths.policy, "problems": paths.problems, **_recorded(job, params)}
+    inputs |= {"validation": paths.validation} if params.evaluation else {}
     tokenizer = load_tokenizer(paths.policy)
     problems, too_long = _problems_of_round(job, params, settings, tokenizer)
+    held_out = _held_out_problems(job, params, tokenizer) if params.evaluation else ()
     _refuse_large_distributions(params, len(tokenizer))
     shown = {name: section.model_dump() for name, section in shown.items()}
     attempt = job.attempt(shown, inputs, policy=job.item, round=job.item)
@@ -65,6 +69,7 @@ def main(job: Job) -> None:
             attempt=attempt,
             problems=problems,
             too_long=too_long,
+            held_out=held_out,
             tokenizer=tokenizer,
             run=run,
         )
@@ -108,6 +113,7 @@ def _refuse_contradictions(paths: Namespace, params: RlParams, sections: Mapping
     lines = [
         *sampler_contradictions(params, sections["sampler"]),
         *loop_contradictions(params, sections["sampler"], sections["trainer"]),
+        *adapter_contradictions("rl", params.adapter, params.optimizer, sections["trainer"]),
         *reward_contradictions(params),
     ]
     if lines:
@@ -164,3 +170,21 @@ def _problems_of_round(job: Job, params: RlParams, settings: RoundParams, tokeni
             f"than rl.problems_per_step {params.problems_per_step}: use fewer slices or collect more problems"
         )
     return problems, len(too_long)
+
+
+def _held_out_problems(job: Job, params: RlParams, tokenizer) -> list[Problem]:
+    """Of curate's validation problems the first that `rl.evaluation` asks for, less those whose prompts do not fit."""
+    path, wanted = job.paths.validation, params.evaluation.problems
+    # Web problems were compared with benchmarks and not with this split: one of them may stand in it.
+    trained = {normalise_problem(text) for text in read_table(job.paths.problems, PROBLEM)["problem"]}
+    rows = [
+        row for row in read_table(path, PROBLEM).to_dict("records") if normalise_problem(row["problem"]) not in trained
+    ]
+    if len(rows) < wanted:
+        raise UserError(
+            f"{path} has {len(rows)} problems to hold out, fewer than rl.evaluation.problems {wanted}: lower it, or "
+            "raise curate.validation_rows"
+        )
+    room = context_tokens(job.sections["sampler"], job.paths.policy) - params.max_response_tokens
+    encoded = [(row, encode_prompt(tokenizer, job.sections["prompt"], row["problem"])) for row in rows[:wanted]]
+    return [Problem(row["problem_id"], prompt, row["answer"]) for row, prompt in encoded if len(prompt) <= room]

@@ -43,6 +43,8 @@ class PlacedGroup:
     """How often the round had drawn the problem before."""
     first_row: int
     rows: int
+    custom: tuple[Mapping[str, Any], ...] | None = None
+    """`Rollout.custom` of each, where a custom function has rewarded any."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,9 @@ def leftover_fates(leftover: Sequence[Group]) -> dict[str, Any]:
 
 
 def _named(group: Group) -> list[Any]:
-    return [group.problem_id, group.draw, len(group.rollouts)]
+    named, custom = [group.problem_id, group.draw, len(group.rollouts)], [one.custom for one in group.rollouts]
+    # The table rounds rewards to float32, and only a function could say them again.
+    return [*named, custom] if any(custom) else named
 
 
 def write_schedule(
@@ -108,8 +112,9 @@ def write_schedule(
             if fate not in step:
                 continue
             line[fate] = []
-            for problem_id, draw, rows in step[fate]:
-                line[fate].append(asdict(PlacedGroup(problem_id, draw, row, rows)))
+            for problem_id, draw, rows, *custom in step[fate]:
+                placed_group = {"problem_id": problem_id, "draw": draw, "first_row": row, "rows": rows}
+                line[fate].append(placed_group | ({"custom": custom[0]} if custom else {}))
                 first_rows[problem_id, draw] = row
                 row += rows
         placed.append(line)

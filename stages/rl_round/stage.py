@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from stages.engines.samplers.params import SamplerParams
-from stages.engines.trainers.params import TrainerParams
+from stages.engines.trainers.params import TrainerParams, adapter_contradictions
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import PromptParams
 from stages.foundations.stage import (
@@ -39,7 +39,11 @@ STAGE = Stage(
         "rl": RlParams,
         "rl_rounds": dict[str, RoundParams],
     },
-    inputs={"policy": "data/policies/${item.start_from}", "problems": "data/${item.problems}.parquet"},
+    inputs={
+        "policy": "data/policies/${item.start_from}",
+        "problems": "data/${item.problems}.parquet",
+        "validation": "data/problems/validation.parquet",  # for rl.evaluation
+    },
     outputs={
         "out": "data/policies/${key}",
         "rollouts": "data/rollouts/${key}.parquet",
@@ -65,7 +69,20 @@ def _contradictions(sections: Sections) -> list[str]:
         if this_round.reward is not None
         for sentence in reward_contradictions(this_round.of(rl))
     ]
-    return [*sampler_contradictions(rl, sampler), *of_loop, *of_rounds, *_unknown_sources(sections)]
+    of_adapter = adapter_contradictions("rl", rl.adapter, rl.optimizer, sections["trainer"])
+    of_split, wanted = [], rl.evaluation.problems if rl.evaluation else 0
+    if "curate" in sections and (rows := sections["curate"].validation_rows) < wanted:
+        of_split = [
+            f"curate.validation_rows {rows} is less than rl.evaluation.problems {wanted}: raise it, or lower that"
+        ]
+    return [
+        *sampler_contradictions(rl, sampler),
+        *of_loop,
+        *of_adapter,
+        *of_rounds,
+        *of_split,
+        *_unknown_sources(sections),
+    ]
 
 
 def _unknown_sources(sections: Sections) -> list[str]:
@@ -96,6 +113,10 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         count = sections["sampler"].replicas.count
         side_by_side = SideBySide(count, loop.trainer_ranks, this_round.steps)
         sampling = _drawn_without_end(sampling, rl.problems_per_step, loop)
+    evaluations, held_out = [], rl.evaluation
+    if held_out:
+        calls = 2 + (this_round.steps - 1) // held_out.every_steps
+        evaluations = [Sampling(calls, held_out.problems, held_out.samples, lengths.prompt, drawn)]
     responses = this_round.steps * rl.problems_per_step * rl.group_size
     sequence = lengths.prompt + drawn.mean
     # Attention grows with the square of a length: the mean square counts, and not the square of the mean.
@@ -110,7 +131,9 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         longest=int(lengths.prompt) + rl.max_response_tokens,
         updates=this_round.steps * rl.minibatches,
         kind=rl.optimizer.kind,
-        holds_reference=has_reference,
+        # With adapters the reference is the trained policy without them.
+        holds_reference=has_reference and rl.adapter is None,
+        adapter=rl.adapter,
     )
     source = "measured for each round" if lengths.drawn else lengths.sources["drawn_per_trained"]
     assumed = []
@@ -126,7 +149,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
             f"rl.loop asynchronous: a round takes the longer of drawing ({count} replica(s)) and training "
             f"({loop.trainer_ranks} rank(s)), side by side on devices of their own; {tails}"
         )
-    return Work(training, (sampling,), tuple(assumed), side_by_side)
+    return Work(training, (sampling, *evaluations), tuple(assumed), side_by_side)
 
 
 def _drawn_without_end(sampling: Sampling, groups_per_step: int, loop: AsynchronousLoop) -> Sampling:

@@ -1,1 +1,1 @@
-"""Stage `scorer_base`: the scorer of pictures that reward models start from, and that they are compared with."""
+"""Stage `scorer_base`: the picture scorer that reward models start from, and that they are compared with."""

@@ -1,4 +1,4 @@
-"""Wires the `scorer_base` stage: prompts in, a scorer folder, metrics and a curve out."""
+"""Connects the `scorer_base` stage: prompts in, a scorer folder, metrics and a curve out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def main(job: Job) -> None:
 
                 prompts = _prompts(paths, params)
                 curve, best = teach(params, trainer_params, *prompts, seed, checkpoints, run)
-                # A copy and no move: until the metrics are written, the checkpoint is all that a killed run has.
+                # A copy instead of a move: until the metrics are written, a killed run has only the checkpoint.
                 with replace_folder(paths.out) as folder:
                     shutil.copytree(best, folder, dirs_exist_ok=True)
             case ReleasedScorer():
@@ -50,7 +50,7 @@ def main(job: Job) -> None:
                     )
                 with replace_folder(paths.out) as folder:
                     save_scorer(released_scorer(file, Path(params.tokenizer)), folder)
-            # Loaded and saved again, not copied: a folder that is no scorer stops here, and nothing else comes along.
+            # Loaded and saved again, not copied: an invalid folder stops here, and no other files are included.
             case FolderScorer():
                 curve = []
                 scorer = load_scorer(Path(params.path), "cpu")
@@ -61,7 +61,7 @@ def main(job: Job) -> None:
 
 
 def _prompts(paths: Namespace, params: TaughtScorer) -> tuple[list[str], list[str]]:
-    """Those to learn and those to validate with."""
+    """Returns the captions to learn and those to validate with."""
     prompts = read_table(paths.prompts, PROMPT)
     of_split = {split: rows["prompt"].tolist() for split, rows in prompts.groupby("split")}
     for split in ("train", "validation"):

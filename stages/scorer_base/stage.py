@@ -1,4 +1,4 @@
-"""Stage `scorer_base`: its section, what it runs with, and what others may ask of it."""
+"""Stage `scorer_base`: its section, its paths, and its description for other modules."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class TaughtScorer(TrainingParams):
     initializer_range: float = Field(gt=0)
     """Standard deviation of the initial weights."""
     position_range: float = Field(gt=0)
-    """Of the initial positions of patches: about the spread of what a patch's pixels come to, or places drown in it."""
+    """Standard deviation of the initial patch positions: about the spread of a patch's pixels, or places get lost."""
     pictures_per_caption: int = Field(ge=1)
-    """Rendered once, drawn from at every step."""
+    """Pictures of each caption, rendered once and sampled at every step."""
     false_captions: int = Field(ge=1)
     """Captions with one thing changed beside each true one."""
     max_pixel_noise: float = Field(ge=0, lt=1)
-    """Largest standard deviation of the noise on a picture, of 1: generators' pictures are less clean than renders."""
+    """Largest standard deviation of the noise on a picture, of 1: generators' pictures are noisier than renders."""
     batch_captions: int = Field(ge=2)
     """Captions of one update, over all ranks, each with one picture."""
 
@@ -50,13 +50,13 @@ class TaughtScorer(TrainingParams):
 
 
 class ReleasedScorer(StrictParams):
-    """Weights that BLIP or ImageReward published, converted without running code of theirs (docs/reward-models.md)."""
+    """Weights that BLIP or ImageReward published, converted without running their code (docs/reward-models.md)."""
 
     kind: Literal["released"]
     path: str
     """`model_large.pth`, `ImageReward.pt`; relative to the project's root, or absolute."""
     sha256: str | None = Field(pattern=r"^[0-9a-f]{64}$")
-    """Hash of the file; null takes whatever lies there, and DVC does not see when it changes."""
+    """Hash of the file; null accepts any file, and DVC does not notice when it changes."""
     tokenizer: str
     """`vocab.txt` or `tokenizer.json` of bert-base-uncased."""
 

@@ -1,6 +1,6 @@
 """Teaches a scorer captions of the shape world, by the contrastive and the matching loss.
 
-Captions come with rendered pictures, true and false ones; every batch is a function of seed and step.
+Captions come with rendered pictures, true and false ones; every batch depends only on seed and step.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from stages.observe.tracking import Run
 from stages.scorer_base.stage import TaughtScorer
 
 PIXEL_MEAN, PIXEL_STD = (0.5, 0.5, 0.5), (0.3, 0.3, 0.3)
-"""About those of the shape world's pictures."""
+"""Approximate values of the shape world's pictures."""
 VALIDATION_PICTURES = 2
-"""Of each validation caption."""
+"""Pictures of each validation caption."""
 VALIDATION_FALSE = 4
 """False captions beside each of them."""
 
@@ -45,7 +45,7 @@ def teach(
     checkpoints: Checkpoints,
     run: Run,
 ) -> tuple[Curve, Path]:
-    """Trains from random weights; one row a step, and the folder of the scorer with the lowest validation loss."""
+    """Trains from random weights; returns one row per step, and the scorer folder with the lowest validation loss."""
     every = [*train_prompts, *validation_prompts]
     train = render_captions(train_prompts, train_prompts, params.pictures_per_caption, seed)
     # False captions of validation may be true of training pictures: nothing is learnt from them here.
@@ -78,7 +78,7 @@ def teach(
 
 
 def _untaught_scorer(params: TaughtScorer, captions: list[str], seed: int) -> ImageScorer:
-    """A scorer with random weights and the words of `captions`."""
+    """Returns a scorer with random weights and the words of `captions`."""
     tokenizer = caption_tokenizer(captions)
     config = ScorerConfig(
         vision=params.vision,
@@ -106,8 +106,8 @@ def _untaught_scorer(params: TaughtScorer, captions: list[str], seed: int) -> Im
 def _validated(scorer: ImageScorer, trainer: Trainer, captions: Captions, at_once: int) -> dict[str, float]:
     """Mean loss and how often the true caption beats one with one thing changed, on rendered pictures.
 
-    Every rank computes all of it: there are few. A caption's false ones are spread over what can change: colours stand
-    first, places last.
+    Every rank computes all of it: there are few. A caption's false ones are spread over the possible changes: colours
+    are first, places last.
     """
     losses, right = [], {"clip": [], "blip": []}
     spread = VALIDATION_FALSE * VALIDATION_PICTURES
@@ -132,7 +132,7 @@ def _validated(scorer: ImageScorer, trainer: Trainer, captions: Captions, at_onc
 
 
 def _right(outputs: CaptionOutputs) -> dict[str, torch.Tensor]:
-    """1 for each false caption that scores below the true one, by both scores."""
+    """Returns 1 for each false caption that scores below the true one, by both scores."""
     count = len(outputs.images)
     changed = outputs.texts[count:].view(count, -1, outputs.texts.shape[-1])
     true_score = (outputs.images * outputs.texts[:count]).sum(-1, keepdim=True)
@@ -151,7 +151,7 @@ class Captions:
     pictures: Tensor
     """uint8[captions, pictures, 3, side, side]"""
     false: list[list[str]]
-    """For each caption those with one thing changed; of training captions, such as are true of others of them."""
+    """For each caption those with one thing changed; for training captions, only those true of other pictures."""
 
 
 def render_captions(
@@ -160,7 +160,7 @@ def render_captions(
     """Renders all pictures; UserError names a prompt that the shape world does not have.
 
     False captions are among `false_among`: a held-out prompt that is only ever false would be learnt as false. A
-    caption of which none is there takes any.
+    caption that has none there accepts any.
     """
     pictures, false, known = [], [], set(false_among)
     for prompt in prompts:
@@ -181,22 +181,22 @@ def render_captions(
 def drawn_rows(
     captions: Captions, step: int, batch: int, false_captions: int, max_noise: float, seed: int
 ) -> tuple[Tensor, list[str], list[list[str]]]:
-    """Images float[batch, 3, side, side], their captions and the false ones of one step.
+    """Returns images float[batch, 3, side, side], their captions and the false ones of one step.
 
-    No caption is twice in a batch that is at most as large as there are captions, but for the seam of two epochs.
+    No caption is twice in a batch that has at most as many items as there are captions, except across two epochs.
     """
     order = endless_order(step * batch, (step + 1) * batch, len(captions.captions), seed, "scorer_base")
     generator = numpy.random.default_rng(derive_seed(seed, "scorer_base", "step", step))
     which = generator.integers(captions.pictures.shape[1], size=batch)
     images = captions.pictures[order, which].float() / 255
-    # From none to much, another amount for each picture: generators are unclean by different amounts too.
+    # From none to much, another amount for each picture: generators' pictures also have different amounts of noise.
     spread = max_noise * generator.random((batch, 1, 1, 1))
     images += torch.from_numpy(spread * generator.standard_normal(images.shape)).float()
     false = []
-    # Drawn for every caption of the step before ranks take their share: the batch does not depend on the ranks.
+    # Computed for every caption of the step before ranks take their share: the batch does not depend on the ranks.
     for index in order:
         others = captions.false[index]
-        # Where a scene has fewer changes than are asked for, one comes twice: every row has as many columns.
+        # If a scene has fewer changes than needed, one is repeated: every row has as many columns.
         picked = generator.choice(len(others), false_captions, replace=len(others) < false_captions)
         false.append([others[one] for one in picked])
     return images, [captions.captions[index] for index in order], false
@@ -208,7 +208,7 @@ TEMPERATURES = 0.01, 0.5
 
 @dataclass(frozen=True)
 class CaptionBatch:
-    """Pictures, each with its caption and as many false ones as the others."""
+    """Pictures, each with its caption and an equal number of false ones."""
 
     images: Tensor
     """[images, 3, side, side] in 0..1"""
@@ -225,7 +225,7 @@ class CaptionBatch:
 
 
 class CaptionOutputs(NamedTuple):
-    """What the two losses need."""
+    """The inputs of the two losses."""
 
     images: Tensor
     """[images, projection], unit vectors"""
@@ -239,7 +239,7 @@ class CaptionOutputs(NamedTuple):
 def caption_batch(
     scorer: ImageScorer, images: Tensor, captions: Sequence[str], false: Sequence[Sequence[str]]
 ) -> CaptionBatch:
-    """Images float[N, 3, side, side] with their captions and each as many false ones."""
+    """Images float[N, 3, side, side] with their captions and an equal number of false ones each."""
     tokens = scorer.encode_prompts([*captions, *(caption for many in false for caption in many)])
     return CaptionBatch(images, tokens.ids, tokens.mask)
 
@@ -251,7 +251,7 @@ def caption_outputs(scorer: nn.Module, batch: CaptionBatch) -> CaptionOutputs:
     count, false = len(hidden), len(batch.ids) // len(hidden) - 1
     image, text = scorer.contrastive_features(hidden, Tokens(batch.ids, batch.mask))
     ids, mask = (torch.cat([one, one[:count]]) for one in (batch.ids, batch.mask))
-    # Each true caption is also asked of the picture before its own: a mistake that is easier than one changed word.
+    # Each true caption is also matched with the previous picture: an easier mistake than one changed word.
     seen = torch.cat([hidden, hidden.repeat_interleave(false, 0), hidden.roll(1, 0)])
     true, changed, other = scorer.matching_logits(seen, Tokens(ids, mask)).split([count, count * false, count])
     matching = torch.cat([true[:, None], changed.view(count, false, 2), other[:, None]], 1)
@@ -271,7 +271,7 @@ def caption_loss(ranks: int) -> LossFunction[CaptionOutputs, CaptionBatch]:
 
 
 def caption_model(scorer: ImageScorer) -> TrainedModel[CaptionBatch, CaptionOutputs]:
-    """The scorer as trainers take it; it is saved as a scorer folder."""
+    """The scorer in the form for trainers; it is saved as a scorer folder."""
     side = scorer.config.image_size
     # Two pictures: with one alone, another picture's caption would be its own.
     filler = caption_batch(scorer, torch.zeros(2, 3, side, side), ["", ""], [[""], [""]])

@@ -5,6 +5,7 @@ Every batch is a function of the seed and the step alone, so a resumed run sees 
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from collections.abc import Sequence
 
@@ -15,19 +16,19 @@ from torch import Tensor
 from stages.algorithms.token_statistics import TokenStatistics
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import ResponseBatch, TokenSequence, groups_by_rank, pack
-from stages.engines.policies.tokenizers import encode_prompt, encode_response, load_tokenizer
+from stages.engines.policies.tokenizers import encode_conversation, encode_prompt, encode_response, load_tokenizer
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
-from stages.engines.trainers.params import TrainerParams
+from stages.engines.trainers.params import LoraParams, TrainerParams, adapter_contradictions
 from stages.engines.trainers.protocol import LossFunction, Trainer, replace_folder_together
 from stages.engines.trainers.training_loop import VALIDATION, Curve, Schedule, train
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_curves, write_metrics
 from stages.foundations.job import Job
-from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams
-from stages.foundations.seeds import endless_order
+from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams, chosen
+from stages.foundations.seeds import derive_seed, endless_order
 from stages.foundations.tables import DEMONSTRATION, DROPPED, Funnel, read_table, require_rows, write_table
-from stages.observe.progress import progress
+from stages.observe.progress import progress, say
 from stages.observe.tracking import Run, track
 from stages.sft.stage import SftParams
 
@@ -39,10 +40,17 @@ def main(job: Job) -> None:
     trainer_params: TrainerParams = job.sections["trainer"]
     prompt: PromptParams = job.sections["prompt"]
     seed = job.seed
+    # `retrace use` refuses the same, but the parameter file may have been edited since.
+    if refusals := list(adapter_contradictions("sft", params.adapter, params.optimizer, trainer_params)):
+        raise UserError(f"{paths.params} is not usable: {'; '.join(refusals)}")
     funnel, train, validation = _encode(paths, params, prompt)
-    trainer = build_trainer(
-        trainer_params, params.optimizer, params.max_gradient_norm, language_model(paths.policy, trainer_params)
-    )
+    model = language_model(paths.policy, trainer_params)
+    match chosen("sft.adapter", params.adapter):
+        case LoraParams():
+            from stages.engines.policies.lora import with_lora
+
+            model = with_lora(model, params.adapter, derive_seed(seed, "sft", "adapter"))
+    trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, model)
     # The demonstrations are encoded first: a mistake in them shows before a run is on record.
     attempt = job.attempt(policy="sft")
     checkpoints = Checkpoints(attempt.scratch)
@@ -69,7 +77,7 @@ def _encode(
     if not all(encoded):
         raise UserError(
             f"no demonstration fits sft.max_sequence_tokens {params.max_sequence_tokens}: raise it, "
-            "or make shorter demonstrations"
+            f"or make shorter demonstrations (one of them: {funnel.dropped_frame()['detail'].iloc[-1]})"
         )
     return funnel, encoded[0], encoded[1]
 
@@ -111,16 +119,16 @@ def fine_tune(
         first, last = step * params.batch_demonstrations, (step + 1) * params.batch_demonstrations
         # A function of the step alone: what a resumed run trains on needs no record.
         order = endless_order(first, last, len(train_sequences), seed, "sft")
-        chosen = [train_sequences[index] for index in order]
+        batch = [train_sequences[index] for index in order]
         done = trainer.update(
-            micro_batches(chosen, micro_batch_tokens, params.max_sequence_tokens, trainer),
-            cross_entropy(sum(len(sequence.response) for sequence in chosen)),
+            micro_batches(batch, micro_batch_tokens, params.max_sequence_tokens, trainer),
+            cross_entropy(sum(sequence.written_tokens for sequence in batch)),
             scale,
         )
         return {
             "loss/train": done.loss,
             "optim/gradient_norm": done.gradient_norm,
-            "tokens/trained": sum(sequence.tokens for sequence in chosen),
+            "tokens/trained": sum(sequence.tokens for sequence in batch),
         }
 
     def validate() -> dict[str, float]:
@@ -170,15 +178,33 @@ def encode_demonstrations(
 ) -> list[TokenSequence]:
     """One sequence per row of a `demonstration` table, responses ending with the end-of-sequence token.
 
-    Rows longer than `max_sequence_tokens` are dropped: cut responses would teach the policy not to end.
+    Rows longer than `max_sequence_tokens` are dropped: cut responses would teach the policy not to end. So are
+    conversations that the chat template refuses, or that hold the text of a special token.
     """
-    sequences = []
+    sequences, context = [], 0
+    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     for row in progress(frame.to_dict("records"), label="sft: tokens of demonstrations"):
-        sequence = TokenSequence(
-            encode_prompt(tokenizer, prompt, row["problem"]), encode_response(tokenizer, row["response"], prompt)
-        )
+        if isinstance(row.get("messages"), str):
+            if held := [token for token in special if token in row["messages"]]:
+                # The tokenizer would make it a token, and a text could end its turn and begin another one.
+                funnel.drop(row, "special_token", f"a turn holds {held[0]}")
+                continue
+            try:
+                ids, is_written, turns = encode_conversation(tokenizer, prompt, json.loads(row["messages"]))
+            except UserError as error:
+                funnel.drop(row, "refused_by_template", str(error))
+                continue
+            context += turns
+            start = is_written.index(True)
+            sequence = TokenSequence(ids[:start], ids[start:], is_written[start:])
+        else:
+            sequence = TokenSequence(
+                encode_prompt(tokenizer, prompt, row["problem"]), encode_response(tokenizer, row["response"], prompt)
+            )
         if sequence.tokens > max_sequence_tokens:
             funnel.drop(row, "too_long", f"{sequence.tokens} tokens, limit {max_sequence_tokens}")
         else:
             sequences.append(sequence)
+    if context:
+        say(f"sft: {context} assistant turns are context only: the chat template writes them anew in later prompts")
     return sequences

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from stages.engines.trainers.params import TrainerParams, TrainingParams
+from stages.engines.trainers.params import AdapterParams, TrainerParams, TrainingParams, adapter_contradictions
 from stages.foundations.params import PromptParams
 from stages.foundations.stage import About, Lengths, Sections, Stage, Training, Work
 
@@ -16,6 +16,7 @@ class SftParams(TrainingParams):
     """Demonstrations of one update, over all ranks."""
     max_sequence_tokens: int = Field(ge=8)
     """Prompt and response tokens; a longer demonstration is dropped and counted. Also the length of a packed row."""
+    adapter: AdapterParams = None
 
 
 STAGE = Stage(
@@ -58,14 +59,21 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         longest=sft.max_sequence_tokens,
         updates=sft.steps,
         kind=sft.optimizer.kind,
+        adapter=sft.adapter,
     )
     return Work(training, taken_for_granted=assumed)
+
+
+def _contradictions(sections: Sections) -> list[str]:
+    sft = sections["sft"]
+    return [*adapter_contradictions("sft", sft.adapter, sft.optimizer, sections["trainer"])]
 
 
 ABOUT = About(
     description='Supervised fine-tuning, base policy -> policy "sft".',
     plot=("loss/train", "Supervised fine-tuning"),
     headline=("loss/validation_last", "validation loss {:.3f}"),
+    contradictions=_contradictions,
     runs_model=lambda params: True,
     work=_work,
     named_after=("policy",),

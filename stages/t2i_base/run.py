@@ -1,6 +1,6 @@
-"""The base generator: trained on pictures of the shape world, drawn afresh for every update, or taken from a folder.
+"""The base generator: trained on pictures of the shape world, rendered anew for every update, or taken from a folder.
 
-Every batch is a function of the seed and the step alone, so a run that resumes sees what an uninterrupted one sees.
+Every batch depends only on the seed and the step, so a resumed run sees the same batches as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(job: Job) -> None:
     with track(attempt) as run:
         match chosen("t2i_base", params):
             case FolderGenerator():
-                # torchrun starts several of us, and one is enough to copy.
+                # torchrun starts several processes, and one is enough to copy.
                 if os.environ.get("RANK", "0") == "0":
                     generator = load_generator(Path(params.path), torch.device("cpu"))
                     with replace_folder(paths.out) as folder:
@@ -66,7 +66,7 @@ def main(job: Job) -> None:
                 trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, model)
                 checkpoints = Checkpoints(attempt.scratch)
                 curve, best = train_generator(params, job.seed, train, validation, generator, trainer, checkpoints, run)
-                # A copy and no move: until the metrics are written, the checkpoint is all that a killed run has.
+                # A copy instead of a move: until the metrics are written, a killed run has only the checkpoint.
                 with replace_folder_together(trainer, paths.out) as folder:
                     if trainer.rank == 0:
                         shutil.copytree(best, folder, dirs_exist_ok=True)
@@ -107,19 +107,19 @@ def train_generator(
     checkpoints: Checkpoints,
     run: Run,
 ) -> tuple[Curve, Path]:
-    """Trains for `params.steps` updates; a row a step, and the folder of the generator with the lowest validation loss.
+    """Trains for `params.steps` updates; returns rows, and the folder of the generator with the lowest validation loss.
 
-    Resumes from the last checkpoint if there is one; the folder is good until the checkpoints are cleared.
+    Resumes from the last checkpoint if there is one; the folder is valid until the checkpoints are cleared.
     """
     if foreign := [prompt for prompt in (*train, *validation) if scene_of(prompt) is None]:
         raise UserError(
             f"t2i_base.kind train draws pictures of the shape world, which has no {foreign[0]!r}: set "
             "t2i_prompts.kind: shapes, or t2i_base.kind: folder"
         )
-    # Checked here and not in the section, which imports no world.
+    # Checked here and not in the section, which does not import the shape world.
     if params.sizes.image_side != SIDE:
         raise UserError(f"t2i_base.sizes.image_side must be {SIDE}, the side of the shape world's pictures")
-    # A rank without a picture has nothing to take part with, and every rank must take part in every update.
+    # A rank without a picture cannot take part, and every rank must take part in every update.
     if trainer.world_size > params.batch_images:
         raise UserError(
             f"t2i_base.batch_images {params.batch_images} must be at least the number of ranks, {trainer.world_size}"
@@ -128,7 +128,7 @@ def train_generator(
     loss = denoising_loss(generator, count, params.weight_cap)
     held_out = [
         (prompt, derive_seed(seed, "t2i_base", "validation", number))
-        # Prompts in turn, as often as it takes: a prompt that comes round has another picture and noise.
+        # Prompts in turn, repeatedly: a repeated prompt has another picture and noise.
         for number, prompt in enumerate((validation * params.validation_images)[: params.validation_images])
     ]
 
@@ -147,32 +147,32 @@ def train_generator(
 
 
 def _batch(examples: Sequence[Example], empty_fraction: float, generator: Generator) -> DenoisingBatch:
-    """The examples with pictures, noise and timesteps, each from its own seed; a share of them without its prompt."""
+    """The examples with pictures, noise and timesteps, each from its seed; a share of them without its prompt."""
     scenes: list[Scene] = [scene for prompt, _ in examples if (scene := scene_of(prompt))]
     pictures = numpy.stack(
         [render(scene, derive_seed(seed, "picture")) for scene, (_, seed) in zip(scenes, examples, strict=True)]
     )
-    # Without its prompt, so that the generator knows the empty one that guidance leads away from.
+    # Without its prompt, so that the generator learns the empty prompt, which guidance moves away from.
     shown = ["" if random.Random(seed).random() < empty_fraction else prompt for prompt, seed in examples]
     return denoising_batch(generator, images_of(pictures), shown, [seed for _, seed in examples])
 
 
 def _parts(examples: Sequence[Example], micro_batch_images: int, trainer: Trainer) -> list[Sequence[Example]]:
-    """This rank's micro-batches: as many on every rank, none of them empty."""
+    """Returns this rank's micro-batches: as many on every rank, none of them empty."""
     ranks = trainer.world_size
     most = math.ceil(len(examples) / micro_batch_images)
-    # A multiple of the ranks, so that all take part in as many passes; and no more parts than leave none empty.
+    # A multiple of the ranks, so that all take part in the same number of passes; and few enough that none is empty.
     parts = min(math.ceil(most / ranks) * ranks, len(examples) // ranks * ranks)
-    # Dealt in turn, so that no two parts differ by more than one picture.
+    # Assigned in turn, so that no two parts differ by more than one picture.
     return [examples[number::parts] for number in range(trainer.rank, parts, ranks)]
 
 
 def _mean_error(examples: Sequence[Example], params: TrainedGenerator, generator: Generator, trainer: Trainer) -> float:
-    """Mean weighted error of the examples, all of them on each rank: every rank must ask as often."""
+    """Mean weighted error of the examples, all of them on each rank: every rank must evaluate as often."""
     total = 0.0
     for first in range(0, len(examples), params.micro_batch_images):
         part = examples[first : first + params.micro_batch_images]
-        # All with their prompts: what is validated is how prompts are drawn.
+        # All with their prompts: validation measures generation from prompts.
         batch = _batch(part, 0.0, generator).to(trainer.device)
         predicted = trainer.evaluate(batch)
         total += float(denoising_errors(generator, predicted, batch, params.weight_cap).sum())

@@ -1,4 +1,4 @@
-"""Stage `t2i_base`: its section, what it runs with, and what others may ask of it."""
+"""Stage `t2i_base`: its section, its paths, and its description for other modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stages.foundations.stage import About, NetworkWork, Sections, Stage
 
 
 class TrainedGenerator(TrainingParams):
-    """Trained from nothing on pictures of the shape world, whose prompts the train split must hold."""
+    """Trained from random weights on pictures of the shape world, whose prompts must be in the train split."""
 
     kind: Literal["train"]
     sizes: GeneratorSizes
@@ -31,7 +31,7 @@ class TrainedGenerator(TrainingParams):
 
 
 class FolderGenerator(StrictParams):
-    """A folder on this machine in diffusers' layout, safetensors only: nothing else of it is copied."""
+    """A folder on this machine in diffusers' layout, safetensors only: no other file of it is copied."""
 
     kind: Literal["folder"]
     path: str
@@ -58,7 +58,7 @@ STAGE = Stage(
 
 
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
-    # Imported here, because it loads torch and diffusers: declarations are read wherever the graph is.
+    # Imported here, because it loads torch and diffusers: declarations are read together with the graph.
     from stages.engines.generators.costs import generator_costs
 
     params = sections["t2i_base"]

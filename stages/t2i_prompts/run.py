@@ -1,6 +1,6 @@
 """The prompts of the text-to-image branch: generated or read, decontaminated against the test split, split by prompt.
 
-Files are JSON lines; a bad line never ends the reading.
+Files are JSON lines; a bad line never stops the reading.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stages.observe.tracking import track
 
 
 def main(job: Job) -> None:
-    """Makes the prompts and writes them and what was dropped, metrics last."""
+    """Makes the prompts and writes them and the drops, metrics last."""
     paths = job.paths
     with track(job.attempt()) as run:
         rows, funnel, metrics = make_prompts(job.sections["t2i_prompts"], job.seed)
@@ -40,7 +40,7 @@ SPLITS = ("train", "validation", "test")
 
 
 def make_prompts(params: Any, seed: int) -> tuple[list[Row], Funnel, dict[str, float]]:
-    """Rows of the `prompt` table in the order of their source, the funnel of those left out, and metrics.
+    """Returns rows of the `prompt` table in the order of their source, the funnel of dropped ones, and metrics.
 
     `params` is the validated section. UserError where a split would be empty or too few prompts are left.
     """
@@ -59,7 +59,7 @@ def make_prompts(params: Any, seed: int) -> tuple[list[Row], Funnel, dict[str, f
 
 
 def comparable(prompt: str) -> str:
-    """Prompts that are equal here are one prompt: case and spaces do not count."""
+    """Prompts with equal results here are one prompt: case and spaces do not count."""
     return " ".join(prompt.lower().split())
 
 
@@ -79,7 +79,7 @@ def _shape_prompts(params: Any, rng: random.Random) -> tuple[list[Row], Funnel]:
             kept.append(place)
         else:
             funnel.drop(rows[place], "beyond_max_of_kind", f"{kind} has enough prompts")
-    # Shuffled again, or a kind that is cut short would come first, into the test split.
+    # Shuffled again, or a kind with a limit would come first, into the test split.
     rng.shuffle(kept)
     held_out = params.test_prompts + params.validation_prompts
     if held_out >= len(kept):
@@ -93,11 +93,11 @@ def _shape_prompts(params: Any, rng: random.Random) -> tuple[list[Row], Funnel]:
 
 
 def _file_prompts(params: Any, rng: random.Random) -> tuple[list[Row], Funnel, int]:
-    """Rows, funnel, and how many test prompts stood among the others."""
+    """Returns rows, funnel, and how many test prompts were among the others."""
     lines = [line for name, source in params.sources.items() for line in read_prompts(name, source)]
     funnel = Funnel("t2i_prompts", len(lines))
     usable = [line for line in lines if _is_usable(line, params.max_prompt_characters, funnel)]
-    # Before anything is dropped as a duplicate: a train line must not keep out the test line that equals it.
+    # Before dropping duplicates: a train line must not displace the equal test line.
     tested = {comparable(line["prompt"]) for line in usable if line["split"] == "test"}
     rows: list[Row] = []
     seen: set[str] = set()
@@ -130,7 +130,7 @@ def _file_prompts(params: Any, rng: random.Random) -> tuple[list[Row], Funnel, i
 
 
 def _is_usable(line: dict[str, Any], most_characters: int, funnel: Funnel) -> bool:
-    """False for a line that is dropped, with its reason."""
+    """Returns False for a line that is dropped, with its reason."""
     prompt = line.get("prompt")
     if line["reason"]:
         funnel.drop(line, line["reason"], line["detail"], line["row_id"])
@@ -150,19 +150,20 @@ def _is_usable(line: dict[str, Any], most_characters: int, funnel: Funnel) -> bo
 
 
 MAX_LINE_BYTES = 1 << 20
-"""A line without an end must not fill the memory."""
+"""Most bytes of a line: one without an end must not fill the memory."""
 
 
 def read_prompts(name: str, source: Any) -> Iterator[dict[str, Any]]:
-    """A mapping for each line of a `PromptFile`: row_id, source, split, and prompt or the reason why there is none.
+    """Yields a mapping for each line of a `PromptFile`: row_id, source, split, and prompt or the reason why there is
+    none.
 
-    UserError when the file is missing or no JSONL at all.
+    UserError when the file is missing or is not JSONL at all.
     """
     path = Path(source.path)
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rb") as file:
-            # One byte more than a line may have tells a line that is too long from one that just fits.
+            # One byte more than the limit distinguishes a line that is too long from one that just fits.
             lines = iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")
             for number, line in enumerate(islice(lines, source.max_prompts)):
                 common = {"row_id": f"{name}/{number}", "source": name, "split": source.split}
@@ -178,7 +179,7 @@ def _prompt_of(line: bytes, field: str) -> dict[str, Any]:
         return {"reason": "line_too_long", "detail": f"more than {MAX_LINE_BYTES} bytes"}
     try:
         content = json.loads(line)
-    # A line of a hundred thousand brackets is a recursion that ends so.
+    # A line of a hundred thousand brackets ends in a RecursionError.
     except (ValueError, RecursionError) as error:
         return {"reason": "not_json", "detail": str(error)[:200]}
     if not isinstance(content, dict) or field not in content:

@@ -1,4 +1,4 @@
-"""What stage `t2i_prompts` runs with, and what others may ask of it."""
+"""Parameters and paths of stage `t2i_prompts`, and its description for other modules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stages.foundations.stage import About, Sections, Stage
 
 
 class PromptFile(StrictParams):
-    """Lines of a JSONL file, `.gz` too, that hold a prompt."""
+    """Lines of a JSONL file, also `.gz`, with a prompt each."""
 
     path: str
     """Absolute or relative to the project's root."""
@@ -27,9 +27,9 @@ class FilePrompts(StrictParams):
 
     kind: Literal["files"]
     sources: dict[str, PromptFile] = Field(min_length=1)
-    """Name of the source -> its file. A prompt that comes twice belongs to the test split, else to the first source."""
+    """Name of the source -> its file. A repeated prompt belongs to the test split, else to the first source."""
     validation_prompts: int = Field(ge=1)
-    """Taken from the train split at random."""
+    """Prompts taken from the train split at random."""
     max_prompt_characters: int = Field(ge=1)
     """Longer prompts are dropped (DiffusionDB's longest have about 600)."""
 
@@ -39,9 +39,9 @@ class ShapePrompts(StrictParams):
 
     kind: Literal["shapes"]
     max_of_kind: dict[str, Annotated[int, Field(ge=0)]]
-    """Most prompts of a kind (`relation: 132`); kinds that are not named come whole."""
+    """Most prompts of a kind (`relation: 132`); kinds without a limit are complete."""
     validation_prompts: int = Field(ge=1)
-    """Of all kinds alike; drawn with the recipe's seed, as the test prompts are."""
+    """Share taken equally from all kinds, selected by the recipe's seed, as the test prompts are."""
     test_prompts: int = Field(ge=1)
 
 
@@ -49,13 +49,13 @@ T2iPromptsParams = Annotated[ShapePrompts | FilePrompts, Field(discriminator="ki
 
 
 class Branch(StrictParams):
-    """What stands under the branch's name in section `t2i`: nothing. The name alone puts the branch into the graph."""
+    """The entry under the branch's name in section `t2i` is empty. The name alone adds the branch to the graph."""
 
 
 TextToImageParams = Annotated[dict[str, Branch], Field(max_length=1)]
-"""Section `t2i`: a name for the text-to-image branch, or nothing where a recipe has none.
+"""Section `t2i`: a name for the text-to-image branch, or empty where a recipe has none.
 
-The stages of the branch that run once run over it, because DVC cannot leave out a plain stage.
+The stages of the branch that run once have it as `foreach` section, because DVC cannot leave out a plain stage.
 """
 STAGE = Stage(
     sections={"seed": int, "t2i_prompts": T2iPromptsParams},
@@ -77,11 +77,11 @@ def _raw(params: Any) -> list[Any]:
 
 
 def _prompts(sections: Sections) -> Mapping[str, int]:
-    """As many as the stage would make; nothing where a file is not there."""
+    """Returns the number of prompts that the stage would make; nothing where a file does not exist."""
     from stages.foundations.errors import UserError
     from stages.t2i_prompts.run import SPLITS, make_prompts
 
-    # A plan may be made before the files are there: it then assumes a number and says so.
+    # A plan may be made before the files exist: it then assumes a number and says so.
     try:
         _, _, counted = make_prompts(sections["t2i_prompts"], sections["seed"])
     except (UserError, OSError):

@@ -1,4 +1,4 @@
-"""Which pictures are shown, by rules that the page states, and how they are embedded: small, within a limit in all."""
+"""Chooses the shown pictures by rules that the page states, and embeds them: small, within a total limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stages.foundations.errors import UserError
 from stages.t2i_report.findings import RankedRound
 
 LEARNT = "reward"
-"""The reward model's scores in the table of scores."""
+"""Column of the reward model's scores in the table of scores."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Strip:
 
 
 def best_and_worst(ranked: RankedRound, count: int) -> list[Strip]:
-    """The pictures of a prompt that people, and the reward model, like best and least.
+    """Returns the pictures of a prompt that people, and the reward model, like best and least.
 
-    Of `count` held-out prompts, as `spread_over_kinds` takes them. People's measure is the share of its pairs that a
-    picture won; of equals the smaller image id comes first.
+    For `count` held-out prompts, as `spread_over_kinds` selects them. People's measure is the share of its pairs that a
+    picture won; among equals the smaller image id comes first.
     """
     if LEARNT not in ranked.scores:
         return []
@@ -54,7 +54,7 @@ def best_and_worst(ranked: RankedRound, count: int) -> list[Strip]:
         # Sorted by id, so that `idxmax` and `idxmin` take the smaller id of equals.
         table = pandas.DataFrame({"won": won, "reward": rewards.reindex(won.index)}).sort_index()
 
-        # The table is bound as a default, because the loop's variable moves on.
+        # The table is bound as a default, because the loop changes the variable.
         def shown(label: str, image: str, table: pandas.DataFrame = table) -> Shown:
             row = table.loc[image]
             return Shown(image, label, (f"won {100 * row['won']:.0f}%", f"reward {row['reward']:.2f}"))
@@ -75,10 +75,11 @@ def best_and_worst(ranked: RankedRound, count: int) -> list[Strip]:
 
 
 def spread_over_kinds(prompts: Mapping[str, str], count: int) -> list[str]:
-    """Ids of `count` prompts, or all: the kinds of the shape world in turn, easy ones first; others are one kind.
+    """Returns ids of `count` prompts, or all: the kinds of the shape world in turn, easy ones first; others are one
+    kind.
 
-    Of a kind the prompt with the largest share of words that were not shown yet: the first by hash were all of one
-    colour. Of equals the smaller id. `prompts` has the text of each id.
+    Within a kind, the prompt with the largest share of words not shown yet: the first ones by hash were all of one
+    colour. Among equals the smaller id. `prompts` has the text of each id.
     """
     of_kind: dict[str, list[str]] = {kind: [] for kind in (*KINDS, "")}
     for prompt_id in sorted(prompts):
@@ -101,21 +102,21 @@ def spread_over_kinds(prompts: Mapping[str, str], count: int) -> list[str]:
 
 
 def disagreements(ranked: RankedRound, count: int) -> list[Strip]:
-    """Pairs that the reward model orders against people with the widest margins, one of a prompt at most.
+    """Returns pairs that the reward model orders against people with the widest margins, at most one per prompt.
 
-    Only pairs that more annotators order one way than the other; of equal margins the smaller ids come first.
+    Only pairs that more annotators order one way than the other; among equal margins the smaller ids come first.
     """
     if LEARNT not in ranked.scores or ranked.pairs.empty:
         return []
     sides = ["better_image_id", "worse_image_id"]
     votes = ranked.pairs.groupby(["prompt_id", *sides], as_index=False)["weight"].sum()
-    # The same pairs the other way round: how many annotators said the opposite.
+    # The same pairs in reverse: how many annotators said the opposite.
     other = votes.rename(columns={"better_image_id": sides[1], "worse_image_id": sides[0], "weight": "against"})
     votes = votes.merge(other, on=["prompt_id", *sides], how="left").fillna({"against": 0.0})
     rewards = ranked.scores[LEARNT]
     votes["margin"] = rewards.reindex(votes[sides[1]]).to_numpy() - rewards.reindex(votes[sides[0]]).to_numpy()
     wrong = votes[(votes["weight"] > votes["against"]) & (votes["margin"] > 0)]
-    # One of a prompt: or a single odd picture would fill the strip.
+    # One per prompt: or a single odd picture would fill the strip.
     wrong = wrong.sort_values(["margin", *sides], ascending=[False, True, True]).drop_duplicates("prompt_id")
     return [
         Strip(
@@ -134,9 +135,9 @@ def disagreements(ranked: RankedRound, count: int) -> list[Strip]:
 
 
 def changes(name: str, pictures: pandas.DataFrame, count: int) -> dict[str, list[Strip]]:
-    """Pictures before and after feedback from the same noise, by why they are shown: gain, middle, loss.
+    """Returns pictures before and after feedback from the same noise, by why they are shown: gain, middle, loss.
 
-    `pictures` is the `feedback_image` table of round `name`. Largest changes first, in the middle in its order.
+    `pictures` is the `feedback_image` table of round `name`. Largest changes first, the middle in its order.
     """
     judge = judge_of(pictures)
     shown = pictures.assign(change=pictures[f"{judge}_after"] - pictures[f"{judge}_before"])
@@ -153,8 +154,8 @@ def changes(name: str, pictures: pandas.DataFrame, count: int) -> dict[str, list
 
 
 def change_pictures(name: str, pictures: pandas.DataFrame) -> dict[str, bytes]:
-    """PNG of all pictures that a table of feedback has kept, by the name that `changes` gives them."""
-    # The others have no PNG: a table of all test pictures would be large, and nobody looks at it.
+    """Returns the PNG of all pictures that a table of feedback has kept, by the name that `changes` gives them."""
+    # The others have no PNG: a table of all test pictures would be large without being used.
     kept = pictures[pictures["shown_for"] != ""]
     return {
         _image(name, row, when): row[f"png_{when}"] for row in kept.to_dict("records") for when in ("before", "after")
@@ -162,12 +163,12 @@ def change_pictures(name: str, pictures: pandas.DataFrame) -> dict[str, bytes]:
 
 
 def judge_of(pictures: pandas.DataFrame) -> str:
-    """What the table's pictures were chosen by: the truth, or the held-out score where nobody knows the truth."""
+    """Returns the quantity that selected the table's pictures: the truth, or the held-out score if it is unknown."""
     return "truth" if pictures["truth_after"].notna().any() else "held_out"
 
 
 def wins(pairs: pandas.DataFrame) -> pandas.Series:
-    """Share of its pairs that each image won, by weight; by image id."""
+    """Returns the share of its pairs that each image won, by weight; by image id."""
     won = pairs.groupby("better_image_id")["weight"].sum()
     lost = pairs.groupby("worse_image_id")["weight"].sum()
     return won.div(won.add(lost, fill_value=0.0), fill_value=0.0)
@@ -196,25 +197,25 @@ def _change(name: str, row: dict[str, object], judge: str) -> Strip:
     )
 
 
-# Below it a picture shows nothing; section `t2i_report` asks for as much.
+# Smaller pictures show nothing; section `t2i_report` requires at least this.
 LEAST_SIDE = 16
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """A picture as the page holds it."""
+    """A picture in its form on the page."""
 
     uri: str
     width: int
     height: int
     is_small: bool
-    """Its pixels are as they were: the page enlarges them without blurring."""
+    """Its pixels are unchanged: the page enlarges them without blurring."""
 
 
 def embed(pngs: Mapping[str, bytes], side: int, most_mib: float) -> dict[str, Embedded]:
-    """Each picture as a data URI, its longest side at most `side` pixels, less where all would be over the limit.
+    """Returns each picture as a data URI, its longest side at most `side` pixels, less if all would exceed the limit.
 
-    UserError when they are over it at 16 pixels.
+    UserError when they exceed it at 16 pixels.
     """
     while True:
         scaled = {name: _scaled(png, side) for name, png in pngs.items()}
@@ -232,7 +233,7 @@ def embed(pngs: Mapping[str, bytes], side: int, most_mib: float) -> dict[str, Em
 
 
 def _scaled(png: bytes, side: int) -> tuple[bytes, int, int, bool]:
-    """The picture, its width and height, and whether it is as it was."""
+    """Returns the picture, its width and height, and whether it is unchanged."""
     pixels = pixels_of(png)
     height, width, _ = pixels.shape
     # Small ones keep their pixels, which the page enlarges without blurring.

@@ -1,7 +1,7 @@
-"""What a run has found: its numbers and tables as they are read, and what they say in words and plots.
+"""Findings of a run: its numbers and tables, and their meaning in words and plots.
 
-They say where a reward model stands between its references, who was believed, and what feedback did. What a run does
-not have is absent here, and no error.
+They state the rank of a reward model among its references, which annotators were trusted, and the effect of feedback.
+Data that a run does not have are absent here, which is not an error.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class RankedRound:
     annotators: pandas.DataFrame
     """`annotator` table."""
     pairs: pandas.DataFrame
-    """`pair` table, the pairs of test prompts alone."""
+    """`pair` table, only the pairs of test prompts."""
     scores: pandas.DataFrame
     """A row for each image id, a column for each scorer; empty where nothing is scored yet."""
     images: pandas.DataFrame
-    """`image` table without pictures, by image id: those of the round and of the earlier one that counts as well."""
+    """`image` table without pictures, by image id: of the round and of the earlier one that counts as well."""
     pools: tuple[Path, ...]
 
     def pictures(self, wanted: Collection[str]) -> dict[str, bytes]:
@@ -61,11 +61,11 @@ class Inputs:
     params_text: str
 
     def with_metric(self, name: str) -> dict[str, Metrics]:
-        """Metrics of the stages that have one of this name, by the stage's item."""
+        """Returns metrics of the stages with this name, by the stage's item."""
         return {stage.item: own for stage in self.stages if name in (own := self.metrics.get(stage.address, {}))}
 
     def with_column(self, name: str) -> dict[str, pandas.DataFrame]:
-        """Curves that have a column, by the stage's item."""
+        """Returns curves that have a column, by the stage's item."""
         return {
             stage.item: self.curves[stage.address]
             for stage in self.stages
@@ -74,7 +74,7 @@ class Inputs:
 
 
 def read_inputs(paths: Namespace) -> Inputs:
-    """Everything under the input folders that belongs to the parameter file; UserError on a file that is broken."""
+    """Returns everything under the input folders that belongs to the parameter file; UserError on a broken file."""
     params = read_yaml(paths.params)
     stages = tuple(stages_of(read_definitions(paths.graph), params))
     tables = {name: paths.feedback / f"{name}.parquet" for name in params.get("refl_rounds") or {}}
@@ -96,7 +96,7 @@ def _ranked(paths: Namespace, name: str, also: str) -> RankedRound | None:
     folder = paths.rankings / name
     # Once where no earlier round counts: `also` then names the round itself.
     pools = [paths.pool / one for one in dict.fromkeys([name, also])]
-    # A recipe names its rounds from the start; those that have not run yet are no error of the page.
+    # A recipe names its rounds from the start; rounds that have not run yet are not an error of the page.
     if not all(place.exists() for place in (folder, *pools)):
         return None
     scored = paths.scores / f"{name}.parquet"
@@ -108,7 +108,7 @@ def _ranked(paths: Namespace, name: str, also: str) -> RankedRound | None:
     return RankedRound(
         name=name,
         annotators=read_table(folder / "annotators.parquet", ANNOTATOR),
-        # Of the others the reward model has learnt: what it says of them proves nothing.
+        # The reward model has learnt from the others: its scores on those prove nothing.
         pairs=pairs[pairs["split"] == "test"].reset_index(drop=True),
         scores=scores,
         images=images.drop_duplicates("image_id").set_index("image_id"),
@@ -125,7 +125,7 @@ SCORERS = {
     "annotator": "an annotator",
     "truth": "truth",
 }
-"""Scorers as metrics call them and as people do, in the order of the page."""
+"""Scorers by their names in metrics and in text, in the order of the page."""
 QUANTITIES = {
     "reward": "reward",
     "held_out": "held-out score",
@@ -135,7 +135,7 @@ QUANTITIES = {
     "saturation": "saturation",
 }
 MOST_SATURATION = 0.2
-"""Rise of the saturation from which the page warns: over-saturated pictures are how rewards are often hacked."""
+"""Rise of the saturation that triggers a warning: over-saturated pictures are a frequent way to hack rewards."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Scorer:
     name: str
     is_learnt: bool
     values: list[tuple[float | None, Interval | None]]
-    """One of each column: the number, and its interval where it has one."""
+    """One per column: the number, and its interval where it has one."""
 
 
 @dataclass(frozen=True)
@@ -170,21 +170,21 @@ class Measured:
 
 @dataclass(frozen=True)
 class Feedback:
-    """What is to be said of a round of feedback."""
+    """The findings for a round of feedback."""
 
     name: str
     verdict: str
     """`hacked`, `better`, `worse` or `not separated`."""
     judge: str
     difference: Interval
-    """Of the judge: over the control where there is one, else over the start."""
+    """Gain of the judge: over the control if there is one, else over the start."""
     is_over_control: bool
     sentences: list[str]
     measured: list[Measured]
 
 
 def accuracies(metrics: Metrics) -> dict[str, Interval]:
-    """Preference accuracy by scorer, as people call it; chance has no width."""
+    """Preference accuracy by the scorer's name in text; chance has no width."""
     key = "preference/accuracy/{}".format
     return {
         title: interval(metrics, key(name)) or Interval(*[metrics[key(name)]] * 3)
@@ -194,7 +194,7 @@ def accuracies(metrics: Metrics) -> dict[str, Interval]:
 
 
 def scorer_tables(metrics: Metrics) -> list[ScorerTable]:
-    """How scorers order pictures, and what they pick: two tables, because one of both is wider than a page."""
+    """How scorers order pictures, and which they pick: two tables, because one for both is wider than a page."""
     kinds = sorted({key.partition("/")[0] for key in metrics if key.startswith(("recall_at_", "filter_at_"))})
     # By the number in the name: as texts recall_at_10 comes before recall_at_2.
     kinds.sort(key=lambda kind: (kind.startswith("filter"), int(kind.rpartition("_")[2])))
@@ -219,7 +219,7 @@ def scorer_tables(metrics: Metrics) -> list[ScorerTable]:
 
 
 def _scorer_table(caption: str, titles: Mapping[str, str], metrics: Metrics) -> ScorerTable:
-    """A column for each quantity and a row for each scorer that has numbers."""
+    """Returns a column for each quantity and a row for each scorer that has numbers."""
     columns = {key: heading for key, heading in titles.items() if any(name.startswith(f"{key}/") for name in metrics)}
     rows = [
         Scorer(
@@ -234,23 +234,23 @@ def _scorer_table(caption: str, titles: Mapping[str, str], metrics: Metrics) -> 
 
 
 def gains_of(metrics: Metrics) -> list[tuple[str, Interval, float, str]]:
-    """The reward model's accuracy by prompt less that of each other scorer: name, difference, p-value, verdict."""
+    """The reward model's accuracy by prompt minus that of each other scorer: name, difference, p-value, verdict."""
     gains = []
     for thing, judged in (("gain", ""), ("gain_by_truth", ", where the truth judges")):
         for name, title in SCORERS.items():
             key = f"{thing}/reward_model_minus_{name}"
             difference = interval(metrics, key, "/mean")
-            # Chance is 0.5 whoever judges: one row about it is enough.
+            # Chance is 0.5 for every judge: one row about it is enough.
             if difference is not None and not (judged and name == "random"):
                 gains.append((title + judged, difference, metrics[f"{key}/p_value"], difference.verdict()))
     return gains
 
 
 def accuracy_sentence(metrics: Metrics) -> str:
-    """Where the reward model stands."""
+    """Says how the reward model compares."""
     known = accuracies(metrics)
     learnt = known[SCORERS["reward"]]
-    # A share alone says little: it stands between chance and how often people agree with each other.
+    # A share alone says little: it is between chance and the agreement of people with each other.
     parts = [f"chance {percent(known[SCORERS['random']].estimate)}"] if SCORERS["random"] in known else []
     parts += [
         f"{name} {percent(known[name].estimate)}" for name in (SCORERS["annotator"], SCORERS["truth"]) if name in known
@@ -282,8 +282,8 @@ def generator_table(ranked: RankedRound) -> pandas.DataFrame:
 
 
 def feedback_of(stage: str, name: str, metrics: Metrics, control: Metrics | None, is_control: bool = False) -> Feedback:
-    """A round's findings; `stage` is how its metrics begin, `control` compares it with a round without reward, which it
-    may be itself."""
+    """Returns a round's findings; `stage` begins the names of its metrics, `control` compares it with a round without
+    reward, which it may be itself."""
     measured = {
         quantity: Measured(
             words,
@@ -295,14 +295,14 @@ def feedback_of(stage: str, name: str, metrics: Metrics, control: Metrics | None
         for quantity, words in QUANTITIES.items()
         if (gain := interval(metrics, f"{stage}/{quantity}", "/gain")) is not None
     }
-    # Never the reward: it is what was climbed, and rises in hacked rounds too.
+    # Never the reward: it was optimised, and rises in hacked rounds too.
     judge = measured.get("truth") or measured["held_out"]
     # The same updates without a reward move a generator too, so a control is the better comparison.
     difference = judge.over_control or judge.gain
     has_control = judge.over_control is not None
     return Feedback(
         name,
-        # A hack is one whatever the judge says: the held-out score may stand still while the truth falls.
+        # A hack counts whatever the judge says: the held-out score may stay while the truth falls.
         "hacked" if metrics[f"{stage}/hacked"] else difference.verdict(),
         judge.name,
         difference,
@@ -313,7 +313,7 @@ def feedback_of(stage: str, name: str, metrics: Metrics, control: Metrics | None
 
 
 def feedback_findings(inputs: Inputs) -> list[Feedback]:
-    """Findings of every round of feedback that was measured, in the order of the graph; controls are among them."""
+    """Returns findings of every measured round of feedback, in the order of the graph, including controls."""
     controls = inputs.with_metric("gain_over_control/reward/mean")
     rounds_without_reward = (inputs.params.get("refl_controls") or {}).values()
     return [
@@ -330,7 +330,7 @@ def feedback_findings(inputs: Inputs) -> list[Feedback]:
 
 
 def interval(metrics: Metrics, key: str, middle: str = "") -> Interval | None:
-    """Of a metric `key` + `middle` with `key`/low and `key`/high beside it; None where one is not there."""
+    """Returns metric `key` + `middle` with `key`/low and `key`/high; None where one is missing."""
     names = [f"{key}{middle}", f"{key}/low", f"{key}/high"]
     return Interval(*(metrics[name] for name in names)) if all(name in metrics for name in names) else None
 
@@ -369,12 +369,12 @@ CURVES = {
 }
 """Quantities of a round's validation pictures, reward first."""
 MOST_ANNOTATORS = 24
-"""In the plot of their agreement; of more there is the table alone."""
+"""Most annotators in the plot of their agreement; with more, only the table is shown."""
 CHANCE = 50
 
 
 def accuracy_chart(round_name: str, scorers: Mapping[str, Interval], learnt: str) -> Chart:
-    """Preference accuracy of each scorer with its 95% interval; `learnt` is the reward model's name among them."""
+    """Plots each scorer's preference accuracy with its 95% interval; `learnt` is the reward model's name among them."""
     rows = [
         Row(
             name,
@@ -392,13 +392,13 @@ def accuracy_chart(round_name: str, scorers: Mapping[str, Interval], learnt: str
 
 
 def agreement_chart(round_name: str, annotators: pandas.DataFrame) -> Chart | None:
-    """Agreement with others of each annotator, those left out in another colour; None where it is not measured."""
+    """Plots agreement with others of each annotator, dropped ones in another colour; None where it is not measured."""
     known = annotators.dropna(subset=["agreement"]).sort_values("agreement", ascending=False, kind="stable")
     if not 0 < len(known) <= MOST_ANNOTATORS:
         return None
     rows = [
         Row(
-            # A name comes from whoever annotated: invisible and bidirectional characters are written out.
+            # Annotators chose the names: invisible and bidirectional characters are written out.
             visible_text(str(one.annotator_id), 28),
             100 * one.agreement,
             text="" if one.is_kept else "left out",
@@ -413,12 +413,12 @@ def agreement_chart(round_name: str, annotators: pandas.DataFrame) -> Chart | No
 
 
 def feedback_charts(curves: Mapping[str, pandas.DataFrame]) -> list[Chart]:
-    """A chart of each quantity with a line for each round, on one axis of updates."""
+    """Plots a chart of each quantity with a line for each round, on one axis of updates."""
     charts = []
     for quantity, title in CURVES.items():
         column = f"validation/{quantity}"
         drawn = [line for name, curve in curves.items() for line in curve_lines(curve, {column: name})]
         if drawn:
-            # Not from zero: a reward has no natural zero, and a small rise over a large value must be seen.
+            # Not from zero: a reward has no natural zero, and a small rise of a large value must be visible.
             charts.append(lines(f"feedback-{quantity}", title, "", drawn, x_label="update", is_from_zero=False))
     return charts

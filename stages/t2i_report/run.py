@@ -1,11 +1,11 @@
-"""Writes the page of the text-to-image branch: who was believed, which scorer agrees with people, what feedback did.
+"""Writes the page of the text-to-image branch: trusted annotators, agreement of scorers, effect of feedback.
 
-The page holds its pictures and loads nothing but `timings.js` beside it, which holds the run's times. What a run lacks
-is said in its section.
+The page contains its pictures and loads only `timings.js` beside it, which has the run's times. Each section states
+the data that a run lacks.
 
 Beside the page is its result as data, with the keys of stages/report/run.py. A scorer's score is the share of held-out
-pairs that it orders as people do. A gain of feedback is no fraction, but in units of the judge that `metric` names: its
-`unit` is "score".
+pairs that it orders as people do. A gain of feedback is not a fraction, but in units of the judge that `metric` names:
+its `unit` is "score".
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def main(job: Job) -> None:
 
 FOLDER = Path(__file__).parent
 CHARACTERS = 400
-"""Longest prompt, name or reason that is shown of other people's."""
+"""Longest prompt, name or reason from outside that is shown."""
 ANNOTATOR_ROWS = 60
-"""Rows of the table of annotators: those left out first."""
+"""Rows of the table of annotators: dropped ones first."""
 
 
 def render_page(inputs: Inputs, params: T2iReportParams) -> str:
-    """The whole page as HTML. Equal arguments give equal text; every text is escaped: prompts are hostile."""
-    # Jinja escapes markup; `visible_text` writes out what a browser would obey, such as a change of direction.
+    """Returns the whole page as HTML. Equal arguments give equal text; every text is escaped: prompts are hostile."""
+    # Jinja escapes markup; `visible_text` writes out characters that a browser obeys, such as a change of direction.
     filters = {
         "visible": lambda text: visible_text(str(text), CHARACTERS),
         "signed": lambda number: f"{number:+.3f}".replace("-", "−"),
@@ -74,12 +74,12 @@ def render_page(inputs: Inputs, params: T2iReportParams) -> str:
 def _content(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
     galleries = [_gallery(ranked, params) for ranked in inputs.ranked]
     controls_of = inputs.params.get("refl_controls") or {}
-    # A control's pictures show what training as long does: its numbers say that, and a gallery says nothing more.
+    # A control's pictures show the effect of training alone: its numbers state that, and a gallery adds nothing.
     feedback = {name: table for name, table in inputs.feedback.items() if name not in controls_of.values()}
     shown = {name: changes(name, table, params.shown_changes) for name, table in feedback.items()}
     pngs: dict[str, bytes] = {}
     for ranked, gallery in zip(inputs.ranked, galleries, strict=True):
-        # Only what is shown is read whole: a pool has tens of thousands of pictures.
+        # Only shown pictures are read completely: a pool has tens of thousands.
         pngs |= ranked.pictures(_images(gallery["best_and_worst"] + gallery["disagreements"]))
     for name, table in feedback.items():
         wanted = _images([strip for strips in shown[name].values() for strip in strips])
@@ -114,8 +114,8 @@ def _images(strips: list[Strip]) -> set[str]:
 
 
 def _gallery(ranked: RankedRound, params: T2iReportParams) -> dict[str, Any]:
-    """What people did in a ranking round, and the pictures that are shown of it."""
-    # False sorts before True: those who were left out come first, and the table cuts off those who were kept.
+    """People's judgements in a ranking round, and the pictures that are shown of it."""
+    # False sorts before True: dropped annotators come first, and the table cuts off kept ones.
     annotators = ranked.annotators.sort_values(["is_kept", "annotator_id"], kind="stable")
     return {
         "name": ranked.name,
@@ -143,7 +143,7 @@ def _evaluated(name: str, metrics: dict[str, float]) -> dict[str, Any]:
 
 
 def describe_result(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
-    """Accuracy of each scorer, the reward model last; the gain of each feedback round; hacked rounds as warnings."""
+    """Returns each scorer's accuracy, the reward model last; each feedback round's gain; hacked rounds as warnings."""
     scores, gains, warnings = [], [], []
     for name, metrics in inputs.with_metric(f"preference/accuracy/{LEARNT}").items():
         known = accuracies(metrics)
@@ -156,7 +156,7 @@ def describe_result(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
         ]
     controls, starts = inputs.params.get("refl_controls") or {}, inputs.params.get("refl_rounds") or {}
     for one in feedback_findings(inputs):
-        # A control is what others are compared with; its numbers are no result.
+        # A control is a reference for others; its numbers are not a result.
         if one.name in controls.values():
             continue
         gains.append(

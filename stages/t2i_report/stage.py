@@ -1,4 +1,4 @@
-"""What stage `t2i_report` runs with, and what others may ask of it."""
+"""Parameters and paths of stage `t2i_report`, and its description for other modules."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class T2iReportParams(StrictParams):
     title: str = Field(min_length=1)
     """Heading of the page."""
     notes: str
-    """What a reader must know to read the page rightly; empty for none. A blank line begins a new paragraph."""
+    """Facts that a reader needs to interpret the page; empty for none. A blank line begins a new paragraph."""
     shown_prompts: int = Field(ge=0)
     """Held-out prompts of each ranking round whose best and worst pictures are shown."""
     shown_disagreements: int = Field(ge=0)
-    """Pairs of each ranking round on which the reward model is surest that people are wrong."""
+    """Pairs of each ranking round on which the reward model contradicts people with the widest margin."""
     shown_changes: int = Field(ge=0)
     """Pictures before and after each round of feedback, of largest gain, middle and largest loss each."""
     picture_side: int = Field(ge=16)
     """Longest side of a picture on the page, in pixels; smaller pictures stay as they are."""
     max_pictures_mib: float = Field(gt=0)
-    """Of all pictures of the page; where they would be more, all large ones are made smaller."""
+    """Total size of the page's pictures; if they exceed it, all large ones are made smaller."""
 
 
 STAGE = Stage(

@@ -8,9 +8,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from stages.algorithms.token_statistics import pruned_logprobs, safe_vocabulary, token_statistics
 
 
-def naive(hidden, head, token_ids, temperature=1.0, log_threshold=None):
+def naive(hidden, head, token_ids, temperature=1.0, log_threshold=None, cap=None):
     """The same statistics with the whole tensor of logits, by autograd."""
-    logits = hidden @ head.T / temperature
+    logits = hidden @ head.T
+    if cap is not None:
+        logits = cap * (logits / cap).tanh()
+    return statistics_of_logits(logits / temperature, token_ids, log_threshold)
+
+
+def statistics_of_logits(logits, token_ids, log_threshold):
     chosen = token_ids[..., None]
     if log_threshold is not None:
         safe = logits >= logits.amax(-1, keepdim=True) + log_threshold
@@ -108,15 +114,40 @@ def test_many_tiles_of_tokens_and_vocabulary():
         torch.testing.assert_close(left, right)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("log_threshold", [None, -1.5])
+@pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 1, 2)])
+def test_capped_logits(temperature, log_threshold, which):
+    """Logits are about normal with a deviation of 2: a cap of 1.5 bends most of them."""
+    hidden, head, token_ids = make(batch=2, tokens=600, width=8, vocab=2500, dtype=torch.float64)
+    ours = token_statistics(hidden, head, token_ids, temperature, log_threshold, 700, cap=1.5)
+    expected = naive(hidden, head, token_ids, temperature, log_threshold, 1.5)
+    for left, right in zip(ours, expected, strict=True):
+        torch.testing.assert_close(left, right)
+    inputs = (hidden, head)
+    for left, right in zip(gradients(ours, inputs, which), gradients(expected, inputs, which), strict=True):
+        torch.testing.assert_close(left, right)
+    assert not torch.allclose(ours.logprobs, token_statistics(hidden, head, token_ids, temperature).logprobs, atol=0.1)
+
+
+def test_a_cap_by_hand():
+    # Products ln 3 and 0 under a cap of 1: tanh(ln 3) = (9 - 1) / (9 + 1) = 0.8, and 0.
+    hidden, head = torch.tensor([[[1.0]]]), torch.tensor([[math.log(3)], [0.0]])
+    found = token_statistics(hidden, head, torch.tensor([[0]]), cap=1.0).logprobs
+    assert found.item() == pytest.approx(-math.log(1 + math.exp(-0.8)))
+
+
+@pytest.mark.parametrize("cap", [None, 1.5])
 @pytest.mark.parametrize("log_threshold", [None, -1.0])
-def test_gradcheck(log_threshold):
+def test_gradcheck(log_threshold, cap):
     hidden, head, token_ids = make(batch=2, tokens=3, width=4, vocab=7, dtype=torch.float64)
     assert torch.autograd.gradcheck(
-        lambda h, w: tuple(token_statistics(h, w, token_ids, 0.8, log_threshold, 2)), (hidden, head)
+        lambda h, w: tuple(token_statistics(h, w, token_ids, 0.8, log_threshold, 2, cap)), (hidden, head)
     )
 
 
-def test_the_tensor_over_the_vocabulary_never_exists():
+@pytest.mark.parametrize("cap", [None, 1.5])
+def test_the_tensor_over_the_vocabulary_never_exists(cap):
     hidden, head, token_ids = make(batch=4, tokens=256, width=2, vocab=3000)
     largest = 0
 
@@ -131,7 +162,7 @@ def test_the_tensor_over_the_vocabulary_never_exists():
     for chunk_tokens, most in ((None, 1024 // 8 * 3000), (10, 10 * 3000)):
         largest = 0
         with Watch():
-            gradients(token_statistics(hidden, head, token_ids, 1.0, -3.0, chunk_tokens), (hidden, head))
+            gradients(token_statistics(hidden, head, token_ids, 1.0, -3.0, chunk_tokens, cap), (hidden, head))
         assert 0 < largest <= most
 
 
@@ -219,7 +250,13 @@ def test_equal_runs_are_equal_to_the_last_bit():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"), [((0.0,), "temperature"), ((1.0, 0.5), "log_threshold"), ((1.0, None, 0), "chunk_tokens")]
+    ("arguments", "message"),
+    [
+        ((0.0,), "temperature"),
+        ((1.0, 0.5), "log_threshold"),
+        ((1.0, None, 0), "chunk_tokens"),
+        ((1.0, None, 1, 0.0), "cap"),
+    ],
 )
 def test_senseless_settings_are_refused(arguments, message):
     hidden, head, token_ids = make()

@@ -113,26 +113,30 @@ def test_what_a_stage_does_not_compute_with_leaves_its_fingerprint(project, memo
     assert changed() == {"paint", *trained}, "what is chosen counts"
 
 
-def test_a_users_file_counts_for_the_stages_whose_parameters_name_it(project):
+def test_a_users_file_counts_for_the_stages_whose_parameters_name_it(project, memory):
     """Its comments do not; a file that is missing is an error before anything runs."""
     shutil.copytree(PROJECT / "custom", project / "custom")
     file = project / "custom/mine.py"
     params = json.loads(json.dumps(LAPTOP))
-    params["rl"]["reward"] = {"kind": "function", "file": "custom/mine.py", "name": "score"}
+    for section, field in (("rl", "reward"), ("grade", "verifier"), ("curate", "filter")):
+        params[section][field] = {"kind": "function", "file": "custom/mine.py", "name": "score"}
 
     def seen(text):
         file.write_text(text)
-        return {stage: Project(project, params, {}).fingerprint(stage) for stage in ("sft", "rl_round")}
+        known = Project(project, params, memory)
+        return {stage: known.fingerprint(stage) for stage in ("sft", "rl_round", "grade", "curate")}
 
     first, commented, changed = map(seen, ("def score(): return 1", "# Why.\ndef score(): return 1", "score = len"))
     assert first == commented and first["sft"] == changed["sft"]
-    assert first["rl_round"].keys() == changed["rl_round"].keys()
-    assert [name for name, value in first["rl_round"].items() if changed["rl_round"][name] != value] == [
-        "custom/mine.py"
-    ]
+    for stage in ("rl_round", "grade", "curate"):
+        assert first[stage].keys() == changed[stage].keys() and "CustomFunction" in first[stage]
+        differing = [name for name, value in first[stage].items() if changed[stage][name] != value]
+        assert differing == ["custom/mine.py"]
+    without = Project(project, LAPTOP, memory).fingerprint("grade")
+    assert "CustomFunction" not in without, "the rules do not run again where the user's functions change"
     file.unlink()
     with pytest.raises(UserError, match=r"custom/mine.py does not exist: there are custom/brevity.py"):
-        Project(project, params, {}).fingerprint("rl_round")
+        Project(project, params, memory).fingerprint("rl_round")
 
 
 def test_a_definition_that_moves_to_another_file_runs_nothing_again(project, memory):

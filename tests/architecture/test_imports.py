@@ -29,10 +29,11 @@ TIMED = (
     "stages.engines.policies.packing",
     "stages.engines.policies.policy_folders",
     "stages.engines.policies.statistics",
+    "stages.engines.policies.tokenizers",
     "stages.engines.samplers",
     "stages.engines.trainers",
 )
-"""What the planner times instead of a copy: trainer and sampler on a random policy."""
+"""What the planner times and the page of rollouts asks, instead of a copy: trainer, sampler and policies."""
 PROBED = ("stages.engines.workers.sandbox",)
 """What `retrace doctor` says of the kernel must be what workers find."""
 CUSTOM = ("stages.engines.custom_functions",)

@@ -15,6 +15,12 @@ from stages.foundations.params import StrictParams
 from stages.rl_round.params import StudyParams
 
 PROJECT = Path(__file__).resolve().parents[2]
+CHATS = {
+    "role": "chat",
+    "licence": "MIT",
+    "from": {"kind": "local", "path": "chats.csv", "sha256": "0" * 64, "format": "csv", "fields": "messages"}
+    | {"only": {}, "max_rows": None},
+}
 RECIPES = sorted((PROJECT / "pipelines" / "recipes").glob("*.yaml"))
 
 
@@ -59,8 +65,8 @@ def test_only_what_may_be_left_out_has_a_default_and_unknown_keys_are_refused():
     for model in own_models():
         assert model.model_config["extra"] == "forbid" and model.model_config["frozen"], model
         with_default = {name: field.default for name, field in model.model_fields.items() if not field.is_required()}
-        optional = {"study", "replicas", "reward", "compile", "sources", "template", "template_arguments"}
-        optional |= {"arguments", "sandbox", "weights"}
+        optional = {"study", "replicas", "reward", "compile", "adapter", "sources", "template", "template_arguments"}
+        optional |= {"arguments", "sandbox", "weights", "weight", "stop", "thought", "evaluation", "verifier", "filter"}
         allowed = set(with_default) if model is StudyParams else optional
         assert set(with_default) <= allowed and not any(with_default.values()), f"{model.__name__}: {with_default}"
 
@@ -117,6 +123,12 @@ def test_every_section_is_read_by_a_stage():
             ),
             r"demonstrate\.sources: `arithmetic_held_out` is none of `sources` with role train",
         ),
+        (lambda p: p["sources"].update(chats=CHATS), "role chat needs `prompt.kind: chat`, whose template writes"),
+        (
+            lambda p: p["sources"].update(chats=CHATS),
+            r"sources\.chats: no entry of demonstrate\.sources takes these conversations: add it to one of kind given",
+        ),
+        (lambda p: p["sources"].update(chats=CHATS | {"role": "train"}), r"sources\.chats: .*role chat takes a file"),
         (lambda p: p["sources"].pop("arithmetic_held_out"), "none has role `benchmark`"),
         (lambda p: p["report"].update(baseline_policy="x"), "must be one of policies"),
     ],

@@ -5,6 +5,7 @@ Writes what each ZeRO stage did as JSON and safetensors for the test to judge.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -16,11 +17,12 @@ import torch
 from safetensors.torch import save_file
 
 from stages.engines.policies.language_model import language_model
+from stages.engines.policies.lora import with_lora
 from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
 from stages.engines.trainers.deepspeed_trainer import DeepspeedTrainer
-from stages.engines.trainers.params import DeepspeedTrainerParams
+from stages.engines.trainers.params import DeepspeedTrainerParams, TrainerParams
 from stages.engines.trainers.protocol import LossFunction, replace_folder_together
-from tests.fakes.engine_params import ADAMW
+from tests.fakes.engine_params import ADAMW, LORA
 from tests.fakes.small_models import LESSONS, Lesson
 
 MAX_NORM = 1.0
@@ -114,6 +116,11 @@ def learn(lesson: Lesson, zero_stage: int, folder: Path) -> dict:
     }
 
 
+def lora_lesson(policy: Path, params: TrainerParams) -> Lesson:
+    """A policy with LoRA, and what it learns."""
+    return Lesson(lambda: with_lora(language_model(policy, params), LORA, 0), micro_batches(0), weighted_loss)
+
+
 def refuses_broken_loss(trainer: DeepspeedTrainer) -> bool:
     """True when a loss that is broken on one rank raises on both and leaves the weights alone."""
 
@@ -159,7 +166,10 @@ def main(policy: Path, out: Path) -> None:
             weighted_loss,
             out / f"checkpoint-{zero_stage}",
         )
-        for name, lesson in LESSONS.items():
+        lessons = dict(LESSONS)
+        if zero_stage < 3 and importlib.util.find_spec("peft"):
+            lessons["lora"] = lora_lesson(policy, deepspeed_params(zero_stage))
+        for name, lesson in lessons.items():
             entry[name] = learn(lesson, zero_stage, out / f"checkpoint-{zero_stage}-{name}")
         report[zero_stage] = entry
         if ranks[0] == 0:

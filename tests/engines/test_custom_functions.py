@@ -21,12 +21,12 @@ ROWS = [
 LIMITS = VerifierParams(timeout_seconds=0.5, memory_mib=256, workers=1, abort_undecided_fraction=0.1)
 
 
-def ask(tmp_path, source, rows=ROWS, **params):
+def ask(tmp_path, source, rows=ROWS, decide=None, **params):
     file = tmp_path / "mine.py"
     file.write_text(source)
-    params = CustomFunctionParams(**{"file": "custom/mine.py", "name": "score"} | params)
+    params = CustomFunctionParams(**{"kind": "function", "file": "custom/mine.py", "name": "score"} | params)
     with CustomFunction(params, LIMITS, file) as function:
-        return function.ask(rows)
+        return function.ask(rows) if decide is None else function.decide(rows, **decide)
 
 
 def faults(tmp_path, source, **params):
@@ -52,6 +52,31 @@ def test_it_takes_what_it_names(tmp_path, source, arguments, values):
 def test_named_parts_are_kept_and_added(tmp_path):
     values = ask(tmp_path, "def score(response_tokens): return {'right': True, 'length': -response_tokens / 4}")
     assert values == [FunctionValue(0.0, {"right": 1, "length": -1}), FunctionValue(0.5, {"right": 1, "length": -0.5})]
+
+
+@pytest.mark.parametrize(
+    ("returned", "value"),
+    [
+        ("True", FunctionValue(1.0)),
+        ("0.0", FunctionValue(0.0)),
+        ("0.5", FunctionValue(fault="it returned 0.5, which is neither True nor False")),
+        ("{'right': 1}", FunctionValue(fault="it returned named parts, which is neither True nor False")),
+        ("None", FunctionValue(fault="it returned None, which is no finite number")),
+        ("''", FunctionValue(fault="it returned a str, which is no finite number")),
+        ("'too\\nlong' + 500 * '.'", FunctionValue(text="too long" + 192 * ".")),
+    ],
+)
+def test_a_decision_is_true_or_false_or_where_it_may_be_a_text(tmp_path, returned, value):
+    source = f"def score(response):\n    return {returned} if response.startswith('It') else True"
+    assert ask(tmp_path, source, decide={"allows_text": True}) == [value, FunctionValue(1.0)]
+    if value.text:
+        [fault, _] = ask(tmp_path, source, decide={})
+        assert fault.fault == "it returned a str, which is no finite number"
+
+
+def test_half_a_character_in_what_a_function_says_can_be_stored(tmp_path):
+    [fault, _] = faults(tmp_path, "def score(response): raise ValueError('\\ud800')")
+    assert fault == "ValueError: ?"
 
 
 def test_many_rows_of_a_function_that_takes_them_together(tmp_path):
@@ -165,3 +190,31 @@ def test_retrace_reward_shows_what_a_file_pays_for(tmp_path):
     ):
         done = CliRunner().invoke(app, ["reward", *arguments])
         assert done.exit_code == 2 and message in done.output
+
+
+def test_retrace_reward_pays_what_the_recipe_says(tmp_path, monkeypatch):
+    """Weights and arguments of the reward in params.yaml that names the function; other functions have none."""
+    reward = {"kind": "function", "file": "custom/mine.py", "name": "score", "arguments": {"by": 3}}
+    others = {"right": {"weight": 5.0, "reward": {"kind": "by_verdict", "correct": 1.0, "wrong": 0.0, "unparsed": 0.0}}}
+    both = others | {"mine": {"weight": 2.0, "reward": reward | {"weights": {"a": 0.5}}}}
+    params = {"rl": {"reward": {"kind": "sum", "rewards": both}}, "verifier": LIMITS.model_dump()}
+    (tmp_path / "params.yaml").write_text(json.dumps(params))
+    (tmp_path / "custom").mkdir()
+    source = "def score(response, by=1): return {'a': 10 * by, 'b': by}\nother = score"
+    (tmp_path / "custom/mine.py").write_text(source)
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"response": "x"}))
+    monkeypatch.setattr("pipelines.commands.rewarding.PROJECT", tmp_path)
+
+    def pays(*arguments):
+        files = [str(tmp_path / name) for name in ("custom/mine.py", "rows.jsonl")]
+        done = CliRunner().invoke(app, ["reward", *files, "--out", str(tmp_path / "out.jsonl"), *arguments])
+        assert done.exit_code == 0, done.output
+        return json.loads((tmp_path / "out.jsonl").read_text()), done.output
+
+    value, said = pays()
+    assert value["reward"] == 0.5 * 30 + 3 and value["parts"] == {"a": 30, "b": 3}
+    assert "as in rl.reward of params.yaml: arguments {'by': 3}, weights {'a': 0.5}" in said
+    assert pays("--arguments", '{"by": 1}')[0]["reward"] == 0.5 * 10 + 1
+    assert pays("--name", "other")[0]["reward"] == 10 + 1
+    (tmp_path / "params.yaml").write_text(json.dumps({"verifier": LIMITS.model_dump()}))
+    assert pays()[0]["reward"] == 10 + 1

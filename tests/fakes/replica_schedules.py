@@ -76,6 +76,8 @@ class Schedule:
     is_right: Callable[[tuple[int, int]], bool]
     death_rate: float = 0.0
     keep: int = 8
+    values: Callable[[tuple[int, int]], dict] = lambda name: {}
+    """What custom functions say of a response."""
     now: float = 0.0
     trained: list[StepBatch] = field(default_factory=list)
     ready_since: dict[int, int] = field(default_factory=dict)
@@ -135,7 +137,7 @@ class Schedule:
         judged = {}
         for name, sample in samples.items():
             verdict = Verdict.CORRECT if self.is_right(name) else Verdict.WRONG
-            judged[name] = make_rollout(sample, "", verdict, self.coordinator.params)
+            judged[name] = make_rollout(sample, "", verdict, self.coordinator.params, self.values(name))
         self.coordinator.write_judged(judged)
         self.coordinator.judged(judged, self.now)
         for number in self.coordinator.window.ready_groups():

@@ -12,6 +12,7 @@ from stages.foundations.files import dvc_md5
 from stages.rl_round.loop import synchronous
 from stages.rl_round.params import RlParams
 from stages.rl_round.records import Group, Rollout
+from tests.fakes.engine_params import LORA
 from tests.fakes.taught_policy import PARAMS, write_params
 
 NONE = {"kind": "none"}
@@ -78,6 +79,14 @@ JUDGED = {
     "rl_rounds.rl_1.prompt_selection": ALL_PASS_RATES,
 }
 """A policy that is taught to judge and then judges."""
+ADAPTED = {
+    "rl.adapter": {**LORA.model_dump(), "rank": 16, "alpha": 32},
+    "rl.optimizer.learning_rate": 0.01,
+    "rl.reference_kl": {"kind": "k3", "coefficient": 0.001},
+    "rl.minibatches": 1,
+    "rl_rounds.rl_1.steps": 12,
+}
+"""LoRA, and a reference that needs no second policy."""
 
 REPLAYED = ("rl_1", "rl_1.parquet", "schedules/rl_1")
 """Outputs that a replay gives again."""

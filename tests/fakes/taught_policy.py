@@ -121,8 +121,20 @@ def write_inputs(folder: Path) -> Path:
         for number, (problem, answer) in enumerate(PROBLEMS)
     ]
     write_table(rows, folder / "problems.parquet", PROBLEM)
+    write_table(_held_out_rows(), folder / "held_out.parquet", PROBLEM)
     write_table([{**row, "benchmark": "sums"} for row in rows], folder / "benchmarks.parquet", BENCHMARK)
     return folder
+
+
+def _held_out_rows() -> list[dict[str, Any]]:
+    """Sums of three numbers, which are none of `PROBLEMS`."""
+    digits = range(DIGITS)
+    sums = [(f"{a}+{b}+{c}?", str(a + b + c)) for a in digits for b in digits for c in digits if a + b + c < DIGITS]
+    return [
+        {"problem_id": f"h{number}", "source": "fake", "problem": problem, "answer": answer}
+        | {"solution": None, "licence": "none"}
+        for number, (problem, answer) in enumerate(sums)
+    ]
 
 
 def stage_flags(address: str, **paths: Path) -> list[str]:
@@ -140,7 +152,11 @@ def sft_flags(folder: Path, params: Path, out: Path) -> list[str]:
 
 def rl_flags(folder: Path, params: Path, out: Path) -> list[str]:
     """The command line of stage `rl_round` from the taught policy in `folder`, outputs under `out`."""
-    inputs = {"policy": folder / "sft", "problems": folder / "problems.parquet"}
+    inputs = {
+        "policy": folder / "sft",
+        "problems": folder / "problems.parquet",
+        "validation": folder / "held_out.parquet",
+    }
     outputs = {"out": out / "rl_1", "rollouts": out / "rl_1.parquet", "schedule": out / "schedules" / "rl_1"}
     numbers = {"curves": out / "rl_1.csv", "metrics": out / "rl_1.json", "headline": out / "rl_1_headline.json"}
     return stage_flags("rl_round@rl_1", params=params, **inputs, **outputs, **numbers)

@@ -41,6 +41,16 @@ def test_the_folders_are_made(tmp_path):
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"rounds": {"two": {}}}))
     make_shared_folders(tmp_path)
     assert (tmp_path / "data" / "drawn" / "two").is_dir() and (tmp_path / "data" / "pool").is_dir()
+    assert not (tmp_path / "custom").exists()
+
+
+def test_the_folder_of_the_users_files_is_made_where_it_is_missing(tmp_path):
+    """git keeps no empty folder, and DVC runs nothing where a dependency is missing."""
+    shutil.copyfile(PROJECT / "dvc.yaml", tmp_path / "dvc.yaml")
+    make_shared_folders(tmp_path)
+    assert (tmp_path / "custom").is_dir()
+    files = shared_folders(read_definitions(tmp_path / "dvc.yaml"), {})
+    assert "custom" not in files, "what lies in a shared folder and no stage makes is moved away"
 
 
 HOSTILE = ["a;touch made", "$(touch made)", "`touch made`", "a b", "a\ntouch made", "a\n", "-rf", "../made", "/made"]

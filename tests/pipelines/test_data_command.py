@@ -70,3 +70,28 @@ def test_mistakes_are_one_sentence(tmp_path):
         ([write(tmp_path / "other.jsonl", [{"x": 1}])], 2, "name the problem's with --problem; there are x"),
     ):
         assert told in show(*arguments, code=code)
+
+
+def test_a_file_of_conversations_is_recognised_and_the_recipe_collects_the_same(tmp_path):
+    turns = [{"from": "human", "value": "Hi\x1b[31m"}, {"from": "gpt", "value": "Yo."}]
+    rows = [{"id": 1, "conversations": turns}, {"id": 2, "conversations": turns[:1]}, {"id": 3, "conversations": None}]
+    file = write(tmp_path / "my chats.jsonl", rows)
+    said = show(file)
+    assert "1 of 3 rows are conversations; turns: 1 user, 1 assistant" in said and "\x1b" not in said
+    assert "dropped 1: no_assistant_turn (my chats/1: " in said and "dropped 1: missing_messages" in said
+    assert "    user: Hi" in said and "    assistant: Yo." in said
+    assert "{kind: given, sources: [my_chats], max_rows: null}" in said
+    (source,) = yaml.safe_load(said[said.index("sources:\n") :])["sources"].values()
+    assert source["role"] == "chat"
+    found, _ = collect_source("mine", SourceParams.model_validate(source | {"licence": "MIT"}))
+    assert [turn["content"] for turn in json.loads(found[0]["messages"])] == ["Hi\x1b[31m", "Yo."]
+
+
+def test_problems_that_stand_as_messages_too_are_problems_unless_the_field_is_named(tmp_path):
+    messages = [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "so \\boxed{7}"}]
+    file = write(tmp_path / "rows.jsonl", [{"problem": "What?", "solution": "so \\boxed{7}", "messages": messages}])
+    assert "1 of 1 rows are problems; 1 solved" in show(file)
+    assert "1 of 1 rows are conversations" in show(file, "--messages", "messages")
+    assert "0 of 1 rows are conversations; turns: none" in show(file, "--messages", "nope", code=1)
+    file = write(tmp_path / "rows.jsonl", [{"prompt": "What?", "messages": messages}])
+    assert "1 of 1 rows are conversations" in show(file), "there is no answer: UltraChat has such rows"

@@ -59,7 +59,7 @@ def test_engines_of_the_recipes_below_count_too(project):
 
 
 def test_make_test_needs_every_engine(project):
-    assert groups_for(["test"], project) == ["core", "vllm", "deepspeed", "ray", "reasoning_gym", "test"]
+    assert groups_for(["test"], project) == ["core", "vllm", "deepspeed", "ray", "reasoning_gym", "lora", "test"]
 
 
 @pytest.mark.parametrize(("arguments", "message"), [(["repro", "lptop"], "laptop"), (["rpro"], "repro"), ([], "repro")])

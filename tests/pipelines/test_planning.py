@@ -21,7 +21,7 @@ from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, GpuSpeed, training_f
 from stages.base.run import make_base_policy
 from stages.base.stage import BaseParams
 from stages.engines.policies.policy_folders import count_policy
-from stages.engines.trainers.params import DeepspeedTrainerParams
+from stages.engines.trainers.params import DeepspeedTrainerParams, LoraParams
 from stages.foundations.errors import UserError
 from stages.foundations.stage import ResponseLengths, Sampling, SideBySide, Training
 
@@ -132,6 +132,19 @@ def test_training_state_is_that_of_the_zero_paper():
     assert training_memory(shape, deepspeed(1, offload=True), "adamw", 64, 1024, False).optimizer == 0
     more = training_memory(shape, deepspeed(3, checkpointing=False), "adamw", 64, 1024, False)
     assert more.activations > 4 * held[3].activations
+
+
+def test_lora_holds_gradients_and_moments_of_its_own_weights_alone():
+    shape = named_shape("Qwen2.5-7B")
+    lora = LoraParams(kind="lora", rank=16, alpha=32, targets="all_linear", rslora=False)
+    # Sides of queries and output, keys and values, and three of the feed-forward, of 28 layers.
+    learned = 16 * 28 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))
+    held, whole = (training_memory(shape, deepspeed(1), "adamw", 1, 1024, False, adapter) for adapter in (lora, None))
+    assert (held.gradients, held.optimizer) == (4 * learned, 12 * learned)
+    assert held.weights == 2 * (shape.parameters + learned) and held.activations == whole.activations
+    narrow = lora.model_copy(update={"targets": ["q_proj"], "rank": 8})
+    held = training_memory(shape, deepspeed(1), "adamw", 1, 1024, False, narrow)
+    assert held.gradients == 4 * 8 * 28 * (3584 + 3584)
 
 
 def test_decoding_is_bound_by_memory_and_then_by_products():

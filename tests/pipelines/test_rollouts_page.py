@@ -4,15 +4,19 @@ import json
 import shutil
 
 import pytest
+import torch
 from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from pipelines.cli import app
+from stages.engines.policies.policy_folders import load_policy
 from stages.foundations.tables import ROLLOUT, write_table
-from tests.fakes.tiny_policy import byte_tokenizer
+from tests.fakes.taught_policy import PARAMS
+from tests.fakes.tiny_policy import byte_tokenizer, write_tiny_policy
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> \u2028 \\boxed{7}"
+RL = {"rl": {**PARAMS["rl"], "temperature": 0.7}}
 PROBLEMS = {"p/0": ("What is <b>3+4</b>?", "7"), "p/1": ("What is 1+1?", "2")}
 
 
@@ -109,9 +113,45 @@ def test_a_browser_filters_sorts_and_shows_text_as_text(project):
         browser.close()
 
 
+def seen_by_policy(project, prompts, temperature):
+    """Log-probability and entropy of each row's tokens, from the policy's plain logits, one sequence at a time."""
+    model, tokenizer = load_policy(project / "data/policies/rl_1", torch.float32)
+    for row, prompt in zip(rows(), prompts, strict=True):
+        ids = tokenizer.encode(prompt)
+        with torch.no_grad():
+            logits = model(torch.tensor([[*ids, *row["token_ids"]]])).logits[0, len(ids) - 1 : -1] / temperature
+        logprobs = logits.log_softmax(-1)
+        yield logprobs[range(3), row["token_ids"]], -(logprobs.exp() * logprobs).sum(-1)
+
+
+@pytest.mark.parametrize("colour", ["gap", "entropy"])
+def test_tokens_are_measured_by_the_policy_that_is_named(project, colour):
+    write_tiny_policy(project / "data/policies/rl_1")
+    params = {"prompt": {"kind": "plain", "template": "Q: {problem}\nA:"}, **RL}
+    (project / "params.yaml").write_text(json.dumps(params))
+    make("rl_1", "--colour", colour, "--most", "4")
+    folder = project / "reports/rollouts/rl_1"
+    shown = [json.loads((folder / f"rows-{number}.js").read_text()[15:-3]) for number in (0, 1)]
+    shown = [row for piece in shown for row in piece]
+    # Every second group: 6 rows over at most 4.
+    assert [len(row) for row in shown] == [5, 5, 4, 4, 5, 5]
+    prompts = [f"Q: {PROBLEMS[row['problem_id']][0]}\nA:" for row in rows()]
+    for row, found, (logprobs, entropy) in zip(rows(), shown, seen_by_policy(project, prompts, 0.7), strict=True):
+        wanted = entropy if colour == "entropy" else logprobs - torch.tensor(row["rollout_logprobs"])
+        assert len(found) == 4 or found[4] == pytest.approx(wanted.tolist(), abs=1e-3)
+    page = (folder / "index.html").read_text()
+    assert ("the entropy of rl_1" if colour == "entropy" else "under rl_1 minus the sampler") in page
+    assert "(4 responses measured)" in page
+    write_table([row | {"token_ids": [9, 999, 9]} for row in rows()], project / "data/rollouts/rl_1.parquet", ROLLOUT)
+    assert "rl_1 knows 258 tokens, and the rollouts have token 999" in make("rl_1", "--colour", colour, code=2)
+
+
 def test_mistakes_are_one_sentence(project):
     assert "neither a round with rollouts here (rl_1)" in make("rl_7", code=2)
     (project / "mine").mkdir()
+    (project / "params.yaml").write_text(json.dumps({"prompt": {"kind": "plain", "template": "{problem}"}, **RL}))
+    assert "no-such is not a policy" in make("rl_1", "--colour", "gap", "--policy", project / "no-such", code=2)
+    assert "--colour 'red': give gap or entropy" in make("rl_1", "--colour", "red", code=2)
     assert "name a new folder" in make("rl_1", "--out", project / "mine", code=2)
     torn = project / "torn.parquet"
     torn.write_bytes((project / "data/rollouts/rl_1.parquet").read_bytes()[:-9])

@@ -451,7 +451,7 @@ def test_params_are_strict(tmp_path):
         validate_section(source, "sources.some", SourceParams, Path("params.yaml"))
     assert "rows" in str(error.value) and "colour: unknown key" in str(error.value)
     fields = {**PLAIN, "answer": {"kind": "magic"}}
-    with pytest.raises(UserError, match=r"fields\.answer: give the name of a field"):
+    with pytest.raises(UserError, match=r"fields\.map\.answer: give the name of a field"):
         collect(tmp_path, local(tmp_path, b"", fields=fields))
     with pytest.raises(UserError, match="revision"):
         collect(tmp_path, HUB | {"revision": "main"})

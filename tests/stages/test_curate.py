@@ -37,6 +37,7 @@ OUTPUTS = {
     "train": PROBLEM,
     "validation": PROBLEM,
     "benchmarks": BENCHMARK,
+    "conversations": PROBLEM,
     "contamination": CONTAMINATION,
     "duplicates": DUPLICATE,
     "transforms": TRANSFORM,
@@ -217,7 +218,7 @@ def test_equal_runs_give_equal_bytes(tmp_path):
         return {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
 
     first = run()
-    assert len(first) == 9 and run() == first
+    assert len(first) == 10 and run() == first
 
 
 def test_errors_name_what_to_do(tmp_path):
@@ -528,3 +529,62 @@ def test_pass_rates_of_recorded_responses():
     assert len(rates) == 100 and not unusable
     assert {samples for _, samples in rates.values()} == {8}
     assert len({band(rate) for rate, _ in rates.values()}) >= 4
+
+
+def filtered(tmp_path, monkeypatch, source, train, fraction=0.5):
+    monkeypatch.setattr("stages.engines.custom_functions.custom_file", lambda name: tmp_path / "mine.py")
+    monkeypatch.setitem(VERIFIER, "abort_undecided_fraction", fraction)
+    (tmp_path / "mine.py").write_text(source)
+    return curate(tmp_path, train, filter={"kind": "function", "file": "custom/mine.py", "name": "keep"})
+
+
+TO_FILTER = [
+    ("Compute 1+1.", "2", "1+1=2"),
+    ("Compute 1+1", "2"),  # a duplicate of the first, which the filter drops
+    ("Compute 3+3.", "6"),
+    ("Compute 4+4.", "8"),
+    ("Compute 5+5.", "10"),
+]
+
+
+def test_a_function_of_the_users_drops_problems_before_duplicates_are_looked_for(tmp_path, monkeypatch):
+    """Benchmarks it never sees: it would fail on theirs."""
+    source = """
+def keep(problem, answer, solution, source):
+    assert source == "drill"
+    if solution:
+        return "has a\\nsolution"
+    return {"6": False, "8": None}.get(answer, True)
+"""
+    tables = filtered(tmp_path, monkeypatch, source, TO_FILTER)
+    assert tables["train"]["problem_id"].tolist() == ["drill/1", "drill/4"]
+    dropped = tables["dropped"].set_index("row_id")[["reason", "detail"]]
+    assert [tuple(row) for row in dropped.to_numpy()] == [
+        ("custom_filter", "has a solution"),
+        ("custom_filter", ""),
+        ("filter_failed", "it returned None, which is no finite number"),
+    ]
+    assert tables["metrics"]["dropped/custom_filter"] == 2 and tables["metrics"]["dropped/filter_failed"] == 1
+
+
+def test_a_filter_may_see_all_rows(tmp_path, monkeypatch):
+    source = "def keep(rows): return [len(rows) - 4] + [row['answer'] == '6' for row in rows[1:]]"
+    assert filtered(tmp_path, monkeypatch, source, TO_FILTER)["train"]["answer"].tolist() == ["2", "6"]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            "def keep(answer): return answer == '2' or 2",
+            "failed on 3 of 5 .*the first: it returned 2, which is neither",
+        ),
+        ("def keep(rows): return [True]", "failed on 5 of 5 .* it returned 1 values for 5 rows"),
+        ("def keep(licence, difficulty): return True", "wants difficulty, which no row has: a row has problem_id, so"),
+        ("def drop(problem): return True", "has no keep: its functions are drop"),
+    ],
+)
+def test_a_filter_that_fails_stops_the_stage_in_one_sentence(tmp_path, monkeypatch, source, message):
+    with pytest.raises(UserError, match=message):
+        filtered(tmp_path, monkeypatch, source, TO_FILTER)
+    assert not (tmp_path / "out").exists()

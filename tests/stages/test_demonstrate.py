@@ -35,6 +35,7 @@ def demonstrate(
 ):
     table(tmp_path / "problems.parquet", "gsm", problems)
     table(tmp_path / "web/solutions.parquet", "site", solutions)
+    table(tmp_path / "conversations.parquet", "none", [])
     params = {
         "seed": seed,
         "prompt": PROMPT,
@@ -45,7 +46,8 @@ def demonstrate(
     }
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
     out = {name: tmp_path / "out" / name for name in ("train", "validation", "dropped", "metrics", "headline")}
-    inputs = {"problems": tmp_path / "problems.parquet", "web": tmp_path / "web", "policy": policy}
+    inputs = {name: tmp_path / f"{name}.parquet" for name in ("problems", "conversations")}
+    inputs |= {"web": tmp_path / "web", "policy": policy}
     main(stage_flags("demonstrate", params=tmp_path / "params.yaml", **inputs, **out))
     tables = {name: read_table(out[name], DEMONSTRATION) for name in ("train", "validation")}
     return tables, read_table(out["dropped"], DROPPED), json.loads(out["metrics"].read_text())

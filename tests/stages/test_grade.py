@@ -157,3 +157,65 @@ def test_greedy_alone_has_no_sampled_scores(grade):
     assert "sums/greedy" in metrics
     assert not any("_at_" in name for name in metrics)
     assert metrics["sums/response_tokens_mean"] == 9
+
+
+OWN = {"kind": "function", "file": "custom/mine.py", "name": "is_right", "arguments": {"least": 2}}
+
+
+@pytest.fixture
+def own_verifier(grade, tmp_path, monkeypatch):
+    """Grades ROWS by a function of the user's with this source."""
+    (tmp_path / "custom").mkdir()
+    monkeypatch.setattr("stages.engines.custom_functions.custom_file", lambda name: tmp_path / name)
+
+    def run(source, verifier=OWN, **limits):
+        (tmp_path / "custom/mine.py").write_text(source)
+        params = {"grade": {**PARAMS["grade"], "verifier": verifier}, "verifier": {**PARAMS["verifier"], **limits}}
+        return grade(ROWS, params)
+
+    return run
+
+
+def test_a_function_of_the_users_judges_in_place_of_the_rules(own_verifier, grade):
+    metrics, verdicts = own_verifier("def is_right(response, mode, least): return response.count('e') + least > 3")
+    right = [response["response"].count("e") > 1 for response in ROWS]
+    assert verdicts["verdict"].tolist() == ["correct" if one else "wrong" for one in right] and any(right)
+    assert set(verdicts["path"]) == {"custom/mine.py: is_right"} and set(verdicts["reason"]) == {""}
+    assert verdicts["extracted"].tolist() == grade(ROWS)[1]["extracted"].tolist(), "as the rules extract, for votes"
+    assert metrics["sums/avg_at_4"] == sum(right) / 8
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("0.5", "it returned 0.5, which is neither True nor False"),
+        ("None", "it returned None, which is no finite number"),
+        ("float('nan')", "it returned nan, which is no finite number"),
+        ("'yes'", "it returned a str, which is no finite number"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_what_a_verifier_of_the_users_cannot_say_is_a_crash_with_its_reason(own_verifier, said, reason):
+    source = f"def is_right(response, least):\n    return {said} if 'wait' in response else True"
+    metrics, verdicts = own_verifier(source)
+    row = verdicts.iloc[1]
+    assert (row["verdict"], row["reason"], row["extracted"]) == ("crashed", reason, "4")
+    assert (verdicts["verdict"].drop(1) == "correct").all() and metrics["sums/verifier_failed_fraction"] == 0.1
+    with pytest.raises(UserError, match=rf"failed on 1 of 10 .* correct custom/mine.py \(the first: {reason[:12]}"):
+        own_verifier(source, abort_undecided_fraction=0.05)
+
+
+@pytest.mark.parametrize(
+    ("source", "verifier", "message"),
+    [
+        ("def right(response): return 1", OWN, "has no is_right: its functions are right"),
+        ("is_right = 3", OWN, "is a int: it has to be a function"),
+        ("def is_right(gold): return 1", {**OWN, "arguments": None}, "wants gold, which no row has"),
+        ("def is_right(rows, least): return [1]", OWN, "it returned 1 values for 10 rows"),
+        ("", {**OWN, "file": "custom/../mine.py", "name": "is right"}, "grade.verifier.name: String should match"),
+        ("", {**OWN, "kind": "rule"}, "grade.verifier.kind: Input should be 'function'"),
+    ],
+)
+def test_a_mistake_in_a_verifier_of_the_users_stops_the_stage(own_verifier, source, verifier, message):
+    with pytest.raises(UserError, match=message):
+        own_verifier(source, verifier)

@@ -162,6 +162,13 @@ def test_numbers_on_the_page_are_those_of_the_metric_files(run):
     assert "Model <X> greedy 12.5% table 3" in text
 
 
+def test_a_function_of_the_users_that_judged_is_named(run):
+    assert "Responses were judged by" not in Reader(make_page(run)).text
+    verdicts = run / "data/verdicts/sft.parquet"
+    write_table(pandas.read_parquet(verdicts).assign(path="custom/mine.py: is_right"), verdicts, VERDICT)
+    assert "Responses were judged by custom/mine.py: is_right of this project" in Reader(make_page(run)).text
+
+
 def test_headline_is_the_paired_difference_of_the_last_round_to_the_baseline(run):
     first = numpy.array([number % 3 / SAMPLES for number in range(12)])
     second = numpy.array([(3 + number % 2) / SAMPLES for number in range(12)])
@@ -302,6 +309,18 @@ def test_plots_speak_and_follow_the_theme(run):
     assert "Accuracy on training problems. sampled responses 10% → 40%." in labels
     colors = set(re.findall(r"(?:fill|stroke): ([^;\"]+)", "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL))))
     assert {color for color in colors if color.startswith("#")} == set()
+
+
+def test_held_out_accuracy_has_a_figure_that_begins_with_the_start(run):
+    """Where a round has evaluated it; the other figures begin with the first step."""
+    ends = {"": 0.0, "_low": -0.1, "_high": 0.1}
+    evaluated = {n: {f"evaluation/accuracy{end}": 0.2 + n / 10 + add for end, add in ends.items()} for n in (0, 2, 4)}
+    rows = [{"step": n, **({"accuracy/mean": n / 10} if n else {}), **evaluated.get(n, {})} for n in range(5)]
+    write_curves(run / "data/curves/rl_round/rl_1.csv", rows)
+    labels = [attributes["aria-label"] for tag, attributes in Reader(make_page(run)).tags if tag == "svg"]
+    assert "Accuracy on training problems. sampled responses 10% → 40%." in labels
+    (label,) = [one for one in labels if one.startswith("Accuracy on held-out problems.")]
+    assert "20% → 60%" in label
 
 
 def test_a_search_by_trial_has_its_section_and_rounds_from_one_policy_stand_side_by_side(run):

@@ -37,11 +37,13 @@ REJECTION = RejectionSampledDemonstrations(
     kind="rejection_sampled", samples=4, kept_per_problem=2, temperature=1.0, max_response_tokens=12, max_problems=None
 )
 AGREEMENT = PolicyAgreement(kind="policy", samples=2, temperature=1.0, max_response_tokens=12, max_candidates=None)
+HELD_OUT = {"every_steps": 1, "problems": 8, "samples": 2, "temperature": 1.0, "keep": "best", "patience": 3}
 CHOICES = {
-    "plain": {"rl_rounds.rl_1.steps": 3, "trainer.micro_batch_tokens": 96},
+    "plain": {"rl_rounds.rl_1.steps": 3, "trainer.micro_batch_tokens": 96, "rl.evaluation": HELD_OUT},
     "everything": {**EVERYTHING, "rl_rounds.rl_1.steps": 2, "trainer.micro_batch_tokens": 96},
 }
-"""The second has a baseline that compares tokens, a reference, a selection by pass rates."""
+"""The first evaluates and keeps its best weights. The second has a baseline that compares tokens, a reference, a
+selection by pass rates."""
 
 
 @contextmanager

@@ -1,18 +1,22 @@
 """Supervised fine-tuning: it learns, drops what does not fit, and a killed run ends with the same weights."""
 
 import csv
+import importlib.util
 import json
 import os
 import random
 import signal
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from stages.__main__ import main
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
 from stages.foundations.tables import DEMONSTRATION, DROPPED, read_table, write_table
+from tests.fakes.engine_params import LORA, MUON
 from tests.fakes.forks import changes_of, killed_at
 from tests.fakes.taught_policy import sft_flags, write_params
 
@@ -93,3 +97,23 @@ def test_a_run_that_is_killed_at_the_end_of_a_pass_begins_the_next_one(taught, t
     assert [int(row["step"]) for row in rows] == list(range(1, 10))
     for name in ("sft", "sft.csv", "sft.json"):
         assert dvc_md5(tmp_path / "killed" / name) == dvc_md5(tmp_path / "whole" / name)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
+def test_lora_learns_beside_weights_that_stay(taught, tmp_path):
+    changes = {"sft.adapter": {**LORA.model_dump(), "rank": 16, "alpha": 32}, "sft.steps": 30}
+    main(sft_flags(taught, write_params(tmp_path / "params.yaml", changes), tmp_path))
+    rows = list(csv.DictReader((tmp_path / "sft.csv").open()))
+    losses = [float(row["loss/train"]) for row in rows]
+    assert losses[-1] < 0.5 * losses[0]
+    before, after = (load_file(folder / "model.safetensors") for folder in (taught / "base", tmp_path / "sft"))
+    assert before.keys() == after.keys()
+    assert {name for name in before if not torch.equal(before[name], after[name])} == {
+        name for name in before if "_proj" in name
+    }
+
+
+def test_lora_with_muon_is_refused_before_anything_is_read(taught, tmp_path):
+    changes = {"sft.adapter": LORA.model_dump(), "sft.optimizer": MUON.model_dump()}
+    with pytest.raises(UserError, match=r"set optimizer\.kind adamw, or leave adapter out"):
+        main(sft_flags(taught, write_params(tmp_path / "params.yaml", changes), tmp_path))

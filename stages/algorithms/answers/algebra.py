@@ -1,13 +1,13 @@
 """A canonical form for expressions, and matrices of expressions worked out entry by entry.
 
 The form is a quotient of polynomials with rational coefficients, in atoms. Atoms are variables, pi, e, i, roots of
-primes, and what has no rule here (`sin` of a form, a root of a sum), which is opaque. Two expressions with equal forms
-are equal. Two forms without opaque atoms that differ are different expressions: roots of primes are linearly
-independent over the rationals (Besicovitch 1940), and variables are free; of pi and e it is assumed.
+primes, and opaque atoms: terms without a rule here (`sin` of a form, a root of a sum). Two expressions with equal forms
+are equal. Two different forms without opaque atoms are different expressions: roots of primes are linearly
+independent over the rationals (Besicovitch 1940), and variables are free; for pi and e this is assumed.
 
 Terms, exponents and bits of a coefficient are bounded: beyond a bound there is an UnreadableError, and `evaluation`
-compares values instead. Roots are taken only where no sign is in doubt: of positive numbers, of a single variable
-(x^{1/2}), never sqrt(x^2) = x.
+compares values instead. Roots are taken only where the sign is certain: of positive numbers, and of a single variable
+(x^{1/2}), but never sqrt(x^2) = x.
 
 Read `canonical_form` and `are_equal` first. Below them: arithmetic of forms (`_add`, `_multiply`, `_power`), its
 bounds (`_bounded*`), prime factors, matrices.
@@ -22,19 +22,19 @@ from math import ceil, comb, factorial, floor, gcd, lcm
 
 from stages.algorithms.answers.latex import Node, UnreadableError, signed
 
-# The bounds below are chosen, not derived. With them a hostile formula is given up within a second: test_algebraic.py
+# The bounds below are chosen, not derived. With them a hostile formula is rejected within a second: test_algebraic.py
 # tries sixteen.
 MAX_BITS = 4_000
 # (x+y+z)^15 has 136 terms and is worked out, (x+y+z)^16 is not; the square of a sum of 60 letters would have 1,830.
 _MAX_TERMS = 150
 _MAX_COST = 5_000
-"""Products of two terms that building one form may take: some 0.2 s with coefficients of the longest kind."""
-# Of a sum, which is multiplied out. A single term may have its square as exponent: x^{2020} stays one term.
+"""Products of two terms that building one form may take: about 0.2 s with the longest coefficients."""
+# Exponent of a sum, which is multiplied out. A single term may have its square as exponent: x^{2020} stays one term.
 _MAX_EXPONENT = 60
 # 500! has 3,768 bits, so it still fits `MAX_BITS`.
 _MAX_FACTORIAL = 500
-# The name of an opaque atom holds the form inside it, so that nested roots make it longer at each level. A longer name
-# is replaced by its hash.
+# The name of an opaque atom contains the form inside it, so nested roots make the name longer at each level. A longer
+# name is replaced by its hash.
 _MAX_KEY_CHARACTERS = 200
 Monomial = tuple[tuple[str, Fraction], ...]
 Polynomial = dict[Monomial, Fraction]
@@ -57,14 +57,14 @@ class Form:
     top: Polynomial
     bottom: Polynomial
     is_transparent: bool
-    """False where an opaque atom is in it: then forms that differ prove nothing."""
+    """False if the form has an opaque atom: then different forms prove nothing."""
     cost: int = 0
-    """Products of terms that it took."""
+    """Products of terms that were needed to build the form."""
 
 
 def canonical_form(node: Node) -> Form:
-    """The form of an expression; UnreadableError where it has none or would be too large."""
-    # The heads that are missing here (`text`, `based`, `sequence`, `operator` ...) are no numbers: a word times two has
+    """Returns the form of an expression; UnreadableError where it has none or would be too large."""
+    # Heads that are missing here (`text`, `based`, `sequence`, `operator` ...) are not numbers: a word times two has
     # no form.
     head = node.head
     if head == "number":
@@ -104,7 +104,7 @@ def known_form(node: Node) -> Form | None:
 
 
 def are_equal(first: Form, second: Form) -> bool | None:
-    """True or False where that is proven; None where an opaque atom leaves it open."""
+    """Returns True or False where that is proven; None where an opaque atom leaves it open."""
     # a/b = c/d is checked as ad - cb = 0: forms are not reduced, so that (x^2-1)/(x-1) and x+1 differ as written.
     difference = _combine(_times(first.top, second.bottom), _times(second.top, first.bottom), -1)
     if not difference:
@@ -114,9 +114,9 @@ def are_equal(first: Form, second: Form) -> bool | None:
 
 
 def are_proportional(first: Form, second: Form) -> Fraction | None:
-    """The number c for which top of `first` = c times top of `second`; None where there is none, or both are 0.
+    """Returns the number c with top of `first` = c times top of `second`; None where there is none, or both are 0.
 
-    Numerators alone: a fraction is zero where its numerator is.
+    Only numerators matter: a fraction is zero where its numerator is zero.
     """
     if not first.top or first.top.keys() != second.top.keys():
         return None
@@ -125,7 +125,7 @@ def are_proportional(first: Form, second: Form) -> Fraction | None:
 
 
 def rational_value(form: Form) -> Fraction | None:
-    """The number that a form is, None when it is not rational."""
+    """Returns the number that a form stands for; None when it is not rational."""
     # A denominator of several terms is not divided out, although (1+\sqrt2)/(1+\sqrt2) is 1.
     if form.bottom != _ONE or any(monomial for monomial in form.top):
         return None
@@ -133,12 +133,12 @@ def rational_value(form: Form) -> Fraction | None:
 
 
 def degree(polynomial: Polynomial) -> Fraction:
-    """Total degree, roots and pi included."""
+    """Total degree, including roots and pi."""
     return max((sum((power for _, power in monomial), Fraction(0)) for monomial in polynomial), default=Fraction(0))
 
 
 def variables(polynomial: Polynomial) -> set[str]:
-    """Names of the atoms that are no numbers."""
+    """Names of the atoms that are not numbers."""
     return {atom for monomial in polynomial for atom, _ in monomial if not _is_number(atom)}
 
 
@@ -156,14 +156,14 @@ def _atom(name: str, exponent: Fraction = Fraction(1), is_transparent: bool = Tr
 
 def _opaque(*parts: str) -> Form:
     name = " ".join(("opaque", *parts))
-    # Equal names must mean equal atoms: a cryptographic hash keeps that, a cut name would not.
+    # Equal names must mean equal atoms: a cryptographic hash guarantees that, a truncated name would not.
     if len(name) > _MAX_KEY_CHARACTERS:
         name = "opaque " + hashlib.blake2b(name.encode()).hexdigest()
     return _atom(name, is_transparent=False)
 
 
 def _key(form: Form) -> str:
-    """A text that equal forms share."""
+    """Returns a text that equal forms share."""
     sides = (sorted(form.top.items()), sorted(form.bottom.items()))
     return "/".join(
         "+".join(f"{value}{''.join(f'*({atom})^{power}' for atom, power in monomial)}" for monomial, value in side)
@@ -183,7 +183,7 @@ def _multiply(first: Form, second: Form) -> Form:
 
 
 def _form(top: Polynomial, bottom: Polynomial, first: Form, second: Form) -> Form:
-    """The form that came of two others; a denominator of one term moves into the numerator."""
+    """Returns the form built from two others; a denominator of one term moves into the numerator."""
     is_transparent = first.is_transparent and second.is_transparent
     terms = (len(first.top) + len(first.bottom)) * (len(second.top) + len(second.bottom))
     cost = first.cost + second.cost + terms
@@ -211,7 +211,7 @@ def _combine(first: Polynomial, second: Polynomial, sign: int) -> Polynomial:
 def _times(first: Polynomial, second: Polynomial) -> Polynomial:
     if first is _ONE or second is _ONE:
         return second if first is _ONE else first
-    # Checked before the product is made: `_form` would see the cost only afterwards.
+    # Checked before the product is computed: `_form` would see the cost only afterwards.
     if len(first) * len(second) > _MAX_COST:
         raise UnreadableError("large product")
     product: Polynomial = {}
@@ -227,7 +227,7 @@ def _times(first: Polynomial, second: Polynomial) -> Polynomial:
 
 
 def _merge(one: Monomial, other: Monomial) -> tuple[Monomial, Fraction]:
-    """The product of two monomials and the number that comes out of roots and powers of i."""
+    """Returns the product of two monomials, and the number that roots and powers of i contribute."""
     if not one or not other:
         return _reduce(dict(one or other))
     powers = dict(one)
@@ -260,13 +260,13 @@ def _power(base: Form, exponent_node: Node) -> Form:
     if exponent is None:
         return _opaque("power", _key(base), _key(exponent_form))
     if not base.top:
-        # 0^0 too is left undefined.
+        # 0^0 is left undefined, too.
         if exponent <= 0:
             raise UnreadableError("a power of zero")
         return base
     if exponent.denominator == 1:
         return _integer_power(base, exponent.numerator)
-    # A root of a quotient with several terms below would need its sign.
+    # A root of a quotient with a sum in the denominator would need the sign of that sum.
     if base.bottom != _ONE:
         return _opaque("power", _key(base), str(exponent))
     return _root_power(base, exponent)
@@ -290,7 +290,7 @@ def _integer_power(base: Form, exponent: int) -> Form:
 
 
 def _root_power(base: Form, exponent: Fraction) -> Form:
-    """`base` to a fraction: roots of the number in front, times a root of the rest."""
+    """Raises `base` to a fraction: roots of the number in front, times a root of the rest."""
     # \sqrt{8+4\sqrt3} is 2\sqrt{2+\sqrt3}: the common factor comes out first, so that both have one opaque root.
     content = _content(base.top)
     if len(base.top) == 1:
@@ -314,7 +314,7 @@ def _root_power(base: Form, exponent: Fraction) -> Form:
 
 def _negative_root(base: Form, exponent: Fraction) -> Form:
     """The square root of a negative number is imaginary, an odd root real (school, not the principal value)."""
-    # \sqrt[4]{-1} has several values, none of them the school's. Whether \sqrt{-x} is real depends on x.
+    # \sqrt[4]{-1} has several values, and school teaches none of them. Whether \sqrt{-x} is real depends on x.
     if variables(base.top) or (exponent.denominator % 2 == 0 and exponent.denominator != 2):
         raise UnreadableError("a root of a negative term")
     positive = _root_power(_multiply(base, _constant(Fraction(-1))), exponent)
@@ -324,7 +324,7 @@ def _negative_root(base: Form, exponent: Fraction) -> Form:
 
 
 def _content(polynomial: Polynomial) -> Fraction:
-    """The positive rational number by which the coefficients become coprime integers."""
+    """Returns the positive rational number by which the coefficients become coprime integers."""
     top = bottom = 0
     for value in polynomial.values():
         top = gcd(top, value.numerator)
@@ -343,7 +343,7 @@ def _number_root(value: Fraction, exponent: Fraction) -> Form:
 
 def _call(node: Node) -> Form:
     name, *arguments = node.parts
-    # Nothing is known of f, not even where it is defined: f(x) beside f(x) is left to the comparison of texts.
+    # f is unknown, and so is where it is defined: f(x) beside f(x) is left to the comparison of texts.
     if name.startswith("unknown"):
         raise UnreadableError("a function that nothing is known about")
     forms = [canonical_form(argument) for argument in arguments]
@@ -366,7 +366,7 @@ def _call(node: Node) -> Form:
 
 
 def _bounded_power(value: Fraction, exponent: int) -> Fraction:
-    # Checked before the power is taken: 9^{99999} must not be computed to be found too long.
+    # Checked before the power is computed: otherwise 9^{99999} would be computed only to be rejected as too long.
     bits = max(value.numerator.bit_length(), value.denominator.bit_length())
     if value not in (1, -1) and bits * abs(exponent) > MAX_BITS:
         raise UnreadableError("large power")
@@ -385,13 +385,13 @@ def _bounded_terms(polynomial: Polynomial) -> Polynomial:
     return polynomial
 
 
-# Trial division by at most 500 numbers: what is left below 1,000^2 is then a prime. \sqrt{1000003} is therefore opaque
+# Trial division by at most 500 numbers: a remainder below 1,000^2 is then a prime. \sqrt{1000003} is therefore opaque
 # to the algebra and compared by its value.
 _LARGEST_DIVISOR = 1_000
 
 
 def prime_factors(value: int) -> dict[int, int]:
-    """How often each prime divides `value`; UnreadableError where two factors above 1,000 may be left."""
+    """Returns how often each prime divides `value`; UnreadableError where two factors above 1,000 may remain."""
     counts: dict[int, int] = {}
     divisor = 2
     while divisor * divisor <= value and divisor < _LARGEST_DIVISOR:
@@ -411,19 +411,19 @@ _MAX_ENTRIES = 36
 # A determinant of four rows has 24 products of four entries.
 _LARGEST_DETERMINANT = 3
 _MAX_PARTS = 400
-"""Parts of one entry: products of products, and determinants of determinants, would double it each time."""
+"""Terms in one entry: each product of products, or determinant of determinants, would double them."""
 Rows = tuple[tuple[Node, ...], ...]
 
 
 def holds_matrix(node: Node) -> bool:
-    """True where a matrix stands in it."""
+    """True where the tree contains a matrix."""
     return node.head == "matrix" or any(map(holds_matrix, node.children))
 
 
 def computed(node: Node) -> Node:
-    """The matrix that sums and products of matrices and scalars are; other trees as they are.
+    """Computes the matrix of sums and products of matrices and scalars; returns other trees unchanged.
 
-    UnreadableError where sizes do not fit, or a matrix is where no rule is known (an exponent, a function).
+    UnreadableError where sizes do not match, or where no rule is known for a matrix (an exponent, a function).
     """
     if node.head == "matrix" or not holds_matrix(node):
         return node
@@ -438,7 +438,7 @@ def computed(node: Node) -> Node:
 
 
 def determinant(rows: Rows) -> Node:
-    """The determinant of up to three rows as an expression; UnreadableError for others."""
+    """Returns the determinant of up to three rows as an expression; UnreadableError for larger ones."""
     size = len(rows)
     if size > _LARGEST_DETERMINANT or any(len(row) != size for row in rows):
         raise UnreadableError("a determinant")
@@ -452,9 +452,9 @@ def determinant(rows: Rows) -> Node:
 
 
 def transposed(node: Node) -> Node:
-    """The column that a row or what stands in brackets is when transposed; UnreadableError for larger matrices.
+    """Transposes a row or a bracketed list into a column; UnreadableError for larger matrices.
 
-    To transpose those is work that a problem may ask for.
+    A problem may ask for the transpose of a larger matrix, so it is not worked out here.
     """
     row = node.parts[2] if node.head == "sequence" else node.first
     if node.head == "matrix" and len(node.parts) > 1:
@@ -489,7 +489,7 @@ def _dot(row: tuple[Node, ...], column: tuple[Node, ...]) -> Node:
 
 
 def _bounded_entries(node: Node) -> Node:
-    # A loop with its own stack: recursion would be as deep as the hostile product.
+    # A loop with an explicit stack: recursion would be as deep as the hostile product.
     waiting, count = [node], 0
     while waiting:
         count += 1

@@ -1,23 +1,24 @@
-"""Compares two answers of any kind. True and False are certain, or for False rest on values that differ. None means
-that the rules here cannot tell. Read `agree` first: it sends each kind of answer to its section below.
+"""Compares two answers of any kind. True is certain; False is certain or rests on values that differ. None means
+that the rules here cannot decide. Read `agree` first: it sends each kind of answer to its section below.
 
 Conventions, where readings differ:
-- Order counts in brackets, `(1, 2)`; it does not in a list without them, nor in braces. A list agrees with a set.
+- Order counts in brackets, `(1, 2)`. It does not count in a list without brackets or in braces. A list agrees with a
+  set.
 - One value does not agree with several: a list of candidates is no answer.
-- `(1, 2)` is an interval beside an interval or an inequality, and a tuple beside a tuple; it is no set.
+- `(1, 2)` is an interval beside an interval or an inequality, and a tuple beside a tuple; it is never a set.
 - `x = 5` agrees with 5; `a = 1, b = 2` agrees with `b = 2, a = 1`, with (1, 2), and in this order with the list 1, 2.
 - `2:3` agrees with 4:6 and with 2/3.
 - An answer whose parts do not agree, `x = 41 = 42`, contradicts itself.
 
-Two expressions are compared exactly where the algebra decides, else by their values. The precision rule, for two
-numbers of which at least one is a decimal:
-1. equal, they agree;
-2. not farther apart than 1e-6, absolutely and relative to the larger, they agree: noise of floating point;
-3. a gold decimal agrees with an exact value (a fraction, root, power, multiple of pi ...; not an integer) of which it
-   is the rounding, half up or half even, to its own places, if it shows at least four significant digits;
-4. else they differ.
-An exact gold answer is not met by a decimal, however near: 1.000 is no 99999/100000. A row may allow it: then 2. and 3.
-hold there too (`Leniency.decimals`), or numbers agree that are no farther apart than a stated tolerance.
+The algebra compares two expressions exactly where it can; else their values are compared. The precision rule applies to
+two numbers of which at least one is a decimal:
+1. Equal numbers agree.
+2. Numbers that differ by at most 1e-6, absolutely and relative to the larger, agree: floating point noise.
+3. A gold decimal agrees with an exact value (a fraction, root, power, multiple of pi ...; not an integer) if it is the
+   rounding of that value, half up or half even, to the decimal's places, and shows at least four significant digits.
+4. Otherwise the numbers differ.
+A decimal never agrees with an exact gold answer, however near: 1.000 is not 99999/100000. A row may allow it: then 2.
+and 3. hold there too (`Leniency.decimals`), or numbers agree if they differ by at most a stated tolerance.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from stages.algorithms.answers.shapes import (
 )
 from stages.algorithms.answers.verdicts import STRICT, Leniency
 
-# Lists without order are compared each with each: 1,600 comparisons at most.
+# Unordered lists compare each item with each: 1,600 comparisons at most.
 _MAX_ITEMS = 40
 
 
@@ -79,7 +80,7 @@ def agree(gold, prediction, allowed: Leniency = STRICT) -> bool | None:
 
 # ---------------------------------------------------------------------------------------------- names
 def _without_names(gold, prediction):
-    """Without `x =` before a whole answer: where both name the same, or one names none and is no relation."""
+    """Drops `x =` before a whole answer where both sides have one name, or one side has none and is no relation."""
     if isinstance(gold, Named) and isinstance(prediction, Named):
         if gold.name == prediction.name:
             return _without_names(gold.answer, prediction.answer)
@@ -91,29 +92,29 @@ def _without_names(gold, prediction):
 
 
 def _agree_named(gold, prediction, allowed) -> bool | None:
-    """At least one side still has a name: two different ones, or a relation beside it.
+    """Compares answers where at least one side still has a name: two different ones, or one beside a relation.
 
     Two names are left open where they may have one value: `y = x+1` is `x = y-1`.
     """
     if isinstance(gold, Named) and isinstance(prediction, Named):
-        # `x = 5` beside `y = 6` is wrong; `x = 5` beside `y = 5` may be a slip of the name, and is left open.
+        # `x = 5` beside `y = 6` is wrong; `x = 5` beside `y = 5` may be a slip in the name, and is left open.
         are_constants = all(
             isinstance(side.answer, Node) and not symbols_of(side.answer) for side in (gold, prediction)
         )
         return False if are_constants and agree(gold.answer, prediction.answer, allowed) is False else None
     relation, named = (gold, prediction) if isinstance(gold, Relation) else (prediction, gold)
-    # Names that are no variables, such as f(x), (x, y) or a quotient of segments, cannot be put into an equation.
+    # Names that are not variables, such as f(x), (x, y) or a quotient of segments, cannot be put into an equation.
     if not isinstance(named.answer, Node) or named.name.startswith(("unknown", "sequence", "multiply", "ratio", "|")):
         return None
     return agree_relations(relation, Relation((Node("symbol", (named.name,)), named.answer), ("eq",)))
 
 
 def _records(shape) -> dict | None:
-    """Values by name, for a list in which each has a name of its own."""
+    """Returns values by name, for a list in which each value has a different name."""
     if not isinstance(shape, Several) or not all(isinstance(item, Named) for item in shape.items):
         return None
     by_name = {item.name: item.answer for item in shape.items}
-    # `x = 1, x = 2` names one unknown twice: two solutions, no record.
+    # `x = 1, x = 2` names one unknown twice: two solutions, not a record.
     return by_name if len(by_name) == len(shape.items) > 1 else None
 
 
@@ -160,14 +161,14 @@ def _agree_several(gold, prediction, allowed) -> bool | None:
         return _agree_unordered(_plain(gold.items), _plain(prediction.items), allowed)
     if not allowed.ordered and "set" not in kinds:
         return _agree_unordered(gold.items, prediction.items, allowed)
-    # A tuple is no set. A bare list beside a tuple may lack its brackets: then order counts.
+    # A tuple is not a set. A bare list beside a tuple may lack its brackets: then order counts.
     if "set" in kinds or len(gold.items) != len(prediction.items):
         return False
     return _agree_ordered(gold.items, prediction.items, allowed)
 
 
 def _unwrap(shape):
-    """A list or set of one is that one."""
+    """Returns the single item of a list or set of one."""
     is_one = isinstance(shape, Several) and shape.kind != "sequence" and len(shape.items) == 1
     if not is_one:
         return shape
@@ -175,13 +176,13 @@ def _unwrap(shape):
 
 
 def _agree_one_and_several(gold, prediction) -> bool | None:
-    """Matrices and what is no plain expression may be written otherwise; one value is never several."""
+    """Matrices and answers that are not plain expressions may be written differently; one value is never several."""
     one = prediction if isinstance(gold, Several) else gold
     return False if isinstance(one, Relation) or one.head in EXPRESSIONS else None
 
 
 def _plain(items: Sequence) -> list:
-    """Without names where all that have one share it, or only the first has one: `x = 1, x = 2`; `n = 1, 2, 3`."""
+    """Drops the names where all named items share one, or only the first has one: `x = 1, x = 2`; `n = 1, 2, 3`."""
     names = {item.name for item in items if isinstance(item, Named)}
     if len(names) > 1:
         return list(items)
@@ -191,8 +192,8 @@ def _plain(items: Sequence) -> list:
 def _agree_sequences(gold: Several, prediction: Several, allowed) -> bool | None:
     if len(gold.items) != len(prediction.items):
         return False
-    # With two items `(1, 2]` and `[1, 2]` may be intervals whose ends are no constants; brackets around three say
-    # nothing.
+    # With two items `(1, 2]` and `[1, 2]` may be intervals whose ends are not constants; brackets around three items
+    # say nothing.
     if len(gold.items) == 2 and gold.brackets != prediction.brackets:
         return False
     if not allowed.ordered:
@@ -205,8 +206,8 @@ def _agree_ordered(gold: Sequence, prediction: Sequence, allowed) -> bool | None
 
 
 def _agree_unordered(gold: Sequence, prediction: Sequence, allowed) -> bool | None:
-    """Each of one side has a partner on the other; repetitions do not count."""
-    # Each needs a partner, in both directions; so {1, 1, 2} agrees with {1, 2}.
+    """True where each item has a partner on the other side; repetitions do not count."""
+    # Checked in both directions; so {1, 1, 2} agrees with {1, 2}.
     table = [[agree(one, other, allowed) for other in prediction] for one in gold]
     partners = [_any(row) for row in table] + [_any(column) for column in zip(*table, strict=True)]
     return all_agree(partners) if gold and prediction else not gold and not prediction
@@ -248,8 +249,8 @@ def _agree_ends(gold: Node, prediction: Node, allowed) -> bool | None:
 
 # --------------------------------------------------------------------------------------------------- relations
 def agree_relations(gold: Relation, prediction: Relation) -> bool | None:
-    """Equations agree when they are multiples of each other; inequalities too, turned the same way."""
-    # 3 > x is x < 3, so that signs can be compared.
+    """Equations agree when one is a multiple of the other; so do inequalities that point the same way."""
+    # 3 > x becomes x < 3, so that signs can be compared.
     sides = [_rising(relation) for relation in (gold, prediction)]
     if sides[0].signs == sides[1].signs and len(sides[0].items) == len(sides[1].items):
         pairs = zip(sides[0].items, sides[1].items, strict=True)
@@ -280,7 +281,7 @@ def agree_relations(gold: Relation, prediction: Relation) -> bool | None:
 
 
 def _rising(relation: Relation) -> Relation:
-    """The same with `<` for every `>`."""
+    """Returns the relation with `<` for every `>`."""
     if relation.signs[0] not in ("gt", "ge"):
         return relation
     turned = {"gt": "lt", "ge": "le", "lt": "gt", "le": "ge"}
@@ -295,7 +296,7 @@ EXPRESSIONS = frozenset(["number", "symbol", "pi", "add", "multiply", "power", "
 
 
 def all_agree(decisions: Iterable[bool | None]) -> bool | None:
-    """False where one is False, else None where one is None."""
+    """Returns False where one is False, else None where one is None."""
     result: bool | None = True
     for decision in decisions:
         if decision is False:
@@ -308,7 +309,7 @@ def all_agree(decisions: Iterable[bool | None]) -> bool | None:
 def agree_values(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bool | None:
     """Whether two single answers agree: expressions, words, numerals, matrices, ratios."""
     heads = gold.head, prediction.head
-    # A call does not equal itself by its text alone: nothing is known of the f of f(x), so there is no opinion.
+    # Equal texts of a call do not prove equality: the f of f(x) is unknown, so there is no opinion.
     if gold == prediction and "call" not in heads:
         return True
     if holds_matrix(gold) or holds_matrix(prediction):
@@ -325,32 +326,32 @@ def agree_values(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bo
         return _agree_numerals(gold, prediction)
     if not (heads[0] in EXPRESSIONS and heads[1] in EXPRESSIONS):
         return False if heads == ("number_set", "number_set") else None
-    # Before values: no arithmetic here knows infinity.
+    # Before values: the arithmetic here has no infinity.
     infinities = [endpoint_value(node) if _is_infinite(node) else None for node in (gold, prediction)]
     if infinities != [None, None]:
         return infinities[0] == infinities[1]
-    # One side has a sign that the other leaves out: 12.5\% agrees with 12.5, 40^\circ with 40.
+    # One side has a sign that the other side omits: 12.5\% agrees with 12.5, 40^\circ with 40.
     if ("percent" in heads or "degree" in heads) and heads[0] != heads[1] and not _is_share(gold, prediction):
         faces = [node.first if node.head in ("percent", "degree") else node for node in (gold, prediction)]
         if same_value(*faces, allowed):
             return True
     is_same = same_value(gold, prediction, allowed)
-    # \log is the natural logarithm for some and the decimal one for others; either may be meant, but on both sides the
-    # same.
+    # \log is the natural or the decimal logarithm, depending on the author; either may be meant, but the same on both
+    # sides.
     if not is_same and (_calls_log(gold) or _calls_log(prediction)):
         return same_value(_with_decimal_logs(gold), _with_decimal_logs(prediction), allowed) or is_same
     return is_same
 
 
 def _is_share(gold: Node, prediction: Node) -> bool:
-    """True for a percentage beside a number below 1: a half is no half percent, but what percent may be 12.5."""
+    """True for a percentage beside a number below 1: 0.5 is not half a percent, but 12.5 may be 12.5%."""
     bare = prediction if gold.head == "percent" else gold
     value = endpoint_value(bare) if "percent" in (gold.head, prediction.head) else None
     return value is not None and abs(value) < 1
 
 
 def _calls_log(node: Node) -> bool:
-    """True where a logarithm without its base is in it, which may be the natural or the decimal one."""
+    """True where the tree has a logarithm without its base, which may be the natural or the decimal one."""
     if node.head == "call" and node.first == "log":
         return True
     return any(map(_calls_log, node.children))
@@ -362,7 +363,7 @@ def _with_decimal_logs(node: Node) -> Node:
 
 
 def _agree_texts(gold: str, prediction: str, allowed: Leniency) -> bool:
-    """Words in either case; names of one to three letters as they are: a segment AB is no product ab."""
+    """Compares words in either case, names of one to three letters exactly: a segment AB is not a product ab."""
     if not allowed.ordered:
         gold, prediction = "".join(sorted(gold)), "".join(sorted(prediction))
     # `East` and `east`; AB and ab are a segment and a product.
@@ -370,14 +371,14 @@ def _agree_texts(gold: str, prediction: str, allowed: Leniency) -> bool:
 
 
 def _as_product(node: Node) -> Node:
-    """Small letters that stand alone, beside an expression: there `ab` can only be a product."""
+    """True for separate small letters beside an expression: there `ab` can only be a product."""
     if node.head != "text" or not (1 < len(node.first) <= 3 and node.first.isascii() and node.first.islower()):
         return node
     return Node("multiply", tuple(Node("symbol", (letter,)) for letter in node.first))
 
 
 def _agree_numerals(gold: Node, prediction: Node) -> bool | None:
-    """Numerals in a base agree with the same digits in the same base; ten need not be named."""
+    """Numerals in a base agree with the same digits in the same base; base ten may be omitted."""
     if not all(node.head == "based" or is_whole(node) for node in (gold, prediction)):
         return False if gold.head in EXPRESSIONS or prediction.head in EXPRESSIONS else None
     sides = [node.parts if node.head == "based" else (str(node.first), "") for node in (gold, prediction)]
@@ -406,10 +407,10 @@ def _agree_matrices(gold: Node, prediction: Node, allowed) -> bool | None:
 
 def _agree_ratios(gold: Node, prediction: Node, allowed) -> bool | None:
     sides = [node.parts if node.head == "ratio" else (node, number(1)) for node in (gold, prediction)]
-    # 2:3:5 is no quotient, so that it has nothing in common with 2:3.
+    # 2:3:5 is not a quotient, so it cannot agree with 2:3.
     if len(sides[0]) != len(sides[1]):
         return False if gold.head == prediction.head else None
-    # 2:3 agrees with 4:6: each part over the last one.
+    # 2:3 agrees with 4:6: each part is divided by the last one.
     quotients = [[Node("multiply", (part, reciprocal(side[-1]))) for part in side[:-1]] for side in sides]
     return all_agree(same_value(one, other, allowed) for one, other in zip(*quotients, strict=True))
 
@@ -420,12 +421,12 @@ NOISE = Fraction(1, 10**6)
 # Its third line: 2.6667 is the rounding of 8/3; 0.333 could be of many numbers.
 LEAST_SIGNIFICANT_DIGITS = 4
 _SAME = 1e-9
-"""Imaginary part of a float, as a share of its size, below which it is rounding."""
+"""Imaginary part of a float, as a share of its size, below which it counts as rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotatedNumber:
-    """A number as the precision rule sees it."""
+    """A number with the notation that the precision rule needs."""
 
     value: Fraction | float
     places: int | None
@@ -434,15 +435,15 @@ class NotatedNumber:
 
 
 def agree_by_precision(gold: NotatedNumber, prediction: NotatedNumber, allowed: Leniency) -> bool:
-    """The precision rule for two numbers of which one is a decimal."""
+    """Applies the precision rule to two numbers of which one is a decimal."""
     difference = abs(gold.value - prediction.value)
     largest = max(abs(gold.value), abs(prediction.value))
     if not difference:
         return True
-    # A little more than stated, since the value of a root or of pi comes from a float.
+    # Slightly more than the stated tolerance, since the value of a root or of pi comes from a float.
     if allowed.tolerance is not None and difference <= allowed.tolerance * (1 + NOISE):
         return True
-    # An exact gold answer is not met by a decimal, however near: 1.000 is not 99999/100000.
+    # A decimal never agrees with an exact gold answer, however near: 1.000 is not 99999/100000.
     if gold.places is None and not allowed.decimals:
         return False
     if difference <= NOISE and difference <= NOISE * largest:
@@ -451,20 +452,20 @@ def agree_by_precision(gold: NotatedNumber, prediction: NotatedNumber, allowed: 
 
 
 def _is_rounding(decimal: NotatedNumber, exact: NotatedNumber) -> bool:
-    # An exact integer does not count: 3.0004 is no rounding of 3.
+    # An exact integer does not count: 3.0004 is not a rounding of 3.
     if decimal.places is None or exact.places is not None or exact.is_integer:
         return False
     # Without leading zeros: 0.0033 shows two significant digits.
     digits = str(abs(decimal.value.numerator * 10**decimal.places // decimal.value.denominator))
     if len(digits.lstrip("0")) < LEAST_SIGNIFICANT_DIGITS:
         return False
-    # `<=` lets both ways to round a half pass.
+    # `<=` accepts both ways to round a half.
     half = Fraction(1, 2 * 10**decimal.places)
     return abs(decimal.value - exact.value) <= half
 
 
 def same_value(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bool | None:
-    """True and False where it is certain (False: or the values at random points differ); None where it is not."""
+    """True and False are certain (False may also rest on different values at random points); None where it is open."""
     forms = [algebra.known_form(node) for node in (gold, prediction)]
     is_same = None
     if forms[0] is not None and forms[1] is not None:
@@ -473,7 +474,7 @@ def same_value(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bool
         except UnreadableError:
             is_same = None
     names = symbols_of(gold) | symbols_of(prediction)
-    # Equal forms may differ where they are defined: \ln x^2 and 2\ln x. With variables and a partial function the
+    # Equal forms may differ in where they are defined: \ln x^2 and 2\ln x. With variables and a partial function,
     # points decide.
     if is_same and not (names and (is_partial(gold) or is_partial(prediction))):
         return True
@@ -500,7 +501,7 @@ def _same_constant(gold, prediction, forms, is_same: bool | None, allowed: Lenie
 
 
 def _notated(node: Node, form: algebra.Form | None) -> NotatedNumber | None:
-    """A real constant with its notation; None for others."""
+    """Returns a real constant with its notation; None for others."""
     if node.head == "percent" and node.first.head == "number" and node.first.parts[1] >= 0:
         # 33.33% has the decimals of 0.3333.
         value, places = node.first.parts
@@ -518,9 +519,9 @@ def _notated(node: Node, form: algebra.Form | None) -> NotatedNumber | None:
 
 # ----------------------------------------------------------------------------------------- parts of one answer
 def holds(node: Node) -> bool:
-    r"""False where parts of an equation in a row, `x = 41 = 42`, are not shown to agree; names come first.
+    r"""Returns False where parts of a chain of equations, `x = 41 = 42`, are not shown to agree; names come first.
 
-    What follows `\approx` agrees when it is no farther from its neighbour than a unit of its last place.
+    A value after `\approx` agrees when it differs from its neighbour by at most one unit of its last place.
     """
     if node.head in ("list", "set"):
         return all(map(holds, node.parts))
@@ -529,7 +530,7 @@ def holds(node: Node) -> bool:
     items, signs = node.parts
     if any(sign not in ("eq", "approx") for sign in signs):
         return True
-    # `m + n = x = 5`: names at the head of a chain are given their value by what follows.
+    # `m + n = x = 5`: names at the head of a chain get their value from the parts after them.
     named = 0
     while named < len(signs) and name_of(items[named]) is not None:
         named += 1

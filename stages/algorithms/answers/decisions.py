@@ -3,17 +3,17 @@ r"""Decides about a response by rules, or returns the question that is left for 
 Start here: `decide` is the verifier's exact path. The order of the other files is the order of its steps:
 1. `extraction` finds the answer in the response; `normalisation` gives it one spelling.
 2. `equivalence` compares the two texts.
-3. `algebraic_verdict` reads both as mathematics: `quantities` takes units off, `latex` and `latex_parser` make a tree,
-   `shapes` says what kind of answer it is, `comparison` compares (with `algebra` and `evaluation`), `worked_out` looks
-   for work that is left. Where the answer is a sentence, `sentences` picks it out first.
-4. Only what the grammar reads from end to end, without a word left over, and what cannot explode, is asked of
-   math-verify, which drops what it does not understand.
+3. `algebraic_verdict` reads both as mathematics. `quantities` removes units, `latex` and `latex_parser` build a tree,
+   `shapes` says what kind of answer it is, `comparison` compares (with `algebra` and `evaluation`), and `worked_out`
+   looks for work that is left. Where the answer is a sentence, `sentences` first picks the answer out of it.
+4. math-verify drops whatever it does not understand. So it only gets texts that the grammar reads from end to end,
+   without a word left over, and that cannot explode.
 
-The reading as mathematics is exact and takes less than a millisecond. What it cannot read or decide is None. It
-executes nothing, and its time and memory are bounded for any text.
+Reading as mathematics is exact and takes less than a millisecond. It gives None for a text that it cannot read or
+decide. It executes nothing, and its time and memory are bounded for any text.
 
-The algebra takes letters for numbers, so products have no order and one sign. No text says whether its letters are
-numbers, vectors, matrices or statements. So no rule decides where two answers differ in just that: `u \cdot v` and
+The algebra takes letters for numbers, so products have no order and one sign. The text does not say whether its letters
+are numbers, vectors, matrices or statements. So no rule decides where two answers differ in just that: `u \cdot v` and
 `u \times v`, `A^T A` and `A A^T`.
 """
 
@@ -48,12 +48,12 @@ from stages.algorithms.answers.worked_out import is_unevaluated, leaves_unsolved
 
 _WORDS = frozenset(["text", "based"])
 _MOST_BITS_ASKED = 250
-"""Of the numbers in both answers: math-verify compares to 150 digits and takes what is smaller for nothing."""
-# `9=====...`: sixteen equal signs of the same kind are a drawn line.
+"""Most bits in the numbers of both answers: math-verify compares to 150 digits and ignores smaller differences."""
+# `9=====...`: the same sign sixteen times in a row draws a line.
 _RUN = re.compile(r"([^\w\s.-])\1{15}")
 # The only answers without a letter or a digit.
 _EMPTY_SET = re.compile(r"[\s$]{0,9}(?:∅|\\\{\s{0,9}\\\})[\s$.]{0,9}")
-# Brackets that LaTeX escapes, or leaves invisible (`\right.`), need no partner.
+# Brackets that LaTeX escapes or makes invisible (`\right.`) need no partner.
 _ESCAPE = re.compile(r"\\[{}()\[\]]|\\(?:left|right) ?\.")
 _LOWER_CHOICE = re.compile(r"\(?[a-j]\)?\.?")
 
@@ -68,7 +68,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A verdict that needed no process."""
+    """A verdict that did not need a process."""
 
     verdict: Verdict
     extracted: str | None
@@ -78,9 +78,9 @@ class Outcome:
 
 
 def decide(gold: str, answer: Extraction, require_marker: bool, allowed: Leniency = STRICT) -> Outcome | Question:
-    """The outcome where the rules settle it, or the question for math-verify. Never raises.
+    """Returns the outcome where the rules settle it, or the question for math-verify. Never raises.
 
-    `answer` is what `extract_answer` took from the response; `require_marker` and `allowed` as in `Verifier.judge`.
+    `answer` is the result of `extract_answer` for the response; `require_marker` and `allowed` as in `Verifier.judge`.
     """
     if answer.text is None:
         return Outcome(Verdict.UNPARSED, None, "extraction", answer.rule)
@@ -88,7 +88,7 @@ def decide(gold: str, answer: Extraction, require_marker: bool, allowed: Lenienc
     if gold_answer.text is None:
         return Outcome(Verdict.UNPARSED, answer.text, "extraction", f"gold_{gold_answer.rule}")
     decision = exact_verdict(gold_answer.text, answer.text, allowed)
-    # With a tolerance, two numbers that differ as texts may still agree, which `comparison` decides.
+    # With a tolerance, two numbers that differ as texts may still agree; `comparison` decides that.
     if decision is not None and (decision[0] is Verdict.CORRECT or allowed.tolerance is None):
         return Outcome(decision[0], answer.text, "exact", decision[1])
     # A gold answer that is a choice: the sentence `I think it's (D)` names one.
@@ -96,12 +96,12 @@ def decide(gold: str, answer: Extraction, require_marker: bool, allowed: Lenienc
     decision = exact_verdict(gold_answer.text, letter, allowed) if letter else None
     if decision is not None:
         return Outcome(decision[0], letter, "exact", decision[1])
-    # After the exact rules: the gold answer's very text is paid as a short bare answer too.
+    # After the exact rules: a short bare answer that repeats the gold answer's text is accepted, too.
     if require_marker and not answer.is_marked:
         return Outcome(Verdict.UNPARSED, None, "extraction", "no_answer_marker")
     if is_debris(answer.text) and not is_sentence(answer):
         return Outcome(Verdict.UNPARSED, answer.text, "extraction", "no_mathematics")
-    # A sentence's denials are for `sentences`; a gold answer may itself say `not`.
+    # `sentences` handles the denials in a sentence; a gold answer may itself say `not`.
     if is_denied(answer.text) and not is_sentence(answer) and not is_denied(gold_answer.text):
         return Outcome(Verdict.UNPARSED, answer.text, "extraction", "denied_answer")
     texts = [_answer_in(gold_answer, gold_answer), _answer_in(answer, gold_answer)]
@@ -115,12 +115,12 @@ def decide(gold: str, answer: Extraction, require_marker: bool, allowed: Lenienc
 
 @lru_cache(maxsize=4096)
 def _gold(gold: str) -> Extraction:
-    """Cached: a group of responses shares its gold answer."""
+    """Cached: the responses of a group share their gold answer."""
     return _bare(extract_gold(gold))
 
 
 def _bare(side: Extraction) -> Extraction:
-    """The answer without what only changes its looks, and in a box without the words that lead to it."""
+    """Returns the answer without formatting, and in a box without the words that lead to it."""
     if side.text is None or ("\\" not in side.text and side.text[:1] != "{" and side.text[-1:] not in "✓✔"):
         return side
     text = without_style(side.text)
@@ -128,7 +128,7 @@ def _bare(side: Extraction) -> Extraction:
 
 
 def is_debris(text: str) -> bool:
-    """True for what no reader takes for mathematics: control characters, no letter or digit, open brackets, a long run
+    """True for texts that cannot be mathematics: control characters, no letter or digit, open brackets, a long run
     of one sign. Round and square brackets may close each other, as in [0, 1)."""
     if _EMPTY_SET.fullmatch(text):
         return False
@@ -139,11 +139,11 @@ def is_debris(text: str) -> bool:
 
 
 def _question(answers: list[str], text: str) -> Outcome | Question:
-    """The question for math-verify, of texts that are read whole, hold no word and can be computed."""
+    """Returns the question for math-verify, if both texts are read completely, without words, and can be computed."""
     trees = [read(answer) for answer in answers]
     if any(tree is None or _holds_words(tree) for tree in trees):
         return Outcome(Verdict.UNPARSED, text, "extraction", "not_read")
-    # math-verify compares to 150 digits: numbers that could differ by less are not shown to it.
+    # math-verify compares to 150 digits: it does not get numbers that could differ by less.
     if sum(map(bits_of, filter(None, trees))) > _MOST_BITS_ASKED:
         return Outcome(Verdict.UNPARSED, text, "exact", "too_large_to_compute")
     if may_not_commute(*answers):
@@ -152,7 +152,7 @@ def _question(answers: list[str], text: str) -> Outcome | Question:
 
 
 def _letter_in(answer: Extraction) -> str | None:
-    """The choice that a marked or short text names; behind a marker a small letter is one too."""
+    """Returns the choice that a marked or short text names; after a marker a small letter counts too."""
     if not answer.names_itself or answer.text is None:
         return None
     if answer.rule == "marker" and _LOWER_CHOICE.fullmatch(answer.text):
@@ -161,9 +161,9 @@ def _letter_in(answer: Extraction) -> str | None:
 
 
 def _compare(gold: str, text: str, answers: list[str], allowed: Leniency, is_prose_first: bool) -> Decision | None:
-    """The text as a whole, and the answer picked out of it; the latter first where the former is a sentence."""
+    """Returns the whole text, and the answer picked out of it; the latter first where the former is a sentence."""
     is_picked = answers != [gold, text]
-    # A sentence as a whole would be read as one product of words.
+    # A whole sentence would be read as one product of words.
     decision = None if is_picked and is_prose_first else algebraic_verdict(gold, text, allowed)
     if decision is None and is_picked:
         decision = exact_verdict(*answers, allowed) or algebraic_verdict(*answers, allowed)
@@ -171,13 +171,13 @@ def _compare(gold: str, text: str, answers: list[str], allowed: Leniency, is_pro
 
 
 def _answer_in(side: Extraction, gold: Extraction) -> str:
-    """The answer as text, picked out where it stands in a sentence; empty where there is none."""
+    """Returns the answer as text, picked out of a sentence if necessary; empty where there is none."""
     text = side.text or ""
     if not is_sentence(side) and (side.is_delimited or not (is_labelled(text) or is_about_money(text))):
         return text
-    # A reward may rest on a marker: the strict reader. The gold answer and unmarked text get the lenient one.
+    # A reward may depend on a marker, so marked text gets the strict reader, all other text the lenient one.
     if side.rule == "marker" and side is not gold:
-        # Where the gold answer is a phrase, the answer is one too, and `_compare_words` takes it whole.
+        # If the gold answer is a phrase, the answer is a phrase too, and `_compare_words` takes it whole.
         return text if _are_words(gold) else value_after_marker(text) or ""
     picked = pick_answer(text)
     return text if picked is None else picked
@@ -188,7 +188,7 @@ def _are_words(gold: Extraction) -> bool:
 
 
 def _holds_words(node: Node) -> bool:
-    """True for words, numerals in a base and functions of which nothing is known: no algebra decides about them."""
+    """True for words, numerals in a base and unknown functions: the algebra cannot decide about them."""
     if node.head in _WORDS or (node.head == "call" and node.first.startswith("unknown")):
         return True
     if node.head == "multiply" and any(part.head == "sequence" for part in node.parts):
@@ -198,9 +198,9 @@ def _holds_words(node: Node) -> bool:
 
 
 # -------------------------------------------------------------------------------------- reading as mathematics
-# Longer answers are no expressions that a rule could decide; the parser also bounds tokens and depth.
+# Longer answers are not expressions that a rule could decide; the parser also bounds tokens and depth.
 MAX_CHARACTERS = 1_500
-# Only behind a digit, a brace or a dollar sign: `percent` in prose is a word.
+# Only after a digit, a brace or a dollar sign: `percent` in prose is a word.
 _PERCENT = re.compile(r"(?<=[0-9}$]) ?(?:\\?%|percent(?:age)?(?![a-z])|pct(?![a-z]))|\\text ?\{ ?percent ?\}")
 _DEGREES = re.compile(r"(?<=[0-9}]) ?(?:degrees?(?![a-z])|\\text ?\{ ?degrees? ?\})")
 # `20^\circ C`, `20 degrees Fahrenheit`, with or without \text, at the end of the answer.
@@ -208,17 +208,17 @@ _TEMPERATURE = re.compile(
     r"(?:\\(?:text|mathrm) ?\{ ?)?(?:\^\\circ|(?<=[0-9 }])degrees?) ?(?:\\(?:text|mathrm) ?\{ ?)?"
     r"(?:(C(?:elsius)?)|F(?:ahrenheit)?) ?\}?\Z"
 )
-# `7''` and `7"` are seven inches; at the end only, since f'' is a derivative.
+# `7''` and `7"` are seven inches; only at the end, since f'' is a derivative.
 _INCHES = re.compile(r"(?<=[0-9]) ?(?:''|\")\Z")
 _CURRENCY = re.compile(r"\\text ?\{ ?(\\\$|[€£¥₹]) ?\}")
-# `\{x : x > 2\}`: the condition must hold the same letter (`\1`), and stands for the set.
+# `\{x : x > 2\}`: the condition must contain the same letter (`\1`), and stands for the set.
 _SET_BUILDER = re.compile(
     r"\\\{ ?([a-zA-Z])(?: ?\\in ?\\mathbb ?\{? ?R ?\}?)? ?(?::|\||\\mid(?![a-z])|\\vert(?![a-z])) ?([^{}:|]*\1.*)\\\}"
 )
 _ALL_NUMBERS = re.compile(r"(?:\\text ?\{ ?)?all real(?:s| numbers)(?: ?\})?", re.IGNORECASE)
 _TEXTS = re.compile(r"\\text ?\{((?:[^{}]|\{[^{}]*\})*)\}")
 _REALS = r"(?:\\mathbb ?\{ ?R ?\}|\\mathbb R)"
-# Whole answers in words, from the special to the general: "all real numbers except 0" must not end as all real numbers.
+# Whole answers in words, from specific to general: "all real numbers except 0" must not end as all real numbers.
 _SETS_IN_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), replacement)
     for pattern, replacement in (
@@ -257,9 +257,9 @@ _ARTICLES = frozenset(["a", "an", "the"])
 
 
 def algebraic_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) -> Decision | None:
-    """Verdict and reason for two bare answers, or None. Never raises.
+    """Returns verdict and reason for two bare answers, or None. Never raises.
 
-    A prediction whose parts contradict each other, or that leaves the arithmetic to the reader, is wrong.
+    A prediction is wrong if its parts contradict each other, or if it leaves the arithmetic to the reader.
     """
     if max(len(gold), len(prediction)) > MAX_CHARACTERS:
         return None
@@ -276,15 +276,15 @@ def algebraic_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) ->
         trees = [parse_answer(side.body) for side in quantities]
         if "radian" in (quantities[0].unit, quantities[1].unit):
             trees = list(map(_in_radians, trees))
-        # The gold answer is a value without letters: of `m+n = 5` the response means 5.
+        # The gold answer is a value without letters: in `m+n = 5` the response means 5.
         if trees[0].head != "relation" and not symbols_of(trees[0]):
             trees[1] = without_quantity(trees[1])
         else:
             trees = list(with_letters_of(*trees))
-        # Before anything is computed. Two equal trees need no computation: 9^{9^9} is 9^{9^9}.
+        # Before any computation. Two equal trees need none: 9^{9^9} is 9^{9^9}.
         if trees[0] != trees[1] and any(map(is_explosive, trees)):
             return Verdict.UNPARSED, "too_large_to_compute"
-        # `x = 41 = 42`: whoever writes both numbers would be paid for either.
+        # `x = 41 = 42`: otherwise a response with both numbers would be rewarded for either.
         if not holds(trees[1]):
             return Verdict.WRONG, "parts_that_differ"
         shapes = list(map(shape_of, trees))
@@ -295,7 +295,7 @@ def algebraic_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) ->
     asks_for_work = is_same is not False and not allowed.expressions
     if asks_for_work and (is_unevaluated(shapes[1], shapes[0]) or leaves_unsolved(trees[1], trees[0])):
         return Verdict.WRONG, "not_worked_out"
-    # Last, because only equal answers can differ in the order of factors alone.
+    # Last, because only equal answers can differ just in the order of factors.
     if is_same is not False and may_not_commute(gold, prediction):
         return Verdict.UNPARSED, "may_not_commute"
     if is_same is None:
@@ -304,7 +304,7 @@ def algebraic_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) ->
 
 
 def read(answer: str) -> Node | None:
-    """The tree of a whole answer; None where some of it cannot be read."""
+    """Returns the tree of a whole answer; None where part of it cannot be read."""
     if len(answer) > MAX_CHARACTERS:
         return None
     try:
@@ -314,10 +314,10 @@ def read(answer: str) -> Node | None:
 
 
 def _prepared(answer: str) -> str:
-    # Pairs of dollar signs delimit formulas; an odd one, or an escaped one, is money.
+    # Pairs of dollar signs delimit formulas; an unpaired or escaped one means money.
     if answer.count("$") % 2 == 0 and "\\$" not in answer:
         answer = answer.replace("$", " ")
-    # These words are in few answers, and the nine patterns are slow.
+    # Few answers contain these words, and the nine patterns are slow.
     if "all " in answer or "R" in answer or "real" in answer:
         answer = _ALL_NUMBERS.sub(r"\\mathbb{R}", _without_words(answer))
     text = _PERCENT.sub(r"\\%", one_spelling(answer))
@@ -332,7 +332,7 @@ def _prepared(answer: str) -> str:
 
 
 def _without_words(answer: str) -> str:
-    r"""`all real numbers except 0` as `\mathbb{R} \setminus \{0\}`, and its like."""
+    r"""Writes `all real numbers except 0` as `\mathbb{R} \setminus \{0\}`, and similar phrases likewise."""
     text = " ".join(_TEXTS.sub(r" \1 ", one_spelling(answer)).split())
     for pattern, replacement in _SETS_IN_WORDS:
         match = pattern.fullmatch(text)
@@ -342,24 +342,24 @@ def _without_words(answer: str) -> str:
 
 
 def _without_choosing(prediction: str, gold: str) -> str:
-    """`C(11,2)`, `C_{11}^2` and `C^2_{11}` as a binomial, where the gold answer has no letter C."""
+    """Reads `C(11,2)`, `C_{11}^2` and `C^2_{11}` as a binomial, where the gold answer has no letter C."""
     chosen = _CHOSEN.fullmatch(prediction.strip(" $")) if "C" in prediction and "C" not in gold else None
     if chosen is None:
         return prediction
-    # Whichever place the numbers have: of C_{11}^2 and C_2^{11} only one is not 0.
+    # In either order: of C_{11}^2 and C_2^{11} only one is not 0.
     few, many = sorted(map(int, filter(None, chosen.groups())))
     return rf"\binom{{{many}}}{{{few}}}"
 
 
 def _in_radians(node: Node) -> Node:
-    """An angle in degrees as a number: beside radians, 60 degrees are not 60."""
+    """Returns an angle in degrees as a number: beside radians, 60 degrees are not 60."""
     if node.head != "degree":
         return node
     return Node("multiply", (node.first, Node("pi", ()), number(Fraction(1, 180))))
 
 
 def _in_unit(shape, factor: Fraction):
-    """The value in the other unit; lists item by item."""
+    """Returns the value in the other unit; lists item by item."""
     # Most answers have no unit, or the same one.
     if factor == 1:
         return shape
@@ -368,16 +368,16 @@ def _in_unit(shape, factor: Fraction):
     if not isinstance(shape, Node):
         raise UnreadableError("a unit of no number")
     if shape.head == "number":
-        # The decimals are those that were written: 1.5 km keeps its one place as 1500 m.
+        # The decimals are those of the text: 1.5 km keeps its one decimal place as 1500 m.
         return Node("number", (shape.first * factor, shape.parts[1]))
     return Node("multiply", (number(factor), shape))
 
 
 def _compare_words(gold: str, prediction: str) -> Decision | None:
-    """Two phrases, or a phrase beside an answer without a letter."""
+    """Compares two phrases, or a phrase and an answer without a letter."""
     sides = [_without_brackets(clean(side)) for side in (gold, prediction)]
     are_words = [_ONLY_WORDS.fullmatch(side) is not None for side in sides]
-    # Letters that are no words (`ab`, `AB`) are for the algebra.
+    # Letters that are not words (`ab`, `AB`) are for the algebra.
     if not any(is_words and _is_language(side) for is_words, side in zip(are_words, sides, strict=True)):
         return None
     if all(are_words):
@@ -385,7 +385,7 @@ def _compare_words(gold: str, prediction: str) -> Decision | None:
             [word.removesuffix("s") for word in _WORD.findall(side.lower()) if word not in _ARTICLES] for side in sides
         ]
         return (Verdict.CORRECT if words[0] == words[1] else Verdict.WRONG), "words"
-    # A phrase beside something with words in it: no opinion.
+    # A phrase beside an answer with words in it: no opinion.
     if any(_WORD.search(side) for side, is_words in zip(sides, are_words, strict=True) if not is_words):
         return None
     return (Verdict.WRONG, "words") if are_words[0] else (Verdict.UNPARSED, "words_for_mathematics")
@@ -396,7 +396,7 @@ def _without_brackets(text: str) -> str:
 
 
 def _is_language(text: str) -> bool:
-    """True where some word has four letters or more and is no function."""
+    """True where some word has four letters or more and is not a function."""
     return any(len(word) > 3 and word not in FUNCTIONS and not word.isupper() for word in _WORD.findall(text))
 
 
@@ -406,14 +406,14 @@ _BARE_PERCENT = re.compile(r"(?<!\\)%")
 
 
 def math_verify_texts(gold: str, prediction: str) -> tuple[str, str]:
-    """Both answers between `$`, without a common `x =`: math-verify cannot read every name.
+    """Returns both answers between `$`, without a common `x =`: math-verify cannot read every name.
 
-    As formulas it reads them as a whole or not at all; without delimiters it picks numbers out of text.
+    As a formula math-verify reads a text completely or not at all; without delimiters it picks numbers out of the text.
     """
     texts = [gold, prediction]
     cleaned = clean(gold), clean(prediction)
     values = without_name(*cleaned)
-    # The name goes only where both have it or one side lacks it; else math-verify sees the text as it was.
+    # The name is dropped only where both have it or one side lacks it; else math-verify gets the text unchanged.
     texts = [value if value != whole else text for value, whole, text in zip(values, cleaned, texts, strict=True)]
     formulas = ["$" + " ".join(text.replace("$", " ").split()) + "$" for text in texts]
     return _BARE_PERCENT.sub(r"\\%", formulas[0]), _BARE_PERCENT.sub(r"\\%", formulas[1])
@@ -422,21 +422,21 @@ def math_verify_texts(gold: str, prediction: str) -> tuple[str, str]:
 # --------------------------------------------------------------------------------------- signs between letters
 _STYLED = r"\\(?:mathbf|mathrm|vec|bm|boldsymbol|hat|overrightarrow)\s?\{?\s?[A-Za-z]\s?\}?"
 _LETTER = rf"(?:{_STYLED}|\\nabla|(?<![A-Za-z\\])[A-Za-z])"
-# Two letters with a product or a logical sign between; the second only looked at, so that `a \times b \times c` has two
-# joins. Not before a relation sign: of `x \land y > 0` the y belongs to the inequality.
+# Two letters with a product or a logical sign between. The second is only a lookahead, so that `a \times b \times c`
+# has two joins. Not before a relation sign: in `x \land y > 0` the y belongs to the inequality.
 _JOINED = re.compile(
     rf"({_LETTER})\s?(?:\\(times|cdot|land|lor|wedge|vee)(?![a-zA-Z])|([×·∧∨]))\s?"
     rf"(?=({_LETTER})(?![A-Za-z])(?!\s?(?:[<>=]|\\[lgn]e)))"
 )
 _JOINING_SIGNS = {"×": "times", "·": "cdot", "∧": "land", "∨": "lor", "wedge": "land", "vee": "lor"}
 _MARK = r"\^\s?\{?\s?(?:T|H|-1|\\top|\\intercal|\\dagger|\*)\s?\}?"
-# Capitals in a row, as `A^T A`; `_MATRIX` needs an exponent on one of them, or `AB` would be two matrices.
+# Capitals in a row, as `A^T A`; `_MATRIX` requires an exponent on one of them, or `AB` would be two matrices.
 _MATRIX_ROWS = re.compile(rf"(?<![A-Za-z\\])(?:[A-Z](?:{_MARK})?\s?){{2,12}}(?![A-Za-z])")
 _MATRIX = re.compile(rf"([A-Z])({_MARK})?")
 
 
 def may_not_commute(gold: str, prediction: str) -> bool:
-    """True where the same letters are joined by another sign, or by a cross or as matrices in another order.
+    """True where another sign joins the same letters, or where a cross or matrices join them in another order.
 
     Letters with an exponent T, H, * or -1 in a row are matrices.
     """

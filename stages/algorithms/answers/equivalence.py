@@ -1,15 +1,15 @@
 r"""Compares two final answers by their texts, exactly and in microseconds, or gives no opinion.
 
-It decides only where there is no doubt: the same text, two numbers, two choices, two tuples of numbers, two times of
-day. For everything else `exact_verdict` returns None, and `decisions` reads the answers as mathematics.
+It decides only clear cases: the same text, two numbers, two choices, two tuples of numbers, two times of day. For
+everything else `exact_verdict` returns None, and `decisions` reads the answers as mathematics.
 
 Rules, where readings differ:
 - Decimals: the precision rule of `comparison`.
-- Percent: `28\%` agrees with 28% and with 0.28; beside a bare integer it agrees with 28 as well, since problems ask
-  "what percent" (the gold answers of MATH leave the sign out).
+- Percent: `28\%` agrees with 28% and with 0.28. It also agrees with a bare integer 28, since problems ask "what
+  percent" (the gold answers of MATH omit the sign).
 - `x = 5` agrees with 5; two assignments must name the same variable.
-- `(1, 2)` is ordered; what stands in braces is not.
-- Times: `4:30 p.m.`, `16:30`, `2 PM`, `noon`, `7 in the evening`. `decisions` asks for them, after all other texts.
+- `(1, 2)` is ordered; items in braces are not.
+- Times: `4:30 p.m.`, `16:30`, `2 PM`, `noon`, `7 in the evening`. `decisions` compares them after all other texts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stages.algorithms.answers.comparison import NotatedNumber, agree_by_precisi
 from stages.algorithms.answers.normalisation import WrittenNumber, clean, compact, read_number
 from stages.algorithms.answers.verdicts import STRICT, Leniency, Verdict
 
-# A bound for hostile lists; longer ones are left to the algebra, which has one of its own.
+# A bound for hostile lists; longer ones are left to the algebra, which has its own bound.
 _MAX_ELEMENTS = 50
 # A name, with a subscript or an argument, before one equals sign: `x =`, `a_{n} =`, `f(x) =`.
 _ASSIGNMENT = re.compile(
@@ -32,7 +32,7 @@ _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|lt|gt|approx|in)(?![a-zA-Z])")
 # `B`, `(B)`, `B.`, `B: its text`; ten letters, A to J.
 _CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:](?= )|$)\.? ?(.*)", re.DOTALL)
 _CHOICE_WORD = re.compile(r"\A(?:option|choice|answer) (?=\(?[A-J](?![A-Za-z]))", re.IGNORECASE)
-# A second letter in the text behind the first. `A` before a small letter is the article: `(B) A dog`.
+# A second letter in the text after the first. `A` before a small letter is the article: `(B) A dog`.
 _OTHER_CHOICE = re.compile(r"\b[B-J]\b|\bA\b(?! [a-z])|\bor\b|\band\b")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 # Two letters or more: a single one may be a variable.
@@ -45,7 +45,7 @@ _SEVERAL_LOWER_CHOICES = re.compile(r"\([a-j]\)(?:(?:,? ?(?:or|and) ?|, ?)\([a-j
 _GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+")
 _GROUPED_IN_INDIA = re.compile(r"[1-9][0-9]?(?:,[0-9]{2})+,[0-9]{3}")
 _SIDE_BY_SIDE = re.compile(r"(?<![_0-9])[0-9]+ [0-9]+(?![0-9/])")
-"""Two numbers with nothing between: math-verify would add them, as it does with the parts of `1 1/2`."""
+"""Two numbers side by side: math-verify would add them, as it does with the parts of `1 1/2`."""
 _NO_SOLUTION = re.compile(
     r"(?:there (?:is|are) )?no (?:real |such )?(?:solutions?|roots?|values?(?: of [a-z])?)(?: exists?)?|none"
     r"|(?:the )?empty set|\\(?:emptyset|varnothing)|\\\{ ?\\\}|\{ ?\}",
@@ -57,11 +57,11 @@ Decision = tuple[Verdict, str]
 
 
 def exact_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) -> Decision | None:
-    """Verdict and reason for two bare answers, or None when the texts alone do not settle it. Never raises."""
+    """Returns verdict and reason for two bare answers, or None when the texts alone do not settle it. Never raises."""
     gold_text, prediction_text = clean(gold), clean(prediction)
     if not gold_text or not prediction_text:
         return Verdict.UNPARSED, "empty"
-    # First, whatever the notation: also what no rule can read may be equal.
+    # First, in any notation: texts that no rule can read may still be equal.
     if compact(gold_text) == compact(prediction_text) and not _is_split(gold_text, prediction_text):
         return Verdict.CORRECT, "same_text"
     # A gold answer that ends in a digit is a number or an expression, and skips two patterns.
@@ -76,12 +76,12 @@ def exact_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) -> Dec
 
 
 def _is_split(gold: str, prediction: str) -> bool:
-    """True for `4, 500`, a list, beside the number 4,500. The list `4, 500` may well be written `4,500`."""
+    """True for the list `4, 500` beside the number 4,500. The list `4, 500` may also be written `4,500`."""
     return ", " in prediction and _GROUPED.fullmatch(gold) is not None
 
 
 def _compare_numbers(gold: str, prediction: str, allowed: Leniency) -> Decision | None:
-    # Before the numbers are read, so that `x = 5` and 5 are two numbers here.
+    # Before reading numbers, so that `x = 5` and 5 are two numbers here.
     gold_value, value = without_name(gold, prediction)
     gold_number = read_number(gold_value)
     if gold_number is None:
@@ -91,7 +91,7 @@ def _compare_numbers(gold: str, prediction: str, allowed: Leniency) -> Decision 
         return _compare_values(gold_number, number, allowed)
     if _GROUPED_IN_INDIA.fullmatch(value) and gold_number.value == int(value.replace(",", "")):
         return Verdict.CORRECT, "number"  # else it may be a list
-    # `infinitely many` beside 11: words that no rule reads. It may be right (`eleven pieces`), so it is not wrong.
+    # `infinitely many` beside 11: words that no rule reads. They may be right (`eleven pieces`), so not wrong.
     if _PLAIN_WORDS.fullmatch(value):
         return Verdict.UNPARSED, "words_for_a_number"
     if _SIDE_BY_SIDE.search(value):
@@ -100,7 +100,7 @@ def _compare_numbers(gold: str, prediction: str, allowed: Leniency) -> Decision 
 
 
 def without_name(gold: str, prediction: str) -> tuple[str, str]:
-    """Both cleaned answers without `x =`, `a_{n} =` or `f(x) =`, where both name the same or one is no equation."""
+    """Drops `x =`, `a_{n} =` or `f(x) =` from both cleaned answers if both name the same or one is no equation."""
     gold_named, named = _ASSIGNMENT.fullmatch(gold), _ASSIGNMENT.fullmatch(prediction)
     if gold_named and named:
         is_same = compact(gold_named.group(1)) == compact(named.group(1))
@@ -115,7 +115,7 @@ def without_name(gold: str, prediction: str) -> tuple[str, str]:
 def _compare_values(gold: WrittenNumber, number: WrittenNumber, allowed: Leniency) -> Decision | None:
     if gold.unit != number.unit and gold.unit and number.unit:
         return Verdict.WRONG, "units"
-    # Integers of more than 4,000 digits have no value but their digits.
+    # Integers of more than 4,000 digits are compared only by their digits.
     if gold.value is None or number.value is None:
         if gold.is_decimal or number.is_decimal or gold.is_percent or number.is_percent:
             return None
@@ -137,7 +137,7 @@ def _notated(number: WrittenNumber) -> NotatedNumber:
 
 
 def _compare_face_values(gold: WrittenNumber, number: WrittenNumber) -> Decision | None:
-    """One side has a percent sign, and the values differ when it is taken at its word."""
+    """True where one side has a percent sign, and the values differ when the sign is taken literally."""
     gold_face, face = (side.value * 100 if side.is_percent else side.value for side in (gold, number))
     if gold_face == face:
         # A whole percentage may leave its sign out: MATH's gold answer is 28 where the response says 28%. 0.5% may be
@@ -147,7 +147,7 @@ def _compare_face_values(gold: WrittenNumber, number: WrittenNumber) -> Decision
 
 
 def _compare_decimal_comma(maybe_comma: str, other: str) -> Decision | None:
-    """`2,74` is taken for 2.74 only where the other side is that number; otherwise it may be a list."""
+    """Takes `2,74` for 2.74 only where the other side is that number; otherwise it may be a list."""
     # `1,22` beside 1.22; beside 122 or a list it stays open.
     if _DECIMAL_COMMA.fullmatch(maybe_comma):
         number, other_number = read_number(maybe_comma.replace(",", ".")), read_number(other)
@@ -168,7 +168,7 @@ def _compare_words(gold: str, prediction: str) -> Decision | None:
 
 
 def is_choice(gold: str) -> bool:
-    """True for a gold answer that is one letter of a choice."""
+    """True for a gold answer that is the letter of one choice."""
     return _CHOICE.fullmatch(clean(gold)) is not None
 
 
@@ -176,8 +176,8 @@ def _compare_choices(gold: str, prediction: str, allowed: Leniency) -> Decision 
     gold, prediction = map(_with_capital_choices, (gold, prediction))
     gold_choice, names_several = _CHOICE.fullmatch(gold), _SEVERAL_CHOICES.fullmatch(prediction) is not None
     gold_letter, gold_text = gold_choice.groups() if gold_choice is not None else ("", "")
-    # One choice is asked for: naming several is wrong even where the right one is among them. Where several are asked
-    # for, `A or C` is wrong too: `or` joins alternatives, a list joins parts.
+    # For a single choice, naming several is wrong even if the right one is among them. For several choices, `A or C` is
+    # wrong too: `or` joins alternatives, a list joins parts.
     if names_several and ((gold_letter and not gold_text) or ("or" in prediction and "or" not in gold)):
         return Verdict.WRONG, "several_choices"
     # Before single choices: `A, C` would pass as the choice A with a text.
@@ -191,7 +191,7 @@ def _compare_choices(gold: str, prediction: str, allowed: Leniency) -> Decision 
     if choice is None:
         return exact_verdict(gold_text, prediction, allowed) if gold_text and not _CHOICE.fullmatch(gold_text) else None
     letter, text = choice.groups()
-    # `B or (C)`: nobody can tell which one is meant.
+    # `B or (C)`: which one is meant is unclear.
     if _OTHER_CHOICE.search(text) or _OTHER_CHOICE.search(gold_text):
         return None
     # `(B) 5` is not `(B) 6`. `(B) 14` beside `(C) 14` may be the same choice in another order.
@@ -209,13 +209,13 @@ def _with_capital_choices(text: str) -> str:
 
 
 def _letters_of(text: str) -> set[str]:
-    """The choices that `A, C`, `A and C` or `AC` are; empty for what is none."""
+    """Returns the choices in `A, C`, `A and C` or `AC`; empty for other texts."""
     is_run = re.fullmatch("A?B?C?D?E?F?G?H?I?J?", text) is not None
     return set(re.findall("[A-J]", text)) if is_run or _SEVERAL_CHOICES.fullmatch(text) else set()
 
 
 def _compare_text_of_choice(gold: str, prediction: str, allowed: Leniency) -> Decision | None:
-    """`(B) 14` beside the gold answer 14: the text decides, but only for it."""
+    """Compares `(B) 14` with the gold answer 14: an equal text is correct, a different one decides nothing."""
     choice = _CHOICE.fullmatch(prediction)
     if choice is None or not choice[2] or _CHOICE.fullmatch(choice[2]) or _OTHER_CHOICE.search(choice[2]):
         return None
@@ -229,15 +229,15 @@ def _compare_lists(gold: str, prediction: str, allowed: Leniency) -> Decision | 
         return None
     gold_values, values = gold_list[1], listed[1]
     if gold_list[0] == r"\{":
-        # A rounded element may agree with two of a set: sets with decimals go to the algebra.
+        # A rounded element may agree with two elements of a set: sets with decimals go to the algebra.
         if any(number.is_decimal for number in (*gold_values, *values)):
             return None
         same = {number.value for number in gold_values} == {number.value for number in values}
         return _opinion(same, "number_set")
-    # Where order does not count, tuples that differ as they stand are for the algebra, which finds the partners.
+    # Where order does not count, tuples that differ in this order are for the algebra, which finds the partners.
     if len(gold_values) != len(values):
         return (Verdict.WRONG, "tuple_length") if allowed.ordered else None
-    # WRONG for one element is enough; no opinion on one is none on the tuple.
+    # WRONG for one element is enough; no opinion on one element means no opinion on the tuple.
     decisions = [_compare_values(first, second, allowed) for first, second in zip(gold_values, values, strict=True)]
     if any(decision is not None and decision[0] is Verdict.WRONG for decision in decisions):
         return (Verdict.WRONG, "number_tuple") if allowed.ordered else None
@@ -282,19 +282,19 @@ _NAMED_TIMES = {"noon": "12 noon", "midnight": "12 midnight"}
 @dataclass(frozen=True, slots=True)
 class _Time:
     of_day: tuple[int, int, int]
-    """Hour, minute and second; the hour as on a clock of 24 hours where the half of the day is known."""
+    """Hour, minute and second; the hour is on a 24-hour clock if the half of the day is known."""
     is_half_known: bool
 
 
 def compare_times(gold: str, prediction: str) -> Decision | None:
-    """The decision for two times. `4:30 p.m.` agrees with 16:30; without its half of the day a time is another, or no,
-    time. None where a side is no time, or both may be ratios."""
+    """Decides about two times. `4:30 p.m.` agrees with 16:30. Without `a.m.` or `p.m.` it may be another
+    time, or no time. None where a side is no time, or both may be ratios."""
     sides = _read_time(gold), _read_time(prediction)
     if sides[0] is None or sides[1] is None:
         return None
     if sides[0].of_day == sides[1].of_day:
         return Verdict.CORRECT, "time"
-    # 4:30 and 2:15 may be ratios, and as such they agree. 4:00 is none, as nobody writes a ratio to 0.
+    # 4:30 and 2:15 may be ratios, and as ratios they agree. 4:00 is a time, since ratios to 0 do not occur.
     may_be_ratios = not sides[0].is_half_known and not sides[1].is_half_known
     if may_be_ratios and gold.count(":") == 1 and ":00" not in gold + prediction:
         return None
@@ -308,7 +308,7 @@ def _read_time(answer: str) -> _Time | None:
         return None
     hour, minute, second, letter, is_late, is_early = match.groups()
     half = letter or ("p" if is_late else "a" if is_early else "")
-    # A bare number is no time.
+    # A bare number is not a time.
     if minute is None and not half and "o'clock" not in text:
         return None
     # 12 AM is 0 and 12 PM is 12; 24:00 is 0.

@@ -2,15 +2,15 @@ r"""Evaluates expressions at points, tells whether two are the same function, an
 
 Values are floats, which tell expressions apart, or have 50 digits and more, which settle doubts. A number without
 roots and functions has an exact value. Variables and all intermediate values are real, unless the imaginary unit
-stands in one of the two expressions: the square root of a negative number has no value. Odd roots of negative numbers
+occurs in one of the two expressions: the square root of a negative number has no value. Odd roots of negative numbers
 are real, as in school and in `algebra`.
 
 Functions are compared at points of both signs, small and large, in every orthant, and at whole numbers. They are also
-compared on both sides of each zero or turn of what stands under a root, an absolute value, a logarithm or a
+compared on both sides of each zero or turning point of an expression under a root, an absolute value, a logarithm or a
 denominator. The values must be equal at all these points. Where floats leave a doubt, values get 50 digits more than
-the numbers in the texts have. Where one expression is undefined, the other must be undefined too. Single points at
-which one of them is undefined do not count: the points hit one only by chance. The points follow from the texts. So
-equal questions get equal answers, and no text can aim at them.
+the numbers in the texts have. Where one expression is undefined, the other must be undefined too. Single points where
+one of them is undefined do not count: the points hit them only by chance. The points are derived from the texts. So
+equal questions get equal answers, and no text can be tuned to the points.
 
 The third part estimates how much a computer algebra system would have to write out (`9^{9^9}`, `(999999!)!`,
 `\sum_{k=1}^{10^9} k`). It needs only the tree and floats: towers and giant sums cost microseconds and kill no worker.
@@ -29,10 +29,10 @@ from typing import Any
 
 from stages.algorithms.answers.latex import Node, number, substituted
 
-# 5,000! has 54,233 bits: factorials and other exact values end at about the same size.
+# 5,000! has 54,233 bits: factorials and other exact values are limited to about the same size.
 _MOST_EXACT_BITS = 50_000
 _MOST_BITS_OF_WORK = 1_500_000
-"""Of all the numbers on the way to an exact value: some 0.1 s."""
+"""Bits of all intermediate numbers of one exact value: about 0.1 s."""
 _MAX_FACTORIAL = 5_000
 _CONSTANTS = ("e", "i")
 _FUNCTION_NAMES = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log"}
@@ -45,11 +45,11 @@ class UndefinedError(ArithmeticError):
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The numbers that an expression is evaluated in."""
+    """The number type that an expression is evaluated in."""
 
     number: Callable[[Any], Any]
     library: Any
-    """Holds pi, e and the functions by the names of `math`."""
+    """Has pi, e and the functions under the names of `math`."""
     is_real: bool
     gamma: Callable[[Any], Any]
 
@@ -60,7 +60,7 @@ COMPLEX = Arithmetic(float, cmath, False, math.gamma)
 
 @lru_cache(maxsize=16)
 def exact(is_real: bool, digits: int) -> Arithmetic:
-    """Arithmetic to so many digits. Loads mpmath, which most runs never need."""
+    """Arithmetic to this many digits. Loads mpmath, which most runs never need."""
     import mpmath
 
     context = mpmath.MPContext()
@@ -74,14 +74,14 @@ def exact(is_real: bool, digits: int) -> Arithmetic:
 
 
 def value_at(node: Node, point: Mapping[str, Any], arithmetic: Arithmetic = COMPLEX) -> Any:
-    """The value with the variables of `point`; None where it is too large or not known here.
+    """Returns the value with the variables of `point`; None where it is too large or not known here.
 
-    UndefinedError where it has none: in a pole, or where a value on the way is not real.
+    UndefinedError where it has none: at a pole, or where an intermediate value is not real.
     """
     try:
         # The order of the handlers matters: OverflowError is an ArithmeticError, and means too large, not undefined.
         value = _value(node, point, arithmetic)
-        # 1e308 * 10 is no exception in floats but infinity.
+        # In floats 1e308 * 10 gives infinity, not an exception.
         return value if cmath.isfinite(complex(value)) else None
     except UndefinedError:
         raise
@@ -92,7 +92,7 @@ def value_at(node: Node, point: Mapping[str, Any], arithmetic: Arithmetic = COMP
 
 
 def constant_value(node: Node) -> complex | None:
-    """The value of an expression without variables; None where it has none or is not known here."""
+    """Returns the value of an expression without variables; None where it has none or is not known here."""
     try:
         value = value_at(node, {})
     except UndefinedError:
@@ -101,9 +101,9 @@ def constant_value(node: Node) -> complex | None:
 
 
 def exact_rational(node: Node) -> Fraction | None:
-    """The value of sums, products, whole powers, factorials and binomials of numbers; None for others and large ones.
+    """Returns the value of sums, products, whole powers, factorials and binomials of numbers; None for others.
 
-    The caller bounds what the tree may be worth (`bits_of`); the work is bounded here.
+    Large values are None, too. The caller bounds their size (`bits_of`); this function bounds the work.
     """
     work = 0
 
@@ -157,7 +157,7 @@ def symbols_of(node: Node) -> set[str]:
 
 
 def is_written_with_i(node: Node) -> bool:
-    """True where the imaginary unit stands in it; without it, values that are not real are none in school."""
+    """True where the imaginary unit occurs; without it, values that are not real count as undefined, as in school."""
     if node.head == "symbol":
         return node.first == "i"
     return any(map(is_written_with_i, node.children))
@@ -194,7 +194,7 @@ def _value(node: Node, point: Mapping[str, Any], arithmetic: Arithmetic) -> Any:
 
 
 def _power(base_node: Node, exponent_node: Node, point: Mapping[str, Any], arithmetic: Arithmetic) -> Any:
-    # An exponent that is written as a fraction is taken exactly: as a float, 1/3 is no third, and (-8)^{1/3} would be
+    # An exponent that is written as a fraction is taken exactly: the float 1/3 is not a third, and (-8)^{1/3} would be
     # complex.
     base, fraction = _value(base_node, point, arithmetic), rational(exponent_node)
     if fraction is not None and fraction.denominator == 1:
@@ -210,7 +210,7 @@ def _power(base_node: Node, exponent_node: Node, point: Mapping[str, Any], arith
     # (-2)^n at the whole points, where n is a float such as 3.0.
     if fraction is None and exponent == int(exponent):
         return base ** int(exponent) if abs(exponent) < 2**53 else None
-    # A negative base to any other exponent: complex, or undefined where all values must be real.
+    # A negative base with any other exponent: complex, or undefined where all values must be real.
     return _in_the_field(complex(base) ** exponent if arithmetic.library is cmath else base**exponent, arithmetic)
 
 
@@ -225,7 +225,7 @@ def _in_the_field(value: Any, arithmetic: Arithmetic) -> Any:
 
 
 def rational(node: Node) -> Fraction | None:
-    """The number that a fraction in an exponent is; None for what is written otherwise."""
+    """Returns the number of a fraction in an exponent; None for other notation."""
     if node.head == "number":
         return node.first
     if node.head == "multiply":
@@ -249,7 +249,7 @@ def _call(name: str, values: list[Any], arithmetic: Arithmetic) -> Any:
     if name == "lg":
         return library.log(values[0]) / library.log(10)
     if name in ("factorial", "binom"):
-        # n! for n as a variable: gamma(n + 1), so that \frac{n!}{(n-1)!} equals n at every point that is drawn.
+        # n! for a variable n: gamma(n + 1), so that \frac{n!}{(n-1)!} equals n at every random point.
         upper, *lower = (value.real if _is_complex(value) and not value.imag else value for value in values)
         gamma = arithmetic.gamma
         if not lower:
@@ -260,50 +260,50 @@ def _call(name: str, values: list[Any], arithmetic: Arithmetic) -> Any:
         return getattr(math if library is cmath else library, name)(values[0])
     if name in ("mod", "max", "min") and not any(map(_is_complex, values)):
         return values[0] % values[1] if name == "mod" else {"max": max, "min": min}[name](values)
-    # gcd, lcm, unknown functions and series: `value_at` makes None of it, no opinion.
+    # gcd, lcm, unknown functions and series: `value_at` returns None for it, no opinion.
     raise KeyError(name)
 
 
 # ------------------------------------------------------------------------------------------- the same function
-# A float has 16 digits; a chain of operations with cancellation loses some. The other doubts go to more digits.
+# A float has 16 digits; a chain of operations with cancellation loses some. More digits settle the other doubts.
 _SAME = 1e-9
-"""Relative distance below which two floats are taken for the same value, until 50 digits are asked."""
+"""Relative distance below which two floats count as equal until they are computed to 50 digits."""
 _SPARE_DIGITS = 50
-"""More than the numbers in both expressions have together: then no term of a sum is too small to be seen."""
+"""Digits beyond those of the numbers in both expressions together: so no term of a sum is too small to be seen."""
 _LOST_DIGITS = 20
-"""How many of them the computation may cost."""
+"""How many of these digits a computation may lose."""
 # docs/verifier.md: beyond 4,000 bits an answer is unparsed.
 _MOST_BITS = 4_000
 _MOST_DIGITS_IN_DOUBT = 40_000
-"""Of all the values that floats leave in doubt: a bound for texts that are made to leave every point in doubt."""
+"""Most digits for all values that floats leave in doubt: a bound for texts made to leave every point in doubt."""
 # With fewer points that have values, equality could be chance: \ln(-x) has none at positive x.
 _FEWEST_POINTS = 3
-# Half of them of size 0.4 to 2.7, half of any magnitude from 0.01 to 1,000, with signs that go through the orthants.
+# Half of them have sizes of 0.4 to 2.7, half any magnitude from 0.01 to 1,000; signs go through the orthants.
 # |x-3| and x-3 differ only below 3, and |x|+|y| and |x+y| only where the signs differ.
 _GENERIC_POINTS = 16
-# For (-1)^n, which is real only there: numbers up to 4, 5, 6 and 7.
+# For (-1)^n, which is real only at whole numbers: up to 4, 5, 6 and 7.
 _WHOLE_POINTS = 4
 # A bound for texts with a hundred roots.
 _TURNING_PARTS = 10
-# \tan x has a pole in every period: of those, the six next to 0.
+# \tan x has a pole in every period: the six next to 0 are used.
 _TURNS = 6
-"""Zeros that are looked at of each part and variable, those next to 0 first."""
-# From 0.01 to 10^6, six to a factor of ten, both signs and 0: where the search for a turn starts.
+"""Zeros that are examined of each part and variable, those next to 0 first."""
+# Start points of the search for a turning point: from 0.01 to 10^6, six per factor of ten, both signs, and 0.
 _MAGNITUDES = [10 ** (step / 6) for step in range(-12, 37)]
 _GRID = [-size for size in reversed(_MAGNITUDES)] + [0.0] + _MAGNITUDES
-# Each step keeps two thirds of the interval: what is left is 3e-11 of it, far below the offsets that follow.
+# Each step keeps two thirds of the interval: 3e-11 of it remains, far below the offsets that follow.
 _STEPS = 60
-# Two sizes on either side. A kink shows at any distance; a step of a tenth may jump over a second turn close by, a
-# thousandth does not.
+# Two sizes on either side. A kink shows at any distance; a step of a tenth may jump over a second turning point
+# nearby, a thousandth does not.
 _OFFSETS = (-0.1, -0.001, 0.001, 0.1)
-"""Of a turn, as a share of its size (of 1 for those below 1)."""
+"""Offsets from a turning point, as a share of its size (of 1 for those below 1)."""
 # Tangents and quotients are undefined at single points only, and those do not count.
 _PARTIAL = frozenset(["ln", "log", "lg", "arcsin", "arccos"])
 _UNDEFINED = "undefined"
 
 
 def same_function(gold: Node, prediction: Node) -> bool | None:
-    """True, False, or None where too few points have values that can be computed. Constants have one point."""
+    """Returns True, False, or None where too few points have values that can be computed. Constants have one point."""
     bits = bits_of(gold) + bits_of(prediction)
     if bits > _MOST_BITS:
         return None
@@ -311,7 +311,7 @@ def same_function(gold: Node, prediction: Node) -> bool | None:
     names = sorted(symbols_of(gold) | symbols_of(prediction))
     is_real = not (is_written_with_i(gold) or is_written_with_i(prediction))
     arithmetic = REAL if is_real else COMPLEX
-    # Seeded by the trees: equal questions get equal verdicts, and a text that wants to aim at the points changes them.
+    # Seeded by the trees: equal questions get equal verdicts, and a text that is tuned to the points changes them.
     draw = random.Random(repr((gold, prediction)))
     compared: list[Mapping[str, float]] = []
     doubts = 0
@@ -323,8 +323,7 @@ def same_function(gold: Node, prediction: Node) -> bool | None:
         if _UNDEFINED not in values and _are_close(*values):
             compared.append(point)
         elif values != (_UNDEFINED, _UNDEFINED):
-            # Floats that differ may differ by rounding alone, and one side undefined may be a root of -1e-17. More
-            # digits tell.
+            # Floats may differ by rounding alone, and an undefined side may be a root of -1e-17. More digits decide.
             doubts += 1
             if doubts * digits > _MOST_DIGITS_IN_DOUBT:
                 return None
@@ -340,7 +339,7 @@ def same_function(gold: Node, prediction: Node) -> bool | None:
 
 
 def is_partial(node: Node) -> bool:
-    """True for an expression that may be undefined on more than single points: with a root or a logarithm in it."""
+    """True for an expression that may be undefined at more than single points: one with a root or a logarithm."""
     if node.head == "call" and node.first in _PARTIAL:
         return True
     if node.head == "power":
@@ -363,13 +362,13 @@ def _are_close(first, second) -> bool:
 
 def _same_exactly(gold: Node, prediction: Node, point: Mapping[str, float], is_real: bool, digits: int) -> bool | None:
     arithmetic = exact(is_real, digits)
-    # The float is taken at its exact value, so that both sides see the same point.
+    # The float's exact value is used, so that both sides see the same point.
     place = {name: arithmetic.number(value) for name, value in point.items()}
     values = _value_or_undefined(gold, place, arithmetic), _value_or_undefined(prediction, place, arithmetic)
     if None in values:
         return None
     if _UNDEFINED in values:
-        # Both undefined agree; one alone is another domain.
+        # Both undefined: they agree. Only one undefined: another domain.
         return values[0] is values[1]
     difference, largest = abs(values[0] - values[1]), max(map(abs, values))
     noise = arithmetic.number(Fraction(1, 10 ** (digits - _LOST_DIGITS)))
@@ -379,12 +378,12 @@ def _same_exactly(gold: Node, prediction: Node, point: Mapping[str, float], is_r
 def _points(
     gold: Node, prediction: Node, names: list[str], arithmetic: Arithmetic, draw: random.Random
 ) -> Iterator[tuple[dict[str, float], bool]]:
-    """Points, and whether they are of whole numbers, which may hit a pole or another single point."""
+    """Yields points, and whether they are whole numbers, which may hit a pole or another single point."""
     if not names:
         yield {}, False
         return
-    # Counting up from random signs flips one variable after the other: all orthants of three variables in eight pairs
-    # of points.
+    # Counting up from random signs flips one variable after the other: eight pairs of points cover all orthants of
+    # three variables.
     signs = draw.getrandbits(len(names))
     generic = []
     for index in range(_GENERIC_POINTS):
@@ -405,7 +404,7 @@ def _points(
 
 
 def _turning_parts(node: Node) -> Iterator[Node]:
-    """What stands under roots, absolute values, logarithms and in denominators, and what poles and ends come of."""
+    """Yields expressions under roots, absolute values, logarithms and fraction bars, and sources of poles and ends."""
     for part in node.children:
         yield from _turning_parts(part)
     if node.head == "power":
@@ -423,7 +422,7 @@ def _turning_parts(node: Node) -> Iterator[Node]:
 
 
 def _turns(part: Node, name: str, base: Mapping[str, float], arithmetic: Arithmetic) -> list[float]:
-    """Where the size of `part` is least along one variable: zeros, also those that it touches without crossing."""
+    """Returns where |part| is least along one variable: zeros, including those that it touches without crossing."""
     point = dict(base)
 
     def size(place: float) -> float:
@@ -431,8 +430,8 @@ def _turns(part: Node, name: str, base: Mapping[str, float], arithmetic: Arithme
         value = _value_or_undefined(part, point, arithmetic)
         return math.inf if value is None or value == _UNDEFINED else abs(value)
 
-    # A grid first, then a search by thirds: |x| and x^2 touch zero without a change of sign, so bisection would not see
-    # it.
+    # First a grid, then a search by thirds: |x| and x^2 touch zero without a change of sign, so bisection would miss
+    # the zero.
     sizes = [size(place) for place in _GRID]
     least = [
         at for at in range(1, len(_GRID) - 1) if sizes[at] <= min(sizes[at - 1], sizes[at + 1]) and sizes[at] < math.inf
@@ -451,7 +450,7 @@ def _turns(part: Node, name: str, base: Mapping[str, float], arithmetic: Arithme
 
 
 # ------------------------------------------------------------------------------------------------------- sizes
-# 2^{99999999} counts 200 million bits. An integer of 6,000 digits is still worked out.
+# 2^{99999999} counts 200 million bits. An integer of 6,000 digits is still computed.
 _MAX_BITS = 20_000
 # (x+1)^{60} counts 60; (((x+1)^{60}+y)^{60}+z)^{60} counts 216,000.
 _MAX_FACTORS = 300
@@ -462,18 +461,18 @@ _EXPONENTIAL = frozenset(["exp", "sinh", "cosh", "tanh"])
 
 
 def is_explosive(node: Node) -> bool:
-    """True where working the expression out could take numbers or polynomials of a size that no answer has."""
+    """True where computing the expression could need numbers or polynomials larger than in any answer."""
     bits, factors = _size(node)
     return bits > _MAX_BITS or factors > _MAX_FACTORS
 
 
 def bits_of(node: Node) -> float:
-    """Bits that the numbers in an expression may have: so many digits tell what it adds up from what it does not."""
+    """Returns the bits that the numbers in an expression may have: with this many digits no two values look alike."""
     return _size(node)[0]
 
 
 def _size(node: Node) -> tuple[float, float]:
-    """Bits that the numbers in it may have, and how many sums with variables are multiplied; infinite beyond reach."""
+    """Returns the bits of its numbers, and how many sums with variables are multiplied; infinite beyond the limits."""
     head = node.head
     if head == "number":
         # Less one, since a whole number has the denominator 1, which has one bit.
@@ -482,7 +481,7 @@ def _size(node: Node) -> tuple[float, float]:
         return 2.0, 0.0
     sizes = [_size(part) for part in node.all_children]
     if not sizes:
-        # pi, infinity, an empty set: nothing grows in them.
+        # pi, infinity, an empty set: they do not grow.
         return 2.0, 0.0
     if head == "power":
         return _power_size(sizes[0], node.parts[1], sizes[1])
@@ -521,7 +520,7 @@ def _power_size(base: tuple[float, float], exponent: Node, size: tuple[float, fl
 
 
 def _largest_of(bits: float) -> float:
-    """The largest number of so many bits."""
+    """The largest number with this many bits."""
     return 2.0**bits if bits < 1_000 else _BEYOND
 
 

@@ -1,4 +1,5 @@
-"""Splits an answer, LaTeX or plain, into tokens, and defines the nodes of the tree that `latex_parser` makes of them.
+"""Splits an answer, LaTeX or plain, into tokens, and defines the nodes of the tree that `latex_parser` builds from
+them.
 
 Splitting is linear in the length of the text. Nothing is executed or expanded. Read `tokenise`, then `Node`.
 """
@@ -13,21 +14,21 @@ from fractions import Fraction
 from stages.algorithms.answers.normalisation import TEXT_COMMANDS, one_spelling
 
 MAX_TOKENS = 800
-"""Longer answers are no expressions that a rule could read; a bound for everything that follows."""
+"""Longer answers are not expressions that a rule could read; this bounds all later work."""
 _FUNCTION_NAMES = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp"
 FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
 # Words that plain text uses for a command: `sqrt(2)`, `2*pi`.
 _WORD_COMMANDS = frozenset(["sqrt", "pi", "infty", "alpha", "beta", "theta", "lambda", "bmod"])
 _WORD_SPELLINGS = {"inf": "infty", "infinity": "infty", "mod": "bmod"}
 _MAX_VARIABLE_LETTERS = 3
-"""A longer run of letters is a word, unless all are capitals: the product LC stands under a root, but a name alone."""
+"""A longer run of letters is a word. Not capitals: LC under a root is a product, elsewhere a name."""
 _SIGN_NAMES = "angle triangle measuredangle square odot overline widehat overleftrightarrow overrightarrow"
 NAME_SIGNS = frozenset(_SIGN_NAMES.split())
 """Commands after which capitals name a figure."""
 
 
 class UnreadableError(ValueError):
-    """The text is not an answer that the rules here know; another verifier may know it."""
+    """The text is not an answer that the rules here can read; another verifier may read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +45,14 @@ _SIGNS = str.maketrans(
 )
 # JSON that was escaped twice: `\\frac`. Not where a matrix has real line breaks.
 _ESCAPED_TWICE = re.compile(r"\\\\(?=[a-zA-Z({\[\])}])")
-# `and` and `or`, in text commands, bare, or as logical signs. Bare ones need no letter before them, so that `for` stays
+# `and` and `or`, in text commands, bare, or as logical signs. Bare ones must not follow a letter, so that `for` stays
 # whole.
 _CONJUNCTION = re.compile(
     r"\\(?:text|mbox|textrm|mathrm)\s?\{[\s,]{0,9}(and|or)[\s,]{0,9}\}|(?<![A-Za-z\\])(and|or)(?=[^a-z])"
     r"|\\(?:land|wedge|(lor|vee))(?![a-zA-Z])"
 )
 _QUAD = re.compile(r"\\q?quad")
-"""No other command starts so; what follows without a space is a letter of the next formula."""
+"""No other command starts with these; a letter right after them belongs to the next formula."""
 # 0.1\overline{6}, 0.(39), 0.\dot3\dot9; lengths are bounded, since they become integers.
 _REPEATING = re.compile(
     r"([0-9]{0,30})\.([0-9]{0,30})(?:\\(?:overline|bar|dot)\s?\{([0-9]{1,30})\}|\(([0-9]{1,30})\)"
@@ -67,7 +68,7 @@ _TOKEN = re.compile(
     r"|\\end\s?\{(?P<end>[a-z]+)\*?\}"
     r"|(?P<newline>\\\\)"
     r"|\\(?P<command>[a-zA-Z]+|[{}%$|&#_])"
-    # A comma joins groups of three only: 1,000 is a number, in `1,2` the comma separates.
+    # A comma joins only groups of three digits: 1,000 is a number, in `1,2` the comma separates.
     r"|(?P<number>(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
     r"|(?P<word>[A-Za-z]+)"
     # Longer signs first; then any character, so that every text can be split.
@@ -77,7 +78,7 @@ _SYMBOL_COMMANDS = {"<=": "le", ">=": "ge", "!=": "ne", "<": "lt", ">": "gt", "�
 
 
 def tokenise(answer: str) -> list[Token]:
-    """The tokens of `answer`; UnreadableError when there are too many or a control character is among them."""
+    """Returns the tokens of `answer`; UnreadableError for too many tokens or a control character."""
     # The steps depend on each other: dots before `one_spelling` rewrites them, \quad before spaces collapse, fractions
     # before digits become tokens.
     text = _ENDLESS.sub(_endless_as_fraction, answer) if "…" in answer else answer
@@ -88,7 +89,7 @@ def tokenise(answer: str) -> list[Token]:
     text = _REPEATING.sub(_as_fraction, text)
     text = _CONJUNCTION.sub(_as_separator, text)
     text = _ROMAN.sub(_unwrap_roman, text)
-    # After the spelling, which removes zero-width characters that people paste.
+    # After the spelling, which removes pasted zero-width characters.
     if not text.isprintable():
         raise UnreadableError("control characters")
     tokens: list[Token] = []
@@ -131,8 +132,8 @@ def _split_word(word: str, follows_space: bool) -> list[Token]:
 
 
 def _with_names(tokens: list[Token]) -> list[Token]:
-    """Letters that stand alone are text, in which order counts: a whole answer, capitals that are one of several
-    answers or a value, and what a figure is called. Among numbers and signs they are factors."""
+    """Marks letters as text, in which order counts: a whole answer, capitals as a value or one of several answers, and
+    the name of a figure. Among numbers and signs letters are factors."""
     # The whole answer is letters: `ABCD` is a name, `x y` a product, `ray AB` words.
     if len(tokens) > 1 and all(token.kind == "letter" for token in tokens):
         words = _letter_runs(tokens)
@@ -151,8 +152,8 @@ def _with_names(tokens: list[Token]) -> list[Token]:
             end += 1
             if end < len(tokens) and tokens[end].follows_space:
                 break
-        # A name stands between borders (`AB = 5`, `AB, CD`) or behind a sign of a figure (`\angle ABC`); in `2LC` it
-        # does not.
+        # A name stands between borders (`AB = 5`, `AB, CD`) or after the sign of a figure (`\angle ABC`). `2LC` has
+        # neither.
         before, after = named[-1:], tokens[end : end + 1]
         is_called = bool(before) and before[0].kind == "command" and before[0].value in NAME_SIGNS
         if end - at > 1 and (is_called or (_is_border(before) and _is_border(after))):
@@ -165,7 +166,7 @@ def _with_names(tokens: list[Token]) -> list[Token]:
 
 
 def _letter_runs(tokens: list[Token]) -> list[str]:
-    """The letters as they stand together: `ray AB` is two runs, `x y` two of one letter."""
+    """Returns the runs of adjacent letters: `ray AB` is two runs, `x y` two of one letter."""
     runs: list[str] = []
     for token in tokens:
         if runs and not token.follows_space:
@@ -176,14 +177,14 @@ def _letter_runs(tokens: list[Token]) -> list[str]:
 
 
 def _is_border(beside: list[Token]) -> bool:
-    """True for what separates answers or joins a name to a value, and for the ends of the text."""
+    """True for tokens that separate answers or join a name to a value, and for the ends of the text."""
     if not beside:
         return True
     return beside[0].kind == "text" or (beside[0].kind == "symbol" and beside[0].value in (",", ";", "="))
 
 
 def _endless_as_fraction(match: re.Match[str]) -> str:
-    """`0.333…` as 1/3: the shortest period that the last digits repeat; UnreadableError where they repeat nothing."""
+    """Reads `0.333…` as 1/3, by the shortest period at the end of its digits; UnreadableError without one."""
     whole, digits = match.groups()
     # The shortest period that occurs twice at the end: 0.1666 is 0.1 and 6 repeated. 0.12… repeats nothing.
     for length in range(1, len(digits) // 2 + 1):
@@ -197,13 +198,14 @@ def _endless_as_fraction(match: re.Match[str]) -> str:
 
 
 def _as_fraction(match: re.Match[str]) -> str:
-    r"""A repeating decimal as a fraction: 0.1\overline{6} is 16 - 1 over 90."""
+    r"""Reads a repeating decimal as a fraction: 0.1\overline{6} is 16 - 1 over 90."""
     whole, first, *period = match.groups()
     return _fraction_text(whole, first, "".join(filter(str.isdigit, next(filter(None, period)))))
 
 
 def _fraction_text(whole: str, first: str, period: str) -> str:
-    # 0.1666... is (16 - 1)/90: all digits up to the first period, less those before it, over nines and zeros.
+    # 0.1666... is (16 - 1)/90: all digits up to the end of the first period, minus those before it, over nines and
+    # zeros.
     top = int(whole + first + period or 0) - int(whole + first or 0)
     return rf"\frac{{{top}}}{{{'9' * len(period) + '0' * len(first)}}}"
 
@@ -213,7 +215,7 @@ def _as_separator(match: re.Match[str]) -> str:
 
 
 def _unwrap_roman(match: re.Match[str]) -> str:
-    """An upright letter is that letter, and an upright function name that function; other words stay text."""
+    """Reads an upright letter as that letter, and an upright function name as the function; other words stay text."""
     word = match.group(1)
     if len(word) == 1:
         return f" {word} "
@@ -229,12 +231,12 @@ class TokenStream:
         self._position = 0
 
     def peek(self, ahead: int = 0) -> Token:
-        """The token `ahead` places from here; of kind `end_of_text` behind the last."""
+        """Returns the token `ahead` places from here; its kind is `end_of_text` after the last token."""
         position = self._position + ahead
         return self._tokens[position] if position < len(self._tokens) else _END
 
     def next(self) -> Token:
-        """The token here; the position moves on."""
+        """Returns the token here and moves on."""
         token = self.peek()
         self._position += 1
         return token
@@ -244,8 +246,8 @@ class TokenStream:
         self._position += count
 
     def put_back(self, token: Token) -> None:
-        """`token` comes next: what is left of one that was taken in part."""
-        # The text of \frac12 is one number: its 1 is taken, and the 2 put back.
+        """Puts `token` back as the next one: the rest of a token that was taken in part."""
+        # The digits of \frac12 are one number: its 1 is taken, and the 2 is put back.
         self._position -= 1
         self._tokens[self._position] = token
 
@@ -255,7 +257,7 @@ class TokenStream:
         return token.kind == kind and (not values or token.value in values)
 
     def take(self, kind: str, *values: str) -> bool:
-        """As `at`; moves on when true."""
+        """As `at`; moves on if it is true."""
         is_there = self.at(kind, *values)
         self._position += is_there
         return is_there
@@ -267,7 +269,7 @@ class TokenStream:
         raise UnreadableError(f"no {' or '.join(values)}")
 
     def expect_end(self) -> None:
-        """UnreadableError when something is left over."""
+        """UnreadableError when tokens are left over."""
         if self._position < len(self._tokens):
             raise UnreadableError(f"unexpected {self.peek().value[:40]!r}")
 
@@ -285,12 +287,12 @@ class Node:
 
     @property
     def first(self):
-        """What the head is about: the value of a number, the base of a power, the name of a call."""
+        """The first part: the value of a number, the base of a power, the name of a call."""
         return self.parts[0]
 
     @property
     def children(self) -> list[Node]:
-        """The parts that are nodes; not those inside a tuple."""
+        """The parts that are nodes, without those inside a tuple."""
         return [part for part in self.parts if isinstance(part, Node)]
 
     @property
@@ -300,7 +302,7 @@ class Node:
         return [part for part in parts if isinstance(part, Node)]
 
     def map_children(self, change: Callable[[Node], Node]) -> Node:
-        """The node with each of its children changed."""
+        """Returns the node with each of its children changed."""
         return Node(self.head, tuple(change(part) if isinstance(part, Node) else part for part in self.parts))
 
 
@@ -310,24 +312,24 @@ def number(value: Fraction | int, places: int = -1) -> Node:
 
 
 def reciprocal(node: Node) -> Node:
-    """One over `node`."""
+    """Returns one over `node`."""
     return Node("power", (node, number(-1)))
 
 
 def is_reciprocal(node: Node) -> bool:
-    """True for what `reciprocal` makes: a denominator."""
+    """True for the result of `reciprocal`: a denominator."""
     return node.head == "power" and node.parts[1] == number(-1)
 
 
 def substituted(node: Node, name: str, value: Node) -> Node:
-    """The tree with `value` for each symbol `name`."""
+    """Returns the tree with `value` for each symbol `name`."""
     if node.head == "symbol":
         return value if node.first == name else node
     return node.map_children(lambda part: substituted(part, name, value))
 
 
 def signed(sign: str, node: Node) -> Node:
-    """`node` after one of the signs `+`, `-`, `pm`, `mp`."""
+    """Returns `node` after one of the signs `+`, `-`, `pm`, `mp`."""
     if sign == "+":
         return node
     if sign == "-":
@@ -347,13 +349,13 @@ def is_whole(node: Node) -> bool:
 
 
 def mixed(whole: Node, fraction: Fraction) -> Node:
-    """The mixed number of a whole number and a proper fraction; the sign stands before both."""
+    """Returns the mixed number of a whole number and a proper fraction; a sign applies to both."""
     value = whole.first + fraction if whole.first >= 0 else whole.first - fraction
     return number(value)
 
 
 def proper_fraction(node: Node) -> Fraction | None:
-    """The value of a node that is a fraction of two whole numbers between 0 and 1."""
+    """Returns the value of a node that is a fraction of two whole numbers between 0 and 1."""
     if node.head != "multiply" or len(node.parts) != 2 or node.parts[1].head != "power":
         return None
     top, bottom = node.first, node.parts[1].first

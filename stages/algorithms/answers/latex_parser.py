@@ -2,11 +2,11 @@ r"""Reads a whole answer into a tree: lists, relations, unions and ratios; then 
 
 The grammar is a recursive descent, from the loosest binding to the tightest: `_listing`, `_relation`,
 `_set_expression`, `ExpressionReader.sum`, `product`, `factor`, `base`, `read_command`. Time and memory are bounded for
-any text: every call takes a token, there are at most `MAX_TOKENS`, and levels are counted. Notation that is not known
-here is an UnreadableError, never a guess.
+any text: every call takes a token, there are at most `MAX_TOKENS`, and levels are counted. Unknown notation is an
+UnreadableError, never a guess.
 
 Readings, where notation is ambiguous:
-- `(a, b)` stays a sequence with its brackets: what it is compared with decides whether it is a tuple or an interval.
+- `(a, b)` stays a sequence with its brackets: the answer it is compared with makes it a tuple or an interval.
 - `{a, b}` without backslashes is a list.
 - `2\frac{1}{2}` and `2 1/2` are mixed numbers. `10^35` is the power with exponent 35, `2^63^2` is `2^6 3^2`.
 - `x(y+1)` is a product, but `f(x)`, for f, g, h, F, G, H, is a call that nothing is known about.
@@ -35,7 +35,7 @@ from stages.algorithms.answers.latex import (
     tokenise,
 )
 
-# \equiv may be an identity; a congruence is refused below, where its modulus is seen.
+# \equiv may be an identity; a congruence is rejected below, where its modulus is seen.
 _RELATIONS = {"=": "eq", "equiv": "eq", "simeq": "approx", "sim": "approx"}
 _RELATIONS |= {name: name for name in ("le", "ge", "lt", "gt", "ne", "approx", "in")}
 _SET_OPERATIONS = {"cup": "union", "cap": "intersection", "setminus": "minus", "backslash": "minus"}
@@ -43,24 +43,24 @@ _SEPARATORS = frozenset(["and", "or"])
 
 
 def parse_answer(answer: str) -> Node:
-    """The tree of a whole answer; UnreadableError when it is not in the notation known here."""
+    """Returns the tree of a whole answer; UnreadableError when it is not in a notation known here."""
     tokens = TokenStream(tokenise(answer))
     node = _listing(ExpressionReader(tokens, _listing), 0, False)
-    # What is left over makes the whole answer unreadable: `5 \text{ if } x > 0` is not 5.
+    # Tokens that are left over make the whole answer unreadable: `5 \text{ if } x > 0` is not 5.
     tokens.expect_end()
     return node
 
 
 def _listing(reader: ExpressionReader, depth: int, is_inside: bool) -> Node:
-    """One relation, or a list of several with commas, semicolons or `and` between them.
+    """Reads one relation, or a list of several with commas, semicolons or `and` between them.
 
-    At the top level semicolons separate groups of what commas separate: `p=5, q=2; p=7, q=2` is a list of lists.
+    At the top level semicolons separate groups of comma-separated items: `p=5, q=2; p=7, q=2` is a list of lists.
     """
     if depth > MAX_DEPTH:
         raise UnreadableError("too deep")
     groups: list[list[Node]] = [[_relation(reader, depth)]]
     while separator := _separator(reader.tokens):
-        # Inside brackets a semicolon is a comma: `(1; 2)` is a point where commas are decimal.
+        # Inside brackets a semicolon is a comma: `(1; 2)` is a point in countries with decimal commas.
         if separator == ";" and not is_inside:
             groups.append([])
         node = _relation(reader, depth)
@@ -102,7 +102,7 @@ def _relation(reader: ExpressionReader, depth: int) -> Node:
         items.append(_set_expression(reader, depth))
         if token.value == "equiv" and items[-1].head == "call" and items[-1].first == "mod":
             raise UnreadableError("a congruence")  # 3 modulo 7 is not 3 modulo 5
-    # `{x : x > 2}` without its backslashes, or a ratio in an inequality: nobody knows which.
+    # `{x : x > 2}` without its backslashes, or a ratio in an inequality: the text does not say which.
     if any(sign not in ("eq", "approx") for sign in signs) and any(item.head == "ratio" for item in items):
         raise UnreadableError("a colon in an inequality")
     return items[0] if not signs else Node("relation", (tuple(items), tuple(signs)))
@@ -129,25 +129,25 @@ def _set_expression(reader: ExpressionReader, depth: int) -> Node:
 
 # A nested fraction or bracket takes two or three levels. Python's stack ends far later, at 1,000 calls.
 MAX_DEPTH = 24
-# The exact rules on texts have compared longer integers already (`equivalence`).
+# The exact rules on texts have already compared longer integers (`equivalence`).
 _MAX_NUMBER_CHARACTERS = 400
 _MATRICES = frozenset(["pmatrix", "bmatrix", "matrix", "array", "smallmatrix", "vmatrix"])
-# The letters that problems name functions by; x(y+1) stays a product.
+# The usual names of functions in problems; x(y+1) stays a product.
 _CALLED = frozenset("fghFGH")
 _TRANSPOSED = frozenset(["T", "top", "intercal"])
 
 
 class ExpressionReader:
-    """Reads expressions from where `tokens` stands; `read_listing` reads what brackets hold, which may be several."""
+    """Reads expressions from the position of `tokens`; `read_listing` reads the content of brackets."""
 
     def __init__(self, tokens: TokenStream, read_listing: Callable[[ExpressionReader, int, bool], Node]) -> None:
         self.tokens = tokens
         self._read_listing = read_listing
-        # A bar inside bars closes them: |x|y| would else open a second one.
+        # Inside bars the next bar closes them: otherwise |x|y| would open a second pair.
         self._open_bars = 0
 
     def sum(self, depth: int) -> Node:
-        """Terms with signs before them."""
+        """Reads terms with signs before them."""
         terms = []
         sign = self._sign() or "+"
         while True:
@@ -158,7 +158,7 @@ class ExpressionReader:
             sign = following
 
     def _sign(self) -> str | None:
-        """The sign before a term, several multiplied; None where there is none."""
+        """Reads the sign before a term; several signs are multiplied; None where there is none."""
         sign = None
         while self.tokens.at("symbol", "+", "-") or self.tokens.at("command", "pm", "mp"):
             value = self.tokens.next().value
@@ -167,7 +167,7 @@ class ExpressionReader:
                 if sign not in (None, "+"):
                     raise UnreadableError("signs")
                 sign = value
-            # --42 is 42 for some and a typing error for others.
+            # --42 may mean 42 or be a typing error.
             elif sign == value == "-":
                 raise UnreadableError("two minus signs")
             else:
@@ -192,10 +192,10 @@ class ExpressionReader:
         return signed(sign, self.factor(depth))
 
     def _adjoin(self, factors: list[Node], depth: int) -> None:
-        """The next factor where no sign stands between: a product, or the fraction of a mixed number."""
+        """Reads the next factor without a sign before it: part of a product, or the fraction of a mixed number."""
         # 2\frac12 is 5/2, x\frac12 and 2 \cdot 3\frac12 are products.
         may_be_mixed = len(factors) == 1 and is_whole(factors[0])
-        # `2^6 3^2` and `5!4!`: a number behind a power is a factor only if it is one too.
+        # `2^6 3^2` and `5!4!`: a number after a power or factorial is a factor only if it has one too.
         if self.tokens.at("number") and _is_count(factors[-1]) and self.tokens.peek(1).value in ("^", "!"):
             factors.append(self.factor(depth))
             return
@@ -208,7 +208,7 @@ class ExpressionReader:
             return
         is_fraction = self.tokens.at("command", "frac")
         factor = self.factor(depth)
-        # 12\frac12\%: the sign was read with the fraction and belongs to the mixed number.
+        # 12\frac12\%: the percent sign was read with the fraction and belongs to the mixed number.
         inner = factor.first if factor.head in ("percent", "degree") else factor
         fraction = proper_fraction(inner) if is_fraction and may_be_mixed else None
         if fraction is not None:
@@ -222,7 +222,7 @@ class ExpressionReader:
         top, slash, bottom = self.tokens.peek(), self.tokens.peek(1), self.tokens.peek(2)
         if not (top.follows_space and slash.value == "/" and bottom.kind == "number"):
             return False
-        # `2 3/2` is no mixed number: its fraction is above 1.
+        # `2 3/2` is not a mixed number: its fraction is above 1.
         return all(side.value.isdigit() and len(side.value) < 10 for side in (top, bottom)) and (
             int(top.value) < int(bottom.value)
         )
@@ -239,16 +239,16 @@ class ExpressionReader:
     def factor(self, depth: int) -> Node:
         node = self.base(depth + 1)
         while True:
-            # First: the T of (1,2)^T is no exponent.
+            # First: the T of (1,2)^T is not an exponent.
             if node.head in ("sequence", "matrix") and self._takes_transposition():
                 node = transposed(node)
             elif self.tokens.take("symbol", "^"):
                 node = self._raised(node, depth + 1)
-                # x^2^3 has two readings, and LaTeX itself refuses it.
+                # x^2^3 has two readings, and LaTeX itself rejects it.
                 if node.head == "power" and self.tokens.at("symbol", "^"):
                     raise UnreadableError("a power of a power without brackets")
             elif node.head == "power" and node.first.head == "symbol" and self.tokens.take("symbol", "_"):
-                # v^2_0: the subscript names the base, though it comes behind the exponent.
+                # v^2_0: the subscript belongs to the base, though it comes after the exponent.
                 name = f"{node.first.first}_{self.subscript()}"
                 node = Node("power", (Node("symbol", (name,)), node.parts[1]))
             elif is_whole(node) and self.tokens.take("symbol", "_"):
@@ -277,7 +277,7 @@ class ExpressionReader:
             return Node("degree", (node,))
         if not self.tokens.take("symbol", "{"):
             sign = "-" if self.tokens.take("symbol", "-") else "+"
-            # v^2_0 is v_0^2, no numeral in base 0
+            # v^2_0 is v_0^2, not a numeral in base 0
             is_digit = self.tokens.at("number") and self.tokens.peek(1).value == "_"
             token = self.tokens.peek()
             if token.value.isdigit() and len(token.value) == 2 and self.tokens.peek(1).value == "^":
@@ -357,13 +357,13 @@ class ExpressionReader:
             token = self.tokens.next()
             if token.kind == "end_of_text":
                 raise UnreadableError("unclosed subscript")
-            # A subscript is a name; what is in it is not read as mathematics.
+            # A subscript is a name; its content is not read as mathematics.
             level += {"{": 1, "}": -1}.get(token.value, 0)
             name.append(token.value)
         return "".join(value for value in name if value not in "{}")
 
     def argument(self, depth: int) -> Node:
-        r"""`{...}`, or one token: of `\frac13` the digits are two arguments."""
+        r"""Reads `{...}`, or one token: of `\frac13` the digits are two arguments."""
         if self.tokens.take("symbol", "{"):
             node = self.sum(depth + 1)
             self.tokens.close("}")
@@ -377,7 +377,7 @@ class ExpressionReader:
         return self.base(depth + 1)
 
     def bracket(self, opening: str, depth: int) -> Node:
-        r"""What stands between `opening` and its partner; half-open intervals may mix `(` and `[`."""
+        r"""Reads the content between `opening` and its partner; half-open intervals may mix `(` and `[`."""
         if opening == "|":
             self._open_bars += 1
             inner = self.sum(depth + 1)
@@ -406,7 +406,7 @@ class ExpressionReader:
         closing = self.tokens.close("}") if opening == "{" else self.tokens.close(")", "]")
         if inner.head == "list" and opening != "{":
             return Node("sequence", (opening, closing, inner.parts))
-        # A half-open interval may mix its brackets, one value may not.
+        # A half-open interval may mix its brackets, a single value may not.
         if {"(": ")", "[": "]", "{": "}"}[opening] != closing:
             raise UnreadableError("brackets")
         return inner
@@ -419,22 +419,22 @@ class ExpressionReader:
                 rows.append([])
             elif not self.tokens.take("symbol", "&") and not self.tokens.at("end", environment):
                 raise UnreadableError("matrix")
-        # A line break behind the last row begins none.
+        # A line break after the last row does not start a new row.
         rows = [row for row in rows if row]
         if not rows or len({len(row) for row in rows}) != 1:
             raise UnreadableError("matrix")
         entries = tuple(tuple(row) for row in rows)
-        # A vmatrix is its value; bars are read where they are written.
+        # A vmatrix is its determinant; bars are read where they are written.
         return determinant(entries) if environment == "vmatrix" else Node("matrix", entries)
 
 
 def _are_groups(token: Token) -> bool:
-    """True for digits that brackets make several numbers: (20,100) is a point, (1,000) a number."""
+    """True for digits that are several numbers when in brackets: (20,100) is a point, (1,000) a number."""
     return token.kind == "number" and "," in token.value and "." not in token.value and ",0" not in token.value
 
 
 def _is_count(node: Node) -> bool:
-    """True for a power and a factorial: a number with an exponent or a factorial may stand beside it, as a factor."""
+    """True for a power and a factorial: next to them, a number with an exponent or a factorial can be a factor."""
     return node.head == "power" or (node.head == "call" and node.first == "factorial")
 
 
@@ -446,22 +446,22 @@ _SYMBOL_NAMES = (
 _SYMBOLS = frozenset(_SYMBOL_NAMES.split())
 _CONSTANTS = {"pi": "pi", "infty": "infinity"}
 _FROM_BOTH_ENDS = {"angle": 3, "overline": 2, "widehat": 2, "overleftrightarrow": 2}
-"""Figures that are the same when read from the other end, with so many letters: an angle with its vertex in the middle,
-a segment, an arc, a line. Not a ray, not a triangle, whose vertices correspond to another one's."""
+"""Figures with this many letters that are the same when read backwards: an angle with its vertex in the middle, a
+segment, an arc, a line. Not a ray, and not a triangle, since its vertices may correspond to those of another one."""
 _SAME_SIGNS = {"measuredangle": "angle"}
 _CHOICES_OF_NUMBERS = frozenset(["max", "min", "gcd", "lcm"])
 _STRUCTURES = frozenset(["frac", "sqrt", "binom", "boxed", "sum", "prod", "int", "lim", "lfloor", "lceil"])
 OPENING_COMMANDS = FUNCTIONS.union(_SYMBOLS, _CONSTANTS, _STRUCTURES, _CHOICES_OF_NUMBERS, NAME_SIGNS)
-"""What a factor may begin with."""
+"""The tokens that a factor may begin with."""
 
 
 def read_command(reader, name: str, depth: int) -> Node:
-    """What the command that was taken opens; UnreadableError for one that is not known here."""
+    """Reads the arguments of the command just taken; UnreadableError for an unknown command."""
     if name in _CONSTANTS:
         return Node(_CONSTANTS[name], ())
     if name in FUNCTIONS:
         return _function(reader, name, depth)
-    # \angle alone is a symbol, before letters the sign of a figure.
+    # \angle alone is a symbol; before letters it is the sign of a figure.
     if name in NAME_SIGNS and (_starts_name(reader) or name not in _SYMBOLS):
         return _figure(reader, name)
     if name in _SYMBOLS:
@@ -507,9 +507,9 @@ def _root(reader, depth: int) -> Node:
 
 
 def _series(reader, name: str, depth: int) -> Node:
-    r"""`\sum_{k=0}^{n} ...`: a function of its bounds and terms of which only its own notation is known."""
+    r"""Reads `\sum_{k=0}^{n} ...` as a function of its bounds and terms; only its notation is known."""
     tokens = reader.tokens
-    # A sum without an index in braces, such as \sum x_i, has no notation that can be compared.
+    # A sum without an index in braces, such as \sum x_i, has no notation to compare.
     if not (tokens.take("symbol", "_") and tokens.take("symbol", "{") and tokens.at("letter")):
         raise UnreadableError("a series without bounds")
     index = tokens.next().value
@@ -528,7 +528,7 @@ def _starts_name(reader) -> bool:
 
 
 def _figure(reader, sign: str) -> Node:
-    r"""`\angle ABC`, `\overline{AB}`: a name, in which order counts, but for what is the same from both ends."""
+    r"""Reads `\angle ABC`, `\overline{AB}` as a name. Order counts, unless both ends are alike."""
     if not reader.tokens.take("symbol", "{"):
         if not _starts_name(reader):
             raise UnreadableError("a figure without a name")
@@ -546,7 +546,7 @@ def _figure(reader, sign: str) -> Node:
 
 
 def _operator(reader, name: str, depth: int) -> Node:
-    """An integral or limit: a function of its bounds and of what follows, of which only the notation is known."""
+    """Reads an integral or limit as a function of its bounds and the following terms; only its notation is known."""
     bounds = []
     for _ in range(2):
         if reader.tokens.take("symbol", "_"):
@@ -586,7 +586,7 @@ def _function_argument(reader, depth: int) -> Node:
     if reader.tokens.at("symbol", "(", "{", "|"):
         return reader.base(depth + 1)
     factors = [reader.signed_factor(depth + 1)]
-    # \sin 2x \cos y ends before \cos; \sin x(y+1) before the bracket; \sin 2\pi x goes on.
+    # \sin 2x \cos y ends before \cos; \sin x(y+1) before the bracket; \sin 2\pi x continues to x.
     while reader.starts_factor() and not (
         reader.tokens.at("symbol") or reader.tokens.at("number") or reader.tokens.at("command", *FUNCTIONS)
     ):

@@ -1,6 +1,6 @@
-r"""Rewrites the text of an answer in one spelling, and reads the number that it may be.
+r"""Rewrites the text of an answer in one spelling, and reads the text as a number where it is one.
 
-Every step keeps the meaning, so that two answers with the same canonical form are the same answer. In particular
+Every step keeps the meaning, so two answers with the same canonical form are the same answer. In particular
 Unicode is not folded (NFKC would turn `5²` into `52`), and a space between two word characters stays.
 `one_spelling` keeps text commands, `clean` drops them, `compact` also drops spaces. Numbers are the second half.
 
@@ -8,8 +8,8 @@ Source of the list of steps: the normaliser of Hendrycks et al., MATH (arXiv 210
 its lossy ones (dropping units, `0.5` into a fraction, a leading `k =`).
 
 Numbers are read exactly, as people write answers: `-7`, `1,234.50`, `1 000`, `\$5`, `28\%`, `3/4`, `\frac{3}{4}`,
-`7.8\times 10^2`, `90^\circ`, of any length. Anything else, `3\frac{1}{2}` and `2,74` included, is no number here: it is
-for a verifier that can weigh readings.
+`7.8\times 10^2`, `90^\circ`, of any length. Anything else, including `3\frac{1}{2}` and `2,74`, is not a number here:
+it is left to a verifier that can weigh readings.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHARACTERS = str.maketrans(
     | {chr(first + digit): str(digit) for first in (0xFF10, 0x0660, 0x06F0, 0x0966) for digit in range(10)}
 )
 # fmt: on
-"""With the digits of Arabic, Persian, Hindi and of full width."""
+"""Includes digits of Arabic, Persian and Hindi, and full-width digits."""
 # Raised digits become an exponent: 10¹³ is 10^{13}, not 1013.
 _RAISED = re.compile("[⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 _LOWERED = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
@@ -43,7 +43,7 @@ _STEPS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
         (r"\!", r",\\!\s?", ","),
         # 10{,}000 is how LaTeX writes a comma without space.
         (",", r" ?\{ ?, ?\}", ","),
-        # Before the brackets are looked at: \left( and \bigl( are plain brackets.
+        # Before the steps for brackets: \left( and \bigl( are plain brackets.
         ("\\", r"\\(?:left|right|displaystyle|bigl?|bigr|Bigl?|Bigr|limits)(?![a-zA-Z])", ""),
         (r"quad", r"\\q?quad(?![a-zA-Z])", " "),
         # A thin space, unless the backslash is the second one of a line break.
@@ -72,8 +72,7 @@ _STEPS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
         # \frac12 and \frac1{2} get both braces; nested braces are left to the parser.
         (r"\frac", r"\\frac\s?(?:([0-9])|\{([^{}]*)\})\s?(?:([0-9])|\{([^{}]*)\})", r"\\frac{\1\2}{\3\4}"),
         ("binom", r"\\binom\s?(?:([0-9])|\{([^{}]*)\})\s?(?:([0-9])|\{([^{}]*)\})", r"\\binom{\1\2}{\3\4}"),
-        # \sqrt3 and \sqrt x; two digits need a space before them, because \sqrt12 is \sqrt{1}2 in LaTeX and is left
-        # alone.
+        # \sqrt3 and \sqrt x; two digits must follow a space, because \sqrt12 is \sqrt{1}2 in LaTeX and stays unchanged.
         (r"\sqrt", r"\\sqrt(\[[34]\])?\s?([0-9a-zA-Z])(?![0-9])", r"\\sqrt\1{\2}"),
         (r"\sqrt", r"\\sqrt(\[[34]\])? ([0-9]{2,40})", r"\\sqrt\1{\2}"),
         # 1 \text{ to } 11 is the ratio 1:11; without \text it may be a range.
@@ -81,7 +80,7 @@ _STEPS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
         ("{base", r"_\{\\text ?\{ ?base ?(?:\} ?([0-9]{1,2})|([0-9]{1,2}) ?\}) ?\}", r"_{\1\2}"),
         ("(base", r"(?<=[0-9A-Z]) ?(?:\\text ?\{ ?)?\(base ([0-9]{1,2})\)(?: ?\})?", r"_{\1}"),
         (
-            # \mod{7}, \bmod 7 and \pmod 7 in a congruence: compared as texts only (`latex_parser` reads none).
+            # \mod{7}, \bmod 7 and \pmod 7 in a congruence: compared only as texts (`latex_parser` reads none).
             r"\equiv",
             r" ?(?:\\p?mod(?![a-z]) ?(?:\{ ?([^{}]{1,40}) ?\}|([0-9]{1,9}|[a-z]))|\( ?\\b?mod ([^()]{1,40})\))",
             r" \\pmod{\1\2\3}",
@@ -92,7 +91,7 @@ _STEPS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
         (r"\qty{", r"\\qty\{([^{}]{1,60})\} ?\{([^{}]{1,60})\}", r"\1\\text{ \2}"),
     )
 )
-"""What a text must hold for the pattern to be looked for, the pattern, and what stands instead."""
+"""A text that must occur before the pattern is searched, the pattern, and its replacement."""
 _DOLLARS = re.compile(r"\AUS(?:D ?\\?\$?|\\?\$) ?(?=[0-9])")
 TEXT_COMMANDS = "text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf"
 _TEXT_COMMAND = re.compile(rf"\\(?:{TEXT_COMMANDS}|operatorname|bold)\s?\{{([^{{}}]*)\}}")
@@ -103,7 +102,7 @@ _DELIMITERS = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$"), ("**", 
 
 @lru_cache(maxsize=256)
 def clean(answer: str) -> str:
-    """The answer without delimiters and layout commands, in one spelling, spaces collapsed to one."""
+    """Returns the answer without delimiters and layout commands, in one spelling, with single spaces."""
     text = one_spelling(answer)
     if "\\" in text or "{" in text:
         # Twice, for `\text{\textbf{B}}`.
@@ -125,14 +124,14 @@ def one_spelling(answer: str) -> str:
     text = _DOLLARS.sub(r"\\$", text) if text[:2] == "US" else text
     if "\\" in text or "{" in text:
         for key, pattern, replacement in _STEPS:
-            # Most answers hold none of the keys, and `in` is many times faster than a pattern.
+            # Most answers contain none of the keys, and `in` is many times faster than a pattern.
             if key in text:
                 text = pattern.sub(replacement, text)
     return text
 
 
 def compact(cleaned: str) -> str:
-    """`clean` text without the spaces that carry no meaning: equal compact forms are equal answers."""
+    """Returns `clean` text without the spaces that carry no meaning: equal compact forms are equal answers."""
     return _LAYOUT_SPACE.sub("", cleaned) if " " in cleaned else cleaned
 
 
@@ -140,14 +139,14 @@ _STYLES = re.compile(
     r"\\(?:(?:textcolor|color|colorbox) ?\{[^{}]{1,30}\}|mathbf|mathit|mathsf|boldsymbol|bm|underline|boxed|fbox"
     r"|framebox|hbox|bf|rm|it|bfseries|normalsize|[lL]arge|LARGE|[hH]uge|displaystyle)(?![a-zA-Z]) ?"
 )
-# {a \over b} needs its braces: they are no decoration.
+# {a \over b} needs its braces: they are not decoration.
 _HELD_BY_BRACES = re.compile(r"\\(?:over|choose|atop)(?![a-zA-Z])")
 # A line break or a tick at the end of an answer, as in `5\checkmark`.
 _TICK = re.compile(r"(?:\\\\|\\checkmark|[✓✔])\Z")
 
 
 def without_style(answer: str) -> str:
-    r"""The answer without what only changes its looks as a whole: `\textcolor{blue}{5}`, `\mathbf{\frac12}`, `{5}`."""
+    r"""Returns the answer without formatting of the whole: `\textcolor{blue}{5}`, `\mathbf{\frac12}`, `{5}`."""
     text = answer.strip()
     if _HELD_BY_BRACES.search(text):
         return answer
@@ -159,7 +158,7 @@ def without_style(answer: str) -> str:
         rest = text[style.end() :] if style is not None else text
         if rest.startswith("{") and closing_brace(rest, 0, len(rest)) == len(rest) - 1:
             text = rest[1:-1].strip()
-        # \bf 5 and \color{red} 5 hold for all that follows; \mathbf{5}x only for the 5, so that it stays.
+        # \bf 5 and \color{red} 5 apply to all that follows; \mathbf{5}x applies only to the 5, so it stays.
         elif style is not None and not rest.startswith("{") and not _is_of_one_sign(style[0]):
             text = rest.strip()
         if text == before:
@@ -168,12 +167,12 @@ def without_style(answer: str) -> str:
 
 
 def _is_of_one_sign(style: str) -> bool:
-    """True for commands that hold for their argument alone; `\\bf` and `\\color{red}` hold for all that follows."""
+    """True for commands that apply only to their argument; `\\bf` and `\\color{red}` apply to all that follows."""
     return style.strip("\\ ").startswith(("math", "bold", "bm", "under", "boxed", "fbox", "frame", "hbox", "textcolor"))
 
 
 def closing_brace(text: str, at: int, end: int) -> int:
-    """Where the brace at `at` closes, looking no farther than `end`; -1 where it does not."""
+    """Returns where the brace at `at` closes, at most at `end`; -1 where it does not close."""
     depth = 0
     while at < end:
         character = text[at]
@@ -210,7 +209,7 @@ def _without_delimiters(text: str) -> str:
 
 # ----------------------------------------------------------------------------------------------------- numbers
 _MAX_DIGITS = 4_000
-"""Longest integer that is converted; longer ones are compared as digits. Python refuses above 4,300 by default."""
+"""Longest integer that is converted; longer ones are compared as digits. Python rejects above 4,300 by default."""
 # Digits in groups of three with one and the same separator; with full stops only from two groups on, since 1.234 is a
 # decimal number.
 _INTEGER = r"(?:[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+|(?:'[0-9]{3})+|(?:\.[0-9]{3}){2,}(?![.0-9]))|[0-9]+)"
@@ -226,7 +225,7 @@ _PLAIN = re.compile(
 _FRACTION = re.compile(
     rf"([+-]?) ?(?:\\frac\{{ ?(-?{_INTEGER}) ?\}}\{{ ?({_INTEGER}) ?\}}|({_INTEGER}) ?/ ?({_INTEGER}))"
 )
-# Exponents up to 999: 1e9999999 is no number here, as the power would be computed.
+# Exponents up to 999: 1e9999999 is not a number here, because the power would be computed.
 _SCIENTIFIC = re.compile(
     r"([+-]?[0-9]+)(?:\.([0-9]+))? ?"
     r"(?:(?:\\times|\\cdot|\*) ?10 ?\^ ?\{? ?([+-]?[0-9]{1,3}) ?\}?|[eE]([+-]?[0-9]{1,3}))"
@@ -251,7 +250,7 @@ class WrittenNumber:
     """An exact value and the parts of its notation that matter for comparing."""
 
     value: Fraction | None
-    """The value, a percentage already divided by 100; None when it is too long to convert."""
+    """The value; a percentage is already divided by 100; None when it is too long to convert."""
     is_decimal: bool = False
     """True when written with a decimal point, so that it may be a rounded value."""
     is_percent: bool = False
@@ -260,15 +259,15 @@ class WrittenNumber:
     digits: str = ""
     """For an integer too long to convert: its sign and digits without leading zeros."""
     unit: str = ""
-    """The sign of a currency, `%` or `°`; empty without one."""
+    """A currency sign, `%` or `°`; empty without one."""
 
 
 def read_number(text: str) -> WrittenNumber | None:
-    """The number that `text` (as `clean` leaves it) denotes, or None when it is not just a number."""
+    """Returns the number that `text` (as `clean` returns it) denotes, or None when it is not just a number."""
     # The common case, at a fraction of the cost of the pattern.
     if text.isdigit() and text.isascii() and len(text) <= _MAX_DIGITS:
         return WrittenNumber(Fraction(int(text)))
-    # Number words up to ninety-nine; any other word is no number, whatever follows.
+    # Number words up to ninety-nine; any other word is not a number, whatever follows.
     if text[:1].isalpha():
         return WrittenNumber(Fraction(_NUMBER_WORDS[text.lower()])) if text.lower() in _NUMBER_WORDS else None
     plain = _PLAIN.fullmatch(text)
@@ -290,7 +289,7 @@ def read_number(text: str) -> WrittenNumber | None:
 
 def _plain_number(match: re.Match[str]) -> WrittenNumber | None:
     sign, before, inner_sign, integer, decimals, after, percent, degrees = match.groups()
-    # A lone point or sign is no number, and --5 none either.
+    # A lone point or sign is not a number, and neither is --5.
     if (integer is None and not decimals) or (sign and inner_sign):
         return None
     whole = (integer or "0").translate(_GROUPING)
@@ -302,7 +301,7 @@ def _plain_number(match: re.Match[str]) -> WrittenNumber | None:
         return None if fractional or percent else WrittenNumber(None, digits=sign + whole)
     numerator = int(sign + whole + fractional)
     scale = 10 ** len(fractional) * (100 if percent else 1)
-    # 28.5% is 0.285: two places more.
+    # 28.5% is 0.285: two more decimal places.
     places = len(decimals or "") + 2 * bool(percent)
     is_decimal = decimals is not None
     unit = "%" if percent else "°" if degrees else (before or after or "").strip("\\ ")

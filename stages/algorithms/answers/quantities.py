@@ -1,10 +1,10 @@
 r"""Separates a value from the unit, currency or counting word around it, and converts one unit into another.
 
-A unit that only one side has does not count when it is written out (`5 miles`, `5\text{ N}`): the problem says what
-is measured. A letter in the formula itself, the N of `0.64N`, is a variable like any other. Two units of different
+A written-out unit that only one side has does not count (`5 miles`, `5\text{ N}`): the problem says what is measured.
+A letter in the formula itself, the N of `0.64N`, is a variable like any other. Two units of different
 dimensions contradict each other. Things that are counted (`5 apples`) are a dimension; the word `units` is none.
 
-The table of units comes first, then the patterns. Read `read_quantities` and `conversion`; `_read` tries the writings
+The table of units comes first, then the patterns. Read `read_quantities` and `conversion`; `_read` tries the notations
 in order.
 """
 
@@ -17,8 +17,8 @@ from fractions import Fraction
 
 from stages.algorithms.answers.normalisation import TEXT_COMMANDS
 
-# Name -> dimension, and how many of the dimension's first unit it is. Exact fractions, so that 254/10000 m is exactly
-# an inch.
+# Name -> dimension and size, as a multiple of the dimension's first unit. Exact fractions, so that 254/10000 m is
+# exactly an inch.
 _UNITS: dict[str, tuple[str, Fraction]] = {}
 STERLING = "british pounds"
 THINGS = "things"
@@ -27,7 +27,7 @@ _SIGNS = {r"\%": "percent", r"^\circ": "angle"}
 
 def _define(dimension: str, **units: str) -> None:
     for factor_text, names in ((factor, names) for names, factor in units.items()):
-        # Keyword arguments cannot repeat a factor or hold a blank: names of one size are joined by two underscores.
+        # Keyword arguments cannot repeat a factor or contain a blank: two underscores join names of one size.
         for name in names.split("__"):
             _UNITS[name] = (dimension, Fraction(factor_text))
 
@@ -48,13 +48,13 @@ _define(
     ton="907184740/1000",
     tonne="1000000",
 )
-# Months and years are a dimension of their own below: no number of days is a month.
+# Months and years are a separate dimension below: no number of days is a month.
 _define("time", s__sec__second="1", min__minute="60", h__hr__hour="3600", day="86400", week="604800")
 _define("hour of the morning", am="1")
 _define("hour of the afternoon", pm="1")
 _define("calendar", month="1", year__yr="12", decade="120", century="1200", centurie="1200")
 _define("volume", l__L__liter__litre="1")
-# A cup and a litre are two dimensions here: nothing converts one into the other.
+# A cup and a litre are two dimensions here: no factor converts one into the other.
 _define(
     "kitchen volume", cup="1", pint="2", quart__qt="4", gallon__gal="16", tablespoon__tbsp="1/16", teaspoon__tsp="1/48"
 )
@@ -69,7 +69,7 @@ _define("yuan", yuan__rmb__cny="1")
 _define("degrees Celsius", celsius="1")
 _define("degrees Fahrenheit", fahrenheit="1")
 _define("kelvin", K__kelvin="1")
-# kB is thousand bytes and kb thousand bits: case is kept for names in the table (`_singular`).
+# kB is a thousand bytes and kb a thousand bits: names in the table keep their case (`_singular`).
 _define("information", byte="1", bit="1/8", kB="1000", MB="1000000", kb="125", Mb="125000")
 _define("force", N__newton="1")
 _define("energy", J__joule="1")
@@ -91,7 +91,7 @@ for _names, _powers in (("m g s l L N J Pa V mol W Hz", _PREFIXES), (_LONG_NAMES
     for _name in _names.split():
         for _prefix, _exponent in _powers.items():
             _UNITS[_prefix + _name] = (_UNITS[_name][0], _UNITS[_name][1] * Fraction(10) ** _exponent)
-# What stands for several words, or has a full stop inside.
+# Abbreviations of several words, or with a full stop inside.
 _ALIASES = {
     "a.m": "am",
     "p.m": "pm",
@@ -106,28 +106,28 @@ _COUNTS = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "bi
 _COUNTS |= {f"{name}s": value for name, value in _COUNTS.items()}
 _MAGNITUDES = frozenset(["M", "k", "K", "bn", "mn", "ten", "score", "gros"])
 """Letters and words (as `_singular` leaves them) that may multiply a value: beside a gold answer without a unit they
-make another one of it."""
-# Words beside a unit that neither count nor measure: `5 meters long`, `30 cents each`. Without them `meter long` would
-# be one unknown unit.
+change it into another value."""
+# Words beside a unit that neither count nor measure: `5 meters long`, `30 cents each`. Without this list `meter long`
+# would be one unknown unit.
 _LOOSE = frozenset(
     ["of", "the", "a", "an", "long", "wide", "tall", "high", "deep", "away", "apart", "old", "total", "each"]
 )
-# Singular words that end in s: `5 glass`, `5 radius`, `5 axis` are units nobody knows, not things. `12 units` agrees
-# with `12 meters`, as any unknown unit does.
+# Singular words that end in s: `5 glass`, `5 radius`, `5 axis` have unknown units, not things. `12 units` agrees with
+# `12 meters`, as any unknown unit does.
 _NOT_COUNTED = ("ss", "us", "is", "units")
-# Before or behind a unit: `3 square meters`, `3 meters squared`.
+# Before or after a unit: `3 square meters`, `3 meters squared`.
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "squared": 2, "cubed": 3}
 _JOINED = re.compile(rf"\\({'|'.join(_LONG_PREFIXES)}) ?\\(?=[a-z])")
 """A prefix and a unit as the commands of siunitx."""
 _TEXT = re.compile(rf"\\(?:{TEXT_COMMANDS})\s?\{{([^{{}}]*)\}}")
-# `5\text{ m/s}^2`, `\frac{1}{2}\,\mathrm{km}/\mathrm{h}`: a value, a unit in a text command, a power behind it.
+# `5\text{ m/s}^2`, `\frac{1}{2}\,\mathrm{km}/\mathrm{h}`: a value, a unit in a text command, a power after it.
 _TAIL = re.compile(
     r"(?P<body>.*[0-9)}\]!a-zA-Z]|.*\\pi)\s*"
     rf"(?P<unit>\\(?:{TEXT_COMMANDS})\s?\{{[^{{}}]*\}}"
     r"(?:\s?/\s?\\(?:text|mathrm)\s?\{[^{}]*\})?)\s*(?:\^\{?\s?(?P<power>[23])\s?\}?)?"
 )
-# Where the units begin in `5\,\mathrm{km\,h^{-1}}` or `5\frac{\text{m}}{\text{s}^2}`: all behind it must then be units.
-# A lone \Omega counts at the end only, since it may be a variable.
+# Where the units begin in `5\,\mathrm{km\,h^{-1}}` or `5\frac{\text{m}}{\text{s}^2}`: the whole rest must be units.
+# A lone \Omega counts only at the end, since it may be a variable.
 _FIRST_UNIT = re.compile(r"(?:\\frac ?\{ ?|\\mu ?)?\\(?:text|textrm|mathrm|mbox)(?![a-zA-Z])|(?<=[0-9} ])\\Omega ?\Z")
 _FRACTION = re.compile(r"\\frac ?\{(.*)\}\{(.*)\}")
 _LAYOUT = re.compile(r"\\(?:text|textrm|mathrm|mbox)(?![a-zA-Z])|[{}~]|\\cdot(?![a-zA-Z])|·")
@@ -138,7 +138,7 @@ _WORDS = re.compile(
     r"(?P<body>.*?(?:[0-9)}\]%]|\\pi))(?P<gap>\s*)(?P<unit>[A-Za-z][A-Za-z]*\.?(?:(?:\s|/|-)[A-Za-z]+\.?){0,6})\s?"
     r"(?:\^\{?\s?(?P<power>[23])\s?\}?)?"
 )
-# `1 hour 30 minutes`, `5 ft 3 in`: two numbers with a word behind each.
+# `1 hour 30 minutes`, `5 ft 3 in`: two numbers with a word after each.
 _COMPOUND = re.compile(
     r"\s*([0-9]{1,9}) ?([A-Za-z]{1,12})\.?,?\s+(?:and\s+)?([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([A-Za-z]{1,12})\.?\s*"
 )
@@ -166,8 +166,8 @@ OPERATIVE_WORD = re.compile(
     r")(?![\w])",
     re.IGNORECASE,
 )
-"""Closed classes of words that compare, compute, condition, deny or refer, that bound or estimate a value, doubt it,
-place it elsewhere in the work, or make another of it: a value beside one is not the answer."""
+"""Closed classes of words that compare, compute, condition, deny or refer; that bound, estimate or doubt a value; that
+place it elsewhere in the work; or that make another value of it. A value beside such a word is not the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,20 +178,20 @@ class Quantity:
     unit: str
     """In one spelling; empty where there is none."""
     dimension: str
-    """What it measures, with a power such as `length^2`; empty where the unit is not known here."""
+    """The measured dimension, with a power such as `length^2`; empty where the unit is not known here."""
     factor: Fraction
-    """How many of the dimension's own unit one of it is."""
+    """Size of the unit, in the dimension's first unit."""
     count: int
-    """What a counting word multiplies with: 12 for dozen."""
+    """The factor of a counting word: 12 for dozen."""
 
 
 def read_quantities(gold: str, prediction: str) -> tuple[Quantity, Quantity]:
-    """Splits both texts, as `normalisation.one_spelling` leaves them, into values and units. Never raises.
+    """Splits both texts, as `normalisation.one_spelling` returns them, into values and units. Never raises.
 
-    A single letter is read as a unit only beside an answer that has one: `3 m` beside `3 meters`, not beside `3`.
+    A single letter is a unit only beside an answer that has a unit: `3 m` beside `3 meters`, not beside `3`.
     """
-    # Read without letters first: only where one side then has a unit and the other none may a letter of the other be
-    # one.
+    # First without letters. Only where one side then has a unit and the other none may a letter of the other be a
+    # unit.
     sides = _read(gold, False), _read(prediction, False)
     measured = [side.dimension not in ("", THINGS) for side in sides]
     if measured[0] and not sides[1].unit:
@@ -205,7 +205,7 @@ def _read(text: str, allows_letters: bool) -> Quantity:
     text = text.strip()
     prefix = _PREFIX.fullmatch(text)
     if prefix is not None:
-        # `\$1.5 million`: the counting word behind the amount is read in its own turn.
+        # `\$1.5 million`: the counting word after the amount is read separately.
         inner = _read(prefix["sign"] + prefix["body"], False)
         return _with_unit(inner.body, _CURRENCIES[prefix["symbol"]], "", inner.count)
     suffix = _SUFFIX.fullmatch(text)
@@ -219,7 +219,7 @@ def _read(text: str, allows_letters: bool) -> Quantity:
     # Before `_TAIL`, which would take only the last text command: of `5\text{ kg}\cdot\text{m}^2` the m^2.
     start = _FIRST_UNIT.search(text) if "\\" in text else None
     rest = text[start.start() :] if start is not None and start.start() else ""
-    # An unclosed brace means that the unit stands inside something else: `\frac{5 \text{ m}}{2}`.
+    # An unclosed brace means that the unit is inside something else: `\frac{5 \text{ m}}{2}`.
     if start is not None and rest and rest.count("{") == rest.count("}"):
         words = " ".join(_LAYOUT.sub(" ", _FRACTION.sub(r"\1/(\2)", rest)).split())
         words = words.replace(r"\mu", "µ").replace("µ ", "µ").replace(r"\Omega", "ohm")
@@ -240,7 +240,7 @@ def _read(text: str, allows_letters: bool) -> Quantity:
 
 
 def _total(value: str, name: str, other: str, other_name: str) -> Quantity | None:
-    """`1 hour 30 minutes` in the unit of its dimension; None where the units do not go together."""
+    """Reads `1 hour 30 minutes` in the unit of its dimension; None where the units do not fit together."""
     units = _UNITS.get(_singular(name)), _UNITS.get(_singular(other_name))
     # The larger unit comes first: `30 minutes 1 hour` is not one quantity.
     if units[0] is None or units[1] is None or units[0][0] != units[1][0] or units[0][1] <= units[1][1]:
@@ -255,10 +255,10 @@ def is_unit(word: str) -> bool:
 
 
 def _is_unit_phrase(phrase: str, allows_letters: bool) -> bool:
-    """True for words: a run of letters that is no known unit must have four letters to be one."""
+    """True for words: a run of letters that is not a known unit counts as a word from four letters on."""
     words = [word.strip(".") for word in phrase.replace("/", " ").replace("-", " ").split()]
     first = words[0]
-    # `5 less`, `5 squared minus one`: such a word makes another value of it.
+    # `5 less`, `5 squared minus one`: such a word changes the value.
     if OPERATIVE_WORD.search(phrase):
         return False
     # `in` is an inch only where the other side has a unit; else it may be `x in R`.
@@ -303,7 +303,7 @@ def _with_unit(body: str, name: str, power: str, count: int) -> Quantity:
 
 
 def _measure(words: str) -> tuple[str, Fraction] | None:
-    """Dimension and factor of `km`, `m s^-2`, `J/(mol kg)`; None where something in it is no unit."""
+    """Returns dimension and factor of `km`, `m s^-2`, `J/(mol kg)`; None where a part is not a unit."""
     exponents: Counter[str] = Counter()
     factor, sign, is_group, end = Fraction(1), 1, False, 0
     for match in _FACTOR.finditer(words):
@@ -339,15 +339,15 @@ def _singular(word: str) -> str:
 
 
 def conversion(gold: Quantity, prediction: Quantity) -> Fraction | None:
-    """What to multiply the prediction's value with before comparing it with gold's; None where units contradict."""
+    """Returns the factor for the prediction's value before it is compared with gold's; None if the units contradict."""
     counts = Fraction(prediction.count, gold.count)
-    # `5 M` and `5 gross` beside 5: the word may multiply the value, so it does not go as a unit left out.
+    # `5 M` and `5 gross` beside 5: the word may multiply the value, so it is not dropped like a missing unit.
     if not gold.unit and prediction.unit in _MAGNITUDES:
         return None
     # `£5` beside `5 pounds`: the table knows the word as a weight.
     if {gold.dimension, prediction.dimension} == {STERLING, "mass"} and "pound" in (gold.unit, prediction.unit):
         return counts  # of money, as the other side shows
-    # `20^\circ` beside `20^\circ C`: the problem says that a temperature is meant.
+    # `20^\circ` beside `20^\circ C`: the problem says that it is a temperature.
     if {gold.dimension, prediction.dimension} in ({"angle", "degrees Celsius"}, {"angle", "degrees Fahrenheit"}):
         return counts
     for one, other in ((gold, prediction), (prediction, gold)):

@@ -1,14 +1,14 @@
 r"""Picks the answer out of a sentence: `Therefore $x \ge 5$ is the solution`, `The area is 3 cm`.
 
-After a marker a sentence must say what the answer is, and nothing else (`value_after_marker`): "3 more than 12", "less
-than 42" and "see equation 42" give none. Of a text without a marker, which no reward is given for, the last formula or
-number counts (`pick_answer`).
+After a marker a sentence must state the answer and nothing else (`value_after_marker`): "3 more than 12", "less than
+42" and "see equation 42" give no answer. In a text without a marker, which earns no reward, the last formula or number
+counts (`pick_answer`).
 
 Candidates with only a comma, `and` or `or` between them are one answer, a list: `5 or 7` does not answer 5. A
-candidate after `not` is no answer. A bare name (`the largest $n$ is`) counts only where there is nothing else. Inline
-formulas end with their line, as in Markdown.
+candidate after `not` is not an answer. A bare name (`the largest $n$ is`) counts only if there is no other candidate.
+Inline formulas end with their line, as in Markdown.
 
-Read `value_after_marker` first: a reward may rest on it. `_leads` and `_trails` judge the words before and behind.
+Read `value_after_marker` first: a reward may depend on it. `_leads` and `_trails` judge the words before and after.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from stages.algorithms.answers.quantities import OPERATIVE_WORD, is_unit
 _MAX_CHARACTERS = 1_000
 _MAX_CANDIDATES = 40
 _CANDIDATE = re.compile(
-    # The order matters. Money first: in `she makes $18 every day, or $20` the signs would else delimit a formula.
+    # The order matters. Money first: otherwise the signs in `she makes $18 every day, or $20` would delimit a formula.
     r"(?<!\\)\$(?P<money>[0-9]+(?:[.,][0-9]+)*)(?=[.,;]?\s+[a-zA-Z]{2}|[.,;]?\s*\Z)"
     r"|\$\$(?P<display>[^$]{1,500})\$\$"
     r"|\\\[(?P<bracket>(?:(?!\\\]).){1,500})\\\]"
     r"|(?<![\\$])\$(?P<inline>(?:[^$\n\\]|\\.){1,500})\$"
     r"|\\\((?P<paren>(?:(?!\\\))[^\n]){1,500})\\\)"
-    # A formula over several lines, after the readable kinds: it is known only so that nothing is picked out of its
-    # inside.
+    # A formula over several lines, after the readable kinds: it is listed only so that no answer is picked from inside
+    # it.
     r"|(?<![\\$])(?P<broken>\$[^$]{1,500}\$|\\\((?:(?!\\\)).){1,500}\\\))"
-    # A number in prose, with its currency, percent sign, half of the day or a unit that sticks to it. Not a part of a
+    # A number in prose, with its currency, percent sign, half of the day or a unit attached to it. Not a part of a
     # name, a power or a decimal.
     r"|(?<![A-Za-z0-9_.^\\{(/])(?P<number>[-−]?(?:\\?[$€£¥] ?)?[0-9]+(?:[,.:/][0-9]+)*(?: ?\\?%| ?[€£¥]"
     r"| ?[AaPp]\.?[Mm](?![A-Za-z])"
@@ -42,25 +42,25 @@ _CANDIDATE = re.compile(
 )
 _LABEL = re.compile(r"\s*[^\W\d_]{3,20} ?: ")
 _LIST_GAP = re.compile(r"\s*(?:,|,?\s*\b(?:and|or)\b)\s*")
-# `the number is 9; import os; os.fork()`: a number in code is no answer.
+# `the number is 9; import os; os.fork()`: a number in code is not an answer.
 _CODE = re.compile(r"__|[A-Za-z]\(\)|[a-z]\.[a-z]+\(|[a-z]{4,}\(['\"]")
 _AMOUNT_SIGN = re.compile(r"\$(?=[0-9])")
 _UNIT_WORD = re.compile(r" (?:(?:square|cubic) )?([A-Za-z]{2,12})(?![A-Za-z])")
-# Directly before a candidate, in the commonest languages.
+# Directly before a candidate, in the most common languages.
 _NEGATION = re.compile(r"(?:\b(?:not?|nicht|pas|не)|n't|不是?|没有?|ليس)\s*\Z")
 _OPERATIVE_ABROAD = re.compile(
     r"[不没非约倍万亿百或余几]|至[少多]|[大小]于|超过|以[上下]|左右|分之|一半|千(?![克米卡瓦])|ない|아니|이[상하]|नहीं|ليس|أو|أكثر|أقل"
     r"|\b(?:nicht|oder|mehr|weniger|mindestens|höchstens|über|unter|etwa|ungefähr|zum|zur|eller|mal|ou|pas|au|fois|moins|environ|veces|al|più|volte|vezes|meer|minder|menos|más|mais"
     r"|aproximadamente|não|non|niet|inte|ikke|nie|değil|không|bukan|не|или|больше|меньше|около)\b"
 )
-"""The same in other languages, their commonest words."""
+"""The same in other languages, their most common words."""
 _MEASURE_ABROAD = re.compile(
     r"(?:[个個位名人元块円원角岁歲天日周月年秒点次本支枝只隻头匹条棵朵颗粒张件箱包袋瓶杯碗盒辆台层页頁道题种组对双份개명]"
     r"|小[时時]|分[钟鐘]|美元|(?:平方|立方)?(?:毫|厘|分|千|英)?[米里尺寸克升]|公[斤里]|吨|度)[\u4e00-\u9fff]{0,4}|кг|г|см|м|км|л|руб\w*"
 )
-"""What is counted or measured behind a number in another script; whatever else stands there may change the number."""
+"""Counted or measured things after a number in another script; any other word there may change the number."""
 _DENIAL = re.compile(r"\b(?:not|isn't|wrong|incorrect|false|invalid|impossible|never)\b|\\(?:neg|lnot)(?![a-z])")
-# x, AB, \theta_1, f(x): what a sentence asks about, not what it answers.
+# x, AB, \theta_1, f(x): names that a sentence asks about, not answers.
 _BARE_NAME = re.compile(r"\s*(?:[A-Za-z]|[A-Z]{2,8}|\\?[a-z]+_?\{?[0-9A-Za-z]?\}?|[a-zA-Z]\([a-z]\))\s*")
 _FORMULA = re.compile(r"\$[^$]+\$|\$\$[^$]+\$\$|\\\([^$]+?\\\)|\\\[[^$]+?\\\]")
 _MOST_WORDS_OF_A_CHOICE = 12
@@ -72,20 +72,20 @@ _LEADING = re.compile(
     r"|[=:,*\"'])(?![a-z])\s*)*"
 )
 """Words that may stand between a marker and the answer, in any order."""
-# `So the largest $n$ is`: up to 200 characters without a comma, in which `_operates` looks for words that change a
+# `So the largest $n$ is`: up to 200 characters without a comma. `_operates` searches them for words that change a
 # value.
 _SUBJECT = re.compile(
     r"(?:(?:so|therefore|thus|hence|that|then),? )*(?:the|its|this) ([^,;:?!]{1,200}) (?:is|are|equals|=)\Z"
 )
-# `is equal to`, `is exactly`: taken off, so that the sentence ends in its verb.
+# `is equal to`, `is exactly`: removed, so that the sentence ends in its verb.
 _COPULA = re.compile(r" (?:equal to|exactly|simply|then|therefore|thus)\Z")
-# What follows gives a reason or goes on to another sentence: `42, because there are two cases`.
+# The text after these gives a reason or starts another sentence: `42, because there are two cases`.
 _REASON = re.compile(r"[,;]? ?(?:because|since|as|which|achieved|obtained|so|thus|hence)\b|[.] ")
 # `42 is the final answer`, `3 hours ago`, and the Hindi verb.
 _CLOSING_WORDS = frozenset(
     ["is", "are", "the", "our", "final", "answer", "solution", "result", "correct", "ago", "है", "हैं"]
 )
-# `cubic meters of water per hour`; more words are a statement of their own.
+# `cubic meters of water per hour`; more words are a separate statement.
 _MOST_UNIT_WORDS = 5
 _CHOICE = re.compile(
     r"\(([A-J])\)"
@@ -93,14 +93,14 @@ _CHOICE = re.compile(
     r"[\s*\"'(:]{0,4})(?:([B-HJ])(?=[.,;:!?*\"'\)]{0,4}(?:\Z|(?<=[.,;:!?*\"'\)])\s)"
     r"|\s(?:is|are|because|since|as|which|due|so|for)\b|[^\x00-\x7f])|(A)(?=[.\s*]*\Z))"
 )
-"""A letter in brackets, or one that ends its clause behind words that lead to it: not that of B12, B-tree, D major."""
+"""A letter in brackets, or one that ends its clause after words that lead to it: not that of B12, B-tree, D major."""
 # A text command directly before a value.
 _WORDING = re.compile(r"\\(?:text|textbf|textrm|mathrm|mbox) ?\{([^{}]{1,60})\}[\s~]*(?=[-0-9\\(\[$a-zA-Z]|\.[0-9])")
 _SHORT_LABEL = re.compile(r"[A-Za-z]{3,20}(?: [a-z]{2,20}){0,2} ?[:=]")
 
 
 def without_wording(answer: str) -> str:
-    r"""A delimited answer without the words that lead to it: 5 of `\text{The answer is }5` and `\text{Total: }5`."""
+    r"""Returns a delimited answer without the words that lead to it: 5 of `\text{Total: }5`."""
     wording = _WORDING.match(answer)
     if wording is None:
         return answer
@@ -111,9 +111,9 @@ def without_wording(answer: str) -> str:
 
 
 def is_sentence(answer: Extraction) -> bool:
-    """True for text around formulas. A lone `$` delimits nothing: a number would be picked out of the debris."""
+    """True for text around formulas. A lone `$` delimits nothing: a number would be picked out of the fragments."""
     text = answer.text or ""
-    # In a box nothing is picked out: what is there is the answer or is none.
+    # A box is never searched: its whole content is the answer, or there is none.
     if answer.is_delimited:
         return False
     has_formula = _FORMULA.search(text) is not None and _FORMULA.fullmatch(text) is None
@@ -126,29 +126,29 @@ def is_labelled(text: str) -> bool:
 
 
 def is_denied(text: str) -> bool:
-    r"""True for a number with a word that takes it back: `4 \text{ is wrong}`."""
+    r"""True for a number with a word that revokes it: `4 \text{ is wrong}`."""
     return _DENIAL.search(text) is not None and any(map(str.isdigit, text))
 
 
 def is_about_money(text: str) -> bool:
-    """True for prose in which every dollar sign stands before an amount, and so delimits nothing."""
+    """True for prose in which every dollar sign precedes an amount, and so delimits nothing."""
     return is_prose(text) and "$" in text and "$" not in _AMOUNT_SIGN.sub("", text)
 
 
 def pick_answer(sentence: str) -> str | None:
-    """The answer as written in a sentence; None where none can be read, empty where none may be: the last formula
-    goes over several lines, braces are left open, or the text is code."""
-    # The end, where a sentence without a marker says its answer.
+    """Returns the answer as written in a sentence. None where no answer can be read; empty where none may be read: the
+    last formula spans several lines, braces are left open, or the text is code."""
+    # Only the end, where a sentence without a marker states its answer.
     text = sentence[-_MAX_CHARACTERS:]
     if _is_unreadable(text):
         return ""
     matches = list(_CANDIDATE.finditer(text))[-_MAX_CANDIDATES:]
     if matches and matches[-1].lastgroup == "broken":
         return ""
-    # A formula that the grammar cannot read is passed over, or its debris would be compared.
+    # A formula that the grammar cannot read is skipped, or its fragments would be compared.
     readable = [match for match in matches if _is_answer(text, match)]
     if not readable:
-        # `it is not 7` says that there is no answer; `nothing here` says nothing.
+        # `it is not 7` says that there is no answer; a text without candidates says nothing.
         return "" if matches and all(_is_denied(text, match) for match in matches) else None
     # `The largest $n$ is 34`: n is a candidate too, but a bare name.
     values = [match for match in readable if not _BARE_NAME.fullmatch(_content(match))] or readable
@@ -161,12 +161,12 @@ def pick_answer(sentence: str) -> str | None:
 
 
 def value_after_marker(sentence: str) -> str | None:
-    """The answer in a sentence that says which it is; None where the words around a value may change or deny it.
+    """Returns the answer in a sentence that states it; None where words around a value may change or deny it.
 
-    Either nothing but filling words stands before it, or the subject of which it is said (`The largest $n$ is`), or it
-    is a measure in a sentence of its own (`Jane began 3 hours ago`). After it may stand what is counted, or a reason.
+    Before the value there are only filler words, or the subject of the statement (`The largest $n$ is`), or the value
+    is a measure in a separate sentence (`Jane began 3 hours ago`). The counted thing or a reason may follow.
     """
-    # The beginning, as the marker stands before it.
+    # Only the beginning, since the marker precedes it.
     text = sentence[:_MAX_CHARACTERS].strip(" \"'*\\.!")
     if _is_unreadable(text):
         return None
@@ -176,7 +176,7 @@ def value_after_marker(sentence: str) -> str | None:
             return None
         if runs and _LIST_GAP.fullmatch(text[runs[-1][-1].end() : match.start()]):
             runs[-1].append(match)
-        # A name ends no run and begins none: `$n$ is 34` has one run, 34.
+        # A name neither ends nor begins a run: `$n$ is 34` has one run, 34.
         elif not _BARE_NAME.fullmatch(_content(match)):
             runs.append([match])
     # Only the first run counts: `42, not 43` must not be read as 43.
@@ -184,7 +184,7 @@ def value_after_marker(sentence: str) -> str | None:
         return None
     head, tail = text[: runs[0][0].start()].strip(), text[runs[0][-1].end() :]
     unit = _unit_after(tail, runs[0][-1])
-    # `Jane began 3 hours ago`: a sentence of its own, with a capital, one clause and a unit. Two capitals in a row are
+    # `Jane began 3 hours ago`: a separate sentence, with a capital, one clause and a unit. Two capitals in a row are
     # a name.
     is_measure = bool(unit or runs[0][-1]["unit"]) and head[:1].isupper() and not re.search(r"[,;:?]|[A-Z]{2}", head)
     if not _leads(head.lower()) and not (is_measure and not _operates(head.lower())):
@@ -193,21 +193,21 @@ def value_after_marker(sentence: str) -> str | None:
 
 
 def pick_choice(sentence: str) -> str | None:
-    """The letter that a sentence without a second one names: `I think it's (D)`; None where it takes it back."""
+    """Returns the letter that a sentence names without a second one: `I think it's (D)`; None where it is revoked."""
     text = sentence.strip()
     letters = {"".join(filter(None, match.groups())) for match in _CHOICE.finditer(text)}
     words = text.split()
-    # More words than a choice needs may be about another letter: `A` begins sentences.
+    # With more words than a choice needs, the text may be about another letter: `A` begins sentences.
     if len(letters) != 1 or len(words) > _MOST_WORDS_OF_A_CHOICE or _operates(text.lower()):
         return None
     return letters.pop()
 
 
 def _leads(head: str) -> bool:
-    # Nothing but filler.
+    # Only filler words.
     if _LEADING.fullmatch(head):
         return True
-    # Else a subject without an operation and without digits, as in `the largest $n$ is`.
+    # Otherwise a subject without an operation and without digits, as in `the largest $n$ is`.
     subject = _SUBJECT.match(_COPULA.sub("", head))
     return subject is not None and not _operates(subject[1]) and not any(map(str.isdigit, subject[1]))
 
@@ -221,7 +221,7 @@ def _trails(tail: str) -> bool:
     rest = tail.strip(" .,!$。，")
     if not rest.isascii() and OTHER_SCRIPT.search(rest) is not None:
         return _MEASURE_ABROAD.fullmatch(rest) is not None
-    # Then nothing but closing words, or a few words of what is counted.
+    # After that only closing words, or a few words that say what is counted.
     words = tail.strip(" .!\"'").split()
     if all(word.lower() in _CLOSING_WORDS for word in words):
         return True
@@ -239,7 +239,7 @@ def _is_unreadable(text: str) -> bool:
 
 
 def _content(match: re.Match[str]) -> str:
-    """A candidate as an answer; letters that stick to a number in prose are a unit, not variables."""
+    """Returns a candidate as an answer; letters attached to a number in prose are a unit, not variables."""
     if match["unit"]:
         # 1,000.99m² is 1,000.99 square metres: as math, m would be a variable.
         number = match["number"][: match.start("unit") - match.start()]
@@ -248,7 +248,7 @@ def _content(match: re.Match[str]) -> str:
 
 
 def _unit_after(rest: str, match: re.Match[str]) -> str:
-    """A known unit that stands behind a number in prose, so that 5 hours are not taken for 5 minutes."""
+    """Returns a known unit that follows a number in prose, so that 5 hours are not taken for 5 minutes."""
     unit = _UNIT_WORD.match(rest) if match.lastgroup == "number" and not match["unit"] else None
     return rf"\text{{ {unit[0].strip()}}}" if unit is not None and is_unit(unit[1]) else ""
 
@@ -265,7 +265,7 @@ def _is_answer(text: str, match: re.Match[str]) -> bool:
     if match.lastgroup == "broken":
         return False
     try:
-        # An escaped dollar sign inside a formula is money, which the tree has no node for.
+        # An escaped dollar sign inside a formula is money, for which the tree has no node.
         parse_answer(_content(match).replace(r"\$", " "))
     except (UnreadableError, RecursionError):
         return False

@@ -1,6 +1,6 @@
 r"""Says what kind of answer a tree is: one value, values with names, a list, a set of numbers, an unsolved relation.
 
-Here the conventions of answers are applied: `x = 5` names a value; of `x = 2 + 3 = 5` the last link counts, of
+The conventions of answers are applied here: `x = 5` names a value; in `x = 2 + 3 = 5` the last link counts, in
 `x = 1/3 \approx 0.33` the last exact one; `1 \pm 2` is two values; an inequality in one unknown is a set of numbers.
 A set of real numbers is a union of intervals, from interval notation or from an inequality that is solved here.
 Read `shape_of` first; names are the middle of the file, intervals and inequalities its end.
@@ -19,7 +19,7 @@ from stages.algorithms.answers.evaluation import constant_value, symbols_of
 from stages.algorithms.answers.latex import Node, UnreadableError, is_reciprocal, number, signed, substituted
 
 _INEQUALITIES = frozenset(["lt", "le", "gt", "ge", "ne"])
-# `\pm 1 \pm \sqrt2` has two; a text with a hundred of them is left as it is.
+# `\pm 1 \pm \sqrt2` has two; a text with a hundred of them is left unchanged.
 _MAX_SIGNS = 3
 
 
@@ -33,7 +33,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """From `low` to `high`, which are nodes, infinite ones included; a single point is closed at both ends."""
+    """From `low` to `high`, which are nodes and may be infinite; a single point is closed at both ends."""
 
     low: Node
     high: Node
@@ -43,7 +43,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A set of real numbers, of an unknown where one was named."""
+    """A set of real numbers; of an unknown if one was named."""
 
     pieces: tuple[Interval, ...]
     name: str | None
@@ -67,8 +67,8 @@ class Relation:
 
 
 def shape_of(node: Node):
-    """A Named, Numbers, Several or Relation, or the node itself: a value, matrix, ratio or text."""
-    # The order is free but for the last case: the heads exclude each other.
+    """Returns a Named, Numbers, Several or Relation, or the node itself: a value, matrix, ratio or text."""
+    # The order matters only for the last case: the heads exclude each other.
     if node.head == "relation":
         return _relation(*node.parts)
     if node.head in ("list", "set"):
@@ -88,11 +88,11 @@ def shape_of(node: Node):
 
 
 def as_numbers(shape) -> Numbers | None:
-    """The set of numbers that brackets, braces or one value stand for; None where they stand for none."""
+    """Returns the set of numbers that brackets, braces or one value stand for; None where they stand for none."""
     if isinstance(shape, Numbers):
         return shape
     if isinstance(shape, Several) and shape.kind == "sequence":
-        # Three coordinates are no interval.
+        # Three coordinates are not an interval.
         if len(shape.items) != 2 or not all(isinstance(item, Node) for item in shape.items):
             return None
         piece = interval(shape.brackets[0], shape.brackets[1], *shape.items)
@@ -105,7 +105,7 @@ def as_numbers(shape) -> Numbers | None:
 
 
 def interval_of_point(item) -> Interval | None:
-    """A closed interval of one number; None when `item` is no real constant."""
+    """Returns a closed interval of one number; None when `item` is not a real constant."""
     is_constant = isinstance(item, Node) and endpoint_value(item) is not None
     return Interval(item, item, True, True) if is_constant else None
 
@@ -118,8 +118,8 @@ def _is_point(node: Node) -> bool:
 def _several(kind: str, items: tuple[Node, ...]):
     pairs = [(item, shape_of(item)) for item in items]
     if kind == "list":
-        # Both before the list is read as one set: `x > 1, x \in \mathbb{R}` is the ray, `x \ne 1, 2` excludes both
-        # numbers.
+        # Both steps come before the list is read as one set: `x > 1, x \in \mathbb{R}` is the ray, `x \ne 1, 2`
+        # excludes both numbers.
         pairs = _without_domains(pairs)
         pairs = _with_exceptions(pairs)
     shapes = [shape for _, shape in pairs]
@@ -128,14 +128,14 @@ def _several(kind: str, items: tuple[Node, ...]):
         return _all_of(shapes)
     flat: list = []
     for item, shape in pairs:
-        # What a plus-minus sign stands for joins the list around it; a group that was written as a list does not.
+        # The two values of a plus-minus sign join the list around it; a group that was written as a list does not.
         is_plus_minus = item.head != "list" and isinstance(shape, Several) and shape.kind == "list"
         flat += shape.items if is_plus_minus else [shape]  # type: ignore[union-attr]
     return flat[0] if kind == "list" and len(flat) == 1 else Several(kind, tuple(flat))
 
 
 def _without_domains(pairs: list) -> list:
-    r"""Without `x \in \mathbb{R}` beside a condition on the same x."""
+    r"""Drops `x \in \mathbb{R}` beside a condition on the same x."""
     conditions = {shape.name for _, shape in pairs if isinstance(shape, Numbers) and shape.name}
     everything = Numbers((EVERYTHING,), None)
     return [
@@ -146,7 +146,7 @@ def _without_domains(pairs: list) -> list:
 
 
 def _with_exceptions(pairs: list) -> list:
-    r"""`x \ne 1, 2` as `x \ne 1, x \ne 2`."""
+    r"""Reads `x \ne 1, 2` as `x \ne 1, x \ne 2`."""
     first, shape = pairs[0]
     if first.head != "relation" or first.parts[1] != ("ne",) or not isinstance(shape, Numbers):
         return pairs
@@ -158,7 +158,7 @@ def _with_exceptions(pairs: list) -> list:
 
 
 def _all_of(shapes: list[Numbers]):
-    """Inequalities in one unknown side by side: their union where they exclude each other, else what all allow."""
+    """Joins inequalities in one unknown: their union where they exclude each other, else their intersection."""
     if len({shape.name for shape in shapes}) != 1:
         return Several("list", tuple(shapes))
     pieces = [piece for shape in shapes for piece in shape.pieces]
@@ -174,7 +174,7 @@ def _all_of(shapes: list[Numbers]):
 def _set_operation(node: Node):
     left, right = (as_numbers(shape_of(part)) for part in node.parts)
     if node.head == "union" and left is not None and right is not None:
-        # `x < 1 or y > 2` is no set of numbers.
+        # `x < 1 or y > 2` is not a set of numbers.
         if left.name != right.name:
             return node
         return Numbers(united([*left.pieces, *right.pieces]), left.name)
@@ -195,23 +195,23 @@ def _relation(items: tuple[Node, ...], signs: tuple[str, ...]):
     if any(sign not in ("eq", "approx") for sign in signs):
         return Relation(items, signs)
     name = name_of(items[0])
-    # The value before the first \approx is the exact one; all behind it are roundings.
+    # The value before the first \approx is the exact one; all values after it are roundings.
     exact = signs.index("approx") if "approx" in signs else len(signs)
     if name is not None:
-        # `x \approx 3.14` has no exact value: then its rounding.
+        # `x \approx 3.14` has no exact value: the rounding is taken.
         return Named(name, shape_of(items[exact or 1]))
     # A chain without a name, `2 + 3 = 4 + 1 = 5`: its last exact link.
     if len(items) > 2 or exact == 0:
         return shape_of(items[exact])
     values = [endpoint_value(item) for item in items]
     if None not in values and len(set(values)) == 1:
-        # Of `\frac{3}{16} = 0.1875` the fraction: the decimal may be a rounding.
+        # Of `\frac{3}{16} = 0.1875` the fraction is taken: the decimal may be a rounding.
         return items[0] if items[1].head == "number" and items[1].parts[1] >= 0 else items[1]
     return Relation(items, signs)
 
 
 def name_of(node: Node) -> str | None:
-    r"""The name that a left side is: `x`, `f(x)`, `AB`, `|AB|`, `A:B`, `\frac{NO}{BO}`, `(x, y)`; else None."""
+    r"""Returns the name on a left side: `x`, `f(x)`, `AB`, `|AB|`, `A:B`, `\frac{NO}{BO}`, `(x, y)`; else None."""
     if (name := unknown_name(node)) is not None:
         return name
     if node.head == "call" and node.first == "abs":
@@ -232,14 +232,14 @@ def name_of(node: Node) -> str | None:
 
 
 def _is_application(parts: tuple[Node, ...]) -> bool:
-    """True for what reads as a function of one variable: a capital and a small letter, as in `W(n)`."""
+    """True for the form of a function of one variable: a capital and a small letter, as in `W(n)`."""
     if len(parts) != 2 or any(part.head != "symbol" for part in parts):
         return False
     return parts[0].first[0].isupper() and len(parts[1].first) == 1 and parts[1].first.islower()
 
 
 def _is_name_part(node: Node) -> bool:
-    """True for names of figures and their parts, which have capital letters, and for what a named function takes."""
+    """True for names of figures and their parts, which have capital letters, and for arguments of a named function."""
     if node.head == "power" and node.parts[1].head == "number":
         # A denominator: the BO of \frac{NO}{BO}.
         return node.parts[1].first == -1 and _is_name_part(node.first)
@@ -254,9 +254,9 @@ def _is_name_part(node: Node) -> bool:
 
 
 def without_quantity(node: Node) -> Node:
-    r"""What an equation says of a sum of letters or of a function: 5 of `m+n = 5` and `f'(2) = 5`.
+    r"""Returns the value that an equation gives to a sum of letters or a function: 5 of `m+n = 5` and `f'(2) = 5`.
 
-    For a gold answer without letters; `2x = 10` is to be solved, and stays.
+    For a gold answer without letters. `2x = 10` is still to be solved, and stays.
     """
     if node.head != "relation" or node.parts[1][0] != "eq" or not _is_quantity(node.first[0]):
         return node
@@ -291,7 +291,7 @@ def _names(node: Node) -> str:
 
 
 def _without_plus_minus(node: Node) -> tuple[Node, ...] | None:
-    """Both values of an expression with a plus-minus sign; signs in it change together. None without one."""
+    """Returns both values of an expression with a plus-minus sign; its signs change together. None without one."""
     count = _count_signs(node)
     if not count or count > _MAX_SIGNS:
         return None
@@ -312,7 +312,7 @@ def _with_sign(node: Node, sign: str) -> Node:
 
 
 def with_letters_of(gold: Node, prediction: Node) -> tuple[Node, Node]:
-    r"""Both with the gold answer's letter for any whole number (`k \in \mathbb{Z}`) and for a constant (`+ C`)."""
+    r"""Returns both with the gold answer's letter for any whole number (`k \in \mathbb{Z}`) and a constant (`+ C`)."""
     # `\frac\pi4+n\pi, n \in \mathbb{Z}` beside `\frac\pi4+k\pi`: without the domain both are one expression.
     sides = [_without_whole_domain(node) for node in (gold, prediction)]
     trees, domains = zip(*sides, strict=True)
@@ -323,7 +323,7 @@ def with_letters_of(gold: Node, prediction: Node) -> tuple[Node, Node]:
     [letter], [other] = ours, theirs
     # One letter on each side, with its domain stated: without the statement, n and m are two variables.
     is_whole_number = len(names[0]) == 1 and {letter, other} & {*domains} and len(letter) == len(other) == 1
-    # +C and +c are constants of integration; +a and +b are not known to be.
+    # +C and +c are constants of integration; +a and +b may not be.
     is_constant = all(
         tree.head == "add" and Node("symbol", (name,)) in tree.parts and name in ("C", "c", "K", "k")
         for tree, name in zip(trees, (letter, other), strict=True)
@@ -334,7 +334,7 @@ def with_letters_of(gold: Node, prediction: Node) -> tuple[Node, Node]:
 
 
 def _without_whole_domain(node: Node) -> tuple[Node, str]:
-    """The answer without `k in Z` after it, and k."""
+    """Returns the answer without the `k in Z` after it, and k."""
     if node.head != "list" or len(node.parts) != 2 or node.parts[1].head != "relation":
         return node, ""
     items, signs = node.parts[1].parts
@@ -352,7 +352,7 @@ EVERYTHING = Interval(signed("-", INFINITY), INFINITY, False, False)
 
 
 def endpoint_value(node: Node) -> float | None:
-    """The number that an end of an interval is, infinities included; None when it is no real constant."""
+    """Returns the number of an interval's end, including infinities; None when it is not a real constant."""
     if node.head == "infinity":
         return math.inf
     # -\infty is the product of -1 and infinity.
@@ -363,7 +363,7 @@ def endpoint_value(node: Node) -> float | None:
 
 
 def interval(opening: str, closing: str, low: Node, high: Node) -> Interval | None:
-    """The interval of such brackets; None when its ends are no real constants in rising order."""
+    """Returns the interval of such brackets; None unless its ends are real constants in rising order."""
     values = endpoint_value(low), endpoint_value(high)
     # (2, 1) is a point, and (a, b) may be.
     if values[0] is None or values[1] is None or values[0] >= values[1]:
@@ -372,8 +372,8 @@ def interval(opening: str, closing: str, low: Node, high: Node) -> Interval | No
 
 
 def united(intervals: Sequence[Interval]) -> tuple[Interval, ...]:
-    """The same set in the fewest pieces, in rising order."""
-    # At equal ends the closed one first, so that [1, 2) takes (1, 2) in.
+    """Returns the same set in the fewest pieces, in rising order."""
+    # At equal ends the closed one first, so that [1, 2) absorbs (1, 2).
     ordered = sorted(intervals, key=lambda piece: (endpoint_value(piece.low), not piece.is_low_closed))
     pieces: list[Interval] = []
     for piece in ordered:
@@ -397,13 +397,13 @@ def _touch(left: Interval, right: Interval) -> bool:
 
 
 def common(first: Sequence[Interval], second: Sequence[Interval]) -> tuple[Interval, ...]:
-    """What both sets hold."""
+    """Returns the intersection of both sets."""
     shared = []
     for one in first:
         for other in second:
             low = max((one, other), key=lambda piece: (endpoint_value(piece.low), not piece.is_low_closed))
             high = min((one, other), key=lambda piece: (endpoint_value(piece.high), piece.is_high_closed))
-            # The larger low end and the smaller high end; one point is left where both are closed there.
+            # The larger low end and the smaller high end; one point remains where both are closed there.
             ends = endpoint_value(low.low), endpoint_value(high.high)
             if ends[0] < ends[1] or (ends[0] == ends[1] and low.is_low_closed and high.is_high_closed):  # type: ignore[operator]
                 shared.append(Interval(low.low, high.high, low.is_low_closed, high.is_high_closed))
@@ -411,7 +411,7 @@ def common(first: Sequence[Interval], second: Sequence[Interval]) -> tuple[Inter
 
 
 def without_points(pieces: Sequence[Interval], points: Sequence[Node]) -> tuple[Interval, ...] | None:
-    """The set less single points; None where a point is no real constant."""
+    """Returns the set without single points; None where a point is not a real constant."""
     for point in points:
         if endpoint_value(point) is None:
             return None
@@ -421,10 +421,10 @@ def without_points(pieces: Sequence[Interval], points: Sequence[Node]) -> tuple[
 
 
 def solve(items: Sequence[Node], signs: Sequence[str]) -> tuple[str, tuple[Interval, ...]] | None:
-    r"""Name of the unknown and solutions of `2 < x \le 3`, `x \ge 1`, `-x > 2`, `1 < |x| < 2`, `x \ne 0`; else None."""
+    r"""Returns unknown and solutions of `2 < x \le 3`, `x \ge 1`, `-x > 2`, `1 < |x| < 2`, `x \ne 0`, or None."""
     if len(items) == 3:
         directions = {sign[0] for sign in signs}
-        # 3 > x > 1 is turned round; 1 < x > 2 is no interval.
+        # 3 > x > 1 is reversed; 1 < x > 2 is not an interval.
         if directions == {"g"}:
             items, signs = items[::-1], [_FLIPPED[sign] for sign in reversed(signs)]
         elif directions != {"l"}:
@@ -450,7 +450,7 @@ def _with_mirror(middle: Node, piece: Interval) -> tuple[str, tuple[Interval, ..
 
 
 def unknown_name(node: Node) -> str | None:
-    """The name of an unknown: a variable, or a function of one such as f(x)."""
+    """Returns the name of an unknown: a variable, or a function of one such as f(x)."""
     if node.head == "symbol":
         return node.first
     if node.head == "call" and node.first.startswith("unknown"):
@@ -459,7 +459,7 @@ def unknown_name(node: Node) -> str | None:
 
 
 def _solve_one(left: Node, sign: str, right: Node) -> tuple[str, tuple[Interval, ...]] | None:
-    # 3 > x is turned to x < 3 first.
+    # 3 > x is reversed to x < 3 first.
     is_left_constant = endpoint_value(left) is not None
     if is_left_constant and (unknown_name(right) is not None or _is_distance(right)):
         left, sign, right = right, _FLIPPED[sign], left
@@ -485,7 +485,7 @@ def _is_distance(node: Node) -> bool:
 
 
 def _solve_distance(inner: Node, sign: str, bound: Node) -> tuple[str, tuple[Interval, ...]] | None:
-    """`|x - 3| < 2` and its like, for an inside that is linear in one variable and a rational bound above zero."""
+    """Solves `|x - 3| < 2` and the like, for an inside that is linear in one variable and a positive rational bound."""
     try:
         linear = _linear(inner, number(0))
         radius = algebra.rational_value(algebra.canonical_form(bound))
@@ -513,10 +513,10 @@ def _ray(sign: str, bound: Node) -> tuple[Interval, ...]:
 
 
 def _linear(left: Node, right: Node) -> tuple[str, Fraction, Fraction] | None:
-    """Name, slope and root of a difference that is linear in one variable with rational coefficients."""
+    """Returns name, slope and root of a difference that is linear in one variable with rational coefficients."""
     difference = algebra.canonical_form(Node("add", (left, signed("-", right))))
     names = algebra.variables(difference.top)
-    # A variable below the line may change the direction of the inequality.
+    # A variable in a denominator may change the direction of the inequality.
     if len(names) != 1 or algebra.variables(difference.bottom) or len(difference.top) > 2:
         return None
     [name] = names

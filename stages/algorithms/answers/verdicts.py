@@ -1,6 +1,6 @@
 """The verdicts of a verifier, and the allowances that a row of problems may state.
 
-Only two of the verdicts are opinions. The others say why there is none. Whoever poses a problem states its allowances;
+Only two of the verdicts are opinions. The others say why there is none. The author of a problem states its allowances;
 they are never guessed from an answer.
 """
 
@@ -21,15 +21,15 @@ class Verdict(StrEnum):
     UNPARSED = "unparsed"
     """The response has no answer, or one of the two sides cannot be understood: a fact about the texts."""
     EXHAUSTED = "exhausted"
-    """The comparison used up its limit of computing time or memory: a fact about the response, which caused it."""
+    """The comparison exceeded its limit of computing time or memory: a fact about the response, which caused it."""
     TIMED_OUT = "timed_out"
-    """Only in tables of earlier versions: the process stood still. Today it is tried again, and then it is an error."""
+    """Only in tables of earlier versions: the process stood still. Today a retry, then an error."""
     CRASHED = "crashed"
-    """The process died in mid-comparison within its limits: a fact about the verifier."""
+    """The process died during the comparison within its limits: a fact about the verifier."""
 
     @property
     def is_undecided(self) -> bool:
-        """True for the verdicts that are no opinion; a reward rule must name what they are worth."""
+        """True for verdicts without an opinion; a reward rule must assign them a value."""
         return self not in (Verdict.CORRECT, Verdict.WRONG)
 
     @property
@@ -40,15 +40,15 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Leniency:
-    """Allowances of one row; none of them is for rewards."""
+    """Allowances of one row; none of them applies to rewards."""
 
     # A row of `retrace grade` may state these. Rewards, demonstrations and the stage `grade` allow nothing.
     tolerance: Fraction | None = None
-    """How far apart two numbers may be and agree, absolutely; None for the precision rule of `comparison`."""
+    """Largest absolute difference at which two numbers agree; None for the precision rule of `comparison`."""
     decimals: bool = False
     """A decimal agrees with an exact answer (a fraction, a root) of which it is the rounding."""
     expressions: bool = False
-    """An expression that is not worked out, `2+2` or an integral, agrees with its value."""
+    """An expression that is not evaluated, `2+2` or an integral, agrees with its value."""
     ordered: bool = True
     """False where the order of letters (`ABD` for `DBA`) and in brackets does not count."""
 

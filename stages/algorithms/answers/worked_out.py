@@ -2,18 +2,16 @@ r"""Tells whether an answer leaves work to the reader: `2+2`, `\cos 60^\circ`, a
 
 Without this a policy could copy the formula of the problem: 759 of 13,649 problems have one (docs/verifier.md).
 
-What counts as an answer depends on the gold answer:
+The gold answer decides what counts as an answer:
 - Beside a rational number: digits, a fraction of two numbers, scientific notation, or one notation of such numbers: a
   root, a logarithm, a power, a factorial, a binomial. Products and quotients of powers, factorials and binomials are
-  one notation too where they need no more digits than the number itself: 7!/(2!2!) for 1260, not 9!/8! for 9.
+  one notation too, if they need no more digits than the number itself: 7!/(2!2!) for 1260, not 9!/8! for 9.
 - Beside another constant: a sum whose terms have been collected, of products of numbers, pi, e, i, roots and
-  logarithms. A gold answer with other functions lets all of them stand, as often as it holds one. Letters that
-  cancel are work left, and so are fractions in fractions, and i in an exponent or under a line.
-- Beside an expression with variables: anything but integrals, limits, sums, remainders and arithmetic among numbers
-  that are written as `floor`, `max` and their like.
-An equation or an inequality that holds its unknown anywhere but alone is to be solved.
-
-Read `is_unevaluated` and `leaves_unsolved`; below them is one section for each kind of gold answer.
+  logarithms. A gold answer with other functions allows all of them, as often as it contains one. Remaining work is:
+  letters that cancel, fractions in fractions, and i in an exponent or a denominator.
+- Beside an expression with variables: anything except integrals, limits, sums, remainders and arithmetic among numbers
+  that are written as `floor`, `max` and the like.
+An equation or an inequality is still to be solved unless its unknown stands alone.
 """
 
 from __future__ import annotations
@@ -38,9 +36,9 @@ _NOTATIONS = _COUNTS | _LOGARITHMS | {"exp"}
 def is_unevaluated(prediction, gold) -> bool:
     """True for a shape (see `shapes.shape_of`) with operations, or beside a number with arithmetic, still to be done.
 
-    A gold answer that leaves work itself asks for none.
+    A gold answer that leaves work itself requires none.
     """
-    # The gold answer decides how strict to be: nobody can tell from x+x alone whether to collect terms.
+    # The gold answer decides how strict to be: x+x alone does not tell whether to collect terms.
     golds = [cell for node in _nodes(gold) for cell in _cells(node)]
     if any(map(_holds_letters, golds)):
         is_left = _has_operation
@@ -58,15 +56,15 @@ def is_unevaluated(prediction, gold) -> bool:
             is_polar=any(map(_has_imaginary_exponent, golds)),
         )
     answers = list(_nodes(prediction))
-    if isinstance(prediction, Relation):  # in `3 = x` the name is no letter left over
+    if isinstance(prediction, Relation):  # in `3 = x` the name is not a remaining letter
         answers = [node for node in answers if name_of(node) is None]
     cells = [cell for node in answers for cell in _cells(node)]
-    # A gold answer that itself leaves work asks for none: it may be the problem's own text.
+    # A gold answer that itself leaves work requires none: it may be the problem's text.
     return (any(map(_joins_matrices, answers)) or any(map(is_left, cells))) and not any(map(is_left, golds))
 
 
 def _cells(node: Node) -> Iterator[Node]:
-    """What stands alone: the entries of a matrix, the parts of a ratio, the answer itself."""
+    """Returns the separate parts: the entries of a matrix, the parts of a ratio, the answer itself."""
     if node.head in ("matrix", "ratio"):
         for part in node.all_children:
             yield from _cells(part)
@@ -87,9 +85,9 @@ def _holds_letters(node: Node) -> bool:
 
 
 def leaves_unsolved(prediction: Node, gold: Node) -> bool:
-    """True for a relation such as `2x = 10` whose unknown stands alone nowhere, beside a gold answer without unknowns.
+    """True for a relation such as `2x = 10` without its unknown alone on a side, beside a gold answer without unknowns.
 
-    A gold answer `y = 2x + 1` holds one: that a line may be written in many ways is for `agree_relations`.
+    A gold answer `y = 2x + 1` has one: `agree_relations` handles the many ways to write a line.
     """
     return _is_unsolved(prediction) and not _is_unsolved(gold) and not _unknowns(gold)
 
@@ -100,14 +98,14 @@ def _is_unsolved(node: Node) -> bool:
 
 
 def _stands_alone(side: Node) -> bool:
-    """True for `x` and `-x`: whoever wrote `-x > -1` has solved it but for the sign."""
+    """True for `x` and `-x`: an author of `-x > -1` has solved it except for the sign."""
     if side.head == "multiply" and len(side.parts) == 2 and side.first == number(-1):
         side = side.parts[1]
     return name_of(side) is not None
 
 
 def _unknowns(node: Node) -> set[str]:
-    """Variables of a tree, without the name that a relation gives its values; `x = y` gives x one that holds y."""
+    """Variables of a tree, without the name that a relation gives to its values; `x = y` leaves y."""
     if node.head != "relation":
         return symbols_of(node).union(*map(_unknowns, node.all_children))
     # Only one side is the name: in `x = y` the y is unknown.
@@ -144,7 +142,7 @@ def _is_operation(node: Node) -> bool:
 
 
 def _is_rational(node: Node) -> bool:
-    """True for a number written with digits, fractions, whole powers, factorials and binomials alone."""
+    """True for a number written only with digits, fractions, whole powers, factorials and binomials."""
     if node.head == "number":
         return True
     if node.head in ("add", "multiply", "percent", "degree"):
@@ -162,7 +160,7 @@ def _is_no_written_number(node: Node) -> bool:
     # Kinds that have no arithmetic.
     if node.head in ("text", "based", "set", "number_set", "infinity"):
         return False
-    if holds_matrix(node):  # a multiple of one
+    if holds_matrix(node):  # a multiple of a matrix
         return any(map(_is_no_written_number, [cell for part in node.all_children for cell in _cells(part)]))
     # \sin^2x + \cos^2x for 1, i^{16} for 1: letters and i must be gone.
     if symbols_of(node) or is_written_with_i(node):
@@ -177,7 +175,7 @@ def _is_no_written_number(node: Node) -> bool:
     # One number or one notation: 2^{10}, \sqrt{9}, 5!.
     if len(tops) == 1 and not bottoms:
         return not (_is_digits(tops[0]) or _is_notation(tops[0]))
-    # \frac{1}{2^3}: the 1 above the line is no factor. A fraction of two numbers is an answer too.
+    # \frac{1}{2^3}: the numerator 1 is not a factor. A fraction of two numbers is an answer too.
     parts = [*(part for part in tops if part != number(1)), *bottoms]
     if len(parts) == 1 or (len(tops) == len(bottoms) == 1 and all(map(_is_digits, parts))):
         return not all(_is_digits(part) or _is_notation(part) for part in parts)
@@ -201,7 +199,7 @@ def _without_sign(node: Node) -> Node:
 
 
 def _factors(node: Node) -> tuple[list[Node], list[Node]]:
-    """Factors above and below the line; a fraction that a factor is stays one."""
+    """Returns factors of numerator and denominator; a fraction that is itself a factor stays one."""
     if node.head != "multiply":
         return [node], []
     tops: list[Node] = []
@@ -210,7 +208,7 @@ def _factors(node: Node) -> tuple[list[Node], list[Node]]:
         if is_reciprocal(part):
             below = part.first
             bottoms += below.parts if below.head == "multiply" else [below]
-        # -2 \cdot 3 is read as -1 times a product: its factors count as those of the whole.
+        # -2 \cdot 3 is read as -1 times a product: its factors count as factors of the whole.
         elif part.head == "multiply" and part is node.first and not any(map(is_reciprocal, part.parts)):
             tops += part.parts
         else:
@@ -265,7 +263,7 @@ def _is_scientific(tops: list[Node], bottoms: list[Node]) -> bool:
 
 
 def _digits(node: Node) -> int:
-    """How many digits are written."""
+    """Number of written digits."""
     if node.head == "number":
         value = abs(node.first)
         below = 0 if value.denominator == 1 else _length(value.denominator)
@@ -274,15 +272,15 @@ def _digits(node: Node) -> int:
 
 
 def _length(value: int) -> int:
-    """Decimal digits of a whole number, or one fewer; of a long one without writing it out."""
-    # 0.30103 is log10(2), digits for each bit; str() of 20,000 bits would be slow, and refused above 4,300 digits.
+    """Number of decimal digits of a whole number, or one fewer; a long number is not written out."""
+    # 0.30103 is log10(2), digits per bit; str() of 20,000 bits would be slow, and is rejected above 4,300 digits.
     return len(str(value)) if value.bit_length() < 1_000 else int(value.bit_length() * 0.30103)
 
 
 # ---------------------------------------------------------------------------------------------- other constants
 def _is_no_written_rounding(node: Node) -> bool:
-    """As for a rational number where it is one; beside a decimal, which may round it, another constant may stand."""
-    # Beside 0.2 a formula with a rational value must be worked out, \pi beside 3.14 need not be.
+    """Applies the rule for rational numbers to one; another constant may stand beside a decimal that may round it."""
+    # Beside 0.2 a formula with a rational value must be evaluated; \pi beside 3.14 need not be.
     if _rational_value(node) is None:
         return _is_no_written_constant(node, 0, False)
     return _is_no_written_number(node)
@@ -325,22 +323,22 @@ def _has_imaginary_exponent(node: Node) -> bool:
 
 
 def _count_functions(node: Node) -> int:
-    """How many functions are called that are no notation for a number."""
+    """Counts the calls of functions that are not notation for a number."""
     is_function = node.head == "call" and node.first not in _NOTATIONS
     return is_function + sum(map(_count_functions, node.all_children))
 
 
 def _has_like_terms(node: Node) -> bool:
-    r"""True for a sum of which terms can be put together: `\sqrt{8} + \sqrt{2}`. Roots of sums are such terms."""
+    r"""True for a sum whose terms can be combined: `\sqrt{8} + \sqrt{2}`. Roots of sums are such terms."""
     forms = [algebra.known_form(part) for part in (node, *node.parts)]
     if None in forms:
         return False
     total, *terms = forms
-    # \sqrt{5+\sqrt{21}} + \sqrt{5-\sqrt{21}} is \sqrt{14}: the algebra does not see it, so two such roots count as like
-    # terms.
+    # \sqrt{5+\sqrt{21}} + \sqrt{5-\sqrt{21}} is \sqrt{14}: the algebra does not see it, so two such roots count as
+    # like terms.
     if sum(_holds(part, lambda inner: _is_root(inner) and _has_sum(inner)) for part in node.parts) > 1:
         return True
-    # Fewer terms than the parts have together: some were put together.
+    # Fewer terms than the parts have together: some were combined.
     return len(total.top) < sum(len(term.top) for term in terms) and len(total.bottom) == 1
 
 

@@ -1,4 +1,4 @@
-"""The ranks of one program in Ray actors: called together, lost together, started again together."""
+"""The ranks of one program in Ray actors: they are called together, fail together and restart together."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 
 class RanksLost(RuntimeError):
-    """A rank has died, or they hang: what they were doing is gone."""
+    """A rank has died, or the ranks hang: their work is lost."""
 
 
 class RankedActors:
-    """`ranks` actors of one class on this process's node, each with the environment that `torchrun` would give it."""
+    """`ranks` actors of one class on this process's node, each with the environment that `torchrun` would set."""
 
     def __init__(self, actor_class: type, arguments: tuple[Any, ...], ranks: int, threads: int, gpus: float) -> None:
-        """A Ray must run. `threads` is for OpenMP; `gpus` of each rank may be a part of one."""
+        """Requires a running Ray. `threads` is for OpenMP; `gpus` of each rank may be a fraction."""
         self._class, self._arguments, self._ranks = actor_class, arguments, ranks
         self._threads, self._gpus = threads, gpus
         self._actors: list[Any] = []
@@ -30,30 +30,30 @@ class RankedActors:
 
     @property
     def calls(self) -> list[Any]:
-        """What is outstanding, for who waits for several things."""
+        """The outstanding calls, for a caller that waits for several things."""
         return self._calls
 
     @property
     def seconds(self) -> float:
-        """Since the outstanding call was made, as far as anybody has looked at it."""
+        """Seconds since the outstanding call was made; only time between polls counts."""
         self._clock.look()
         return self._clock.now - self._called_at
 
     def call(self, method: str, *arguments: Any) -> None:
-        """Has every rank call this. One call at a time."""
+        """Calls this method on every rank. One call at a time."""
         self._clock.look()
         self._called_at = self._clock.now
         self._calls = [getattr(actor, method).remote(*arguments) for actor in self._actors]
 
     def result(self, patience_seconds: float) -> Any:
-        """Rank 0's answer when all ranks have answered, else None; waits for nothing. Must be asked again and again.
+        """Returns rank 0's answer when all ranks have answered, else None; never waits. Must be called repeatedly.
 
-        What a rank raises is raised. RanksLost when one has died, or after `patience_seconds`.
+        An exception of a rank is raised here. RanksLost when one has died, or after `patience_seconds`.
         """
         import ray
 
         done, waiting = ray.wait(self._calls, num_returns=len(self._calls), timeout=0)
-        # A rank that is gone leaves the others in a collective for ever, so those that have answered are looked at.
+        # A rank that is gone leaves the others in a collective for ever, so the finished ranks are checked first.
         self._get(done)
         if not waiting:
             calls, self._calls = self._calls, []
@@ -63,14 +63,14 @@ class RankedActors:
         return None
 
     def wait(self, method: str, *arguments: Any) -> Any:
-        """Calls and waits; rank 0's answer."""
+        """Calls and waits; returns rank 0's answer."""
         self.call(method, *arguments)
-        # Taken off before the answer: after an error nothing is outstanding.
+        # Cleared before the answer: after an error nothing is outstanding.
         calls, self._calls = self._calls, []
         return self._get(calls)[0]
 
     def start_again(self) -> None:
-        """Ends what is left of them and starts new ones."""
+        """Ends the remaining ranks and starts new ones."""
         self.close()
         self._start()
 
@@ -99,7 +99,7 @@ class RankedActors:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        # A new one each time: ranks that are being killed may still hold the last one.
+        # A new port each time: ranks that are being killed may still hold the last one.
         port = _free_port()
         for rank in range(self._ranks):
             place = {
@@ -114,7 +114,7 @@ class RankedActors:
             actor = ray.remote(self._class).options(
                 num_cpus=0,
                 num_gpus=self._gpus,
-                # One that Ray restarted alone would meet ranks in the middle of a collective.
+                # A rank that Ray restarted alone would meet the others in the middle of a collective.
                 max_restarts=0,
                 scheduling_strategy=here,
                 runtime_env={"env_vars": environment},
@@ -129,18 +129,18 @@ def _free_port() -> int:
 
 
 LONGEST_STEP = 1.0
-"""Seconds. More than this between two looks is our own delay (a suspended machine), and no sign of the other side's."""
+"""Seconds. A longer gap between two checks is a delay of this process (a suspended machine), not of the other side."""
 
 
 class PatientClock:
-    """Seconds that pass while somebody looks: where nobody does for long, only `LONGEST_STEP` of them passes."""
+    """Counts seconds while it is checked: a longer gap counts only as `LONGEST_STEP`."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self._looked = time.monotonic()
 
     def look(self) -> None:
-        """Moves on."""
+        """Adds the time since the last check."""
         looked = time.monotonic()
         self.now += min(looked - self._looked, LONGEST_STEP)
         self._looked = looked

@@ -1,8 +1,8 @@
-"""Ray for as long as a block runs: the cluster at RAY_ADDRESS, else one of this process's own.
+"""Ray for the duration of a block: the cluster at RAY_ADDRESS, else a Ray that this process starts.
 
-Its own listens on loopback only, asks for a token that nobody else has, starts no dashboard and reports nothing home.
+A Ray started here listens only on loopback, requires a secret token, starts no dashboard and reports nothing home.
 It ends with this process, however that one ends: see `relays/guards.py`. `map_with_ray` uses it: a function over rows,
-one task a row.
+one task per row.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from stages.foundations.machine import PROJECT, state_folder, variables_set
 from stages.observe.progress import say
 
 OBJECT_STORE_BYTES = 100 << 20
-"""Next to Ray's minimum: what passes through Ray here are names of files and verdicts."""
+"""Close to Ray's minimum: only file names and verdicts pass through Ray here."""
 LONGEST_SOCKET = 107
 """Characters of a Unix socket's path, a limit of the kernel."""
 SOCKET_IN_FOLDER = "/session_2026-11-21_18-24-03_847922_1234567/sockets/plasma_store.1"
 """An example of the longest name that Ray gives a socket below its folder: only its length counts."""
 START_SECONDS = 300.0
-"""For Ray to start, and for a node of a cluster to answer."""
+"""Time for Ray to start, and for a node of a cluster to answer."""
 GUARD = "stages.engines.relays.guards"
 
 
 def total_gpus() -> float:
-    """Of all nodes of the session."""
+    """Resources of all nodes of the session."""
     return float(_ray().cluster_resources().get("GPU", 0.0))
 
 
@@ -50,7 +50,7 @@ def ray_session(processes: int, packages: Sequence[str] = ()) -> Iterator[str]:
     """Connects to Ray and disconnects; without RAY_ADDRESS, starts a Ray for that many CPUs and ends all of it. Inside
     another session it uses that one.
 
-    Yields a name for what this session keeps in the memory of its nodes (`published_weights.weights_folder`), which is
+    Yields a name for this session's files in the memory of its nodes (`published_weights.weights_folder`), which are
     removed here when this process is gone. A cluster's nodes must have `packages`. UserError when Ray is not installed
     or does not start, no cluster answers at RAY_ADDRESS, or one of its nodes cannot run the code.
     """
@@ -66,7 +66,7 @@ def ray_session(processes: int, packages: Sequence[str] = ()) -> Iterator[str]:
 
 
 def this_node() -> str:
-    """Ray's id of the node that this process is on."""
+    """Returns Ray's id of the node that this process is on."""
     return _ray().get_runtime_context().get_node_id()
 
 
@@ -84,7 +84,7 @@ def _cluster(address: str, run: str, packages: Sequence[str]) -> Iterator[None]:
 def _connected(address: str) -> Any:
     ray = _ray()
     try:
-        # Workers there need not have the project: they get the package `stages`, and must have its requirements.
+        # Workers there may lack the project: they get the package `stages`, and must have its requirements installed.
         ray.init(
             address=address,
             log_to_driver=False,
@@ -133,14 +133,14 @@ def _require(ray: Any, packages: Sequence[str]) -> None:
 
 
 def missing_packages(packages: list[str]) -> list[str]:
-    """Those that cannot be found here."""
+    """Returns the packages that cannot be found here."""
     return [package for package in packages if importlib.util.find_spec(package) is None]
 
 
 def read_settings_again(ray: ModuleType) -> None:
-    """Has Ray read the environment once more. It does so when it is imported, which others (vLLM) may have done before.
+    """Has Ray read the environment again. It does so on import, and others (vLLM) may have imported it before.
 
-    Without it Ray asks a server that wants a token without one, and waits for ever.
+    Without this Ray connects without a token to a server that requires one, and waits for ever.
     """
     ray._raylet.Config.initialize("")
     ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
@@ -151,12 +151,12 @@ def _own(processes: int, run: str) -> Iterator[None]:
     # Ray reads these when it is imported, and hands them to its processes.
     settings = {
         "RAY_USAGE_STATS_ENABLED": "0",
-        # The name misleads: 0 is what keeps Ray on 127.0.0.1.
+        # The name misleads: 0 keeps Ray on 127.0.0.1.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_gcs_server_port_wait_time_s": "300",
-        # Ray's is 15, with which an actor beside any busy process gets a thirtieth of a core and looks as if it hung.
+        # Ray's default is 15, with which an actor beside a busy process gets a thirtieth of a core and seems to hang.
         "RAY_worker_niceness": "0",
-        # Else Ray starts one for each CPU, and most are not needed.
+        # Otherwise Ray starts one for each CPU, and most are not needed.
         "RAY_prestart_worker_first_driver": "0",
         "RAY_AUTH_MODE": "token",
         # Without it Ray writes one into the home folder.
@@ -187,19 +187,19 @@ def _start_or_say(ray: Any, processes: int, folder: Path) -> None:
 
 @cache
 def session_token() -> str:
-    """This process's, for all its sessions: Ray reads it once, and a second session with another one would hang."""
+    """The token of this process, for all its sessions: Ray reads it once, and a session with another one would hang."""
     return secrets.token_hex(32)
 
 
 def _start(ray: Any, processes: int, folder: Path) -> None:
-    """Starts Ray's servers and connects. Ray itself gives up after 30 seconds, which a busy machine may exceed, and
-    leaves the servers starting: then they are waited for."""
+    """Starts Ray's servers and connects. Ray gives up after 30 seconds, which a busy machine may exceed, and leaves the
+    servers starting: in that case this function waits for them."""
     common = {"log_to_driver": False, "logging_level": logging.WARNING}
     try:
         ray.init(
             address="local",
             # Twice as many, because a process that was stopped and then killed keeps its CPU for 5 seconds, and the
-            # next one does not wait for that. An actor has the threads that it was given, whatever is free.
+            # next one does not wait for that. An actor's threads are set, however many CPUs are free.
             num_cpus=2 * processes,
             include_dashboard=False,
             object_store_memory=OBJECT_STORE_BYTES,
@@ -207,7 +207,7 @@ def _start(ray: Any, processes: int, folder: Path) -> None:
             **common,
         )
         return
-    # Ray has no class for this one. A ValueError is about the arguments, and without a port nothing is starting.
+    # Ray has no class for this error. A ValueError concerns the arguments, and without a port nothing is starting.
     except Exception as error:
         ports = list(folder.glob("session_latest/gcs_server_port_*"))
         if not ports or isinstance(error, ValueError):
@@ -218,7 +218,7 @@ def _start(ray: Any, processes: int, folder: Path) -> None:
         try:
             ray.init(address=f"127.0.0.1:{ports[0].read_text().strip()}", **common)
             return
-        # Not up yet: what Ray raises differs by how far it is. After the deadline it is raised.
+        # Not up yet: which error Ray raises depends on its progress. After the deadline it is raised.
         except Exception:
             ray.shutdown()
             if time.monotonic() > deadline:
@@ -228,7 +228,7 @@ def _start(ray: Any, processes: int, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _guard(folder: Path | None, run: str) -> Iterator[None]:
-    """A process that outlives this one, in a session of its own, and ends and removes what is left behind."""
+    """Starts a process that outlives this one, in a separate session, and cleans up after it."""
     guard = subprocess.Popen(
         [sys.executable, "-P", "-m", GUARD, "session", str(folder or ""), str(os.getpid()), run],
         stdin=subprocess.PIPE,
@@ -256,13 +256,13 @@ def _ray() -> Any:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """A folder for Ray's sockets and logs under the state folder, or where temporary files lie when that path is too
+    """Returns a folder for Ray's sockets and logs: under the state folder, or among temporary files if that path is too
     long for a socket."""
     place, prefix = state_folder() / "ray", ""
     if len(f"{place}/{os.getpid()}") + len(SOCKET_IN_FOLDER) > LONGEST_SOCKET:
         place, prefix = Path(tempfile.gettempdir()), "retrace-ray-"
     folder = place / f"{prefix}{os.getpid()}"
-    # Of a process that had this number before a power cut.
+    # Left by a process that had this number before a power cut.
     shutil.rmtree(folder, ignore_errors=True)
     place.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700)
@@ -276,10 +276,10 @@ Row = dict[str, Any]
 
 
 def map_with_ray(function: Callable[[Row], Row], rows: Sequence[Row], processes: int) -> Iterator[Row]:
-    """The function's rows in the order in which they end, `processes` at once.
+    """Yields the function's rows in the order in which they end, `processes` at once.
 
     Ray runs for as long as the caller reads. Values are numbers and text. A row whose task raises, or loses its worker,
-    is left out and logged. The function is a module's own: workers import it.
+    is left out and logged. The function must belong to a module: workers import it.
     """
     with ray_session(processes):
         import ray.data

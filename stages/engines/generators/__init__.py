@@ -1,1 +1,1 @@
-"""Text-to-image generators as diffusers folders: loading, drawing, the denoising loss that trains them."""
+"""Text-to-image generators as diffusers folders: loading, generating, and the denoising loss that trains them."""

@@ -1,6 +1,6 @@
-"""How large a generator is and what a picture costs, before it is there: networks without weights are counted.
+"""Size of a generator and cost of a picture, before the generator exists: networks without weights are counted.
 
-A folder that is not there is taken for Stable Diffusion 1.4: its sizes are diffusers' defaults but for what is named.
+A missing folder counts as Stable Diffusion 1.4: its sizes are diffusers' defaults except for those named here.
 """
 
 from __future__ import annotations
@@ -47,31 +47,31 @@ class GeneratorCosts:
     """Picture to latent; 0 without a VAE."""
     decode_flops: int
     is_assumed: bool
-    """The folder is not there."""
+    """The folder does not exist."""
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What a plan takes for granted of it."""
+        """Returns the plan's assumptions about it."""
         if not self.is_assumed:
             return ()
         return ("generator: its folder is not there; taken for Stable Diffusion 1.4 (sizes of its published configs)",)
 
     def draw_flops(self, steps: int, guidance: float) -> float:
-        """A picture drawn in `steps`: guidance other than 1 needs a pass with the prompt and one without."""
+        """FLOPs of a picture in `steps`: guidance other than 1 needs a pass with the prompt and one without."""
         return steps * self.step_flops * (1 if guidance == 1 else 2) + self.decode_flops
 
 
 def generator_costs(base: Any) -> GeneratorCosts:
-    """Of a validated section `t2i_base`: its sizes, or its folder."""
+    """Returns the cost for a validated section `t2i_base`: by its sizes, or its folder."""
     if base.kind == "train":
         return _sized_costs(base.sizes.model_dump_json())
     return _folder_costs(Path(base.path))
 
 
-# Of JSON and not of the section: `cache` needs an argument that can be hashed. A plan asks for every stage.
+# From JSON and not the section: `cache` needs a hashable argument. A plan calls this for every stage.
 @cache
 def _sized_costs(sizes: str) -> GeneratorCosts:
-    """Of `GeneratorSizes` as JSON; the few words of its vocabulary are not counted."""
+    """Counts `GeneratorSizes` as JSON; the few words of its vocabulary are not counted."""
     generator = new_generator(GeneratorSizes.model_validate_json(sizes), ["a"], seed=0)
     return GeneratorCosts(
         _parameters(generator.unet),
@@ -85,14 +85,14 @@ def _sized_costs(sizes: str) -> GeneratorCosts:
 
 @cache
 def _folder_costs(folder: Path) -> GeneratorCosts:
-    """Of a folder in diffusers' layout, of which only the configs are read."""
+    """Counts a folder in diffusers' layout, of which only the configs are read."""
     is_there = (folder / "unet" / "config.json").is_file()
     unet = _bare(UNet2DConditionModel, folder / "unet", is_there)
     vae = _bare(AutoencoderKL, folder / "vae", is_there) if not is_there or (folder / "vae").is_dir() else None
     encode = decode = 0
     if vae is not None:
         side = unet.config.sample_size
-        # Every block but the last halves the side.
+        # Every block except the last halves the side.
         scale = 2 ** (len(vae.config.block_out_channels) - 1)
         encode = _flops(vae.encode, torch.empty(1, 3, side * scale, side * scale, device="meta"))
         decode = _flops(vae.decode, torch.empty(1, vae.config.latent_channels, side, side, device="meta"))
@@ -103,9 +103,9 @@ def _folder_costs(folder: Path) -> GeneratorCosts:
 
 
 def _bare(kind: Any, folder: Path, is_there: bool) -> Any:
-    """The network without weights."""
+    """Returns the network without weights."""
     config = kind.load_config(folder, local_files_only=True) if is_there else STABLE_DIFFUSION[folder.name]
-    # The device "meta" has shapes and no memory: Stable Diffusion's weights would take gigabytes to be counted.
+    # The device "meta" has shapes and no memory: counting Stable Diffusion's weights would otherwise take gigabytes.
     with torch.device("meta"):
         return kind.from_config(config)
 

@@ -1,7 +1,7 @@
 """The denoising loss, as a model and a loss that trainers take.
 
-Each image is noised to a random timestep and the U-Net predicts what the scheduler's config says: the noise (Ho et al.,
-arXiv 2006.11239, equation 14), the velocity (Salimans & Ho, arXiv 2202.00512) or the clean image.
+Noise is added to each image at a random timestep, and the U-Net predicts the target in the scheduler's config: the
+noise (Ho et al., arXiv 2006.11239, equation 14), the velocity (Salimans & Ho, arXiv 2202.00512) or the clean image.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class DenoisingBatch:
 def denoising_batch(
     generator: Generator, images: Tensor, prompts: Sequence[str], seeds: Sequence[int]
 ) -> DenoisingBatch:
-    """`images` [images, 3, side, side] in 0..1 with their prompts, each noised by its own seed.
+    """`images` [images, 3, side, side] in 0..1 with their prompts, each with noise from its seed.
 
-    Where the generator shall be drawn with guidance, a share of the prompts (usually 0.1) must be empty.
+    For later guidance, a share of the prompts (usually 0.1) must be empty.
     """
     count = generator.scheduler.config.num_train_timesteps
     # A stream for each image: its noise then does not depend on which images share its batch or rank.
@@ -65,14 +65,14 @@ def trained_denoiser(generator: Generator) -> TrainedModel[DenoisingBatch, Tenso
         module=nn.ModuleDict({part: getattr(generator, part) for part in NETWORKS}),
         forward=forward,
         save=lambda weights, folder: save_generator(generator, folder, weights),
-        # What a rank computes with when its share is empty: every rank must take part in as many passes.
+        # The input of a rank whose share is empty: every rank must take part in the same number of passes.
         filler=denoising_batch(generator, torch.zeros(1, 3, side, side), [""], [0]),
         ends=(generator.text_encoder.get_input_embeddings().weight,),
     )
 
 
 def predict(generator: Generator, batch: DenoisingBatch, states: Tensor) -> Tensor:
-    """What the U-Net predicts of the batch's noised latents, given the prompts' `states`."""
+    """Returns the U-Net's prediction for the batch's noised latents, given the prompts' `states`."""
     noised = generator.scheduler.add_noise(batch.latents, batch.noise, batch.timesteps)
     return generator.predict(noised, batch.timesteps, states)
 
@@ -80,11 +80,11 @@ def predict(generator: Generator, batch: DenoisingBatch, states: Tensor) -> Tens
 def denoising_errors(
     generator: Generator, predicted: Tensor, batch: DenoisingBatch, weight_cap: float | None
 ) -> Tensor:
-    """Mean squared error of each image, [images], in what the generator predicts.
+    """Mean squared error of each image, [images], in the generator's prediction.
 
     With `weight_cap` the error of the clean image is weighted by min(1 + SNR, weight_cap): the loss of the velocity,
-    cut where there is next to no noise (Hang et al., arXiv 2303.09556, cut the loss of the noise, SNR, which would
-    leave the noisiest timesteps, where a draw begins, without weight). None leaves the error as it is.
+    capped where there is almost no noise. Hang et al. (arXiv 2303.09556) cap the loss of the noise, SNR, which would
+    leave the noisiest timesteps, where sampling begins, without weight. None keeps the error unweighted.
     """
     kind = generator.scheduler.config.prediction_type
     match kind:

@@ -1,12 +1,12 @@
-"""A text-to-image generator: prompts and seeds in, pictures out, and the steps between for whoever trains it.
+"""A text-to-image generator: prompts and seeds in, pictures out, and single denoising steps for trainers.
 
-Latent diffusion (Rombach et al., arXiv 2112.10752) drawn by DDIM without noise (Song et al., arXiv 2010.02502,
-equation 12 with eta 0) under classifier-free guidance (Ho & Salimans, arXiv 2207.12598). What the U-Net predicts is
-read from the scheduler's config. Deviations: (1) a generator without a VAE folds pixels into channels instead, which
+Latent diffusion (Rombach et al., arXiv 2112.10752) sampled by DDIM without noise (Song et al., arXiv 2010.02502,
+equation 12 with eta 0) under classifier-free guidance (Ho & Salimans, arXiv 2207.12598). The scheduler's config gives
+the U-Net's prediction target. Deviations: (1) a generator without a VAE folds pixels into channels instead, which
 is exact; (2) images are encoded to the mode of the VAE's distribution, not to a sample, so latents are repeatable.
 
 On disk a generator is a folder in diffusers' layout: `unet`, `text_encoder`, `tokenizer`, `scheduler`, perhaps `vae`.
-Nothing else of a folder is read: no safety checker, no pipeline's code. Weights are safetensors, read strictly.
+Nothing else of a folder is read: no safety checker, no pipeline code. Weights are safetensors, read strictly.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from stages.foundations.files import write_bytes_atomically, write_json
 
 
 class Step(NamedTuple):
-    """What one denoising step makes of latents."""
+    """Result of one denoising step."""
 
     previous: Tensor
     """Latents at the next, less noisy timestep; [images, channels, side, side]."""
     clean: Tensor
-    """The U-Net's guess of the latents without noise, of the same shape."""
+    """The U-Net's prediction of the latents without noise, of the same shape."""
 
 
 class Generator:
@@ -57,7 +57,7 @@ class Generator:
         vae: AutoencoderKL | None,
     ) -> None:
         self.unet, self.text_encoder, self.tokenizer = unet.eval(), text_encoder.eval(), tokenizer
-        # The files as they were: a tokenizer that was used saves itself differently.
+        # The original files: a tokenizer saves itself differently after use.
         self.tokenizer_files = tokenizer_files
         self.scheduler, self.vae = scheduler, vae.eval().requires_grad_(False) if vae is not None else None
 
@@ -71,29 +71,29 @@ class Generator:
         return self
 
     def move_others(self, device: torch.device) -> None:
-        """Moves all but the U-Net, which may be a trainer's."""
+        """Moves everything except the U-Net, which may be a trainer's."""
         for module in filter(None, [self.text_encoder, self.vae]):
             module.to(device)
 
     def with_unet(self, unet: UNet2DConditionModel) -> Generator:
-        """Another generator with this U-Net that shares everything else."""
+        """Returns another generator with this U-Net that shares everything else."""
         parts = (self.text_encoder, self.tokenizer, self.tokenizer_files, self.scheduler, self.vae)
         return Generator(unet, *parts)
 
     @property
     def patch_side(self) -> int:
-        """Pixels of a side that one latent position stands for."""
+        """Pixels along a side that one latent position represents."""
         if self.vae is not None:
             return 2 ** (len(self.vae.config.block_out_channels) - 1)
         return math.isqrt(self.unet.config.in_channels // 3)
 
     @property
     def image_side(self) -> int:
-        """Pixels of a side of the pictures."""
+        """Pixels along a side of the pictures."""
         return self.unet.config.sample_size * self.patch_side
 
     def tokenize(self, prompts: Sequence[str]) -> Tensor:
-        """Token ids, cut and padded to the length that the text encoder knows; [prompts, tokens]."""
+        """Token ids, cut and padded to the text encoder's length; [prompts, tokens]."""
         return self.tokenizer(
             list(prompts),
             padding="max_length",
@@ -103,7 +103,7 @@ class Generator:
         )["input_ids"]
 
     def encode_tokens(self, token_ids: Tensor) -> Tensor:
-        """What the U-Net attends to; [prompts, tokens, width]. Padding is not masked, as in Stable Diffusion."""
+        """States that the U-Net attends to; [prompts, tokens, width]. As in Stable Diffusion, padding is not masked."""
         return self.text_encoder(token_ids.to(self.text_encoder.device)).last_hidden_state
 
     def encode_prompts(self, prompts: Sequence[str]) -> Tensor:
@@ -119,7 +119,7 @@ class Generator:
     def to_images(self, latents: Tensor) -> Tensor:
         """Images [images, 3, height, width], in 0..1 where the latents are those of images.
 
-        Not clamped: a clamp would take the gradient of saturated pixels away, and nothing would ever pull them back.
+        Not clamped: a clamp would remove the gradient of saturated pixels, and nothing would pull them back.
         """
         if self.vae is not None:
             scaled = self.vae.decode(latents / self.vae.config.scaling_factor).sample
@@ -128,41 +128,41 @@ class Generator:
         return (scaled + 1) / 2
 
     def noise(self, seeds: Sequence[int]) -> Tensor:
-        """Latents of pure noise, each from its own seed, whatever it is drawn together with."""
+        """Latents of pure noise, each from its seed, independent of the others in the batch."""
         shape = (self.unet.config.in_channels, self.unet.config.sample_size, self.unet.config.sample_size)
         # On the CPU, whatever the device: equal seeds then give equal pictures on a GPU, up to float sums.
         drawn = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
         return torch.stack(drawn).to(self.device) * self.scheduler.init_noise_sigma
 
     def timesteps(self, steps: int) -> list[int]:
-        """The timesteps of a draw in `steps` steps, from noise to image; `step` takes them, not their positions."""
+        """The timesteps of sampling in `steps` steps, from noise to image; `step` takes these values, not positions."""
         self.scheduler.set_timesteps(steps)
         return self.scheduler.timesteps.tolist()
 
     def step(self, latents: Tensor, timestep: int, states: Tensor, guidance: float, empty_states: Tensor) -> Step:
-        """One DDIM step from `timestep`, which must be one of those that `timesteps` gave last.
+        """One DDIM step from `timestep`, which must be one of those that `timesteps` returned last.
 
-        `guidance` 1 asks the U-Net once and ignores `empty_states` (of the empty prompt, [1, tokens, width]).
+        `guidance` 1 calls the U-Net once and ignores `empty_states` (of the empty prompt, [1, tokens, width]).
         """
         if guidance == 1:
             predicted = self.predict(latents, timestep, states)
         else:
-            # With and without the prompt in one pass of twice the batch, as diffusers' pipelines do it.
+            # With and without the prompt in one pass of twice the batch, as in diffusers' pipelines.
             both = torch.cat([empty_states.expand_as(states), states])
             empty, prompted = self.predict(torch.cat([latents, latents]), timestep, both).chunk(2)
             predicted = empty + guidance * (prompted - empty)
         return Step(*self.scheduler.step(predicted, timestep, latents, return_dict=False))
 
     def predict(self, latents: Tensor, timesteps: Tensor | int, states: Tensor) -> Tensor:
-        """What the U-Net makes of noised latents, in float32 whatever its own precision is."""
+        """The U-Net's output for noised latents, in float32 whatever its precision."""
         dtype = self.unet.dtype
         return self.unet(latents.to(dtype), timesteps, states.to(dtype)).sample.float()
 
     @torch.no_grad()
     def draw(self, prompts: Sequence[str], seeds: Sequence[int], steps: int, guidance: float) -> numpy.ndarray:
-        """Pictures as uint8 [images, height, width, 3], one a prompt and seed, all in one batch.
+        """Pictures as uint8 [images, height, width, 3], one per prompt and seed, all in one batch.
 
-        A picture depends on its own prompt and seed only, up to the order of float sums in a batch.
+        A picture depends only on its prompt and seed, up to the order of float sums in a batch.
         """
         states, empty_states = self.encode_prompts(prompts), self.encode_prompts([""])
         latents = self.noise(seeds)
@@ -183,20 +183,21 @@ def images_of(pixels: numpy.ndarray) -> Tensor:
 
 PADDING = "[PAD]"
 NETWORKS = ("unet", "text_encoder")
-"""Parts that learn."""
+"""Trained parts."""
 
 
 def load_generator(folder: Path, device: torch.device) -> Generator:
-    """The generator of a diffusers folder in float32; UserError when a part is missing, foreign or not safetensors.
+    """Loads the generator of a diffusers folder in float32; UserError when a part is missing, foreign or not
+    safetensors.
 
-    A folder without `vae` is one of `new_generator`: its pixels are folded into channels. Any scheduler's config does
-    that DDIM can be made of.
+    A folder without `vae` is one of `new_generator`: its pixels are folded into channels. Any scheduler's config is
+    accepted that DDIM can be created from.
     """
     transformers_logging.disable_progress_bar()
     diffusers_logging.disable_progress_bar()
     try:
         config = DDIMScheduler.load_config(folder / "scheduler", local_files_only=True)
-        # Stable Diffusion's old configs leave it out, and DDIM's default would clip latents, which are no pixels.
+        # Stable Diffusion's old configs leave it out, and DDIM's default would clip latents, which are not pixels.
         scheduler = DDIMScheduler.from_config({"clip_sample": False, **config})
         unet = _network(UNet2DConditionModel, folder / "unet")
         text_encoder = _network(CLIPTextModel, folder / "text_encoder")
@@ -215,14 +216,14 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def _network(kind: Any, folder: Path) -> Any:
-    """The network in `folder`, every weight of which was found and used; ValueError otherwise."""
+    """Loads the network in `folder`, using exactly the weights that it needs; ValueError otherwise."""
     network, report = kind.from_pretrained(
         folder,
         local_files_only=True,
         use_safetensors=True,
         torch_dtype=torch.float32,
         output_loading_info=True,
-        # What diffusers does anyway without accelerate. Unless it is written down, each run prints a warning.
+        # diffusers' behaviour without accelerate. Unless it is set explicitly, each run prints a warning.
         low_cpu_mem_usage=False,
     )
     wrong = {name: sorted(map(str, report[name])) for name in ("missing_keys", "unexpected_keys", "mismatched_keys")}
@@ -234,9 +235,9 @@ def _network(kind: Any, folder: Path) -> Any:
 
 
 def new_generator(sizes: GeneratorSizes, prompts: Sequence[str], seed: int) -> Generator:
-    """A generator with random weights that knows the words of `prompts`; equal arguments give equal weights.
+    """Returns a generator with random weights that knows the words of `prompts`; equal arguments give equal weights.
 
-    The noise schedule is Stable Diffusion's; draws begin at the last timestep and end at the clean image.
+    The noise schedule is Stable Diffusion's; sampling begins at the last timestep and ends at the clean image.
     """
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=word_tokenizer(prompts, [PADDING, UNKNOWN]),
@@ -245,7 +246,7 @@ def new_generator(sizes: GeneratorSizes, prompts: Sequence[str], seed: int) -> G
         model_max_length=sizes.max_prompt_tokens,
     )
     levels = len(sizes.channels)
-    # The networks draw their weights from the global stream, which is the caller's and must not move.
+    # The networks take random weights from the global stream, which is the caller's and must not move.
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         unet = UNet2DConditionModel(
@@ -257,7 +258,7 @@ def new_generator(sizes: GeneratorSizes, prompts: Sequence[str], seed: int) -> G
             up_block_types=(*["CrossAttnUpBlock2D"] * (levels - 1), "UpBlock2D"),
             layers_per_block=sizes.layers_per_block,
             cross_attention_dim=sizes.text_width,
-            # By this name diffusers takes the number of heads (its configs have kept an old mistake).
+            # Under this name diffusers expects the number of heads (its configs have kept an old mistake).
             attention_head_dim=sizes.attention_heads,
             norm_num_groups=CHANNEL_GROUPS,
         )
@@ -282,7 +283,7 @@ def new_generator(sizes: GeneratorSizes, prompts: Sequence[str], seed: int) -> G
         beta_schedule="scaled_linear",
         prediction_type=sizes.prediction_type,
         clip_sample=False,
-        # "leading", the default, starts a draw below the last timestep, where latents are not yet pure noise.
+        # "leading", the default, starts below the last timestep, where latents are not yet pure noise.
         timestep_spacing="trailing",
     )
     with tempfile.TemporaryDirectory() as place:
@@ -292,10 +293,10 @@ def new_generator(sizes: GeneratorSizes, prompts: Sequence[str], seed: int) -> G
 
 
 def save_generator(generator: Generator, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Writes `generator` into `folder` (which the caller makes appear whole); equal weights give equal bytes.
+    """Writes `generator` into `folder` (which the caller makes appear complete); equal weights give equal bytes.
 
-    `weights`, named `unet.<name>` and `text_encoder.<name>`, take the place of the generator's own where given. They
-    are written here rather than by `save_pretrained`: a trainer may have spread its own over ranks.
+    `weights`, named `unet.<name>` and `text_encoder.<name>`, replace the generator's weights if given. They
+    are written here rather than by `save_pretrained`: a trainer may have sharded its weights over ranks.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for part in NETWORKS:
@@ -310,7 +311,7 @@ def save_generator(generator: Generator, folder: Path, weights: Mapping[str, Ten
     for name, content in generator.tokenizer_files.items():
         write_bytes_atomically(folder / "tokenizer" / name, content)
     _save_config(generator.scheduler, folder / "scheduler" / "scheduler_config.json")
-    # What lets diffusers' own pipeline open the folder; nothing here reads it.
+    # With this file diffusers' own pipeline can open the folder; nothing here reads it.
     write_json(
         folder / "model_index.json",
         {

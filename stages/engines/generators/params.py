@@ -1,4 +1,4 @@
-"""Sizes of a generator that is trained from nothing."""
+"""Sizes of a generator that is trained from random weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GeneratorSizes(StrictParams):
     patch_side: int = Field(ge=1)
     """Pixels of a side that are folded into channels: 4 makes 24x24x3 a latent of 6x6x48, and loses nothing."""
     channels: tuple[int, ...] = Field(min_length=1)
-    """Of each level of the U-Net; from the second level on it attends to the prompt, each at half the side."""
+    """Channels of each level of the U-Net, each at half the side; from the second on it attends to the prompt."""
     layers_per_block: int = Field(ge=1)
     attention_heads: int = Field(ge=1)
     text_width: int = Field(ge=8)
@@ -29,11 +29,11 @@ class GeneratorSizes(StrictParams):
     max_prompt_tokens: int = Field(ge=2)
     """A prompt is cut or padded to this length."""
     prediction_type: Literal["sample", "epsilon", "v_prediction"]
-    """What the U-Net predicts. `sample` for folded pixels: noise does not fit through so few channels."""
+    """The U-Net's prediction target. `sample` for folded pixels: noise does not fit through so few channels."""
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> GeneratorSizes:
-        # Every level but the first halves the side, so the side must divide so often.
+        # Every level except the first halves the side, so the side must be divisible that often.
         shrunk = self.patch_side * 2 ** (len(self.channels) - 1)
         if self.image_side % shrunk:
             raise ValueError(

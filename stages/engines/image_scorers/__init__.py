@@ -1,1 +1,1 @@
-"""Scorers of pictures, BLIP-shaped: scoring, folders, released weights, learning captions and preferences."""
+"""Picture scorers in the shape of BLIP: scoring, folders, released weights, learning captions and preferences."""

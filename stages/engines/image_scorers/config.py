@@ -1,4 +1,4 @@
-"""The shape of a scorer, as `scorer.json` in its folder says it, and the cost of a score, counted from sizes alone."""
+"""The shape of a scorer, as in `scorer.json` in its folder, and the cost of a score, counted only from sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import Field
 from stages.foundations.params import StrictParams
 
 Variant = Literal["clip", "blip", "reward"]
-"""What is asked of a scorer: cosine of the two encoders, matching head, reward head."""
+"""Kinds of scores: cosine of the two encoders, matching head, reward head."""
 
 
 class EncoderSizes(StrictParams):
@@ -28,13 +28,13 @@ class RewardHeadSizes(StrictParams):
     """A stack of linear layers from the text encoder's width down to one number, without activations between them."""
 
     widths: list[int]
-    """Outputs of all layers but the last (ImageReward: 1024, 128, 64, 16); none for one linear layer."""
+    """Outputs of all layers except the last (ImageReward: 1024, 128, 64, 16); none for one linear layer."""
     dropouts: list[float]
     """Dropout after each of the first layers (ImageReward: 0.2, 0.2, 0.1)."""
 
 
 class ScorerConfig(StrictParams):
-    """Everything but weights and tokenizer."""
+    """Everything except weights and tokenizer."""
 
     vision: EncoderSizes
     text: EncoderSizes
@@ -42,9 +42,9 @@ class ScorerConfig(StrictParams):
     """Height and width of the picture that the network sees, in pixels."""
     patch_size: int = Field(ge=1)
     pixel_mean: tuple[float, float, float]
-    """Of red, green and blue, which lie in 0..1; taken off."""
+    """Mean of red, green and blue, which are in 0..1; it is subtracted."""
     pixel_std: tuple[float, float, float]
-    """What is left is divided by it."""
+    """The difference is divided by it."""
     vocabulary: int = Field(ge=1)
     """Rows of the word embedding."""
     max_text_tokens: int = Field(ge=2)
@@ -52,22 +52,22 @@ class ScorerConfig(StrictParams):
     text_positions: int = Field(ge=2)
     """Rows of the position embedding."""
     text_dropout: float = Field(ge=0, lt=1)
-    """In training, of hidden states and attention (BERT: 0.1)."""
+    """Dropout in training, of hidden states and attention (BERT: 0.1)."""
     projection_size: int | None = Field(ge=1)
     """Width of the space in which `clip` takes the cosine; null: the folder has no projections."""
     has_matching_head: bool
     matching_token_id: int | None
-    """Token in place of the first one for the matching head: [ENC] in BLIP's own weights; null leaves [CLS]."""
+    """Token in place of the first one for the matching head: [ENC] in BLIP's weights; null keeps [CLS]."""
     reward_head: RewardHeadSizes | None
     reward_mean: float
-    """Mean of the raw reward on validation images, taken off."""
+    """Mean of the raw reward on validation images; it is subtracted."""
     reward_std: float = Field(gt=0)
 
 
 BLIP_LARGE_VISION = EncoderSizes(hidden_size=1024, layers=24, heads=16, feed_forward_size=4096)
 BERT_BASE = EncoderSizes(hidden_size=768, layers=12, heads=12, feed_forward_size=3072)
 BERT_VOCABULARY = 30_524
-"""Tokens of bert-base-uncased, and BLIP's two own."""
+"""Tokens of bert-base-uncased, and BLIP's two additions."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,14 @@ class ScorerCosts:
 def scorer_costs(
     vision: EncoderSizes, text: EncoderSizes, image_size: int, patch_size: int, tokens: int, vocabulary: int
 ) -> ScorerCosts:
-    """2 FLOPs a weight and place, and 4 a pair of places and number for attention; heads and norms are not counted."""
+    """2 FLOPs per weight and position, 4 per pair of positions and number for attention; without heads and norms."""
     # The patches, and [CLS] in front of them.
     places = (image_size // patch_size) ** 2 + 1
     wide, narrow = vision.hidden_size, text.hidden_size
     patches = 3 * patch_size**2 * wide
     vision_layer = 4 * wide**2 + 2 * wide * vision.feed_forward_size
-    # Of a text layer, four matrices of self-attention, two of cross-attention (query and output) and the feed-forward
-    # ones see the words. The keys and values of cross-attention see the patches.
+    # In a text layer, four matrices of self-attention, two of cross-attention (query and output) and the feed-forward
+    # ones process the words. The keys and values of cross-attention process the patches.
     words, keys = 6 * narrow**2 + 2 * narrow * text.feed_forward_size, 2 * wide * narrow
     picture = 2 * places * patches + vision.layers * (2 * places * vision_layer + 4 * places**2 * wide)
     attention = 4 * tokens * (tokens + places) * narrow
@@ -104,7 +104,8 @@ def scorer_costs(
 
 
 def base_scorer_costs(base: Any) -> ScorerCosts:
-    """Of a validated section `scorer_base`: its sizes, BLIP-large for released weights, or what its folder says.
+    """Returns the cost for a validated section `scorer_base`: its sizes, BLIP-large for released weights, or its
+    folder's.
 
     A vocabulary of the shape world is too small to count.
     """

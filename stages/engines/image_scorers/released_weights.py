@@ -1,10 +1,10 @@
-"""Weights that BLIP and ImageReward published, as a scorer: each tensor gets its name here, and none may be left.
+"""Weights that BLIP and ImageReward published, as a scorer: each tensor is renamed here, and none may be left.
 
 Source: `models/med.py` and `models/vit.py` of BLIP at 3a29b741, `ImageReward/ImageReward.py` of ImageReward at
 c1392c6d.
 
-Their files are pickles. torch's reader that builds tensors and nothing else (`weights_only`) reads them once. What is
-written is safetensors, and nothing later opens the file again.
+Their files are pickles. torch's restricted reader, which builds only tensors (`weights_only`), reads them once. The
+output is safetensors, and nothing later opens the original file again.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ DROPPED = re.compile(
     r"(visual_encoder_m|text_encoder_m|vision_proj_m|text_proj_m|text_decoder)\..+"
     r"|(image|text|idx|ptr)_queue|queue_ptr|ptr_queue|text_encoder\.embeddings\.position_ids"
 )
-"""What only training needs: the momentum encoders, the captioner, queues; and a table of consecutive numbers."""
+"""Tensors that only training needs (momentum encoders, captioner, queues), and a table of consecutive numbers."""
 HEAD_SIZE = 64
 """Width of one attention head in every model that BLIP published."""
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 REWARD_MEAN, REWARD_STD = 0.16717862830770837, 1.0333394966054072
-"""ImageReward's normalisation stands in its code and not in its file."""
+"""ImageReward's normalisation is in its code and not in its file."""
 REWARD_DROPOUTS = [0.2, 0.2, 0.1]
 TEXT_TOKENS, TEXT_DROPOUT = 35, 0.1
 MATCHING_TOKEN = 30523
-"""[ENC], with which BLIP asks its matching head."""
+"""[ENC], the first token for BLIP's matching head."""
 
 
 def released_scorer(weights_file: Path, tokenizer_file: Path) -> ImageScorer:
-    """The scorer in a file of BLIP (pre-trained: contrastive and matching head) or of ImageReward (reward head).
+    """Reads the scorer in a file of BLIP (pre-trained: contrastive and matching head) or of ImageReward (reward head).
 
     tokenizer_file: `vocab.txt` or `tokenizer.json` of bert-base-uncased. UserError when a file cannot be read, or when
     a tensor is missing, unknown or of a shape that does not fit the others.
@@ -71,7 +71,7 @@ def released_scorer(weights_file: Path, tokenizer_file: Path) -> ImageScorer:
 
 
 def read_released(file: Path) -> dict[str, Tensor]:
-    """The file's tensors by their published names, mapped from disk; UserError for anything but tensors."""
+    """Returns the file's tensors by their published names, mapped from disk; UserError for anything but tensors."""
     try:
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except FileNotFoundError:
@@ -81,7 +81,7 @@ def read_released(file: Path) -> dict[str, Tensor]:
             f"{file} is not a weights file that can be read without running code ({str(error)[:200]}): "
             "give the file as it was published"
         ) from error
-    # BLIP's own files hold their tensors a level deeper, beside the settings of the training.
+    # BLIP's files have their tensors one level deeper, beside the settings of the training.
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
         content = content["model"]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
@@ -90,10 +90,10 @@ def read_released(file: Path) -> dict[str, Tensor]:
 
 
 def renamed(released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under a scorer's names; KeyError names one that is unknown.
+    """Returns the tensors under a scorer's names; KeyError names an unknown one.
 
-    A head that is not whole is dropped by name: ImageReward's file has projections that nothing has trained since BLIP,
-    and no temperature to them.
+    An incomplete head is dropped by name: ImageReward's file has projections that were not trained since BLIP,
+    and no temperature for them.
     """
     bare = {name.removeprefix("blip."): tensor for name, tensor in released.items()}
     weights = {}
@@ -117,12 +117,12 @@ def renamed(released: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def released_config(weights: Mapping[str, Tensor]) -> ScorerConfig:
-    """The config that the shapes of renamed weights tell; KeyError or ValueError when they tell none."""
-    # The files hold no sizes but those of their tensors. What these do not tell is a constant above.
+    """Returns the config that follows from the shapes of renamed weights; KeyError or ValueError when there is none."""
+    # The files contain no sizes except those of their tensors. Sizes that these do not show are constants above.
     patch = weights["vision.embeddings.patch_embedding.weight"].shape[-1]
     # Without the position of [CLS], and of a square picture.
     patches_a_side = round((weights["vision.embeddings.position_embedding"].shape[1] - 1) ** 0.5)
-    # Numbers are those of ImageReward's stack, dropouts counted: the linear layers are not consecutive.
+    # Numbers are those of ImageReward's stack, including dropouts: the linear layers are not consecutive.
     reward_layers = [int(name.split(".")[1]) for name in weights if re.fullmatch(r"reward_head\.\d+\.weight", name)]
     widths = [weights[f"reward_head.{layer}.weight"].shape[0] for layer in sorted(reward_layers)]
     head = {"widths": widths[:-1], "dropouts": REWARD_DROPOUTS} if widths else None
@@ -171,7 +171,7 @@ def _sizes(weights: Mapping[str, Tensor], prefix: str, feed_forward: str, norm: 
 def _tokenizer(file: Path) -> Tokenizer:
     try:
         if file.suffix == ".txt":
-            # Rebuilt by its text: the class of BERT's tokenizer wraps a `Tokenizer` and is none.
+            # Rebuilt from its text: the class of BERT's tokenizer wraps a `Tokenizer` and is not one.
             words = implementations.BertWordPieceTokenizer(str(file), lowercase=True)
             return Tokenizer.from_str(words.to_str())
         return Tokenizer.from_file(str(file))

@@ -1,17 +1,18 @@
-"""How well a picture fits a prompt, by a BLIP-shaped network: contrastive score, matching score, learnt reward.
+"""How well a picture matches a prompt, by a BLIP-shaped network: contrastive score, matching score, learnt reward.
 
 Source: BLIP (arXiv 2201.12086), ImageReward (arXiv 2304.05977, section 3.1; code at c1392c6d). The encoders are
-transformers' `BlipVisionModel` and `BlipTextModel`, put together here because `BlipModel` starts with random text
-weights without a word (transformers#28034).
+transformers' `BlipVisionModel` and `BlipTextModel`, combined here because `BlipModel` silently starts with random text
+weights (transformers#28034).
 
 Deviations from ImageReward's code:
-1. Training, evaluation and feedback to a generator call the same function; there, training read the last token.
+1. Training, evaluation and feedback to a generator call the same function; in ImageReward, training read the last
+   token.
 2. A picture is encoded once, however many pairs it is in.
 3. Resizing is torch's antialiased bicubic and differentiable; it differs from PIL's by rounding to bytes
    (tests/engines/test_image_scorers.py).
 
-On disk a scorer is a folder: weights in safetensors, `scorer.json`, `tokenizer.json`; no pickle, and no hub is asked.
-`Pictures` are what it scores: those of a pool, at its size.
+On disk a scorer is a folder: weights in safetensors, `scorer.json`, `tokenizer.json`; no pickle, and no hub is used.
+`Pictures` are its inputs: those of a pool, at its size.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from stages.foundations.files import write_json, write_text_atomically
 from stages.observe.progress import progress
 
 FIRST_TEMPERATURE = 0.07
-"""Of the contrastive score, as in BLIP's code."""
+"""Bounds of the contrastive score's temperature, as in BLIP's code."""
 PAD = "[PAD]"
 
 
 class Tokens(NamedTuple):
-    """Prompts as the text encoder takes them."""
+    """Prompts in the text encoder's form."""
 
     ids: Tensor
     """[prompts, tokens]"""
@@ -88,10 +89,10 @@ class ImageScorer(nn.Module):
                 hidden_dropout_prob=config.text_dropout,
                 attention_probs_dropout_prob=config.text_dropout,
                 initializer_range=initializer_range,
-                # Both are of captions that BLIP writes; their defaults are outside of a small vocabulary.
+                # Both belong to captions that BLIP writes; their defaults are outside of a small vocabulary.
                 bos_token_id=None,
                 sep_token_id=None,
-                # Gives the layers their cross-attention; the call decides whether attention is causal.
+                # This gives the layers their cross-attention; the call decides whether attention is causal.
                 is_decoder=True,
             ),
             add_pooling_layer=False,
@@ -100,7 +101,8 @@ class ImageScorer(nn.Module):
         if config.projection_size is not None:
             self.vision_projection = nn.Linear(config.vision.hidden_size, config.projection_size)
             self.text_projection = nn.Linear(width, config.projection_size)
-            # Of one dimension and not of none: DeepSpeed sends parameters as bytes, which a scalar cannot be seen as.
+            # With one dimension instead of none: DeepSpeed sends parameters as bytes, which a scalar cannot be viewed
+            # as.
             self.temperature = nn.Parameter(torch.tensor([FIRST_TEMPERATURE]))
         if config.has_matching_head:
             self.matching_head = nn.Linear(width, 2)
@@ -109,14 +111,14 @@ class ImageScorer(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.text.embeddings.word_embeddings.weight.device
 
     def score(self, images: Tensor, prompts: Sequence[str], variant: Variant = "reward") -> Tensor:
         """Scores [N] of images float[N, 3, H, W] in 0..1 for one prompt each; higher is better.
 
         `clip` is a cosine, `blip` the log-odds of a match, `reward` has mean 0 and spread 1 on validation images.
-        Differentiable with respect to the images. Values outside of 0..1 are not cut off: a cut has no gradient.
+        Differentiable with respect to the images. Values outside of 0..1 are not clamped: a clamp has no gradient.
         UserError when the scorer lacks the head.
         """
         tokens = self.encode_prompts(prompts)
@@ -137,7 +139,7 @@ class ImageScorer(nn.Module):
         return self.vision((fit_to_square(images, side) - mean) / std).last_hidden_state
 
     def score_encoded(self, hidden: Tensor, tokens: Tokens, variant: Variant) -> Tensor:
-        """`score` of images that are encoded already, row for row with the tokens."""
+        """`score` of images that are already encoded, row for row with the tokens."""
         match variant:
             case "clip":
                 image, text = self.contrastive_features(hidden, tokens)
@@ -166,14 +168,14 @@ class ImageScorer(nn.Module):
         if not self.config.has_matching_head:
             raise UserError("this scorer has no matching head: take `blip` from one that has")
         if self.config.matching_token_id is not None:
-            # A copy: the same tokens may be asked for another score.
+            # A copy: the same tokens may be used for another score.
             ids = tokens.ids.clone()
             ids[:, 0] = self.config.matching_token_id
             tokens = tokens._replace(ids=ids)
         return self.matching_head(self.fused(hidden, tokens))
 
     def fused(self, hidden: Tensor, tokens: Tokens) -> Tensor:
-        """[N, text width]: the first token after it has looked at the image in every layer."""
+        """[N, text width]: the first token after it has attended to the image in every layer."""
         # Without `is_decoder`, which would make the attention causal.
         return self.text(tokens.ids, tokens.mask, encoder_hidden_states=hidden).last_hidden_state[:, 0]
 
@@ -187,7 +189,7 @@ def fit_to_square(images: Tensor, side: int) -> Tensor:
     if (height, width) == (side, side):
         return images
     shorter = min(height, width)
-    # Rounded as torchvision's Resize and CenterCrop do, with which ImageReward prepares its pictures.
+    # Rounded as in torchvision's Resize and CenterCrop, with which ImageReward prepares its pictures.
     size = [max(side, int(side * length / shorter)) for length in (height, width)]
     images = nn.functional.interpolate(images, size=size, mode="bicubic", antialias=True, align_corners=False)
     top, left = (round((length - side) / 2) for length in size)
@@ -220,8 +222,8 @@ def caption_tokenizer(captions: Iterable[str]) -> Tokenizer:
 def new_scorer(
     config: ScorerConfig, tokenizer: Tokenizer, initializer_range: float, position_range: float, seed: int
 ) -> ImageScorer:
-    """A scorer with random weights, of `position_range` for the patches' positions; equal arguments, equal weights."""
-    # The caller's stream stays where it is.
+    """A scorer with random weights, `position_range` for the patches' positions; equal arguments, equal weights."""
+    # The caller's stream stays unchanged.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         scorer = ImageScorer(config, tokenizer, initializer_range)
@@ -233,7 +235,7 @@ WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "scorer.json", "tokenizer.json
 
 
 def load_scorer(folder: Path, device: torch.device | str) -> ImageScorer:
-    """The scorer of a folder on `device`, ready to score: in evaluation mode, its own weights without gradient.
+    """Loads the scorer of a folder on `device`, ready to score: in evaluation mode, its weights without gradient.
 
     UserError when the folder is not a scorer, or lacks a weight, or has one too many.
     """
@@ -242,7 +244,7 @@ def load_scorer(folder: Path, device: torch.device | str) -> ImageScorer:
 
 
 def load_trainable_scorer(folder: Path) -> ImageScorer:
-    """The scorer of a folder on the CPU in float32, its weights with gradients; raises as `load_scorer` does."""
+    """Loads the scorer of a folder on the CPU in float32, its weights with gradients; raises as `load_scorer` does."""
     try:
         config = ScorerConfig.model_validate(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
         tokenizer = Tokenizer.from_buffer((folder / TOKENIZER).read_bytes())
@@ -276,10 +278,10 @@ def fill(scorer: ImageScorer, weights: Mapping[str, Tensor]) -> None:
 
 
 def save_scorer(scorer: ImageScorer, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Writes the scorer into `folder` (which the caller makes appear whole); equal weights give equal bytes.
+    """Writes the scorer into `folder` (which the caller makes appear complete); equal weights give equal bytes.
 
-    `weights`, by parameter name, take the place of its own, which a trainer may have spread over ranks; those that the
-    scorer has no parameter for are left out.
+    `weights`, by parameter name, replace its weights, which a trainer may have sharded over ranks; weights without a
+    parameter in the scorer are left out.
     """
     folder.mkdir(parents=True, exist_ok=True)
     parameters = dict(scorer.named_parameters())
@@ -298,21 +300,21 @@ class Pictures:
 
     def __init__(self, rows: pandas.DataFrame, pixels: dict[str, Tensor]) -> None:
         self.rows = rows
-        """The pool's rows of these pictures without the column `png`; the index is the image id."""
+        """Returns the pool's rows of these pictures without the column `png`; the index is the image id."""
         # As bytes: a quarter of the memory of floats.
         self._pixels = pixels
 
     def images(self, image_ids: Collection[str]) -> Tensor:
-        """float[N, 3, side, side] in 0..1, in this order."""
+        """Returns float[N, 3, side, side] in 0..1, in this order."""
         return torch.stack([self._pixels[one] for one in image_ids]).float() / 255
 
     def prompts(self, image_ids: Collection[str]) -> list[str]:
-        """The prompt of each."""
+        """Returns the prompt of each."""
         return self.rows["prompt"].loc[list(image_ids)].tolist()
 
 
 def load_pictures(pools: Sequence[Path], image_ids: Collection[str], side: int) -> Pictures:
-    """The pictures with these ids out of the pools' shards, fitted to `side`; UserError when one is not there."""
+    """Reads the pictures with these ids from the pools' shards, fitted to `side`; UserError when one is missing."""
     wanted, pixels, kept = set(image_ids), {}, []
     for frame in chain.from_iterable(map(read_shards, pools)):
         frame = frame[frame["image_id"].isin(wanted)]
@@ -327,7 +329,7 @@ def load_pictures(pools: Sequence[Path], image_ids: Collection[str], side: int) 
             f"{' and '.join(map(str, pools))} lack {len(missing)} of {len(wanted)} images that were "
             f"ranked, {missing[0]} for one: run `dvc repro`, so that pool and annotations belong together"
         )
-    # An image of two rounds lies in both pools.
+    # An image of two rounds is in both pools.
     rows = pandas.concat(kept, ignore_index=True).drop_duplicates("image_id").set_index("image_id")
     return Pictures(rows, pixels)
 
@@ -336,7 +338,7 @@ def load_pictures(pools: Sequence[Path], image_ids: Collection[str], side: int) 
 def score_pictures(
     scorer: ImageScorer, variants: Sequence[Variant], pictures: Pictures, image_ids: Sequence[str], at_once: int
 ) -> dict[Variant, numpy.ndarray]:
-    """Variant -> score of each image id, float64; each picture is encoded once."""
+    """Returns variant -> score of each image id, float64; each picture is encoded once."""
     scores: dict[Variant, list[Tensor]] = {variant: [] for variant in variants}
     for start in progress(range(0, len(image_ids), at_once), label=f"score: {', '.join(variants)}", unit="batches"):
         part = image_ids[start : start + at_once]

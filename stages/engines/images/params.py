@@ -1,4 +1,4 @@
-"""Parameters of the sections `images` and `ranking_rounds`, and how many pictures of a prompt a round ranks."""
+"""Parameters of the sections `images` and `ranking_rounds`, and the number of ranked pictures per prompt."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class ImageParams(StrictParams):
-    """Section `images`: what an image may be, and what decoding it may cost."""
+    """Section `images`: limits for an image, and for the cost of decoding it."""
 
     max_pixels: int = Field(ge=1)
-    """Width times height, looked at before anything is decoded."""
+    """Width times height, checked before decoding."""
     max_file_mib: float = Field(gt=0)
     """Of one file."""
     min_side: int = Field(ge=1)
     """Of width and height, in pixels."""
     timeout_seconds: float = Field(gt=0)
-    """Seconds of computing for one image. A process that stands still for 20 times as long is tried again, then stops
-    the stage."""
+    """Seconds of computing for one image. If a process stalls for 20 times as long, the image is tried again, then the
+    stage stops."""
     memory_mib: int = Field(ge=256)
     """Address space of the process that decodes."""
     workers: int = Field(ge=1)
@@ -33,43 +33,43 @@ class ImageParams(StrictParams):
 
 
 class ForeignImages(StrictParams):
-    """Images that came from elsewhere: a folder, and a list that says what they are."""
+    """Images from elsewhere: a folder, and a list that describes them."""
 
     folder: str
-    """Paths in the list start here, and may not lead out of it."""
+    """Paths in the list start here, and may not leave it."""
     list_path: str
-    """JSON lines: `image` (path) and `prompt`, which the table of prompts must have; `generator`, `licence` and
+    """JSON lines: `image` (path) and `prompt`, which must be in the table of prompts; `generator`, `licence` and
     `sha256` of the file where they are known."""
     sha256: Sha256
-    """Hash of the list's bytes: nothing else notices that it has changed."""
+    """Hash of the list's bytes: nothing else detects a change of it."""
 
 
 class AnnotationFile(StrictParams):
-    """What people said of the round's images."""
+    """People's judgements of the round's images."""
 
     path: str
     """A Label Studio export, rankings or votes, as `annotate.kind` says."""
     sha256: Sha256
-    """Hash of the file's bytes: nothing else notices that it has changed."""
+    """Hash of the file's bytes: nothing else detects a change of it."""
 
 
 class RankingRoundParams(StrictParams):
-    """One entry of section `ranking_rounds`: images that no generator made, and what people said."""
+    """One entry of section `ranking_rounds`: foreign images, and people's judgements."""
 
     foreign: ForeignImages | None
-    """null: only what generators made."""
+    """null: only images of generators."""
     annotations: AnnotationFile | None
     """null where `annotate.kind` is panel."""
     also: str
-    """An earlier round whose annotations count as well; the round's own name where there is none."""
+    """An earlier round whose annotations count as well; the round's own name if there is none."""
 
 
 ASSUMED = 6
-"""Pictures of a prompt where they are foreign: the paper's have 4 to 9."""
+"""Pictures per prompt if they are foreign: the paper's have 4 to 9."""
 
 
 def pictures_of_a_prompt(sections: Mapping[str, Any], round_name: str) -> tuple[int, tuple[str, ...]]:
-    """Of a ranking round and the earlier one that counts as well, with what is taken for granted about it."""
+    """For a ranking round and the earlier one that counts as well, with the assumptions."""
     # Each round once: where no earlier one counts, `also` names the round itself.
     rounds = dict.fromkeys([round_name, sections["ranking_rounds"][round_name].also])
     generators = sections.get("generators", {}).values()

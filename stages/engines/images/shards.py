@@ -20,7 +20,7 @@ from stages.foundations.tables import IMAGE, parquet_errors_explained, read_tabl
 
 SHARD = "images-{:06d}.parquet"
 MOST_PIXELS = 1 << 26
-"""Of one picture of a shard: what decodes to more was not written here."""
+"""Most pixels of one picture of a shard: a larger one was not written here."""
 
 
 def image_id(pixels: numpy.ndarray) -> str:
@@ -33,7 +33,7 @@ def image_id(pixels: numpy.ndarray) -> str:
 def png_of(pixels: numpy.ndarray) -> bytes:
     """uint8[height, width, 3] as PNG without metadata; equal pixels give equal bytes with one version of Pillow."""
     file = io.BytesIO()
-    # The level is written down: a new default of Pillow would change the bytes of every table.
+    # The level is stated: a new default of Pillow would change the bytes of every table.
     Image.fromarray(pixels).save(file, "PNG", compress_level=6)
     return file.getvalue()
 
@@ -49,7 +49,7 @@ def pixels_of(png: bytes) -> numpy.ndarray:
 def image_row(
     pixels: numpy.ndarray, *, prompt_id: str, prompt: str, generator: str, seed: int, source: str, licence: str
 ) -> dict[str, Any]:
-    """A row of the `image` table for a picture made here: its file is the PNG itself."""
+    """Returns a row of the `image` table for a picture made here: its file is the PNG itself."""
     height, width, _ = pixels.shape
     png = png_of(pixels)
     return {
@@ -73,13 +73,13 @@ def write_shard(rows: Iterable[Mapping[str, Any]], folder: Path, number: int) ->
 
 
 def write_shards(rows: Iterable[Mapping[str, Any]], folder: Path, images_per_shard: int) -> int:
-    """Replaces `folder` by shards of the rows, in their order, and returns how many rows there were.
+    """Replaces `folder` by shards of the rows, in order, and returns the number of rows.
 
-    No more rows than those of one shard are in memory. A folder of no rows has one empty shard.
+    Holds at most the rows of one shard in memory. A folder of no rows has one empty shard.
     """
     left, count, number = iter(rows), 0, 0
     with replace_folder(folder) as beside:
-        # No rows make one empty shard: a folder without any reads as one that was never made (`shards_of`).
+        # No rows make one empty shard: a folder without shards counts as never made (`shards_of`).
         while (part := list(islice(left, images_per_shard))) or number == 0:
             write_shard(part, beside, number)
             count, number = count + len(part), number + 1
@@ -87,7 +87,7 @@ def write_shards(rows: Iterable[Mapping[str, Any]], folder: Path, images_per_sha
 
 
 def shards_of(folder: Path) -> list[Path]:
-    """The shards under a folder, in order of their paths; those of all generators where a round's folder is given.
+    """Returns the shards under a folder, in order of their paths; those of all generators for a round's folder.
 
     UserError where there are none.
     """
@@ -100,7 +100,7 @@ def shards_of(folder: Path) -> list[Path]:
 def written_shards(folder: Path) -> list[Path]:
     """As `shards_of`, empty where there are none.
 
-    A generator that was killed while it wrote leaves a hidden folder beside those that are whole.
+    A generator that was killed during writing leaves a hidden folder beside the complete ones.
     """
     return sorted(
         path
@@ -116,7 +116,7 @@ def read_shards(folder: Path) -> Iterator[pandas.DataFrame]:
 
 
 def read_images(folders: Iterable[Path], image_ids: Collection[str]) -> Iterator[Any]:
-    """The rows of these images in the folders' shards, pictures included, as tuples with a name for each column."""
+    """Yields the rows of these images in the folders' shards, with pictures, as tuples with a name for each column."""
     wanted = set(image_ids)
     for folder in folders:
         for frame in read_shards(folder):
@@ -124,7 +124,7 @@ def read_images(folders: Iterable[Path], image_ids: Collection[str]) -> Iterator
 
 
 def read_image_rows(folder: Path) -> pandas.DataFrame:
-    """All rows of `shards_of` without the column `png`: what a stage needs that looks at no pixels."""
+    """Returns all rows of `shards_of` without the column `png`: for a stage that needs no pixels."""
     names = [name for name in IMAGE.names if name != "png"]
     frames = []
     # `read_table` checks a schema, but it reads all columns: the pictures are nearly all of a shard's bytes.

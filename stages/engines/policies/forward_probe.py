@@ -1,9 +1,9 @@
 """Compares the forward passes of this project with transformers' on the loaded policy, before a stage relies on them.
 
-Training packs sequences, takes logits as head times hidden state, and may replace the attention; the torch sampler has
-a decoder of its own, and vLLM models of its own. An architecture that needs more than these represent would train or
-sample with other probabilities, and nothing would fail. So they are measured: no list of architectures could be
-complete.
+Training packs sequences, makes logits of hidden states itself, and may replace the attention. The torch sampler has a
+decoder of its own, and pads texts for other families. vLLM has models of its own. An architecture that needs more than
+these represent would train or sample with other probabilities, and nothing would fail. So they are measured: no list of
+architectures could be complete.
 
 The reference is the model's forward pass with plain (`eager`) attention on one sequence at a time. Everything but vLLM
 computes in float32, whatever the policy trains or samples in, so that a difference means another function and not
@@ -27,8 +27,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from stages.algorithms.token_statistics import capped
 from stages.engines.policies.packing import TokenSequence, pack
-from stages.engines.policies.statistics import policy_statistics
+from stages.engines.policies.statistics import head_of, policy_statistics
 from stages.foundations.errors import UserError
 from stages.observe.progress import say
 
@@ -60,7 +61,7 @@ def check_training_forward(model: PreTrainedModel, folder: Path, device: torch.d
     Compared are rows with one sequence each, a row with both, and the head at large logits. It computes on `device`
     where the weights fit there, and leaves the model as it was.
     """
-    remedy = "Train a policy whose forward pass is represented, such as Llama or Qwen3"
+    remedy = "Train a policy of another family, such as Llama, Qwen3, Gemma 3 or Granite"
     with _probing(model, folder, device, "training", remedy) as sequences:
         long, short = sequences
         expected, spread = _reference(model, sequences)
@@ -68,7 +69,7 @@ def check_training_forward(model: PreTrainedModel, folder: Path, device: torch.d
         gaps = {
             "rows with one sequence each": (_gap(apart, expected), spread),
             "a row with both sequences": (_gap(packed, expected), spread),
-            "large logits, as head times hidden state": _head_gap(model, short),
+            "large logits": _head_gap(model, short),
         }
         _refuse(model, folder, "training", gaps, sequences, remedy)
 
@@ -249,11 +250,11 @@ def _gap(logprobs: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
 
 
 def _head_gap(model: PreTrainedModel, sequence: TokenSequence) -> tuple[float, float]:
-    """How far what transformers makes of hidden states is from head times hidden state, at large logits.
+    """How far transformers' log-probs of hidden states are from what training makes of them, at large logits.
 
     Also the standard deviation of these logits.
     """
-    head, spread = model.get_output_embeddings(), float(_logits(model, sequence).std())
+    head, spread = head_of(model), float(_logits(model, sequence).std())
     factor = max(1.0, AMPLIFIED_LOGITS / max(spread, 1e-12))
     amplified: list[Tensor] = []
 
@@ -262,9 +263,9 @@ def _head_gap(model: PreTrainedModel, sequence: TokenSequence) -> tuple[float, f
         return (amplified[-1],)
 
     # Random or small policies have logits near 0, where a cap on them (Gemma 2's) would not show.
-    with head.register_forward_pre_hook(amplify):
+    with model.get_output_embeddings().register_forward_pre_hook(amplify):
         logits = _logits(model, sequence)
-    plain = F.linear(amplified[0][0], head.weight)
+    plain = head.scale * capped(F.linear(amplified[0][0], head.weight), head.cap)
     return float((logits.log_softmax(-1) - plain.log_softmax(-1)).abs().max()), float(plain.std())
 
 

@@ -20,7 +20,7 @@ from stages.engines.policies.policy_folders import DTYPES, load_policy, model_wi
 from stages.engines.policies.statistics import PolicyStatistics, policy_statistics, use_varlen_attention
 from stages.engines.policies.tokenizers import load_tokenizer
 from stages.engines.trainers.params import DeepspeedTrainerParams, TorchTrainerParams
-from stages.engines.trainers.protocol import TrainedModel
+from stages.engines.trainers.protocol import TrainedModel, Trainer
 
 
 def language_model(
@@ -33,7 +33,7 @@ def language_model(
     """
     # A node holds the weights of a policy that is spread once, and not once for each of its ranks.
     is_spread = isinstance(params, DeepspeedTrainerParams) and params.zero_stage == 3
-    if is_spread and not _is_rank_0():
+    if is_spread and not is_rank_0():
         model = model_without_weights(policy_folder, DTYPES[params.dtype])
         tokenizer = load_tokenizer(policy_folder)
     else:
@@ -41,7 +41,7 @@ def language_model(
     device = pick_device(getattr(params, "device", "auto"))
     # Before the probe, which must measure the attention that training uses.
     use_varlen_attention(model, device, DTYPES[params.dtype])
-    if _is_rank_0():
+    if is_rank_0():
         check_training_forward(model, policy_folder, device)
     if params.gradient_checkpointing:
         # The reentrant kind needs an input with a gradient, and token ids have none.
@@ -59,7 +59,8 @@ def language_model(
     return TrainedModel(model, policy_statistics, save, filler, ends, pair_cost=_pair_cost(model))
 
 
-def _is_rank_0() -> bool:
+def is_rank_0() -> bool:
+    """True where the trainer will be rank 0."""
     # From the environment: the process group is joined only when the trainer is built around this model.
     return os.environ.get("RANK", "0") == "0"
 
@@ -96,3 +97,18 @@ class ReferencePolicy:
     def close(self) -> None:
         """Frees the model."""
         del self.model
+
+
+class PolicyUnderAdapters:
+    """The policy that a trainer puts adapters beside, without them: the reference that needs no second copy."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+
+    def logprobs(self, micro_batch: ResponseBatch) -> Tensor:
+        """As `ReferencePolicy.logprobs`."""
+        with self.trainer.model.adapters.off():
+            return self.trainer.evaluate(micro_batch).logprobs.cpu()
+
+    def close(self) -> None:
+        """Nothing: the model is the trainer's."""

@@ -32,6 +32,13 @@ class TokenSequence:
 
     prompt: Sequence[int]
     response: Sequence[int]
+    is_written: Sequence[bool] | None = None
+    """Which response tokens are the policy's, where a user speaks in between; None for all."""
+
+    @property
+    def written_tokens(self) -> int:
+        """Response tokens that the policy writes."""
+        return len(self.response) if self.is_written is None else sum(self.is_written)
 
     @property
     def tokens(self) -> int:
@@ -54,7 +61,7 @@ class ResponseBatch:
     response_ids: Tensor
     """Response tokens, padded with 0, [responses, tokens]."""
     response_mask: Tensor
-    """1 at response tokens, 0 at padding, [responses, tokens], float."""
+    """1 at response tokens, 0 at padding and where a user speaks, [responses, tokens], float."""
     counted: Tensor
     """Flat indices of the 1s of the mask, made on the CPU: on a GPU, looking for them would make the host wait."""
     row_places: Tensor
@@ -127,7 +134,8 @@ def pack(
             # The hidden state before a token predicts it.
             source[index, : end - first] = torch.arange(first - 1, end - 1) + row_number * width
             response_ids[index, : end - first] = torch.tensor(list(response), dtype=torch.long)
-            response_mask[index, : end - first] = 1.0
+            is_written = sequences[index].is_written
+            response_mask[index, : end - first] = 1.0 if is_written is None else torch.tensor(is_written)
             start = end
     is_packed = len(rows) < len(sequences)
     in_rows = [sequences[index].tokens for row in rows for index in row]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,12 +18,30 @@ from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, PreTrainedModel
 
 from stages.algorithms.policy_losses import exact_divergences
-from stages.algorithms.token_statistics import TokenStatistics, token_statistics
+from stages.algorithms.token_statistics import TokenStatistics, capped, token_statistics
 from stages.engines.policies.packing import ResponseBatch
 from stages.engines.trainers.params import CHUNK_TOKENS
 
 DIVERGENCE_ELEMENTS = 1 << 25
 """Logits that exist at once while divergences are taken: 256 MB in float64, and a few times that in between."""
+
+
+class Head(NamedTuple):
+    """How a model makes logits of hidden states: scale * capped(hidden @ weight.T, cap)."""
+
+    weight: Tensor
+    scale: float
+    cap: float | None
+
+
+def head_of(model: PreTrainedModel) -> Head:
+    """The head as the config describes it. What it leaves out (a bias, another multiplier) is found by the probe."""
+    config = model.config.get_text_config()
+    # Cohere multiplies the logits, Granite divides them, Gemma 2 caps them.
+    scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+    cap = getattr(config, "final_logit_softcapping", None)
+    # In a config the cap holds for the scaled logits; here it acts before the scale, which may join the temperature.
+    return Head(model.get_output_embeddings().weight, scale, cap / scale if cap else None)
 
 
 class PolicyStatistics(TokenStatistics):
@@ -43,14 +61,15 @@ def policy_statistics(
     """
     counted, predicting = batch.counted, _hidden_states(model, batch)
     # Only now: where ZeRO 3 spreads the weights, a tied head is the embedding, which is let go once the body is done.
-    head = model.get_output_embeddings().weight
+    head = head_of(model)
     statistics = token_statistics(
         predicting[None],
-        head,
+        head.weight,
         batch.response_ids.flatten()[counted][None],
-        temperature=batch.temperature,
+        temperature=batch.temperature / head.scale,
         log_threshold=batch.log_threshold,
         chunk_tokens=chunk_tokens,
+        cap=head.cap,
     )
     spread = PolicyStatistics(*(_spread(value, batch) for value in statistics))
     # `outside` is an attribute and no field of the tuple, so the line above has left it out.
@@ -84,24 +103,26 @@ def _hidden_states(model: PreTrainedModel, batch: ResponseBatch) -> Tensor:
 
 
 @torch.no_grad()
-def rollout_divergences(hidden: Tensor, head_weight: Tensor, batch: ResponseBatch, chunk_tokens: int) -> Tensor:
+def rollout_divergences(hidden: Tensor, head: Head, batch: ResponseBatch, chunk_tokens: int) -> Tensor:
     """KL(rollout || policy) [tokens] in float64 at the batch's response tokens, one response after another.
 
     `hidden` [tokens, hidden] predicts them. At most `chunk_tokens` and about `DIVERGENCE_ELEMENTS` logits exist at
     once. ValueError when the distributions are not those of these tokens.
     """
     distributions = batch.rollout_distributions or ()
-    lengths, vocab = [len(rows) for rows in distributions], len(head_weight)
+    lengths, vocab = [len(rows) for rows in distributions], len(head.weight)
     if lengths != batch.response_mask.sum(-1).long().tolist():
         raise ValueError(f"distributions of {lengths} tokens do not belong to the batch's responses")
     if any(rows.shape[1] != vocab for rows in distributions if len(rows)):
         raise ValueError(f"the sampler's distributions are not over the policy's {vocab} tokens")
     size = max(1, min(chunk_tokens, DIVERGENCE_ELEMENTS // vocab))
+    temperature = batch.temperature / head.scale
     # The empty first part gives a batch without a token its shape: torch.cat takes no empty list.
     divergences = [torch.zeros(0, dtype=torch.float64, device=hidden.device)]
     for number, rollout in enumerate(_chunks(distributions, size)):
-        logits = hidden[number * size : (number + 1) * size].to(head_weight.dtype) @ head_weight.t()
-        divergences.append(exact_divergences(rollout.to(hidden.device), logits, batch.temperature, batch.log_threshold))
+        states = hidden[number * size : (number + 1) * size].to(head.weight.dtype)
+        logits = capped((states @ head.weight.t()).double(), head.cap)
+        divergences.append(exact_divergences(rollout.to(hidden.device), logits, temperature, batch.log_threshold))
     return torch.cat(divergences)
 
 

@@ -68,14 +68,45 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, params: PlainPrompt | Chat
         case PlainPrompt():
             return list(tokenizer.encode(format_problem(params, problem), add_special_tokens=True))
         case ChatPrompt():
-            # transformers would raise too, without the setting that helps.
-            if not tokenizer.chat_template and not params.template:
-                raise UserError("the policy's tokenizer has no chat template: set `prompt.kind: plain`")
             messages = [{"role": "system", "content": params.system}] if params.system else []
             messages.append({"role": "user", "content": problem + params.suffix})
-            text = _rendered(tokenizer, params, messages)
-            # The template has written its special tokens: a second beginning would change the prompt.
-            return list(tokenizer.encode(text, add_special_tokens=False))
+            return _encode_chat(tokenizer, params, messages)
+
+
+def encode_conversation(
+    tokenizer: PreTrainedTokenizerBase, params: PlainPrompt | ChatPrompt, messages: list[dict[str, str]]
+) -> tuple[list[int], list[bool], int]:
+    """Token ids of a conversation, which of them the assistant writes, and how many of its turns are context only.
+
+    A turn of the assistant is its text and the token that closes it, behind the prompt that a policy would see there.
+    Some templates write earlier turns anew, as without their thoughts: those turns are context only. UserError as
+    `encode_prompt`, and for a plain prompt.
+    """
+    if not isinstance(params, ChatPrompt):
+        raise UserError("a conversation needs `prompt.kind: chat`: set it, or take no source with role chat")
+    if params.system and messages[0]["role"] != "system":
+        messages = [{"role": "system", "content": params.system}, *messages]
+    ids: list[int] = []
+    is_written: list[bool] = []
+    context = 0
+    places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    for turn, place in enumerate(places):
+        prompt = _encode_chat(tokenizer, params, messages[:place])
+        if prompt[: len(ids)] != ids:
+            context, is_written = turn, []
+        response = encode_response(tokenizer, messages[place]["content"], params)
+        is_written += [False] * (len(prompt) - len(is_written)) + [True] * len(response)
+        ids = prompt + response
+    return ids, is_written, context
+
+
+def _encode_chat(tokenizer: PreTrainedTokenizerBase, params: ChatPrompt, messages: list[dict[str, str]]) -> list[int]:
+    """Token ids of the messages, ready for the assistant's next token."""
+    # transformers would raise too, without the setting that helps.
+    if not tokenizer.chat_template and not params.template:
+        raise UserError("the policy's tokenizer has no chat template: set `prompt.kind: plain`")
+    # The template has written its special tokens: a second beginning would change the prompt.
+    return list(tokenizer.encode(_rendered(tokenizer, params, messages), add_special_tokens=False))
 
 
 def _rendered(tokenizer: PreTrainedTokenizerBase, params: ChatPrompt, messages: list[dict[str, str]]) -> str:

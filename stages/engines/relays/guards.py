@@ -1,18 +1,18 @@
-"""Processes that outlive a run and remove what it left behind, even if everything of it was killed.
+"""Processes that outlive a run and remove its remains, even if every process of the run was killed.
 
     python -m stages.engines.relays.guards session FOLDER PARENT RUN    (waits for the end of its standard input)
     python -m stages.engines.relays.guards folder FOLDER                (works in the background)
 
-The first guards a session, on the machine of the process that holds it. Ray asks the kernel to end its servers with the
-process that started them, and its workers end with their raylet. But its two agents outlived a killed raylet by two
-minutes, because they first report to a server that is gone as well. Whatever belongs to a Ray keeps a log open for
-writing in the folder of that Ray, by which it is recognised. FOLDER is empty for a cluster that others have started.
-What RUN keeps in this machine's memory is removed last, when nobody writes it any more.
+The first guards a session, on the machine of the process that opened it. Ray asks the kernel to end its servers with
+the process that started them, and its workers end with their raylet. But two agents outlived a killed raylet by two
+minutes, because they first report to a server that is gone as well. Every process of a Ray keeps a log open for
+writing in that Ray's folder; the guard recognises it by this log. FOLDER is empty for a cluster that others started.
+The files of RUN in this machine's memory are removed last, when no process writes them any more.
 
-The second guards the folder of a relay, on each other node of a cluster. Nodes live on after the session, and a relay
-that dies comes back to its folder: so the folder goes only when nobody has come back.
+The second guards the folder of a relay, on every other node of a cluster. Nodes outlive the session, and a relay that
+dies is restarted and returns to its folder. So the guard removes the folder only if no relay has returned.
 
-A guard may be killed together with everything else, so each session first removes what such sessions left.
+A guard may be killed together with everything else, so each session first removes the remains of such sessions.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ import psutil
 from stages.engines.relays.published_weights import MEMORY, PREFIX
 
 PASSES = 3
-"""Quiet passes until nothing more is expected: a process may just be starting another."""
+"""Passes without a process in a row after which no more are expected: a process may just be starting another."""
 SECONDS_BETWEEN_PASSES = 0.1
 CLAIM = ".claim"
 """File in the folder that a living relay holds a lock on."""
 UNUSED_SECONDS = 20.0
-"""Within this a relay that was killed is back."""
+"""A killed relay is back within this time."""
 SECONDS_BETWEEN_LOOKS = 0.5
 
 
 def guard_session(folder: Path | None, parent: int, run: str) -> None:
-    """Waits, then ends what is left and removes the folders."""
-    # Ctrl-C reaches the whole terminal; this process is needed after it.
+    """Waits for the parent's end, then ends the remaining processes and removes the folders."""
+    # Ctrl-C reaches the whole terminal; this process is needed after that.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The pipe ends when its other side does, however that process ends: no polling, no process id to mistake.
+    # The pipe ends with its other side, however that process ends: no polling, and no process id that could be reused.
     while sys.stdin.buffer.read(1):
         pass
     if folder is not None:
@@ -69,11 +69,11 @@ def end_all(folder: Path, spared: int) -> None:
 
 
 def writers(folder: Path, spared: int) -> Iterator[psutil.Process]:
-    """Processes of this user that have a file under `folder` open for writing, but `spared` and this one."""
-    # With the separator: the folder of process 12 must not stand for that of process 123.
+    """Returns this user's processes that have a file under `folder` open for writing, except `spared` and this one."""
+    # With the separator: the folder of process 12 must not match that of process 123.
     beginning = f"{folder}{os.sep}"
     for process in psutil.process_iter():
-        # A process may end between any two of these questions.
+        # A process may end between any two of these checks.
         with contextlib.suppress(psutil.Error):
             is_other = process.pid not in (spared, os.getpid()) and process.uids().real == os.getuid()
             if is_other and process.status() != psutil.STATUS_ZOMBIE:
@@ -83,10 +83,10 @@ def writers(folder: Path, spared: int) -> Iterator[psutil.Process]:
 
 
 def guard_folder(folder: Path) -> None:
-    """Returns at once to who started it: whatever it does, it does as a process that is nobody's child."""
+    """Returns to the caller at once; the rest runs in a process without a parent."""
     if os.fork():
         return
-    # A session of its own, and none of the relay's streams: Ray ends what still belongs to a worker.
+    # A new session without the relay's streams: Ray ends processes that still belong to a worker.
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
@@ -96,7 +96,7 @@ def guard_folder(folder: Path) -> None:
 
 
 def wait_until_unused(folder: Path) -> None:
-    """Returns when nobody has claimed the folder for `UNUSED_SECONDS`, or it is gone."""
+    """Returns when no relay has claimed the folder for `UNUSED_SECONDS`, or when the folder is gone."""
     unused_since = time.monotonic()
     while time.monotonic() - unused_since < UNUSED_SECONDS and folder.exists():
         if _is_claimed(folder):
@@ -110,7 +110,7 @@ def _is_claimed(folder: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        # The kernel lets a lock go with its process, so no killed relay seems alive.
+        # The kernel releases a lock with its process, so a killed relay never seems alive.
         fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return False
     except BlockingIOError:
@@ -122,8 +122,8 @@ def _is_claimed(folder: Path) -> bool:
 def remove_abandoned(memory: Path = MEMORY) -> list[Path]:
     """Removes this user's folders whose run has ended and that no relay claims; returns them.
 
-    The process that a folder is named after may be on another machine, or its number may belong to a new process. A
-    living relay has claimed the folder in the first case, and the process is younger than the folder in the second.
+    The process that a folder is named after may be on another machine, or its number may belong to a new process. In
+    the first case a living relay has claimed the folder, in the second the process is younger than the folder.
     """
     abandoned = [folder for folder in memory.glob(f"{PREFIX}*") if _is_abandoned(folder)]
     for folder in abandoned:
@@ -134,7 +134,7 @@ def remove_abandoned(memory: Path = MEMORY) -> list[Path]:
 def _is_abandoned(folder: Path) -> bool:
     number = folder.name.removeprefix(PREFIX).partition(".")[0]
     try:
-        # Not `stat`: a link that somebody put there must not lead the removal elsewhere.
+        # Not `stat`: a link planted in this place must not lead the removal elsewhere.
         status = folder.lstat()
         if not (stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and number.isdecimal()):
             return False

@@ -1,11 +1,11 @@
-"""Versions of a policy's weights as files in a node's memory: one writer, any number of readers, nobody waits.
+"""Versions of a policy's weights as files in a node's memory: one writer, any number of readers, no waiting.
 
     /dev/shm/retrace-<run>-<node>/00000012/manifest.json, 00000.safetensors, ...
 
 A version is written under another name and then renamed: a reader sees all of it or nothing. A version that is removed
-while somebody reads it stays whole for that reader, because the kernel keeps a mapped file until it is let go.
+while a process reads it stays complete for that reader, because the kernel keeps a mapped file until it is released.
 
-Needs torch only to write and to read tensors: a relay, which moves files, starts without it.
+Only writing and reading tensors needs torch: a relay, which moves files, starts without it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MEMORY = Path("/dev/shm")
 PREFIX = "retrace-"
 MANIFEST = "manifest.json"
 SHARD_BYTES = 256 << 20
-"""Weights in one file: bounds what the writer holds twice."""
+"""Bytes of weights in one file: this bounds how much the writer holds twice."""
 DTYPES = {
     "torch.float64": "F64",
     "torch.float32": "F32",
@@ -47,17 +47,17 @@ DTYPES = {
     "torch.uint8": "U8",
     "torch.bool": "BOOL",
 }
-"""Safetensors' names."""
+"""Names of the types in safetensors."""
 SPARE_BYTES = 8 << 20
-"""Left free beside a version: manifests, and what Ray itself keeps in the same place."""
+"""Bytes left free beside a version: for manifests, and for Ray's own files in the same place."""
 
 
 class VersionGone(LookupError):
-    """The version is not in the folder: removed since, or not there yet. Take a newer one."""
+    """The version is not in the folder: already removed, or not yet written. Take a newer one."""
 
 
 def weights_folder(run: str, node: str, memory: Path = MEMORY) -> Path:
-    """The folder of a run on a node. `run` tells the runs of a machine apart, `node` the nodes on it (in tests)."""
+    """Returns the folder of a run on a node. `run` separates runs on a machine, `node` the nodes on it (in tests)."""
     return memory / f"{PREFIX}{run}-{node}"
 
 
@@ -69,46 +69,46 @@ class WeightsFile:
     size: int
     """Bytes."""
     checksums: list[int]
-    """CRC-32 of each chunk: of a copy that may be damaged on its way, not of one that somebody forges."""
+    """CRC-32 of each chunk: it detects damage in transit, not forgery."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What belongs to a version."""
+    """The contents of a version."""
 
     version: int
     chunk_bytes: int
     files: list[WeightsFile]
     metadata: dict[str, Any]
-    """What the writer adds: JSON, such as the log-probs that whoever loads the version must get."""
+    """The writer's addition, as JSON: for example, the log-probs that a sampler must compute after loading."""
 
     @property
     def digest(self) -> str:
-        """Tells two versions of one number apart."""
+        """Distinguishes two versions with one number."""
         return hashlib.sha256(self.to_bytes()).hexdigest()[:16]
 
     def to_bytes(self) -> bytes:
-        """As JSON; equal manifests are equal bytes."""
+        """Returns the manifest as JSON; equal manifests are equal bytes."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Manifest:
-        """What `to_bytes` gave."""
+        """Reads the result of `to_bytes`."""
         fields = json.loads(content)
         return cls(**fields | {"files": [WeightsFile(**file) for file in fields["files"]]})
 
     @property
     def chunks(self) -> list[tuple[int, int]]:
-        """(file's place in `files`, chunk's place in the file) of every chunk."""
+        """Returns (file's place in `files`, chunk's place in the file) of every chunk."""
         return [(place, chunk) for place, file in enumerate(self.files) for chunk in range(len(file.checksums))]
 
 
 class PublishedWeights:
-    """The versions in one folder. Any process may hold one for the same folder; only one of them writes a version."""
+    """The versions in one folder. Any process may open the same folder; only one of them writes a version."""
 
     def __init__(self, folder: Path, chunk_bytes: int = 64 << 20) -> None:
         self.folder, self.chunk_bytes = folder, chunk_bytes
-        # Closed to others, and checked below: everybody may write in /dev/shm, under any name.
+        # Closed to other users, and checked below: every user may write in /dev/shm, under any name.
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.stat().st_uid != os.getuid():
             raise UserError(f"{folder} belongs to another user: remove it, or wait until that user's run has ended")
@@ -117,9 +117,9 @@ class PublishedWeights:
     def publish(
         self, version: int, named_tensors: Iterable[tuple[str, Tensor]], metadata: dict[str, Any] | None = None
     ) -> Manifest:
-        """Writes a version. The same one again is left as it is; another one of that number takes its place.
+        """Writes a version. An equal version stays as it is; a different one with that number is replaced.
 
-        UserError when the memory has no room, before a shard is written; what was there before is untouched.
+        UserError when the memory is too small, before a shard is written; existing files stay untouched.
         """
         beside = self.beside(version)
         beside.mkdir()
@@ -132,19 +132,19 @@ class PublishedWeights:
             (beside / MANIFEST).write_bytes(manifest.to_bytes())
             self.put_in_place(beside, manifest)
         finally:
-            # Also after an error in the middle: half a version would keep its memory until the run ends.
+            # Also after an error in the middle: half a version would occupy its memory until the run ends.
             shutil.rmtree(beside, ignore_errors=True)
         return manifest
 
     def beside(self, version: int) -> Path:
-        """Where this process may gather the files of a version until `put_in_place`."""
+        """Returns the folder where this process may collect the files of a version until `put_in_place`."""
         return self.folder / f".{version:08d}.{os.getpid()}.partial"
 
     def put_in_place(self, beside: Path, manifest: Manifest) -> None:
-        """Makes a whole folder the version that readers see."""
+        """Turns a complete folder into the version that readers see."""
         place = self.place(manifest.version)
         try:
-            # A trainer that resumed publishes the same version again: whoever reads it keeps its files.
+            # A trainer that resumed publishes the same version again: processes that read it keep their files.
             if self.manifest(manifest.version) == manifest:
                 return
             # Moved away first: a folder cannot be renamed onto one that is not empty.
@@ -155,33 +155,33 @@ class PublishedWeights:
         shutil.rmtree(beside.with_suffix(".old"), ignore_errors=True)
 
     def versions(self) -> list[int]:
-        """Those that are whole, oldest first."""
-        # What is being written or removed has a name that begins with a dot.
+        """Returns the complete versions, oldest first."""
+        # The name of a version that is being written or removed begins with a dot.
         return sorted(int(entry.name) for entry in os.scandir(self.folder) if entry.name.isdecimal())
 
     def newest(self) -> int | None:
-        """The largest version; None when there is none."""
+        """Returns the largest version; None when there is none."""
         return max(self.versions(), default=None)
 
     def manifest(self, version: int) -> Manifest:
-        """What belongs to a version. VersionGone."""
+        """Returns the manifest of a version. VersionGone."""
         try:
             return Manifest.from_bytes((self.place(version) / MANIFEST).read_bytes())
         except FileNotFoundError:
             raise VersionGone(f"version {version} is not in {self.folder}, which has {self.versions()}") from None
 
     def load(self, version: int) -> tuple[dict[str, Any], Iterator[tuple[str, Tensor]]]:
-        """Metadata and tensors of a version. VersionGone before the first tensor, never between two of them.
+        """Returns metadata and tensors of a version. VersionGone before the first tensor, never between two of them.
 
-        The tensors are mapped files: copy what must outlive the next version, and write into none.
+        The tensors are mapped files: copy tensors that must outlive the next version, and never write into one.
         """
         from safetensors import safe_open
 
         manifest = self.manifest(version)
         try:
-            # All of them at once: from here on it does not matter that somebody removes the version.
+            # All of them at once: from here on the version may be removed.
             shards = [safe_open(self.place(version) / file.name, framework="pt") for file in manifest.files]
-        # The second comes from torch, when a file goes while it is opened.
+        # torch raises the second one, when a file disappears while it is opened.
         except (FileNotFoundError, RuntimeError):
             if all((self.place(version) / file.name).exists() for file in manifest.files):
                 raise
@@ -190,11 +190,11 @@ class PublishedWeights:
         return manifest.metadata, tensors
 
     def prune(self, keep: int) -> list[int]:
-        """Removes all but the newest `keep` versions and returns those that it removed; a reader of one keeps it."""
+        """Removes all but the newest `keep` versions and returns the removed ones; processes that read one keep it."""
         versions = self.versions()
         gone = versions[: max(0, len(versions) - keep)]
         for version in gone:
-            # Renamed first: a reader must not find half of it. Somebody else may be pruning too.
+            # Renamed first: a reader must not find half of it. Another process may be pruning too.
             removed = self.beside(version).with_suffix(".old")
             with contextlib.suppress(FileNotFoundError):
                 os.replace(self.place(version), removed)
@@ -202,13 +202,14 @@ class PublishedWeights:
         return gone
 
     def place(self, version: int) -> Path:
-        """Where the files of a version lie, if it is here."""
+        """Returns where the files of a version are, if it is here."""
         return self.folder / f"{version:08d}"
 
     def _write(self, path: Path, shard: dict[str, Tensor]) -> WeightsFile:
         pieces = _safetensors(shard)
         size = sum(map(len, pieces))
-        # Two ways for one thing: the first gives the remedy, the second holds the memory against other programs.
+        # Two steps for one purpose: the first reports the remedy, the second reserves the memory against other
+        # programs.
         require_room(self.folder, size)
         set_aside(path, size)
         sums = _Checksums(self.chunk_bytes)
@@ -219,10 +220,10 @@ class PublishedWeights:
         return WeightsFile(path.name, size, sums.of_chunks)
 
     def _remove_partial(self) -> None:
-        """What a writer that was killed has left."""
+        """Removes the remains of a killed writer."""
         for path in self.folder.glob(".*"):
             writer = path.name.split(".")[2] if path.name.count(".") == 3 else ""
-            # A living writer may be in the middle of its version, in this process or in another.
+            # A living writer may be writing its version, in this process or in another.
             if writer.isdecimal() and not Path("/proc", writer).exists():
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -239,14 +240,14 @@ def require_room(folder: Path, size: int) -> None:
 
 
 class _Checksums:
-    """CRC-32 of each chunk of what comes in pieces of any size."""
+    """Computes the CRC-32 of each chunk of data that arrives in pieces of any size."""
 
     def __init__(self, chunk_bytes: int) -> None:
         self.of_chunks: list[int] = []
         self._chunk_bytes, self._room = chunk_bytes, 0
 
     def add(self, piece: memoryview) -> None:
-        """The next piece."""
+        """Adds the next piece."""
         while piece:
             if not self._room:
                 self.of_chunks.append(0)
@@ -257,40 +258,40 @@ class _Checksums:
 
 
 def _safetensors(shard: dict[str, Tensor]) -> list[memoryview]:
-    """A safetensors file as the bytes that it is made of: a header, then the tensors where they lie.
+    """Yields the bytes of a safetensors file: a header, then the tensors in place.
 
-    The library's own `save` copies them twice before the first byte is written: 29 of 50 ms for 25 MB, in which the
+    The library's `save` copies them twice before the first byte is written: 29 of 50 ms for 25 MB, in which the
     trainer waits. Format: https://github.com/huggingface/safetensors#format
     """
     import torch
 
-    # The widest numbers first: then every tensor begins at a multiple of its width.
+    # The widest types first: then every tensor begins at a multiple of its width.
     ordered = dict(sorted(shard.items(), key=lambda item: (-item[1].element_size(), item[0])))
     tensors = [memoryview(tensor.reshape(-1).view(torch.uint8).numpy()) for tensor in ordered.values() if tensor.nbytes]
     return [memoryview(safetensors_header(ordered)), *tensors]
 
 
 def safetensors_header(tensors: Mapping[str, Tensor]) -> bytes:
-    """What a safetensors file begins with, if these tensors follow in this order."""
+    """Returns the beginning of a safetensors file, if these tensors follow in this order."""
     header, end = dict[str, Any](), 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.nbytes
         dtype = DTYPES[str(tensor.dtype)]
         header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
-    # The format wants tensors to begin at a multiple of 8 bytes; blanks behind the header are allowed.
+    # The format requires tensors to begin at a multiple of 8 bytes; blanks after the header are allowed.
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
 
 def write_all(file: RawIOBase, content: memoryview) -> None:
-    """Writes all of it, in as many calls as the system wants (2 GiB is the most in one)."""
+    """Writes all bytes, in as many calls as the system needs (one call writes at most 2 GiB)."""
     while content:
         content = content[file.write(content) :]
 
 
 def set_aside(path: Path, size: int) -> None:
-    """A file of `size` zeros that has its memory: when that is full it is an error here and not half a file later."""
+    """Creates a file of `size` zeros with reserved memory: when that is full, the error comes now, not later."""
     with open(path, "wb") as file:
         try:
             os.posix_fallocate(file.fileno(), 0, max(1, size))
@@ -309,11 +310,11 @@ def _mib(size: int) -> str:
 
 
 def in_shards(named_tensors: Iterable[tuple[str, Tensor]], shard_bytes: int) -> Iterator[dict[str, Tensor]]:
-    """The tensors on the CPU, in parts of `shard_bytes` and at most one tensor more."""
+    """Yields the tensors on the CPU, in parts of `shard_bytes` and at most one tensor more."""
     shard: dict[str, Tensor] = {}
     held = 0
     for name, tensor in named_tensors:
-        # Contiguous, because a file holds no strides.
+        # Contiguous, because a file stores no strides.
         shard[name] = tensor.detach().to("cpu").contiguous()
         held += tensor.nbytes
         if held >= shard_bytes:

@@ -1,12 +1,12 @@
-"""One relay a node: it brings each version of the weights from the trainer's node into the memory of its node.
+"""One relay per node: it brings each version of the weights from the trainer's node into the memory of its node.
 
-Relays stand in a chain that begins on the trainer's node. Each asks the one before it for chunks, which passes on what
-it has even while it is still receiving the rest itself, so a version takes little longer for many nodes than for one.
-Every chunk is checked; a damaged one is asked for again, and who is silent is passed over for the one before it.
+Relays form a chain that begins on the trainer's node. Each relay asks the one before it for chunks. A relay passes on
+its chunks while it still receives the rest, so a version takes little longer for many nodes than for one.
+Every chunk is checked. A damaged chunk is requested again; a silent relay is skipped for the one before it.
 
-A relay holds nothing but files, and no tensors: one that was killed reads its folder again when it is restarted.
+A relay holds only files, no tensors: after a kill and restart it reads its folder again.
 
-`Relay` runs on each node. `RelayChain` is the process that tells all relays of new versions. It waits for none of them.
+`Relay` runs on each node. `RelayChain` runs in the process that announces new versions to all relays. It never waits.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from stages.foundations.errors import UserError
 from stages.observe.progress import say
 
 SILENT_SECONDS = 10.0
-"""Without a chunk from the one before: then the one before that is asked."""
+"""Without a chunk from a relay for this long, the one before it is asked."""
 NOT_YET_SECONDS = 0.02
-"""Until a chunk is asked for again that the one before has not received itself."""
+"""Time until a chunk is requested again that the relay before has not received either."""
 AHEAD = 2
-"""Chunks asked for at once: one travels while the other is written."""
+"""Chunks requested at once: one travels while the other is written."""
 RELAY_THREADS = 5
-"""Of a relay: one fetches, the others serve what it has."""
+"""Threads of a relay: one fetches, the others serve its chunks."""
 DAMAGED_CHUNKS = 3
-"""From one relay, until it counts as silent."""
+"""Without an answer from a relay for this long, it counts as silent."""
 GUARD = "stages.engines.relays.guards"
 
 
@@ -58,15 +58,15 @@ class NobodyAnswers(ConnectionError):
 
 @dataclass(frozen=True)
 class Fetched:
-    """How a version reached a node."""
+    """Statistics of a version's transfer to a node."""
 
     version: int
     digest: str
     bytes: int = 0
-    """0 when it was there already."""
+    """0 when the version was there already."""
     seconds: float = 0.0
     damaged: int = 0
-    """Chunks that had to be asked for again."""
+    """Chunks that had to be requested again."""
     passed_over: int = 0
     """Relays that were silent."""
 
@@ -81,10 +81,10 @@ class _Partial:
 
 
 class Relay:
-    """Becomes a Ray actor in `start_relay`; its methods run in several threads, so that it serves while it receives."""
+    """Becomes a Ray actor in `start_relay`; its methods run in several threads, so it serves while it receives."""
 
     def __init__(self, node: str, run: str, keep: int, has_guard: bool) -> None:
-        """`has_guard` has a process remove the folder some seconds after no relay uses it any more."""
+        """With `has_guard` a process removes the folder some seconds after no relay uses it any more."""
         self.weights = PublishedWeights(weights_folder(run, node))
         self.keep = keep
         self._partial: _Partial | None = None
@@ -93,21 +93,21 @@ class Relay:
             subprocess.run([sys.executable, "-P", "-m", GUARD, "folder", str(self.weights.folder)], check=True)
 
     def have(self) -> dict[int, str]:
-        """Digest of each version that is whole here."""
+        """Returns the digest of each version that is complete here."""
         digests: dict[int, str] = {}
         for version in self.weights.versions():
-            # One may be removed since it was listed.
+            # A version may be removed after it was listed.
             with contextlib.suppress(VersionGone):
                 digests[version] = self.weights.manifest(version).digest
         return digests
 
     def process(self) -> int:
-        """Its process's number."""
+        """Returns the number of its process."""
         return os.getpid()
 
     def manifest(self, version: int) -> bytes | None:
-        """Of a version that is here or arriving; None otherwise."""
-        # Read once: `fetch`, in its own thread, may end meanwhile and take it away.
+        """Returns the manifest of a version that is here or arriving; None otherwise."""
+        # Read once: `fetch`, in another thread, may end meanwhile and remove it.
         partial = self._partial
         if partial and partial.manifest.version == version:
             return partial.manifest.to_bytes()
@@ -117,7 +117,7 @@ class Relay:
             return None
 
     def chunk(self, version: int, digest: str, place: tuple[int, int]) -> bytes | None:
-        """A piece of a version as it is here; None when it is not here, or not yet."""
+        """Returns a chunk of a version; None when it is not here, or not yet."""
         partial = self._partial
         try:
             if partial and partial.manifest.version == version and place in partial.here:
@@ -132,10 +132,10 @@ class Relay:
             return None
 
     def fetch(self, version: int, chain: Sequence[Any]) -> Fetched:
-        """Brings a version here from the relays of `chain`, the nearest first and the trainer's node last.
+        """Fetches a version from the relays of `chain`, the nearest first and the trainer's node last.
 
-        An empty chain is the trainer's own node. Older versions than the newest `keep` are removed. NobodyAnswers and
-        VersionGone when nobody has it; UserError when the memory here has no room.
+        An empty chain means the trainer's node itself. Versions older than the newest `keep` are removed. NobodyAnswers
+        and VersionGone when no relay has the version; UserError when the memory here is full.
         """
         if chain:
             fetched = self._receive(version, chain)
@@ -150,14 +150,14 @@ class Relay:
         if self.have().get(version) == manifest.digest:
             return Fetched(version, manifest.digest)
         size = sum(file.size for file in manifest.files)
-        # Before the room is looked at, and again after the fetch: this version is one more.
+        # Before the memory check, and again after the fetch: this version is one more.
         self.weights.prune(self.keep)
         require_room(self.weights.folder, size)
         beside = self.weights.beside(version)
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
         try:
-            # All at once, so that a full memory is an error before anything has travelled.
+            # All files at once, so that a full memory is an error before any chunk is sent.
             for file in manifest.files:
                 set_aside(beside / file.name, file.size)
             self._partial = partial = _Partial(manifest, beside)
@@ -165,7 +165,7 @@ class Relay:
             for place, content in source.chunks():
                 _write_chunk(beside, manifest, place, content)
                 partial.here.add(place)
-            # The manifest last: a folder without one is no version.
+            # The manifest last: a folder without one is not a version.
             (beside / MANIFEST).write_bytes(manifest.to_bytes())
             self.weights.put_in_place(beside, manifest)
         finally:
@@ -176,29 +176,29 @@ class Relay:
 
 
 def start_relay(node: str, run: str, keep: int, has_guard: bool, kind: type[Relay] = Relay) -> Any:
-    """A relay as an actor on a node, which Ray starts again when it dies."""
+    """Starts a relay as an actor on a node; Ray restarts it when it dies."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    # No CPU: a relay only waits and copies. With one thread it could pass nothing on until its fetch is over.
+    # No CPU: a relay only waits and copies. With one thread it could not pass chunks on until its fetch is over.
     relay = ray.remote(num_cpus=0, max_restarts=-1, max_concurrency=RELAY_THREADS)(kind)
     here = NodeAffinitySchedulingStrategy(node, soft=False)
     return relay.options(scheduling_strategy=here).remote(node, run, keep, has_guard)
 
 
 class _Source:
-    """The chunks of a version from whoever of the chain gives them."""
+    """The chunks of a version, from any relay of the chain that gives them."""
 
     def __init__(self, manifest: Manifest, chain: Sequence[Any]) -> None:
         self.manifest, self.chain = manifest, deque(chain)
         self.damaged = self.passed_over = 0
         self._damaged_here = 0
         self._is_new = False
-        """The relay that is asked has just taken another one's place."""
+        """The relay has just replaced another one."""
         self._heard_at = time.monotonic()
 
     def chunks(self) -> Iterator[tuple[tuple[int, int], bytes]]:
-        """Place and content of every chunk, each once, as they come."""
+        """Yields place and content of every chunk, each once, as they arrive."""
         missing = deque(self.manifest.chunks)
         asked: deque[tuple[tuple[int, int], Any]] = deque()
         while missing or asked:
@@ -210,10 +210,10 @@ class _Source:
             if content is not None:
                 yield place, content
                 continue
-            # First again: the relay behind this one asks for the chunks in order.
+            # First again: the relay after this one requests the chunks in order.
             missing.appendleft(place)
             if self._is_new:
-                # What else the other one was asked for, the new one is asked for.
+                # The new relay gets all requests that the old one had not answered.
                 missing.extendleft(waiting for waiting, _ in asked)
                 asked.clear()
                 self._is_new = False
@@ -222,7 +222,7 @@ class _Source:
         return self.chain[0].chunk.remote(self.manifest.version, self.manifest.digest, place)
 
     def _content(self, place: tuple[int, int], answer: Any) -> bytes | None:
-        """What was answered, if it is what was asked for."""
+        """Returns the answer if it matches the request."""
         import ray
 
         try:
@@ -231,7 +231,7 @@ class _Source:
             self._pass_over()
             return None
         if content is None:
-            # It answers, and has not received this chunk itself. For too long, and it counts as silent too.
+            # The relay answers, but has not received this chunk. After too long, it counts as silent too.
             if time.monotonic() - self._heard_at > SILENT_SECONDS:
                 self._pass_over()
             time.sleep(NOT_YET_SECONDS)
@@ -246,7 +246,7 @@ class _Source:
         return content
 
     def _pass_over(self) -> None:
-        # The last one is on the trainer's node, which the version comes from.
+        # The last one is on the trainer's node, where the version comes from.
         if len(self.chain) == 1:
             raise NobodyAnswers(f"no relay gives version {self.manifest.version}")
         self.chain.popleft()
@@ -257,11 +257,11 @@ class _Source:
 
 
 def _manifest_from(version: int, chain: Sequence[Any]) -> Manifest:
-    """From the trainer's node, which has it first, or from whoever has it."""
+    """Returns the manifest from the trainer's node, which has it first, or from another relay that has it."""
     import ray
 
     for relay in reversed(chain):
-        # One that is gone or hangs: the next one may know.
+        # A relay that is gone or hangs: the next one may have it.
         with contextlib.suppress(ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
             content = ray.get(relay.manifest.remote(version), timeout=SILENT_SECONDS)
             if content is not None:
@@ -270,29 +270,29 @@ def _manifest_from(version: int, chain: Sequence[Any]) -> Manifest:
 
 
 def _write_chunk(folder: Path, manifest: Manifest, place: tuple[int, int], content: bytes) -> None:
-    # r+: the file is there at its full size, and chunks may come in any order.
+    # r+: the file already has its full size, and chunks may arrive in any order.
     with open(folder / manifest.files[place[0]].name, "r+b", buffering=0) as file:
         os.pwrite(file.fileno(), content, place[1] * manifest.chunk_bytes)
 
 
 def _claimed(folder: Path) -> int:
-    """A lock on the folder for as long as this process lives."""
+    """Locks the folder for as long as this process lives."""
     claim = os.open(folder / CLAIM, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     fcntl.flock(claim, fcntl.LOCK_SH)
     return claim
 
 
 BEAT_SECONDS = 1.0
-"""How often a relay is asked what it has."""
+"""Interval at which a relay is asked for its versions."""
 AGAIN_SECONDS = 0.5
-"""After a fetch that failed."""
+"""Wait after a fetch that failed."""
 START_SECONDS = 300.0
-"""For a relay to start, and to start again."""
+"""Time for a relay to start, and to restart."""
 
 
 @dataclass(frozen=True)
 class Arrived:
-    """A version is on a node, or could not be brought there now (it is tried again)."""
+    """A version is on a node, or could not be brought there now (this is tried again)."""
 
     node: str
     fetched: Fetched | None
@@ -308,22 +308,22 @@ class _RelaySlot:
     beat: Any = None
     fetch: Any = None
     done: int = -1
-    """The newest version that it has been asked for and has."""
+    """The newest requested version that the node has."""
     again_at: float = 0.0
 
 
 class RelayChain:
-    """One relay on each node that was asked for; the trainer's node comes first."""
+    """One relay on each requested node; the trainer's node comes first."""
 
     def __init__(self, run: str, keep: int, stalled_seconds: float, has_guards: bool) -> None:
-        """A Ray must run. `has_guards` on a cluster whose nodes live on."""
+        """Requires a running Ray. `has_guards` is for a cluster whose nodes outlive the session."""
         import ray
 
         self._ray, self._of_relays = ray, (run, keep, has_guards)
         self.stalled_seconds = stalled_seconds
         self._announced = -1
         self._slots: dict[str, _RelaySlot] = {}
-        """By Ray's id of the node, in the order of the chain."""
+        """By Ray's node id, in the order of the chain."""
 
     def ensure(self, nodes: Iterable[str]) -> None:
         """Starts a relay on each of these nodes that has none; the first node of the first call is the trainer's."""
@@ -332,12 +332,12 @@ class RelayChain:
                 self._slots[node] = _RelaySlot(start_relay(node, *self._of_relays))
 
     def announce(self, version: int) -> None:
-        """A version is published on the trainer's node: all others are to fetch it. Returns at once."""
+        """Announces a version on the trainer's node, for all others to fetch. Returns at once."""
         self._announced = max(self._announced, version)
         self.poll()
 
     def poll(self) -> list[Arrived]:
-        """What has arrived since; asks again what failed and restarts a relay that hangs. Returns at once."""
+        """Returns the arrivals since the last call; repeats failed fetches, restarts hung relays. Returns at once."""
         arrived: list[Arrived] = []
         for node, slot in list(self._slots.items()):
             self._listen(node, slot)
@@ -352,7 +352,7 @@ class RelayChain:
 
     @property
     def have(self) -> dict[str, list[int]]:
-        """Versions by node, as last heard."""
+        """Returns the versions by node, as last reported."""
         return {node: sorted(slot.have) for node, slot in self._slots.items()}
 
     def close(self) -> None:
@@ -362,7 +362,7 @@ class RelayChain:
         self._slots.clear()
 
     def _listen(self, node: str, slot: _RelaySlot) -> None:
-        """A relay that answers is alive; Ray restarts one that died, and one that hangs is killed for that."""
+        """A relay that answers is alive. Ray restarts a dead one; one that hangs is killed so that Ray restarts it."""
         now = time.monotonic()
         if slot.beat is None:
             if now - slot.heard_at >= (BEAT_SECONDS if slot.is_up else 0.0):
@@ -370,7 +370,7 @@ class RelayChain:
             return
         if not self._is_over(slot.beat):
             if now - slot.heard_at > (self.stalled_seconds if slot.is_up else START_SECONDS):
-                # A stopped process holds its lock and its actor: only a kill has Ray start another.
+                # A stopped process keeps its lock and its actor: only after a kill does Ray start another.
                 say(f"the relay on node {node[:8]} does not answer; it is restarted")
                 self._ray.kill(slot.actor, no_restart=False)
                 slot.beat, slot.heard_at, slot.is_up = None, now, False
@@ -380,7 +380,7 @@ class RelayChain:
             slot.have, slot.is_up = self._ray.get(beat), True
         except self._ray.exceptions.RayActorError:
             slot.is_up = False
-            # Ray restarts the relay of a living node by itself.
+            # Ray restarts the relay of a living node without help.
             if not self._is_alive(node):
                 del self._slots[node]
 
@@ -400,7 +400,7 @@ class RelayChain:
         return [Arrived(node, fetched)]
 
     def _lacks_newest(self, slot: _RelaySlot) -> bool:
-        """Also when it has another policy under that number, from before the trainer went back to a checkpoint."""
+        """True also when it has another policy under that number, from before the trainer returned to a checkpoint."""
         newest = self._announced
         if newest < 0 or slot.done < newest:
             return newest >= 0

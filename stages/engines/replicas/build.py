@@ -1,4 +1,4 @@
-"""The sampler that section `sampler` describes: in this process, or as many replicas as it names."""
+"""Builds the sampler of section `sampler`: in this process, or as the stated number of replicas."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Replicas in Ray actors: orders go out, reports come back, and one that dies or hangs is replaced.
 
-A replica has one working method, `advance`, with at most two calls outstanding, which Ray carries out in their order:
-while one is worked on the next is there already. A report is the heartbeat. Ray sees a process that dies within a
-second, and one that hangs never does, so a call that does not come back in time ends its replica. Whoever replaces it
-is a new actor with a new handle: what an old one still says, even one that was stopped and wakes, reaches nobody.
+A replica has one working method, `advance`, with at most two outstanding calls, which Ray carries out in order: while
+the replica works on one, the next is already there. A report is the heartbeat. Ray notices a dead process within a
+second, but never a hung one, so a call that does not return in time ends its replica. The replacement is a new actor
+with a new handle: late messages of an old one, even one that was stopped and continues, are ignored.
 
-Nothing here waits for a replica, and none waits for another. The process that holds the fleet needs no torch.
+Nothing here waits for a replica, and no replica waits for another. The process that holds the fleet needs no torch.
 
-The last part says where replicas go: what one needs of a node (`ReplicaSpec`), and whether all of them find room before
+The last part decides where replicas go: what one needs of a node (`ReplicaSpec`), and whether all of them fit before
 any is started.
 """
 
@@ -32,17 +32,17 @@ from stages.foundations.errors import UserError
 from stages.observe.progress import say
 
 OUTSTANDING_CALLS = 2
-"""Of a replica: it works on one while the next is there already."""
+"""Outstanding calls of a replica: it works on one while the next is already there."""
 START_SECONDS = 300.0
-"""For a replica to start, and for the first call of each kind (a pull, a trajectory): engines compile in them."""
+"""Time for a replica to start, and for the first call of each kind (a pull, a trajectory), in which engines compile."""
 USUAL_STEPS = 20
-"""A call may take so many of the usual decode steps (and pulls) longer than it was asked to."""
+"""A call may exceed its requested time by this many usual decode steps (and pulls)."""
 REMEMBERED = 50
-"""Durations of decode steps, and of pulls, that say what is usual."""
+"""Number of durations of decode steps, and of pulls, that define the usual one."""
 MOST_RESTARTS = 5
-"""In a row, without a sample between them."""
+"""Deaths in a row, without a sample between them."""
 LONGEST_PAUSE_SECONDS = 30.0
-"""Between two restarts in a row: 0, 1, 2, 4, ... seconds."""
+"""Wait between two restarts in a row: 0, 1, 2, 4, ... seconds."""
 
 
 class FleetError(RuntimeError):
@@ -51,7 +51,7 @@ class FleetError(RuntimeError):
 
 @dataclass(frozen=True)
 class Started:
-    """A replica is there, with nothing in flight and, where weights are published, without any."""
+    """A replica has started, with nothing in flight and, where weights are published, without weights."""
 
     replica: int
     node: str
@@ -61,7 +61,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Reported:
-    """A call has come back."""
+    """A call has returned."""
 
     replica: int
     report: Report
@@ -69,17 +69,17 @@ class Reported:
 
 @dataclass(frozen=True)
 class Died:
-    """Its process ended, or raised. A replacement is on its way."""
+    """A replica's process ended, or raised. A replacement is starting."""
 
     replica: int
     reason: str
     lost: tuple[Name, ...]
-    """What was in flight in it, or ordered."""
+    """Trajectories that were in flight in it, or ordered."""
 
 
 @dataclass(frozen=True)
 class Stalled(Died):
-    """A call did not come back; the process has been killed. A replacement is on its way."""
+    """A call did not return; the process has been killed. A replacement is starting."""
 
 
 Event = Started | Reported | Died
@@ -89,17 +89,17 @@ Event = Started | Reported | Died
 class _Call:
     ref: Any
     patience: float
-    """Seconds from when it is the oldest."""
+    """Seconds allowed from when it is the oldest call."""
     since: float | None = None
 
 
 @dataclass
 class _ReplicaSlot:
-    """The place of one replica, whoever holds it now."""
+    """The place of one replica, across replacements."""
 
     number: int
     due: float = 0.0
-    """When the next one may be started."""
+    """When the next replica may be started."""
     actor: Any = None
     is_started: bool = False
     calls: deque[_Call] = field(default_factory=deque)
@@ -112,7 +112,7 @@ class _ReplicaSlot:
     restarts_in_a_row: int = 0
 
     def vacate(self) -> tuple[Name, ...]:
-        """Forgets the one that was there; what it held."""
+        """Forgets the replica; returns the trajectories it held."""
         lost = tuple(self.held)
         self.actor, self.is_started, self.has_pulled, self.has_begun = None, False, False, False
         self.calls, self.orders, self.held = deque(), deque(), {}
@@ -120,7 +120,7 @@ class _ReplicaSlot:
 
 
 class Fleet:
-    """`count` replicas, numbered from 0, as far as they are alive."""
+    """`count` replicas, numbered from 0, some of which may be dead at a time."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Fleet:
         report_seconds: float,
         start_seconds: float = START_SECONDS,
     ) -> None:
-        """Starts them; a Ray must run. UserError when they do not fit the memory of its nodes."""
+        """Starts them; requires a running Ray. UserError when they do not fit the memory of its nodes."""
         import ray
 
         self._ray, self._spec = ray, spec
@@ -143,9 +143,9 @@ class Fleet:
         self._start_due()
 
     def order(self, replica: int, orders: Orders) -> None:
-        """Has the replica carry these orders out after all earlier ones. They are lost with it if it dies first.
+        """Sends orders that the replica carries out after all earlier ones. They are lost if it dies first.
 
-        ValueError when it has not started: there is nobody yet who could.
+        ValueError when the replica has not started: no process could carry them out yet.
         """
         slot = self._slots[replica]
         if not slot.is_started:
@@ -154,11 +154,11 @@ class Fleet:
         slot.held |= dict.fromkeys(orders.begin)
 
     def poll(self, timeout: float, beside: Sequence[Any] = ()) -> list[Event]:
-        """What has happened since it was last asked, as soon as there is something, at most `timeout` seconds later.
+        """Returns the events since the last call, as soon as there is one, at most `timeout` seconds later.
 
-        Returns also when a call in `beside`, which is the caller's own, is over. Must be called again and again: here
+        Also returns when a call in `beside`, which belongs to the caller, is over. Must be called again and again: here
         calls go out, hangs are noticed and replacements started. FleetError when replicas die again and again;
-        UserError when one says that the user must do something.
+        UserError when a replica reports that the user must act.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -172,26 +172,26 @@ class Fleet:
             if events or left <= 0 or self._is_any_over(beside):
                 return events
             # A quarter, because a second call goes out when the first is half over. Half the clock's longest step, so
-            # that waiting here never looks to it as if this process had been stopped.
+            # that this wait never looks as if the process had been suspended.
             self._wait(min(left, self.report_seconds / 4, LONGEST_STEP / 2), beside)
 
     def node(self, replica: int) -> str:
-        """Ray's id of the node where the replica runs, or ran last."""
+        """Returns Ray's id of the node where the replica runs, or ran last."""
         return self._slots[replica].node
 
     def started(self) -> list[int]:
-        """The replicas that can take orders."""
+        """Returns the replicas that can take orders."""
         return [slot.number for slot in self._slots if slot.is_started]
 
     def logprobs(
         self, replica: int, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
     ) -> list[list[float]]:
-        """What one replica answers, after the calls that it has; waits. Ray's errors when it dies meanwhile."""
+        """Waits for one replica's answer, after its outstanding calls. Ray's errors when it dies meanwhile."""
         ref = self._slots[replica].actor.logprobs.remote(prompts, responses)
         return self._ray.get(ref, timeout=self.start_seconds)
 
     def end(self, replica: int, reason: str) -> Died:
-        """Ends a replica that is no good and replaces it."""
+        """Ends a replica that cannot be used and replaces it."""
         return self._vacate(self._slots[replica], reason, Died)
 
     def close(self) -> None:
@@ -205,7 +205,7 @@ class Fleet:
         now = time.monotonic()
         for slot in self._slots:
             if slot.actor is None and slot.due <= now:
-                # A new actor with a new handle: calls of the one before cannot be mistaken for its own.
+                # A new actor with a new handle: calls of the previous one cannot be mistaken for its calls.
                 slot.actor = self._spec.actor(self._ray.remote(ReplicaActor)).remote(
                     self._spec.build, self._spec.run, self._spec.version
                 )
@@ -220,7 +220,7 @@ class Fleet:
             seconds = 0.0 if slot.orders else self.report_seconds
             self._advance(slot, replace(orders, report_seconds=seconds))
         if slot.held:
-            # The second call goes out when the first is half over: what is ordered meanwhile is not behind both.
+            # The second call goes out when the first is half over: so orders given meanwhile do not wait for both.
             is_time = not slot.calls or (
                 len(slot.calls) < OUTSTANDING_CALLS and self._age(slot.calls[0]) > self.report_seconds / 2
             )
@@ -255,12 +255,12 @@ class Fleet:
         if heads:
             self._ray.wait(heads, timeout=seconds)
         else:
-            # Nothing is outstanding that could end the waiting sooner.
+            # No outstanding call could end the wait sooner.
             time.sleep(seconds)
 
     def _collect(self) -> list[Event]:
         events: list[Event] = []
-        # Again and again: behind a call that is over the next one may be over too.
+        # Repeatedly: after a finished call the next one may be finished too.
         while heads := {slot.calls[0].ref: slot for slot in self._slots if slot.calls}:
             ended, _ = self._ray.wait(list(heads), num_returns=len(heads), timeout=0)
             if not ended:
@@ -269,16 +269,16 @@ class Fleet:
         return events
 
     def _take(self, slot: _ReplicaSlot) -> Event:
-        """The event of a call that is over."""
+        """Returns the event of a finished call."""
         call = slot.calls.popleft()
         try:
             answer = self._ray.get(call.ref)
-        # Ray wraps what a replica raises in a class of both kinds: the user is to see the sentence alone.
+        # Ray wraps the replica's exception in a class of both kinds: the user should see only the sentence.
         except UserError as error:
             raise UserError(str(getattr(error, "cause", error))) from error
         except self._ray.exceptions.RayError as error:
             return self._vacate(slot, _reason(error), Died)
-        # A call's patience begins when it is the oldest: until then the replica works on the one before.
+        # The time limit of a call starts when it is the oldest: until then the replica works on the one before.
         if slot.calls:
             slot.calls[0].since = self._clock.now
         slot.reported_at = self._clock.now
@@ -298,7 +298,7 @@ class Fleet:
         if report.pulled is not None:
             slot.has_pulled = True
             self._pulls.append(report.seconds["pull"])
-        # Only a whole response shows that it works: one that dies after some tokens would begin for ever.
+        # Only a whole response shows that it works: a replica that dies after some tokens would restart for ever.
         if report.ended:
             slot.restarts_in_a_row = 0
 
@@ -310,7 +310,7 @@ class Fleet:
         ]
 
     def _vacate(self, slot: _ReplicaSlot, reason: str, kind: type[Died]) -> Died:
-        # Also when it has died: Ray may only have lost sight of it.
+        # Also when it has died: Ray may only have lost contact with it.
         self._ray.kill(slot.actor)
         lost = slot.vacate()
         say(f"replica {slot.number}: {reason}; it is replaced")
@@ -326,35 +326,35 @@ class Fleet:
 
 
 def _reason(error: Exception) -> str:
-    """The last lines of what Ray says: above them stand its own ids and a traceback."""
+    """Returns the last lines of Ray's message: the lines above have Ray's ids and a traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     dead = [line for line in lines if line.startswith("The actor is dead because")]
     return (dead or lines or [type(error).__name__])[-1].partition(" Some common causes")[0][:400]
 
 
 PROCESS_BYTES = 400 << 20
-"""A process with torch, transformers and Ray before it holds a policy."""
+"""Bytes of a process with torch, transformers and Ray before it holds a policy."""
 STORED_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
-"""Of one number, by a sampler's `dtype`."""
+"""Bytes of one number, by a sampler's `dtype`."""
 
 
 @dataclass(frozen=True)
 class ReplicaSpec:
-    """How each replica of a fleet is made."""
+    """How to build each replica of a fleet."""
 
     build: Callable[[], Sampler]
     """Called in the replica's process."""
     run: str | None
-    """Whose published weights it pulls; None: it has none to pull."""
+    """Name of the published weights to pull; None: there are none."""
     version: int | None = None
-    """Of the weights that it is built with; None has it serve nothing before its first pull."""
+    """Version of the initial weights; with None it generates nothing before its first pull."""
     cpus: int = 1
     """Ray also makes it the number of OpenMP threads."""
     gpus: float = 0.0
     memory_bytes: int = PROCESS_BYTES
 
     def actor(self, remote_class: Any) -> Any:
-        """The Ray actor class with what one of them needs. Never restarted by Ray: a new one must be a new actor."""
+        """Returns the Ray actor class with a replica's resources. Ray never restarts it: each replica is a new one."""
         return remote_class.options(
             num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
@@ -363,7 +363,7 @@ class ReplicaSpec:
 def spec_of(
     params: SamplerParams, policy_folder: Path, run: str | None, gpus: float, version: int | None = None
 ) -> ReplicaSpec:
-    """Replicas of the sampler that `params` describes, with the policy of a folder that every node can read."""
+    """Returns replicas of the sampler that `params` describes, with the policy of a folder that every node can read."""
     alone = params.model_copy(update={"replicas": None})
     cpus, memory = 1, PROCESS_BYTES
     match params:
@@ -378,13 +378,13 @@ def spec_of(
 
 
 def _held_bytes(policy_folder: Path, dtype: str) -> int:
-    """Of a policy and of what is read of it meanwhile. Weights are stored with at least 2 bytes a number."""
+    """Bytes of a policy and of the files read while it loads. Weights are stored with at least 2 bytes per number."""
     stored = sum(path.stat().st_size for path in policy_folder.glob("*.safetensors"))
     return 2 * stored * STORED_BYTES[dtype] // 2
 
 
 def build_replica_sampler(params: SamplerParams, policy_folder: Path) -> Sampler:
-    """In the replica's process, which may be on another node."""
+    """Runs in the replica's process, which may be on another node."""
     if not policy_folder.is_dir():
         raise UserError(
             f"{policy_folder} is not on {this_host()}: the project must lie on a file system that all nodes of the "
@@ -394,7 +394,7 @@ def build_replica_sampler(params: SamplerParams, policy_folder: Path) -> Sampler
 
 
 def gpus_each(params: SamplerParams, count: int, others: int, total: float) -> float:
-    """GPUs for one replica of `count`, where `others` processes want one too: whole ones, or one shared by all."""
+    """Returns the GPUs of one of `count` replicas beside `others` processes: whole ones, or one shared by all."""
     if getattr(params, "device", "") == "cpu":
         return 0.0
     wanted = params.tensor_parallel if isinstance(params, VllmSamplerParams) else 1
@@ -411,7 +411,7 @@ def gpus_each(params: SamplerParams, count: int, others: int, total: float) -> f
 def check_room(spec: ReplicaSpec, count: int, nodes: Sequence[Mapping[str, Any]]) -> None:
     """UserError when `count` replicas do not fit the nodes (as `ray.nodes()` describes them)."""
     alive = [node["Resources"] for node in nodes if node["Alive"]]
-    # What was free when Ray started there. By node, because a replica cannot be spread over two.
+    # The memory that was free when Ray started there. Per node, because a replica cannot span two.
     memory = [resources.get("memory", 0.0) for resources in alive]
     fitting = sum(int(free // spec.memory_bytes) for free in memory)
     if fitting < count:

@@ -1,12 +1,12 @@
-"""A sampler that works in short turns: orders in, some decoding, a report out.
+"""A sampler that works in short turns: it takes orders, decodes for a while, and returns a report.
 
-It holds one version of the weights at a time and takes another only while nothing is in flight, so no trajectory is
-drawn under two. It uses a version only after the probe in the manifest of that version agrees.
+It holds one version of the weights at a time and changes it only while nothing is in flight, so no trajectory is
+generated under two. It uses a version only after the probe in the manifest of that version agrees.
 
-`Replica` knows nothing of Ray; `ReplicaActor` is what runs in a replica's process. `Orders` and `Report` are plain
-values, so the process that holds the fleet needs no torch. `ProbeCheck` is the check of every pull: on a fixed batch,
-the replica must give the log-probs that the trainer published. The batch and the trainer's answer lie in the manifest
-of the version, so a replica needs nobody to check itself.
+`Replica` does not know Ray; `ReplicaActor` runs in a replica's process. `Orders` and `Report` are plain values, so the
+process that holds the fleet needs no torch. `ProbeCheck` checks every pull: on a fixed batch, the replica must compute
+the log-probs that the trainer published. The batch and the trainer's log-probs are in the manifest of the version, so
+a replica checks itself without another process.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from stages.observe.quick_imports import quick_imports
 
 
 class Replica:
-    """One sampler and what is in flight in it."""
+    """One sampler and its trajectories in flight."""
 
     def __init__(self, build: Callable[[], Sampler], weights_folder: Path | None, version: int | None = None) -> None:
-        """`build` makes the sampler, whose weights are `version`; None serves nothing until the first pull."""
+        """`build` makes the sampler, whose weights are `version`; with None it serves nothing until the first pull."""
         self.sampler = build()
         self.version = version
         self._weights = PublishedWeights(weights_folder) if weights_folder else None
@@ -44,17 +44,17 @@ class Replica:
         self._settings: SamplingSettings | None = None
         self._decoding: Decoding | None = None
         self._names: set[Name] = set()
-        """Of what is in flight."""
+        """Ids of the trajectories in flight."""
         self._clock = _Clock()
 
     def advance(self, orders: Orders) -> Report:
         """Carries out the orders, then decodes until there is something to report and `report_seconds` are over.
 
-        Returns at once when nothing is in flight. RuntimeError for orders that contradict what is in flight.
+        Returns at once when nothing is in flight. RuntimeError for orders that contradict the trajectories in flight.
         """
         started_at = time.time()
         self._clock.spend("orders" if self._names else "idle")
-        # Withdrawn first: weights and settings change only with nothing in flight.
+        # Withdraws first: weights and settings change only with nothing in flight.
         withdrawn = self._withdraw(orders)
         pulled, pull_failed, gap = self._pull(orders)
         if orders.settings is not None and orders.settings != self._settings:
@@ -81,7 +81,7 @@ class Replica:
         return self.sampler.logprobs(prompts, responses)
 
     def close(self) -> None:
-        """Ends what is in flight and every process of the sampler."""
+        """Ends the trajectories in flight and every process of the sampler."""
         self._close_decoding()
         self.sampler.close()
 
@@ -93,7 +93,7 @@ class Replica:
         return withdrawn
 
     def _pull(self, orders: Orders) -> tuple[int | None, str | None, float | None]:
-        """Version taken in, else why not, and the probe's gap."""
+        """Returns the loaded version, or why it was not loaded, and the probe's gap."""
         if orders.pull is None:
             return None, None, None
         try:
@@ -113,9 +113,9 @@ class Replica:
             metadata, tensors = self._weights.load(version)
         except VersionGone as error:
             return None, str(error), None
-        # A decoding belongs to the weights that it was opened under.
+        # A decoding belongs to the weights that it was opened with.
         self._close_decoding()
-        # Whatever happens from here on, the weights are no longer those of the version before.
+        # From here on the weights are no longer those of the previous version, even after an error.
         self.version = None
         self.sampler.load_weights(tensors, version)
         try:
@@ -133,7 +133,7 @@ class Replica:
         self._settings = settings
 
     def _begin(self, orders: Orders, is_usable: bool) -> dict[Name, PartialResponse]:
-        """Begins what was ordered, or gives it back untouched when the weights are not those that it needs."""
+        """Starts the ordered trajectories, or returns them untouched when the weights are not those that they need."""
         fits = orders.under is None or orders.under == self.version
         if not (is_usable and fits) or self.version is None:
             return {name: trajectory.begun for name, trajectory in orders.begin.items()}
@@ -149,7 +149,7 @@ class Replica:
         ended: dict[Name, Sample] = {}
         steps = 0
         deadline = time.monotonic() + report_seconds
-        # One step at least: with no time for a report (0 s) nothing would ever be drawn.
+        # At least one step: with 0 s until a report, no token would ever be generated.
         while self._decoding is not None and self._names and (steps == 0 or time.monotonic() < deadline):
             waiting = self._decoding.load.waiting
             ended_now = self._decoding.step()
@@ -168,35 +168,35 @@ class Replica:
 
 
 class _Clock:
-    """Where the time has gone since it was last asked."""
+    """Times the activities since the last report."""
 
     def __init__(self) -> None:
         self._seconds = dict.fromkeys(ACTIVITIES, 0.0)
         self._since = time.monotonic()
 
     def spend(self, activity: str) -> None:
-        """All time since the last call was that."""
+        """Assigns all time since the last call to that activity."""
         now = time.monotonic()
         self._seconds[activity] += now - self._since
         self._since = now
 
     def taken(self) -> dict[str, float]:
-        """Seconds by activity, from zero again."""
+        """Returns seconds by activity, and starts again from zero."""
         seconds, self._seconds = self._seconds, dict.fromkeys(ACTIVITIES, 0.0)
         return seconds
 
 
 class ReplicaActor:
-    """A `Replica` that is built once, then called again and again; becomes a Ray actor in `fleet.py`.
+    """A `Replica` that is built once, then called repeatedly; becomes a Ray actor in `fleet.py`.
 
-    The constructor only keeps its arguments: Ray does not tell the class of an exception that a constructor raises.
+    The constructor only keeps its arguments: Ray does not report the class of an exception from a constructor.
     """
 
     def __init__(self, build: Callable[[], Sampler], run: str | None, version: int | None) -> None:
         self._build, self._run, self._version = build, run, version
 
     def start(self) -> tuple[str, int]:
-        """Builds the replica; the node's id and the process's."""
+        """Builds the replica; returns the ids of the node and of the process."""
         import ray
 
         node = ray.get_runtime_context().get_node_id()
@@ -216,65 +216,65 @@ class ReplicaActor:
 
 
 Name = Hashable
-"""Of a trajectory; the caller chooses it."""
+"""Id of a trajectory; the caller chooses it."""
 IDLE = Load(running=0, waiting=0, kv_tokens=0)
 ACTIVITIES = ("pull", "prefill", "decode", "orders", "idle")
-"""What a replica's time goes into. `prefill` is every step that begins a trajectory, with the token that it draws;
-`orders` is the time between two calls while trajectories are in flight; `idle` is all without any."""
+"""The activities of a replica. `prefill` is every step that begins a trajectory, including its first token;
+`orders` is the time between two calls while trajectories are in flight; `idle` is all time without any."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What a replica is to do, in the order of the fields, before it continues to decode."""
+    """Instructions for a replica, carried out in the order of the fields before it continues to decode."""
 
     withdraw: tuple[Name, ...] = ()
-    """Trajectories to end before their time; names of ended ones are passed over."""
+    """Trajectories to stop early; names of ended ones are ignored."""
     pull: int | Literal["newest"] | None = None
-    """Version of the weights to take. Only with nothing in flight: withdraw the rest first."""
+    """Version of the weights to load. Only with nothing in flight: withdraw the rest first."""
     under: int | None = None
-    """Version that what is begun must be drawn under, because part of it was; None begins under any."""
+    """Version required by the started trajectories, because part of them was generated under it; None accepts any."""
     settings: SamplingSettings | None = None
-    """How to draw from now on; None leaves it. Changes only with nothing in flight."""
+    """Sampling settings from now on; None keeps them. Changes only with nothing in flight."""
     begin: Mapping[Name, Trajectory] = field(default_factory=dict)
-    """Equal prompts side by side."""
+    """Trajectories to start, with equal prompts side by side."""
     report_seconds: float = 1.0
     """Longest time until the report."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What has happened in a replica since it last reported."""
+    """Events in a replica since its last report."""
 
     version: int | None
-    """Of the weights in use; None until the first pull that its probe agreed with, and after one that it did not."""
+    """Version of the weights in use; None until a pull whose probe agreed, and after one whose probe did not."""
     ended: dict[Name, Sample] = field(default_factory=dict)
     new_tokens: dict[Name, PartialResponse] = field(default_factory=dict)
-    """Of what is in flight."""
+    """Tokens of the trajectories in flight."""
     withdrawn: dict[Name, PartialResponse] = field(default_factory=dict)
-    """All tokens of what was withdrawn, and of what it was asked to begin and could not."""
+    """All tokens of withdrawn trajectories, and of those that it was ordered to start and could not."""
     load: Load = IDLE
     decode_steps: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     """By activity; they add up to the time since the last report."""
     pulled: int | None = None
-    """Version that was taken in by this call."""
+    """Version that this call loaded."""
     pull_failed: str | None = None
-    """Why the version asked for was not taken."""
+    """Why the requested version was not loaded."""
     probe_gap: float | None = None
-    """Largest gap of a log-prob after a pull, between what the trainer published and what the replica computes."""
+    """Largest difference of a log-prob after a pull, between the trainer's published value and the replica's."""
     started_at: float = 0.0
-    """Time of day (seconds since 1970) when this call began; `seconds` reach back to the end of the one before."""
+    """Unix time in seconds when this call began; `seconds` also cover the time since the end of the previous call."""
     ended_at: float = 0.0
 
 
 KEY = "probe"
-"""In the manifest's metadata."""
+"""Key in the manifest's metadata."""
 SMALLEST_CHANGE = 1e-6
-"""Change of the trainer's log-probs below which a sampler that did not change at all is not suspicious."""
+"""If the trainer's log-probs change by less than this, a sampler without any change is not suspicious."""
 
 
 class AnswersLogprobs(Protocol):
-    """The part of a sampler that the probe asks."""
+    """The part of a sampler that the probe uses."""
 
     policy_version: int
 
@@ -288,30 +288,30 @@ class SyncError(RuntimeError):
 
 @dataclass(frozen=True)
 class Probe:
-    """A fixed batch of responses and what the trainer says of them under one version."""
+    """A fixed batch of responses and the trainer's log-probs of them under one version."""
 
     prompts: list[list[int]]
     responses: list[list[int]]
     logprobs: list[float]
-    """Of every response token, one response after another; JSON keeps floats exactly."""
+    """For every response token, one response after another; JSON keeps floats exactly."""
     max_logprob_gap: float | None
-    """Largest gap allowed; None only measures."""
+    """Largest difference allowed; None only measures."""
 
     def to_metadata(self) -> dict[str, Any]:
-        """For `PublishedWeights.publish`."""
+        """Returns metadata for `PublishedWeights.publish`."""
         return {KEY: asdict(self)}
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Probe | None:
-        """What `to_metadata` gave; None where the writer put no probe."""
+        """Reads the result of `to_metadata`; None where the writer added no probe."""
         return cls(**metadata[KEY]) if KEY in metadata else None
 
 
 class ProbeCheck:
-    """Asks a sampler after each sync and remembers what both sides said last.
+    """Compares a sampler with the trainer after each sync, and remembers the last log-probs of both.
 
     A sampler with stale weights, or with one stale tensor (a tied head that was packed before), answers as fluently as
-    a fresh one: only this comparison sees it.
+    a fresh one: only this comparison detects it.
     """
 
     def __init__(self) -> None:
@@ -319,17 +319,17 @@ class ProbeCheck:
         self._answered: list[float] = []
 
     def gap(self, probe: Probe, sampler: AnswersLogprobs) -> float:
-        """The largest gap of a token's log-prob; SyncError when it is too large or the sampler stood still.
+        """Returns the largest difference of a log-prob; SyncError when it is too large or the sampler did not change.
 
-        Without a bound the gap is only measured: a sampler that differs on purpose may well stand still.
+        Without a bound the difference is only measured: a sampler that differs on purpose may well not change.
         """
         answered = [value for row in sampler.logprobs(probe.prompts, probe.responses) for value in row]
         gap = largest_gap(answered, probe.logprobs)
-        # To the last digit: weights that did not arrive give the very same numbers.
+        # Compared exactly: weights that did not arrive give identical numbers.
         stood_still = bool(self._answered) and answered == self._answered
         moved = largest_gap(probe.logprobs, self._published) if self._published else 0.0
         if probe.max_logprob_gap is not None:
-            # `not <=` and no `>`: NaN is no agreement.
+            # `not <=` instead of `>`: NaN must not count as agreement.
             if not gap <= probe.max_logprob_gap:
                 raise SyncError(
                     f"after the sync to version {sampler.policy_version} a token's log-prob differs by {gap:.2e} "
@@ -337,7 +337,7 @@ class ProbeCheck:
                     f"{probe.max_logprob_gap:.0e}). The sampler does not hold the trainer's weights, or runs at a "
                     "precision that the bound is too tight for"
                 )
-            # A small learning rate moves log-probs by less than any bound: only standing still gives a lost sync away.
+            # A small learning rate moves log-probs by less than any bound: only unchanged numbers reveal a lost sync.
             if stood_still and moved > SMALLEST_CHANGE:
                 raise SyncError(
                     f"the trainer's log-probs moved by {moved:.2e} and the sampler's not at all: the sync to version "
@@ -348,7 +348,7 @@ class ProbeCheck:
 
 
 def largest_gap(first: Sequence[float], second: Sequence[float]) -> float:
-    """The largest absolute difference; NaN when there is one, infinity when there are not as many on both sides."""
+    """Returns the largest absolute difference; NaN if there is one, infinity if the sides differ in length."""
     if len(first) != len(second):
         return math.inf
     gaps = [abs(a - b) for a, b in zip(first, second, strict=True)]

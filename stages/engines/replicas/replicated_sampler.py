@@ -1,7 +1,7 @@
-"""One sampler made of many: trajectories are dealt to replicas as they get room, and dealt again when one is lost.
+"""One sampler made of many: it assigns trajectories to replicas with free slots, and again when a replica is lost.
 
-A trajectory has its own random numbers, so every replica draws the same for it. Float sums may be in another order,
-because other trajectories are decoded beside it.
+A trajectory has its own random numbers, so every replica generates the same tokens for it. Only the order of float
+sums may differ, because different trajectories are decoded beside it.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STALLED_SECONDS = 30.0
-"""Of silence, after which a replica or a relay counts as hung."""
+"""Seconds of silence after which a replica or a relay counts as hung."""
 REPORT_SECONDS = 0.25
-"""Longest time until a replica reports: an ended response is seen that much later."""
+"""Longest time until a replica reports: the end of a response is noticed up to this much later."""
 POLL_SECONDS = 1.0
 """Longest wait for one event."""
 KEPT_VERSIONS = 2
-"""The newest, and the one before for who is reading it."""
+"""Versions kept: the newest, and the one before for replicas that still read it."""
 PACKAGES = ("torch", "transformers", "safetensors", "pydantic")
-"""What each node of a cluster needs to build a sampler."""
+"""Packages that each node of a cluster needs to build a sampler."""
 
 
 class ReplicatedSampler:
     """See `stages.engines.samplers.protocol.Sampler`."""
 
     def __init__(self, params: SamplerParams, policy_folder: Path) -> None:
-        """Starts `params.replicas.count` replicas, in a Ray session of its own unless there is one."""
+        """Starts `params.replicas.count` replicas, in a new Ray session unless there is one."""
         assert params.replicas is not None
         self.params, self.policy_version, self.is_asleep = params, 0, False
         self._calls = count()
         self._published = 0
-        """Number of the newest weights in the folder, one more for each `load_weights`; 0 is the policy's own."""
+        """Number of the newest weights in the folder, one more per `load_weights`; 0 are the initial weights."""
         self._ordered: dict[int, int] = {}
-        """Which of them each replica has, or was ordered to pull."""
+        """The version of weights that each replica has, or was ordered to pull."""
         self._pulled: dict[int, int | None] = {}
-        """Which of them each replica has, as it last said."""
+        """The version of weights that each replica has, by its last report."""
         self._in_flight: dict[int, int] = {}
         replicas = params.replicas.count
         with ExitStack() as stack:
@@ -58,11 +58,11 @@ class ReplicatedSampler:
             run = stack.enter_context(ray_session(replicas * cpus, PACKAGES))
             self._node = this_node()
             self._weights = PublishedWeights(weights_folder(run, self._node))
-            # The trainer may be in this process: it takes no GPU of Ray's, but has one.
+            # The trainer may be in this process: it takes none of Ray's GPUs, but uses one.
             gpus = gpus_each(params, replicas, 0, total_gpus())
             spec = spec_of(params, policy_folder, run, gpus, 0)
             self._fleet = Fleet(spec, replicas, STALLED_SECONDS, REPORT_SECONDS)
-            # In this order, so that they are closed in the other one: relays, replicas, then Ray.
+            # In this order, so that they are closed in reverse: relays, replicas, then Ray.
             stack.callback(self._fleet.close)
             self._chain = RelayChain(run, KEPT_VERSIONS, STALLED_SECONDS, has_guards=True)
             stack.callback(self._chain.close)
@@ -74,7 +74,7 @@ class ReplicatedSampler:
         call = next(self._calls)
         waiting = deque(equal_prompts(trajectories, range(len(trajectories))))
         open_names: dict[Name, int] = {}
-        """Where each trajectory in flight is."""
+        """The replica of each trajectory in flight."""
         # With few trajectories no replica takes more than its share, and the last ones end together.
         most = min(self.params.max_sequences, -(-len(trajectories) // self.params.replicas.count))
         try:
@@ -91,7 +91,7 @@ class ReplicatedSampler:
                     # At the front: they have waited longest.
                     waiting.extendleft(equal_prompts(trajectories, again))
         finally:
-            # Also when the caller stopped early: what is still decoded would take the places of the next call.
+            # Also when the caller stopped early: trajectories that still decode would take the slots of the next call.
             for replica in self._fleet.started():
                 left = tuple(name for name, where in open_names.items() if where == replica)
                 if left:
@@ -106,8 +106,8 @@ class ReplicatedSampler:
         most: int,
         call: int,
     ) -> None:
-        """Gives groups of equal prompts to the replicas with the most room."""
-        # Only those that have been ordered to pull the newest: they carry their orders out one after another.
+        """Assigns groups of equal prompts to the replicas with the most free slots."""
+        # Only replicas that were ordered to pull the newest weights: a replica carries out its orders in sequence.
         able = [replica for replica, ordered in self._ordered.items() if ordered == self._published]
         dealt: dict[int, dict[Name, Trajectory]] = {}
         while waiting and able:
@@ -122,11 +122,11 @@ class ReplicatedSampler:
             self._fleet.order(replica, Orders(under=self._published, settings=settings, begin=begin))
 
     def open(self, settings: SamplingSettings) -> Decoding:
-        """Not for replicas: whoever steps decodings holds the fleet itself."""
+        """Not for replicas: callers that step decodings use the fleet directly."""
         raise NotImplementedError("replicas are not stepped from outside: leave sampler.replicas out")
 
     def logprobs(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probs of given responses, from one replica; see the protocol."""
+        """Returns log-probs of given responses, from one replica; see the protocol."""
         from ray.exceptions import GetTimeoutError, RayActorError
 
         while True:
@@ -134,14 +134,14 @@ class ReplicatedSampler:
                 if pulled == self._published:
                     try:
                         return self._fleet.logprobs(replica, prompts, responses)
-                    # The next one answers as well; this one is no good for sampling either.
+                    # The next replica answers as well; this one cannot be used for sampling either.
                     except (RayActorError, GetTimeoutError) as error:
                         self._forget(self._fleet.end(replica, f"it gave no log-probs ({type(error).__name__})"))
                         break
             self._poll()
 
     def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
-        """Publishes the weights once and returns; every replica pulls them before it draws again."""
+        """Publishes the weights once and returns; every replica pulls them before it generates again."""
         self._published += 1
         self._weights.publish(self._published, named_tensors)
         self._weights.prune(KEPT_VERSIONS)
@@ -150,25 +150,25 @@ class ReplicatedSampler:
         self._poll(0.0)
 
     def sleep(self) -> None:
-        """Nothing: replicas share no device with anybody."""
+        """Does nothing: replicas share no device with other processes."""
 
     def kept_weights(self) -> dict[str, Tensor]:
-        """Nothing: replicas use the weights that they were given last."""
+        """Does nothing: replicas use the weights that they received last."""
         return {}
 
     def restore_weights(self, kept: Mapping[str, Tensor]) -> None:
-        """Nothing: see `kept_weights`."""
+        """Does nothing: see `kept_weights`."""
 
     def close(self) -> None:
         """Ends the replicas, and Ray if it was started for them."""
         self._stack.close()
 
     def _poll(self, timeout: float = POLL_SECONDS) -> list[tuple[int, Mapping[Name, Sample], Iterable[Name]]]:
-        """What has ended and what must be dealt again, by replica; has those that are free pull new weights."""
+        """Returns ended trajectories, and those to assign again, by replica; has free replicas pull new weights."""
         news = []
         for event in self._fleet.poll(timeout):
             match event:
-                # A replica that was replaced has the policy's own weights again, which are number 0.
+                # A replica that was replaced has the initial weights again, which are number 0.
                 case Started(replica=replica, node=node):
                     self._ordered[replica] = self._pulled[replica] = self._in_flight[replica] = 0
                     if node != self._node:
@@ -189,7 +189,7 @@ class ReplicatedSampler:
     def _note(self, replica: int, report: Report) -> None:
         self._in_flight[replica] -= len(report.ended) + len(report.withdrawn)
         self._pulled[replica] = report.version
-        # -1 is no number of weights, so the next poll orders the pull again.
+        # -1 is not a number of weights, so the next poll orders the pull again.
         if report.pull_failed:
             self._ordered[replica] = -1
 
@@ -198,6 +198,6 @@ class ReplicatedSampler:
             known.pop(died.replica, None)
 
     def _is_near(self, replica: int) -> bool:
-        """Whether the newest weights are on the replica's node."""
+        """True if the newest weights are on the replica's node."""
         node = self._fleet.node(replica)
         return node == self._node or self._published in self._chain.have.get(node, [])

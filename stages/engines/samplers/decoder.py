@@ -1,8 +1,8 @@
 """The forward pass of the built-in sampler: a decoder (Llama family), reading prompts, and the key-value cache.
 
-**Decoder.** Covers the model types in `MODEL_TYPES`: rotary positions, RMS norms, gated feed-forward, grouped key-value
-heads, biases on the query, key and value projections (Qwen2), norms on queries and keys (Qwen3). Attention is a
-function that the caller passes in.
+**Decoder.** Covers the model types in `MODEL_TYPES` without sliding windows: rotary positions, RMS norms, gated
+feed-forward, grouped key-value heads, biases on the query, key and value projections (Qwen2), norms on queries and keys
+(Qwen3). Attention is a function that the caller passes in.
 
 Rotary positions turn pairs of a head's numbers as complex numbers, one multiplication each. For that the two numbers of
 a pair are put side by side: the rows of the query and key projections are reordered. Every product of a query and a key
@@ -29,11 +29,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from stages.foundations.errors import UserError
-
-MODEL_TYPES = ("llama", "qwen2", "qwen3")
+MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 Attention = Callable[[int, Tensor], Tensor]
 """(layer, query, key and value heads [rows, heads, head size], not turned yet) -> mixed values [rows, -1]; float32."""
+
+
+def represents(model: PreTrainedModel) -> bool:
+    """Whether `Decoder` has what the model needs. Whoever starts a sampler also measures it: see `forward_probe`."""
+    config = model.config
+    window = getattr(config, "sliding_window", None)
+    # A window as long as the positions hides nothing. Qwen models name the layers that have one.
+    has_window = window is not None and window < config.max_position_embeddings
+    if has_window and getattr(config, "layer_types", None):
+        has_window = "sliding_attention" in config.layer_types
+    return config.model_type in MODEL_TYPES and not has_window and not getattr(config, "mlp_bias", False)
 
 
 class _Norm:
@@ -73,15 +82,13 @@ class _Layer:
 
 
 class Decoder:
-    """The forward pass of one policy, with fused projections. Make a new one after the weights have changed."""
+    """The forward pass of a policy that it `represents`, with fused projections.
+
+    Make a new one after the weights have changed.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         config = model.config
-        if config.model_type not in MODEL_TYPES or getattr(config, "use_sliding_window", False):
-            raise UserError(
-                f"the torch sampler reads {', '.join(MODEL_TYPES)} models, not {config.model_type}: "
-                "set `sampler.kind: vllm`"
-            )
         self.positions = config.max_position_embeddings
         self.heads = config.num_attention_heads
         self.kv_heads = config.num_key_value_heads
@@ -141,8 +148,6 @@ class Decoder:
 
 def _fuse(layer: nn.Module, heads: int, kv_heads: int, head_size: int, epsilon: float) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
-    if any(projection.bias is not None for projection in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)):
-        raise UserError("the torch sampler reads feed-forward layers without biases: set `sampler.kind: vllm`")
     device = attention.q_proj.weight.device
     # 0, n/2, 1, n/2 + 1, ...: transformers turns number i together with number i + n/2. Side by side the two are one
     # complex number. Values are not turned, so their rows stay.

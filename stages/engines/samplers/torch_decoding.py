@@ -76,8 +76,6 @@ class TorchDecoding:
         self.tokens = torch.zeros(shape, dtype=torch.long, device=device)
         self.logprobs = torch.zeros(shape, device=device)
         self.distributions: list[list[Tensor]] = [[] for _ in self.free]
-        # Keys and values, four bytes a number.
-        self.cell_bytes = 2 * 4 * decoder.kv_heads * decoder.head_size
         self.piece_bytes = PIECE_BYTES[device.type]
         self.refill_places = REFILL_SHARE[device.type] * max_sequences
 
@@ -105,17 +103,21 @@ class TorchDecoding:
     def step(self) -> dict[Hashable, Sample]:
         logits: list[Tensor] = []
         if self.caches:
-            self.caches = [KeyValueCache.joined([one]) if one.is_sparse else one for one in self.caches]
-            for cache in self.caches:
-                cache.add_column()
             # Before new ones are read: they get their first token in this step, and are not part of this pass.
-            logits.append(self.decoder.logits(self.decoder.hidden(self.newest, self._attend)))
+            logits.append(self._advance())
         if admitted := self._next_ones():
             logits.append(self._read(admitted))
             self._join_caches()
         if not logits:
             return {}
         return self._draw(logits[0] if len(logits) == 1 else torch.cat(logits))
+
+    def _advance(self) -> Tensor:
+        """Logits [rows, vocab] behind the newest token of each row."""
+        self.caches = [KeyValueCache.joined([one]) if one.is_sparse else one for one in self.caches]
+        for cache in self.caches:
+            cache.add_column()
+        return self.decoder.logits(self.decoder.hidden(self.newest, self._attend))
 
     def _attend(self, layer: int, heads: Tensor) -> Tensor:
         """See `Attention`."""
@@ -217,7 +219,7 @@ class TorchDecoding:
             self.counts = torch.cat((self.counts, torch.tensor(counts, device=device)))
         return torch.cat(logits)
 
-    def _read_runs(self, runs: Sequence[_Run]) -> Tensor:
+    def _read_runs(self, runs: Sequence[Run]) -> Tensor:
         """Reads the texts of some runs together; the prompt of a run comes from the first text that begins with it."""
         texts: list[list[int]] = []
         first_text, begun, ends = [], [], []
@@ -259,7 +261,9 @@ class TorchDecoding:
         joined = KeyValueCache.cells_joined((one, other))
         # A joined cache is as long and as wide as its largest part: what that adds is read in vain at each step.
         wasted = joined - one.cells - other.cells
-        return (wasted + joined / JOINED_STEPS) * self.cell_bytes <= self.piece_bytes
+        # Keys and values, four bytes a number.
+        cell_bytes = 2 * 4 * self.decoder.kv_heads * self.decoder.head_size
+        return (wasted + joined / JOINED_STEPS) * cell_bytes <= self.piece_bytes
 
     def new_tokens(self) -> dict[Hashable, PartialResponse]:
         """See the protocol; those that have got none are left out."""
@@ -296,17 +300,17 @@ class TorchDecoding:
         self.withdraw([*self.waiting, *self.place_of])
 
 
-_Run = list[tuple[Hashable, Trajectory]]
+Run = list[tuple[Hashable, Trajectory]]
 """Neighbours with the same prompt."""
 
 
-def _similar(runs: Sequence[_Run]) -> list[list[_Run]]:
+def _similar(runs: Sequence[Run]) -> list[list[Run]]:
     """Pieces of runs whose texts are of similar length, the shortest first."""
 
-    def longest(run: _Run) -> int:
+    def longest(run: Run) -> int:
         return max(len(one.prompt) + len(one.begun.token_ids) for _, one in run)
 
-    pieces: list[list[_Run]] = []
+    pieces: list[list[Run]] = []
     padding = 0
     for run in sorted(runs, key=longest):
         if pieces:

@@ -1,7 +1,8 @@
 """The built-in sampler: a decoding loop with a key-value cache over the policy's weights.
 
 A prompt is read and held once however many responses are drawn from it; ended responses leave the batch at the next
-step. For small policies this is quicker than an inference server, and it needs nothing but torch.
+step. For small policies this is quicker than an inference server, and it needs nothing but torch. Model families that
+its decoder does not represent are decoded through transformers, which is slower.
 
 A `mismatch` makes it use other weights than those it is given: rounded ones, or those of some versions ago.
 """
@@ -21,10 +22,12 @@ from stages.engines.devices import pick_device, warn_of_slow_bfloat16
 from stages.engines.policies.forward_probe import check_sampler_forward
 from stages.engines.policies.policy_folders import DTYPES, load_policy
 from stages.engines.policies.tokenizers import read_end_tokens
-from stages.engines.samplers.decoder import Decoder, PromptReading
+from stages.engines.samplers.decoder import Decoder, PromptReading, represents
 from stages.engines.samplers.params import Bfloat16Weights, Int8Weights, Mismatch, StaleWeights, TorchSamplerParams
 from stages.engines.samplers.protocol import Sample, SamplingSettings, Trajectory, equal_prompts
 from stages.engines.samplers.torch_decoding import TorchDecoding
+from stages.engines.samplers.transformers_decoding import TransformersDecoder, TransformersDecoding, padded_logprobs
+from stages.observe.progress import say
 
 SMALL_POLICY = 8_000_000
 """Up to this many parameters a policy is decoded on a CPU in lanes: a batch for each thread, instead of one batch whose
@@ -52,10 +55,13 @@ class TorchSampler:
         self.model = model.to(self.device).eval().requires_grad_(False)
         self.end_tokens = end_tokens
         self.policy_version, self.is_asleep = 0, False
-        self.weights = dict(self.model.named_parameters())
+        # As a trainer names them: parameters, then the buffers that belong to a checkpoint.
+        saved = self.model.state_dict().keys()
+        buffers = {name: buffer for name, buffer in self.model.named_buffers() if name in saved}
+        self.weights = dict(self.model.named_parameters()) | buffers
         # A tied head has the embedding's tensor: both names lead to the one that is stored.
         first_names = {id(weight): name for name, weight in self.weights.items()}
-        every_name = self.model.named_parameters(remove_duplicate=False)
+        every_name = [*self.model.named_parameters(remove_duplicate=False), *buffers.items()]
         self.first_names = {name: first_names[id(weight)] for name, weight in every_name}
         self.past: PastWeights | None = None
         if isinstance(mismatch, StaleWeights):
@@ -70,10 +76,13 @@ class TorchSampler:
         """A sampler of the policy in `policy_folder`; UserError when it would draw from other probabilities."""
         model, tokenizer = load_policy(policy_folder, DTYPES[params.dtype])
         check_sampler_forward(model, policy_folder, pick_device(params.device), read_logprobs)
+        if not represents(model):
+            family = model.config.model_type
+            say(f"the torch sampler runs {family} through transformers, which is slow: `sampler.kind: vllm` is faster")
         return cls(params, model, read_end_tokens(policy_folder, tokenizer), mismatch)
 
     def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
-        decoder = Decoder(self.model)
+        decoder = self._decoder()
         # Prompts of similar length side by side: they are read together, padded to the longest.
         groups = equal_prompts(trajectories, range(len(trajectories)))
         groups.sort(key=lambda group: len(trajectories[group[0]].prompt))
@@ -98,10 +107,16 @@ class TorchSampler:
 
     def open(self, settings: SamplingSettings) -> TorchDecoding:
         """See the protocol; decodes in the thread that steps it."""
-        return self._decoding(Decoder(self.model), settings, self.params.max_sequences)
+        return self._decoding(self._decoder(), settings, self.params.max_sequences)
 
-    def _decoding(self, decoder: Decoder, settings: SamplingSettings, places: int) -> TorchDecoding:
-        return TorchDecoding(decoder, settings, self.end_tokens, self.policy_version, places)
+    def _decoder(self) -> Decoder | TransformersDecoder:
+        return Decoder(self.model) if represents(self.model) else TransformersDecoder(self.model)
+
+    def _decoding(
+        self, decoder: Decoder | TransformersDecoder, settings: SamplingSettings, places: int
+    ) -> TorchDecoding:
+        kind = TorchDecoding if isinstance(decoder, Decoder) else TransformersDecoding
+        return kind(decoder, settings, self.end_tokens, self.policy_version, places)
 
     def _lanes(self, samples_per_prompt: int) -> int:
         """Batches decoded at the same time, within `max_sequences`."""
@@ -157,7 +172,9 @@ class TorchSampler:
 def read_logprobs(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
 ) -> list[list[float]]:
-    """Log-probs of given responses by the sampler's forward pass, one at a time."""
+    """Log-probs of given responses by the sampler's forward passes."""
+    if not represents(model):
+        return padded_logprobs(model, prompts, responses)
     decoder = Decoder(model)
     rows: list[list[float]] = []
     for prompt, response in zip(prompts, responses, strict=True):

@@ -35,7 +35,7 @@ class Checkpoints:
         self.scratch = scratch
 
     def latest(self, ranks: Ranks = ALONE, warnings: list[str] | None = None) -> tuple[int, Path] | None:
-        """Step and folder of the last checkpoint whose files are what was written, or None; others are named.
+        """Step and folder of the last checkpoint whose files are what was written, or None; others are named and go.
 
         Collective: every rank verifies the files that it has written. `warnings` gets what is said of the others, for a
         process whose output nobody sees.
@@ -55,6 +55,8 @@ class Checkpoints:
                 say(line)
                 if warnings is not None:
                     warnings.append(line)
+                # Its step may be later than that of the next one, and the highest is taken for the last one written.
+                shutil.rmtree(folder)
         return None
 
     def newest(self) -> Path | None:

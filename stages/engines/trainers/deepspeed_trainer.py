@@ -86,14 +86,15 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         exact = {}
         if is_mixed and self.rank == 0:
             # Not copied: DeepSpeed puts rounded weights in their place.
-            exact = {name: weight.detach() for name, weight in self.model.module.named_parameters()}
+            exact = {name: weight.detach() for name, weight in self.model.named_parameters()}
         config = _engine_config(self.params, self.max_gradient_norm)
         if self.params.zero_stage == 3:
             _spread(module, config, is_mixed)
         engine, *_ = deepspeed.initialize(
             model=module,
             optimizer=torch.optim.AdamW(
-                module.parameters(),
+                # With adapters these alone: DeepSpeed has no state for what is frozen.
+                [weight for _, weight in self.model.named_parameters()],
                 lr=adamw.learning_rate,
                 betas=(adamw.beta1, adamw.beta2),
                 weight_decay=adamw.weight_decay,
@@ -109,9 +110,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
     @torch.no_grad()
     def _take_exact(self, engine: Any, exact: dict[str, Tensor]) -> None:
         """Gives the float32 masters, which are those of rounded weights, rank 0's weights as they were; empties it."""
-        shapes = {
-            name: getattr(weight, "ds_shape", weight.shape) for name, weight in self.model.module.named_parameters()
-        }
+        shapes = {name: getattr(weight, "ds_shape", weight.shape) for name, weight in self.model.named_parameters()}
         mine = {one.name: one for one in fragments(engine, self.model, self.params.zero_stage)}
         for name, shape in shapes.items():
             weight = torch.empty(shape, device=engine.device)
@@ -200,6 +199,9 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The live weights, tied tensors once; under ZeRO 3 one at a time, gathered on every rank."""
+        yield from self._live_weights() if self.model.adapters is None else self.model.adapters.merged()
+
+    def _live_weights(self) -> Iterator[tuple[str, Tensor]]:
         import deepspeed
 
         for name, weight in self.model.named_weights():
@@ -216,7 +218,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         from deepspeed.utils import safe_get_full_fp32_param
 
         learned = dict(self.model.named_weights())
-        for name, weight in self.named_weights():
+        for name, weight in self._live_weights():
             master = safe_get_full_fp32_param(learned[name]) if self.params.dtype == "mixed" else None
             yield name, weight if master is None else master.view(weight.shape)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -34,6 +35,23 @@ class MuonParams(StrictParams):
 
 
 OptimizerParams = Annotated[AdamwParams | MuonParams, Field(discriminator="kind")]
+
+
+class LoraParams(StrictParams):
+    """The policy is frozen, and beside matrices of its layers LoRA is learned (arXiv 2106.09685), without dropout."""
+
+    kind: Literal["lora"]
+    rank: int = Field(ge=1)
+    alpha: float = Field(gt=0)
+    """What LoRA adds counts alpha / rank times; with `rslora` alpha / sqrt(rank)."""
+    targets: Literal["all_linear"] | Annotated[list[str], Field(min_length=1)]
+    """Matrices, by the last part of their names (`q_proj`); or all of the layers. Embedding and head are none."""
+    rslora: bool
+    """True keeps the size of updates alike over ranks (arXiv 2312.03732)."""
+
+
+AdapterParams = Annotated[LoraParams | None, Field(exclude_if=lambda value: value is None)]
+"""Absent: every weight is learned."""
 
 
 class OptimizationParams(StrictParams):
@@ -127,3 +145,19 @@ class DeepspeedTrainerParams(StrictParams):
 
 
 TrainerParams = Annotated[TorchTrainerParams | DeepspeedTrainerParams, Field(discriminator="kind")]
+
+
+def adapter_contradictions(
+    section: str, adapter: LoraParams | None, optimizer: AdamwParams | MuonParams, trainer: TrainerParams
+) -> Iterator[str]:
+    """What adapters contradict in the optimizer of their section, and in section `trainer`."""
+    if adapter and optimizer.kind == "muon":
+        yield (
+            f"{section}.optimizer.kind muon makes the update of a whole matrix orthogonal, and {section}.adapter "
+            "learns two thin ones in its place: set optimizer.kind adamw, or leave adapter out"
+        )
+    if adapter and trainer.kind == "deepspeed" and trainer.zero_stage == 3:
+        yield (
+            f"{section}.adapter merges whole matrices, and trainer.zero_stage 3 has them in parts: set zero_stage 2, "
+            "which divides all that LoRA learns"
+        )

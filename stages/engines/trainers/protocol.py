@@ -10,7 +10,7 @@ the divisor of the whole batch, so micro-batches and ranks add up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -116,6 +116,16 @@ def set_mode(module: nn.Module, is_training: bool) -> None:
 
 
 @dataclass(frozen=True)
+class Adapters:
+    """Weights beside those of a model, which are frozen, that are learned in their place."""
+
+    merged: Callable[[], Iterator[tuple[str, Tensor]]]
+    """The model's present weights with the adapters in them, by the names that it has without."""
+    off: Callable[[], AbstractContextManager[None]]
+    """Inside, the model computes what it did before it had them."""
+
+
+@dataclass(frozen=True)
 class TrainedModel(Generic[Batch, Outputs]):
     """A model as trainers take it; the trainer moves it to its device and changes its weights in place."""
 
@@ -134,10 +144,17 @@ class TrainedModel(Generic[Batch, Outputs]):
     """Called before updates with True and before evaluation with False; `nn.Module.train` where dropout is wanted."""
     pair_cost: float = 0.0
     """What attention between two tokens costs, where a token without attention costs 1; 0 where nobody asks."""
+    adapters: Adapters | None = None
+    """None where the model's own weights are learned."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """What trainers learn and keep, tied ones once: of a model with adapters these alone."""
+        named = self.module.named_parameters()
+        return named if self.adapters is None else ((name, weight) for name, weight in named if weight.requires_grad)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Parameters, tied ones once, then the buffers that belong to a checkpoint: the tensors themselves."""
-        yield from self.module.named_parameters()
+        """Those parameters, then the buffers that belong to a checkpoint: the tensors themselves."""
+        yield from self.named_parameters()
         saved = self.module.state_dict(keep_vars=True)
         yield from ((name, buffer) for name, buffer in self.module.named_buffers() if name in saved)
 
@@ -161,10 +178,13 @@ class Trainer(Ranks, Protocol[Batch, Outputs]):
         """The model's outputs on `device` without gradient; under ZeRO 3 every rank must call it as often."""
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The whole weights by checkpoint name, for a sampler (tied tensors once); collective on all ranks."""
+        """The whole weights by checkpoint name, for a sampler: tied tensors once, adapters merged; collective."""
 
     def learned_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """As `named_weights`, at the precision in which they are learned: what a moving average follows; collective."""
+        """`TrainedModel.named_weights` at the precision in which they are learned; collective.
+
+        `TrainedModel.save` takes them, and a moving average follows them.
+        """
 
     def save_model(self, folder: Path) -> None:
         """Writes the model as its `TrainedModel.save` does (rank 0 writes; collective)."""

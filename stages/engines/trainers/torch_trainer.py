@@ -41,10 +41,10 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
         self.model.module.to(self.device)
         self.model.set_mode(self.model.module, True)
         self.max_gradient_norm = max_gradient_norm
-        self.masters = MasterWeights(model.module) if params.dtype == "mixed" else None
+        self.masters = MasterWeights(model) if params.dtype == "mixed" else None
         if self.masters:
             warn_of_slow_bfloat16(self.device, "trainer.dtype: mixed")
-        self.learned = {name: self._learned(weight) for name, weight in model.module.named_parameters()}
+        self.learned = {name: self._learned(weight) for name, weight in model.named_parameters()}
         ends = [self._learned(weight) for weight in model.ends]
         self.optimizers = build_optimizers(list(self.learned.values()), ends, optimizer)
         if self.device.type == "cuda":
@@ -95,7 +95,8 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The live weights, tied tensors once."""
-        for name, weight in self.model.named_weights():
+        adapters = self.model.adapters
+        for name, weight in self.model.named_weights() if adapters is None else adapters.merged():
             yield name, weight.detach()
 
     def save_model(self, folder: Path) -> None:
@@ -233,21 +234,23 @@ def _orthogonal(update: Tensor, group: dict[str, Any]) -> Tensor:
 
 
 class MasterWeights:
-    """The weights in float32, which the optimizer changes, beside their bfloat16 copies in `module`.
+    """The weights in float32, which the optimizer changes, beside their bfloat16 copies in the module.
 
     Below half a step of bfloat16, a 512th of a weight, an update of bfloat16 weights is rounded away: at a learning
     rate of 1e-6 nearly all are. So gradients of micro-batches are added up, and moments and updates are kept, in
     float32. The module holds plain bfloat16 parameters, so that it computes what a sampler in bfloat16 computes.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, model: TrainedModel) -> None:
         self._weights: dict[nn.Parameter, nn.Parameter] = {}
-        for weight in module.parameters():
+        for _, weight in model.named_parameters():
             master = nn.Parameter(weight.detach().float().clone(), requires_grad=weight.requires_grad)
             self._weights[weight] = master
-            weight.data = weight.detach().to(torch.bfloat16)
             if weight.requires_grad:
                 weight.register_post_accumulate_grad_hook(self._take_gradient)
+        # Also those beside which adapters stand: they need no master.
+        for weight in model.module.parameters():
+            weight.data = weight.detach().to(torch.bfloat16)
 
     def of(self, weight: Tensor) -> Tensor:
         """The float32 master of a parameter of the module; any other tensor itself."""

@@ -123,16 +123,21 @@ class BestModel:
         self.trainer = trainer
 
     def save(self, folder: Path, curve: Curve, before: Path | None) -> None:
-        if VALIDATION in curve[-1] and best_row(curve) is curve[-1]:
-            if self.trainer.rank == 0:
-                (folder / BEST).mkdir()
-            self.trainer.save_model(folder / BEST)
-        elif self.trainer.rank == 0 and before is not None and (before / BEST).exists():
-            # A link and no copy: the best weights may be gigabytes, and nobody writes into a checkpoint.
-            shutil.copytree(before / BEST, folder / BEST, copy_function=os.link)
+        keep_best(self.trainer, folder, before, VALIDATION in curve[-1] and best_row(curve) is curve[-1])
 
     def load(self, folder: Path) -> None:
         """Nothing: the folder itself is what is kept."""
+
+
+def keep_best(trainer: Trainer, folder: Path, before: Path | None, is_best: bool) -> None:
+    """Puts the best model so far into `folder`: the trainer's, or that of the checkpoint `before`; collective."""
+    if is_best:
+        if trainer.rank == 0:
+            (folder / BEST).mkdir()
+        trainer.save_model(folder / BEST)
+    elif trainer.rank == 0 and before is not None and (before / BEST).exists():
+        # A link and no copy: the best weights may be gigabytes, and nobody writes into a checkpoint.
+        shutil.copytree(before / BEST, folder / BEST, copy_function=os.link)
 
 
 def best_row(curve: Curve) -> dict[str, float]:

@@ -22,7 +22,7 @@ _loaded: dict[tuple[str, str], Callable[..., Any]] = {}
 def call_function(
     file: str, name: str, source: str, arguments: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """For each row {"value": number or {part: number}}, or {"fault": sentence}.
+    """For each row {"value": number or {part: number}}, or {"fault": sentence}, with {"text": text} where it is one.
 
     UserError where the file has a mistake: no such name, no function, parameters that no row has.
     """
@@ -104,7 +104,8 @@ def _checked(value: Any) -> dict[str, Any]:
         if not is_number or not isinstance(name, str):
             where = f" as {name!r}" if name else ""
             shown = repr(part) if isinstance(part, float | int) else _article(part)
-            return {"fault": f"it returned {shown}{where}, which is no finite number"}
+            fault = {"fault": f"it returned {shown}{where}, which is no finite number"}
+            return fault | {"text": _short(value)} if isinstance(value, str) else fault
     if not parts:
         return {"fault": "it returned no part at all"}
     return {"value": {name: float(part) for name, part in parts.items()} if value is parts else float(value)}
@@ -115,4 +116,9 @@ def _article(value: Any) -> str:
 
 
 def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:_LONGEST_FAULT].replace("\n", " ")
+    return _short(f"{type(error).__name__}: {error}")
+
+
+def _short(text: str) -> str:
+    """A line that Parquet can hold: half a character, which a response may hold, becomes a question mark."""
+    return text[:_LONGEST_FAULT].replace("\n", " ").encode("utf-8", "replace").decode("utf-8")

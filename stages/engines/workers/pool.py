@@ -1,17 +1,17 @@
 """Worker processes that can be killed: a request that hangs, crashes or fills memory costs only itself.
 
-A request's limits do not depend on what else the machine does: its time is that of the processor. Two ends say nothing
-about the request: a worker is killed from outside, as by the kernel where memory runs out, or it stands still. The
-request is tried once more, and at the second time LostWorker is raised. A crash counts only in a fresh process.
+A request's limits do not depend on the machine's other load: its time is processor time. Two events say nothing about
+the request: a worker is killed from outside, as by the kernel when memory runs out, or it stalls. The request is then
+tried once more, and the second time raises LostWorker. A crash counts only in a fresh process.
 
 Workers are confined (`sandbox.py`): no network, no other processes, no files.
 
     with WorkerPool(extract_page, processes=2, limits=limits) as pool:
         answers = [pool.submit(page=page, max_answer_characters=40) for page in pages]
 
-Works in any thread of any process, in Ray's too. Each worker is started and watched by a thread that lives as long as
-the pool: the kernel's "die with the parent" signal is sent when the starting *thread* ends, not only its process. That
-thread holds the clock and kills a worker that has computed too long; another one takes its place.
+Works in any thread of any process, including Ray's. Each worker is started and watched by a thread that lives as long
+as the pool: the kernel's "die with the parent" signal is sent when the starting *thread* ends, not only its process.
+That thread keeps the time, kills a worker that has computed too long, and starts another in its place.
 """
 
 from __future__ import annotations
@@ -43,60 +43,60 @@ WORKER = "stages.engines.workers.worker"
 START_SECONDS = 300.0
 """Loading a library takes half a second; this is for busy machines and cold network disks."""
 PATIENCE = 20.0
-"""Wall clock over computing time after which a worker stands still: it is stopped, or the machine is overloaded."""
+"""Ratio of wall clock to computing time at which a worker counts as stalled: stopped, or the machine is overloaded."""
 _EXIT_SECONDS = 60.0
-"""How long the exit code of a worker that has closed its pipe is waited for."""
+"""Wait for the exit code of a worker that has closed its pipe."""
 _PIPE_BYTES = 65_536
 _CLOSED = "this pool of workers was closed"
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
-"""Signals that no request causes: its memory limit is an exception, its clock is in this process."""
+"""Signals that no request causes: its memory limit is an exception, its time limit is in this process."""
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
-"""The only variables of ours that a worker gets, beside PYTHONPATH."""
+"""The only variables of this process that a worker gets, beside PYTHONPATH."""
 _SAID_BYTES, _SAID_CHARACTERS = 2_000, 300
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """What holds for one worker, and for one request to it."""
+    """Limits of one worker, and of one request to it."""
 
     memory_mib: int
     """Address space of the process."""
     computing_seconds: float = math.inf
-    """Processor time that a request may take; the worker's start does not count."""
+    """Processor seconds that a request may take; the worker's start does not count."""
     is_trusted: bool = False
-    """True: not confined. For a function that writes files and parses no untrusted input itself."""
+    """True: not confined. For a function that writes files and does not parse untrusted input itself."""
     is_reused: bool = True
-    """False: each request gets a process of its own."""
+    """False: each request gets a new process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a request."""
+    """The result of a request."""
 
     value: Any = None
-    """What the function returned, as JSON has it: a tuple is a list."""
+    """The function's return value, as JSON represents it: a tuple is a list."""
     failure: str = ""
-    """Empty where there is a value; else `exhausted` (its computing time), `crashed` or `out_of_memory`."""
+    """Empty if there is a value; else `exhausted` (its computing time), `crashed` or `out_of_memory`."""
     exit_code: int = 0
-    """Of a crashed worker, as `subprocess` has it: a signal is negative."""
+    """Exit code of a crashed worker, as `subprocess` reports it: a signal is negative."""
     ending: str = ""
     """The same in words, with the last line that the worker wrote to standard error."""
 
 
 class StartError(RuntimeError):
-    """A worker ended, or was killed for being late, before it was ready; says how it ended."""
+    """A worker ended, or was killed for being late, before it was ready; the message says how it ended."""
 
 
 class LostWorker(UserError):
-    """Two workers in a row were killed from outside, or stood still, while they computed one request."""
+    """Two workers in a row were killed from outside, or stalled, while they computed one request."""
 
 
 class WorkerPool:
-    """Workers of one function. Thread safe; a context manager, `close` ends the workers.
+    """Workers of one function. Thread safe; a context manager; `close` ends the workers.
 
     The first requests start the processes. `function` and `prepare` are functions of modules that the worker imports
     by name; their arguments and values are JSON. `prepare` runs once in each worker, before its first request.
-    `environment` is added to the little that a worker gets of ours.
+    `environment` is added to the few variables that a worker gets.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class WorkerPool:
             "is_trusted": limits.is_trusted,
             "code": [_folder(one) for one in (function, prepare) if one],
         }
-        # -s, -P, -B: no packages of the user's, none from the working folder, no byte code written.
+        # -s, -P, -B: no user packages, none from the working folder, no byte code written.
         command = [sys.executable, "-s", "-P", "-B", "-m", WORKER, json.dumps(order)]
         path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
         passed = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
@@ -127,8 +127,8 @@ class WorkerPool:
         self._is_closed = False
 
     def submit(self, **arguments: Any) -> Future[Answer]:
-        """The answer to come. It raises StartError when no worker can be started, LostWorker when two were killed
-        from outside or stood still, UserError where a worker raised one, and RuntimeError after `close`."""
+        """Returns the future answer. It raises StartError when no worker can be started, LostWorker when two were
+        killed from outside or stalled, UserError where a worker raised one, and RuntimeError after `close`."""
         answer: Future[Answer] = Future()
         with self._lock:
             if self._is_closed:
@@ -146,7 +146,7 @@ class WorkerPool:
         return [pid for worker in self._workers if (pid := worker.pid) is not None]
 
     def close(self) -> None:
-        """Kills the workers, busy or not; requests that still wait raise RuntimeError."""
+        """Kills the workers, busy or not; waiting requests raise RuntimeError."""
         with self._lock:
             self._is_closed = True
             threads, self._threads = self._threads, []
@@ -173,7 +173,7 @@ class WorkerPool:
             try:
                 answer.set_result(worker.ask(arguments))
             except BaseException as error:
-                # Handed to the thread that asked, which raises it.
+                # Passed on to the thread that called, which raises it.
                 answer.set_exception(error)
             else:
                 worker.prespawn()
@@ -181,7 +181,7 @@ class WorkerPool:
 
 
 class _Worker:
-    """One process, replaced whenever it is found dead. Used by one thread; `pid` and `shut_down` by any."""
+    """One process, replaced whenever it has died. Used by one thread; any thread may use `pid` and `shut_down`."""
 
     def __init__(self, command: list[str], environment: Mapping[str, str], limits: WorkerLimits) -> None:
         self._command, self._environment, self._limits = command, environment, limits
@@ -191,7 +191,7 @@ class _Worker:
         """Requests that the process has answered."""
         self._is_retired = False
         self._lock = threading.Lock()
-        """So that no process starts once `shut_down` has looked for one."""
+        """Prevents a process from starting after `shut_down` has looked for one."""
 
     @property
     def pid(self) -> int | None:
@@ -199,7 +199,7 @@ class _Worker:
         return process.pid if process is not None and process.poll() is None else None
 
     def ask(self, arguments: dict[str, Any]) -> Answer:
-        """The answer, at the second attempt where the first worker was lost."""
+        """Returns the answer, from the second attempt if the first worker was lost."""
         try:
             return self._attempt(arguments)
         except _Lost as lost:
@@ -210,7 +210,7 @@ class _Worker:
             raise LostWorker(f"two worker processes in a row were lost, the last one {lost}. {lost.remedy}") from None
 
     def _attempt(self, arguments: dict[str, Any]) -> Answer:
-        """A worker that fails is killed, and the next request starts another."""
+        """Kills a worker that fails; the next request starts another."""
         process = self._running()
         clock = _Clock(process.pid, self._limits.computing_seconds)
         failure = ""
@@ -220,7 +220,7 @@ class _Worker:
             failure = "stood still"
         except EOFError:
             failure = "crashed"
-        # First, and also where there is an answer: a busy machine lets us look late, and that must not decide.
+        # First, even if there is an answer: on a busy machine this check may run late, and that must not decide.
         if clock.is_computed_up():
             answer = Answer(failure="exhausted")
         elif failure == "stood still":
@@ -234,16 +234,16 @@ class _Worker:
             answer = self._reap(process)
         if answer.failure or not self._limits.is_reused:
             self.kill()
-        # What earlier requests left behind may have been the cause: only a fresh process proves it of this one.
+        # Earlier requests in the same process may be the cause: only a fresh process proves it of this one.
         if answer.failure in ("crashed", "out_of_memory") and self._answered:
             return self._attempt(arguments)
         self._answered += 1
         return answer
 
     def prespawn(self) -> None:
-        """Starts the process that takes the place of a killed one, so that the pool is always at full strength."""
+        """Starts the replacement of a killed process, so that the pool is always at full strength."""
         if self._process is None and self._limits.is_reused and not self._is_retired:
-            # The next request tries again, and then raises what is suppressed here.
+            # The next request tries again, and then raises the error suppressed here.
             with contextlib.suppress(RuntimeError, OSError, UserError, _Lost):
                 self._running()
 
@@ -265,10 +265,10 @@ class _Worker:
                 pipe.close()  # type: ignore[union-attr]
 
     def _running(self) -> subprocess.Popen[bytes]:
-        """The process, ready for a request; StartError when none can be started."""
+        """Returns the process, ready for a request; StartError when none can be started."""
         if self._process is not None and self._process.poll() is None and not self._is_retired:
             return self._process
-        # A process that has ended while idle still holds three pipes.
+        # A process that ended while idle still holds three pipes.
         self.kill()
         with self._lock:
             if self._is_retired:
@@ -276,14 +276,14 @@ class _Worker:
             self._answered = 0
             process = self._process = subprocess.Popen(
                 self._command,
-                # Unbuffered: `poll` sees what is in a pipe, not what a buffer of Python has taken out of it.
+                # Unbuffered: `poll` sees only data in a pipe, not data in a buffer of Python.
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=self._environment,
             )
-        # A worker that reads nothing, or says nothing, must not block the thread that holds its clock.
+        # A worker that reads nothing, or writes nothing, must not block the thread that keeps its time.
         for pipe in (process.stdin, process.stderr):
             os.set_blocking(pipe.fileno(), False)  # type: ignore[union-attr]
         try:
@@ -296,21 +296,21 @@ class _Worker:
         return process
 
     def _exchange(self, process: subprocess.Popen[bytes], line: bytes, clock: _Clock) -> dict[str, Any]:
-        """Sends a line and reads one. EOFError when the process ends first, TimeoutError when its time does, UserError
-        where it raised one: that is no answer to the request."""
+        """Sends a line and reads one. EOFError when the process ends first, TimeoutError when its time is over,
+        UserError where it raised one: that is not an answer to the request."""
         into, out, said = (pipe.fileno() for pipe in (process.stdin, process.stdout, process.stderr))  # type: ignore[union-attr]
-        # Not `select.select`, which knows no descriptor above 1,023.
+        # Not `select.select`, which accepts no descriptor above 1,023.
         poll = select.poll()
         poll.register(out, select.POLLIN)
         poll.register(said, select.POLLIN)
         if line:
             poll.register(into, select.POLLOUT)
-        # A view, so that a request of megabytes is not copied for each piece. What was said before is forgotten: it
-        # does not explain how this request ends.
+        # A view, so that a request of megabytes is not copied for each piece. Earlier messages are dropped: they
+        # do not explain how this request ends.
         sending, received, self._said = memoryview(line), bytearray(), b""
         while not received.endswith(b"\n"):
             left = clock.seconds_left()
-            # Without a limit `left` is infinite, which `poll` does not take.
+            # Without a limit `left` is infinite, which `poll` does not accept.
             ready = {descriptor for descriptor, _ in poll.poll(1000 * min(60.0, left))}
             if left <= 0 and out not in ready:
                 raise TimeoutError
@@ -318,7 +318,7 @@ class _Worker:
                 try:
                     sending = sending[os.write(into, sending[:_PIPE_BYTES]) :]
                 except BrokenPipeError:
-                    # It has ended, and what it said last is still to be read.
+                    # The process has ended; its last message is still to be read.
                     sending = sending[:0]
                 if not sending:
                     poll.unregister(into)
@@ -336,7 +336,7 @@ class _Worker:
         return answer
 
     def _listen(self, said: int) -> bool:
-        """Keeps the end of what the worker writes to standard error; False at its end."""
+        """Keeps the end of the worker's standard error; False when that has ended."""
         try:
             chunk = os.read(said, _PIPE_BYTES)
         except BlockingIOError:
@@ -345,9 +345,9 @@ class _Worker:
         return bool(chunk)
 
     def _reap(self, process: subprocess.Popen[bytes]) -> Answer:
-        """The answer that a process gives by its end, once it has closed its pipe.
+        """Returns the answer that the end of a process gives, once it has closed its pipe.
 
-        RuntimeError when `shut_down` has ended it, _Lost when nothing here has.
+        RuntimeError when `shut_down` has ended it, _Lost when something outside this pool has.
         """
         is_killed_here = False
         # The pipe closes a moment before the process has its exit code.
@@ -375,7 +375,7 @@ class _Worker:
 
 
 class _Lost(Exception):
-    """A worker ended in a way that says nothing about its request; what happened, and the remedy."""
+    """A worker ended in a way that says nothing about its request; states what happened, and the remedy."""
 
     def __init__(self, happened: str, remedy: str) -> None:
         super().__init__(happened)
@@ -383,7 +383,7 @@ class _Lost(Exception):
 
 
 class _Clock:
-    """What a request may still take of the processor and of the wall clock."""
+    """The remaining processor and wall time of a request."""
 
     def __init__(self, pid: int, computing_seconds: float = math.inf, patience: float | None = None) -> None:
         self._pid, self._computing_seconds = pid, computing_seconds
@@ -393,16 +393,16 @@ class _Clock:
         self._until = time.monotonic() + self.patience
 
     def seconds_left(self) -> float:
-        """The time after which it is worth looking again; 0 when none is left."""
+        """Returns the seconds until the next check is useful; 0 when none are left."""
         computing = self._computing_seconds - (self._computing() - self._computed)
         return max(0.0, min(computing, self._until - time.monotonic()))
 
     def is_computed_up(self) -> bool:
-        """True where the request has used up its own computing time, whatever the machine did meanwhile."""
+        """True where the request has used up its computing time, whatever the machine did meanwhile."""
         return self._computing() - self._computed >= self._computing_seconds
 
     def _computing(self) -> float:
-        """Seconds that the process has computed, where they count; one that is gone has its pipe closed, seen there."""
+        """Seconds that the process has computed; 0 where it is gone, since its closed pipe is noticed."""
         if self._computing_seconds == math.inf:
             return 0.0
         try:
@@ -413,7 +413,7 @@ class _Clock:
 
 
 def _folder(function: Callable[..., Any]) -> str:
-    """Where its module lies, which the worker imports; "" for what is built in."""
+    """Returns the folder of its module, which the worker imports; "" for a built-in function."""
     return os.path.dirname(getattr(sys.modules[function.__module__], "__file__", ""))
 
 

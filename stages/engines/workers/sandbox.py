@@ -1,11 +1,12 @@
 """Confines a worker that reads untrusted input: seccomp rejects system calls, Landlock rejects files (Linux).
 
-`confine` applies what the kernel offers, and `lacking` says what it does not offer. A process cannot remove either
-again, and its later threads inherit both. A rejected call fails with EPERM, as if an administrator had forbidden it.
+`confine` applies the restrictions that the kernel offers, and `lacking` names the missing ones. A process cannot remove
+them again, and its later threads inherit them. A rejected call fails with EPERM, as if an administrator had
+forbidden it.
 System calls newer than this list fail with ENOSYS, as on an old kernel, so libc uses older ones.
 
-The filter names what is rejected and allows the rest. A list of what Python and its libraries need would depend on
-their versions and on libc. docs/security.md describes the result.
+The filter names the rejected calls and allows the rest. A list of the calls that Python and its libraries need would
+depend on their versions and on libc. docs/security.md describes the result.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ fremovexattr 199 16 open_by_handle_at 304 265 name_to_handle_at 303 264
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Column of the numbers, and AUDIT_ARCH_*: a call through another table of numbers (32-bit) ends the process."""
 _FIRST_NEW = 424
-"""From here (Linux 5.1) all processors share the numbers. clone3, openat2, io_uring and pidfds are among them."""
+"""From this number (Linux 5.1) on all processors share the numbers, including clone3, openat2, io_uring and pidfds."""
 _NEW_BUT_HARMLESS = (436, 439, 441, 449)
 """close_range, faccessat2, epoll_pwait2, futex_waitv."""
 _LOAD, _EQUAL, _AT_LEAST, _SHARES_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -62,7 +63,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def lacking() -> list[str]:
-    """What this kernel or processor cannot reject, in words; empty where everything is confined."""
+    """Says in words what this kernel or processor cannot reject; empty where everything is confined."""
     has = {
         "network, new processes, writing (seccomp)": _has_seccomp(),
         "reading files (Landlock, Linux 5.13)": _has_landlock(),
@@ -79,7 +80,7 @@ def confine(code: Iterable[str]) -> None:
         return
     # Without this promise only root may restrict a process.
     _checked(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
-    # Files first: the filter of calls lets none of Landlock's three pass (444 to 446).
+    # Files first: the filter of calls rejects all three of Landlock's (444 to 446).
     if _has_landlock():
         _restrict_files(code)
     if _has_seccomp():
@@ -87,7 +88,7 @@ def confine(code: Iterable[str]) -> None:
 
 
 def _has_seccomp() -> bool:
-    """A null pointer is a bad address to a kernel with filters, and an invalid argument to one without."""
+    """With filters the kernel reports a null pointer as a bad address, without them as an invalid argument."""
     if sys.platform != "linux" or os.uname().machine not in _ARCHITECTURES:
         return False
     return _libc.prctl(_SET_SECCOMP, _FILTER, None, 0, 0) == -1 and ctypes.get_errno() == errno.EFAULT
@@ -109,7 +110,7 @@ def _restrict_files(code: Iterable[str]) -> None:
         except OSError:
             # Not on this machine: few have /nix/store.
             continue
-        # The kernel refuses a rule that would let anyone list a file.
+        # The kernel rejects a rule that would allow listing a file.
         rule = struct.pack("<Qi", rights if os.path.isdir(path) else _READ_FILE, place)
         _checked(_libc.syscall(_ADD_RULE, rules, 1, rule, 0))
         os.close(place)
@@ -141,7 +142,7 @@ def call_filter(machine: str) -> Iterator[tuple[int, int, int, int]]:
     refuse, allow = (_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW)
     # Offsets in struct seccomp_data: the number at 0, the architecture at 4, arguments of eight bytes each from 16.
     yield from ((_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0))
-    # Before the test for new calls, which would take these with them.
+    # Before the test for new calls, which would reject these as well.
     for number in _NEW_BUT_HARMLESS:
         yield from ((_EQUAL, 0, 1, number), allow)
     yield from ((_AT_LEAST, 0, 1, _FIRST_NEW), (_RETURN, 0, 0, _ERROR | errno.ENOSYS))
@@ -168,11 +169,11 @@ def _by_argument() -> tuple[tuple[Any, ...], ...]:
         ("open", 2, None, 1, _SHARES_BITS, True, (writes,)),
         ("openat", 257, 56, 2, _SHARES_BITS, True, (writes,)),
         ("clone", 56, 220, 0, _SHARES_BITS, False, (0x10000,)),  # CLONE_THREAD
-        # Signals to itself alone: Python's own and those of a library that aborts.
+        # Signals to this process alone: Python's and those of a library that aborts.
         ("kill", 62, 129, 0, _EQUAL, False, (os.getpid(),)),
         ("tgkill", 234, 131, 0, _EQUAL, False, (os.getpid(),)),
         ("prlimit64", 302, 261, 0, _EQUAL, False, (0,)),  # 0 is the process itself
-        ("prctl", 157, 167, 0, _EQUAL, True, (1,)),  # PR_SET_PDEATHSIG, to outlive us
+        ("prctl", 157, 167, 0, _EQUAL, True, (1,)),  # PR_SET_PDEATHSIG, to outlive the parent
         ("ioctl", 16, 29, 1, _EQUAL, True, (0x5412, 0x541C)),  # TIOCSTI, TIOCLINUX: to type into a terminal
         ("fcntl", 72, 25, 1, _EQUAL, True, (8, 10, 15)),  # F_SETOWN, F_SETSIG, F_SETOWN_EX: signals to others
     )

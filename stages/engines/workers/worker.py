@@ -1,13 +1,13 @@
 """The worker's side: a process that limits itself, then answers requests to the end of its input.
 
 It runs as a module with one argument, the settings of `pool.py` as JSON. A request is a JSON line with the arguments
-of the function, an answer a JSON line {"value": ...}. {"failure": "out_of_memory"} is the last answer, since what that
-left behind is unknown, and so is {"refused": ...} with the text of a UserError. Another exception ends the process, and
-the pool repeats its last line on standard error.
+of the function, an answer a JSON line {"value": ...}. {"failure": "out_of_memory"} is the last answer, since the state
+of the process is unknown after it; so is {"refused": ...} with the text of a UserError. Any other exception ends the
+process, and the pool repeats its last line on standard error.
 
-Time is limited by the pool, from outside: a computation inside C code hears no alarm. Memory, core dumps, dying with
-the parent and the sandbox (`sandbox.py`) are limits that a process must put on itself. It imports little: a worker is
-as small, and starts as fast, as the function it answers with.
+The pool limits time, from outside: C code does not react to an alarm. Memory, core dumps, dying with the parent and
+the sandbox (`sandbox.py`) are limits that a process must set itself. It imports little: a worker is as small, and
+starts as fast, as the function it runs.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from stages.observe.lifetime import die_with_parent
 
 
 def limit(memory_mib: int, may_write_files: bool) -> None:
-    """Caps the address space and forbids core dumps; unless it may, a write to a file raises OSError.
+    """Caps the address space and forbids core dumps; unless writing is allowed, a write to a file raises OSError.
 
-    A limit that already holds here is never raised.
+    An existing lower limit is never raised.
     """
     limits = {resource.RLIMIT_AS: memory_mib << 20, resource.RLIMIT_CORE: 0}
     if not may_write_files:
@@ -52,13 +52,13 @@ def serve(function: Callable[..., Any], requests: BinaryIO, answers: BinaryIO) -
                 return
             answer = json.dumps({"value": function(**json.loads(line))}).encode() + b"\n"
         except MemoryError:
-            # Bytes that are ready: without memory `json.dumps` could fail as well.
+            # Prepared as bytes: without memory `json.dumps` could fail as well.
             answers.write(b'{"failure": "out_of_memory"}\n')
             return
 
 
 def find(name: str) -> Callable[..., Any]:
-    """The function `module.name`."""
+    """Returns the function `module.name`."""
     module, _, function = name.rpartition(".")
     return getattr(importlib.import_module(module), function)
 
@@ -66,12 +66,12 @@ def find(name: str) -> Callable[..., Any]:
 def main(order: str) -> None:
     """Runs `prepare`, if there is one, before it says that it is ready."""
     settings = json.loads(order)
-    # The answers get a descriptor of their own: whatever a library prints must not look like one.
+    # The answers get a separate descriptor: output that a library prints must not look like an answer.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     # Ctrl-C reaches the whole group of processes; the parent decides when a worker ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Before all that takes time: a parent may be killed while its workers still start.
+    # Before any slow step: a parent may be killed while its workers still start.
     die_with_parent(settings["parent"])
     limit(settings["memory_mib"], may_write_files=settings["is_trusted"])
     # Before the function is imported: an import may start threads, and only later ones inherit the restrictions.

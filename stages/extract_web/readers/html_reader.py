@@ -1,12 +1,12 @@
-"""HTML to blocks: navigation, advertisements, scripts and comments left out, formulas as LaTeX.
+"""Reads HTML into blocks, without navigation, advertisements, scripts and comments, with formulas as LaTeX.
 
-What counts as noise is decided by what HTML says an element is (nav, footer, aside, script), by the words that sites
-everywhere put into class, id and role ("sidebar", "share"). No rule names a site. The same words say that an element
-holds part of an exercise or is a toggle.
+Noise is recognised by the HTML element (nav, footer, aside, script), and by words that sites commonly use in class, id
+and role ("sidebar", "share"). No rule names a site. The same words show that an element contains a part of an exercise
+or is a toggle.
 
-`read_structured_data` reads the questions that a page tells search engines about: schema.org's QAPage, in JSON-LD (by
-the JSON library) or in microdata (by the HTML parser). Their texts go through `read_html`. A FAQ is left to the reader
-of its text: its questions are seldom exercises.
+`read_structured_data` reads the questions that a page declares to search engines: schema.org's QAPage, in JSON-LD (by
+the JSON library) or in microdata (by the HTML parser). Their texts go through `read_html`. A FAQ is only read as
+text: its questions are seldom exercises.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MATH_SCRIPT = re.compile(r"math/tex")
 TRIGGERS = names("a span label")
 MAX_LEAD_CHARACTERS = 60
 MAX_DEPTH = 150
-"""Elements nested deeper are left out: three Python frames a level must stay under the interpreter's limit."""
+"""Elements nested deeper are left out: three Python frames per level must stay below the interpreter's limit."""
 
 
 def read_html(content: str) -> Page:
-    """The page's blocks in reading order; NotHtml when there is nothing to parse."""
+    """Returns the page's blocks in reading order; NotHtml when there is nothing to parse."""
     root = parse_html(content)
     page = Page()
     _Walk(page).container(root, 0)
@@ -42,7 +42,7 @@ def read_html(content: str) -> Page:
 
 
 class _Walk:
-    """One pass over the tree; `pieces` is the text of the block being gathered."""
+    """One pass over the tree; `pieces` is the text of the block in progress."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -56,10 +56,10 @@ class _Walk:
         text = tidy("".join(self.pieces)) if self.pieces else ""
         if text:
             lead = tidy(self.lead)
-            # Tidying may have changed the beginning of the text, and then the emphasis leads nothing.
+            # If tidying changed the beginning of the text, the emphasis no longer applies to it.
             lead = lead if text.startswith(lead) else ""
             self.page.blocks.append(Block(text, self.kind, self.level, lead, self.depth))
-            # Only the first block of a list item has its mark. What follows in the item are paragraphs.
+            # Only the first block of a list item has its mark. The following blocks of the item are paragraphs.
             if self.kind == "item":
                 self.kind = "paragraph"
         self.pieces.clear()
@@ -72,7 +72,7 @@ class _Walk:
         self.is_blank = self.is_blank and not text.strip()
 
     def container(self, element: _Element, depth: int) -> None:
-        """A block-level element: its text becomes blocks, its extent a span."""
+        """Reads a block-level element: its text becomes blocks, its extent a span."""
         name = name_of(element)
         self.flush()
         if name == "hr":
@@ -104,21 +104,21 @@ class _Walk:
         self.page.close_container(start)
 
     def close(self, element: _Element, name: str, start: int) -> None:
-        """Records the container that began at `start` and what its markup says."""
+        """Records the container that began at `start` and the part that its markup names."""
         end = len(self.page.blocks)
         if end == start:
             return
         self.page.close_container(start)
         if name == "blockquote":
             self.page.quoted.update(range(start, end))
-        # The class of a whole page says what it is about, and not that all of it is one answer.
+        # The class of a whole page describes its topic, not that all of it is one answer.
         elif name not in ("html", "body", "main"):
             said = role(element)
             if said:
                 self.page.marks[start] = Mark(said, end)
 
     def inline(self, element: _Element, depth: int) -> None:
-        """The element's own text and children, in order."""
+        """Reads the element's direct text and children, in order."""
         if element.text:
             # A line end in the source is a space. Only `br` and block elements end lines.
             self.add(element.text.replace("\n", " "))
@@ -128,7 +128,7 @@ class _Walk:
                 self.add(child.tail.replace("\n", " "))
 
     def child(self, element: _Element, depth: int) -> None:
-        """One child by its kind: formula, noise, block or inline."""
+        """Reads one child by its kind: formula, noise, block or inline."""
         name = name_of(element)
         if name == "math":
             latex, after = mathml_to_latex(element)
@@ -153,7 +153,7 @@ class _Walk:
             self.inline_child(element, name, depth)
 
     def inline_child(self, element: _Element, name: str, depth: int) -> None:
-        """An element within a line of text."""
+        """Reads an element within a line of text."""
         if is_rendering(element) or (name in TRIGGERS and self.toggle(element, name)):
             return
         if name in ("sup", "sub"):
@@ -166,22 +166,22 @@ class _Walk:
             self.inline(element, depth + 1)
 
     def toggle(self, element: _Element, name: str) -> bool:
-        """A link or button that opens a part becomes a label of its own; other buttons are left out."""
+        """A link or button that opens a part becomes a separate label; other buttons are left out."""
         if not is_toggle(element, name):
             return False
-        # An element with that many children is a box that can be clicked, and not a label.
+        # An element with that many children is a clickable box, not a label.
         text = tidy("".join(element.itertext())) if len(element) < 10 else ""
         is_label = len(text) <= MAX_LEAD_CHARACTERS and labelled_part(text) not in (None, Part.PROBLEM)
         if not is_label and name != "button":
             return False
         self.flush()
-        # "Hide" closes what another button has opened, while "Hide/Show" is the only button of its part.
+        # "Hide" closes a part that another button has opened, while "Hide/Show" is the only button of its part.
         if is_label and not (HIDES.match(text) and "show" not in text.lower()):
             self.page.blocks.append(Block(text, "toggle", 0, text))
         return True
 
     def script_text(self, element: _Element, mark: str, depth: int) -> None:
-        """x<sup>2</sup> as x^2: without the mark it would read x2."""
+        """Writes x<sup>2</sup> as x^2: without the mark it would read x2."""
         text = tidy("".join(element.itertext()))
         if re.fullmatch(r"[\w+\-−*/().]{1,12}", text) and self.pieces and self.pieces[-1][-1:].strip():
             self.add(mark + (text if len(text) == 1 else "{" + text.replace("−", "-") + "}"))
@@ -189,8 +189,8 @@ class _Walk:
             self.inline(element, depth + 1)
 
     def table(self, table: _Element) -> None:
-        """One block, a line a row. Rows of tables in its cells are the cells' own: read twice at each level, nested
-        tables would take exponential time."""
+        """Reads one block, one line per row. Rows of nested tables are read with their cell: reading them again at each
+        level would take exponential time."""
         start = len(self.page.blocks)
         own = (row for row in table.iter("tr") if next(row.iterancestors("table"), table) is table)
         rows = [[cell for cell in row if name_of(cell) in ("td", "th")] for row in own]
@@ -218,7 +218,7 @@ NOISE_WORDS = re.compile(
     re.IGNORECASE,
 )
 EMPHASIS = names("b strong em i u")
-"""What sets off the beginning of a text."""
+"""Elements that emphasise the beginning of a text."""
 # Words of quiz software are among them: Moodle writes `generalfeedback` and `rightanswer`.
 _PARTS = {
     **dict.fromkeys(("question", "problem", "exercise"), "problem"),
@@ -226,7 +226,7 @@ _PARTS = {
     **dict.fromkeys(("answer", "ans", "rightanswer", "correctanswer"), "answer"),
     **dict.fromkeys(("hint", "hints"), "aside"),
 }
-# A class such as "answer-list" or "question-title" wraps or names a part and is none.
+# A class such as "answer-list" or "question-title" wraps or names a part and is not one.
 _WRAPS_OR_NAMES = names(
     "list container wrapper wrap section count counts title header heading nav link links btn button toggle toggler "
     "form input meta tags tag actions action controls number num label labels index menu page site set bank sheet "
@@ -238,7 +238,7 @@ _OPENS = names("onclick aria-controls aria-expanded data-toggle data-bs-toggle d
 
 
 def tokens(value: str) -> list[str]:
-    """Lower-case words of a class or id, parted at hyphens, underscores and camel case."""
+    """Returns lower-case words of a class or id, split at hyphens, underscores and camel case."""
     return [word.lower() for word in _TOKEN.findall(value)]
 
 
@@ -248,13 +248,13 @@ def is_marked_noise(element: _Element) -> bool:
 
 
 def role(element: _Element) -> str | None:
-    """The part that data-type, class or id name; None for other elements."""
+    """Returns the part that data-type, class or id name; None for other elements."""
     values = [element.get("data-type") or "", *(element.get("class") or "").split(), element.get("id") or ""]
     return next(filter(None, (part_of_words(tokens(name)) for name in values if name)), None)
 
 
 def part_of_words(words: list[str]) -> str | None:
-    # Joined first, because camel case parts `rightAnswer`, which is one of the words.
+    # Joined first, because camel case splits `rightAnswer`, which is one of the words.
     joined = _PARTS.get("".join(words))
     if joined:
         return joined
@@ -271,15 +271,15 @@ def is_toggle(element: _Element, name: str) -> bool:
 
 
 def image_text(image: _Element) -> str:
-    """A picture as Markdown, so that later rules see that the text leans on one."""
+    """Returns a picture as Markdown, so that later rules see that the text depends on one."""
     source = (image.get("src") or "").strip()
     alternative = " ".join((image.get("alt") or "").split())
-    # A picture inside the page's own source would put kilobytes of base64 into the text.
+    # A picture embedded in the page's source would put kilobytes of base64 into the text.
     return f"![{alternative}]({'' if source.startswith('data:') else source})"
 
 
 def is_rendering(element: _Element) -> bool:
-    """True for what shows a formula to the eye and is hidden from assistive software, beside the same as MathML."""
+    """True for a formula that is only visual, hidden from assistive software, beside the same formula as MathML."""
     if element.get("aria-hidden") != "true":
         return False
     return any(
@@ -291,7 +291,7 @@ def is_rendering(element: _Element) -> bool:
 
 
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
-# `form` is none of them: quizzes show their reviews, questions and feedback included, in a form.
+# `form` is not included: quizzes show their reviews, with questions and feedback, in a form.
 DROPPED = names(
     "script style nav footer aside noscript iframe svg select textarea input head template object "
     "embed canvas audio video map dialog"
@@ -307,11 +307,11 @@ BLOCKS = (
 
 
 class NotHtml(Exception):
-    """The text has no element that an HTML page is made of."""
+    """The text has no element that an HTML page consists of."""
 
 
 def parse_html(content: str) -> _Element:
-    """The root of the page's tree, without comments of its source; NotHtml when there is nothing to parse."""
+    """Returns the root of the page's tree, without source comments; NotHtml when there is nothing to parse."""
     try:
         root = etree.fromstring(decoded(content), etree.HTMLParser(remove_comments=True, remove_pis=True))
     except (etree.ParserError, etree.XMLSyntaxError, ValueError) as error:
@@ -327,7 +327,7 @@ _TAG = re.compile(r"</?[a-z][a-z0-9]*(?:\s[^<>]*)?>", re.IGNORECASE)
 
 
 def read_structured_data(content: str) -> list[Exercise]:
-    """The page's questions that have an answer; damaged data has none."""
+    """Returns the page's questions that have an answer; damaged data has none."""
     # Nearly no page has one, and this test is far cheaper than parsing the page twice.
     if "QAPage" not in content:
         return []
@@ -347,7 +347,7 @@ def read_structured_data(content: str) -> list[Exercise]:
 
 
 def _question(item: _Element) -> dict[str, Any]:
-    """A question's microdata as JSON-LD would have it."""
+    """Returns a question's microdata in the form of JSON-LD."""
     items: dict[_Element, dict[str, Any]] = {item: {"acceptedAnswer": [], "suggestedAnswer": []}}
     for one in item.iterdescendants():
         name = one.get("itemprop")
@@ -377,7 +377,7 @@ def _exercises(page: dict[str, Any]) -> Iterator[Exercise]:
         if isinstance(question, dict):
             accepted = [one for one in _several(question.get("acceptedAnswer")) if isinstance(one, dict)]
             suggested = [one for one in _several(question.get("suggestedAnswer")) if isinstance(one, dict)]
-            # An accepted answer beats any number of votes, because the person who asked has tried it.
+            # An accepted answer beats any number of votes, because the author of the question has tried it.
             best = max(accepted or suggested, key=_votes, default={})
             problem = _text(question.get("text")) or _text(question.get("name"))
             solution = _text(best.get("text"))
@@ -393,12 +393,12 @@ def _votes(answer: dict[str, Any]) -> int:
     votes = answer.get("upvoteCount")
     if isinstance(votes, _Element):
         votes = votes.get("data-value") or votes.get("content") or (votes.text or "").strip()
-    # Pages write "many" or a number without end here, and neither may end the reading.
+    # Pages write "many" or endless numbers here; neither may end the reading.
     return int(votes) if re.fullmatch(r"-?[0-9]{1,9}", str(votes)) else 0
 
 
 def _text(value: Any) -> str:
-    """The words of a field, which may be an element or HTML; text without tags keeps its lines, as code needs them."""
+    """Returns the words of a field, an element or HTML; text without tags keeps its lines, because code needs them."""
     if isinstance(value, _Element):
         value = etree.tostring(value, encoding="unicode", method="html", with_tail=False)
     if not isinstance(value, str) or not _TAG.search(value):

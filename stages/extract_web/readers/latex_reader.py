@@ -1,8 +1,8 @@
-r"""LaTeX to exercises: environments and commands that name exercises, solutions and answers, read by a scanner of ours.
+r"""Reads LaTeX into exercises: a scanner finds environments and commands for exercises, solutions and answers.
 
-No macro is run. Environments are known by their names' beginnings (`exercise`, `nexercise`, `prob`, `soln`), commands
-by theirs (`\question`, `\answer{...}`); a solution may also be a footnote of its exercise. Comments are left out. The
-file's macros are put into formulas; into the text those that are words alone, once.
+No macro is run. Environments are known by the beginning of their names (`exercise`, `nexercise`, `prob`, `soln`),
+commands by their names (`\question`, `\answer{...}`); a solution may also be a footnote of its exercise. Comments are
+left out. The file's macros are expanded in formulas; in the text only those that are plain words, once.
 
 The second half turns a piece of LaTeX into text: formulas stay, layout commands go, lists and tables become lines.
 """
@@ -21,7 +21,7 @@ _COMMENT = re.compile(r"(?<!\\)%[^\n]*\n?")
 _THEOREM = re.compile(r"\\newtheorem\*?\s*\{([A-Za-z]+)\}\s*(?:\[\w+\])?\s*\{([^{}]{1,60})\}")
 _DEFINED = re.compile(r"\\(?:re)?new(?:environment|command)\*?\s*\{?\\?([A-Za-z]+)\}?\s*(?:\[[^\]]*\]){0,2}\s*(?=\{)")
 _TITLE = re.compile(r"\b(exercise|problem|question|solution|answer|hint)s?\b", re.I)
-"""What a definition of the preamble writes before its text, or what environment it begins."""
+"""Text before the argument of a definition in the preamble, or the environment that it begins."""
 # A longer definition is layout, and its words name no part.
 MAX_DEFINITION_CHARACTERS = 300
 _MACRO = re.compile(r"\\(?:re)?newcommand\*?\s*\{?\\([A-Za-z]+)\}?\s*\{([^{}\\]{0,200})\}")
@@ -29,14 +29,14 @@ _EVENT = re.compile(
     r"\\(?P<which>begin|end)\s*\{(?P<name>[A-Za-z]+\*?)\}"
     r"|\\(?P<command>[A-Za-z]*(?:exercise|problem|question|solution|answer|ans|sol|hint|footnotetext))\b\*?\s*"
 )
-# Authors put a letter or two before the names that others have defined: `nexercise`.
+# Authors put a letter or two before names that others have defined: `nexercise`.
 _PROBLEM = re.compile(
     r"(?:[a-z]{0,2}(?:exercise|example|exmp|problem|question)|exer|ex|prob|prb|ques|practice)\*?", re.I
 )
 _SOLUTION = re.compile(r"(?:[a-z]{0,2}(?:solution|soln|sol)|solutionor[a-z]+|explanation)\*?", re.I)
 _ANSWER = re.compile(r"(?:answer|ans)\*?", re.I)
 _ASIDE = re.compile(r"hints?\*?", re.I)
-# An exercise and its solution may have commands and spaces between them, and no word.
+# Between an exercise and its solution there may be commands and spaces, but no word.
 _BETWEEN = re.compile(r"\\(?:begin|end)\s*\{[^{}]*\}|\\label\s*\{[^{}]*\}|\\[A-Za-z]+\*?|[\s{}\[\]~]+")
 _OPENS = re.compile(
     r"\\(?:question|item|problem|exercise|part|section|subsection|chapter)\b\*?(?:\[[^\[\]\n]{0,80}\])?|\n\s*\n"
@@ -53,11 +53,11 @@ _OPTION = re.compile(r"\[[^\[\]\n]{0,80}\]")
 """An optional argument right after `\\begin{solution}`: a title, points, or room on paper."""
 MAX_EVENTS = 200_000
 MIN_STATED_CHARACTERS = 20
-"""An environment's argument at least so long is the problem, a shorter one its title."""
+"""An environment's argument of at least this length is the problem, a shorter one its title."""
 
 
 class TooManyCommands(Exception):
-    """The file has more environments and commands than any written text."""
+    """The file has more environments and commands than any normal text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ class _Piece:
 
 
 def read_latex(content: str) -> list[Exercise]:
-    """The exercises in order, those without a solution included; TooManyCommands for hostile files."""
+    """Returns the exercises in order, including those without a solution; TooManyCommands for hostile files."""
     source = _with_macros(_COMMENT.sub("", content.replace("\r\n", "\n")))
-    # Headings only where no environment is one, because a section "Exercise 1" may hold environments.
+    # Headings only where no environment is an exercise: a section "Exercise 1" may contain environments.
     pieces = _pieces(source, _defined(source)) or _headed_pieces(source)
     problems = [piece for piece in pieces if piece.part == "problem"]
     solves = [piece for piece in pieces if piece.part != "problem"]
@@ -119,7 +119,7 @@ def _with_macros(source: str) -> str:
 
 
 def _defined(source: str) -> dict[str, str]:
-    """Names that the preamble defines -> the part that their title or their first words name."""
+    """Returns names that the preamble defines -> the part that their title or their first words name."""
     preamble = source[: max(source.find(r"\begin{document}"), 0)]
     found = {name: title for name, title in _THEOREM.findall(preamble)}
     ends = brace_ends(preamble)
@@ -141,7 +141,7 @@ def _part_of(name: str) -> str:
 
 
 def _pieces(source: str, named: dict[str, str]) -> list[_Piece]:
-    """Environments and commands that are parts, in order; parts inside a part of the same kind are left to it."""
+    """Environments and commands that are parts, in order; inner parts of the same kind are left to the outer."""
     found: list[_Piece] = []
     open_ones: list[tuple[str, int, int]] = []
     ends = brace_ends(source)
@@ -155,12 +155,12 @@ def _pieces(source: str, named: dict[str, str]) -> list[_Piece]:
         if count > MAX_EVENTS:
             raise TooManyCommands(f"more than {MAX_EVENTS} environments and commands")
         if event["command"]:
-            # Looked for only once a command asks, since most files have no such command.
+            # Searched only when a command needs it, since most files have no such command.
             if formulas is None:
                 formulas = [formula.span() for formula in MATH.finditer(source)]
             place = bisect_right(formulas, (event.start(), len(source))) - 1
             if place >= 0 and event.start() < formulas[place][1]:
-                continue  # a blank in a formula is no part
+                continue  # a blank in a formula is not a part
             piece = _command(source, ends, event["command"], event.start(), event.end(), named)
             if piece:
                 found.append(piece)
@@ -234,7 +234,7 @@ def _exercise(source: str, problem: _Piece, own: list[_Piece]) -> Exercise:
 
 
 def _argument(body: str) -> tuple[str, str]:
-    """(problem, worked solution): an argument that asks, then the environment's body works it out."""
+    """Returns (problem, worked solution): an argument that asks, then the environment's body solves it."""
     start = len(body) - len(body.lstrip())
     if body[start : start + 1] == "[":
         start = body.find("]", start) + 1
@@ -245,10 +245,10 @@ def _argument(body: str) -> tuple[str, str]:
 
 
 def _unlabelled(source: str, piece: _Piece, found: list[tuple[int, Exercise]]) -> tuple[int, Exercise] | None:
-    r"""The text back to an `\item`, a `\question` or a blank line before a solution that no exercise owns."""
+    r"""Returns the text back to an `\item`, a `\question` or a blank line before a solution without an exercise."""
     if piece.part in ("footnote", "aside"):
         return None
-    # Bounded, because a file of nothing but solutions would take time by the square.
+    # Bounded, because a file with only solutions would take quadratic time.
     first = max(found[-1][0] if found else 0, piece.start - 20_000)
     before = source[first : piece.start].rstrip()
     opened = [place.end() for place in _OPENS.finditer(before)]
@@ -273,7 +273,7 @@ _WITH_ARGUMENT = re.compile(
 )
 _REFERENCE = re.compile(r"\\(?:[A-Za-z]*ref|cite[A-Za-z]*)\*?\s*(?:\[[^\]]*\]){0,2}\s*\{[^{}]*\}")
 _LINK = re.compile(r"\\(?:hypertarget|hyperlink|href)\s*\{[^{}]*\}|\\hyperref\s*\[[^\]]*\]")
-"""What stands before the words of a link."""
+"""The beginning of a link, before its words."""
 _PICTURE = re.compile(r"\\(?:includegraphics|Figures?)\*?\s*(?:\[[^\]]*\])?\s*(?:\{[^{}]*\})+")
 _DRAWING = re.compile(r"\\begin\{(tikzpicture|tikzcd|circuitikz|pspicture|picture|asy)\}")
 _ITEM = re.compile(r"\\(?:item|task)\b\s*(?:\[([^\]]{0,40})\])?\s*")
@@ -282,7 +282,7 @@ _ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{([A-Za-z]+)\*?\}(?:\s*\[[^\]]*\]
 _UNIT = re.compile(r"\\unit(?:frac)?\s*\[([^\]]{0,80})\]\s*\{([^{}]{0,80})\}(?:\s*\{([^{}]{0,80})\})?")
 """A number in brackets and its unit, a fraction or not."""
 _BLANK = re.compile(r"\\(?:fillin|blank|blankline)\b\*?(?:\s*\[[^\[\]]{0,200}\])*")
-"""A blank to fill in, with what belongs into it and its width."""
+"""A blank to fill in, with its expected content and its width."""
 _FOOTNOTE = re.compile(r"\\(?:footnotemark|footnote)\b")
 _COMMAND = re.compile(r"\\([A-Za-z]+)\*?\s*")
 _SIGNS = {
@@ -321,14 +321,14 @@ def brace_ends(source: str) -> dict[int, int]:
 
 
 def braced(source: str, start: int, ends: dict[int, int]) -> tuple[int, int] | None:
-    """(first, end) of what stands in the braces that open at `start`, spaces before them skipped; None without them."""
+    """Returns (first, end) of the content of the braces at `start`, after spaces; None without braces."""
     while start < len(source) and source[start].isspace():
         start += 1
     return (start + 1, ends[start]) if start in ends else None
 
 
 def plain(latex: str) -> str:
-    """The text with formulas between dollar signs, one line a paragraph or item."""
+    """Returns the text with formulas between dollar signs, one line per paragraph or item."""
     latex = _BLANK.sub(" ____ ", _without_drawings(latex))
     latex = _UNIT.sub(lambda unit: f"{unit[1]} {'/'.join(filter(None, unit.groups()[1:]))}", latex)
     pieces, last = [], 0
@@ -341,7 +341,7 @@ def plain(latex: str) -> str:
 
 
 def _without_drawings(latex: str) -> str:
-    """The text with each drawing as a picture."""
+    """Returns the text with each drawing as a picture."""
     pieces, last = [], 0
     for begin in _DRAWING.finditer(latex):
         if begin.start() >= last:

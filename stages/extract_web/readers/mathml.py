@@ -1,7 +1,7 @@
 """MathML to LaTeX.
 
 Written here because the library on the registry (mathml-to-latex 1.0.0) writes `f \\left(\\right. x \\left.\\right)`
-for f(x) and loses the rows of tables: text that no policy should learn and few graders read.
+for f(x) and loses the rows of tables. No policy should learn such text, and few graders can read it.
 
 Deviations from a faithful rendering, on purpose: parentheses are plain instead of stretching, layout (spaces,
 phantoms, alignment, empty cells) is dropped, and punctuation that ends the sentence is moved out of the formula.
@@ -16,11 +16,11 @@ from lxml.etree import _Element
 
 
 def names(text: str) -> frozenset[str]:
-    """The words of `text` as a set."""
+    """Returns the words of `text` as a set."""
     return frozenset(text.split())
 
 
-# A character and its LaTeX, in turns.
+# Alternating: a character and its LaTeX.
 _PAIRS = r"""
 − -  – -  × \times  ÷ \div  ⋅ \cdot  · \cdot  ± \pm  ∓ \mp  ≤ \le  ≥ \ge  ≠ \ne  ≈ \approx  ≡ \equiv  ∼ \sim
 ∽ \sim  ∝ \propto  ∞ \infty  ∪ \cup  ∩ \cap  ∈ \in  ∉ \notin  ⊂ \subset  ⊆ \subseteq  ∅ \emptyset  ∑ \sum
@@ -33,7 +33,7 @@ _PAIRS = r"""
 Φ \Phi  Ψ \Psi  Ω \Omega  “ "  ” "  ‖ \|  ³ ^3  ² ^2  % \%  $ \$  # \#  & \&  _ \_  { \{  } \}
 """
 _IN_TURNS = _PAIRS.split()
-# Those without LaTeX are invisible: MathML's signs for multiplying and applying a function, and a space of no width.
+# Characters without LaTeX are invisible: MathML's signs for multiplying and applying a function, a zero-width space.
 SYMBOLS = dict(zip(_IN_TURNS[::2], _IN_TURNS[1::2], strict=True)) | dict.fromkeys("\u2061\u2062\u2063\u2064\u200b", "")
 FUNCTIONS = names(
     "arccos arcsin arctan cos cosh cot coth csc deg det dim exp gcd inf ker lg lim ln log max min sec sin "
@@ -64,9 +64,9 @@ MAX_DEPTH = 100
 
 
 def mathml_to_latex(math: _Element) -> tuple[str, str]:
-    """A `math` element as (LaTeX without dollar signs, punctuation that follows it); both may be empty.
+    """Returns a `math` element as (LaTeX without dollar signs, punctuation that follows it); both may be empty.
 
-    A TeX annotation, where the page carries one, is taken as it is. Elements nested deeper than 100 are left out.
+    If the page has a TeX annotation, it is used as it is. Elements nested deeper than 100 are left out.
     """
     for annotation in math.iter("annotation"):
         if "tex" in (annotation.get("encoding") or "").lower() and annotation.text:
@@ -79,12 +79,12 @@ def mathml_to_latex(math: _Element) -> tuple[str, str]:
 
 
 def name_of(element: _Element) -> str:
-    """The element's name without a namespace prefix (`m:mfrac` and `mfrac` are the same); "" for comments."""
+    """Returns the element's name without a namespace prefix (`m:mfrac` and `mfrac` are the same); "" for comments."""
     tag = element.tag
     return _local_name(tag) if isinstance(tag, str) else ""
 
 
-# Asked for every element, and a page has few different names.
+# Called for every element, and a page has few different names.
 @lru_cache(maxsize=4096)
 def _local_name(tag: str) -> str:
     return tag.rsplit("}", 1)[-1].rsplit(":", 1)[-1].lower()
@@ -137,9 +137,9 @@ def _token(name: str, text: str) -> str:
     words = " ".join(text.split())
     if not words:
         return " " if text else ""
-    if words in FUNCTIONS:  # the name stays readable to whatever strips commands before comparing texts
+    if words in FUNCTIONS:  # the name stays readable when commands are stripped before texts are compared
         return "\\operatorname{" + words + "}"
-    # A single letter in `mtext` is a symbol. Two letters are words, and a letter behind a digit is a unit.
+    # A single letter in `mtext` is a symbol. Two letters are words, and a letter after a digit is a unit.
     if name == "mtext" and re.search(r"[A-Za-z]{2}|\d ?[A-Za-z]", words):
         spaced = (" " if text[0].isspace() else "") + words + (" " if text[-1].isspace() else "")
         return r"\text{" + re.sub(r"([%$#&_{}])", r"\\\1", spaced) + "}"
@@ -162,7 +162,7 @@ def _structure(name: str, parts: list[str]) -> str:
             return rf"\frac{{{first}}}{{{second}}}"
         case "mroot":
             return rf"\sqrt[{second}]{{{first}}}"
-        # A prime is a superscript already, and the symbol for degrees has its sign: a second one is no LaTeX.
+        # A prime is a superscript already, and the degree symbol has its caret: a second one is invalid LaTeX.
         case "msup" if second.startswith(("'", r"^\circ")):
             return base + second
         case "msup":
@@ -188,7 +188,7 @@ _RENDERED_UNDER_ACCENTS = {_token("mo", accent): command for accent, command in 
 
 
 def _table(table: _Element, depth: int) -> str:
-    """Rows of cells; empty cells at the edges are spacing and are dropped, a table of nothing is nothing."""
+    """Returns rows of cells; empty cells at the edges are spacing and are dropped; an empty table gives nothing."""
     rows = []
     for row in table:
         if name_of(row) not in ("mtr", "mlabeledtr"):
@@ -204,7 +204,7 @@ def _table(table: _Element, depth: int) -> str:
             rows.append(" & ".join(cells))
     if not rows:
         return ""
-    # A table of one row is spacing and no matrix.
+    # A table of one row is spacing and not a matrix.
     if len(rows) == 1:
         return rows[0].replace(" & ", " ").strip()
     environment = "matrix" if _opens_matrix(table) else "aligned"
@@ -212,7 +212,7 @@ def _table(table: _Element, depth: int) -> str:
 
 
 def _opens_matrix(table: _Element) -> bool:
-    """True when a bracket stands right before the table, also when the table is alone in its `mrow`."""
+    """True when a bracket is right before the table, even if the table is alone in its `mrow`."""
     element = table
     while element.getprevious() is None and element.getparent() is not None and name_of(element) != "math":
         element = element.getparent()

@@ -1,10 +1,10 @@
-"""Markdown and plain text: to blocks, and to exercises where the author marked something.
+"""Reads Markdown and plain text: into blocks, and into exercises where the author marked them.
 
-1. `read_text`: markdown-it-py finds headings, lists, quotations, tables and code; boxes and formulas are found here.
-2. `read_markdown`: boxes of HTML (`<div class="problem">`, kramdown's `<div data-type="problem" markdown="1">`) are
-   read as the page that they make. Python-Markdown renders it, and the reader of HTML reads the result.
-3. `read_marked_text`: fences that mark exercises, MyST's directives and Quarto's boxes. What a fence calls itself
-   (`{exercise}`, `{#exr-one}`, a title "Solution") says what it holds; no label is read. A solution belongs to the
+1. `read_text`: markdown-it-py finds headings, lists, quotations, tables and code; this module finds boxes and formulas.
+2. `read_markdown`: HTML boxes (`<div class="problem">`, kramdown's `<div data-type="problem" markdown="1">`) are
+   read as HTML. Python-Markdown renders them, and the HTML reader reads the result.
+3. `read_marked_text`: fences that mark exercises, MyST's directives and Quarto's boxes. The name of a fence
+   (`{exercise}`, `{#exr-one}`, a title "Solution") states its part; no label is read. A solution belongs to the
    exercise that it names, that it is in, or that it follows. A fenced container with text and one solution is an
    exercise, whatever its name.
 """
@@ -32,9 +32,9 @@ _ITEM = re.compile(r"(?:[-*+]|\d{1,3}[.)])\s+(?=\S)")
 _LEAD = re.compile(r"(?:\*\*|__)(.+?)(?:\*\*|__)")
 _LIGHT_LEAD = re.compile(r"[*_](?![*_\s])([^*_\n]{1,60})[*_](?![*_])")
 _DELIMITERS = re.compile(r"\\\(((?:[^\n]|\n(?!\s*\n)){1,4000}?)\\\)|\\\[((?:[^\n]|\n(?!\s*\n)){1,4000}?)\\\]")
-"""No formula goes on behind a blank line."""
+"""No formula continues after a blank line."""
 _DISPLAY = re.compile(r"(?<!\$)\$\$(?!\$)")
-"""Begins or ends a formula on lines of its own; `$$$` is a price."""
+"""Begins or ends a formula on separate lines; `$$$` is a price."""
 _COMMENT = re.compile(r"<!--.*?(?:-->|$)", re.DOTALL)
 _FRONT = re.compile(r"\A---\n(?:[^\n]*\n){0,60}?---\n")
 _SPOILER = re.compile(r"^(\s{0,3}>)!", re.MULTILINE)
@@ -46,27 +46,27 @@ _CODE = re.compile(r"</?(?:code|kbd|tt)>", re.IGNORECASE)
 _END_OF_DETAILS = re.compile(r"</details\s*>", re.IGNORECASE)
 _TAG = re.compile(r"</?(?:details|div|section|p|span|b|strong|em|i|summary|center|br)\b[^<>]*>", re.IGNORECASE)
 _LINK = re.compile(r"(?<!!)\[([^\[\]]*)\](?:\([^()\s]*\)|\{[.#][^{}]*\})")
-"""A link, or a span with classes, which is read for its text."""
-# Control characters, because `collect_web` takes them out of every page and no text needs them.
+"""A link, or a span with classes, of which only the text is read."""
+# Control characters, because `collect_web` removes them from every page and no text needs them.
 _MARK, _LINE = "\1", "\2"
-"""Begins a line that opens or closes a box; stands for a line end where Markdown must see one line."""
+"""Begins a line that opens or closes a box; replaces a line end where Markdown must see one line."""
 
 
 @cache
 def _parser() -> MarkdownIt:
-    """HTML is text here. Indented lines are none of code: many a plain text indents its paragraphs."""
-    # Here, because commands that read no text wait for its import too.
+    """HTML counts as text here. Indented lines are not code: many plain texts indent their paragraphs."""
+    # Imported here, because commands that read no text would wait for it too.
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 100})
     parser = parser.enable("table").disable(["code", "reference"])
-    # Labels and formulas are read from the text as it stands.
+    # Labels and formulas are read from the unescaped text.
     parser.core.ruler.disable("inline")
     return parser
 
 
 def read_text(content: str) -> Page:
-    """Blocks of a Markdown or plain text page; a flat page but for `details` and admonitions."""
+    """Returns blocks of a Markdown or plain text page, flat apart from `details` and admonitions."""
     reader = _Reader()
     for token in _parser().parse("\n".join(_prepared(content))):
         if token.type == "inline":
@@ -77,7 +77,7 @@ def read_text(content: str) -> Page:
 
 
 class _Reader:
-    """Makes blocks of the parser's tokens."""
+    """Turns the parser's tokens into blocks."""
 
     def __init__(self) -> None:
         self.page = Page()
@@ -86,10 +86,10 @@ class _Reader:
         self.rows: list[list[str]] = []
         self.quotes = self.level = 0
         self.mark = ""
-        """Of the list item whose text comes next."""
+        """Mark of the list item whose text comes next."""
 
     def structure(self, token: Token) -> None:
-        """What stands around texts, and code."""
+        """Reads the tokens around texts, and code."""
         match token.type:
             case "blockquote_open" | "blockquote_close":
                 self.quotes += token.nesting
@@ -114,7 +114,7 @@ class _Reader:
                 self.rows = []
 
     def text(self, text: str) -> None:
-        """A heading, a cell, the beginning or end of a box, or a paragraph."""
+        """Reads a heading, a cell, the beginning or end of a box, or a paragraph."""
         if self.rows:
             self.rows[-1].append(_plain(text))
         elif self.level:
@@ -124,7 +124,7 @@ class _Reader:
             if self.opened:
                 self.page.close_container(self.opened.pop())
         elif text[0] == _MARK:
-            # A fence of colons opens no container, because its end cannot be told from another one's beginning.
+            # A fence of colons opens no container here: its end looks like the beginning of another one.
             if text[1] == ">":
                 self.opened.append(len(self.page.blocks))
             title = _plain(text[2:].replace(_LINE, "\n"))
@@ -135,7 +135,7 @@ class _Reader:
             self.mark = ""
 
     def add(self, block: Block) -> None:
-        """Records a block, within the quotation when there is one."""
+        """Records a block, within the quotation if there is one."""
         if block.text:
             if self.quotes:
                 self.page.quoted.add(len(self.page.blocks))
@@ -143,14 +143,14 @@ class _Reader:
 
 
 def _prepared(content: str) -> Iterator[str]:
-    """The page's lines with boxes as marks, and each displayed formula as one line: Markdown knows neither."""
+    """Returns lines with boxes as marks, and each displayed formula as one line: Markdown knows neither."""
     content = _COMMENT.sub("", _FRONT.sub("", content.replace("\r\n", "\n")))
-    # Blank lines around the mark make it a paragraph of its own for the parser.
+    # Blank lines around the mark make it a separate paragraph for the parser.
     content = _END_OF_DETAILS.sub(f"\n\n{_MARK}\n\n", content) if "<summary" in content.lower() else content
     content = _DELIMITERS.sub(lambda found: f"${(found[1] or found[2]).strip()}$", _SUMMARY.sub(_one_line, content))
     content = _SPOILER.sub(r"\1", content)
     indents: list[int] = []
-    """Of the admonitions that are open: `!!! note` holds what is indented further than it is."""
+    """Indentations of open admonitions: `!!! note` contains the lines that are indented further."""
     is_code = False
     for line in _joined_formulas(content.splitlines()):
         indent = len(line) - len(line.lstrip())
@@ -173,7 +173,7 @@ def _prepared(content: str) -> Iterator[str]:
 
 
 def _joined_formulas(lines: Iterable[str]) -> Iterator[str]:
-    """The lines, those of a displayed formula as one. One without an end, or that leaves its quotation, is none."""
+    """Joins each displayed formula to one line; one without an end, or that leaves its quotation, is not a formula."""
     formula: list[str] = []
     is_code = False
     for line in lines:
@@ -189,7 +189,7 @@ def _joined_formulas(lines: Iterable[str]) -> Iterator[str]:
             continue
         formula.append(line)
         if is_edge and len(formula) > 1:
-            # The parser would read a `=` or `-` on a line of its own as a heading or an item.
+            # The parser would read a `=` or `-` alone on a line as a heading or an item.
             yield _LINE.join([formula[0], *(_QUOTE.sub("", one, count=1) for one in formula[1:])])
             formula = []
     yield from formula
@@ -201,7 +201,7 @@ def _one_line(summary: re.Match[str]) -> str:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """The paragraph, parted before lines that begin an item or with a label."""
+    """Returns the paragraph, split before lines that begin an item or with a label."""
     lines: list[str] = []
     for line in text.split("\n"):
         stripped = line.strip()
@@ -227,7 +227,7 @@ def _text_block(text: str) -> Block:
 
 
 def _begins_part(line: str, before: str) -> bool:
-    """True for a line that begins with a label; in small letters within a sentence it is none ("see\\nexercise 2")."""
+    """True for a line that begins with a label; not in lower case within a sentence ("see\\nexercise 2")."""
     if line[0].islower() and before.rstrip()[-1:] not in tuple(".:;!?"):
         return False
     return labelled_part(_plain(line)) is not None or prefix_label(_plain(line)) is not None
@@ -248,8 +248,8 @@ EXTENSIONS = ("md_in_html", "tables", "fenced_code")
 
 
 def read_markdown(content: str) -> list[Exercise]:
-    """The exercises of a Markdown page in order; NotHtml when it has boxes and nothing to parse."""
-    # What the author marked beats whatever the rules would recognise.
+    """Returns exercises of a Markdown page in order; NotHtml when it has boxes and nothing to parse."""
+    # The author's marks take precedence over the rules.
     fenced = read_marked_text(content)
     if fenced:
         return fenced
@@ -257,14 +257,14 @@ def read_markdown(content: str) -> list[Exercise]:
     # Boxes without a solution are layout, and the page is read as text.
     if parts.isdisjoint(("solution", "answer")):
         return find_exercises(read_text(content))
-    # An indented tag would be code, and a box inside one that is not rendered would stay raw, whatever it says.
+    # An indented tag would be code, and a box inside an unrendered one would stay raw, whatever its class.
     whole = _NOT_RENDERED.sub(
         r'<\1 markdown="1"', _INDENTED_TAG.sub("", _ATTRIBUTES.sub("", _CHUNK.sub(r"\1\2", content)))
     )
     return find_exercises(read_html(markdown.markdown(whole, extensions=EXTENSIONS)))
 
 
-# A scanner of our own: markdown-it-py knows no fences of colons, and found 382 of 511 marked exercises.
+# A scanner written here: markdown-it-py has no fences of colons, and found 382 of 511 marked exercises.
 _DIRECTIVE = re.compile(
     r"\s*(?P<sign>`{3,}|~{3,}|:{3,})\s*(?:\{(?P<attributes>[^{}]*)\}\s*(?P<name>\S*)|(?P<word>[\w-]*)).*"
 )
@@ -275,14 +275,14 @@ _TEXT_DIRECTIVE = re.compile(
     r"admonition|note|tip|warning|important|attention|caution|danger|seealso|dropdown|tab|group-tab|sidebar|margin"
     r"|topic|figure|image|prf:|proof"
 )
-"""Directives of MyST that hold text; other backtick fences hold code."""
+"""Directives of MyST that contain text; other backtick fences contain code."""
 _ANY_HEADING = re.compile(r"\s{0,3}#{1,6}\s")
 _SHORT = {"exr": "problem", "exm": "problem", "sol": "solution"}
 """How Quarto's references begin."""
 _SOLVES = ("solution", "answer")
 MAX_LINES = 200_000
 MAX_DEPTH = 50
-"""Containers in containers; deeper ones are text."""
+"""Nesting of containers; deeper ones are text."""
 
 
 @dataclass(slots=True)
@@ -297,18 +297,18 @@ class _Box:
     content: list[str | _Box] = field(default_factory=list)
     is_code: bool = False
     has_text: bool = False
-    """True with a line of its own that is not blank."""
+    """True with a line that is not blank and not in an inner container."""
 
 
 def read_marked_text(content: str) -> list[Exercise]:
-    """The exercises that the author marked, in order; none unless a solution or an answer is marked among them."""
+    """Returns the author's marked exercises in order; none unless a solution or an answer is marked among them."""
     page = _Box("", "", None)
     stack = [page]
     for line in content.splitlines()[:MAX_LINES]:
         if _open_or_close(line, stack):
             continue
         box = stack[-1]
-        # Options stand at the very beginning. The content of code begins with its fence.
+        # Options come at the very beginning. The content of code begins with its fence.
         is_first = box is not page and len(box.content) == box.is_code
         option = _OPTION.fullmatch(line.strip()) if is_first else None
         if option and option[1] == "label":
@@ -324,7 +324,7 @@ def read_marked_text(content: str) -> list[Exercise]:
         elif not box.part and not box.is_code and box.sign:
             box.part = _part_of_title(_heading(box))
     around = {id(box.outer): box.outer for box in boxes if box.part in _SOLVES and box.outer}
-    for box in around.values():  # each once: it may hold thousands of solutions
+    for box in around.values():  # each once: it may contain thousands of solutions
         if _asks(box) and not any(isinstance(one, _Box) and one.part == "problem" for one in box.content):
             box.part = "problem"
             box.content = _first_question(box)
@@ -341,7 +341,7 @@ def _inner(outer: _Box) -> Iterator[_Box]:
 
 
 def _part_around(box: _Box) -> _Box:
-    """The container itself, or of those that are no part, the part around them."""
+    """Yields the container itself, or for one that is not a part, the part around it."""
     while not box.part and box.outer:
         box = box.outer
     return box
@@ -354,14 +354,14 @@ def _heading(box: _Box) -> str:
 
 
 def _part_of_title(title: str) -> str:
-    """What a box that its class says nothing about is by its title: Quarto's callouts have them."""
+    """Returns the part that the title of a box names, if its class does not: Quarto's callouts have titles."""
     if labelled_part(title) in (Part.SOLUTION, Part.ANSWER):
         return "solution"
     return "problem" if is_problem_title(title) else ""
 
 
 def _first_question(box: _Box) -> list[str | _Box]:
-    """The content up to the first solutions, where text follows these: an afterword, or another question."""
+    """Returns the content up to the first solutions, if text follows them: an afterword, or another question."""
     solved = False
     for place, one in enumerate(box.content):
         part = one.part if isinstance(one, _Box) else "" if one.strip() else "aside"
@@ -372,7 +372,7 @@ def _first_question(box: _Box) -> list[str | _Box]:
 
 
 def _asks(box: _Box) -> bool:
-    """True for a fenced container that is no part and has text of its own under one heading at most."""
+    """True for a fenced container that is not a part and has direct text under at most one heading."""
     own = [line for line in box.content if isinstance(line, str) and line.strip()]
     is_fenced = box.sign[:1] in tuple("`~:") and not box.part
     return is_fenced and bool(own) and sum(map(bool, map(_ANY_HEADING.match, own))) < min(len(own), 2)
@@ -402,9 +402,9 @@ def _open_or_close(line: str, stack: list[_Box]) -> bool:
         return True
     if attributes.endswith("-end"):
         _close("start", stack)
-        stack.append(_Box("", sign, stack[-1]))  # the fence of the directive that says so is still open
+        stack.append(_Box("", sign, stack[-1]))  # the fence of the directive is still open
         return True
-    # `exercise-start` and `exercise-end` are how MyST marks an exercise that holds cells of code.
+    # MyST marks an exercise that contains code cells by `exercise-start` and `exercise-end`.
     is_gated = attributes.endswith("-start")
     part = part_of_attributes(attributes.removesuffix("-start"))
     is_text = fence["attributes"] and _TEXT_DIRECTIVE.match(attributes)
@@ -416,14 +416,14 @@ def _open_or_close(line: str, stack: list[_Box]) -> bool:
     opened = _Box(part, "start" if is_gated else sign, top, fence["name"] or "")
     top.content.append(opened)
     stack.append(opened)
-    if is_gated:  # the directive itself is closed by its own fence; its content follows
+    if is_gated:  # the fence of the directive closes it; its content follows
         stack.append(_Box("", sign, opened))
     return True
 
 
 def _close(sign: str, stack: list[_Box]) -> bool:
-    """Ends the innermost container that such a line may end, of colons whatever their number, as in Pandoc; False where
-    there is none."""
+    """Ends the innermost container that such a line may end, for any number of colons, as in Pandoc; False where there
+    is none."""
     for place in range(len(stack) - 1, 0, -1):
         other = stack[place].sign
         if other[0] == sign[0] and (sign[0] == ":" or len(sign) >= len(other)):
@@ -433,7 +433,7 @@ def _close(sign: str, stack: list[_Box]) -> bool:
 
 
 def part_of_attributes(attributes: str) -> str:
-    """What a container is by its name, classes, identifier or title; empty for others."""
+    """Returns the part of a container by its name, classes, identifier or title; empty for others."""
     title = _TITLE.search(attributes)
     if title:
         return _part_of_title(title[1].strip())
@@ -472,8 +472,7 @@ def _paired(boxes: list[_Box]) -> list[Exercise]:
 
 
 def _follows(solution: _Box, last: _Box) -> bool:
-    """True where the solution stands beside the exercise or outside of the containers around it, alone in a container
-    of its own or not."""
+    """True where the solution is beside the exercise or outside of its containers, maybe alone in another container."""
     outer = solution.outer
     if outer and outer.outer is last.outer and not outer.has_text:
         return True
@@ -492,7 +491,7 @@ def _text(box: _Box) -> str:
 
 
 def _lines(box: _Box) -> Iterator[str]:
-    """The lines of a container and of those in it that are no parts."""
+    """Returns the lines of a container, including inner containers that are not parts."""
     for one in box.content:
         if isinstance(one, str):
             yield one

@@ -1,4 +1,4 @@
-"""CNXML and PreTeXt to exercises: both mark problems and solutions, so nothing needs to be guessed.
+"""Reads CNXML and PreTeXt into exercises: both mark problems and solutions, so nothing has to be guessed.
 
 The parser resolves no entities, loads no DTD, opens no connection, and recovers from broken markup.
 """
@@ -27,7 +27,7 @@ BLOCKS = names(
     "para p list item li ol ul dl row line note figure table tabular sidebyside equation section quote blockquote "
     "statement problem solution answer introduction caption title program pre me men md mdn conclusion"
 )
-# Programs that make values or drawings, and indexes: none of them is text of an exercise.
+# Programs that make values or drawings, and indexes: they are not text of an exercise.
 DROPPED = names(
     "idx index notation latex-image metadata shortdescription description setup pg-code pg-macros colspec source "
     "asymptote sage"
@@ -36,8 +36,8 @@ _TASKS = names("task webwork")
 _SOLVES = names("solution answer")
 FORMULAS = names("m me men md mdn alignmath")
 REFERENCES = names("xref link url cite")
-"""Without words of their own they show the number or title of what they refer to."""
-# An item whose text is a paragraph of its own would have its mark alone on a line.
+"""Elements without text: they show the number or title of their target."""
+# An item whose text is a separate paragraph would have its mark alone on a line.
 _ITEM_OF_PARAGRAPHS = re.compile(r"^(-|\(?(?:[A-Za-z]|\d{1,3})[.)]) *\n\s*(?!-)", re.MULTILINE)
 _DOLLARS = re.compile(r"\$[^$]{1,4000}\$")
 MAX_DEPTH = 100
@@ -49,12 +49,12 @@ class NotXml(Exception):
 
 
 def read_xml(content: str) -> list[Exercise]:
-    """The exercises in document order, those without a solution included; NotXml when nothing can be parsed."""
+    """Returns the exercises in document order, including those without a solution; NotXml when parsing fails."""
     parser = etree.XMLParser(
         resolve_entities=False,
         no_network=True,
         load_dtd=False,
-        # libxml2's own limits on depth and size stay, because pages are hostile.
+        # libxml2's limits on depth and size stay, because pages are hostile.
         huge_tree=False,
         recover=True,
         remove_comments=True,
@@ -68,7 +68,7 @@ def read_xml(content: str) -> list[Exercise]:
         raise NotXml("no element")
     _expand_macros(root, content)
     _mark_items(root)
-    if _is_exercise(root):  # a file of its own, which a book includes
+    if _is_exercise(root):  # a separate file, which a book includes
         return list(_exercises(root, ""))
     found: list[Exercise] = []
     _collect(root, "", 0, found)
@@ -76,8 +76,8 @@ def read_xml(content: str) -> list[Exercise]:
 
 
 def _expand_macros(root: _Element, content: str) -> None:
-    """Puts the macros that the file defines, in PreTeXt's `macros` or a comment, into its formulas."""
-    # The source and not the tree: `collect_web` adds macros in a comment, and the parser leaves comments out.
+    """Expands the macros that the file defines, in PreTeXt's `macros` or a comment, in its formulas."""
+    # From the source and not the tree: `collect_web` adds macros in a comment, which the parser drops.
     defined = definitions(unescape(content))
     if not defined:
         return
@@ -92,7 +92,7 @@ def _expand_macros(root: _Element, content: str) -> None:
 
 
 def _mark_items(root: _Element) -> None:
-    """Gives the items of a list with letters or numbers (`<ol marker="A.">`) theirs: answers name them."""
+    """Adds the letters or numbers of list items (`<ol marker="A.">`): answers refer to them."""
     for items in root.iter("{*}ol"):
         marker = items.get("marker") or items.get("label") or ""
         first = next((sign for sign in marker if sign in "Aa1"), "")
@@ -102,7 +102,7 @@ def _mark_items(root: _Element) -> None:
 
 
 def _collect(element: _Element, shared: str, depth: int, found: list[Exercise]) -> None:
-    """Exercises under `element`; `shared` are the instructions that hold there."""
+    """Yields exercises under `element`; `shared` are the instructions that apply there."""
     if depth > MAX_DEPTH:
         return
     for child in element:
@@ -112,31 +112,31 @@ def _collect(element: _Element, shared: str, depth: int, found: list[Exercise]) 
         elif name == "introduction" and name_of(element) == "exercisegroup":
             shared = _text(child)
         elif _is_exercise(child):
-            # What stands inside belongs to this exercise, so no further ones are looked for there.
+            # Content inside belongs to this exercise, so the search does not continue there.
             found += _exercises(child, shared)
             continue
         _collect(child, shared, depth + 1, found)
 
 
 def _is_exercise(element: _Element) -> bool:
-    """True when its parts are marked, or it consists of tasks; both parts make an exercise of any element."""
+    """True when its parts are marked, or it consists of tasks; both parts make any element an exercise."""
     if name_of(element) in EXERCISES:
         return _part(element, PROBLEMS | _TASKS | _SOLVES) is not None
     return _part(element, PROBLEMS) is not None and _part(element, _SOLVES) is not None
 
 
 def _exercises(element: _Element, shared: str) -> Iterator[Exercise]:
-    """One exercise; or one for each task, the common beginning before its own text."""
+    """Returns one exercise; or one per task, with the common beginning before its text."""
     tasks = [child for child in element if name_of(child) in _TASKS]
     if not tasks:
-        # Without the program the text has holes: in one book 807 of 4,005 rows have such values.
+        # Without the program the text has gaps: in one book 807 of 4,005 rows have such values.
         if not _is_computed(element):
             yield _exercise(element, "", shared)
         return
     before = [child for child in element if name_of(child) in ("introduction", "statement")]
     beginning = "\n".join(filter(None, map(_text, before)))
     for task in tasks:
-        # A task may be nothing but the wrapper of a WeBWorK problem, which then holds the parts.
+        # A task may be only the wrapper of a WeBWorK problem, which then contains the parts.
         inner = next((child for child in task if name_of(child) == "webwork"), task)
         exercise = _exercise(inner, beginning, shared)
         if exercise.problem and not _is_computed(inner):
@@ -144,7 +144,7 @@ def _exercises(element: _Element, shared: str) -> Iterator[Exercise]:
 
 
 def _is_computed(element: _Element) -> bool:
-    """True where a program fills a value in: WeBWorK's `<var name="$a"/>`; one with a width or a form is a blank."""
+    """True where a program inserts a value: WeBWorK's `<var name="$a"/>`; one with a width or a form is a blank."""
     return any(not (var.get("width") or var.get("form")) for var in element.iter("{*}var") if var.get("name"))
 
 
@@ -179,7 +179,7 @@ def _text(element: _Element) -> str:
 
 
 def _render(element: _Element, pieces: list[str], depth: int) -> None:
-    """Appends the element's text: blocks on lines of their own, formulas between dollar signs."""
+    """Appends the element's text: blocks on separate lines, formulas between dollar signs."""
     name = name_of(element)
     if not name or depth > MAX_DEPTH or name in DROPPED:
         return
@@ -189,7 +189,7 @@ def _render(element: _Element, pieces: list[str], depth: int) -> None:
     elif name in FORMULAS or (name == "equation" and not len(element)):
         pieces.append(_formula(element, name))
     elif (name in REFERENCES or element.get("ref") or element.get("acro")) and not "".join(element.itertext()).strip():
-        # The place stays visible, because filter_web drops problems that lean on something elsewhere.
+        # The place stays visible, because filter_web drops problems that depend on other parts of the page.
         pieces.append("[link]")
     elif name in ("media", "image"):
         pieces.append(f" {_image(element)} ")

@@ -1,12 +1,11 @@
-"""What happens next in an asynchronous round: the decisions, without the processes that carry them out.
+"""The decisions of an asynchronous round, without the processes that carry them out.
 
-Groups are begun as far as the window allows, ended trajectories are judged, complete groups wait in the order of issue,
-a step takes its batch. A group is complete when every member is judged or has failed for good. Complete groups that
-nothing can be learned from are left out, and others are begun in their place: work is never dropped because it took
-long.
+Groups start as far as the window allows, ended trajectories are judged, complete groups wait in the order of issue,
+a step takes its batch. A group is complete when every member is judged or has failed for good. A complete group without
+a learning signal is dropped, and another starts in its place: work is never dropped because it took long.
 
-Every change of state is written to the journal before anything depends on it, so that a hub that was killed goes on
-from there. No Ray, no torch; the clock is the caller's.
+Every change of state is written to the journal before anything depends on it, so that a hub that was killed resumes
+from there. No Ray, no torch; the caller supplies the time.
 """
 
 from __future__ import annotations
@@ -28,28 +27,28 @@ from stages.rl_round.drawing import (
     ProblemDraw,
     abort_on_verifier_failures,
     make_group,
-    make_rollout,
     problems_in_order,
+    recorded_rollout,
     sampling_settings,
     signal_fraction,
     trajectories_of,
 )
 from stages.rl_round.methods import AsynchronousLoop, DynamicSampling
-from stages.rl_round.records import Batch, Group, Rollout
+from stages.rl_round.records import Batch, Group, Problem, Rollout
 from stages.rl_round.round import Round
 
 
 @dataclass(frozen=True)
 class StepBatch:
-    """What a step trains on."""
+    """The batch of a step."""
 
     step: int
     """From 0."""
     batch: Batch
     numbers: tuple[int, ...]
-    """Of the groups."""
+    """Weights that generated the groups."""
     ages_seconds: tuple[float, ...] = ()
-    """Since each group was complete; without those that a journal has brought back."""
+    """Seconds since each group was complete; without those restored from a journal."""
 
 
 @dataclass
@@ -59,35 +58,35 @@ class _SinceLastStep:
 
 
 class Coordinator:
-    """The whole state of the hub's side of a round."""
+    """The complete state of the hub's side of a round."""
 
     def __init__(self, this_round: Round, loop: AsynchronousLoop, write: Callable[[Record], None]) -> None:
-        """`write` puts a record into the journal."""
+        """`write` appends a record to the journal."""
         params, sampler, replicas = this_round.params, this_round.sampler_params, this_round.sampler_params.replicas
         self.params, self.loop, self.steps = params, loop, this_round.settings.steps
         self._round, self._write, self._seed_parts = this_round, write, (this_round.seed, this_round.name)
         self.window = ExperienceWindow(params.problems_per_step, loop.window, self.steps)
-        # Rounded up: the shares together make a whole batch, and nobody's share is empty.
+        # Rounded up: the shares together make a whole batch, and no share is empty.
         share = math.ceil(loop.replica_share * params.problems_per_step / replicas.count)
         longest_prompt = max(len(problem.prompt) for problem in this_round.problems)
-        # What a replica's places could hold at most. vLLM's paged cache may hold less. Repack then sees a replica
-        # emptier than it is, which costs waiting there and never a wrong result.
+        # The most that a replica's slots could hold. vLLM's paged cache may hold less. Repack then sees a replica
+        # as emptier than it is, which costs waiting time and never a wrong result.
         kv_capacity = sampler.max_sequences * (longest_prompt + params.max_response_tokens)
         self.pool = TrajectoryPool(loop, share, kv_capacity, sampling_settings(params))
         self.groups: dict[int, OutstandingGroup] = {}
-        """Neither trained on nor left out, in the order of issue."""
+        """Groups neither trained on nor dropped, in the order of issue."""
         self.next_number = 0
         self.trained = 0
         self.left_out: Counter[Reason] = Counter()
         self.complete_lengths, self.trained_lengths = Lengths(), Lengths()
-        """Of complete groups, whatever became of them, and of those that were trained on."""
+        """Response lengths of all complete groups, and of those that were trained on."""
         self._since = _SinceLastStep()
         self._judging: set[Name] = set()
 
-    # What replicas do.
+    # Orders to replicas.
 
     def orders(self, replica: ReplicaId, newest: int, kept: Collection[int]) -> Orders | None:
-        """What the replica is to do next; None when there is nothing for it."""
+        """Returns the next orders for the replica; None when there are none."""
         return self.pool.orders(replica, newest, kept, self._begin)
 
     def _begin(self, version: int, most: int) -> dict[Name, Trajectory]:
@@ -95,14 +94,14 @@ class Coordinator:
         for _ in range(min(most, self.window.may_begin(version))):
             number, self.next_number = self.next_number, self.next_number + 1
             draw = self._draw_of(number)
-            # Written first: a replica must never draw a group that the journal of a killed hub does not know.
+            # Written first: a replica must never generate a group that the journal of a killed hub does not know.
             self._write(Issued(number, draw.number, draw.problem.problem_id, version))
             self._issue(number, draw, version)
             begun |= {(number, member): one for member, one in enumerate(self._trajectories(draw))}
         return begun
 
     def _draw_of(self, number: int) -> ProblemDraw:
-        """The problem of a group by its number: the round's problems in their endless order."""
+        """Returns the problem of a group by its number: the round's problems in their endless order."""
         return problems_in_order(self._round.problems, number, 1, *self._seed_parts)[0]
 
     def _issue(self, number: int, draw: ProblemDraw, version: int) -> None:
@@ -113,10 +112,10 @@ class Coordinator:
         return trajectories_of(draw, self.params.group_size, *self._seed_parts)
 
     def receive(self, replica: ReplicaId, report: Report) -> dict[Name, Sample]:
-        """Takes a report in; the samples that are to be judged now."""
+        """Processes a report; returns the samples to judge now."""
         ended = self.pool.receive(replica, report)
         wanted = {name: sample for name, sample in ended.items() if self._waits_for(name) and name not in self._judging}
-        # One that was replaced may still report, and a trajectory that went on elsewhere may end twice: each member
+        # A replaced replica may still report, and a trajectory that continued elsewhere may end twice: each member
         # counts once.
         self.pool.faults.duplicates += len(report.ended) - len(wanted)
         self._judging |= wanted.keys()
@@ -134,21 +133,21 @@ class Coordinator:
                 self._end_member(number, member, None, now)
         self.pool.given_up.clear()
 
-    # What the verifier does.
+    # Verdicts.
 
-    def answer_of(self, name: Name) -> str:
-        """The gold answer that the member's response is judged by."""
-        return self.groups[name[0]].draw.problem.answer
+    def problem_of(self, name: Name) -> Problem:
+        """The problem that the member's response is judged by."""
+        return self.groups[name[0]].draw.problem
 
     def write_judged(self, judged: Mapping[Name, Rollout]) -> None:
-        """Journals what the verifier said; `judged` may be counted once the journal is flushed."""
+        """Journals the verdicts; `judged` may be counted once the journal is flushed."""
         for (number, member), rollout in judged.items():
-            self._write(Finished(number, member, rollout.sample, rollout.response, rollout.verdict))
+            self._write(Finished(number, member, rollout.sample, rollout.response, rollout.verdict, rollout.custom))
 
     def judged(self, judged: Mapping[Name, Rollout], now: float) -> None:
-        """Counts what the verifier said."""
+        """Counts the verdicts."""
         for name, rollout in judged.items():
-            # A second result may have been judged meanwhile, or the group left out.
+            # A second result may have been judged meanwhile, or the group dropped.
             self._judging.discard(name)
             if self._waits_for(name):
                 self._end_member(*name, rollout, now)
@@ -156,14 +155,14 @@ class Coordinator:
                 self.pool.faults.duplicates += 1
 
     def _end_member(self, number: int, member: int, rollout: Rollout | None, now: float) -> None:
-        """A member was judged, or with None will never be; decides about its group where it was the last."""
+        """Ends a member that was judged, or with None never will be; after the last member, decides on the group."""
         reason = self._settle(number, member, rollout, now)
         if reason is not None:
             self._write(LeftOut(number, reason.value))
             self._leave_out(number, reason)
 
     def _settle(self, number: int, member: int, rollout: Rollout | None, now: float | None) -> Reason | None:
-        """Takes a member in. A complete group is ready, unless there is a reason to leave it out: see `_leave_out`."""
+        """Adds a member. A complete group is ready, unless there is a reason to drop it: see `_leave_out`."""
         group = self.groups[number]
         group.open.remove(member)
         if rollout is not None:
@@ -179,7 +178,7 @@ class Coordinator:
         return reason
 
     def _reason_to_leave_out(self, group: OutstandingGroup) -> Reason | None:
-        """Why a complete group teaches nothing; None when it does."""
+        """Returns why a complete group gives no learning signal; None when it does."""
         # Two are the fewest that can be compared. A group of one is trained on by its reward alone, so there one is
         # enough.
         if sum(rollout.is_decided for rollout in group.rollouts.values()) < min(2, self.params.group_size):
@@ -192,20 +191,20 @@ class Coordinator:
         self.window.leave_out(number)
         group = self.groups.pop(number)
         self.left_out[reason] += 1
-        if group.rollouts:  # else every member has failed, and there is nothing to keep
+        if group.rollouts:  # otherwise every member has failed, and there is nothing to keep
             self._since.completed.append(group.whole)
             self._since.left_out.append(group.whole)
 
-    # What the trainer does.
+    # Batches of the trainer.
 
     def next_batch(self, now: float) -> StepBatch | None:
-        """What the next step trains on; None while it has to wait. UserError when the verifier failed too often."""
+        """The batch of the next step; None while it has to wait. UserError when the verifier failed too often."""
         if self.window.steps_done >= self.steps:
             return None
         numbers = self.window.next_batch() or self._short_batch()
         if numbers is None:
             return None
-        # Before it is written: the next attempt, whose journal says the same, must stop here too.
+        # Before it is written: the next attempt, with the same journal, must stop here too.
         abort_on_verifier_failures(
             self._since.completed, self._round.verifier_params.abort_undecided_fraction, self.params.verifier
         )
@@ -216,11 +215,11 @@ class Coordinator:
         return self._take(step, numbers, ages)
 
     def _short_batch(self) -> list[int] | None:
-        """After as many groups in vain as a synchronous step would have drawn at most: what there is."""
+        """All ready groups after as many fruitless groups as a synchronous step would have generated at most."""
         sampling = self.params.dynamic_sampling
         if not isinstance(sampling, DynamicSampling):
             return None
-        # A synchronous step draws at most `max_draws` times, each at most 1 / SMALLEST_SIGNAL_FRACTION batches.
+        # A synchronous step samples at most `max_draws` times, each at most 1 / SMALLEST_SIGNAL_FRACTION batches.
         most = sampling.max_draws * self.params.problems_per_step / SMALLEST_SIGNAL_FRACTION
         return self.window.short_batch() if len(self._since.left_out) >= most else None
 
@@ -235,9 +234,9 @@ class Coordinator:
             groups,
             since.completed,
             since.left_out,
-            # Groups begin one by one here, so a step has no draws to count.
+            # Groups start one by one here, so a step has no draws to count.
             draws=1,
-            too_stale=0,  # the window lets nothing begin that would become so
+            too_stale=0,  # the window prevents groups that would become too stale
             carried=self.window.ready,
             signal_fraction=signal_fraction(since.completed, 1.0),
             newest_version=step,
@@ -245,26 +244,26 @@ class Coordinator:
         return StepBatch(step, batch, tuple(numbers), ages)
 
     def leftover(self) -> list[Group]:
-        """Groups that were decided behind the last step, or that no step has taken."""
-        # Those left out since the last step belong to no step, and every rollout stands in the table once.
+        """Returns groups that were decided after the last step, or that no step has taken."""
+        # Groups dropped since the last step belong to no step, and every rollout is in the table once.
         return [*self._since.left_out, *(group.whole for group in self.groups.values() if not group.open)]
 
     def check_conservation(self) -> None:
         """RuntimeError unless issued = trained + left out + outstanding."""
         accounted = self.trained + self.left_out.total() + len(self.groups)
-        # Checked after every step, where it costs nothing: a group that was lost would otherwise only be missing.
+        # Checked after every step, where it costs nothing: otherwise a lost group would go unnoticed.
         if self.next_number != accounted:
             raise RuntimeError(
                 f"{self.next_number} groups were issued and {accounted} are accounted for ({self.trained} trained, "
                 f"{dict(self.left_out)} left out, {len(self.groups)} outstanding): this is a fault of the loop"
             )
 
-    # What outlives the hub.
+    # Persistence beyond the hub.
 
     def write_partials(self) -> None:
         """Journals the tokens of every trajectory in flight that has new ones."""
         for (number, member), flight in self.pool.flights():
-            # Only what is new: a response is journalled once over its life, however often this is called.
+            # Only new tokens: a response is journalled once over its life, however often this is called.
             start = flight.written
             if flight.version is None or start == len(flight.token_ids):
                 continue
@@ -273,15 +272,15 @@ class Coordinator:
             self._write(Partial(number, member, start, flight.version, *fresh))
 
     def restore(self, records: Iterable[Record]) -> list[StepBatch]:
-        """Goes on from a journal: the batches of the steps that were taken, in order.
+        """Resumes from a journal; returns the batches of the steps that were taken, in order.
 
-        Trajectories that had not ended wait for a replica, behind the tokens that were journalled. Groups are left out
-        in the order in which they were completed, as before the kill; their records may come later in the journal.
+        Trajectories that had not ended wait for a replica, with their journalled tokens. Groups are dropped in the
+        order in which they were completed, as before the kill; their records may come later in the journal.
         """
-        # Records are replayed through the very functions that made them, so state cannot differ from before the kill.
+        # Records are replayed through the functions that made them, so the state cannot differ from before the kill.
         taken: list[StepBatch] = []
         unwritten: dict[int, Reason] = {}
-        """Groups that were left out and whose record has not come."""
+        """Groups that were dropped and whose record has not come."""
         unfinished: dict[Name, InFlightTrajectory] = {}
         for record in records:
             match record:
@@ -295,13 +294,13 @@ class Coordinator:
                 case Partial(number, member, start, version, token_ids, logprobs):
                     flight = unfinished[number, member]
                     flight.version = version
-                    # A slice from `start`: a trajectory that began again (start 0) loses what an older version had
-                    # drawn.
+                    # A slice from `start`: a trajectory that began again (start 0) loses the tokens of an older
+                    # version.
                     flight.token_ids[start:], flight.logprobs[start:] = token_ids, logprobs
                     flight.written = len(flight.token_ids)
-                case Finished(number, member, sample, response, verdict):
+                case Finished(number, member, sample, response, verdict, custom):
                     unfinished.pop((number, member), None)
-                    rollout = make_rollout(sample, response, verdict, self.params)
+                    rollout = recorded_rollout(sample, response, verdict, self.params, custom)
                     unwritten |= self._restore_member(number, member, rollout)
                 case Failed(number, member):
                     unfinished.pop((number, member), None)
@@ -309,18 +308,18 @@ class Coordinator:
                 case LeftOut(number, reason):
                     if unwritten.pop(number, None) is None:
                         self._leave_out(number, Reason(reason))
-                # Without ages: they would be differences between clocks of two lives.
+                # Without ages: they would mix the clocks of two attempts.
                 case Trained(step, _, numbers):
                     taken.append(self._take(step - 1, numbers, ()))
-        # As waiting, not as lost: no replica of this life has died with them.
+        # As waiting, not as lost: no replica of this attempt has died with them.
         self.pool.waiting |= {name: flight for name, flight in unfinished.items() if self._waits_for(name)}
-        # A kill may have come between a group's last member and the word that it was left out.
+        # A kill may have come between a group's last member and the record that it was dropped.
         for number, reason in unwritten.items():
             self._write(LeftOut(number, reason.value))
         return taken
 
     def _restore_member(self, number: int, member: int, rollout: Rollout | None) -> dict[int, Reason]:
-        """Takes a member of the journal in; why its group was left out, where it was its last."""
+        """Adds a member from the journal; returns why its group was dropped, if it was the last member."""
         if not self._waits_for((number, member)):
             return {}
         # Not `_end_member`, which would write its record again.
@@ -331,7 +330,7 @@ class Coordinator:
         return {number: reason}
 
     def _check_draw(self, issued: Issued, draw: ProblemDraw) -> None:
-        """The journal lies in a folder that is named after the work, so another problem means a damaged project."""
+        """The journal is in a folder that is named after the work, so another problem means a damaged project."""
         if (draw.number, draw.problem.problem_id) != (issued.draw, issued.problem_id):
             raise RuntimeError(
                 f"the journal's group {issued.group} is of problem {issued.problem_id}, this round's of "
@@ -341,7 +340,7 @@ class Coordinator:
 
 @dataclass
 class OutstandingGroup:
-    """A group that was issued, and what has come of it."""
+    """An issued group and its results."""
 
     draw: ProblemDraw
     size: InitVar[int]
@@ -349,24 +348,24 @@ class OutstandingGroup:
     """Members that it still waits for."""
     rollouts: dict[int, Rollout] = field(default_factory=dict)
     completed_at: float | None = None
-    """None while a member is open, and for a group of an earlier life: its journal has no times."""
+    """None while a member is open, and for a group of an earlier attempt: its journal has no times."""
 
     def __post_init__(self, size: int) -> None:
         self.open = set(range(size))
 
     @cached_property
     def whole(self) -> Group:
-        """Its rollouts in the order of their sample numbers, once nothing of it is waited for."""
+        """Its rollouts in the order of their sample numbers, once no member is open."""
         return make_group(self.draw, [self.rollouts[member] for member in sorted(self.rollouts)])
 
 
 class Reason(StrEnum):
-    """Why nothing was learned from a group."""
+    """The reason why a group gave no learning signal."""
 
     NO_SIGNAL = "no_signal"
-    """All decided responses are right, or none is (dynamic sampling)."""
+    """All decided responses are correct, or none is (dynamic sampling)."""
     TOO_FEW_DECIDED = "too_few_decided"
-    """The verifier or the replicas failed on so many members that too few are left to compare."""
+    """The verifier or the replicas failed on so many members that too few remain to compare."""
 
 
 @dataclass

@@ -1,12 +1,12 @@
-"""The hub: the event loop between replicas, verifier and trainer. It decides nothing itself and waits for nobody.
+"""The hub: the event loop between replicas, verifier and trainer. It makes no decisions and never blocks on a process.
 
-What happens next is the coordinator's; who is alive is the fleet's and the trainers'; what has happened is the
-journal's. A hub that was killed goes on from the journal and the trainer's last checkpoint.
+The coordinator decides what happens next; fleet and trainers know which processes are alive; the journal records what
+has happened. A killed hub resumes from the journal and the trainer's last checkpoint.
 
-Below the hub: `Judge` asks the verifier in a thread, so that the verifier holds nobody up, and `NodeVersions` knows
-which versions of the weights replicas can load. Then the numbers of a step, from plain data; their names are those of
-docs/asynchronous.md. A function leaves out what it cannot say (a mean of nothing), so that no curve shows a zero that
-nobody measured; counts of things that did not happen are 0.
+Below the hub: `Judge` calls the verifier in a thread, so that the verifier delays no process, and `NodeVersions` knows
+which versions of the weights replicas can load. Then the numbers of a step, from plain data; docs/asynchronous.md
+explains their names. A function leaves out numbers that it cannot compute (a mean of nothing), so that no curve shows
+a zero that was not measured; counts of things that did not happen are 0.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from stages.rl_round.asynchronous.journal import Fault, Journal, Stepped, record
 from stages.rl_round.asynchronous.timeline import BATCH_TAKEN, FAULT, MOVED, PUBLISHED, Timeline
 from stages.rl_round.asynchronous.trainers import Trainers
 from stages.rl_round.asynchronous.trajectory_pool import Faults, Name, Repacked
-from stages.rl_round.drawing import RoundVerifier, score_samples
+from stages.rl_round.drawing import CustomRewards, RoundVerifier, score_samples
 from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.methods import BestFitRepack
 from stages.rl_round.params import RlParams
-from stages.rl_round.records import Rollout
+from stages.rl_round.records import Problem, Rollout
 from stages.rl_round.round import Round, Trained
 
-# Short against a report (`rl.loop.report_seconds`), so what has ended is judged at once.
+# Short compared to a report (`rl.loop.report_seconds`), so ended responses are judged at once.
 POLL_SECONDS = 0.05
 """A turn of the loop waits at most this long for replicas and trainer."""
 # Reports come several times a second from each replica: writing them one by one would be a call for a few tokens.
 FLUSH_SECONDS = 1.0
-"""The journal holds every token that is older than this."""
+"""The journal contains every token that is older than this."""
 STILL_SECONDS = 60.0
-"""After so long without any change, and again and again, the log says what the round waits for."""
+"""Each time nothing has changed for this long, the log says what the round waits for."""
 MOST_STILL_SECONDS = 600.0
-"""After so long in which nobody has had anything to do either, the round is given up."""
-# Few, because a replica serves nothing from one failed pull to the next.
+"""The round is aborted when no process has had work for this long."""
+# Few, because a replica serves nothing after a failed pull until the next one.
 MOST_FAILED_PROBES = 3
-"""Of one replica in a row; as often again after it was replaced, the weights are wrong and not the replica."""
+"""Failures of one replica in a row; if they repeat after it was replaced, the weights are wrong and not the replica."""
 
 
 @dataclass
 class Hub:
-    """Runs one round to its end. First everything that it stands between, then its own state."""
+    """Runs one round to its end. First the parts that it connects, then its state."""
 
     this_round: Round
     coordinator: Coordinator
@@ -71,19 +71,19 @@ class Hub:
     timeline: Timeline
     timeline_path: Path
     batches: dict[int, StepBatch]
-    """Taken, and not yet in a checkpoint."""
+    """Batches taken, and not yet in a checkpoint."""
     curve: list[dict[str, float]]
-    """A row a step."""
+    """One row per step."""
 
     _flushed_at: float = 0.0
     _repacked_at: float = 0.0
     _started_at: float = field(default_factory=time.time)
     _trainer_free_since: float = field(default_factory=time.time)
     _trainer_idle: str = "start"
-    """Why the trainer waits."""
+    """The reason why the trainer waits."""
     _step_ended_at: float = field(default_factory=time.time)
     _failed_probes: Counter[int] = field(default_factory=Counter)
-    """In a row, by replica."""
+    """Failures in a row, by replica."""
     _is_training: int | None = None
     _seen: set[int] = field(default_factory=set)
     """Replicas that have started once."""
@@ -101,21 +101,21 @@ class Hub:
         return self.this_round.name
 
     def run(self) -> None:
-        """Fills the curve to the round's last step."""
+        """Runs until the curve has the round's last step."""
         done, last = len(self.curve), self.this_round.settings.steps
         for _ in progress(self._steps(), last, self.name, "steps", done=done, curve=self.curve):
             self.coordinator.check_conservation()
         self._wait_for_trainer()
 
     def _wait_for_trainer(self) -> None:
-        """Returns when the trainer has the last weights: an earlier attempt may have told of steps, and been killed,
-        that the trainer has to repeat from its checkpoint."""
+        """Returns when the trainer has the last weights: an earlier attempt may have reported steps and been killed
+        before their checkpoint, so the trainer has to repeat them."""
         while self.trainers.steps_done < self.this_round.settings.steps:
             self.trainers.poll()
             time.sleep(POLL_SECONDS)
 
     def _steps(self) -> Iterator[int]:
-        """Each step as it is done."""
+        """Yields each finished step."""
         done = len(self.curve)
         while done < self.this_round.settings.steps:
             self._order_replicas()
@@ -132,7 +132,7 @@ class Hub:
         for replica in self.fleet.started():
             kept = self.versions.of(self.fleet.node(replica))
             if kept:
-                # The newest of its own node: a relay may be behind, and nobody waits for it.
+                # The newest version on its node: a relay may be behind, and is not waited for.
                 orders = self.coordinator.orders(replica, kept[-1], kept)
                 if orders is not None:
                     self.fleet.order(replica, orders)
@@ -141,7 +141,7 @@ class Hub:
         now, process = time.time(), f"replica/{event.replica}"
         match event:
             case Started():
-                # One that was replaced has been `dead` until now, which the timeline knows.
+                # A replaced replica was `dead` until now; the timeline records that.
                 if event.replica not in self._seen:
                     self._seen.add(event.replica)
                     self.timeline.span(process, "start", self._started_at, now)
@@ -157,8 +157,8 @@ class Hub:
                 self.coordinator.lose(replica, now)
 
     def _take_report(self, replica: int, report: Report) -> None:
-        # A replica only knows that it was idle; here it is known why: the window let nothing begin. The time between
-        # two calls is nobody's activity, so `orders` becomes the timeline's word for that.
+        # A replica only knows that it was idle; the hub knows why: the window allowed no start. The time between
+        # two calls belongs to no activity, so `orders` becomes the timeline's word for that.
         named = {
             {"idle": "no_prompts", "orders": "unnamed"}.get(name, name): seconds
             for name, seconds in report.seconds.items()
@@ -166,19 +166,19 @@ class Hub:
         self.timeline.report(f"replica/{replica}", report.ended_at, named)
         samples = self.coordinator.receive(replica, report)
         if samples:
-            self.judge.ask({name: (self.coordinator.answer_of(name), sample) for name, sample in samples.items()})
+            self.judge.ask({name: (self.coordinator.problem_of(name), sample) for name, sample in samples.items()})
         # Last, because it may end the replica, whose samples count all the same.
         self._check_pull(replica, report)
 
     def _check_pull(self, replica: int, report: Report) -> None:
-        """A version that was gone is no fault; weights that are not the trainer's are."""
+        """A missing version is not a fault; weights that differ from the trainer's are."""
         if report.pulled is not None:
             self._failed_probes[replica] = 0
             self._probe_gaps.append(report.probe_gap or 0.0)
-        # It still serves the weights before: the version was gone when it came, as happens to slow ones.
+        # It still serves the previous weights: the version was gone when it arrived, as happens to slow replicas.
         if not report.pull_failed or report.version is not None:
             return
-        # Nothing lies on its node yet, so nothing could be wrong with it.
+        # Its node has no version yet, so this is not a fault.
         if not self.versions.of(self.fleet.node(replica)):
             return
         self._failed_probes[replica] += 1
@@ -186,14 +186,14 @@ class Hub:
         say(f"{self.name}: replica {replica} could not take weights: {report.pull_failed}")
         if failed == MOST_FAILED_PROBES:
             self._take_event(self.fleet.end(replica, report.pull_failed))
-        # The count goes on over a replacement, so here a fresh process has failed as often as the one before it.
+        # The count continues over a replacement, so here a fresh process has failed as often as the one before it.
         elif failed > 2 * MOST_FAILED_PROBES:
             raise UserError(f"{self.name}: no replica agrees with the trainer's weights: {report.pull_failed}")
 
     def _take_judged(self) -> None:
         judged = self.judge.judged()
         if judged:
-            # In the journal before anything counts it: no step may train on a response that a killed hub would draw
+            # In the journal before it counts: no step may train on a response that a resumed hub would generate
             # again.
             self.coordinator.write_judged(judged)
             self.journal.flush()
@@ -210,12 +210,12 @@ class Hub:
         if trained:
             self._note_trained(trained)
         if self._is_training is None and trainers.is_up:
-            # A hub that goes on may have taken this batch in an earlier life: the same groups are trained on again.
+            # A resumed hub may have taken this batch in an earlier attempt: the same groups are trained on again.
             taken = self.batches.get(len(self.curve)) or self.coordinator.next_batch(time.time())
             if taken:
                 self.journal.flush()
                 self.batches[taken.step] = taken
-                # The flush came first: no weights may come from a batch that no journal knows.
+                # The flush came first: no weights may come from a batch that the journal does not have.
                 self._is_training = taken.step
                 self.timeline.instant("hub", BATCH_TAKEN, time.time(), step=taken.step)
                 trainers.submit(taken.step)
@@ -223,7 +223,7 @@ class Hub:
     def _note_trained(self, trained: Trained) -> None:
         now = time.time()
         self._is_training = None
-        # A step further than the curve: its row and its batch would be missing for ever.
+        # One step beyond the curve: its row and its batch would be missing for ever.
         if trained.step != len(self.curve) or trained.step not in self.batches:
             raise UserError(
                 f"{self.name}: the last checkpoint is of step {trained.step + 1}, and the journal "
@@ -233,7 +233,7 @@ class Hub:
         taken = self.batches[trained.step]
         busy = trained.train_seconds + trained.publish_seconds + trained.checkpoint_seconds
         self.timeline.span("trainer", self._trainer_idle, self._trainer_free_since, trained.ended_at - busy)
-        # Until its next batch is taken it waits for groups: whatever else it did is in the report below.
+        # Until its next batch is taken it waits for groups: its other activities are in the report below.
         self._trainer_idle = "no_groups"
         spent = {"train": trained.train_seconds, "publish": trained.publish_seconds}
         self.timeline.report("trainer", trained.ended_at, spent | {"checkpoint": trained.checkpoint_seconds})
@@ -243,14 +243,14 @@ class Hub:
         self._trainer_free_since = trained.ended_at
         row = {**trained.row, **self._step_numbers(trained, taken)}
         self.curve.append(row)
-        # A step that an earlier life trained is heard of at once, and its rates divide by its seconds.
+        # A step of an earlier attempt is reported at once, and its rates divide by its seconds.
         self.log.add(trained.step + 1, taken.batch, row, max(1e-9, now - self._step_ended_at))
         self._step_ended_at = now
-        # After the log: a step that the journal calls done has its rollouts in a file.
+        # After the log: a step that the journal marks as done has its rollouts in a file.
         self._write(Stepped(trained.step + 1, row))
         self.journal.flush()
         if (trained.step + 1) % self.this_round.params.checkpoint_every_steps == 0:
-            # These steps lie in the trainer's checkpoint: it will not ask for their batches again.
+            # These steps are in the trainer's checkpoint: it will not request their batches again.
             for step in [step for step in self.batches if step <= trained.step]:
                 del self.batches[step]
             self.timeline.write(self.timeline_path)
@@ -260,7 +260,7 @@ class Hub:
         core, now = self.coordinator, time.time()
         pool = core.pool
         versions = [one.sample.policy_version for group in taken.batch.groups for one in group.rollouts]
-        # Taken and replaced in one line: what happens from here on is the next step's.
+        # Read and reset in one line: later events belong to the next step.
         faults, repacked, pool.faults, pool.repacked = pool.faults, pool.repacked, Faults(), Repacked()
         arrived, self._arrived, gaps, self._probe_gaps = self._arrived, [], self._probe_gaps, []
         held = [version for version in pool.versions().values() if version is not None]
@@ -277,7 +277,7 @@ class Hub:
         }
 
     def _keep_up(self) -> None:
-        """What is due by the clock."""
+        """Does the tasks that are due by the clock."""
         now, core = time.time(), self.coordinator
         nodes = {self.fleet.node(replica) for replica in self.fleet.started()}
         self._arrived += [one for one in self.versions.look(nodes) if one.fetched]
@@ -288,20 +288,20 @@ class Hub:
             self.timeline.counter("hub", "outstanding groups", now, len(core.window))
             self.timeline.counter("hub", "kv used", now, core.pool.kv_fraction())
             self._flushed_at = now
-            # By a clock that stops when nobody looks: a laptop that was asleep has not stood still.
+            # By a clock that stops while it is not polled: a laptop that was asleep has not stalled.
             self._clock.look()
             self._check_standing(self._clock.now)
         repack = core.loop.repack
         if isinstance(repack, BestFitRepack) and now - self._repacked_at > repack.every_seconds:
             self._repacked_at = now
             newest = len(self.curve)
-            # A replica is worth freeing only if it could load newer weights or begin something: the pool decides by
+            # Freeing a replica is useful only if it could load newer weights or start a group: the pool decides by
             # both numbers.
             if core.pool.plan_repack(newest, core.window.may_begin(newest)):
                 self.timeline.instant("hub", MOVED, now)
 
     def _check_standing(self, now: float) -> None:
-        """Says where everything stands when nothing changes; RuntimeError when nothing can change any more."""
+        """Logs the state while nothing changes; RuntimeError when nothing can change any more."""
         pool, trainers = self.coordinator.pool, self.trainers
         started, flights = self.fleet.started(), [flight for _, flight in pool.flights()]
         standing = (
@@ -316,7 +316,7 @@ class Hub:
         if now - self._said_at > STILL_SECONDS:
             self._said_at = now
             say(f"{self.name}: nothing has changed for {still:.0f} s: {standing}")
-        # Long responses and slow steps change nothing for minutes either: only where all are idle is it a fault.
+        # Long responses and slow steps also change nothing for minutes: it is a fault only where all are idle.
         is_idle = started and not trainers.calls and not any(map(pool.is_busy, started))
         if is_idle and still > MOST_STILL_SECONDS:
             raise RuntimeError(
@@ -334,11 +334,11 @@ class Hub:
 
 
 class Judge:
-    """A thread that asks the verifier; a context manager ends it."""
+    """A thread that asks the verifier and custom rewards; a context manager ends it."""
 
-    def __init__(self, verifier: RoundVerifier, tokenizer, params: RlParams) -> None:
-        self._verifier, self._tokenizer, self._params = verifier, tokenizer, params
-        self._waiting: SimpleQueue[Mapping[Name, tuple[str, Sample]] | None] = SimpleQueue()
+    def __init__(self, verifier: RoundVerifier, tokenizer, params: RlParams, functions: CustomRewards) -> None:
+        self._verifier, self._tokenizer, self._params, self._functions = verifier, tokenizer, params, functions
+        self._waiting: SimpleQueue[Mapping[Name, tuple[Problem, Sample]] | None] = SimpleQueue()
         self._judged: SimpleQueue[dict[Name, Rollout] | BaseException] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="judge", daemon=True)
 
@@ -348,15 +348,15 @@ class Judge:
 
     def __exit__(self, *_: object) -> None:
         self._waiting.put(None)
-        # Waits for the verdict under way: the verifier is closed next, and must not be in use then.
+        # Waits for the current verdict: the verifier is closed next, and must not be in use then.
         self._thread.join()
 
-    def ask(self, samples: Mapping[Name, tuple[str, Sample]]) -> None:
-        """To be judged: gold answer and sample by name; at least one."""
+    def ask(self, samples: Mapping[Name, tuple[Problem, Sample]]) -> None:
+        """To be judged: problem and sample by name; at least one."""
         self._waiting.put(samples)
 
     def judged(self) -> dict[Name, Rollout]:
-        """What has been judged since the last call; raises what the verifier raised."""
+        """Returns the verdicts since the last call; raises errors of the verifier."""
         rollouts: dict[Name, Rollout] = {}
         while not self._judged.empty():
             one = self._judged.get()
@@ -368,16 +368,18 @@ class Judge:
     def _work(self) -> None:
         try:
             while waiting := self._waiting.get():
-                answers, samples = zip(*waiting.values(), strict=True)
-                rollouts = score_samples(answers, samples, self._verifier, self._tokenizer, self._params)
+                problems, samples = zip(*waiting.values(), strict=True)
+                answers = [problem.answer for problem in problems]
+                judges = self._verifier, self._tokenizer, self._params, self._functions
+                rollouts = score_samples(answers, samples, *judges, problems)
                 self._judged.put(dict(zip(waiting, rollouts, strict=True)))
-        # Whatever it is: a thread that died silently would leave the hub waiting for verdicts, so the hub raises it.
+        # Any error: if the thread died silently, the hub would wait for verdicts, so the hub raises it.
         except BaseException as error:
             self._judged.put(error)
 
 
 class NodeVersions:
-    """On the trainer's node, which is the hub's, a version is there once published; elsewhere a relay brings it."""
+    """On the trainer's node, which is the hub's, a version exists once published; elsewhere a relay brings it."""
 
     def __init__(self, run: str, node: str, chain: RelayChain) -> None:
         self.folder = weights_folder(run, node)
@@ -386,11 +388,11 @@ class NodeVersions:
         self._here: list[int] = []
 
     def of(self, node: str) -> list[int]:
-        """Those that a replica on this node can load, oldest first."""
+        """Returns the versions that a replica on this node can load, oldest first."""
         return self._here if node == self._node else self._chain.have.get(node, [])
 
     def look(self, nodes: Iterable[str]) -> list[Arrived]:
-        """Looks again, and lets relays fetch what is new for `nodes`; what has arrived since. Waits for nobody."""
+        """Looks again, and lets relays fetch new versions for `nodes`; returns arrivals since. Never waits."""
         here = self._published.versions()
         # The trainer's node first: the chain begins where versions are published.
         self._chain.ensure([self._node, *nodes])
@@ -400,16 +402,16 @@ class NodeVersions:
         return self._chain.poll()
 
 
-# Twice the cut of the rates by staleness (OLDEST in losses.py), which cost sums in every micro-batch; bars are counted
-# once a step.
+# Twice the cut of the rates by staleness (OLDEST in losses.py), which cost sums in every micro-batch; bars are
+# counted once per step.
 TOP = 8
 """Responses this stale and staler ones share the last bar of the histogram."""
 
 
 def staleness_metrics(version: int, versions: Iterable[int]) -> dict[str, float]:
-    """Of the rollouts that a step trains on: `version` is what it starts from, `versions` what drew each.
+    """Staleness of the rollouts of a step: `version` is its starting version, `versions` those that generated each.
 
-    Mean, largest, 99th percentile, and how many there are of each staleness (`staleness/count_0`, ...).
+    Mean, largest, 99th percentile, and the count of each staleness (`staleness/count_0`, ...).
     """
     ages = sorted(version - drawn_by for drawn_by in versions)
     if not ages:
@@ -418,14 +420,14 @@ def staleness_metrics(version: int, versions: Iterable[int]) -> dict[str, float]
     return {
         "staleness/mean": sum(ages) / len(ages),
         "staleness/max": ages[-1],
-        # Nearest rank: of 100 responses the 99th, so that one straggler in a hundred does not show and two do.
+        # Nearest rank: of 100 responses the 99th, so one straggler in a hundred does not show and two do.
         "staleness/p99": ages[math.ceil(0.99 * len(ages)) - 1],
         **{f"staleness/count_{age}": counts[age] for age in range(max(counts) + 1)},
     }
 
 
 def buffer_metrics(groups: int, ages_seconds: Sequence[float]) -> dict[str, float]:
-    """Groups that waited for the step, and for how long, as far as it is known."""
+    """Counts groups that waited for the step, and their waiting time, as far as it is known."""
     # The clock is the time of day, which may be set back.
     ages = sorted(max(0.0, age) for age in ages_seconds)
     if not ages:
@@ -438,20 +440,20 @@ def buffer_metrics(groups: int, ages_seconds: Sequence[float]) -> dict[str, floa
 
 
 def window_metrics(outstanding: int, groups_per_step: int, window: int | None) -> dict[str, float]:
-    """`window/used`: groups begun and not trained on, over the most that the window allows; none without a window."""
+    """`window/used`: groups started and not trained on, over the most that the window allows; none without a window."""
     if window is None:
         return {"window/outstanding": outstanding}
     return {"window/outstanding": outstanding, "window/used": outstanding / ((window + 1) * groups_per_step)}
 
 
 def counted_metrics(repacked: Repacked, faults: Faults) -> dict[str, float]:
-    """`repack/...` and `fault/...`."""
+    """Returns `repack/...` and `fault/...`."""
     named = {"repack": asdict(repacked), "fault": asdict(faults)}
     return {f"{kind}/{name}": value for kind, values in named.items() for name, value in values.items()}
 
 
 def replica_metrics(version: int, versions: Sequence[int], kv_used: float) -> dict[str, float]:
-    """Of the replicas at work: how full their key-value caches are, how far behind `version` they are."""
+    """For the replicas at work: how full their key-value caches are, how far they are behind `version`."""
     metrics = {"kv/used_fraction": kv_used}
     if versions:
         metrics["relay/lag_versions"] = version - sum(versions) / len(versions)
@@ -459,7 +461,7 @@ def replica_metrics(version: int, versions: Sequence[int], kv_used: float) -> di
 
 
 def relay_metrics(publish_seconds: float, broadcast_seconds: Sequence[float]) -> dict[str, float]:
-    """What a publication costs the trainer, and the mean time until another node has it."""
+    """The trainer's cost of a publication, and the mean time until another node has it."""
     metrics = {"relay/publish_seconds": publish_seconds}
     if broadcast_seconds:
         metrics["relay/broadcast_seconds"] = sum(broadcast_seconds) / len(broadcast_seconds)
@@ -467,16 +469,17 @@ def relay_metrics(publish_seconds: float, broadcast_seconds: Sequence[float]) ->
 
 
 def length_metrics(issued: Lengths, trained: Lengths) -> dict[str, float]:
-    """Mean response tokens of all that has ended so far and of all that was trained on: short ones must not be ahead.
+    """Mean response tokens of everything that has ended and of everything trained on: training must not prefer short
+    ones.
 
-    Over the round and not the step: what is issued in a step and what it trains on are different trajectories.
+    Over the round and not the step: the trajectories issued in a step are not the ones it trains on.
     """
     lengths = {"issued": issued, "trained": trained}
     return {f"length/{name}_mean": one.tokens / one.responses for name, one in lengths.items() if one.responses}
 
 
 def round_totals(curve: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """What the round's metrics say of these: totals of what is counted, the mean and the largest staleness."""
+    """The round's metrics of these: totals of counts, the mean and the largest staleness."""
     totals: Counter[str] = Counter()
     for row in curve:
         for name, value in row.items():

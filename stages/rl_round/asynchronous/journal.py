@@ -1,13 +1,13 @@
-"""The journal of an asynchronous round: what happened to each group, so that a hub which was killed can go on.
+"""The journal of an asynchronous round: the events of each group, so that a killed hub can resume.
 
 A journal is an append-only file: a chain of frames. A frame is a marker of 4 bytes, the payload's length (4), a CRC32
-of length and payload (4), and the payload, UTF-8 JSON. The marker starts with a byte that UTF-8 never holds, so behind
-any damage the next whole frame can be found: that is how a torn end is told from a hole in the middle. SQLite's
-write-ahead log keeps the same promise after a kill, but a flipped bit in it drops all that follows without a word.
+of length and payload (4), and the payload, UTF-8 JSON. The marker starts with a byte that UTF-8 never contains, so the
+next whole frame after any damage can be located: that distinguishes a torn end from a hole in the middle. SQLite's
+write-ahead log gives the same guarantee after a kill, but a flipped bit in it silently drops everything that follows.
 
-Promised: what `flush` has written outlives a kill -9 of the process at any moment, because the kernel has it. It does
-not always outlive a power cut or a kernel that stops: only what lies before the last sync is on disk for sure. A
-checkpoint is; the journal holds what came after it.
+Guarantee: data written by `flush` survive a kill -9 of the process at any moment, because the kernel has them. They do
+not always survive a power cut or a kernel crash: only data before the last sync are certainly on disk. A
+checkpoint is on disk; the journal has the events after it.
 
 Records name groups by the number of their issue in the round, and members of a group by their sample number.
 """
@@ -40,14 +40,14 @@ MARKER = b"\xffRJ1"
 HEAD = struct.Struct("<4sII")
 """Marker, bytes of the payload, CRC32 of the length's four bytes and the payload."""
 SYNC_BYTES = 16 * 2**20
-"""After so many new ones the file is synced. A sync of every flush would make the hub wait for the disk each second."""
+"""Bytes after which the file is synced. Syncing every flush would make the hub wait for the disk each second."""
 
 
 class Journal:
     """The one writer of a journal, which holds the folder's lock until it is closed; a context manager closes it.
 
     Opening cuts off a torn or damaged last record, with a warning. UserError where another process writes the journal,
-    or where a record in the middle is damaged: nothing is skipped in silence.
+    or where a record in the middle is damaged: nothing is skipped silently.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -66,21 +66,21 @@ class Journal:
             raise
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Takes a record down, to be written by the next `flush`.
+        """Adds a record, which the next `flush` writes.
 
-        TypeError or ValueError where JSON cannot hold it. Floats keep every bit.
+        TypeError or ValueError where JSON cannot represent it. Floats keep every bit.
         """
-        # Encoded here and not at `flush`: what JSON cannot hold fails where it was made.
+        # Encoded here and not in `flush`: an invalid record fails where it was made.
         payload = json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
         length = struct.pack("<I", len(payload))
-        # With the length: a flipped bit in it would otherwise point into the middle of another record.
+        # Including the length: a flipped bit in it would otherwise point into the middle of another record.
         checksum = zlib.crc32(payload, zlib.crc32(length))
         self._waiting.append(HEAD.pack(MARKER, len(payload), checksum) + payload)
 
     def flush(self) -> None:
-        """Writes what was appended: from then on a kill of this process does not lose it.
+        """Writes the added records: from then on a kill of this process does not lose them.
 
-        UserError when the disk is full: all that was flushed before stays readable, and the records wait for another
+        UserError when the disk is full: all records flushed before stay readable, and the new ones wait for another
         `flush`.
         """
         before, content = os.fstat(self._file).st_size, memoryview(b"".join(self._waiting))
@@ -90,7 +90,7 @@ class Journal:
                 # A nearly full disk takes a part of it, without an error until the next call.
                 content = content[os.write(self._file, content) :]
         except OSError as error:
-            # Half a record must not lie before the next one.
+            # Half a record must not precede the next one.
             os.ftruncate(self._file, before)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
@@ -104,7 +104,7 @@ class Journal:
             self._unsynced = 0
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Every record in the order of `append`; flushes first."""
+        """Returns every record in the order of `append`; flushes first."""
         self.flush()
         end = 0
         for payload in self._payloads():
@@ -114,13 +114,13 @@ class Journal:
             raise self._damaged(end)
 
     def clear(self) -> None:
-        """Removes every record: the outputs are written. A kill leaves all of them or none."""
+        """Removes every record, once the outputs are written. A kill leaves all of them or none."""
         self._waiting.clear()
         # One call of the kernel, so a kill leaves all records or none.
         os.ftruncate(self._file, 0)
 
     def close(self) -> None:
-        """Flushes, makes it last through a power cut, and lets another process write."""
+        """Flushes, syncs to survive a power cut, and lets another process write."""
         try:
             self.flush()
             os.fsync(self._file)
@@ -137,8 +137,8 @@ class Journal:
         self.close()
 
     def _payloads(self) -> Iterator[bytes]:
-        """Those of the whole frames at the beginning."""
-        if not os.fstat(self._file).st_size:  # nothing cannot be mapped
+        """Payloads of the whole frames at the beginning."""
+        if not os.fstat(self._file).st_size:  # an empty file cannot be mapped
             return
         end = 0
         with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as content:
@@ -147,13 +147,13 @@ class Journal:
                 end += HEAD.size + len(payload)
 
     def _cut_torn_end(self) -> None:
-        """Shortens the file to its whole records. UserError where whole ones lie behind what would be cut."""
+        """Shortens the file to its whole records. UserError where whole ones follow the damage."""
         size, end = os.fstat(self._file).st_size, sum(HEAD.size + len(payload) for payload in self._payloads())
         if end == size:
             return
         with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as content:
             later = end
-            # A whole record behind the damage: no kill does that, so something else has changed the file.
+            # A whole record after the damage: no kill causes that, so something else has changed the file.
             while (later := content.find(MARKER, later + 1)) >= 0:
                 if _payload_at(content, later) is not None:
                     raise self._damaged(end)
@@ -169,18 +169,18 @@ class Journal:
 
 
 def _payload_at(content: mmap.mmap, start: int) -> bytes | None:
-    """The payload of the whole frame that starts there; None where there is none."""
+    """Returns the payload of the whole frame that starts there; None where there is none."""
     if start + HEAD.size > len(content):
         return None
     marker, length, checksum = HEAD.unpack_from(content, start)
     payload = content[start + HEAD.size : start + HEAD.size + length]
-    # The length may be garbage and reach beyond the end: the slice is then too short.
+    # A damaged length may reach beyond the end: the slice is then too short.
     is_whole = marker == MARKER and len(payload) == length
     return payload if is_whole and checksum == zlib.crc32(payload, zlib.crc32(content[start + 4 : start + 8])) else None
 
 
 def _locked(folder: Path) -> int:
-    """The open lock file. The kernel lets go of it when the process dies, however that happens."""
+    """Returns the open lock file. The kernel releases it when the process dies, however that happens."""
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -194,44 +194,46 @@ def _locked(folder: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A group may be drawn from now on."""
+    """A group may be generated from now on."""
 
     group: int
     draw: int
-    """How often the round had drawn the problem before."""
+    """How often the round had issued the problem before."""
     problem_id: str
     version: int
-    """Of the weights that were to draw it when it was issued."""
+    """Version that was to generate it when it was issued."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Tokens of a response that is still being drawn."""
+    """Tokens of a response in progress."""
 
     group: int
     member: int
     start: int
-    """Position of the first of these tokens in the response: with 0 the response has begun (again) at its prompt."""
+    """Position of the first of these tokens in the response: with 0 the response has started (again) at its prompt."""
     version: int
-    """Of the weights that drew them."""
+    """Version that generated them."""
     token_ids: list[int]
     logprobs: list[float]
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A response is whole and judged."""
+    """A response is complete and judged."""
 
     group: int
     member: int
     sample: Sample
     response: str
     verdict: Verdict
+    custom: Mapping[str, Any] = field(default_factory=dict)
+    """`Rollout.custom`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A response will never be whole: every attempt at it has failed."""
+    """A response will never be complete: every attempt at it has failed."""
 
     group: int
     member: int
@@ -248,33 +250,33 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A step trains on these groups, in this order. Written before the step begins: what to repeat after a crash."""
+    """A step trains on these groups, in this order. Written before the step starts, to repeat it after a crash."""
 
     step: int
     """From 1."""
     newest_version: int | None
-    """What the step takes for fresh: `Batch.newest_version`."""
+    """The version that counts as fresh in this step: `Batch.newest_version`."""
     groups: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """A step is done, and its rollouts are on the disk."""
+    """A step is done, and its rollouts are on disk."""
 
     step: int
     """From 1."""
     row: dict[str, float]
-    """Of the round's curve."""
+    """Row of the round's curve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something died, hung or was replaced."""
+    """A process died, hung or was replaced."""
 
     what: str
-    """`replica_died`, for instance."""
+    """For instance `replica_died`."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """Anything that JSON can hold."""
+    """Any JSON values."""
 
 
 Record = Issued | Partial | Finished | Failed | LeftOut | Trained | Stepped | Fault
@@ -294,7 +296,7 @@ _NAMES = {record: kind for kind, record in _KINDS.items()}
 
 
 def record_to_json(record: Record) -> dict[str, Any]:
-    """The record as JSON can hold it; the word under `kind` says which it is. Log-probs keep every bit."""
+    """Returns the record as JSON; `kind` names its class. Log-probs keep every bit."""
     stored = {"kind": _NAMES[type(record)]} | {name: getattr(record, name) for name in record.__slots__}
     match record:
         case Partial(logprobs=logprobs):
@@ -305,7 +307,7 @@ def record_to_json(record: Record) -> dict[str, Any]:
 
 
 def record_from_json(stored: Mapping[str, Any]) -> Record:
-    """The inverse of `record_to_json`. ValueError for a kind that is not known."""
+    """The inverse of `record_to_json`. ValueError for an unknown kind."""
     values = dict(stored)
     match kind := values.pop("kind", None):
         case "partial":
@@ -323,9 +325,9 @@ def record_from_json(stored: Mapping[str, Any]) -> Record:
 
 
 def pack_floats(values: Sequence[float]) -> str | list[float]:
-    """Base64 of little-endian float32 where that keeps every bit (a sampler's log-probs: 5.3 bytes each instead of
-    20), the numbers themselves where it does not."""
-    # Where float32 holds them exactly, which is what samplers give; a number that it would round stays as JSON has it.
+    """Returns base64 of little-endian float32 if that keeps every bit (a sampler's log-probs: 5.3 bytes each instead of
+    20), the numbers themselves if it does not."""
+    # Where float32 represents them exactly, as with samplers; a number that it would round stays as JSON has it.
     single = array("f", values)
     if single.tolist() != list(values):
         return list(values)

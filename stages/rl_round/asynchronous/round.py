@@ -1,4 +1,4 @@
-"""An asynchronous round: starts the processes around the hub, goes on from what an earlier attempt has left, writes.
+"""An asynchronous round: starts the processes around the hub, resumes an earlier attempt, and writes the outputs.
 
 This process is the hub and imports no torch. Replicas, relays and the trainer are Ray's, on this machine or on the
 cluster at RAY_ADDRESS; they end with it.
@@ -27,7 +27,7 @@ from stages.rl_round.asynchronous.hub import Hub, Judge, NodeVersions, round_tot
 from stages.rl_round.asynchronous.journal import Journal, Stepped, record_from_json, record_to_json
 from stages.rl_round.asynchronous.timeline import Timeline
 from stages.rl_round.asynchronous.trainers import Trainers
-from stages.rl_round.drawing import GroupDrawing, delete_pass_counts, select_problems
+from stages.rl_round.drawing import CustomRewards, GroupDrawing, delete_pass_counts, select_problems
 from stages.rl_round.loop.round_log import RolloutLog, write_outputs
 from stages.rl_round.methods import AsynchronousLoop, PassRateSelection
 from stages.rl_round.round import Round
@@ -38,14 +38,14 @@ TIMELINE = "timeline.json"
 def run_asynchronous_round(this_round: Round, loop: AsynchronousLoop) -> None:
     """Runs the round and writes its outputs.
 
-    UserError when Ray cannot start, when the replicas or a version of the weights find no room, or when a process dies
-    again and again; what was done until then is kept for the next attempt.
+    UserError when Ray cannot start, when the replicas or a version of the weights do not fit, or when a process dies
+    again and again; finished work is kept for the next attempt.
     """
     log = RolloutLog(this_round)
     with Journal(this_round.scratch / "journal") as journal:
         _run_from(journal, log, this_round, loop)
-        # Only when every process has ended: until then a kill must find what it takes to write the outputs again.
-        # The journal first: what is left without it is cleared by the next attempt. The loops in one program have no
+        # Only when every process has ended: until then, the outputs must be reproducible after a kill.
+        # The journal first: the next attempt clears remains without a journal. The loops in one program have no
         # journal; there the checkpoints go first, without which no attempt reads the other files.
         journal.clear()
         _clear_but_journal(this_round.scratch, log)
@@ -53,19 +53,21 @@ def run_asynchronous_round(this_round: Round, loop: AsynchronousLoop) -> None:
 
 
 def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: AsynchronousLoop) -> None:
-    """Goes on from the journal, writes the outputs and ends the processes."""
+    """Resumes from the journal, writes the outputs and ends the processes."""
     scratch, sampler, replicas = this_round.scratch, this_round.sampler_params, this_round.sampler_params.replicas
     policy = this_round.paths.policy
     with ExitStack() as stack:
         verifier = stack.enter_context(Verifier(this_round.verifier_params))
+        functions = stack.enter_context(closing(CustomRewards(this_round.params.reward, this_round.verifier_params)))
         # Ray begins before anything that lives in it, so it ends last: the exit stack unwinds in reverse.
         run = stack.enter_context(ray_session(replicas.count * getattr(sampler, "threads", 1), PACKAGES))
         known = {}
         if isinstance(this_round.settings.prompt_selection, PassRateSelection):
             with closing(ReplicatedSampler(sampler, policy)) as drawing_sampler:
-                drawing = GroupDrawing(drawing_sampler, verifier, this_round.tokenizer, DrawingShare(OneRank()))
+                judges = verifier, this_round.tokenizer, DrawingShare(OneRank()), functions
+                drawing = GroupDrawing(drawing_sampler, *judges)
                 this_round, known = select_problems(this_round, drawing)
-        # Selected already: the coordinator numbers its groups over the problems that are left.
+        # Selected already: the coordinator numbers its groups over the remaining problems.
         coordinator = Coordinator(this_round, loop, lambda record: journal.append(record_to_json(record)))
         records = [record_from_json(stored) for stored in journal.records()]
         taken = coordinator.restore(records)
@@ -73,11 +75,11 @@ def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: Asynch
         if records:
             say(f"rl_round: going on from step {len(curve)}, with {len(coordinator.groups)} groups under way")
         else:
-            # An attempt that was killed while it cleared up, its outputs written: its checkpoints are of no journal.
+            # An attempt was killed during cleanup, after writing its outputs: its checkpoints belong to no journal.
             _clear_but_journal(scratch, log)
-        # Only steps that the journal calls done: the batch behind them is trained on again, and logged then.
+        # Only steps that the journal marks as done: the batch after them is trained on again, and logged then.
         log.restore(one.batch for one in taken[: len(curve)])
-        are_whole(scratch / TIMELINE)  # removes one that a disk has damaged: the timeline then starts here
+        are_whole(scratch / TIMELINE)  # removes a damaged one: the timeline then starts here
         timeline = Timeline.resumed(scratch / TIMELINE, time.time())
         is_cluster = "RAY_ADDRESS" in os.environ
         chain = stack.enter_context(closing(RelayChain(run, loop.relay.keep, loop.stalled_seconds, is_cluster)))
@@ -85,15 +87,15 @@ def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: Asynch
         batches = {one.step: one for one in taken}
         gpus = gpus_each(sampler, replicas.count, loop.trainer_ranks, total_gpus())
         is_on_cpu = getattr(this_round.trainer_params, "device", "auto") == "cpu"
-        # As much of a GPU for each rank as for a replica, one at most; what there is where replicas use none.
+        # Each rank gets as much of a GPU as a replica, at most one; all available ones where replicas use none.
         of_trainer = 0.0 if is_on_cpu else min(1.0, gpus or total_gpus())
         trainers = Trainers(this_round, versions.folder, loop.trainer_ranks, of_trainer, batches, len(curve))
-        # The trainer starts before the replicas: they have nothing to draw with until it has published a version.
+        # The trainer starts before the replicas: they cannot generate until it has published a version.
         stack.enter_context(closing(trainers))
         spec = spec_of(sampler, policy, run, gpus)
         fleet = Fleet(spec, replicas.count, loop.stalled_seconds, loop.report_seconds)
         stack.enter_context(closing(fleet))
-        judge = stack.enter_context(Judge(verifier, this_round.tokenizer, this_round.params))
+        judge = stack.enter_context(Judge(verifier, this_round.tokenizer, this_round.params, functions))
         Hub(
             this_round=this_round,
             coordinator=coordinator,
@@ -108,7 +110,7 @@ def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: Asynch
             batches=batches,
             curve=curve,
         ).run()
-        # Everything is trained. The processes are still up, because the policy is written by the trainer.
+        # Training is complete. The processes are still up, because the trainer writes the policy.
         log.finish(this_round.settings.steps, coordinator.leftover())
         with replace_folder(this_round.paths.out) as folder:
             trainers.save_model(folder)

@@ -1,11 +1,11 @@
-"""What every process of an asynchronous round did and when, why it waited, and a file of it that Perfetto opens.
+"""The activities and waits of every process of an asynchronous round, and a file of them that Perfetto opens.
 
-A process does one thing at a time, so its spans tile its life without a hole: what nobody has named is attributed.
-Before the first span it is `start`; after an idle span the reason holds until the process is heard of again; after a
+A process does one thing at a time, so its spans cover its lifetime without gaps; unnamed time is attributed as follows.
+Before the first span it is `start`. After an idle span the reason holds until the next report of the process. After a
 busy one it is `unnamed` (messages, and Python between two activities). So a process's shares always sum to 1.
 
-Times are readings of one clock, the hub's; the file's are seconds since the round's start. A round that was cut off
-and goes on keeps what its first life has seen: the time between the lives is `away` and in no share.
+Times are readings of one clock, the hub's; times in the file are seconds since the round's start. A resumed round
+keeps the spans of the earlier attempt: the time between the attempts is `away` and in no share.
 
 Format: Trace Event Format (the public document of that name by the authors of Chrome's trace viewer), which Perfetto
 opens: M (names and order of processes), X (complete, ts and dur in microseconds), i (instant), C (counter).
@@ -24,22 +24,22 @@ from stages.foundations.files import write_text_atomically
 from stages.foundations.timelines import Marks, Span, WrittenTimeline, read_timeline
 
 BUSY = frozenset(["train", "decode", "prefill", "judge"])
-"""Activities that move the round on; every other name is a reason to be idle: the trainer's `no_groups`, `publish`,
+"""Activities that advance the round; every other name is a reason to be idle: the trainer's `no_groups`, `publish`,
 `checkpoint`, `start`, a replica's `no_prompts`, `pull`, `start`, `dead`."""
 FAULT, PUBLISHED, MOVED, BATCH_TAKEN, RESUMED = "fault", "publish", "repack move", "batch taken", "resumed"
 """Names of instants that the report knows."""
 ON_DEVICES = ("trainer", "replica")
-"""Kinds of processes that hold a device, one each: `bubble` and the curve's idle shares are theirs."""
+"""Kinds of processes that hold a device, one each: `bubble` and the curve's idle shares cover these."""
 AWAY_SECONDS = 1.0
-"""Shown between two lives; how long the round really was away is not known to it."""
+"""Shown between two attempts; the real length of the gap is not known."""
 SAME_MOMENT = 0.001
-"""Spans of one activity that are nearer than this are one."""
+"""Spans of one activity that are closer than this are merged."""
 MAX_SPANS = 40_000
-"""In all; short ones are put together beyond (shares stay exact): about 5 MB of file."""
+"""Spans in all; beyond it short ones are merged (shares stay exact): about 5 MB of file."""
 
 
 class Timeline:
-    """Processes are named by what they are: hub, trainer, `replica/0`, `relay/<node>`."""
+    """Processes are named by their kind: hub, trainer, `replica/0`, `relay/<node>`."""
 
     def __init__(self, origin: float) -> None:
         """`origin`: the clock at the round's start."""
@@ -53,43 +53,44 @@ class Timeline:
 
     @property
     def wall_seconds(self) -> float:
-        """From the round's start to the last thing that was seen, with the time between lives."""
+        """Seconds from the round's start to the last event, including time between attempts."""
         return self._wall
 
     def span(self, process: str, activity: str, start_seconds: float, end_seconds: float, **details: Any) -> None:
-        """`process` did this, or waited for this reason. What an earlier span covers already stays that span's.
+        """Records that `process` did this, or waited for this reason. Time that an earlier span covers stays with that
+        span.
 
-        A span without length says what holds from that moment on, until the process is heard of again: `dead`.
+        A span without length holds from that moment on, until the next report of the process: `dead`.
         """
         start, end = self._time(start_seconds), self._time(end_seconds)
         spans = self._spans.setdefault(process, [])
         self._totals.setdefault(process, Counter())
-        # What is known already stays: a report that reaches back over a gap may not rewrite it.
+        # Recorded time stays: a report that reaches back over a gap may not rewrite it.
         start = max(start, spans[-1].end if spans else 0.0)
-        # A span without length is a word about what follows, and is kept; one that others cover is not.
+        # A span without length describes the time after it, and is kept; one that others cover is not.
         if end < start or (end == start and start_seconds < end_seconds) or not math.isfinite(end_seconds):
             return
         self._fill(process, start)
         self._append(process, activity, start, end, plain(details))
         self._wall = max(self._wall, end)
-        # A bound for each process, so that one that chatters does not cost the others their detail.
+        # A bound for each process, so that one with many spans does not cost the others their detail.
         if len(spans) > max(64, MAX_SPANS // len(self._spans)):
             self._coarsen()
 
     def report(self, process: str, end_seconds: float, seconds: Mapping[str, float], **details: Any) -> None:
-        """Lays what a process says it has done since it last spoke one after the other, so that it ends now."""
-        # Backwards from now: another node's clock says how long things took, and not when.
+        """Places the activities in a new report of a process one after the other, so that they end now."""
+        # Backwards from now: another node's clock gives durations, not times.
         at = end_seconds - sum(seconds.values())
         for activity, spent in seconds.items():
             self.span(process, activity, at, at + spent, **details)
             at += spent
 
     def instant(self, process: str, name: str, at: float, **details: Any) -> None:
-        """Something happened at a moment: FAULT, PUBLISHED, MOVED, BATCH_TAKEN."""
+        """Records an event at a moment: FAULT, PUBLISHED, MOVED, BATCH_TAKEN."""
         self._mark(self._instants, process, name, at, plain(details))
 
     def counter(self, process: str, name: str, at: float, value: float) -> None:
-        """A quantity has this value from now on; one that has not changed is not kept again."""
+        """Records that a quantity has this value from now on; an unchanged value is not stored again."""
         marks = self._counters.get((process, name))
         if math.isfinite(value) and not (marks and marks.kept and marks.kept[-1][1] == value):
             self._mark(self._counters, process, name, at, value)
@@ -98,17 +99,17 @@ class Timeline:
         return sum(marks.seen for (_, known), marks in self._instants.items() if known == name)
 
     def idle_shares(self, process: str, since: float | None = None, until: float | None = None) -> dict[str, float]:
-        """`busy` and each reason to be idle as shares that sum to 1, of the round or of a part of it; empty without."""
+        """`busy` and each idle reason as shares that sum to 1, of the round or of a part of it; empty without any."""
         spent: Counter[str] = Counter()
         for activity, seconds in self._seconds(process, since, until).items():
-            # How long a round was away is not known, so it is nobody's time.
+            # How long a round was away is not known, so this time counts for no process.
             if activity != AWAY:
                 spent["busy" if activity in BUSY else activity] += seconds
         total = spent.total()
         return {name: spent[name] / total for name in ("busy", *sorted(spent.keys() - {"busy"}))} if total else {}
 
     def bubble(self, since: float | None = None, until: float | None = None) -> float:
-        """1 - busy / (devices x wall), over the processes that hold a device; 0 where there are none."""
+        """Returns 1 - busy / (devices x wall), over the processes that hold a device; 0 where there are none."""
         busy, held = 0.0, 0.0
         for process in filter(_holds_device, self._spans):
             spent = self._seconds(process, since, until)
@@ -117,7 +118,7 @@ class Timeline:
         return 1 - busy / held if held else 0.0
 
     def metrics(self, since: float | None = None, until: float | None = None) -> dict[str, float]:
-        """`idle/<kind>_<reason>` (mean over the processes of a kind that holds devices) and `bubble`."""
+        """Returns `idle/<kind>_<reason>` (mean over the processes of a kind that holds devices) and `bubble`."""
         sums: Counter[str] = Counter()
         counted: Counter[str] = Counter()
         for process in filter(_holds_device, self._spans):
@@ -134,7 +135,7 @@ class Timeline:
         return {**idle, "bubble": self.bubble(since, until)}
 
     def write(self, path: Path) -> None:
-        """Writes the trace; `otherData` holds the exact shares and counts, for the report and for a second life."""
+        """Writes the trace; `otherData` holds the exact shares and counts, for the report and for a resumed attempt."""
         # Viewers show rows by this number.
         processes = sorted(self._names(), key=_order)
         pids = {process: number for number, process in enumerate(processes, 1)}
@@ -164,7 +165,7 @@ class Timeline:
             "wall_seconds": self._wall,
             "bubble": self.bubble(),
             "shares": {process: self.idle_shares(process) for process in processes if process in self._spans},
-            # Exact, whatever became of short spans: shares of the next life add up from here.
+            # Exact, whatever happened to short spans: shares of the next attempt add to these.
             "totals": {process: dict(self._totals[process]) for process in processes if process in self._spans},
             "counts": [[*key, marks.seen, marks.stride] for key, marks in self._instants.items()],
             "grain_seconds": self._grain,
@@ -174,7 +175,7 @@ class Timeline:
 
     @classmethod
     def resumed(cls, path: Path, origin: float) -> Timeline:
-        """Goes on from what an earlier life has written, after a marked gap; starts anew where there is no file."""
+        """Continues the file of an earlier attempt, after a marked gap; starts anew where there is no file."""
         timeline = cls(origin)
         if written := read_timeline(path):
             timeline._restore(written)
@@ -183,7 +184,7 @@ class Timeline:
                 timeline._fill(process, end)
                 timeline._append(process, AWAY, end, end + AWAY_SECONDS, {})
             timeline._wall = end + AWAY_SECONDS
-            # Moved back, so that this life's readings land behind the gap.
+            # Moved back, so that readings of this attempt come after the gap.
             timeline._origin -= timeline._wall
             timeline.instant("hub", RESUMED, origin)
         return timeline
@@ -195,15 +196,15 @@ class Timeline:
         self._instants, self._counters = written.instants, written.counters
 
     def _time(self, reading: float) -> float:
-        """Seconds since the round's start; a reading that is no number is before everything."""
-        # Before the start counts as the start: clocks are compared across processes.
+        """Seconds since the round's start; a reading that is not a number counts as before everything."""
+        # Times before the start count as the start: clocks are compared across processes.
         return max(0.0, reading - self._origin) if math.isfinite(reading) else 0.0
 
     def _names(self) -> set[str]:
         return {*self._spans, *(process for process, _ in [*self._instants, *self._counters])}
 
     def _fill(self, process: str, start: float) -> None:
-        """Attributes what lies between the last span and `start`."""
+        """Attributes the time between the last span and `start`."""
         spans = self._spans[process]
         last = spans[-1] if spans else None
         end = last.end if last else 0.0
@@ -211,7 +212,7 @@ class Timeline:
             return
         if last is None or last.activity == AWAY:
             self._append(process, START, end, start, {})
-        # A reason to wait holds until the next word; a busy span ends where it was said to end.
+        # A reason to wait holds until the next report; a busy span ends at its reported end.
         elif last.activity not in BUSY or start - end < SAME_MOMENT:
             self._append(process, last.activity, end, start, last.details)
         else:
@@ -226,8 +227,8 @@ class Timeline:
             spans.append(Span(activity, start, end, details))
 
     def _coarsen(self) -> None:
-        """Puts short spans together until half of the room is free: those shorter than the grain, and it grows."""
-        # Half of the bound, or every span that comes would coarsen all of them again.
+        """Merges spans shorter than the grain until half of the room is free; the grain grows."""
+        # To half of the bound, or every new span would coarsen all of them again.
         room = max(32, MAX_SPANS // len(self._spans) // 2)
         while True:
             for spans in self._spans.values():
@@ -237,7 +238,7 @@ class Timeline:
             self._grain *= 2
 
     def _seconds(self, process: str, since: float | None, until: float | None) -> Mapping[str, float]:
-        """Seconds of each activity, those after the last span with its reason: what is asked about may still go on."""
+        """Seconds of each activity; time after the last span gets its reason, since it may still continue."""
         spans = self._spans.get(process)
         if not spans:
             return {}
@@ -248,7 +249,7 @@ class Timeline:
             spent = Counter(self._totals[process])
         else:
             spent = Counter()
-            # From the end: a step asks about the last seconds of a long round, every step.
+            # From the end: every step needs only the last seconds of a long round.
             for span in reversed(spans):
                 if span.end <= start:
                     break
@@ -285,11 +286,11 @@ START, UNNAMED, AWAY = "start", "unnamed", "away"
 
 
 def coarser(spans: list[Span], grain: float) -> list[Span]:
-    """Neighbours as one while they are shorter than `grain` seconds, called what the longer one is."""
+    """Merges neighbours while they are shorter than `grain` seconds; the longer one gives the name."""
     coarse: list[Span] = []
     for span in spans:
         last = coarse[-1] if coarse else None
-        # The gap between two lives stays, however short it is drawn.
+        # The gap between two attempts stays, however short it is drawn.
         is_short = last is not None and last.seconds < grain and AWAY not in (last.activity, span.activity)
         if last and (is_short or last.activity == span.activity):
             longer = max(last, span, key=lambda one: one.seconds)
@@ -301,8 +302,8 @@ def coarser(spans: list[Span], grain: float) -> list[Span]:
 
 
 def plain(details: dict[str, Any]) -> dict[str, Any]:
-    """As JSON can hold it: what cannot stand there is written out."""
-    # JSON has no NaN and no paths, and a viewer refuses the whole file for one of them.
+    """Returns the value in a form that JSON can hold; other values become text."""
+    # JSON has no NaN and no paths, and a viewer rejects the whole file for one of them.
     simple = (bool, int, str, type(None))
     return {
         name: value if isinstance(value, simple) or (isinstance(value, float) and math.isfinite(value)) else str(value)

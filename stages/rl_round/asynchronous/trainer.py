@@ -1,6 +1,6 @@
-"""A rank of the trainer: it trains on the batches that it is given, and publishes each version of the weights.
+"""A rank of the trainer: it trains on the batches that it receives, and publishes each version of the weights.
 
-The hub runs it in a Ray actor; there is no Ray in here. Rank 0 writes weights and checkpoints.
+The hub runs it in a Ray actor; this module does not use Ray. Rank 0 writes weights and checkpoints.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROBE_FILE = "probe.json"
 
 
 class RoundTrainer:
-    """See the module. It begins where the round's last checkpoint stands, and publishes that version at once."""
+    """See the module. It starts at the round's last checkpoint, and publishes that version at once."""
 
     def __init__(self, this_round: Round, weights: Path) -> None:
         """`weights`: folder in this node's memory where versions are published."""
@@ -38,8 +38,9 @@ class RoundTrainer:
         self._keep = loop.relay.keep
         self._weights = PublishedWeights(weights, loop.relay.chunk_mib << 20)
         self._probe: list[list[list[int]]] = []
-        """Prompt and response of each: the first that it trains on. What a policy would not say has log-probs so small
-        that float sums in another order look like other weights. Version 0 has none: every replica has read it."""
+        """Prompt and response of each: the first batch. Responses that a policy would not give have such small
+        log-probs that float sums in another order look like other weights. Version 0 has none: every replica has read
+        it."""
         self._checkpoints = Checkpoints(this_round.scratch)
         self._standing, lines = TrainerProgress(0, {}), list[str]()
         latest = self._checkpoints.latest(trainer, lines)
@@ -47,19 +48,19 @@ class RoundTrainer:
             _, folder = latest
             trainer.load_checkpoint(folder)
             self._standing = TrainerProgress(**json.loads((folder / ROUND_FILE).read_text(encoding="utf-8")))
-            # The probe of its first life: with another one in its manifest, the same version would pass for a new one.
+            # The probe of its first start: with another one in its manifest, the same version would count as a new one.
             self._probe = json.loads((folder / PROBE_FILE).read_text(encoding="utf-8"))
         self._standing = replace(self._standing, lines=lines)
         self._publish()
 
     def standing(self) -> TrainerProgress:
-        """How far it is."""
+        """Number of finished steps."""
         return self._standing
 
     def train(self, step: int, batch: Batch, saves: bool) -> Trained:
         """Trains on `batch` as step `step` (from 0) and publishes version `step + 1`.
 
-        `saves` writes a checkpoint behind it. RuntimeError when another step is due.
+        `saves` writes a checkpoint after it. RuntimeError when another step is due.
         """
         # A step out of order would give weights that no replay can reach.
         if step != self._standing.steps_done:
@@ -75,12 +76,12 @@ class RoundTrainer:
         published = time.perf_counter()
         if saves:
             self._save()
-        # Told apart, because replicas wait for the first two and not for the checkpoint.
+        # Separate, because replicas wait for the first two and not for the checkpoint.
         seconds = trained - started, published - trained, time.perf_counter() - published
         return Trained(step, row, *seconds, time.time())
 
     def save_model(self, folder: Path) -> None:
-        """Writes the policy; the folder appears whole."""
+        """Writes the policy; the folder appears complete."""
         with replace_folder_together(self._trainer, folder) as path:
             self._trainer.save_model(path)
 
@@ -89,19 +90,19 @@ class RoundTrainer:
         self._round.close()
 
     def _publish(self) -> None:
-        """Collective: every rank takes part in gathering, rank 0 writes. Nobody is waited for."""
+        """Collective: every rank takes part in gathering, rank 0 writes. It does not wait for replicas."""
         trainer, metadata = self._trainer, {}
         if self._probe:
             prompts, responses = map(list, zip(*self._probe, strict=True))
             logprobs, check = trainer_logprobs(trainer, prompts, responses), self._round.params.weight_sync_check
             metadata = Probe(prompts, responses, logprobs, check.max_logprob_gap).to_metadata()
         if trainer.rank != 0:
-            # Gathering the weights is collective: this rank goes along and keeps nothing.
+            # Gathering the weights is collective: this rank takes part and keeps nothing.
             for _ in trainer.named_weights():
                 continue
             return
         self._weights.publish(self._standing.steps_done, trainer.named_weights(), metadata)
-        # After the new one is there: a reader never finds the folder empty.
+        # After the new one exists: a reader never finds the folder empty.
         self._weights.prune(self._keep)
 
     def _save(self) -> None:

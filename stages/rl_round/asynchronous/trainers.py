@@ -1,7 +1,7 @@
-"""The trainer as the hub sees it: it trains the steps that it is told to, and comes back when it dies.
+"""The trainer as the hub sees it: it trains the submitted steps, and is restarted when it dies.
 
-A trainer that was lost starts at its last checkpoint and repeats the steps behind it in the same batches, so on a CPU a
-version number means the same weights as before. The hub hears of each step once.
+A lost trainer starts at its last checkpoint and repeats the later steps with the same batches, so on a CPU a
+version number means the same weights as before. The hub is informed of each step once.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from stages.rl_round.records import Batch
 from stages.rl_round.round import Round, Trained, TrainerProgress
 
 START_SECONDS = 900.0
-"""A trainer that is not up after so long hangs: loading and compiling a large policy takes minutes."""
+"""A trainer that is not up after this long hangs: loading and compiling a large policy takes minutes."""
 # The steps of a tiny policy take milliseconds: 20 of them are nothing on a busy machine.
 LEAST_STALL_SECONDS = 120.0
 USUAL_STEPS = 20
-"""A step that takes as many times the usual one hangs."""
+"""A step that takes this many times the usual one hangs."""
 MOST_DEATHS = 5
-"""In a row, without a step in between; as many as the fleet grants a replica."""
+"""Losses in a row, without a step in between; the fleet allows a replica as many."""
 
 
 class TrainerActor:
-    """One rank, in a process of its own; the hub does not import torch."""
+    """One rank, in a separate process; the hub does not import torch."""
 
     def __init__(self, this_round: Round, weights: Path) -> None:
         self._arguments = this_round, weights
@@ -51,7 +51,7 @@ class TrainerActor:
         return self._trainer.train(step, batch, saves)
 
     def save_model(self, folder: Path) -> int:
-        """See `RoundTrainer`; the process's number."""
+        """See `RoundTrainer`; returns the process's number."""
         self._trainer.save_model(folder)
         return os.getpid()
 
@@ -68,44 +68,44 @@ class Trainers:
     ) -> None:
         """`weights`: folder where versions are published. `gpus`: of each rank.
 
-        `batches` will hold each step that was submitted since the last checkpoint. `steps_known`: steps that the hub
-        has heard of in an earlier life.
+        `batches` must contain each step that was submitted since the last checkpoint. `steps_known`: steps that an
+        earlier hub was informed of.
         """
         self._name, self._batches = this_round.name, batches
         self._every, self._last = this_round.params.checkpoint_every_steps, this_round.settings.steps
         arguments = this_round.for_trainer(), weights
         self._actors = RankedActors(TrainerActor, arguments, ranks, this_round.trainer_params.threads, gpus)
         self.steps_done = 0
-        """Steps that its weights have behind them."""
-        # It repeats at once what is behind its checkpoint: nothing new can be drawn with weights that are older.
+        """Number of steps in its weights."""
+        # It repeats the steps after its checkpoint at once: older weights cannot generate new groups.
         self._steps_known, self._target = steps_known, steps_known - 1
         # The median of the last ones: the first step compiles, and lengths grow over a round.
         self._usual: deque[float] = deque(maxlen=USUAL_STEPS)
         self._deaths_in_a_row = 0
         self._is_starting = True
         self.is_up = False
-        """True once it has said where it stands."""
+        """True once it has reported its step."""
         self.restarts = 0
         self._actors.call("start")
 
     @property
     def calls(self) -> list[Any]:
-        """What to wait for."""
+        """The calls to wait for."""
         return self._actors.calls
 
     def submit(self, step: int) -> None:
-        """It is to go on up to this step (from 0)."""
+        """Orders training up to this step (from 0)."""
         self._target = step
         self._go_on()
 
     def poll(self) -> Trained | None:
-        """A step that is done, once; None when there is none. What the training itself raises is raised here."""
+        """Returns each finished step once; None when there is none. Raises errors of the training."""
         if not self._actors.is_busy:
             return None
         seconds = self._actors.seconds
         try:
             result = self._actors.result(self._patience())
-        # Only lost processes: an error that the training raised would come again, and ends the round.
+        # Only lost processes: an error in the training would come again, and ends the round.
         except RanksLost as lost:
             self._start_again(lost)
             return None
@@ -124,7 +124,7 @@ class Trainers:
             say(line)
         if standing.steps_done <= self._steps_known:
             return None
-        # The hub, or this trainer, was killed between the checkpoint and the word of it.
+        # The hub, or this trainer, was killed between the checkpoint and its report.
         self._steps_known = standing.steps_done
         return Trained(standing.steps_done - 1, standing.last_row, ended_at=time.time())
 
@@ -132,7 +132,7 @@ class Trainers:
         self._usual.append(seconds)
         self._deaths_in_a_row = 0
         self.steps_done = trained.step + 1
-        # Steps repeated after a restart are no news: the curve has their rows.
+        # Steps repeated after a restart are not reported: the curve has their rows.
         is_new = trained.step >= self._steps_known
         self._steps_known = max(self._steps_known, trained.step + 1)
         return trained if is_new else None
@@ -140,12 +140,12 @@ class Trainers:
     def _go_on(self) -> None:
         if not self._actors.is_busy and not self._is_starting and self.steps_done <= self._target:
             step = self.steps_done
-            # Not behind the last step: the policy itself is written then.
+            # Not after the last step: the policy itself is written then.
             saves = (step + 1) % self._every == 0 and step + 1 < self._last
             self._actors.call("train", step, self._batches[step].batch, saves)
 
     def _patience(self) -> float:
-        # The first step of a life compiles as well, so it has the patience of a start.
+        # The first step after a start compiles as well, so it gets the time limit of a start.
         if self._is_starting or not self._usual:
             return START_SECONDS
         return max(LEAST_STALL_SECONDS, USUAL_STEPS * statistics.median(self._usual))

@@ -1,13 +1,13 @@
-"""Unfinished trajectories: which replica holds each, what has been drawn of it, and what each replica is told next.
+"""Unfinished trajectories: the replica that holds each, their tokens so far, and the next orders for each replica.
 
-One trajectory is drawn by one version of the policy. When its replica dies, or repack empties that replica, it goes on
-behind its tokens at another that holds the version, or that can still load it; when the version is gone everywhere, it
+One version of the policy generates a trajectory. When its replica dies, or repack empties that replica, it continues
+from its tokens on another that holds the version, or that can still load it. When the version is gone everywhere, it
 starts again from its prompt under another.
 No Ray, no clock and no torch here: the hub brings reports in and takes orders out.
 
 Source: Laminar (arXiv 2510.12633), partial response pool and rollout manager. Deviations: 1. weights
-change only while nothing is in flight, so no trajectory mixes two policies; 2. a repack is planned only when somebody
-could use the replica that it frees; 3. `takes_groups: while_newest` fills replicas up while they decode.
+change only while nothing is in flight, so no trajectory mixes two policies; 2. a repack is planned only when the
+freed replica would have work; 3. `takes_groups: while_newest` fills replicas up while they decode.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Name = tuple[int, int]
 """Group number and sample number."""
 ReplicaId = Hashable
 MOST_DEATHS = 3
-"""Replicas that may die with a trajectory before it is taken for the cause. Fewer than the restarts that the fleet
-grants a replica (5 in a row): a trajectory that kills is given up before the round is."""
+"""Replicas that may die with a trajectory before it counts as the cause. Fewer than the fleet's restarts of a replica
+(5 in a row): a trajectory that kills replicas is given up before the round."""
 
 
 @dataclass
@@ -33,26 +33,26 @@ class InFlightTrajectory:
     """A trajectory that has not ended."""
 
     trajectory: Trajectory
-    """As it was first begun."""
+    """As it was first issued."""
     version: int | None
-    """Weights that draw it; None before it is begun, or begun again."""
+    """Version that generates it; None before it starts, or starts again."""
     issued: int = 0
-    """The version that the window reckons with: no older one may draw it."""
+    """The version that the window assumes: no older one may generate it."""
     destination: ReplicaId | None = None
-    """Where repack sends it."""
+    """Destination that repack chose."""
     deaths: int = 0
     token_ids: list[int] = field(default_factory=list)
-    """All that have been reported."""
+    """All reported tokens."""
     logprobs: list[float] = field(default_factory=list)
     written: int = 0
-    """Tokens that the journal has."""
+    """Number of tokens in the journal."""
 
     def add(self, more: PartialResponse) -> None:
         self.token_ids += more.token_ids
         self.logprobs += more.logprobs
 
     def so_far(self) -> Trajectory:
-        """What another replica needs to go on with it."""
+        """Returns the data that another replica needs to continue it."""
         return replace(self.trajectory, begun=PartialResponse(self.token_ids, self.logprobs))
 
 
@@ -64,46 +64,46 @@ class _Replica:
     is_emptying: bool = False
     """Repack has chosen it as a source."""
     is_withdrawing: bool = False
-    """The order to give up what it holds is on its way."""
+    """The order to withdraw its trajectories is on its way."""
     kv_tokens: int = 0
     kv_at_check: float = 0.0
-    """At the last look of repack: one that has begun since is filling up and not idle."""
+    """KV tokens at the last check of repack: a replica that has started since is filling up and not idle."""
     has_received: bool = False
-    """Repack has sent it something since the last check: it stays where it is for one interval."""
+    """Repack has moved trajectories here since the last check: it stays as it is for one interval."""
 
 
 BeginGroups = Callable[[int, int], Mapping[Name, Trajectory]]
-"""(version, at most so many groups) -> the trajectories of the groups that the window lets begin under that version."""
+"""(version, at most so many groups) -> the trajectories of the groups that the window lets start under that version."""
 
 
 class TrajectoryPool:
-    """All trajectories in flight and the replicas that draw them."""
+    """All trajectories in flight and the replicas that generate them."""
 
     def __init__(
         self, loop: AsynchronousLoop, groups_at_once: int, kv_capacity: int, settings: SamplingSettings
     ) -> None:
-        """`kv_capacity`: tokens of the sequences that a replica decodes at once, at most."""
+        """`kv_capacity`: most tokens of the sequences that a replica decodes at once."""
         self.loop, self.groups_at_once, self.settings = loop, groups_at_once, settings
         self.kv_capacity = kv_capacity
         self._replicas: dict[ReplicaId, _Replica] = {}
         self.waiting: dict[Name, InFlightTrajectory] = {}
-        """Flights that no replica holds, in the order in which they came."""
+        """Flights that no replica holds, in order of arrival."""
         self.given_up: list[Name] = []
-        """Trajectories that too many replicas died with, until the caller takes them."""
+        """Trajectories with which too many replicas died, until the caller takes them."""
         self.faults, self.repacked = Faults(), Repacked()
-        """Since the last step; the caller puts new ones in their place."""
+        """Counts since the last step; the caller resets them."""
 
-    # Replicas come and go.
+    # Joining and leaving.
 
     def join(self, replica: ReplicaId) -> None:
-        """A replica has started, or another incarnation of it: it holds nothing."""
+        """Adds a replica that has started, or restarted: it holds nothing."""
         self._replicas[replica] = _Replica()
 
     def lose(self, replica: ReplicaId) -> None:
-        """The replica is gone: its trajectories wait for another one. It may have died before it had joined."""
+        """Removes a replica: its trajectories wait for another one. It may have died before it had joined."""
         lost = self._replicas.pop(replica, _Replica())
         for name, flight in lost.flights.items():
-            # Each death counts for all that it held: which of them was the cause cannot be seen.
+            # A death counts for all trajectories it held, since the cause among them is unknown.
             flight.deaths += 1
             flight.destination = None
             if flight.deaths >= MOST_DEATHS:
@@ -111,12 +111,12 @@ class TrajectoryPool:
             else:
                 self.waiting[name] = flight
 
-    # What replicas say.
+    # Reports from replicas.
 
     def receive(self, replica: ReplicaId, report: Report) -> dict[Name, Sample]:
-        """Takes a report in; the samples that it ends, each once."""
+        """Processes a report; returns the samples that it ends, each once."""
         state = self._replicas[replica]
-        # The report decides, not the order: after a failed pull it serves what it says, or nothing.
+        # The report decides, not the order: after a failed pull it serves the reported version, or nothing.
         if report.version != state.version or report.pull_failed:
             state.version, state.pulling = report.version, None
         elif state.pulling == report.version:
@@ -128,18 +128,18 @@ class TrajectoryPool:
         for name, begun in report.withdrawn.items():
             flight = state.flights.pop(name, None)
             if flight:
-                # Whole, not the newest part: it replaces what was reported piece by piece.
+                # The whole response, not the newest part: it replaces the tokens that were reported piece by piece.
                 flight.token_ids, flight.logprobs = list(begun.token_ids), list(begun.logprobs)
                 self.waiting[name] = flight
         if report.withdrawn or not state.flights:
             state.is_emptying = state.is_withdrawing = False
-        # What another replica went on with is no flight of this one any more: its end is not counted twice.
+        # A trajectory that continued elsewhere is no flight of this one any more: its end is not counted twice.
         return {name: sample for name, sample in report.ended.items() if state.flights.pop(name, None)}
 
-    # What replicas are told.
+    # Orders to replicas.
 
     def orders(self, replica: ReplicaId, newest: int, kept: Collection[int], begin: BeginGroups) -> Orders | None:
-        """What the replica is to do besides going on; None when there is nothing new for it.
+        """Returns new orders for the replica; None when there are none.
 
         `newest` is the newest version that it can load, `kept` are all that it can.
         """
@@ -155,14 +155,14 @@ class TrajectoryPool:
             return self._order(withdraw=tuple(state.flights))
         if not state.flights:
             wanted = self._version_for(replica, newest, kept)
-            # The one place where weights change, with nothing in flight: no response is drawn under two policies.
+            # Weights change only here, with nothing in flight: no response mixes two policies.
             if wanted != state.version:
                 state.pulling, state.kv_at_check = wanted, 0.0
                 return self._order(pull=wanted)
         begun = self._begin_waiting(replica, newest)
         may_take = not state.flights or self.loop.takes_groups == "while_newest"
         if state.version == newest and may_take:
-            # Groups that it goes on with take room too: a replica that took over much begins less.
+            # Resumed groups take room too: a replica that took over many starts fewer.
             room = self.groups_at_once - len({group for group, _ in (*state.flights, *begun)})
             fresh = begin(newest, room) if room > 0 else {}
             begun |= {name: InFlightTrajectory(trajectory, newest, newest) for name, trajectory in fresh.items()}
@@ -173,7 +173,7 @@ class TrajectoryPool:
         return self._order(begin=trajectories, under=state.version, settings=self.settings)
 
     def plan_repack(self, newest: int, may_begin: int) -> int:
-        """Chooses replicas to empty into others, to be told with their next orders; how many. Call it at intervals."""
+        """Chooses replicas to empty into others, as their next orders; returns how many. Call it at intervals."""
         if isinstance(self.loop.repack, NoRepack):
             return 0
         states = {
@@ -184,7 +184,7 @@ class TrajectoryPool:
         seen = [
             Replica(name, state.version, state.kv_tokens, state.kv_at_check, len(state.flights))
             for name, state in states.items()
-            # One that is freed only helps when it can load newer weights, or begin something under its own.
+            # A freed replica helps only when it can load newer weights, or start a group under its version.
             if (state.version < newest or may_begin > 0) and not self._expects(name)
         ]
         moves = [
@@ -193,7 +193,7 @@ class TrajectoryPool:
             if not states[move.source].has_received
         ]
         for state in states.values():
-            # Every replica is measured, also one that may not move now: the next check compares with this one.
+            # Every replica is measured, even one that may not move now: the next check compares with this one.
             state.kv_at_check, state.has_received = float(state.kv_tokens), False
         for move in moves:
             states[move.source].is_emptying = True
@@ -203,7 +203,7 @@ class TrajectoryPool:
         self.repacked.freed_replicas += len(moves)
         return len(moves)
 
-    # What others look at.
+    # Views for other modules.
 
     def flights(self) -> Iterator[tuple[Name, InFlightTrajectory]]:
         """Every trajectory in flight or waiting."""
@@ -223,7 +223,7 @@ class TrajectoryPool:
         used = [state.kv_tokens / self.kv_capacity for state in self._replicas.values()]
         return sum(used) / len(used) if used else 0.0
 
-    # Inside.
+    # Internals.
 
     def _order(self, **orders) -> Orders:
         return Orders(**orders, report_seconds=self.loop.report_seconds)
@@ -234,7 +234,7 @@ class TrajectoryPool:
         held |= {state.pulling for state in self._replicas.values()}
         for flight in self.waiting.values():
             target = self._replicas.get(flight.destination)
-            # It may have died, or have loaded other weights before the trajectory came.
+            # It may have died, or have loaded other weights before the trajectory arrived.
             if target is None or target.version != flight.version:
                 flight.destination = None
             # The tokens go with their version: continued under another they would mix two policies.
@@ -244,7 +244,7 @@ class TrajectoryPool:
                 flight.token_ids, flight.logprobs, flight.version, flight.written = [], [], None, 0
 
     def _version_for(self, replica: ReplicaId, newest: int, kept: Collection[int]) -> int | None:
-        """What an empty replica should hold: the newest, unless trajectories wait for what nobody holds."""
+        """The version that an empty replica should hold: the newest, unless trajectories wait for a lost one."""
         state = self._replicas[replica]
         if self._expects(replica):
             return state.version
@@ -252,24 +252,24 @@ class TrajectoryPool:
         served = {other.version for other in others} | {other.pulling for other in others}
         for flight in self.waiting.values():
             if flight.version is not None and flight.version not in served:
-                # Older weights are loaded again only to finish what they began.
+                # Older weights are loaded again only to finish their trajectories.
                 return flight.version if flight.version in kept else state.version
         return newest
 
     def _expects(self, replica: ReplicaId) -> bool:
-        """True while repack has something on its way to it."""
+        """True while a trajectory that repack moved is on its way to it."""
         emptying = (state.flights for state in self._replicas.values() if state.is_emptying)
         held = (self.waiting, *emptying)
         return any(flight.destination == replica for flights in held for flight in flights.values())
 
     def _begin_waiting(self, replica: ReplicaId, newest: int) -> dict[Name, InFlightTrajectory]:
-        """The waiting trajectories that this replica can go on with."""
+        """Returns the waiting trajectories that this replica can continue."""
         version = self._replicas[replica].version
         if version is None:
             return {}
         begun: dict[Name, InFlightTrajectory] = {}
         for name, flight in list(self.waiting.items()):
-            # Never under older weights than the window reckoned with at issue, and never under old ones at all.
+            # Never under older weights than the window assumed at issue, and never under old ones at all.
             may_start = flight.version is None and version == newest >= flight.issued
             if flight.version != version and not may_start:
                 continue
@@ -290,12 +290,12 @@ class Repacked:
     """Since the last step."""
 
     moves: int = 0
-    """Trajectories that went on at another replica."""
+    """Trajectories that continued on another replica."""
     tokens_recomputed: int = 0
     """Prompt and response tokens that were read again there."""
     freed_replicas: int = 0
     seconds: float = 0.0
-    """From withdrawing to going on, added up."""
+    """Seconds from withdrawal to continuation, summed."""
 
 
 @dataclass(slots=True)
@@ -303,13 +303,13 @@ class Faults:
     """Since the last step."""
 
     restarts: int = 0
-    """Processes that died or hung and were started again."""
+    """Processes that died or hung and were restarted."""
     stalled: int = 0
-    """Those of them that had to be killed because they reported nothing."""
+    """Of these, the processes that had to be killed because they reported nothing."""
     redirected: int = 0
-    """Trajectories that went on at another replica of their version."""
+    """Trajectories that continued on another replica of their version."""
     restarted_from_prompt: int = 0
     """Trajectories whose version was gone."""
     tokens_lost: int = 0
     duplicates: int = 0
-    """Results that came a second time, or from a process that had been replaced."""
+    """Results that came a second time, or from a replaced process."""

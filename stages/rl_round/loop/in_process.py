@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack, closing
+from functools import partial
 
 from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.build import drawing_share
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.protocol import replace_folder_together
+from stages.engines.trainers.training_loop import BEST
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.params import chosen
 from stages.rl_round.drawing import CustomRewards, GroupDrawing, RoundVerifier, delete_pass_counts, select_problems
 from stages.rl_round.loop.batch_source import BatchSource, SampledBatches
+from stages.rl_round.loop.evaluation import evaluate_if_due, sum_up
 from stages.rl_round.loop.round_log import RolloutLog, write_outputs
 from stages.rl_round.loop.synchronous import run_synchronous_round
 from stages.rl_round.loop.training_step import with_trainer
 from stages.rl_round.loop.weight_sync import RoundState, SamplerSync, WeightSync
-from stages.rl_round.methods import ModelVerifier, ReplayLoop, SynchronousLoop, function_rewards
+from stages.rl_round.methods import ModelVerifier, ReplayLoop, SynchronousLoop
 from stages.rl_round.round import Round
 
 
@@ -38,9 +42,13 @@ def run_in_process(this_round: Round) -> None:
                 state, known = run_synchronous_round(this_round, source, WeightSync(), log), {}
         # The policy before the metrics, which are written last and say that all else is there.
         with replace_folder_together(this_round.trainer, this_round.paths.out) as folder:
-            this_round.trainer.save_model(folder)
+            if state.best_step in (None, state.step):
+                this_round.trainer.save_model(folder)
+            elif is_first:
+                shutil.copytree(Checkpoints(this_round.scratch).newest() / BEST, folder, dirs_exist_ok=True)
         if log:
-            write_outputs(this_round, log, state.curve, known)
+            known |= sum_up(this_round, state)
+            write_outputs(this_round, log, state.curve, known, evaluations=state.evaluations)
             # Checkpoints first: a kill in between leaves nothing that the next attempt could take for its state. The
             # asynchronous loop has a journal, which goes first there, for the same reason.
             Checkpoints(this_round.scratch).clear()
@@ -64,11 +72,10 @@ def _sample_and_train(
 
             verifier, known = stack.enter_context(open_judge(this_round, verifier))
             this_round.run.log(known, step=0)
-    functions = CustomRewards(params.reward, this_round.verifier_params) if function_rewards(params.reward) else None
-    if functions:
-        stack.enter_context(closing(functions))
+    functions = stack.enter_context(closing(CustomRewards(params.reward, this_round.verifier_params)))
     drawing = GroupDrawing(sampler, verifier, this_round.tokenizer, share, functions)
     # Asks the policy that the sampler was built with, so it must come before learning.
     this_round, selected = select_problems(this_round, drawing)
     source, weights = SampledBatches(this_round, drawing), SamplerSync(this_round, sampler)
-    return run_synchronous_round(this_round, source, weights, log), known | selected
+    evaluate = partial(evaluate_if_due, this_round=this_round, drawing=drawing)
+    return run_synchronous_round(this_round, source, weights, log, evaluate), known | selected

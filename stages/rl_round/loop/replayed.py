@@ -1,7 +1,7 @@
 """The source of a replay: the batches that a recorded round trained on, from its schedule and its rollouts table.
 
-No sampler and no verifier takes part. Rewards are computed from verdict and length again, because the table rounds them
-to float32; log-probs and tokens are in it as they were.
+No sampler, verifier or custom function takes part. Rewards are computed from verdict and length again, because the
+table rounds them to float32; those of custom functions stand in the schedule. Log-probs and tokens are as they were.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stages.engines.samplers.protocol import Sample, StopReason
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of, write_json
 from stages.foundations.tables import ROLLOUT, read_table
-from stages.rl_round.drawing import make_rollout
+from stages.rl_round.drawing import recorded_rollout
 from stages.rl_round.loop.batch_source import BatchSource
 from stages.rl_round.loop.round_log import identity_of
 from stages.rl_round.params import RlParams
@@ -85,15 +85,16 @@ class ReplayedBatches(BatchSource):
                 f"{placed.first_row + placed.rows} of the rollouts: schedule and table are not of one round, copy both "
                 "again"
             )
-        rollouts = tuple(_rollout(row, self._params) for row in rows)
+        custom = placed.custom or [{}] * placed.rows
+        rollouts = tuple(_rollout(row, self._params, one) for row, one in zip(rows, custom, strict=True))
         return Group(placed.problem_id, self._prompts[placed.problem_id], rollouts, placed.draw)
 
 
-def _rollout(row: Mapping, params: RlParams) -> Rollout:
+def _rollout(row: Mapping, params: RlParams, custom: Mapping) -> Rollout:
     # A table has no stop reason, and there are two: cut off or ended.
     stop = StopReason.MAX_TOKENS if row["is_truncated"] else StopReason.END_OF_SEQUENCE
     sample = Sample(row["token_ids"].tolist(), row["rollout_logprobs"].tolist(), stop, row["policy_version"])
-    return make_rollout(sample, row["response"], Verdict(row["verdict"]), params)
+    return recorded_rollout(sample, row["response"], Verdict(row["verdict"]), params, custom)
 
 
 def open_replay(this_round: Round) -> ReplayedBatches:

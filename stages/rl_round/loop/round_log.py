@@ -22,6 +22,7 @@ from stages.rl_round.records import Batch, Group
 from stages.rl_round.round import Round
 from stages.rl_round.schedule import FILE, RoundIdentity, leftover_fates, step_fates, write_schedule
 
+Rows = Sequence[dict[str, float]]
 TABLE, FATES = ".parquet", ".json"
 
 
@@ -196,11 +197,11 @@ def _advice(groups: Sequence[Group], steps: int) -> str:
 
 
 def write_outputs(
-    this_round: Round, log: RolloutLog, curve: list[dict[str, float]], known: dict[str, float], *beside: Path
+    this_round: Round, log: RolloutLog, curve: Rows, known: dict[str, float], *beside: Path, evaluations: Rows = ()
 ) -> None:
     """Rollouts, schedule (with the files `beside` it), curve and metrics, metrics last; the policy is written already.
 
-    `known` are further metrics of the round. Warns when no step trained.
+    `known` are further metrics of the round, `evaluations` further columns of the curve. Warns when no step trained.
     """
     paths, frame = this_round.paths, log.frame()
     # Metrics at the end and all else before them: where they stand, the outputs are complete.
@@ -212,10 +213,16 @@ def write_outputs(
         write_schedule(folder / FILE, identity_of(this_round), sha256_of(paths.rollouts), log.fates())
         for file in beside:
             (folder / file.name).write_bytes(file.read_bytes())
-    write_curves(paths.curves, curve)
+    write_curves(paths.curves, _joined(curve, evaluations))
     this_round.run.summary(metrics)
     write_metrics(paths.metrics, metrics, {paths.headline: {"accuracy": "accuracy/mean_last"}})
     say_warnings("rl_round", this_round.name, metrics)
+
+
+def _joined(curve: Rows, evaluations: Rows) -> Rows:
+    """The curve with the columns of `evaluations`; their first row, of step 0, has nothing else."""
+    rows = {row["step"]: row for row in (*evaluations[:1], *curve)}
+    return [*(rows | {row["step"]: {**rows[row["step"]], **row} for row in evaluations}).values()]
 
 
 def identity_of(this_round: Round) -> RoundIdentity:
@@ -226,7 +233,7 @@ def identity_of(this_round: Round) -> RoundIdentity:
         "prompt": this_round.prompt.model_dump(mode="json"),
         "trainer": this_round.trainer_params.model_dump(mode="json"),
         "rl": this_round.params.model_dump(
-            mode="json", exclude={"loop", "checkpoint_every_steps", "weight_sync_check"}
+            mode="json", exclude={"loop", "checkpoint_every_steps", "weight_sync_check", "evaluation"}
         ),
         f"rl_rounds.{this_round.name}": this_round.settings.model_dump(mode="json", exclude={"steps", "reward"}),
     }
@@ -253,7 +260,7 @@ MEAN_DIAGNOSTICS = (
 )
 
 
-def round_metrics(curve: list[dict[str, float]]) -> dict[str, float]:
+def round_metrics(curve: Rows) -> dict[str, float]:
     """`<name>_first` and `<name>_last` of what a round should move, means of diagnostics, the worst gap, and totals."""
     moved = ("accuracy/mean", "reward/mean", "entropy/mean", "length/response_tokens_mean", "length/truncated_fraction")
     metrics = {f"{name}_first": curve[0][name] for name in moved if name in curve[0]}

@@ -5,15 +5,18 @@ was killed and goes on from its checkpoint gives the weights of one that was not
 Ranks: every rank runs this listing, draws its share of the responses and trains its share of the batch. Rank 0 makes
 the batch, the row of the curve and the files.
 A replay is the same listing: its source reads what was drawn, and there is no sampler to sync.
+Held-out problems (`evaluate`) change no step: they may end the round early, and their best weights are kept.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.observe.progress import progress
 from stages.rl_round.loop.batch_source import BatchSource
+from stages.rl_round.loop.evaluation import is_over
 from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.loop.training_step import train_step
 from stages.rl_round.loop.weight_sync import RoundState, WeightSync, load_state, save_state
@@ -21,7 +24,11 @@ from stages.rl_round.round import Round
 
 
 def run_synchronous_round(
-    this_round: Round, source: BatchSource, weights: WeightSync, log: RolloutLog | None
+    this_round: Round,
+    source: BatchSource,
+    weights: WeightSync,
+    log: RolloutLog | None,
+    evaluate: Callable[[RoundState], bool] = lambda state: False,
 ) -> RoundState:
     """Runs the round's steps, going on from the last checkpoint if there is one, and returns what it reached.
 
@@ -33,8 +40,12 @@ def run_synchronous_round(
     if log:
         log.resume(state.step)
     weights.push(state.policy_version)
+    if evaluate(state):
+        save_state(checkpoints, state, trainer, source, weights, log)
     steps = range(state.step, last)
     for step in progress(steps, last, this_round.name, "steps", done=state.step, curve=state.curve):
+        if is_over(state.evaluations, this_round.params.evaluation):
+            break
         started = time.perf_counter()
         with run.phase("sample"):
             batch = source.next_batch()
@@ -52,7 +63,9 @@ def run_synchronous_round(
         if log:
             log.add(state.step, batch, row, time.perf_counter() - started)
 
-        if state.step % this_round.params.checkpoint_every_steps == 0 and state.step < last:
+        is_best = evaluate(state)
+        is_due = state.step % this_round.params.checkpoint_every_steps == 0 and state.step < last
+        if is_due or is_best:
             with run.phase("checkpoint"):
                 save_state(checkpoints, state, trainer, source, weights, log)
     if log:

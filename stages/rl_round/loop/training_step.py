@@ -12,9 +12,12 @@ from typing import assert_never
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.length_rewards import soft_overlong_punishment
-from stages.engines.policies.language_model import ReferencePolicy, language_model
+from stages.engines.policies.language_model import PolicyUnderAdapters, ReferencePolicy, language_model
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
+from stages.engines.trainers.params import LoraParams
+from stages.foundations.params import chosen
+from stages.foundations.seeds import derive_seed
 from stages.rl_round.drawing import verdict_reward
 from stages.rl_round.methods import (
     CosineReward,
@@ -44,10 +47,19 @@ class TrainedStep:
 def with_trainer(this_round: Round) -> Round:
     """The round with this rank's trainer and reference, which `Round.close` ends."""
     params, settings, policy = this_round.params, this_round.trainer_params, this_round.paths.policy
-    trainer = build_trainer(settings, params.optimizer, params.max_gradient_norm, language_model(policy, settings))
+    model = language_model(policy, settings)
+    match chosen("rl.adapter", params.adapter):
+        case LoraParams():
+            from stages.engines.policies.lora import with_lora
+
+            model = with_lora(model, params.adapter, derive_seed(this_round.seed, this_round.name, "adapter"))
+    trainer = build_trainer(settings, params.optimizer, params.max_gradient_norm, model)
     reference = None
     if not isinstance(params.reference_kl, NoReferenceKl):
-        reference = ReferencePolicy.from_folder(policy, settings.dtype, trainer.device)
+        if params.adapter:
+            reference = PolicyUnderAdapters(trainer)
+        else:
+            reference = ReferencePolicy.from_folder(policy, settings.dtype, trainer.device)
     return replace(this_round, trainer=trainer, reference=reference)
 
 

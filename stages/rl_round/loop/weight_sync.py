@@ -16,6 +16,7 @@ from stages.engines.replicas.replica import Probe, ProbeCheck
 from stages.engines.samplers.protocol import Sampler, SamplingSettings, sample_prompts
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.protocol import Trainer, replace_folder_together
+from stages.engines.trainers.training_loop import keep_best
 from stages.foundations.files import write_json
 from stages.foundations.seeds import derive_seed
 from stages.observe.progress import say
@@ -134,6 +135,10 @@ class RoundState:
     policy_version: int = 0
     """Steps that have changed the weights: the version that the sampler was last given."""
     curve: list[dict[str, float]] = field(default_factory=list)
+    evaluations: list[dict[str, float]] = field(default_factory=list)
+    """Held-out accuracy, from step 0 on."""
+    best_step: int | None = None
+    """The step whose weights are kept; None where none are."""
 
 
 def save_state(
@@ -152,6 +157,8 @@ def save_state(
         hashes = trainer.save_checkpoint(folder)
         source.save(folder)
         weights.save(folder)
+        if state.best_step is not None:
+            keep_best(trainer, folder, checkpoints.newest(), state.best_step == state.step)
         if trainer.rank == 0:
             write_json(folder / "round.json", asdict(state))
     # The log is sealed with the checkpoint: steps that are not done again must have their rollouts on the disk.

@@ -19,7 +19,6 @@ from stages.engines.samplers.decoder import Decoder
 from stages.engines.samplers.params import Bfloat16Weights, Int8Weights, StaleWeights
 from stages.engines.samplers.protocol import SamplingSettings, StopReason, Trajectory, sample_trajectories
 from stages.engines.samplers.torch_sampler import TorchSampler, rounded
-from stages.foundations.errors import UserError
 from tests.fakes.drawing import sample_numbered
 from tests.fakes.engine_params import TORCH_SAMPLER
 from tests.fakes.tiny_policy import write_tiny_policy
@@ -186,13 +185,6 @@ def test_new_weights_change_what_it_says():
     sampler.load_weights(((name, weight.detach()) for name, weight in model.named_parameters()), 4)
     assert sampler.policy_version == 4
     assert sampler.logprobs([[3, 4]], [[5, 6]])[0] != pytest.approx(before[0], abs=1e-3)
-
-
-def test_an_unknown_architecture_is_refused_with_the_remedy():
-    model = make("llama")
-    model.config.model_type = "mamba"
-    with pytest.raises(UserError, match=r"sampler\.kind: vllm"):
-        sample_numbered(TorchSampler(PARAMS, model, [END]), [[2]], 1, SETTINGS, 0)
 
 
 @pytest.mark.parametrize("changes", [{}, {"temperature": 0.8, "log_threshold": -1.5}])

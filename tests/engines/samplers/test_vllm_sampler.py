@@ -17,6 +17,7 @@ if importlib.util.find_spec("vllm") is None:
 from stages.algorithms.token_statistics import pruned_logprobs, safe_vocabulary
 from stages.engines.policies.forward_probe import check_engine_forward
 from stages.engines.policies.language_model import language_model
+from stages.engines.policies.lora import with_lora
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.replicas.replica import SyncError
 from stages.engines.samplers import vllm_sampler, vllm_weights
@@ -28,7 +29,7 @@ from stages.rl_round.loop.weight_sync import WeightSyncCheck
 from stages.rl_round.params import WeightSyncCheckParams
 from tests.fakes.drawing import sample_numbered
 from tests.fakes.engine_params import ADAMW as SLOW_ADAMW
-from tests.fakes.engine_params import TORCH_TRAINER, VLLM_SAMPLER
+from tests.fakes.engine_params import LORA, TORCH_TRAINER, VLLM_SAMPLER
 from tests.fakes.processes import assert_all_end
 from tests.fakes.tiny_policy import write_tiny_policy
 
@@ -386,3 +387,15 @@ def test_a_sampler_that_sleeps_wakes_around_the_next_weights(pair, monkeypatch):
     pair.train_and_sync()
     assert calls == [("sleep", 2), ("wake_up", "weights"), "receive_tensors", ("wake_up", "kv_cache")]
     assert not pair.sampler.is_asleep and pair.gap_of_probe() < EXACT
+
+
+def test_lora_arrives_merged(pair, tmp_path, monkeypatch):
+    pytest.importorskip("peft", reason="peft is not installed")
+    policy = write_tiny_policy(tmp_path, tie=pair.trainer.model.module.config.tie_word_embeddings)
+    model = with_lora(language_model(policy, TORCH_TRAINER), LORA, 0)
+    monkeypatch.setattr(pair, "trainer", TorchTrainer(TORCH_TRAINER, ADAMW, 1.0, model))
+    for _ in range(2):
+        pair.train_and_sync()
+        assert pair.gap_of_probe() < EXACT
+    monkeypatch.undo()
+    pair.train_and_sync()

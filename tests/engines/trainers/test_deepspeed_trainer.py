@@ -22,6 +22,7 @@ from tests.engines.deepspeed_ranks import (
     deepspeed_params,
     deepspeed_trainer,
     is_same,
+    lora_lesson,
     micro_batches,
     snapshot,
     weighted_loss,
@@ -110,6 +111,20 @@ def test_two_ranks_learn_what_is_no_language_model(two_ranks, zero_stage, name):
         for shown, update in zip(entry["diagnostics"], expected, strict=True):
             assert shown == pytest.approx(update.diagnostics, rel=1e-5)
         assert entry["losses"] == sorted(entry["losses"], reverse=True)
+        assert entry["resumes_exactly"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
+@pytest.mark.parametrize("zero_stage", [1, 2])
+def test_two_ranks_learn_lora(two_ranks, policy, zero_stage):
+    lesson = lora_lesson(policy, TORCH_TRAINER)
+    alone = TorchTrainer(TORCH_TRAINER, ADAMW, MAX_NORM, lesson.model())
+    expected = [alone.update(lesson.micro_batches, lesson.loss, 1.0) for _ in range(UPDATES)]
+    for report in two_ranks[0]:
+        entry = report[str(zero_stage)]["lora"]
+        assert entry["losses"] == pytest.approx([update.loss for update in expected], abs=2e-6)
+        assert entry["norms"] == pytest.approx([update.gradient_norm for update in expected], rel=1e-5)
         assert entry["resumes_exactly"]
 
 

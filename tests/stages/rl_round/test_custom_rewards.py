@@ -1,5 +1,7 @@
 """A round whose reward is a function of the user's: what it earns, what fails, what a group teaches, and resuming."""
 
+import json
+
 import pytest
 
 from stages.__main__ import main
@@ -9,15 +11,25 @@ from stages.engines.samplers.protocol import Sample, StopReason
 from stages.foundations.errors import UserError
 from stages.foundations.params import CUSTOM
 from stages.foundations.tables import ROLLOUT, read_table
-from stages.rl_round.drawing import make_rollout
-from stages.rl_round.params import loop_contradictions
+from stages.rl_round.asynchronous.journal import Finished, record_from_json, record_to_json
+from stages.rl_round.drawing import make_rollout, recorded_rollout
 from stages.rl_round.records import Group, pack_groups, unpack_groups
-from tests.fakes.rounds import NONE, assert_same, curve, kill_after_three_steps, settings
+from tests.fakes.rounds import (
+    NONE,
+    assert_replayed,
+    assert_same,
+    copied,
+    curve,
+    kill_after_three_steps,
+    replay_params,
+    settings,
+)
 from tests.fakes.taught_policy import rl_flags, write_params
 
 VERDICT = {"kind": "by_verdict", "correct": 1.0, "wrong": -1.0, "unparsed": -1.0}
 SOFT = {"kind": "soft_punishment", "buffer_tokens": 2}
 FUNCTION = {"kind": "function", "file": "custom/mine.py", "name": "score"}
+HELD_OUT = {"every_steps": 2, "problems": 6, "samples": 2, "temperature": 1.0, "keep": "last", "patience": None}
 SOURCE = """
 def score(problem, response, answer, verdict, response_tokens, solution, scale=1.0):
     if "2" in response:
@@ -87,10 +99,34 @@ def test_a_group_has_signal_where_its_rewards_differ():
     assert unpack_groups(pack_groups(packed)) == packed
 
 
-def test_other_loops_refuse_it():
-    params = settings(reward=FUNCTION, loop={"kind": "replay", "schedule": "kept"})
-    (message,) = [one for one in loop_contradictions(params, None, None) if "custom function" in one]
-    assert "set rl.loop.kind synchronous" in message
+def test_a_rollout_comes_back_from_its_journal_with_every_bit():
+    values = {"": FunctionValue(0.0, {"a": 0.1, "b": 0.2})}
+    made = [
+        reward({**FUNCTION, "weights": {"a": 3.0}}, values=values),
+        reward(FUNCTION, values={"": FunctionValue(fault="ValueError: no")}),
+        reward(FUNCTION, Verdict.TIMED_OUT, values=values),
+        reward(VERDICT, Verdict.WRONG),
+    ]
+    assert made[0].reward == 3.0 * 0.1 + 0.2
+    records = [Finished(0, number, one.sample, "", one.verdict, one.custom) for number, one in enumerate(made)]
+    stored = [record_from_json(json.loads(json.dumps(record_to_json(record)))) for record in records]
+    params = settings(reward=VERDICT, overlong=NONE)
+    assert [recorded_rollout(one.sample, "", one.verdict, params, one.custom) for one in stored] == made
+    with pytest.raises(UserError, match="has no rewards of its custom function: record it again"):
+        recorded_rollout(sample(), "", Verdict.WRONG, settings(reward=FUNCTION, overlong=NONE), {})
+
+
+def test_a_replay_does_not_ask_the_function_again(custom, taught, tmp_path):
+    """Rewards that float32 does not hold, parts that stand in no table, and failures come from the schedule."""
+    scaled = {**FUNCTION, "arguments": {"scale": 0.1}, "weights": {"digits": 0.1}}
+    changes = {"rl.reward": scaled, "rl_rounds.rl_1.steps": 4, "verifier.abort_undecided_fraction": 0.9}
+    changes |= {"rl.overlong": NONE, "rl.advantage": {"kind": "reward"}, "rl.policy_loss": {"kind": "reinforce"}}
+    main(rl_flags(taught, write_params(tmp_path / "params.yaml", changes), tmp_path / "recorded"))
+    (custom / "mine.py").unlink()
+    params = replay_params(tmp_path, changes, copied(tmp_path / "recorded", tmp_path / "kept"))
+    main(rl_flags(taught, params, tmp_path / "replayed"))
+    assert_replayed(tmp_path / "replayed", tmp_path / "recorded")
+    assert any("reward/part_digits" in row for row in curve(tmp_path / "replayed"))
 
 
 def test_a_round_learns_resumes_and_counts_what_failed(custom, taught, tmp_path, monkeypatch):
@@ -99,10 +135,12 @@ def test_a_round_learns_resumes_and_counts_what_failed(custom, taught, tmp_path,
         "rl.reward": {**FUNCTION, "arguments": {"scale": 2.0}, "weights": {"digits": 0.1}},
         "rl_rounds.rl_1.steps": 5,
         "verifier.abort_undecided_fraction": 0.9,
+        "rl.evaluation": {**HELD_OUT, "keep": "best"},
     }
     params = write_params(tmp_path / "params.yaml", changes)
     main(rl_flags(taught, params, tmp_path / "whole"))
-    rows = curve(tmp_path / "whole")
+    start, *rows = curve(tmp_path / "whole")
+    assert 0 < start["evaluation/accuracy"] < 1, "verdicts, and no rewards"
     frame = read_table(tmp_path / "whole/rl_1.parquet", ROLLOUT)
     failed = frame["response"].str.contains("2")
     assert failed.any() and not frame[failed]["is_trained"].any() and (frame[failed]["reward"] == 0).all()

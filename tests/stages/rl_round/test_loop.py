@@ -16,7 +16,7 @@ from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.rl_round.drawing import DrawState
-from stages.rl_round.loop.batch_source import SampledBatches
+from stages.rl_round.loop.batch_source import BatchSource, SampledBatches
 from stages.rl_round.loop.round_log import SignalWatch
 from stages.rl_round.loop.weight_sync import RoundState, WeightSync, WeightSyncCheck, load_state, save_state
 from stages.rl_round.params import WeightSyncCheckParams
@@ -158,3 +158,15 @@ def test_it_is_told_again_when_the_steps_have_doubled_and_forgotten_with_the_fir
     for drawn in (nothing, [], nothing, []):  # a step that drew nothing does not count
         assert watch.see(drawn) is None
     assert watch.see(nothing)
+
+
+def test_a_damaged_checkpoint_is_gone_before_one_of_an_earlier_step_is_written(both_sides, tmp_path):
+    """The last one by its number is taken for the last one written."""
+    trainer, _ = both_sides
+    checkpoints, source, weights = Checkpoints(tmp_path), BatchSource(), WeightSync()
+    save_state(checkpoints, RoundState(4, 4, [{"step": 4}]), trainer, source, weights, None)
+    (checkpoints.folder(4) / "round.json").write_text("{}")
+    assert load_state(checkpoints, trainer, source, weights) == RoundState()
+    state = RoundState(2, 2, [{"step": 2}])
+    save_state(checkpoints, state, trainer, source, weights, None)
+    assert load_state(checkpoints, trainer, source, weights) == state

@@ -1,5 +1,6 @@
 """The whole round on a tiny policy: it learns, repeats bit for bit, resumes bit for bit, and says what is wrong."""
 
+import importlib.util
 import json
 import math
 import os
@@ -16,8 +17,10 @@ from stages.foundations.files import dvc_md5
 from stages.foundations.tables import PROBLEM, ROLLOUT, read_table, write_table
 from stages.rl_round.loop import in_process, training_step
 from stages.rl_round.loop.round_log import RolloutLog
+from tests.fakes.engine_params import LORA, MUON
 from tests.fakes.forks import killed_at_first_checkpoint
 from tests.fakes.rounds import (
+    ADAPTED,
     COSINE,
     EVERYTHING,
     EXACT_UNDER_MISMATCH,
@@ -146,6 +149,7 @@ def test_under_a_length_reward_dynamic_sampling_leaves_out_groups_of_one_verdict
         ({"rl.policy_loss.clip_low": 0.5}, "DAPO only widens the upper side"),
         ({"rl.overlong.buffer_tokens": 12}, "must be less than max_response_tokens 12"),
         ({"rl_rounds.rl_1.problem_slice.index": 1}, "index 1 must be less than count 1"),
+        ({"rl.adapter": LORA.model_dump(), "rl.optimizer": MUON.model_dump()}, "set optimizer.kind adamw, or leave"),
         ({"rl.study.mismatch": {"kind": "bfloat16_weights"}}, "max_logprob_gap 0.0001 would stop .* set it to null"),
         (
             # 4 problems x 8 responses x 12 tokens x 258 x 4 bytes.
@@ -245,10 +249,27 @@ def check_judged(rows, metrics):
         assert sum(row[f"verdict/{part}_fraction"] for part in parts) == pytest.approx(1.0)
 
 
+def check_adapted(rows, metrics):
+    """The reference is the policy itself, so the first update starts at a KL of 0."""
+    assert abs(rows[0]["reference_kl/k3"]) < 1e-10 < rows[1]["reference_kl/k3"]
+    first, last = (sum(row["accuracy/mean"] for row in part) / 3 for part in (rows[:3], rows[-3:]))
+    assert last > first + 0.1
+    assert metrics["sync/logprob_gap_max"] < 1e-4
+
+
+needs_peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
+
+
 @pytest.mark.parametrize(
     ("choice", "check"),
-    [(EVERYTHING, check_everything), (EXACT_UNDER_MISMATCH, check_exact), (STALE, check_stale), (JUDGED, check_judged)],
-    ids=["everything", "exact", "stale", "judged"],
+    [
+        (EVERYTHING, check_everything),
+        (EXACT_UNDER_MISMATCH, check_exact),
+        (STALE, check_stale),
+        (JUDGED, check_judged),
+        pytest.param(ADAPTED, check_adapted, marks=needs_peft),
+    ],
+    ids=["everything", "exact", "stale", "judged", "adapter"],
 )
 def test_a_round_tells_its_diagnostics_goes_on_from_its_checkpoint_and_replays(
     choice, check, taught, tmp_path, monkeypatch

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from stages.engines.custom_functions import FunctionValue
 from stages.rl_round.asynchronous.coordinator import Coordinator
 from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.records import Problem
@@ -18,19 +19,19 @@ STEPS = 6
 
 
 def coordinator(
-    window, repack=True, written=None, replicas=3, share=1.0, dynamic=True, group_size=4, takes="when_empty"
+    window, repack=True, written=None, replicas=3, share=1.0, dynamic=True, group_size=4, takes="when_empty", **others
 ):
     policy = {"kind": "best_fit", "every_seconds": 1.0, "batch_bound": 64} if repack else NONE
     loop = {"window": window, "replica_share": share, "takes_groups": takes, "repack": policy}
     sampling = {} if dynamic else {"dynamic_sampling": NONE}
-    rl = settings(group_size=group_size, max_response_tokens=200, loop=ASYNCHRONOUS | loop, **sampling)
+    rl = settings(group_size=group_size, max_response_tokens=200, loop=ASYNCHRONOUS | loop, **sampling, **others)
     this_round = SimpleNamespace(
         name="rl_1",
         seed=1,
         params=rl,
         settings=SimpleNamespace(steps=STEPS),
         sampler_params=SimpleNamespace(max_sequences=1000, replicas=SimpleNamespace(count=replicas)),
-        verifier_params=SimpleNamespace(abort_undecided_fraction=0.1),
+        verifier_params=SimpleNamespace(abort_undecided_fraction=0.3),
         problems=PROBLEMS,
     )
     return Coordinator(this_round, rl.loop, (written if written is not None else []).append)
@@ -123,13 +124,26 @@ def test_a_killed_hub_goes_on_from_its_journal(window, seed):
     assert finished.isdisjoint((one.group, one.member) for one in drawn_again)
 
 
+CUSTOM = {"reward": {"kind": "function", "file": "custom/mine.py", "name": "score"}}
+
+
+def said_of(name):
+    """A value that float32 does not hold, in two parts; one response in ten fails."""
+    generator = random.Random(f"{name}")
+    value = FunctionValue(0.0, {"a": generator.random(), "b": generator.random()})
+    return {"": FunctionValue(fault="ValueError: no") if generator.random() < 0.1 else value}
+
+
 @pytest.mark.parametrize("seed", range(5))
-def test_rollouts_and_fates_are_written_again_from_the_journal(seed, tmp_path):
-    """Bit for bit: what lies beside the journal needs no protection of its own."""
+@pytest.mark.parametrize("reward", [{}, CUSTOM], ids=["verdict", "custom"])
+def test_rollouts_and_fates_are_written_again_from_the_journal(seed, reward, tmp_path):
+    """Bit for bit: what lies beside the journal needs no protection of its own. Fates hold a custom reward whole."""
     written = []
-    run = schedule(coordinator(2, written=written), seed, death_rate=0.02, keep=1)
+    run = schedule(coordinator(2, written=written, **reward), seed, death_rate=0.02, keep=1)
+    if reward:
+        run.values = said_of
     run.run()
-    taken = coordinator(2, written=written).restore(through_json(written))
+    taken = coordinator(2, written=written, **reward).restore(through_json(written))
     logs = []
     for name, batches in (("live", run.trained), ("restored", taken)):
         log = RolloutLog(SimpleNamespace(scratch=tmp_path / name, run=None))

@@ -27,11 +27,12 @@ pytestmark = pytest.mark.timeout(1800)
 STEPS = 8
 LOOP = ASYNCHRONOUS | {"repack": {"kind": "best_fit", "every_seconds": 0.2, "batch_bound": 64}}
 CHANGES = {"rl.proximal": "recompute", "rl.rollout_correction": WEIGHTS, "rl_rounds.rl_1.steps": STEPS}
+CUSTOM = {**CHANGES, "rl.reward": {"kind": "function", "file": "custom/brevity.py", "name": "score"}}
 
 
-def asynchronous_params(path, replicas=2, **loop):
+def asynchronous_params(path, replicas=2, settings=CHANGES, **loop):
     changes = {"rl.loop": {**LOOP, **loop}, "sampler.replicas": {"kind": "ray", "count": replicas}}
-    return write_params(path, {**CHANGES, **changes})
+    return write_params(path, {**settings, **changes})
 
 
 def environment(folder):
@@ -50,9 +51,9 @@ def said(folder):
     return (folder / "said.log").read_text()
 
 
-def replayed(taught, folder):
+def replayed(taught, folder, settings):
     """The weights that a replay of the round's schedule gives."""
-    params = replay_params(folder, CHANGES, copied(folder / "out", folder / "recorded"))
+    params = replay_params(folder, settings, copied(folder / "out", folder / "recorded"))
     main(rl_flags(taught, params, folder / "replayed"))
     return dvc_md5(folder / "replayed/rl_1")
 
@@ -81,7 +82,7 @@ def journal_bytes(folder):
     return sum(path.stat().st_size for path in folder.glob("state/scratch/rl_round-*/journal/records"))
 
 
-def check_round(taught, folder, window=2):
+def check_round(taught, folder, window=2, settings=CHANGES):
     """The laws of every asynchronous round, whatever has happened in it."""
     frame = read_table(folder / "out/rl_1.parquet", ROLLOUT)
     lines = [json.loads(line) for line in (folder / "out/schedules/rl_1/schedule.jsonl").open()]
@@ -93,7 +94,7 @@ def check_round(taught, folder, window=2):
     assert all(len(line["groups"]) == 4 for line in steps)
     trained = frame[frame["is_trained"]]
     assert (trained["step"] - 1 - trained["policy_version"]).between(0, window).all()
-    assert replayed(taught, folder) == dvc_md5(folder / "out/rl_1")
+    assert replayed(taught, folder, settings) == dvc_md5(folder / "out/rl_1")
     trace = json.loads((folder / "out/schedules/rl_1/timeline.json").read_text())
     for shares in trace["otherData"]["shares"].values():
         assert sum(shares.values()) == pytest.approx(1, abs=0.01)
@@ -162,9 +163,9 @@ def test_a_round_that_is_killed_goes_on_from_its_journal(taught, tmp_path):
     """With a window of zero: fed with its trajectories, the synchronous loop gives the same weights.
 
     The checkpoint is damaged, so nothing can be drawn after the first kill until the trainer has repeated all steps.
-    The second kill comes when the outputs are written, while Ray's processes end.
+    The second kill comes when the outputs are written, while Ray's processes end. A custom function rewards.
     """
-    params = asynchronous_params(tmp_path / "params.yaml", 1, window=0, repack={"kind": "none"})
+    params = asynchronous_params(tmp_path / "params.yaml", 1, CUSTOM, window=0, repack={"kind": "none"})
     process = start(taught, params, tmp_path)
     saved = "state/scratch/rl_round-*/step-*/manifest.json"
     wait_for(lambda: journal_bytes(tmp_path) > 60_000 and list(tmp_path.glob(saved)), process, tmp_path)
@@ -181,7 +182,7 @@ def test_a_round_that_is_killed_goes_on_from_its_journal(taught, tmp_path):
     process = start(taught, params, tmp_path)
     wait_for_end(process, tmp_path)
     assert f"going on from step {STEPS}, with" in said(tmp_path)
-    assert check_round(taught, tmp_path, window=0)["staleness/max"] == 0
+    assert check_round(taught, tmp_path, 0, CUSTOM)["staleness/max"] == 0
 
 
 def test_the_hub_has_no_torch():

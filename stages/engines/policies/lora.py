@@ -1,0 +1,127 @@
+"""LoRA through peft: a policy is frozen, and beside matrices of its layers two thin ones are learned.
+
+The product of the two is added to what their matrix gives. Trainers, their optimizers and checkpoints have the thin
+ones alone. Samplers and saved policies get the merged matrices under the policy's own names, so nobody else needs to
+know of LoRA. Source: Hu et al. (arXiv 2106.09685); the scale of `rslora`: Kalajdzievski (arXiv 2312.03732).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from stages.engines.policies.language_model import is_rank_0
+from stages.engines.trainers.params import LoraParams
+from stages.engines.trainers.protocol import Adapters, TrainedModel
+from stages.foundations.errors import UserError
+
+ADAPTER = "default"
+"""peft's name for the only one."""
+
+
+def with_lora(model: TrainedModel, params: LoraParams, seed: int) -> TrainedModel:
+    """The model with LoRA in its module, which is changed in place; until the first update it computes as before.
+
+    Equal seeds give equal weights on every rank. UserError when peft is not installed, for a target that the model does
+    not have, and for a rank that is larger than a target's matrix.
+    """
+    if importlib.util.find_spec("peft") is None:
+        raise UserError(
+            "adapter.kind is lora, but peft is not installed: `make repro RECIPE=NAME` installs it for recipes that "
+            "name it; or run `.venv/bin/python -m pip install peft`"
+        )
+    from peft import LoraConfig, inject_adapter_in_model
+    from peft.tuners.lora import LoraLayer
+
+    module = model.module
+    config = LoraConfig(
+        r=params.rank,
+        lora_alpha=params.alpha,
+        use_rslora=params.rslora,
+        lora_dropout=0.0,
+        target_modules=_targets(module, params),
+    )
+    # peft draws from torch's global stream, which stays as it was.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        inject_adapter_in_model(config, module, ADAPTER)
+    layers = [part for part in module.modules() if isinstance(part, LoraLayer)]
+    scale = layers[0].scaling[ADAPTER]
+    # The weights as they were loaded: a trainer in mixed precision puts rounded ones in their place. Rank 0 saves.
+    exact = {name: weight.detach() for name, weight in _frozen(module)} if is_rank_0() else {}
+
+    def merged_now() -> Iterator[tuple[str, Tensor]]:
+        learned = {name: weight.detach() for name, weight in adapted.named_weights()}
+        return merged(_frozen(module), learned, scale)
+
+    @contextmanager
+    def off() -> Iterator[None]:
+        # A product times 0 leaves what it is added to. peft's own switch freezes the weights, under their optimizer.
+        for layer in layers:
+            layer.scaling[ADAPTER] = 0.0
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.scaling[ADAPTER] = scale
+
+    def save(weights: Mapping[str, Tensor], folder: Path) -> None:
+        model.save(dict(merged(exact.items(), weights, scale)), folder)
+
+    adapted = replace(model, save=save, adapters=Adapters(merged_now, off))
+    return adapted
+
+
+def merged(
+    frozen: Iterable[tuple[str, Tensor]], learned: Mapping[str, Tensor], scale: float
+) -> Iterator[tuple[str, Tensor]]:
+    """The policy's weights by its own names, one at a time: W + scale * B A for a target, the rest as they are.
+
+    `frozen` and `learned` have peft's names. The sum is taken in float32 and rounded to the type of W.
+    """
+    for name, weight in frozen:
+        target = name.removesuffix("base_layer.weight")
+        if f"{target}lora_A.{ADAPTER}.weight" in learned:
+            down, up = (
+                learned[f"{target}lora_{factor}.{ADAPTER}.weight"].to(weight.device, torch.float32) for factor in "AB"
+            )
+            weight = (weight.float() + scale * (up @ down)).to(weight.dtype)
+        yield name.replace(".base_layer.", "."), weight
+    # What a policy keeps besides its parameters is learned as it is.
+    yield from ((name, buffer) for name, buffer in learned.items() if ".lora_" not in name)
+
+
+def _frozen(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    return ((name, weight.detach()) for name, weight in module.named_parameters() if not weight.requires_grad)
+
+
+def _targets(model: PreTrainedModel, params: LoraParams) -> list[str]:
+    """Full names of the matrices beside which LoRA learns. The head is none: the trainer multiplies by it itself."""
+    head = model.get_output_embeddings()
+    linear = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear) and part is not head}
+    known = {name.rpartition(".")[2] for name in linear}
+    wanted = known if params.targets == "all_linear" else set(params.targets)
+    if not known:
+        raise UserError(
+            f"adapter.kind lora learns beside linear layers, and {type(model).__name__} has none: leave it out"
+        )
+    if wanted - known:
+        raise UserError(
+            f"adapter.targets: {type(model).__name__} has no linear layer {', '.join(sorted(wanted - known))}, it has "
+            f"{', '.join(sorted(known))}: name some of these, or set targets: all_linear"
+        )
+    chosen = [name for name in linear if name.rpartition(".")[2] in wanted]
+    smallest = min(chosen, key=lambda name: min(linear[name].weight.shape))
+    if params.rank > (side := min(linear[smallest].weight.shape)):
+        raise UserError(
+            f"adapter.rank {params.rank} is larger than {smallest}, which has a side of {side}: set rank to at most "
+            f"{side}, or leave that target out"
+        )
+    return chosen
