@@ -5,13 +5,15 @@ the lines that `make repro` prints at its end.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipelines.graph.recipes import read_recipe
 from stages.foundations.errors import UserError
 from stages.foundations.files import load_yaml
+from stages.foundations.params import read_yaml
+from stages.foundations.stage_graph import read_definitions, stages_of
 from stages.observe.tracking import recipe_name
 
 RESULTS = ("reports/result.json", "reports/pictures.json")
@@ -20,16 +22,21 @@ _ABSENT = object()
 
 
 def read_result(root: Path) -> dict[str, Any] | None:
-    """The run's scores, gains and warnings, with `page` as a path from `root`; None where no report was made.
+    """The scores, gains and warnings of the recipe in use, with `page` as a path from `root`; None without a report.
 
     A recipe with both reports gives one result: the lists are joined. UserError on a file that is no result.
     """
-    return result_of(lambda path: (root / path).read_bytes() if (root / path).is_file() else None)
+    stages = stages_of(read_definitions(root / "dvc.yaml"), read_yaml(root / "params.yaml"))
+    outs = [out for stage in stages for out in stage.outs]
+    return result_of(lambda path: (root / path).read_bytes() if (root / path).is_file() else None, outs)
 
 
-def result_of(read: Callable[[str], bytes | None]) -> dict[str, Any] | None:
-    """`read_result` for files that are somewhere else: `read` gives the bytes at a path, or None."""
-    texts = {path: text for path in RESULTS if (text := read(path)) is not None}
+def result_of(read: Callable[[str], bytes | None], outs: Collection[str]) -> dict[str, Any] | None:
+    """`read_result` for files that are somewhere else: `read` gives the bytes at a path, or None.
+
+    A result that is none of `outs`, the outputs of a recipe, was left by a run of another recipe.
+    """
+    texts = {path: text for path in RESULTS if path in outs and (text := read(path)) is not None}
     found = [_parsed(path, text) for path, text in texts.items()]
     if not found:
         return None

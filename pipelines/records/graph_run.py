@@ -203,7 +203,8 @@ def _describe(snapshot: LockSnapshot, entries: list[LockedStage]) -> dict[str, A
     from pipelines.records.stage_runs import recorded_ms
     from stages.observe.mlflow_store import flatten
 
-    result = result_of(snapshot.content)
+    outs = {path: digest for entry in entries for path, digest in entry.outs.items()}
+    result = result_of(snapshot.content, outs)
     # result.json is then older than the grades, and would give this run the scores of the previous one.
     if result and _is_outdated(result["scores"], snapshot, entries):
         return None
@@ -212,7 +213,6 @@ def _describe(snapshot: LockSnapshot, entries: list[LockedStage]) -> dict[str, A
         return None
     params = {name: text for entry in entries for name, text in flatten(entry.params)}
     policy = scores[-1]["policy"]
-    outs = {path: digest for entry in entries for path, digest in entry.outs.items()}
     page = next((path for path in outs if path == (result or {}).get("page")), "")
     tags = _tags(snapshot, params, result["warnings"] if result else [])
     tags["last_policy"] = policy

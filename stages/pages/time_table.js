@@ -1,8 +1,11 @@
 "use strict";
 (() => {
   const place = document.getElementById("timings");
-  const runs = window.RETRACE_TIMINGS;
-  if (!place || !Array.isArray(runs) || runs.length === 0) return;
+  if (!place || !Array.isArray(window.RETRACE_TIMINGS)) return;
+  // The file has the runs of all recipes that were in use on this machine.
+  const stages = place.dataset.stages.split(" ");
+  const runs = window.RETRACE_TIMINGS.filter((run) => stages.includes(run.name));
+  if (runs.length === 0) return;
 
   const element = (tag, className, text) => {
     const made = document.createElement(tag);

@@ -15,9 +15,9 @@ from stages.foundations.params import read_yaml
 from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
 from stages.foundations.tables import CONTAMINATION, DUPLICATE, RESPONSE, SAMPLED, VERDICT, TableSchema, read_table
+from stages.foundations.timelines import WrittenTimeline, read_timeline
 from stages.pages.reading import Metrics, read_curves, read_metrics
 from stages.report.cards import Card, read_cards
-from stages.report.timelines import Timeline, read_timeline
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Inputs:
     """Metrics of each stage that has some, by DVC's name of it: `curate`, `collect@gsm8k`, `grade@rl_1`."""
     curves: dict[str, pandas.DataFrame]
     """Curves of each stage that has some, likewise."""
-    timelines: dict[str, Timeline]
+    timelines: dict[str, WrittenTimeline]
     """Of each asynchronous round."""
     responses: dict[str, pandas.DataFrame]
     """Responses of each policy with their verdicts and who decided, in the order of the response table."""

@@ -99,6 +99,7 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
         "metrics": inputs.metrics,
         "params_text": inputs.params_text,
         "graph": graph_lanes(inputs.stages, inputs.rounds),
+        "addresses": [stage.address for stage in inputs.stages],
     }
 
 

@@ -1,24 +1,21 @@
 """Asynchronous rounds on the page: what every process did and when, how old its data was, why devices waited.
 
 The picture is inline SVG: a row a process, colours by activity, marks, steps, a time axis. However long a round was, a
-row has COLUMNS columns, each in the colour of what took most of its time. `read_timeline` reads `timeline.json`: Trace
-Event Format, with exact shares under `otherData`.
+row has COLUMNS columns, each in the colour of what took most of its time.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas
 from markupsafe import Markup
 
-from stages.foundations.errors import UserError
+from stages.foundations.timelines import Span, WrittenTimeline
 from stages.pages.drawing import Chart, amount, bars, lines
 from stages.pages.reading import curve_lines
 
@@ -28,31 +25,9 @@ MOST_REASONS = 10
 """Columns of the table; rarer reasons are added up."""
 
 
-@dataclass(frozen=True)
-class Span:
-    """What a process did, in seconds since the round's start."""
-
-    activity: str
-    start: float
-    end: float
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """A round's timeline as it was written."""
-
-    wall_seconds: float
-    bubble: float
-    shares: dict[str, dict[str, float]]
-    """Of each process: `busy` and the reasons to be idle; they sum to 1."""
-    spans: dict[str, list[Span]]
-    marks: dict[str, list[tuple[str, float]]]
-    """Name of an instant -> where and when."""
-    counts: dict[str, int]
-    """Instants by name, those that are not kept one by one too."""
-
-
-def describe_rounds(timelines: Mapping[str, Timeline], curves: Mapping[str, pandas.DataFrame]) -> list[dict[str, Any]]:
+def describe_rounds(
+    timelines: Mapping[str, WrittenTimeline], curves: Mapping[str, pandas.DataFrame]
+) -> list[dict[str, Any]]:
     """What the template says of each round that has a timeline."""
     return [
         _describe(name, number, timeline, curves.get(name))
@@ -60,7 +35,7 @@ def describe_rounds(timelines: Mapping[str, Timeline], curves: Mapping[str, pand
     ]
 
 
-def _describe(name: str, number: int, timeline: Timeline, curve: pandas.DataFrame | None) -> dict[str, Any]:
+def _describe(name: str, number: int, timeline: WrittenTimeline, curve: pandas.DataFrame | None) -> dict[str, Any]:
     processes = shown_processes(timeline)
     shares = {process: timeline.shares[process] for process in processes if timeline.shares.get(process)}
     spent = Counter[str]()
@@ -83,7 +58,7 @@ def _describe(name: str, number: int, timeline: Timeline, curve: pandas.DataFram
         "shares": rows,
         "left_out": len(timeline.shares.keys() - set(processes)),
         "legend": [*legend, "other"] if activities - set(ACTIVITIES) else legend,
-        "signs": [sign for mark, sign in SIGNS.items() if timeline.marks.get(mark)],
+        "signs": [sign for mark, sign in SIGNS.items() if timeline.marks(mark)],
         "picture": picture(timeline, processes),
         "begin": begin_of(timeline),  # of the picture: processes were starting until then
         "charts": _charts(number, curve) if curve is not None else [],
@@ -91,7 +66,7 @@ def _describe(name: str, number: int, timeline: Timeline, curve: pandas.DataFram
     }
 
 
-def shown_processes(timeline: Timeline) -> list[str]:
+def shown_processes(timeline: WrittenTimeline) -> list[str]:
     """Processes with spans in the file's order, of too many the least busy."""
     processes = [process for process in timeline.spans if timeline.spans[process]]
     if len(processes) <= MOST_ROWS:
@@ -104,12 +79,12 @@ def shown_processes(timeline: Timeline) -> list[str]:
     return [process for process in processes if process in chosen]
 
 
-def _counts(timeline: Timeline, curve: pandas.DataFrame | None) -> list[tuple[str, float]]:
+def _counts(timeline: WrittenTimeline, curve: pandas.DataFrame | None) -> list[tuple[str, float]]:
     """What the steps have counted; where there is no curve, what the timeline has."""
     names = [] if curve is None else sorted(name for name in curve if name.startswith(("repack/", "fault/")))
     if names:
         return [(name, float(curve[name].sum())) for name in names]
-    return [(f"{name}s", timeline.counts.get(name, 0)) for name in ("fault", "repack move")]
+    return [(f"{name}s", timeline.count(name)) for name in ("fault", "repack move")]
 
 
 CURVES = {
@@ -159,14 +134,14 @@ class _Window:
         return f"{_LEFT + _WIDTH * self.share(at):.1f}".removesuffix(".0")
 
 
-def begin_of(timeline: Timeline) -> float:
+def begin_of(timeline: WrittenTimeline) -> float:
     """Where the picture begins: at 0, or shortly before the first work where starting took a sixth of the time."""
     first = [span.start for spans in timeline.spans.values() for span in spans if span.activity in WORK]
     begin, end = min(first, default=0.0), timeline.wall_seconds
     return begin - 0.03 * (end - begin) if begin > end / 6 else 0.0
 
 
-def picture(timeline: Timeline, processes: Sequence[str]) -> Markup:
+def picture(timeline: WrittenTimeline, processes: Sequence[str]) -> Markup:
     """A row a process and time from left to right; colours by activity (classes of timeline.css)."""
     begin = begin_of(timeline)
     # A round that failed at once has no length, by which places are divided.
@@ -221,18 +196,16 @@ def _paths(spans: Iterable[Span], window: _Window, top: int, height: int) -> dic
     return dict(paths)
 
 
-def _steps(timeline: Timeline) -> list[float]:
-    taken = sorted(at for _, at in timeline.marks.get("batch taken", []))
+def _steps(timeline: WrittenTimeline) -> list[float]:
+    taken = sorted(at for _, at in timeline.marks("batch taken"))
     # A power of two: a longer round then shows some of the same lines, and no new ones.
     return taken[:: 2 ** max(0, math.ceil(math.log2(len(taken) / MOST_STEPS)))] if taken else []
 
 
-def _signs(mark: str, sign: str, timeline: Timeline, processes: Sequence[str], window: _Window) -> list[str]:
+def _signs(mark: str, sign: str, timeline: WrittenTimeline, processes: Sequence[str], window: _Window) -> list[str]:
     """At most one a column and row; marks of processes without a row stand above all rows."""
     rows = {process: _TOP + _ROW * row + 14 for row, process in enumerate(processes)}
-    places = {
-        (int(COLUMNS * window.share(at)), rows.get(process, _TOP - 6)) for process, at in timeline.marks.get(mark, [])
-    }
+    places = {(int(COLUMNS * window.share(at)), rows.get(process, _TOP - 6)) for process, at in timeline.marks(mark)}
     size = _WIDTH / COLUMNS
     return [
         f'<text class="sign {mark.split()[0]}" x="{_LEFT + size * column:.0f}" y="{y}">{sign}</text>'
@@ -252,52 +225,6 @@ def _ticks(window: _Window) -> list[tuple[float, str]]:
     return [(number * width * unit, f"{number * width:.6g} {name}") for number in range(first, last + 1)]
 
 
-def _describe_shares(process: str, timeline: Timeline) -> str:
+def _describe_shares(process: str, timeline: WrittenTimeline) -> str:
     shares = timeline.shares.get(process, {})
     return f"{process}: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
-
-
-def read_timeline(path: Path) -> Timeline | None:
-    """None where the round has none; UserError where the file is no timeline."""
-    if not path.exists():
-        return None
-    try:
-        return _parsed(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f"{path} is not a timeline ({type(error).__name__}: {error}): delete it and run `dvc repro`"
-        ) from None
-
-
-def _parsed(trace: Mapping[str, Any]) -> Timeline:
-    other, names = trace["otherData"], {}
-    spans: dict[str, list[Span]] = defaultdict(list)
-    marks: dict[str, list[tuple[str, float]]] = defaultdict(list)
-    counts: Counter[str] = Counter()
-    for event in trace["traceEvents"]:
-        if event["ph"] == "M" and event["name"] == "process_name":
-            names[event["pid"]] = str(event["args"]["name"])
-    for event in trace["traceEvents"]:
-        match event["ph"]:
-            case "X":
-                start = _number(event["ts"]) / 1e6
-                end = start + _number(event["dur"]) / 1e6
-                spans[names[event["pid"]]].append(Span(str(event["name"]), start, end))
-            case "i":
-                marks[str(event["name"])].append((names[event["pid"]], _number(event["ts"]) / 1e6))
-    for _, name, seen, _ in other["counts"]:
-        counts[str(name)] += int(seen)
-    shares = {
-        str(process): {str(reason): _number(share) for reason, share in own.items()}
-        for process, own in other["shares"].items()
-    }
-    return Timeline(
-        _number(other["wall_seconds"]), _number(other["bubble"]), shares, dict(spans), dict(marks), dict(counts)
-    )
-
-
-def _number(value: object) -> float:
-    # Python reads NaN and Infinity from JSON; neither has a place on the axis.
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise ValueError(f"{value!r} is no amount")
-    return float(value)

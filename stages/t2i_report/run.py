@@ -103,6 +103,7 @@ def _content(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
         "funnels": data_funnels(inputs.stages, inputs.metrics),
         "ways": ways(inputs.stages, inputs.metrics, inputs.params),
         "graph": graph_lanes(inputs.stages, ()),
+        "addresses": [stage.address for stage in inputs.stages],
         "metrics": inputs.metrics,
         "params_text": inputs.params_text,
     }

@@ -93,10 +93,22 @@ def test_against_loops(batch):
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_a_group_without_signal_has_no_advantage(name):
     # 0.1 and 0.7 have no exact float: a mean of them is off by a rounding error, which 1e-6 must not blow up.
-    for value in (0.0, 1.0, 0.1, 0.7, -1e6):
+    for value in (0.0, 1.0, 0.1, 0.35, 0.7, -1e6):
         rewards = torch.full((7,), value)
         advantages = ESTIMATORS[name](rewards, torch.zeros(7, dtype=torch.long))
         assert (advantages == 0).all()
+
+
+@pytest.mark.parametrize(("one", "count", "other"), [(0.35, 7, 0.95), (0.3, 7, 0.1), (-0.7, 15, 0.2)])
+def test_rewards_that_float32_cannot_hold_give_no_spike(one, count, other):
+    """Of n rewards one differs by d: its deviation is d (n - 1) / n, and the sample std is d / sqrt(n)."""
+    rewards, n = torch.tensor([one] * count + [other]), count + 1
+    for name, estimator in ESTIMATORS.items():
+        advantages = estimator(rewards, torch.zeros(n, dtype=torch.long)).abs()
+        assert advantages.max() == advantages[-1] <= (4 if name == "normalized" else abs(other - one) + 1e-6)
+    normalized = group_normalized(rewards, torch.zeros(n, dtype=torch.long)).abs()
+    assert normalized[-1].item() == pytest.approx((n - 1) / n**0.5, rel=1e-4)
+    assert normalized[:-1].tolist() == pytest.approx([n**-0.5] * count, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

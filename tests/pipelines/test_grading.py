@@ -156,3 +156,36 @@ def test_agreement_reads_what_grade_writes(tmp_path, rows_file):
     graded[1].write_text(lines.splitlines()[0])
     assert run("agreement", *graded).exit_code == 2
     assert run("agreement", graded[0], rows_file).exit_code == 2
+
+
+def judged(path, pairs):
+    """What is said of each pair of gold answer and prediction."""
+    path.write_text("\n".join(json.dumps({"gold": gold, "prediction": text}) for gold, text in pairs))
+    result = run("grade", path, "--jobs", 1)
+    assert result.exit_code == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_answers_that_hang_a_verifier_cost_no_other_row_its_verdict(tmp_path):
+    """Towers of powers and debris that hang math-verify, then a burst of work for it, and a plain answer last."""
+    tower = r"\boxed{\dfrac{5^{\left(5^{\left(5^{\left(5^5\right)}\right)} - 4\right)} - 5}{16}}"
+    power = r" Final Answer: The last three digits of \(2003^{2002^{2001}}\) are: \[Answer: 009\]"
+    debris = "{@N 1276915 4951077 ник 国 {1,1-3-10);5个_GENERAL2全校。 _HEADERS1}"
+    burst = [(rf"\int_0^{{{n}}} x^2 dx", rf"\boxed{{\frac{{{n**3}}}{{3}}}}") for n in range(4, 12)]
+    hang = [("5", tower), ("009", power), ("92.5857658508735", debris), ("1/3", r"\boxed{\int_0^1 x^2 dx}")]
+    rows = judged(tmp_path / "rows.jsonl", [*hang, *burst * 50, ("2", r"\boxed{2}")])
+    assert [row["verdict"] for row in rows[:4]] == ["unparsed", "correct", "unparsed", "wrong"]
+    assert rows[3]["reason"] == "not_worked_out" and rows[4]["path"] == "math_verify"
+    assert [row["verdict"] for row in rows[4:]] == ["correct"] * 401, "none stood too long in a queue"
+
+
+def test_rows_keep_their_places_and_answers_their_digits(tmp_path):
+    texts = [r"\boxed{4}", "I do not know.", "", r"\boxed{137}", None, "no json", r"\boxed{12}", r"\boxed{4}"]
+    lines = [json.dumps({"gold": "4" if text is not None else None, "prediction": text or ""}) for text in texts]
+    lines[5] = "no json"
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    rows = [json.loads(line) for line in run("grade", tmp_path / "rows.jsonl").stdout.splitlines()]
+    assert [row["line"] for row in rows] == list(range(1, 9))
+    verdicts = ["correct", "unparsed", "unparsed", "wrong", "unparsed", "unparsed", "wrong", "correct"]
+    assert [row["verdict"] for row in rows] == verdicts
+    assert (rows[3]["extracted"], rows[6]["extracted"]) == ("137", "12")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.flows.pages import RAN, UNCHANGED, Done, result_message, result_page, run_name
+from pipelines.graph.recipes import use_recipe
 from pipelines.graph.result import changes_from_recipe, read_result, summarize
 from stages.foundations.errors import UserError
 
@@ -102,6 +103,16 @@ def test_without_a_report_there_is_no_result_and_a_broken_one_is_named(root: Pat
     (root / "reports" / "result.json").write_text("{}")
     with pytest.raises(UserError, match=r"result\.json cannot be read .*delete it"):
         read_result(root)
+
+
+def test_what_another_recipe_has_left_is_no_result_of_the_one_in_use(root: Path) -> None:
+    (root / "reports").mkdir()
+    for name, page in (("result", "index.html"), ("pictures", "text_to_image.html")):
+        content = {"title": name, "page": page, "scores": [], "gains": [], "warnings": []}
+        (root / f"reports/{name}.json").write_text(json.dumps(content))
+    assert read_result(root)["title"] == "result"
+    use_recipe(root, "t2i-shapes")
+    assert (read_result(root)["title"], read_result(root)["page"]) == ("pictures", "reports/text_to_image.html")
 
 
 def test_the_end_of_a_run_says_what_it_achieved_and_what_to_type_next() -> None:

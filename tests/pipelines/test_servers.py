@@ -369,6 +369,7 @@ class TestServers:
 
             return those_with(is_worker, psutil.Process(ui.process.pid).children(recursive=True))
 
+        working = (dvc_project / "first.py").read_text()
         (dvc_project / "first.py").write_text(DAEMONS)
         run = ui.run("reproduce", project=str(dvc_project))
         wait_until((dvc_project / "pids").exists)
@@ -381,6 +382,10 @@ class TestServers:
         assert_becomes(lambda: ui.state_of(run)["type"], "CRASHED")
         ui.assert_tasks(run, {"first": "Crashed"})
         assert_all_end(map(int, (dvc_project / "pids").read_text().split()))
+        (dvc_project / "first.py").write_text(working)
+        assert ui.wait_for(ui.run("reproduce", project=str(dvc_project)))["type"] == "COMPLETED", (
+            "in spite of the limit"
+        )
 
     def test_retraining_promotes_refuses_and_is_rolled_back(self, ui, tmp_path, monkeypatch):
         project = make_project(tmp_path / "project")

@@ -18,6 +18,7 @@ CHANGED = {
     "rl_rounds.rl_2, rl_rounds.rl_3]": "rl_rounds.rl_2]",
     '("train", 3000), ("test", 200)': '("train", 120), ("test", 8)',
     "validation_rows: 50": "validation_rows: 10",
+    "sft.steps: 300": "sft.steps: 12",
 }
 """What a block of the page has -> what stands there in the miniature; None leaves the block out."""
 

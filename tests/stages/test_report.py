@@ -22,12 +22,14 @@ from stages.algorithms.estimators import clustered_bootstrap, compare_paired
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_curves, write_metrics
 from stages.foundations.tables import RESPONSE, VERDICT, write_table
+from stages.observe.tracking import write_timings
 from stages.pages.page import graph_lanes, visible_text
 from stages.report.benchmarks import Comparison, compare, verdict_sentence
 from stages.report.charts import join_rounds
 from stages.report.inputs import read_inputs
 
 PROJECT = Path(__file__).resolve().parents[2]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "</pre><script>alert('owned')</script><img src=x onerror=\"alert(2)\"> & \u202egnp.exe \x07" + "A" * 900
 OWN_SECTIONS = ("base", "collect_web", "curate", "extract_web", "filter_web", "demonstrate", "sft", "report")
 PARAMS = {
@@ -281,6 +283,23 @@ def test_page_asks_nobody_for_anything_but_its_times(run):
     assert len(ids) == len(set(ids))
     targets = set(re.findall(r"(?:xlink:href=\"#|url\(#|href=\"#)([^\")]+)", page))
     assert targets <= set(ids)
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt-get install chromium")
+def test_the_times_are_those_of_the_stages_on_the_page(run):
+    """The file has the stages of the recipes before, too."""
+    from playwright.sync_api import sync_playwright
+
+    make_page(run)
+    names = ("sft", "rl_round@rl_1", "rl_round@of_another_recipe", "t2i_prompts")
+    write_timings(run / "reports/timings.js", [{"name": name, "seconds": 2.0, "phases": {}} for name in names])
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page()
+        page.goto(f"file://{run}/reports/index.html")
+        assert page.locator("#timings th").all_inner_texts() == ["sft", "rl_round@rl_1"]
+        assert "4.0 s together" in page.inner_text("#timings")
+        browser.close()
 
 
 def test_plots_speak_and_follow_the_theme(run):

@@ -10,7 +10,8 @@ import pytest
 
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_curves
-from stages.report.timelines import COLUMNS, MOST_ROWS, picture, read_timeline, shown_processes
+from stages.foundations.timelines import read_timeline
+from stages.report.timelines import COLUMNS, MOST_ROWS, picture, shown_processes
 from stages.rl_round.asynchronous.hub import counted_metrics, staleness_metrics
 from stages.rl_round.asynchronous.timeline import BATCH_TAKEN, FAULT, PUBLISHED, Timeline
 from stages.rl_round.asynchronous.trajectory_pool import Faults, Repacked

@@ -3,19 +3,25 @@
 import csv
 import importlib.util
 import json
+import os
 import random
+import signal
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from stages.__main__ import main
+from stages.engines.trainers.checkpoints import Checkpoints
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
 from stages.foundations.tables import DEMONSTRATION, DROPPED, read_table, write_table
 from tests.fakes.engine_params import LORA, MUON
 from tests.fakes.forks import changes_of, killed_at
 from tests.fakes.taught_policy import sft_flags, write_params
+
+NEVER = -1
+"""No change of a file has this number: what the fork does kills it."""
 
 
 def test_the_validation_loss_falls_to_what_random_digits_allow(taught):
@@ -61,6 +67,36 @@ def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(taught, tmp_pa
     for name in ("sft", "sft.csv", "sft.json"):
         assert dvc_md5(tmp_path / "killed" / name) == dvc_md5(tmp_path / "whole" / name)
     assert not list((tmp_path / "state").glob("scratch/*/*"))
+
+
+def test_a_run_that_is_killed_at_the_end_of_a_pass_begins_the_next_one(taught, tmp_path, capfd):
+    """18 demonstrations, 6 a batch: each checkpoint ends a pass, and the run dies just after two of the three."""
+    three = {f"sft.{name}": 3 for name in ("validate_every_steps", "checkpoint_every_steps")}
+    params = write_params(tmp_path / "params.yaml", {"sft.steps": 9, "sft.batch_demonstrations": 6, **three})
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    main(sft_flags(taught, params, tmp_path / "whole"))
+
+    def killed_after(step):
+        keep_last = Checkpoints.keep_last
+
+        def keep_and_die(self, *arguments):
+            keep_last(self, *arguments)
+            if self.newest() == self.folder(step):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        Checkpoints.keep_last = keep_and_die
+        main(sft_flags(taught, params, tmp_path / "killed"))
+
+    for step in (3, 6):
+        assert killed_at(lambda step=step: killed_after(step), tmp_path, NEVER)
+    capfd.readouterr()
+    main(sft_flags(taught, params, tmp_path / "killed"))
+    assert "sft: going on from step 6" in capfd.readouterr().err
+    rows = list(csv.DictReader((tmp_path / "killed" / "sft.csv").open()))
+    assert [int(row["step"]) for row in rows] == list(range(1, 10))
+    for name in ("sft", "sft.csv", "sft.json"):
+        assert dvc_md5(tmp_path / "killed" / name) == dvc_md5(tmp_path / "whole" / name)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")

@@ -17,11 +17,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stages.foundations.files import write_text_atomically
+from stages.foundations.timelines import Marks, Span, WrittenTimeline, read_timeline
 
 BUSY = frozenset(["train", "decode", "prefill", "judge"])
 """Activities that advance the round; every other name is a reason to be idle: the trainer's `no_groups`, `publish`,
@@ -177,8 +177,8 @@ class Timeline:
     def resumed(cls, path: Path, origin: float) -> Timeline:
         """Continues the file of an earlier attempt, after a marked gap; starts anew where there is no file."""
         timeline = cls(origin)
-        if path.exists():
-            timeline._read(json.loads(path.read_text(encoding="utf-8")))
+        if written := read_timeline(path):
+            timeline._restore(written)
             end = timeline._wall
             for process in timeline._spans:
                 timeline._fill(process, end)
@@ -189,27 +189,11 @@ class Timeline:
             timeline.instant("hub", RESUMED, origin)
         return timeline
 
-    def _read(self, trace: Mapping[str, Any]) -> None:
-        other, events = trace["otherData"], trace["traceEvents"]
-        names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
-        self._wall, self._grain = other["wall_seconds"], other["grain_seconds"]
-        self._totals = {process: Counter(totals) for process, totals in other["totals"].items()}
-        self._spans = {process: [] for process in self._totals}
-        self._instants = {
-            (process, name): Marks(seen=seen, stride=stride) for process, name, seen, stride in other["counts"]
-        }
-        for event in events:
-            process, at = names[event["pid"]], event.get("ts", 0) / 1e6
-            details = event.get("args", {})
-            match event["ph"]:
-                case "X":
-                    span = Span(event["name"], at, at + event["dur"] / 1e6, details)
-                    self._spans[process].append(span)
-                case "i":
-                    self._instants[process, event["name"]].kept.append((at, details))
-                case "C":
-                    marks = self._counters.setdefault((process, event["name"]), Marks())
-                    marks.add(at, details["value"])
+    def _restore(self, written: WrittenTimeline) -> None:
+        self._wall, self._grain = written.wall_seconds, written.grain_seconds
+        self._totals = {process: Counter(totals) for process, totals in written.totals.items()}
+        self._spans = {process: written.spans.get(process, []) for process in self._totals}
+        self._instants, self._counters = written.instants, written.counters
 
     def _time(self, reading: float) -> float:
         """Seconds since the round's start; a reading that is not a number counts as before everything."""
@@ -299,37 +283,6 @@ def _microseconds(seconds: float) -> int:
 
 
 START, UNNAMED, AWAY = "start", "unnamed", "away"
-MAX_MARKS = 2_000
-"""Instants of one name, and values of one counter; beyond, every second one is left out (counts stay exact)."""
-
-
-@dataclass(slots=True)
-class Span:
-    activity: str
-    start: float
-    end: float
-    details: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def seconds(self) -> float:
-        return self.end - self.start
-
-
-@dataclass(slots=True)
-class Marks:
-    """Instants or values of one name; of `seen` arrivals, every `stride`-th is kept."""
-
-    kept: list[tuple[float, Any]] = field(default_factory=list)
-    seen: int = 0
-    stride: int = 1
-
-    def add(self, at: float, value: Any) -> None:
-        # Every `stride`-th from the first: as even over the round as if its length had been known.
-        if self.seen % self.stride == 0:
-            self.kept.append((at, value))
-        self.seen += 1
-        if len(self.kept) > MAX_MARKS:
-            self.kept, self.stride = self.kept[::2], self.stride * 2
 
 
 def coarser(spans: list[Span], grain: float) -> list[Span]:

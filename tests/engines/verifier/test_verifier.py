@@ -188,3 +188,20 @@ def test_limits_hold_in_a_ray_actor():
         pids = list(workers())
         ray.kill(grader)
         assert_all_end(pids)
+
+
+def test_mentioning_and_hedging_are_not_paid(verifier):
+    """Gold answer 5, judged as rewards are. A short text is its own answer; all else needs a marker and one value."""
+    paid = ["The answer is 5.", "5"]
+    unpaid = [
+        "So 2 and 3 make 5",
+        r"\boxed{5} or \boxed{6}",
+        "Answer: 5 or 6",
+        r"\boxed{6}. Answer: 5 was my first thought",
+        r"\boxed{4} \boxed{5}",
+        "<answer>5</answer><answer>6</answer>",
+        r"\boxed{2+3}",
+        r"\boxed{5} % \boxed{6}",
+    ]
+    judged = verifier.judge([("5", text) for text in paid + unpaid], require_marker=True)
+    assert [text for text, one in zip(paid + unpaid, judged, strict=True) if one.verdict == "correct"] == paid

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from stages.__main__ import main
+from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.policies.tokenizers import load_tokenizer
 from stages.engines.samplers.build import DrawingShare
 from stages.engines.samplers.params import TorchSamplerParams
@@ -37,7 +38,7 @@ from stages.rl_round.drawing import (
 from stages.rl_round.methods import DynamicSampling, NoDynamicSampling, PassRateSelection, ProblemSlice
 from stages.rl_round.records import Group, Problem, pack_groups, unpack_groups
 from tests.engines.test_pieces import cut, flip, lose
-from tests.fakes.rounds import group, settings
+from tests.fakes.rounds import group, rollout, settings
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
 from tests.fakes.tiny_policy import write_tiny_policy
 
@@ -50,6 +51,19 @@ SAMPLING = DynamicSampling(kind="dynamic", max_draws=3, max_staleness=1)
 )
 def test_signal_needs_both_outcomes_among_decided_rollouts(verdicts, has_signal):
     assert group(verdicts).has_signal == has_signal
+
+
+def test_a_reward_by_length_gives_groups_of_one_verdict_no_signal():
+    """Rewards of -10 to -3 for wrong responses of other lengths would make their length the whole gradient."""
+
+    def shaped(*verdicts):
+        rollouts = (rollout([5] * (n + 1), verdict, n - 10.0) for n, verdict in enumerate(verdicts))
+        return Group("p", [1], tuple(rollouts)).has_signal
+
+    right, wrong, undecided = Verdict.CORRECT, Verdict.WRONG, Verdict.TIMED_OUT
+    assert not shaped(*[wrong] * 8) and not shaped(*[right] * 8)
+    assert shaped(*[wrong] * 7, right) and shaped(right, *[wrong] * 6, undecided)
+    assert not shaped(*[right] * 7, undecided)
 
 
 def scripted(*draws):
@@ -172,9 +186,9 @@ def test_steps_taken_one_by_one_give_the_groups_of_all_three_together(sampler, t
             alone.append(make_group(draw, [rollouts[index] for index in range(settings().group_size)]))
     for one, other in zip(together, reversed(alone), strict=True):
         assert one.problem_id == other.problem_id
-        for rollout, twin in zip(one.rollouts, other.rollouts, strict=True):
-            assert rollout.sample.token_ids == twin.sample.token_ids
-            assert (rollout.verdict, rollout.reward) == (twin.verdict, twin.reward)
+        for own, twin in zip(one.rollouts, other.rollouts, strict=True):
+            assert own.sample.token_ids == twin.sample.token_ids
+            assert (own.verdict, own.reward) == (twin.verdict, twin.reward)
         assert unpack_groups(pack_groups([one])) == [one]
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from tests.fakes.engine_params import LORA, MUON
 from tests.fakes.forks import killed_at_first_checkpoint
 from tests.fakes.rounds import (
     ADAPTED,
+    COSINE,
     EVERYTHING,
     EXACT_UNDER_MISMATCH,
     JUDGED,
@@ -124,6 +126,21 @@ def test_a_round_in_which_no_step_trained_says_so(taught, tmp_path, capsys, samp
     (told,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("WARNING")]
     assert told.startswith(f"WARNING: no step of rl_1 trained: {reason}")
     assert "(accuracy in its last step: 0.0%). Try easier problems" in told
+    weights = [folder / "model.safetensors" for folder in (taught / "sft", tmp_path / "rl_1")]
+    assert dvc_md5(weights[0]) == dvc_md5(weights[1]), "they stay as they were"
+    assert all(math.isfinite(value) for row in curve(tmp_path) for value in row.values())
+
+
+@pytest.mark.parametrize("sampling", [{"kind": "dynamic", "max_draws": 3, "max_staleness": 1}, {"kind": "none"}])
+def test_under_a_length_reward_dynamic_sampling_leaves_out_groups_of_one_verdict(taught, tmp_path, sampling):
+    """Their rewards differ by length alone; without dynamic sampling that is trained on."""
+    changes = {"rl.dynamic_sampling": sampling, "rl.reward": COSINE, "rl.overlong": NONE, "rl_rounds.rl_1.steps": 3}
+    main(rl_flags(taught, write_params(tmp_path / "params.yaml", changes), tmp_path))
+    frame = read_table(tmp_path / "rl_1.parquet", ROLLOUT)
+    trained = frame[frame["is_trained"]]
+    groups = (trained["verdict"] == "correct").groupby((trained["sample_index"] == 0).cumsum())
+    assert groups.ngroups > 3
+    assert (groups.nunique() == 2).all() == (sampling["kind"] == "dynamic")
 
 
 @pytest.mark.parametrize(

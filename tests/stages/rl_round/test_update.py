@@ -81,15 +81,16 @@ def test_recomputed_proximal_logprobs_start_with_ratio_one(trainer):
 @pytest.mark.parametrize(
     "aggregation", ["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant"]
 )
-def test_micro_batches_change_no_gradient(trainer, aggregation):
+def test_micro_batches_change_neither_loss_nor_gradient(trainer, aggregation):
     params = settings(aggregation=aggregation, minibatches=1)
     trained = prepared(GROUPS, params)
-    norms = []
+    updates = []
     for micro_batch_tokens in (4, 512):
         batches = micro_batches(trained, RL, trainer, micro_batch_tokens)
-        norms.append(trainer.update(batches, policy_loss(trained, params), 0.0).gradient_norm)
+        updates.append(trainer.update(batches, policy_loss(trained, params), 0.0))
     assert len(micro_batches(trained, RL, trainer, 4)) > 1
-    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+    assert updates[0].gradient_norm == pytest.approx(updates[1].gradient_norm, rel=1e-4)
+    assert updates[0].loss == pytest.approx(updates[1].loss, rel=1e-4, abs=1e-7)
 
 
 CUT = rollout([8, 9, 10], Verdict.UNPARSED, -1.0, StopReason.MAX_TOKENS)

@@ -166,7 +166,7 @@ def test_readings_that_are_no_numbers_and_odd_details_do_no_harm(tmp_path: Path)
 
 def test_size_stays_bounded_and_shares_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(subject, "MAX_SPANS", 2_000)
-    monkeypatch.setattr(subject, "MAX_MARKS", 100)
+    monkeypatch.setattr("stages.foundations.timelines.MAX_MARKS", 100)
     timeline, path = Timeline(0.0), tmp_path / "timeline.json"
     for number in range(10_000):
         for replica in range(4):
