@@ -87,7 +87,7 @@ class Journal:
         self._unsynced += len(content)
         try:
             while content:
-                # A nearly full disk takes a part of it, without an error until the next call.
+                # A nearly full disk takes a part of the content, without an error until the next call.
                 content = content[os.write(self._file, content) :]
         except OSError as error:
             # Half a record must not precede the next one.
@@ -137,7 +137,7 @@ class Journal:
         self.close()
 
     def _payloads(self) -> Iterator[bytes]:
-        """Payloads of the whole frames at the beginning."""
+        """Yields the payloads of the whole frames at the beginning."""
         if not os.fstat(self._file).st_size:  # an empty file cannot be mapped
             return
         end = 0

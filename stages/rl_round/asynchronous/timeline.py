@@ -102,7 +102,7 @@ class Timeline:
         """`busy` and each idle reason as shares that sum to 1, of the round or of a part of it; empty without any."""
         spent: Counter[str] = Counter()
         for activity, seconds in self._seconds(process, since, until).items():
-            # How long a round was away is not known, so this time counts for no process.
+            # The time between two attempts is not known, so it counts for no process.
             if activity != AWAY:
                 spent["busy" if activity in BUSY else activity] += seconds
         total = spent.total()
@@ -212,7 +212,7 @@ class Timeline:
                     marks.add(at, details["value"])
 
     def _time(self, reading: float) -> float:
-        """Seconds since the round's start; a reading that is not a number counts as before everything."""
+        """Returns seconds since the round's start; a reading that is not a number counts as 0."""
         # Times before the start count as the start: clocks are compared across processes.
         return max(0.0, reading - self._origin) if math.isfinite(reading) else 0.0
 
@@ -254,7 +254,7 @@ class Timeline:
             self._grain *= 2
 
     def _seconds(self, process: str, since: float | None, until: float | None) -> Mapping[str, float]:
-        """Seconds of each activity; time after the last span gets its reason, since it may still continue."""
+        """Returns the seconds of each activity; time after the last span counts for it, since it may still continue."""
         spans = self._spans.get(process)
         if not spans:
             return {}
@@ -288,7 +288,7 @@ def _holds_device(process: str) -> bool:
 
 
 def _order(process: str) -> tuple[int, int, str]:
-    """Hub, trainer, replicas by number, relays."""
+    """Orders hub, trainer, replicas by number, relays."""
     kind, _, number = process.partition("/")
     known = ("hub", "trainer", "replica", "relay")
     return known.index(kind) if kind in known else len(known), int(number) if number.isdecimal() else 0, process
@@ -317,14 +317,14 @@ class Span:
 
 @dataclass(slots=True)
 class Marks:
-    """Instants or values of one name; of `seen` arrivals, every `stride`-th is kept."""
+    """Instants or values of one name; every `stride`-th of `seen` arrivals is kept."""
 
     kept: list[tuple[float, Any]] = field(default_factory=list)
     seen: int = 0
     stride: int = 1
 
     def add(self, at: float, value: Any) -> None:
-        # Every `stride`-th from the first: as even over the round as if its length had been known.
+        # Every `stride`-th from the first, so marks are even over the round although its length was not known.
         if self.seen % self.stride == 0:
             self.kept.append((at, value))
         self.seen += 1
@@ -337,7 +337,7 @@ def coarser(spans: list[Span], grain: float) -> list[Span]:
     coarse: list[Span] = []
     for span in spans:
         last = coarse[-1] if coarse else None
-        # The gap between two attempts stays, however short it is drawn.
+        # The gap between two attempts is never merged, although it is drawn short.
         is_short = last is not None and last.seconds < grain and AWAY not in (last.activity, span.activity)
         if last and (is_short or last.activity == span.activity):
             longer = max(last, span, key=lambda one: one.seconds)
