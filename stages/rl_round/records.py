@@ -184,7 +184,7 @@ def _rollout(row: Mapping[str, Any], sample: Sample) -> Rollout:
 
 
 def unpack_groups(packed: bytes) -> list[Group]:
-    """The inverse of `pack_groups`; the tokens of a rollout that is not held are zeros that take no memory."""
+    """Returns the inverse of `pack_groups`; the tokens of a rollout that is not held are zeros that take no memory."""
     table = parquet.read_table(pyarrow.BufferReader(packed))
     rows = table.drop_columns(["token_ids", "logprobs"]).to_pylist()
     groups: list[tuple[dict[str, Any], list[Rollout]]] = []

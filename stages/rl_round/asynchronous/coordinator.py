@@ -122,7 +122,7 @@ class Coordinator:
         return wanted
 
     def _waits_for(self, name: Name) -> bool:
-        """True while a result for this member would count."""
+        """Returns True while a result for this member would count."""
         return name[0] in self.groups and name[1] in self.groups[name[0]].open
 
     def lose(self, replica: ReplicaId, now: float) -> None:
@@ -215,7 +215,7 @@ class Coordinator:
         return self._take(step, numbers, ages)
 
     def _short_batch(self) -> list[int] | None:
-        """All ready groups after as many fruitless groups as a synchronous step would have generated at most."""
+        """Returns all ready groups once a synchronous step would have reached its limit of groups without result."""
         sampling = self.params.dynamic_sampling
         if not isinstance(sampling, DynamicSampling):
             return None
@@ -249,7 +249,7 @@ class Coordinator:
         return [*self._since.left_out, *(group.whole for group in self.groups.values() if not group.open)]
 
     def check_conservation(self) -> None:
-        """RuntimeError unless issued = trained + left out + outstanding."""
+        """Raises RuntimeError unless issued = trained + left out + outstanding."""
         accounted = self.trained + self.left_out.total() + len(self.groups)
         # Checked after every step, where it costs nothing: otherwise a lost group would go unnoticed.
         if self.next_number != accounted:

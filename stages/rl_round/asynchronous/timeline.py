@@ -53,7 +53,7 @@ class Timeline:
 
     @property
     def wall_seconds(self) -> float:
-        """Seconds from the round's start to the last event, including time between attempts."""
+        """Returns seconds from the round's start to the last event, including time between attempts."""
         return self._wall
 
     def span(self, process: str, activity: str, start_seconds: float, end_seconds: float, **details: Any) -> None:
