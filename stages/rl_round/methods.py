@@ -1,4 +1,4 @@
-"""The methods that a round may choose in section `rl`: one model for each `kind`, ordered by the field it belongs to.
+"""The methods that a round may choose in section `rl`: one model for each `kind`, ordered by field.
 
 The order: the loop (`rl.loop`), selection of problems and groups (`dynamic_sampling`, `prompt_selection`), the verifier
 (`verifier`), rewards (`reward`, `overlong`), and the update (`advantage`, `policy_loss`, `rollout_correction`,
@@ -56,7 +56,7 @@ class AsynchronousLoop(StrictParams):
     """Groups that a free replica takes, as a multiple of `rl.problems_per_step` / number of replicas."""
     takes_groups: Literal["when_empty", "while_newest"]
     """`when_empty`: a replica finishes its groups, loads the newest weights, then takes its share (Laminar).
-    `while_newest`: it is kept full while its weights are the newest, which adds staleness when the trainer is slower."""
+    `while_newest`: it is kept full while its weights are the newest, which adds staleness if the trainer is slower."""
     report_seconds: float = Field(gt=0)
     """Interval at which a replica reports new tokens; a killed replica loses at most the tokens of one interval."""
     repack: Annotated[NoRepack | BestFitRepack, Field(discriminator="kind")]

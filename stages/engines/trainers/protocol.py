@@ -176,7 +176,7 @@ class Trainer(Ranks, Protocol[Batch, Outputs]):
         """
 
     def evaluate(self, micro_batch: Batch) -> Outputs:
-        """Returns the model's outputs on `device` without gradient; under ZeRO 3 all ranks must call it equally often."""
+        """Returns the model's outputs on `device` without gradient; ZeRO 3 needs equally many calls on every rank."""
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yields whole weights by checkpoint name, for a sampler: tied tensors once, adapters merged; collective."""

@@ -54,7 +54,7 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
         self.peak_rates = [[group["lr"] for group in opt.param_groups] for opt in self.optimizers]
 
     def _learned(self, weight: Tensor) -> Tensor:
-        """Returns the tensor that the optimizer changes: the float32 master in mixed precision, else `weight` itself."""
+        """Returns the tensor that the optimizer changes: the float32 master in mixed precision, else `weight`."""
         return self.masters.of(weight) if self.masters else weight
 
     def update(
