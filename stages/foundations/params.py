@@ -161,7 +161,7 @@ class CustomFunctionParams(StrictParams):
 
 
 def custom_file(name: str, root: Path = PROJECT) -> Path:
-    """The file of a parameter such as `custom/reward.py`. UserError for one outside of that folder, or missing."""
+    """Returns the file of a parameter such as `custom/reward.py`. UserError if it is outside that folder or missing."""
     folder, file = root / CUSTOM, root / name
     # Resolved, so that a link cannot lead out of the folder.
     if not file.resolve().is_relative_to(folder.resolve()):
