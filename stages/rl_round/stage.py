@@ -164,7 +164,7 @@ def _drawn_without_end(sampling: Sampling, groups_per_step: int, loop: Asynchron
 
 
 def _warnings(name: str, metrics: Mapping[str, float]) -> list[str]:
-    """Warns about a round that did not change the weights, with the reason."""
+    """Returns a warning with the reason if a round did not change the weights."""
     steps = metrics.get("progress/steps", 0)
     # Groups that were taken but gave no update had only undecided responses: the verifier failed.
     if steps and metrics.get("progress/steps_without_update") == steps:
