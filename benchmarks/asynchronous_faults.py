@@ -1,15 +1,15 @@
-"""kill -9 and SIGSTOP at seeded moments in an asynchronous round: does it go on by itself, and is nothing lost?
+"""kill -9 and SIGSTOP at seeded moments in an asynchronous round: does it recover by itself without losing data?
 
     python -m benchmarks.asynchronous_faults --project FOLDER --work FOLDER [--part actors|hub|stopped] [--kills 20]
 
 FOLDER of the project: a checkout whose laptop recipe has run, for its sft policy and its problems. Parts:
 actors: one round in which a replica, the relay and the trainer are killed, `--kills` times each, at seeded moments.
-hub: rounds whose own process is killed once each at a seeded moment, `--kills` of them, each run again to its end.
-stopped: a replica is stopped (SIGSTOP) `--kills` times, and woken after it was replaced.
+hub: `--kills` rounds whose hub process is killed once at a seeded moment, each then run again to its end.
+stopped: a replica is stopped (SIGSTOP) `--kills` times, and continued after it was replaced.
 
-Checked in each: exit code 0 without help, every group in the rollouts table once, trained rows as many as steps times
-batch, a replay of the schedule gives the same weights, no process and no folder in /dev/shm is left. Told: how long
-until a replica decodes again, and the longest pause of training over its median step. Exit code 1 when a check fails.
+Checks in each: exit code 0 without help; every group is in the rollouts table once; trained rows are steps times batch;
+a replay of the schedule gives the same weights; no process and no folder in /dev/shm is left. Reports the time until a
+replica decodes again, and the longest pause of training over its median step. Exit code 1 when a check fails.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ PAUSE_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Places:
-    """Where a round reads and writes."""
+    """The folders that a round reads and writes."""
 
     project: Path
     work: Path
     params: Path
 
     def command(self, out: Path, params: Path) -> list[str]:
-        """The stage's own command line."""
+        """Returns the command line of the stage."""
         flags = {
             "params": params,
             "policy": self.project / "data/policies/sft",
@@ -74,12 +74,12 @@ class Places:
         return [sys.executable, "-m", "stages", "rl_round@rl_1", *pairs]
 
     def environment(self, name: str) -> dict[str, str]:
-        """Nothing is tracked, and scratch folders are this run's own."""
+        """Returns an environment without tracking and with separate scratch folders."""
         state = str(self.work / "state" / name)
         return {**os.environ, "RETRACE_TRACKING": "off", "RETRACE_STATE": state, "PYTHONPATH": str(PROJECT)}
 
     def start(self, name: str, params: Path | None = None) -> subprocess.Popen:
-        """The round, its messages in a file of its own."""
+        """Starts the round, with its output in a separate file."""
         with open(self.work / f"{name}.log", "ab") as log:
             return subprocess.Popen(
                 self.command(self.work / name, params or self.params),
@@ -113,9 +113,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _params(steps: int) -> dict[str, Any]:
-    """The asynchronous laptop recipe with small steps, so that there are many: 8 groups of 8, and two replicas.
+    """Returns the asynchronous laptop recipe with many small steps: 8 groups of 8, and two replicas.
 
-    It learns so little that groups keep their signal for a thousand steps.
+    The policy learns so little that groups keep their signal for a thousand steps.
     """
     params = yaml.safe_load(recipe_text(PROJECT, "laptop-asynchronous"))
     params["rl"] |= {"problems_per_step": 8, "group_size": 8}
@@ -127,7 +127,7 @@ def _params(steps: int) -> dict[str, Any]:
 
 
 def kill_actors(places: Places, kills: int, steps: int, chance: random.Random) -> tuple[dict[str, Any], list[str]]:
-    """One round, and a victim every few seconds."""
+    """Runs one round and kills a process every few seconds."""
     victims = [kind for kind in ACTORS for _ in range(kills)]
     chance.shuffle(victims)
     hub = places.start("actors")
@@ -153,12 +153,12 @@ def kill_actors(places: Places, kills: int, steps: int, chance: random.Random) -
 
 
 def kill_hubs(places: Places, kills: int, steps: int, chance: random.Random) -> tuple[dict[str, Any], list[str]]:
-    """Rounds that are killed once, and go on."""
+    """Runs rounds that are killed once, and resumes them."""
     failures: list[str] = []
     drawn_again, told = 0, []
     for number in range(kills):
         name, killed = f"hub{number}", None
-        while killed is None:  # a round that had ended before its moment counts for nothing
+        while killed is None:  # a round that ended before its moment does not count
             killed = _killed(places, name, chance.uniform(0.0, 20.0))
         hub, before = killed
         left = _left_over(hub)
@@ -178,9 +178,10 @@ def kill_hubs(places: Places, kills: int, steps: int, chance: random.Random) -> 
 
 
 def _killed(places: Places, name: str, seconds: float) -> tuple[int, list[tuple[Issued, Finished]]] | None:
-    """Kills a new round `seconds` after it has begun to train; its process, and what its journal had held for a second.
+    """Kills a new round `seconds` after the start of training; returns its process, and the responses that were in its
+    journal for at least a second.
 
-    None if it had ended.
+    None if the round had ended.
     """
     shutil.rmtree(places.work / "state" / name, ignore_errors=True)
     hub = places.start(name)
@@ -196,7 +197,7 @@ def _killed(places: Places, name: str, seconds: float) -> tuple[int, list[tuple[
 
 
 def stop_replicas(places: Places, kills: int, steps: int, chance: random.Random) -> tuple[dict[str, Any], list[str]]:
-    """Replicas that hang and wake."""
+    """Runs a round with replicas that hang and wake up."""
     hub = places.start("stopped")
     failures: list[str] = []
     seconds: list[float] = []
@@ -222,7 +223,7 @@ def stop_replicas(places: Places, kills: int, steps: int, chance: random.Random)
 
 
 def _actors(hub: subprocess.Popen, name: str) -> list[psutil.Process]:
-    """The hub's actors of a class, by the title that Ray gives them."""
+    """Returns the hub's actors of a class, by the title that Ray gives them."""
     found = []
     for process in psutil.Process(hub.pid).children(recursive=True):
         try:
@@ -241,7 +242,7 @@ def _wait_for_first_step(hub: subprocess.Popen, log: Path) -> None:
 
 
 def _journalled(state: Path, older_than_seconds: float) -> list[tuple[Issued, Finished]]:
-    """Responses in the journal that were there `older_than_seconds` ago, each with the word that began its group."""
+    """Returns responses that were in the journal `older_than_seconds` ago, each with its group's `Issued` record."""
     copies = Path(f"{state}.copy")
     shutil.rmtree(copies, ignore_errors=True)
     (folder,) = state.glob("scratch/rl_round-*/journal")
@@ -255,9 +256,9 @@ def _journalled(state: Path, older_than_seconds: float) -> list[tuple[Issued, Fi
 
 
 def _drawn_again(before: list[tuple[Issued, Finished]], out: Path) -> list[Finished]:
-    """Those of `before` that the ended round has in other words: their group has a fate, and they are not in it.
+    """Returns responses of `before` that were sampled again: their group has a fate, but does not contain them.
 
-    A group that was still incomplete when the round had its last batch has no fate, and is in no table.
+    A group that was still incomplete when the round took its last batch has no fate, and is in no table.
     """
     frame = read_table(out / "rollouts/rl_1.parquet", ROLLOUT)
     kept = {(row.problem_id, row.policy_version, tuple(row.token_ids)) for row in frame.itertuples()}
@@ -271,7 +272,7 @@ def _drawn_again(before: list[tuple[Issued, Finished]], out: Path) -> list[Finis
 
 
 def _fates(out: Path) -> list[tuple[str, int]]:
-    """Problem and draw of every group that was trained on, left out, or complete and left over."""
+    """Returns problem and draw of every group that was trained on, left out, or complete and left over."""
     lines = (out / "schedules/rl_1/schedule.jsonl").read_text().splitlines()
     return [
         (group["problem_id"], group["draw"])
@@ -282,7 +283,7 @@ def _fates(out: Path) -> list[tuple[str, int]]:
 
 
 def _left_over(hub: int) -> list[str]:
-    """What of a dead hub is still there after a while: processes that wrote in its Ray's folder, files in memory."""
+    """Returns what remains of a dead hub after a while: processes that wrote into its Ray folder, files in memory."""
     deadline = time.monotonic() + LEFT_OVER_SECONDS
     while True:
         left = [f"process {process.pid}" for process in psutil.process_iter() if _is_of_ray(process, hub)]
@@ -302,7 +303,7 @@ def _is_of_ray(process: psutil.Process, hub: int) -> bool:
 
 
 def _check(places: Places, name: str, code: int, steps: int) -> tuple[dict[str, Any], list[str]]:
-    """The laws of a round that has ended, and what its timeline says."""
+    """Checks the invariants of an ended round, and reads its timeline."""
     out = places.work / name
     if code:
         last = (places.work / f"{name}.log").read_text(encoding="utf-8").splitlines()[-3:]
@@ -324,7 +325,7 @@ def _check(places: Places, name: str, code: int, steps: int) -> tuple[dict[str, 
 
 
 def _replays(places: Places, name: str) -> bool:
-    """Whether the recorded schedule gives the policy again, bit for bit."""
+    """Returns True if the recorded schedule gives the same policy again, bit for bit."""
     params = yaml.safe_load(places.params.read_text(encoding="utf-8"))
     recorded = places.work / f"{name}.recorded" / "schedules"
     shutil.rmtree(recorded.parent, ignore_errors=True)
@@ -343,7 +344,7 @@ def _replays(places: Places, name: str) -> bool:
 
 
 def _pauses(timeline: dict[str, Any]) -> dict[str, float]:
-    """Seconds from a replica's death until it decodes again, and between the trainer's steps."""
+    """Returns seconds from a replica's death until it decodes again, and between the trainer's steps."""
     events = timeline["traceEvents"]
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     trained = sorted(

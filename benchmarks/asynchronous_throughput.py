@@ -1,17 +1,17 @@
-"""The asynchronous loop beside the synchronous one on eight devices that sleep: steps, tokens, and what was simulated.
+"""Compares the asynchronous with the synchronous loop on eight virtual devices that sleep, and with the simulator.
 
     python -m benchmarks.asynchronous_throughput --work FOLDER [--runs 5] [--steps 10]
 
-Two cores cannot show by computing what asynchrony gains, so a virtual device (benchmarks/virtual_sampler.py) sleeps
-each decode step for as long as a real one would take: 17 ms alone, 41 ms with 64 sequences. Everything else is real:
-Ray, the journal, the relay, the repack, the groups and the verifier. The trainer is a process that trains a tiny
-policy. Both loops run on the same eight devices and the same forced lengths (median 40 tokens, p99 ten times as many,
-400 at most), 32 groups of 8 a step; neither trains on a device that draws. A run's figure is the time of a step in
-its middle: at the beginning devices fill up, at the end there is nothing left to begin. `whole` is the time of all
-steps after the first, with the end that every round has.
+Two CPU cores cannot show the gain of asynchrony, so a virtual device (benchmarks/virtual_sampler.py) sleeps in each
+decode step as long as a real one would take: 17 ms alone, 41 ms with 64 sequences. Everything else is real: Ray, the
+journal, the relay, the repack, the groups and the verifier. The trainer is a process that trains a tiny policy. Both
+loops run on the same eight devices and the same forced lengths (median 40 tokens, p99 ten times as many, at most 400),
+32 groups of 8 per step; neither trains on a device that samples. The figure of a run is the time of a step in its
+middle: at the beginning devices fill up, at the end no groups are left to start. `whole` is the time of all steps after
+the first, including the end that every round has.
 
-A figure is refused when the devices slept more than 5% too long: the machine was too busy, and measured itself. The
-same schedules are then simulated with the measured training time. Exit code 1 when something is refused.
+A figure is rejected when the devices slept more than 5% too long, because the machine was too busy. The same schedules
+are then simulated with the measured training time. Exit code 1 when a figure is rejected.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _write_problems(path: Path) -> None:
-    """Sums; what the devices answer is wrong in any case."""
+    """Writes sums as problems; the devices' answers are always wrong."""
     rows = [
         {
             "problem_id": f"p{first}-{second}",
@@ -102,7 +102,7 @@ def _write_problems(path: Path) -> None:
 
 
 def contenders() -> dict[str, dict[str, Any]]:
-    """Changes of params by name."""
+    """Returns changes of params by name."""
     loop = {
         "kind": "asynchronous",
         "window": None,
@@ -126,7 +126,7 @@ def contenders() -> dict[str, dict[str, Any]]:
 
 
 def _run(work: Path, name: str, changes: dict[str, Any], steps: int) -> Measured:
-    """A whole round; when each step ended is read off the files that the round's log writes."""
+    """Runs a whole round; the files of the round's log give the time at which each step ended."""
     params = write_params(
         work / f"{name}.yaml",
         {
@@ -149,7 +149,7 @@ def _run(work: Path, name: str, changes: dict[str, Any], steps: int) -> Measured
     environment["PYTHONPATH"] = str(PROJECT)
     notes = out / "lateness"
     notes.mkdir(parents=True, exist_ok=True)
-    # Not `-m`: the replicas' processes must find the sampler's module under its own name.
+    # Not `-m`, because the replicas' processes must import the sampler's module by its name.
     command = [sys.executable, "-c", "from benchmarks.virtual_sampler import main; main()", str(notes)]
     with open(out / "log", "wb") as log:
         round_ = subprocess.Popen([*command, *rl_flags(work, params, out)], cwd=PROJECT, env=environment, stderr=log)
@@ -171,7 +171,7 @@ def _run(work: Path, name: str, changes: dict[str, Any], steps: int) -> Measured
 
 
 def _training_seconds(out: Path) -> float:
-    """Of a step, from the timeline where there is one."""
+    """Returns the training time of a step, from the timeline if there is one."""
     path = out / "schedules/rl_1/timeline.json"
     if not path.exists():
         return 0.0
@@ -181,7 +181,7 @@ def _training_seconds(out: Path) -> float:
 
 
 def _report(work: Path, runs: dict[str, list[Measured]]) -> dict[str, Any]:
-    """Medians, ratios, what is refused, and the simulator beside them."""
+    """Returns medians, ratios, rejected figures, and the simulator's results."""
     median = {name: statistics.median(run.seconds_per_step for run in of) for name, of in runs.items()}
     whole = {name: statistics.median(run.whole_seconds_per_step for run in of) for name, of in runs.items()}
     tokens = {name: statistics.median(run.tokens_per_second for run in of) for name, of in runs.items()}
@@ -231,10 +231,10 @@ class DeviceRun:
 def simulate_devices(
     groups: Sequence[Sequence[int]], groups_per_step: int, training_seconds: float, device: Device = DEVICE
 ) -> dict[str, DeviceRun]:
-    """Each contender on `DEVICES` devices that sleep, beside a trainer that is none of them.
+    """Simulates each contender on `DEVICES` devices that sleep, with a trainer on another device.
 
-    `groups` holds the response tokens of each group in the order of issue. A step trains on `groups_per_step` whole
-    groups for `training_seconds`. Weights travel in no time.
+    `groups` has the response tokens of each group in the order of issue. A step trains on `groups_per_step` whole
+    groups for `training_seconds`. Sending weights takes no time.
     """
     step = DecodeStep(device.step_seconds, read=0.0, read_token=0.0, multiply=device.sequence_seconds)
     machine = ClusterSplit(

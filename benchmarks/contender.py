@@ -1,8 +1,8 @@
-"""One contender of a benchmark in a process of its own: it does a turn when it is told to and says what that took.
+"""One contender of a benchmark in a separate process: it does a turn on request and reports its cost.
 
-Contenders run one at a time; between its turns a process sleeps on a pipe, so thread pools and memory stay apart.
-Parent and contender exchange lines of JSON: the number of a turn, and what was measured. The contender's standard
-output goes to its log, because libraries print there.
+Contenders run one at a time; between its turns a process sleeps on a pipe, so thread pools and memory are separate.
+Parent and contender exchange lines of JSON: the number of a turn, and the measurements. The contender's standard output
+is redirected to its log, because libraries print there.
 
 Command (started by `benchmarks.rl_step`): python -m benchmarks.contender NAME SETTINGS_AS_JSON
 """
@@ -35,7 +35,7 @@ CONTENDERS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What every contender is told."""
+    """Settings of every contender."""
 
     params: str
     """Parameter file; the contenders read the sections prompt, rl, sampler, trainer and verifier."""
@@ -64,19 +64,19 @@ class Channel:
         self._started = (0.0, 0.0)
 
     def wait(self) -> int | None:
-        """The number of the next turn, with the clock started; None when there is none."""
+        """Starts the clock and returns the number of the next turn; None when there is none."""
         line = sys.stdin.readline()
         self._started = (time.perf_counter(), time.process_time())
         return json.loads(line) if line.strip() else None
 
     def answer(self, **measured: Any) -> None:
-        """Stops the clock and reports `measured` beside seconds, CPU seconds and peak memory."""
+        """Stops the clock and reports `measured` with seconds, CPU seconds and peak memory."""
         seconds, cpu_seconds = time.perf_counter() - self._started[0], time.process_time() - self._started[1]
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         self.say(seconds=seconds, cpu_seconds=cpu_seconds, peak_gib=memory, **measured)
 
     def say(self, **values: Any) -> None:
-        """One line to the parent; the first one, before any turn, says that the contender is ready."""
+        """Sends one line to the parent; the first one, before any turn, says that the contender is ready."""
         print(json.dumps(values), file=self._answers, flush=True)
 
     def play(self, turn: Callable[[int], dict[str, Any]], restore: Callable[[], None]) -> None:
@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def read_problems(settings: Settings) -> list[dict[str, Any]]:
-    """Rows of the problem table for all turns, in turn order; the table is gone through again when it is short."""
+    """Returns rows of the problem table for all turns, in turn order; a short table is repeated."""
     from stages.foundations.seeds import endless_order
     from stages.foundations.tables import read_table, require_rows
 
@@ -109,7 +109,7 @@ def read_problems(settings: Settings) -> list[dict[str, Any]]:
 
 
 def of_turn(rows: list[Any], turn: int, settings: Settings) -> list[Any]:
-    """The rows of one turn."""
+    """Returns the rows of one turn."""
     return rows[turn * settings.prompts : (turn + 1) * settings.prompts]
 
 

@@ -38,13 +38,13 @@ Pairs = dict[str, list[tuple[str, str]]]
 
 
 def require_pages(parser: argparse.ArgumentParser, data: Path) -> None:
-    """Ends with exit code 2 where `data` is not the folder that holds the books."""
+    """Exits with code 2 if `data` is not the folder with the books."""
     if not (data / "pages").is_dir():
         parser.error(f"--data {data} has no folder pages: name the folder that holds the books' gold")
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    """The objects of a .jsonl.gz file."""
+    """Returns the objects of a .jsonl.gz file."""
     with gzip.open(path, "rt") as lines:
         return [json.loads(line) for line in lines]
 
@@ -72,7 +72,7 @@ def score(predicted: Pairs, gold: Pairs) -> tuple[float, float, int]:
 
 
 def matches(predicted: Pairs, gold: Pairs) -> tuple[int, int, int]:
-    """(matched, predicted, gold pairs); what is predicted for gold without a solution counts as nothing."""
+    """Returns (matched, predicted, gold pairs); predictions for gold without a solution do not count."""
     import numpy
     from rapidfuzz import fuzz, process
 
@@ -111,7 +111,7 @@ def extracted(name: str, content: str, form: str) -> list[dict[str, Any]]:
 
 
 def report(name: str, gold: Pairs, pages: Iterable[tuple[str, str, str]]) -> tuple[int, int, int]:
-    """One line: recall, precision, CPU seconds of extraction. Returns the counts of `matches`."""
+    """Prints one line: recall, precision, CPU seconds of extraction. Returns the counts of `matches`."""
     pages = list(pages)
     form = pages[0][2] if pages else ""
     started = time.process_time()
@@ -124,12 +124,12 @@ def report(name: str, gold: Pairs, pages: Iterable[tuple[str, str, str]]) -> tup
 
 
 def told(matched: int, found: int, wanted: int) -> str:
-    """Recall and precision of these counts; precision is 0 where nothing was found."""
+    """Returns recall and precision of these counts as text; precision is 0 if nothing was found."""
     return f"recall {matched / max(wanted, 1):.4f} precision {matched / max(found, 1):.4f} gold {wanted:6}"
 
 
 def books(data: Path, every: int) -> None:
-    """The books as the pages are."""
+    """Measures the books' pages, unchanged."""
     for book in BOOKS:
         pages = rows(data / "pages" / f"{book}.pages.jsonl.gz")[::every]
         names = {page["page"] for page in pages}
@@ -138,7 +138,7 @@ def books(data: Path, every: int) -> None:
 
 
 def documents(data: Path, every: int) -> None:
-    """Documents whose source marks exercises and solutions; their gold is read by the plain parsers below."""
+    """Measures documents whose source marks exercises and solutions; the plain parsers below read their gold."""
     for name, form in DOCUMENTS.items():
         found = rows(data / "documents" / f"{name}.jsonl.gz")[::every]
         gold = pairs(
@@ -150,7 +150,7 @@ def documents(data: Path, every: int) -> None:
 
 
 def marked_pairs(text: str, form: str) -> Iterator[tuple[str, str]]:
-    """(problem, solution) by the source's own marks, as plain text: independent of the readers that are measured."""
+    """Yields (problem, solution) by the marks in the source, as plain text, without using the measured readers."""
     if form in ("cnxml", "pretext"):
         yield from _xml_pairs(text)
     elif form == "markdown":
@@ -205,7 +205,7 @@ def _without_layout(latex: str) -> str:
 
 
 def reliability(data: Path, every: int) -> None:
-    """Precision of the books' rows by rule and failed checks, beside the confidence that they say they have."""
+    """Compares the precision of the books' rows, by rule and failed checks, with their stated confidence."""
     from rapidfuzz import fuzz
 
     counts: dict[tuple[str, float], list[int]] = defaultdict(lambda: [0, 0])
@@ -231,7 +231,7 @@ def reliability(data: Path, every: int) -> None:
 
 
 def speed(data: Path, every: int) -> None:
-    """CPU seconds of one core on the books' pages, beside trafilatura on the same pages, taking turns."""
+    """Measures CPU seconds of one core on the books' pages, in alternation with trafilatura on the same pages."""
     import trafilatura
 
     contents = [page["html"] for book in BOOKS for page in rows(data / "pages" / f"{book}.pages.jsonl.gz")[::every]]
@@ -252,7 +252,7 @@ PARTS = {"books": books, "confidence": reliability, "documents": documents, "spe
 
 
 def main() -> None:
-    """Runs the parts asked for."""
+    """Runs the chosen parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--part", choices=list(PARTS), action="append")

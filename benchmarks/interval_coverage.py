@@ -1,8 +1,8 @@
-"""How often the 95% interval of a paired comparison holds the true difference, how wide it is, and what it finds.
+"""Coverage, width and power of the 95% interval of a paired comparison.
 
 Two policies answer the problems that a benchmark drew from a population, k responses each. A problem's pass rates are
 beta distributed, so that its responses are correlated (`PRECISIONS`: with 0.2 most problems are always right or always
-wrong, with 8 they are alike), and a Gaussian copula ties the rates of the two policies. Scores run from 0.01 to 0.99;
+wrong, with 8 they are alike). A Gaussian copula correlates the rates of the two policies. Scores run from 0.01 to 0.99;
 the truth is the mean difference over the population. Scores are the mean of 1, 4 or 8 responses, of 1 to 8 as it comes
 (another number for each policy and problem), the vote of 4, and pass@4 of 8. A second table has the worst case of
 single responses: no problem can be lost, and every difference is tried.
@@ -57,7 +57,7 @@ MOST_IN_A_CALL = 8
 
 
 def mean_of(k: int) -> NDArray:
-    """A problem's score by the number of correct responses among k: their mean."""
+    """Returns a problem's score by the number of correct responses among k: their mean."""
     return numpy.arange(k + 1) / k
 
 
@@ -74,7 +74,7 @@ SCORES: dict[str, tuple[NDArray, ...]] = {
 
 @dataclass(frozen=True)
 class Population:
-    """All problems there could be, as what one of them can show: a difference, and how probable it is."""
+    """The population of problems, as the possible differences of one problem and their probabilities."""
 
     differences: NDArray
     probabilities: NDArray
@@ -84,7 +84,7 @@ class Population:
         return float(self.differences @ self.probabilities)
 
     def benchmarks(self, problems: int, draws: int, seed: int) -> Iterator[tuple[NDArray, int]]:
-        """Differences of so many drawn problems, and how often just these were drawn in `draws` benchmarks."""
+        """Yields the differences of `problems` drawn problems, and how many of `draws` benchmarks drew them."""
         generator = numpy.random.default_rng(seed)
         counts = generator.multinomial(problems, self.probabilities, size=draws)
         for own, times in zip(*numpy.unique(counts, axis=0, return_counts=True), strict=True):
@@ -92,7 +92,7 @@ class Population:
 
 
 def population(first: NDArray, second: NDArray, shapes: tuple[tuple[NDArray, ...], ...]) -> Population:
-    """first, second: each problem's rate of correct responses. shapes: each policy's entry of `SCORES`."""
+    """Returns a population. first, second: each problem's rate of correct responses; shapes: entries of `SCORES`."""
     found: dict[float, float] = {}
     sides = [
         [(score, _outcomes(rates, len(score) - 1)) for score in own]
@@ -109,14 +109,14 @@ def population(first: NDArray, second: NDArray, shapes: tuple[tuple[NDArray, ...
 
 
 def _outcomes(rates: NDArray, k: int) -> NDArray:
-    """The chance of 0 to k correct responses: (problems, k + 1)."""
+    """Returns the probability of 0 to k correct responses: (problems, k + 1)."""
     correct = numpy.arange(k + 1)
     ways = numpy.array([comb(k, number) for number in correct])
     return ways * rates[:, None] ** correct * (1 - rates[:, None]) ** (k - correct)
 
 
 def beta_rates(first: float, second: float, precision: float, correlation: float) -> tuple[NDArray, NDArray]:
-    """Rates of correct responses of both policies on `POPULATION` problems."""
+    """Returns rates of correct responses of both policies on `POPULATION` problems."""
     normal = numpy.random.default_rng(0).standard_normal((2, POPULATION))
     normal[1] = correlation * normal[0] + numpy.sqrt(1 - correlation**2) * normal[1]
     grid = numpy.linspace(-5, 5, 4001)  # the quantile function is slow, and smooth in the normal score
@@ -129,7 +129,7 @@ def beta_rates(first: float, second: float, precision: float, correlation: float
 
 @dataclass(frozen=True)
 class Measured:
-    """Of the intervals of one setting."""
+    """Measurements of the intervals of one setting."""
 
     below: float
     """Share of intervals that lie above the truth, so that the truth is below."""
@@ -155,7 +155,7 @@ def peer(differences: NDArray, seed: int) -> Interval:
 def measure(
     own: Population, problems: int, draws: int, seed: int, method: Callable[[NDArray, int], Interval]
 ) -> Measured:
-    """`method` on `draws` benchmarks."""
+    """Measures `method` on `draws` benchmarks."""
     totals, truth = numpy.zeros(4), own.truth
     for number, (differences, times) in enumerate(own.benchmarks(problems, draws, seed)):
         _, low, high = method(differences, number)
@@ -165,7 +165,7 @@ def measure(
 
 
 def worst_case(problems: int) -> tuple[float, float]:
-    """The lowest coverage over all differences where the second policy wins some problems and loses none, and where.
+    """Returns the lowest coverage, and its difference, when the second policy wins some problems and loses none.
 
     Exact: the number of problems won is binomial.
     """
@@ -178,7 +178,7 @@ def worst_case(problems: int) -> tuple[float, float]:
 
 
 def real_populations(path: Path) -> dict[str, Population]:
-    """The problems of a file of recorded responses."""
+    """Returns the problems of a file of recorded responses."""
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8") as lines:
         rates = numpy.array([numpy.mean(json.loads(line)["score"]) for line in lines])

@@ -1,9 +1,9 @@
-"""What must hold when a laptop run that was killed many times is done: outputs, MLflow, Prefect, processes.
+"""Checks after a laptop run that was killed many times: outputs, MLflow, Prefect, processes.
 
-What MLflow holds by design (stages/observe/tracking.py, delivery.py): an attempt that was killed leaves a run
-marked KILLED, and the next attempt at the same work goes on with that run, which ends as FINISHED. A stage that was
-completed, and killed (or its DVC) before DVC wrote that down, is completed again and has a run for each. So in the end
-every run is FINISHED, and there are as many as completed executions, of which the kept logs (state/runs/) tell.
+MLflow's runs by design (stages/observe/tracking.py, delivery.py): a killed attempt leaves a run marked KILLED, and the
+next attempt at the same work continues that run, which ends as FINISHED. A stage that completed, but was killed (or its
+DVC) before DVC recorded it, completes again and has a run for each. So in the end every run is FINISHED, and there are
+as many runs as completed executions, which the kept logs (state/runs/) list.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ SECONDS_TO_SETTLE = 15.0
 
 @dataclass
 class Check:
-    """One thing that must hold, what was found, and every difference."""
+    """One check, its result, and every difference."""
 
     name: str
     found: dict[str, Any] = field(default_factory=dict)
     differences: list[str] = field(default_factory=list)
 
     def told(self) -> str:
-        """A line for the check and one for each difference."""
+        """Returns a line for the check and one for each difference."""
         numbers = ", ".join(f"{name} {value}" for name, value in self.found.items())
         head = f"{'FAILED' if self.differences else 'holds':7} {self.name}: {numbers}"
         return "\n".join([head, *(f"        {line}" for line in self.differences)])
 
 
 def check_outputs(project: Path, wanted: Mapping[str, str]) -> Check:
-    """Hashes of dvc.lock, and whether DVC finds the files as the lock has them."""
+    """Checks the hashes of dvc.lock, and that DVC finds the files as in the lock."""
     check = Check("every output equals that of the undisturbed run", {"outputs": len(wanted)})
     check.differences = different_outputs(project, wanted)
     check.found["equal"] = len(wanted) - len(check.differences)
@@ -65,7 +65,7 @@ def check_outputs(project: Path, wanted: Mapping[str, str]) -> Check:
 
 
 def check_mlflow(project: Path) -> Check:
-    """A FINISHED run for each completed execution, with the numbers of the metric files; no other runs."""
+    """Checks for one FINISHED run per completed execution, with the numbers of the metric files, and no other runs."""
     check = Check("no MLflow run is lost or double")
     runs, state = stage_runs(project / "state"), project / "state"
     finished = Counter(run.data.tags["stage_hash"] for run in runs if run.info.status == "FINISHED")
@@ -100,7 +100,7 @@ def check_mlflow(project: Path) -> Check:
 
 
 def stage_runs(state: Path) -> list[Any]:
-    """All runs of stages in the clone's MLflow database."""
+    """Returns all runs of stages in the clone's MLflow database."""
     from mlflow.tracking import MlflowClient
 
     client, found, token = MlflowClient(f"sqlite:///{state / 'mlflow.db'}"), [], None
@@ -128,13 +128,13 @@ def completed_executions(state: Path) -> Counter[str]:
 
 
 def ledger_lines(state: Path) -> Counter[str]:
-    """Lines of the ledger, which a stage writes after its run is closed, by stage hash."""
+    """Returns lines of the ledger, which a stage writes after its run is closed, by stage hash."""
     lines = (state / "ledger.jsonl").read_text(encoding="utf-8").splitlines()
     return Counter(json.loads(line)["stage_hash"] for line in lines)
 
 
 def missing_numbers(project: Path, runs: list[Any]) -> list[str]:
-    """A line for each stage of dvc.lock none of whose FINISHED runs has all numbers of its metric files."""
+    """Returns a line for each stage of dvc.lock none of whose FINISHED runs has all numbers of its metric files."""
     stages = yaml.safe_load((project / "dvc.lock").read_text(encoding="utf-8"))["stages"]
     missing = []
     for name, stage in stages.items():
@@ -160,9 +160,9 @@ def _has(metrics: Mapping[str, float], numbers: Mapping[str, Any]) -> bool:
 
 
 def check_prefect(ui: CloneUi) -> Check:
-    """No flow run that the server still believes to run; asked while it answers. Tasks are told.
+    """Checks that the running server lists no flow run as running. Running tasks are only reported.
 
-    A flow that is killed leaves its task as running until the next worker starts (pipelines/ui/deployments.py).
+    A killed flow leaves its task as running until the next worker starts (pipelines/ui/deployments.py).
     """
     check = Check("no flow run is left running in Prefect")
     flows, tasks = ui.all_runs("flow_runs"), ui.all_runs("task_runs")
@@ -178,7 +178,7 @@ def _states(runs: list[dict[str, Any]]) -> Counter[str]:
 
 
 def check_processes(project: Path, exit_code: int) -> Check:
-    """Nothing of the clone runs after `make ui` was ended; what is about to end is given some seconds."""
+    """Checks that no process of the clone runs after `make ui` has ended; ending processes get some seconds."""
     check, until = (Check("nothing runs on after the servers were stopped"), time.monotonic() + SECONDS_TO_SETTLE)
     while (left := processes_of(project)) and time.monotonic() < until:
         time.sleep(0.5)

@@ -1,7 +1,7 @@
-"""A clone of HEAD with its own `make ui`, and the processes that run of it: for random_kills.py and soak.py.
+"""A clone of HEAD with its own `make ui`, and its processes: for random_kills.py and soak.py.
 
-The clone is run by the interpreter that runs the tool, so set-up is not repeated. Its state lies in the clone, its
-ports are free ones, and no variable of Retrace, Prefect, MLflow or DVC is taken over.
+The clone uses the interpreter of the tool, so set-up is not repeated. Its state is in the clone, its ports are free
+ones, and it inherits no variables of Retrace, Prefect, MLflow or DVC.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ UNREACHABLE = (urllib.error.URLError, ConnectionError, TimeoutError)
 
 
 class GaveUp(Exception):
-    """The clone's servers or flows could not be brought to work; the message says what was seen last."""
+    """The clone's servers or flows could not be started; the message says what was observed last."""
 
 
 def say(line: str) -> None:
-    """A line of progress with the time of day."""
+    """Prints a line of progress with the time of day."""
     print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
 
 
 def make_work_folder(folder: Path) -> Path:
-    """Makes the folder, absolute. UserError when there is something in it."""
+    """Makes the folder and returns its absolute path. UserError when it is not empty."""
     folder = folder.absolute()
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty: name a new folder with --work, or delete this one")
@@ -76,7 +76,7 @@ def make_clone(folder: Path, recipe: str, commit: str = "HEAD") -> Path:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """What git prints. UserError with its message when it fails."""
+    """Returns git's output. UserError with its message when it fails."""
     done = subprocess.run(["git", *arguments], cwd=folder, text=True, capture_output=True)
     if done.returncode:
         raise UserError(f"git {' '.join(arguments)} in {folder}: {done.stderr.strip()}")
@@ -84,7 +84,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def clone_environment() -> dict[str, str]:
-    """Environment of a command in the clone: this interpreter first, none of this project's settings."""
+    """Returns the environment of a command in the clone: this interpreter first, without this project's settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_TAKEN_OVER)}
     return {**kept, "PATH": os.pathsep.join([str(Path(sys.executable).parent), kept["PATH"]])}
 
@@ -111,7 +111,7 @@ def reproduce_undisturbed(project: Path) -> None:
 
 
 def recorded_outputs(lock: Path) -> dict[str, str]:
-    """Every output's hash by path. UserError when the file is no dvc.lock."""
+    """Returns every output's hash by path. UserError when the file is no dvc.lock."""
     try:
         content = yaml.safe_load(lock.read_text(encoding="utf-8"))
         return {out["path"]: out["md5"] for stage in content["stages"].values() for out in stage.get("outs", [])}
@@ -120,7 +120,7 @@ def recorded_outputs(lock: Path) -> dict[str, str]:
 
 
 def different_outputs(project: Path, wanted: Mapping[str, str]) -> list[str]:
-    """A line for each output whose hash is not the wanted one, or that one side lacks."""
+    """Returns a line for each output whose hash is not the wanted one, or that one side lacks."""
     if not (project / "dvc.lock").exists():
         return ["there is no dvc.lock"]
     found = output_hashes(project)
@@ -182,7 +182,7 @@ class CloneUi(RunningUi):
         return False
 
     def end(self) -> int:
-        """Ctrl-C, as a person ends it; returns the exit code. Killed where that takes more than a minute (-9)."""
+        """Sends Ctrl-C, as a user would; returns the exit code. Kills it after a minute (-9)."""
         if self.is_alive:
             self.process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
@@ -204,7 +204,7 @@ class CloneUi(RunningUi):
         return ""
 
     def all_runs(self, kind: str) -> list[dict[str, Any]]:
-        """Every `flow_runs` or `task_runs` of the server's history."""
+        """Returns every `flow_runs` or `task_runs` of the server's history."""
         found: list[dict[str, Any]] = []
         while page := self.ask(f"{kind}/filter", {"offset": len(found), "limit": 200, "sort": "ID_DESC"}):
             found += page
@@ -212,7 +212,7 @@ class CloneUi(RunningUi):
 
 
 def working_processes(ui_pid: int) -> dict[str, psutil.Process]:
-    """The processes below `make ui` that do the work, by kind; supervisors and helpers are left out.
+    """Returns the processes below `make ui` that do the work, by kind; supervisors and helpers are left out.
 
     Kinds: prefect, mlflow, worker, flow, dvc, stage. Of several of a kind the one nearest to `make ui`.
     """
@@ -234,7 +234,7 @@ def working_processes(ui_pid: int) -> dict[str, psutil.Process]:
 
 
 def kind_of(command: list[str]) -> str:
-    """What a command line is, by its module; "" for what is none of ours, supervisors among them."""
+    """Returns the kind of a command line, by its module; "" for other programs and supervisors."""
     if command[1:2] != ["-m"]:
         return ""
     module, rest = command[2], command[3:]
@@ -255,7 +255,7 @@ def stage_name(process: psutil.Process) -> str:
 
 
 def processes_of(folder: Path) -> dict[int, str]:
-    """Command lines, by process id, of what works in `folder` or names it; this process and its parents left out."""
+    """Returns command lines, by id, of processes that work in `folder` or name it, without this one and its parents."""
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     return {
         int(entry.name): told
@@ -265,7 +265,7 @@ def processes_of(folder: Path) -> dict[int, str]:
 
 
 def _told(entry: Path, folder: bytes) -> str:
-    """The command line of a process that has to do with the folder; "" for another, or one that has ended."""
+    """Returns the command line of a process that uses the folder; "" for another process, or one that has ended."""
     try:
         command, place = (entry / "cmdline").read_bytes(), os.fsencode(os.readlink(entry / "cwd"))
         is_there = place == folder or place.startswith(folder + b"/")

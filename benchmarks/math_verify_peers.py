@@ -1,4 +1,4 @@
-"""math-verify alone, in processes: what `benchmarks.verifier` compares the verifier with."""
+"""math-verify in processes: the peer with which `benchmarks.verifier` compares the verifier."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PeerVerdict = bool | str
 
 
 class Peers:
-    """math-verify in processes that stay up: each judges its share of the rows, one after the other."""
+    """math-verify in long-lived processes: each judges its share of the rows, one after the other."""
 
     def __init__(self, count: int, limit: int, warm_up: tuple[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
@@ -24,7 +24,7 @@ class Peers:
         self.judge([warm_up] * count)
 
     def judge(self, pairs: list[tuple[str, str]]) -> list[PeerVerdict]:
-        """What math-verify says of each pair, in order."""
+        """Returns math-verify's verdict on each pair, in order."""
         shares = [pairs[start :: self._count] for start in range(self._count)]
         verdicts: list[PeerVerdict] = [False] * len(pairs)
         judged = self._pool.starmap(math_verify_share, [(share, self._limit) for share in shares], chunksize=1)
@@ -41,7 +41,7 @@ class Peers:
 
 
 def judge_towers(pairs: list[tuple[str, str]], count: int, limit: int) -> list[PeerVerdict]:
-    """What math-verify says of each pair, asked one by one of `count` processes; where one had to be killed, why."""
+    """Returns math-verify's verdict on each pair, one by one in `count` processes; the reason if one was killed."""
     limits = WorkerLimits(MEMORY_MIB, _PARTS * limit + 1)
     with WorkerPool(math_verify_pair, count, limits, os.environ) as pool:
         asked = [pool.submit(gold=gold, prediction=prediction, limit=limit) for gold, prediction in pairs]
@@ -50,12 +50,12 @@ def judge_towers(pairs: list[tuple[str, str]], count: int, limit: int) -> list[P
 
 
 def math_verify_share(pairs: list[tuple[str, str]], limit: int) -> list[PeerVerdict]:
-    """Whether math-verify, with its defaults but for the limit, calls each pair equal."""
+    """Returns whether math-verify, with its defaults except the limit, judges each pair as equal."""
     return [math_verify_pair(gold, prediction, limit) for gold, prediction in pairs]
 
 
 def math_verify_pair(gold: str, prediction: str, limit: int) -> PeerVerdict:
-    """See `math_verify_share`; the name of the exception where it raised one."""
+    """See `math_verify_share`; returns the name of the exception if math-verify raises one."""
     import logging
 
     from math_verify import parse, verify

@@ -2,8 +2,9 @@
 
     python -m benchmarks.model_extraction --data DATA_FOLDER --params params.yaml [--every N]
 
-Every page is asked about, also those that rules read, and no row of a rule counts; scored as `benchmarks.extraction`
-scores. The books label their exercises well, so a page that no rule can read may be harder for a model too.
+The model reads every page, including those that rules can read, and rows of rules do not count; scored like
+`benchmarks.extraction`. The books label their exercises well, so a page that no rule can read may be harder for a
+model too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from stages.observe.command import run_stage
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Prints one line a book, and what was refused."""
+    """Prints one line per book, and the rejected rows."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.model_extraction",
         description=__doc__,

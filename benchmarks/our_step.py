@@ -1,7 +1,7 @@
-"""One RL step by the functions of the stage `rl_round`: draw and judge groups, update the policy, sync and probe.
+"""One RL step by the functions of stage `rl_round`: sample and judge groups, update the policy, sync and probe.
 
-Every drawn group is trained on (no dynamic sampling), so that the work is the same as TRL's. `play_recompute` takes
-the proximal log-probs from a pass of the trainer, as TRL does, instead of the sampler's own.
+All groups are trained on (no dynamic sampling), so that the work is the same as TRL's. `play_recompute` takes the
+proximal log-probs from a pass of the trainer, as TRL does, instead of the sampler's log-probs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CPU = {"device": "cpu", "dtype": "float32"}
 
 
 def play(settings: Settings, channel: Channel, proximal: str | None = None) -> None:
-    """Plays the turns with the recipe's own `rl.proximal` unless `proximal` names another."""
+    """Plays the turns with the recipe's `rl.proximal`, or with `proximal` if given."""
     with Verifier(load_section(Path(settings.params), "verifier", VerifierParams)) as verifier:
         step = OurStep(settings, verifier, proximal)
         channel.play(step.take, step.restore)
@@ -47,7 +47,7 @@ def play_recompute(settings: Settings, channel: Channel) -> None:
 
 
 class OurStep:
-    """Sampler, trainer and probe of a round, and the weights that every step starts from."""
+    """Sampler, trainer and probe of a round, and the initial weights of every step."""
 
     def __init__(self, settings: Settings, verifier: Verifier, proximal: str | None) -> None:
         params, policy = Path(settings.params), Path(settings.policy)
@@ -80,7 +80,7 @@ class OurStep:
         self.initial = {name: weight.clone() for name, weight in self.trainer.named_weights()}
 
     def take(self, turn: int) -> dict[str, Any]:
-        """One step; seconds by phase and what it worked on."""
+        """Runs one step; returns seconds by phase and the amount of work."""
         started = time.perf_counter()
         groups = draw_groups(
             [ProblemDraw(problem, turn) for problem in of_turn(self.problems, turn, self.settings)],
@@ -116,7 +116,7 @@ class OurStep:
         }
 
     def restore(self) -> None:
-        """Puts the first weights back on both sides; the optimizer's moments stay."""
+        """Restores the initial weights on both sides; the optimizer's moments stay."""
         with torch.no_grad():
             for name, weight in self.trainer.named_weights():
                 weight.copy_(self.initial[name])

@@ -1,9 +1,9 @@
-"""Memory of an update by `retrace plan` beside what torch's memory tracker counts on tensors without data.
+"""Compares the memory of an update in `retrace plan` with torch's memory tracker on tensors without data.
 
 The tracker (torch.distributed._tools.mem_tracker) follows every storage of a real trainer, model and loss under
-FakeTensorMode: no weight exists, and a CPU counts what a GPU would hold. Counted is the second micro-batch of an
-update, when gradients of the first are there. What needs data, or is done otherwise on a GPU, is stood in for:
-    attention          keeps what a flash kernel keeps: queries, keys, values, its output, a float a row
+FakeTensorMode: no weight exists, and a CPU counts the memory of a GPU. It measures the second micro-batch of an update,
+when gradients of the first exist. Stand-ins replace code that needs data or differs on a GPU:
+    attention          keeps the tensors of a flash kernel: queries, keys, values, its output, one float per row
     token statistics   in the tiles of a GPU, by kernels that write in place, as the fused ones do
     nonzero            every position has a gradient
 
@@ -42,7 +42,7 @@ MOST = 0.15
 
 
 class _FlashLike(torch.autograd.Function):
-    """What a flash kernel allocates and keeps for the backward pass."""
+    """Allocates and keeps for the backward pass the same tensors as a flash kernel."""
 
     @staticmethod
     def forward(ctx, query, key, value):
@@ -63,12 +63,12 @@ AttentionInterface.register("counted", _attention)
 
 
 def planned_bytes(shape: Shape, params: TorchTrainerParams) -> float:
-    """Of one GPU, without CUDA's context."""
+    """Returns the planned bytes of one GPU, without CUDA's context."""
     return training_memory(shape, params, "adamw", 1, params.micro_batch_tokens, False).total - CONTEXT_BYTES
 
 
 def tracked_bytes(shape: Shape, params: TorchTrainerParams) -> int:
-    """The peak of the second micro-batch of an update, of `micro_batch_tokens` tokens in sequences of equal length."""
+    """Returns the peak of an update's second micro-batch: `micro_batch_tokens` tokens in sequences of equal length."""
     bench = Bench(torch.device("cpu"), False)
     batch = micro_batch(shape, params.micro_batch_tokens)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -96,16 +96,16 @@ def _faked(batch: ResponseBatch, mode: FakeTensorMode) -> ResponseBatch:
 
 @contextmanager
 def _without_data() -> Iterator[None]:
-    """The code takes the ways that it takes on a GPU, and asks no tensor for its values: a fake one has none."""
+    """Makes the code use its GPU paths and read no values of tensors, since fake tensors have none."""
 
     def nonzero(tensor: Tensor) -> Tensor:
-        return torch.empty(len(tensor), 1, dtype=torch.long)  # as if all were nonzero: the most that it can be
+        return torch.empty(len(tensor), 1, dtype=torch.long)  # as if all were nonzero, the upper limit
 
     with ExitStack() as stack:
         for place, name, stand_in in (
             (torch.Tensor, "nonzero", nonzero),
-            (PreTrainedModel, "to", lambda model, *_: model),  # fake weights are where they are
-            # Below, what `is_cuda` decides; a fake tensor of a GPU cannot be trained in a CPU build of torch.
+            (PreTrainedModel, "to", lambda model, *_: model),  # fake weights cannot be moved
+            # Below, choices that depend on `is_cuda`; a CPU build of torch cannot train fake GPU tensors.
             (token_statistics, "_kernels", lambda _: _KernelsInPlace),
             (token_statistics, "PRODUCT_COLUMNS", 1 << 30),
             (token_statistics, "_tile_elements", lambda _: 1 << 27),

@@ -1,10 +1,10 @@
-"""Recall of decontamination on planted leaks by kind, and how many real rows it hits, rule by rule.
+"""Recall of decontamination on planted leaks by kind, and the number of real rows that each rule hits.
 
     python -m benchmarks.planted_leaks [--mirror MIRROR_FOLDER] [--every 1] [--show 0]
 
-Benchmarks are GSM8K test (1,319) and MATH-500; the real rows are those of sources that are said to share no problem
-with them. A hit there is no proof of a false alarm: both train files hold problems of the same templates. `--show N`
-prints N hits of each source with both texts, to be judged by eye.
+Benchmarks are GSM8K test (1,319) and MATH-500; the real rows are from sources that claim to share no problem with them.
+A hit there does not prove a false alarm: both train files have problems of the same templates. `--show N` prints N hits
+of each source with both texts, for manual review.
 """
 
 from __future__ import annotations

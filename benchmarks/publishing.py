@@ -1,11 +1,10 @@
-"""How long publishing weights keeps a trainer from training, with 1 and with 8 replicas that pull each version.
+"""Time for which publishing weights stops a trainer, with 1 and with 8 replicas that pull each version.
 
     python -m benchmarks.publishing --out publishing.json        (repeats, mebibytes: see --help)
 
-A stand-in of the trainer multiplies matrices; after each "step" it publishes weights of the given size, and replicas in
-Ray actors pull every version (they copy it into weights of their own) while it goes on. The stall is what `publish`
-takes. Versions with 1 and with 8 replicas alternate in blocks, so that what else runs on the machine is the same for
-both.
+A stand-in for the trainer multiplies matrices; after each "step" it publishes weights of the given size. Meanwhile,
+replicas in Ray actors pull every version (they copy it into their weights). The stall is the time of `publish`. Blocks
+with 1 and with 8 replicas alternate, so that other load of the machine is the same for both.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ TENSORS = 40
 
 
 class Holder:
-    """A sampler as far as weights go: it copies what it is given."""
+    """A stand-in for a sampler that only copies the weights."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
@@ -42,27 +41,27 @@ class Holder:
 
 
 def weights_of(mebibytes: float) -> dict[str, torch.Tensor]:
-    """Random float32 tensors of that size together."""
+    """Returns random float32 tensors with this total size."""
     count = int(mebibytes * (1 << 20) / 4 / TENSORS)
     return {f"layers.{number}": torch.randn(count) for number in range(TENSORS)}
 
 
 def train(seconds: float) -> None:
-    """Computes for so long."""
+    """Computes for this many seconds."""
     matrix, ends = torch.randn(256, 256), time.monotonic() + seconds
     while time.monotonic() < ends:
         matrix = torch.nn.functional.normalize(matrix @ matrix.T)
 
 
 class Publisher:
-    """Publishes versions and orders replicas to pull them; what each publication took."""
+    """Publishes versions, orders replicas to pull them, and measures each publication."""
 
     def __init__(self, run: str, tensors: dict[str, torch.Tensor], step_seconds: float) -> None:
         self.weights = PublishedWeights(weights_folder(run, this_node()))
         self.tensors, self.step_seconds, self.version = tensors, step_seconds, 0
 
     def block(self, fleet: Fleet, repeats: int) -> tuple[list[float], int]:
-        """Stalls in seconds, and how often a replica has pulled meanwhile."""
+        """Returns the stalls in seconds, and the number of pulls in that time."""
         stalls, pulls = [], 0
         for _ in range(repeats):
             train(self.step_seconds)
@@ -75,7 +74,7 @@ class Publisher:
             stalls.append(time.perf_counter() - started)
             for replica in fleet.started():
                 fleet.order(replica, Orders(pull="newest"))
-            # Not waited for: a replica that is still pulling does so while the next version is written.
+            # Does not wait: a replica may still pull while the next version is written.
             events = fleet.poll(0.0)
             pulls += sum(isinstance(one, Reported) and one.report.pulled is not None for one in events)
         return stalls, pulls

@@ -1,17 +1,17 @@
-"""kill -9 at random moments over a whole run through `make ui`, going on after each as an operator would.
+"""kill -9 at random moments during a whole run through `make ui`, continued after each kill as by an operator.
 
     python -m benchmarks.random_kills --work FOLDER [--kills 50] [--seed 0] [--recipe laptop] [--reference DVC_LOCK]
 
 Victims: the stage's process, DVC, the flow's process, the worker, the Prefect server, the MLflow server; each kill
-takes one of them, all equally likely. Moments: `--kills` points are drawn evenly over the undisturbed run's time, so
-that each stage has its share; the wait for a point counts from the moment when, after the kill before, a stage that
-the point belongs to is at work. What is dead is then started again: `make ui` where it has ended (it replaces a dead
-worker by itself), and a new flow run of the deployment `reproduce` where the last one ended without completing.
+takes one of them, all equally likely. Moments: `--kills` points are drawn evenly over the time of an undisturbed run,
+so that each stage has its share. The wait for a point starts, after the previous kill, when the stage of the point is
+running. Then dead processes are started again: `make ui` if it has ended (it replaces a dead worker by itself), and a
+new flow run of the deployment `reproduce` if the last one ended without completing.
 
-In the end: all outputs equal those of an undisturbed run (`--reference`, else one is made first), MLflow has each
-completed execution once and nothing else, no flow run is left running, and nothing of the clone runs on. FOLDER gets
-the clone and random_kills.json, which is written anew after each kill. Exit code 1 when a check fails, with every
-difference; 2 for a wrong flag; Ctrl-C ends everything that was started.
+In the end: all outputs equal those of an undisturbed run (`--reference`, else one is run first), MLflow has each
+completed execution once and nothing else, no flow run is left running, and no process of the clone is left. FOLDER gets
+the clone and random_kills.json, which is rewritten after each kill. Exit code 1 when a check fails, with every
+difference; 2 for a wrong flag; Ctrl-C ends all started processes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ WORKING = {"laptop": {"sft": 150, "rl_round": 46, "extract_web": 8, "filter_web"
 
 
 class Plan:
-    """Where in the undisturbed run the kills fall, and how long to wait for the next one."""
+    """The times of the kills in the undisturbed run, and the wait for the next one."""
 
     def __init__(self, stages: list[str], recipe: str, kills: int, chance: random.Random) -> None:
         self.spans: dict[str, tuple[float, float]] = {}
@@ -76,7 +76,7 @@ class Plan:
         self.last = 0.0
 
     def wait(self, stage: str) -> float | None:
-        """Seconds from now, when `stage` is at work, to the next kill; None when that belongs to a later stage."""
+        """Returns seconds from now, with `stage` running, to the next kill; None if that belongs to a later stage."""
         if not self.points or stage not in self.spans:
             return None
         start, end = self.spans[stage]
@@ -86,12 +86,12 @@ class Plan:
         return point - max(self.last, start) if point >= start else point - self.last
 
     def take(self) -> None:
-        """The next kill has happened."""
+        """Marks the next kill as done."""
         self.last = self.points.pop(0)
 
 
 class Record:
-    """What happened, in a file that is whole at any time."""
+    """The events, in a file that is always complete."""
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path = path
@@ -106,7 +106,7 @@ class Record:
         self.write()
 
     def add(self, kind: str, **entry: Any) -> None:
-        """An event with its time, printed too."""
+        """Adds an event with its time, and prints it."""
         event = {"seconds": round(time.monotonic() - self.started, 1), "at": time.strftime("%H:%M:%S"), **entry}
         self.content[kind].append(event)
         self.write()
@@ -120,7 +120,7 @@ class Record:
 
 
 class Operator:
-    """Kills by plan, and starts again what is dead, until a flow run completes."""
+    """Kills by plan, and restarts dead processes, until a flow run completes."""
 
     def __init__(self, ui: CloneUi, plan: Plan, chance: random.Random, record: Record, minutes: float) -> None:
         self.ui, self.plan, self.chance, self.record = ui, plan, chance, record
@@ -133,7 +133,7 @@ class Operator:
         self.is_complete = False
 
     def work(self) -> None:
-        """Returns when a flow run has completed. GaveUp when nothing moves any more."""
+        """Returns when a flow run has completed. GaveUp when there is no more progress."""
         self._start_ui("first start")
         while not self.is_complete:
             if not self.ui.is_alive:
@@ -155,7 +155,7 @@ class Operator:
         return lines[-1] if lines else f"exit code {self.ui.process.returncode}"
 
     def _see_to_the_flow(self) -> None:
-        """Starts a flow run where none is going on."""
+        """Starts a flow run if none is running."""
         if time.monotonic() - self.asked < SECONDS_BETWEEN_QUESTIONS:
             return
         self.asked = time.monotonic()
@@ -192,7 +192,7 @@ class Operator:
             self.due = None if wait is None else now + wait
 
     def _kill(self, alive: dict[str, psutil.Process]) -> None:
-        """Kills one of those that are there; the order in which they are thought of is drawn."""
+        """Kills one of the living processes, in a random order of kinds."""
         order = self.chance.sample(VICTIMS, len(VICTIMS))
         victim = next((kind for kind in order if kind in alive), "")
         if not victim or not self.ui.is_alive:
@@ -211,7 +211,7 @@ class Operator:
         )
 
     def _notice_standstill(self) -> None:
-        """No stage at work for minutes: noted, and `make ui` is started again, as a person would do."""
+        """If no stage has run for minutes, records it and restarts `make ui`, as a user would do."""
         if time.monotonic() - self.moved < SECONDS_OF_STANDSTILL or self.is_complete:
             return
         state = self.ui.state_type(self.flow_run) if self.flow_run else "no flow run"
@@ -252,7 +252,7 @@ def _undisturbed(work: Path, flags: argparse.Namespace) -> dict[str, str]:
 
 
 def tell(record: Record, checks: list[Check]) -> None:
-    """The findings in words."""
+    """Prints the findings."""
     content = record.content
     done, left = len(content["kills"]), content["kills left over"]
     print(

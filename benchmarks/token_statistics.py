@@ -1,13 +1,13 @@
-"""Token statistics from hidden states beside the plain path that holds the logits: time and peak memory.
+"""Compares token statistics from hidden states with the plain path that stores the logits: time and peak memory.
 
-Each repeat of each path is its own process, the paths taking turns. Memory is the peak of the process's resident set
-(on a GPU, of the allocator) above what it held when the inputs were there, gradients included. Three paths:
+Each repeat of each path runs in a separate process; the paths alternate. Memory is the peak of the process's resident
+set (on a GPU, of the allocator) above its size with the inputs, including gradients. Three paths:
     ours          token_statistics: log-probability, entropy and sum of squares, gradient through the log-probability
-    naive         log_softmax and gather: the log-probability alone
+    naive         log_softmax and gather: only the log-probability
     naive_three   the same with entropy and sum of squares, which then need no gradient
 
-`forward` is the forward pass alone without gradient, `both` forward and backward, `cpu` the processor time of both:
-on a shared machine, with --threads 1, the ratio of the latter is the one to trust.
+`forward` is only the forward pass without gradient, `both` forward and backward, `cpu` the processor time of both. On a
+shared machine, with --threads 1, the ratio of `cpu` is the most reliable.
 
 Command: python -m benchmarks.token_statistics [--tokens 4096 --vocabulary 151936 --hidden 1024 --device cpu]
 Exit code 1 when ours needs more than an eighth of naive's memory or 1.3 times its time.
@@ -69,13 +69,13 @@ def run_apart(path: str) -> dict[str, float]:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, float]:
-    """Seconds of the forward pass without gradient, of forward and backward, and peak GiB above the inputs."""
+    """Returns seconds of the forward pass without gradient, of forward and backward, and peak GiB above the inputs."""
     import torch
 
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     path = make_path(arguments.measure, arguments.chunk_tokens)
-    run(path, inputs(64, 100, 32, arguments))  # threads and libraries are up before the clock starts
+    run(path, inputs(64, 100, 32, arguments))  # starts threads and libraries before the clock starts
     tensors = inputs(arguments.tokens, arguments.vocabulary, arguments.hidden, arguments)
     before, cpu_before = held(arguments.device), time.process_time()
     both = run(path, tensors)

@@ -1,7 +1,7 @@
 """One RL step by TRL's GRPOTrainer: one generation, and `rl.minibatches` optimizer updates from it.
 
-The trainer runs once for all turns; a callback holds it before the first update of each turn, so that its start-up,
-and the weights put back after each turn, are off the clock. Rewards come from the stage's own verifier and reward.
+The trainer runs once for all turns; a callback holds it before the first update of each turn. So the time excludes its
+start-up and restoring the weights after each turn. Rewards come from the verifier and reward of the stage.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def play(settings: Settings, channel: Channel) -> None:
 
 
 def make_config(settings: Settings, rl: RlParams, folder: str) -> GRPOConfig:
-    """The recipe's step in TRL's words, with what costs time on a CPU turned off."""
+    """Returns the recipe's step as TRL's config, without options that cost time on a CPU."""
     responses = settings.prompts * rl.group_size
     minibatch = responses // rl.minibatches
     rows = min(settings.trl_rows, minibatch)
@@ -116,7 +116,7 @@ def _divides_by_std(rl: RlParams) -> bool:
 
 
 def make_reward(rl: RlParams, verifier: Verifier, end_token: int) -> Callable[..., list[float]]:
-    """The stage's verifier and reward as TRL calls a reward function."""
+    """Returns the stage's verifier and reward as a reward function of TRL."""
 
     def reward(completions: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any) -> list[float]:
         samples = [
@@ -135,7 +135,7 @@ def make_reward(rl: RlParams, verifier: Verifier, end_token: int) -> Callable[..
 
 
 class TimedTrainer(GRPOTrainer):
-    """Notes how long generation took and how many tokens it gave."""
+    """Records the time and the tokens of generation."""
 
     def _generate_and_score_completions(self, inputs):
         started = time.perf_counter()
@@ -150,7 +150,7 @@ class TimedTrainer(GRPOTrainer):
 
 
 class Turns(TrainerCallback):
-    """Holds the trainer between turns and puts the first weights back."""
+    """Holds the trainer between turns and restores the initial weights."""
 
     def __init__(self, trainer: TimedTrainer, channel: Channel, updates: int) -> None:
         self.trainer, self.channel, self.updates = trainer, channel, updates

@@ -1,10 +1,10 @@
-"""Answers that look paid for, by class: how many the verifier pays, with a marker demanded and without, at what cost.
+"""Answers that only look correct, by class: how many the verifier accepts, with and without a marker, and their cost.
 
-Pairs are drawn at random by `tests/fakes/unearned_answers.py`: golds, forms and what is wrong with the answer. The
-last classes are right answers that must be paid, and towers, which must cost no worker anything.
+Random pairs come from `tests/fakes/unearned_answers.py`: gold answers, forms and errors of the answer. The last classes
+are right answers, which must be accepted, and towers of powers, which must not reach a worker.
 
 Command: python -m benchmarks.unearned [--count 200] [--seed 1] [--show 3]
-Exit code 1 when an answer that was not earned is paid, or a tower reaches a worker.
+Exit code 1 when a wrong answer is accepted, or a tower reaches a worker.
 """
 
 from __future__ import annotations

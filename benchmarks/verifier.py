@@ -1,22 +1,22 @@
-r"""The verifier beside math-verify alone, on the same rows and cores, in one run; then 10,000 hostile responses.
+r"""Compares the verifier with math-verify on the same rows and cores, in one run; then 10,000 hostile responses.
 
-For each file of rows (`gold`, `pred` or `prediction`, perhaps `expected`) both contenders take turns, A B A B ...,
-after a warm-up turn each: ours is `Verifier.judge` over all rows with WORKERS workers; math-verify is `parse` and
-`verify` with its own defaults (its time limits on) in WORKERS processes that each take every WORKERS-th row. Start-up
-is off the clock for both. Seconds are wall-clock; ratios pair turns of the same number.
+For each file of rows (`gold`, `pred` or `prediction`, optionally `expected`) both contenders take turns, A B A B ...,
+after a warm-up turn each. Ours is `Verifier.judge` over all rows with WORKERS workers; math-verify is `parse` and
+`verify` with its defaults (including time limits) in WORKERS processes that each take every WORKERS-th row. Start-up
+time is excluded for both. Seconds are wall-clock; ratios pair turns of the same number.
 
-With --towers N the rows of the first file are judged again with N towers of powers, giant factorials, sums and products
-beside them, drawn by --seed (`tests/fakes/unearned_answers.py`). Both have --limit seconds for a row: ours of computing
-time in a worker, math-verify for each of its two readings and its comparison. Its towers are asked one by one of
-processes that are killed where it does not keep to that, or takes more than the memory that ours have.
+With --towers N the rows of the first file are judged again with N additional towers of powers, giant factorials, sums
+and products, drawn by --seed (`tests/fakes/unearned_answers.py`). Both have --limit seconds per row: ours of computing
+time in a worker, math-verify for each of its two parses and its comparison. math-verify judges towers one by one in
+processes that are killed if they exceed this limit or the memory limit of our workers.
 
-The hostile part judges responses that attack (`tests/fakes/hostile_answers.py`), counts verdicts, time and memory, and
-repeats the first file: its throughput after them beside that before, in CPU time of this process.
+The hostile part judges attacking responses (`tests/fakes/hostile_answers.py`), counts verdicts, time and memory, and
+repeats the first file to compare its throughput before and after, in CPU time of this process.
 
 Command: python -m benchmarks.verifier --rows cases.jsonl.gz=5 --rows model_outputs.jsonl.gz=10 [--towers 32=10]
          [--limit 5] [--repeats 5] [--workers 2] [--hostile 10000] [--seed 11]
-A number behind = is the speed-up that is asked for. Exit code 1 when one is missed or a hostile response
-is called correct, 2 when a file is missing.
+A number after = is the required speed-up. Exit code 1 when one is missed or a hostile response is judged as correct,
+2 when a file is missing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Row = dict[str, Any]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Prints one table and exits with 1 when something that is asked for is missed."""
+    """Prints one table and exits with 1 when a requirement is missed."""
     arguments = parse(argv)
     params = VerifierParams(
         timeout_seconds=arguments.limit, memory_mib=MEMORY_MIB, workers=arguments.workers, abort_undecided_fraction=1.0
@@ -91,7 +91,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def read_rows(text: str) -> tuple[str, list[Row], float]:
-    """Name, rows and asked speed-up of one --rows argument; UserError when the file is missing."""
+    """Returns name, rows and required speed-up of one --rows argument; UserError when the file is missing."""
     name, _, asked = text.partition("=")
     path = Path(name)
     if not path.exists():
@@ -113,7 +113,7 @@ def compare(
     repeats: int,
     warm_ups: int = 1,
 ) -> bool:
-    """Turns of both contenders over `rows`; True when the median ratio reaches `asked`."""
+    """Runs turns of both contenders over `rows`; returns True when the median ratio reaches `asked`."""
     pairs = [pair(row) for row in rows]
     ours, theirs = [], []
     for turn in range(warm_ups + repeats):
@@ -140,7 +140,7 @@ def compare(
 
 
 def attack(verifier: Verifier, arguments: argparse.Namespace, rows: list[Row]) -> bool:
-    """Hostile responses; True when none is called correct and all workers are there afterwards."""
+    """Judges hostile responses; returns True when none is judged as correct and all workers are alive afterwards."""
     calm = [pair(row) for row in rows]
     before = statistics.median(cpu_seconds(verifier, calm) for _ in range(_CALM_TURNS))
     pairs = hostile_pairs(arguments.hostile, arguments.seed)
@@ -163,7 +163,7 @@ def attack(verifier: Verifier, arguments: argparse.Namespace, rows: list[Row]) -
 
 
 def cpu_seconds(verifier: Verifier, pairs: list[tuple[str, str]]) -> float:
-    """Of this process: a turn takes so little that its wall-clock time measures the rest of the machine."""
+    """Returns CPU seconds of this process: a turn is so short that wall-clock time would measure other load."""
     started = time.process_time()
     verifier.judge(pairs)
     return time.process_time() - started

@@ -1,15 +1,15 @@
-"""A sampler that computes nothing: it sleeps each decode step for as long as a device would take. No torch.
+"""A sampler that computes nothing: in each decode step it sleeps as long as a device would take. No torch.
 
-It sleeps until deadlines that follow one another, not for spans: what the caller does between two steps (reports, a
-journal, Ray's messages) is taken off the next sleep, as it would run beside a device that computes. Time beyond a whole
-step is not made up for: it counts as lateness, and the deadlines start anew.
+It sleeps until consecutive deadlines, not for durations. So time that the caller spends between two steps (reports, a
+journal, Ray's messages) shortens the next sleep, as it would overlap with a computing device. Delays beyond a whole
+step are not made up for: they count as lateness, and the deadlines start again from there.
 
-    sequence       length, tokens and log-probs follow from the trajectory's seed and prompt alone
-    step           sleeps; every running sequence has one token more
-    lateness       what a benchmark must look at: a machine too busy to sleep on time measures itself
+    sequence       length, tokens and log-probs depend only on the trajectory's seed and prompt
+    step           sleeps; every running sequence gets one more token
+    lateness       must be checked by a benchmark: a machine that is too busy to sleep on time distorts the result
 
-`main` runs a stage whose replicas draw with this sampler. Its random tokens stand in that round's table as if they were
-a policy's answers, so no recipe can ask for it: only whoever starts the stage through this module.
+`main` runs a stage whose replicas sample with this sampler. Its random tokens are in that round's table like a policy's
+responses, so no recipe can select it; it is only available by starting the stage through this module.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NOTE_SECONDS = 1.0
 
 
 def main() -> None:
-    """Runs a stage: the folder for notes of lateness, then the words of `python -m stages`."""
+    """Runs a stage. Arguments: the folder for notes of lateness, then the arguments of `python -m stages`."""
     from stages.__main__ import main as stage_main
     from stages.engines.replicas import fleet
     from stages.observe.command import run_stage
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def build_virtual_sampler(notes: Path, params: SamplerParams, policy_folder: Path) -> VirtualSampler:
-    """One that draws tokens of the policy in `policy_folder`, whose weights it does not look at."""
+    """Returns a sampler that draws tokens of the policy in `policy_folder` but does not read its weights."""
     from stages.engines.policies.tokenizers import load_tokenizer
 
     tokenizer = load_tokenizer(policy_folder)
@@ -71,7 +71,7 @@ def build_virtual_sampler(notes: Path, params: SamplerParams, policy_folder: Pat
 
 @dataclass(frozen=True)
 class Device:
-    """A device bound by its memory: reading the weights takes a fixed time, and every sequence adds its part."""
+    """A memory-bound device: reading the weights takes a fixed time, and every sequence adds to it."""
 
     step_seconds: float
     sequence_seconds: float
@@ -82,7 +82,7 @@ class Device:
     """Share of the logarithm's variance among responses to one prompt; the rest is the prompt's."""
 
     def length(self, trajectory: Trajectory) -> int:
-        """Tokens that the response has without a limit."""
+        """Returns the response's number of tokens without a limit."""
         deviation = math.log(self.p99_over_median) / NORMAL.inv_cdf(0.99)
         of_group = _normal(derive_seed("prompt", *trajectory.prompt))
         of_response = _normal(derive_seed("length", trajectory.seed))
@@ -91,7 +91,7 @@ class Device:
 
 
 def _normal(seed: int) -> float:
-    """A standard normal number of a seed of 63 bits."""
+    """Returns a standard normal number from a seed of 63 bits."""
     return NORMAL.inv_cdf((seed + 0.5) / 2**63)
 
 
@@ -101,7 +101,7 @@ DEVICE = Device(0.017 - SEQUENCE_SECONDS, SEQUENCE_SECONDS, median=40, p99_over_
 
 
 class VirtualSampler:
-    """What a replica needs of `stages.engines.samplers.protocol.Sampler`."""
+    """The part of `stages.engines.samplers.protocol.Sampler` that a replica needs."""
 
     def __init__(self, device: Device, max_sequences: int, end_token: int, vocabulary: int, notes: Path | None) -> None:
         """Draws token ids below `vocabulary`, at least two. Notes its lateness in a file of the folder `notes`."""
@@ -116,7 +116,7 @@ class VirtualSampler:
         return VirtualDecoding(self, settings)
 
     def response(self, trajectory: Trajectory, limit: int) -> list[int]:
-        """All tokens of a trajectory; the end token is the last one where the length is below the limit."""
+        """Returns all tokens of a trajectory; the last one is the end token if the length is below the limit."""
         length = self.device.length(trajectory)
         numbers = uniform(numpy.array([trajectory.seed], dtype=numpy.uint64), numpy.arange(min(length, limit)))
         ids = (numbers * (self.vocabulary - 1)).astype(numpy.int64)
@@ -126,11 +126,11 @@ class VirtualSampler:
         return ids.tolist()
 
     def logprobs(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[list[float]]:
-        """The constant; a probe of the weights must be switched off (weight_sync_check.max_logprob_gap null)."""
+        """Returns a constant; the probe of the weights must be off (weight_sync_check.max_logprob_gap null)."""
         return [[self.logprob] * len(response) for response in responses]
 
     def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
-        """Marks the version; takes no time and no weights."""
+        """Sets the version; takes no time and reads no weights."""
         self.policy_version = policy_version
 
     def note_lateness(self) -> None:
@@ -139,11 +139,11 @@ class VirtualSampler:
             (self._notes / str(os.getpid())).write_text(f"{self.clock.lateness:.4f}")
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Does nothing: there is nothing to free."""
 
 
 class DeviceClock:
-    """Steps of a device that follow one another as long as it has work."""
+    """Consecutive steps of a device while it has work."""
 
     def __init__(self) -> None:
         self.planned_seconds = self._lost_seconds = 0.0
@@ -164,14 +164,14 @@ class DeviceClock:
         self._woke = time.perf_counter()
 
     def rest(self) -> None:
-        """The device has nothing to do until its next step."""
+        """Marks the device as idle until its next step."""
         if self._due is not None:
             self._lost_seconds += max(0.0, self._woke - self._due)
             self._due = None
 
     @property
     def lateness(self) -> float:
-        """Seconds lost over seconds planned."""
+        """Returns seconds lost / seconds planned."""
         behind = 0.0 if self._due is None else max(0.0, self._woke - self._due)
         return (self._lost_seconds + behind) / self.planned_seconds if self.planned_seconds else 0.0
 

@@ -1,1 +1,1 @@
-"""What runs, schedules and shows the graph of dvc.yaml: set-up, recipes, the Prefect flow, servers, command line."""
+"""Runs, schedules and shows the graph of dvc.yaml: set-up, recipes, the Prefect flow, servers, command line."""

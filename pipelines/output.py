@@ -1,4 +1,4 @@
-"""What a command gives its caller: tables for a terminal, and the file that an option names."""
+"""Output of commands: tables for a terminal, and the file that an option names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stages.foundations.files import write_text_atomically
 
 
 def aligned(rows: Sequence[Sequence[str]], left_columns: int = 1) -> list[str]:
-    """A line a row: the first columns to the left (names), the others to the right (figures), two spaces between."""
+    """Returns a line per row: names (first columns) left-aligned, figures right-aligned, two spaces between."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -22,7 +22,7 @@ def aligned(rows: Sequence[Sequence[str]], left_columns: int = 1) -> list[str]:
 
 
 def write_named_file(path: Path, text: str, option: str) -> None:
-    """Writes the file. UserError with the option's name where it cannot be written."""
+    """Writes the file. UserError with the option's name if it cannot be written."""
     try:
         write_text_atomically(path, text)
     except OSError as error:

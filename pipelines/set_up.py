@@ -1,7 +1,7 @@
 """Brings .venv up to date before a make target: python3 pipelines/set_up.py repro [RECIPE] | test | ui | bench
 
-Runs with the system's Python and the standard library only. This file must parse on any Python, so that an
-unsupported one is refused in one line; the work is in environment.py.
+Runs with the system's Python and only the standard library. This file must parse on any Python, so that an
+unsupported version is rejected in one line; the work is in environment.py.
 """
 
 import os

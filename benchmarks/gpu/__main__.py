@@ -1,12 +1,12 @@
-"""What a GPU does with this code, in minutes: token statistics, updates, sampling, vLLM, a whole RL step.
+"""Measures this code on a GPU, in minutes: token statistics, updates, sampling, vLLM, a whole RL step.
 
     python -m benchmarks.gpu engines|vllm|step [--out FOLDER] [--only NAME ...]
     python -m benchmarks.gpu engines --device cpu --miniature      # the same code at toy sizes: proves that it runs
 
-Each measurement runs in a process of its own with a deadline; what fails or takes too long is a line of the table, and
-the next one starts. Writes PART.json and PART.md (rows for docs/measurements.md) and ends with the table. Beside torch
-it needs what the engines need; vLLM, TRL and liger where they are compared with. Exit code 1: a figure missed what was
-asked of it, or there is none.
+Each measurement runs in a separate process with a deadline; a failure or timeout becomes a line of the table, and the
+next one starts. Writes PART.json and PART.md (rows for docs/measurements.md) and prints the table. Besides torch it
+needs the packages of the engines; vLLM, TRL and liger only for comparisons. Exit code 1: a figure missed its target, or
+there is no figure.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measured(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
-    """Rows of one measurement, or why there are none. Whatever it started ends with it."""
+    """Returns rows of one measurement, or the reason why there are none, and ends the processes that it started."""
     seconds = PARTS[arguments.part][name] * (MINIATURE_PATIENCE if arguments.miniature else 1)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="retrace-gpu-") as folder:
@@ -124,7 +124,7 @@ def _last_line(text: str) -> str:
 
 
 def surroundings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the figures hold for."""
+    """Returns the hardware and software of the figures."""
     versions = {}
     for name in VERSIONS:
         try:
@@ -151,7 +151,7 @@ def _driver() -> str:
 
 
 def table(arguments: argparse.Namespace, found: dict[str, Any]) -> list[str]:
-    """Markdown, a line for each figure and for each measurement without any."""
+    """Returns Markdown with a line for each figure and for each measurement without figures."""
     on = found["on"]
     versions = ", ".join(f"{name} {version}" for name, version in on["versions"].items())
     heading = f"{on['device']} {on['driver']}, {versions}, {on['date']}, `{on['command']}`"

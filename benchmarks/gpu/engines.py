@@ -30,7 +30,7 @@ PEAK = find_gpu("H100").bfloat16_flops
 
 
 def tests(bench: Bench) -> list[Row]:
-    """Those marked `gpu` that need no vLLM."""
+    """Runs the tests marked `gpu` that need no vLLM."""
     return passing_tests(bench, GPU_TESTS, least=20)
 
 
@@ -57,7 +57,7 @@ def token_statistics_rows(bench: Bench, tokens: int, hidden: int, vocabulary: in
         torch.log_softmax(logits, -1).gather(1, ids[0][:, None]).sum().backward()
 
     def products() -> None:
-        """Logits twice, and both gradients: what no way of computing them can leave out."""
+        """Computes logits twice, and both gradients: the least that any method must compute."""
         for start in range(0, tokens, 4096):
             part = states.detach()[0, start : start + 4096]
             logits = part @ head.detach().T
@@ -85,7 +85,7 @@ def token_statistics_rows(bench: Bench, tokens: int, hidden: int, vocabulary: in
 
 
 def _liger(states: Tensor, head: Tensor, ids: Tensor) -> Callable[[], None] | None:
-    """Its fused linear cross entropy: the log-prob alone, no entropy, no sum of squares. None where it is missing."""
+    """Returns liger's fused linear cross entropy: only the log-prob, no entropy or sum of squares. None if missing."""
     if states.device.type == "cpu" or importlib.util.find_spec("liger_kernel") is None:
         return None
     from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction
@@ -107,7 +107,7 @@ def mean_loss(outputs: PolicyStatistics, batch: ResponseBatch) -> tuple[Tensor, 
 
 
 def update_rows(bench: Bench, name: str, least: float, is_checkpointed: bool) -> list[Row]:
-    """One update from one micro-batch: forward, backward, optimizer."""
+    """Measures one update from one micro-batch: forward, backward, optimizer."""
     shape, tokens = shape_of(bench, name), 256 if bench.is_miniature else 16_384
     params = trainer_params(bench, tokens, is_checkpointed)
     trainer, batch = random_trainer(bench, shape, params), micro_batch(shape, tokens)
@@ -136,7 +136,7 @@ def update_large(bench: Bench) -> list[Row]:
 
 
 def torch_sampler(bench: Bench) -> list[Row]:
-    """Beside transformers' `generate` with a static cache; both with log-probs of what they drew."""
+    """Compares with transformers' `generate` with a static cache; both return log-probs of the sampled tokens."""
     shape = shape_of(bench, "Qwen2.5-0.5B")
     model = random_model(bench, shape, bench.dtype).eval()
     tokens, prompt = (8, 4) if bench.is_miniature else (128, 50)
@@ -182,7 +182,7 @@ def torch_sampler(bench: Bench) -> list[Row]:
 
 
 def trace(bench: Bench) -> list[Row]:
-    """The kernels of one update that take longest, and how many there are."""
+    """Returns the slowest kernels of one update, and the number of kernels."""
     from torch.profiler import ProfilerActivity, profile
 
     shape, tokens = shape_of(bench, "Qwen2.5-0.5B"), 256 if bench.is_miniature else 16_384

@@ -1,4 +1,4 @@
-"""What measurements share: a row of a table, timing on a device, and the process of one measurement.
+"""Common parts of measurements: a row of a table, timing on a device, and the process of one measurement.
 
 Command (started by `benchmarks.gpu`): python -m benchmarks.gpu.measuring NAME cpu|cuda full|miniature FILE
 """
@@ -31,7 +31,7 @@ class Row:
     least: float | None = None
     """The figure must reach this,"""
     most: float | None = None
-    """or stay below this; None where nothing is asked."""
+    """or stay below this; None when nothing is asked."""
     note: str = ""
 
     @property
@@ -40,7 +40,7 @@ class Row:
 
     @property
     def is_met(self) -> bool | None:
-        """None where nothing is asked."""
+        """Returns whether the figure meets its target; None without a target."""
         if self.least is None and self.most is None:
             return None
         return (self.least is None or self.median >= self.least) and (self.most is None or self.median <= self.most)
@@ -48,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where a measurement runs, and whether at sizes that a CPU takes."""
+    """The device of a measurement, and whether it uses small sizes for a CPU."""
 
     device: torch.device
     is_miniature: bool
@@ -62,7 +62,7 @@ class Bench:
         return torch.float32 if self.device.type == "cpu" else torch.bfloat16
 
     def seconds(self, work: Callable[[], object], warm_ups: int = 2) -> list[float]:
-        """Of each repeat, by CUDA's events on a GPU."""
+        """Returns the seconds of each repeat, by CUDA's events on a GPU."""
         for _ in range(1 if self.is_miniature else warm_ups):
             work()
         return [self._once(work) for _ in range(self.repeats)]
@@ -81,7 +81,7 @@ class Bench:
         return first.elapsed_time(last) / 1000
 
     def wall_seconds(self, work: Callable[[], object]) -> float:
-        """Of work that the host takes part in."""
+        """Returns the wall-clock seconds of work in which the host takes part."""
         self.wait()
         started = time.perf_counter()
         work()
@@ -93,7 +93,7 @@ class Bench:
             torch.cuda.synchronize()
 
     def peak_gib(self) -> float:
-        """The most that torch has held on the device since the last `forget_peak`; 0 on a CPU."""
+        """Returns torch's peak memory on the device since the last `forget_peak`; 0 on a CPU."""
         return torch.cuda.max_memory_allocated() / 2**30 if self.device.type == "cuda" else 0.0
 
     def forget_peak(self) -> None:
@@ -102,7 +102,7 @@ class Bench:
 
 
 def passing_tests(bench: Bench, files: Sequence[str], least: int) -> list[Row]:
-    """Runs the tests marked `gpu` of some files: none may fail, and at least so many must run."""
+    """Runs the tests marked `gpu` of some files: none may fail, and at least `least` must run."""
     if bench.is_miniature:
         command = ["--collect-only", "-q"]
     else:

@@ -1,4 +1,4 @@
-"""Policies with random weights in published sizes, and what they are trained on: fixed lengths, and they never end."""
+"""Policies with random weights in published sizes, and their training data: fixed lengths, without an end token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPTIMIZER = AdamwParams(kind="adamw", learning_rate=1e-6, beta1=0.9, beta2=0.95,
 
 
 def shape_of(bench: Bench, name: str) -> Shape:
-    """A published shape; two layers of it, narrow, in miniature."""
+    """Returns a published shape; in miniature, two narrow layers of it."""
     if not bench.is_miniature:
         return PUBLISHED[name.lower()]
     narrow = {"hidden": 64, "layers": 2, "heads": 2, "kv_heads": 1, "head_size": 32, "feed_forward": 96}
@@ -46,14 +46,14 @@ def qwen2_config(shape: Shape) -> Qwen2Config:
 
 
 def random_model(bench: Bench, shape: Shape, dtype: torch.dtype) -> Qwen2ForCausalLM:
-    """On the bench's device."""
+    """Returns a random model on the bench's device."""
     torch.manual_seed(0)
     with bench.device:
         return Qwen2ForCausalLM._from_config(qwen2_config(shape), dtype=dtype)
 
 
 def write_policy(bench: Bench, shape: Shape, folder: Path) -> Path:
-    """A policy folder with a tokenizer of bytes."""
+    """Writes and returns a policy folder with a byte tokenizer."""
     tokenizer = train_tokenizer(["0 1 2 3"], 258)
     random_model(bench, shape, bench.dtype).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -72,7 +72,7 @@ def trainer_params(bench: Bench, tokens: int, is_checkpointed: bool) -> TorchTra
 
 
 def random_trainer(bench: Bench, shape: Shape, params: TorchTrainerParams) -> Trainer:
-    """A trainer of a random policy, which cannot be saved."""
+    """Returns a trainer of a random policy, which cannot be saved."""
     model = random_model(bench, shape, torch.float32)
     if params.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -86,7 +86,7 @@ def random_trainer(bench: Bench, shape: Shape, params: TorchTrainerParams) -> Tr
 
 
 def micro_batch(shape: Shape, tokens: int) -> ResponseBatch:
-    """Sequences of equal length, one a row, as rollouts of similar length give."""
+    """Returns sequences of equal length, one per row, as with rollouts of similar length."""
     generator = torch.Generator().manual_seed(0)
     length = min(SEQUENCE_TOKENS, tokens)
     prompt = min(PROMPT_TOKENS, length // 2)

@@ -1,4 +1,4 @@
-"""Part `step`: a whole RL step of ours (draw, update, sync) and TRL's colocated one, on the same random policy."""
+"""Part `step`: a whole RL step of ours (sample, update, sync) and TRL's colocated one, on the same random policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME = "Qwen2.5-0.5B"
 
 
 def prepared(bench: Bench, folder: Path) -> Settings:
-    """The laptop recipe's round at the audit's size: 64 prompts x 8 responses of 300 tokens, two updates."""
+    """Prepares the laptop recipe's round at a larger size: 64 prompts x 8 responses of 300 tokens, two updates."""
     group, prompts, tokens = (2, 2, 8) if bench.is_miniature else (8, 64, 300)
     params = read_recipe(PROJECT, "laptop")
     params["trainer"] = trainer_params(bench, 16_384, False).model_dump()

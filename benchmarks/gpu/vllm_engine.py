@@ -1,4 +1,4 @@
-"""Part `vllm`: tokens a second by runner, seeds and graphs; weights handed over; sleep and wake; agreement."""
+"""Part `vllm`: tokens per second by runner, seeds and graphs; weight transfer; sleep and wake-up; agreement."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ GPU_TESTS = ("tests/engines/samplers/test_vllm_on_gpu.py", "tests/engines/replic
 
 
 def tests(bench: Bench) -> list[Row]:
-    """Those marked `gpu` that need vLLM, one of them Ray."""
+    """Runs the tests marked `gpu` that need vLLM, one of which also needs Ray."""
     return passing_tests(bench, GPU_TESTS, least=3)
 
 
 def sizes(bench: Bench) -> tuple[int, int, int]:
-    """Sequences at once, tokens of a prompt and of a response."""
+    """Returns sequences at once, tokens of a prompt, and tokens of a response."""
     return (4, 4, 8) if bench.is_miniature else (512, 50, 300)
 
 
@@ -95,7 +95,7 @@ def old_runner_unseeded(bench: Bench) -> list[Row]:
 
 
 def adapter(bench: Bench) -> list[Row]:
-    """Through our own sampler: tokens a second, new weights, and log-probs beside the trainer's forward pass."""
+    """Measures our sampler: tokens per second, loading weights, and log-probs compared with the trainer's."""
     sequences, prompt, tokens = sizes(bench)
     shape = shape_of(bench, NAME if bench.is_miniature else "Qwen2.5-1.5B")
     params = VllmSamplerParams(
@@ -137,7 +137,7 @@ def _gap(bench: Bench, model: Any, asked: Trajectory, drawn: Any) -> tuple[float
 
 
 def sleep(bench: Bench) -> list[Row]:
-    """Level 2: weights and cache go away, and weights come back from the trainer."""
+    """Measures sleep level 2: weights and cache are freed, then weights are loaded from the trainer."""
     if bench.device.type == "cpu":
         raise SystemExit("vLLM's CPU build does not sleep: this measurement needs a GPU")
     shape = shape_of(bench, NAME)

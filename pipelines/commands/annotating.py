@@ -1,6 +1,6 @@
-"""`retrace annotations export|import`: what people are asked about a round's images, and what they said.
+"""`retrace annotations export|import`: labelling tasks for a round's images, and the annotations of people.
 
-Both print one JSON object. docs/annotation.md has the whole way, Label Studio's commands included.
+Both print one JSON object. docs/annotation.md describes all steps, including Label Studio's commands.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stages.foundations.machine import PROJECT
 from stages.foundations.params import load_value
 
 LOCAL_FILES = "/data/local-files/?d=images/"
-"""Where Label Studio serves the folder `images` of an export that is its document root."""
+"""Address at which Label Studio serves the folder `images` of an export that is its document root."""
 annotations = typer.Typer(
     no_args_is_help=True, help="Ask people about a round's images with Label Studio, and take in what they said."
 )
@@ -38,7 +38,7 @@ def export_round(
     pool: Pool = None,
 ) -> None:
     """Write pictures, tasks and labelling configuration for Label Studio."""
-    # Here and below: `retrace --help` imports this file, and these read images and tables.
+    # Imported here and below, because `retrace --help` imports this file and these modules read images and tables.
     from stages.annotate.label_studio import export_annotated, export_tasks
 
     pool = pool or PROJECT / "data" / "images" / "pool" / ranking_round
@@ -72,7 +72,7 @@ def import_export(
     rows = json_rows(export.read_bytes(), str(export))
     images = read_image_rows(pool or PROJECT / "data" / "images" / "pool" / ranking_round)
     known = known_from(read_table(prompts or PROJECT / "data" / "t2i" / "prompts.parquet", PROMPT), images)
-    # Only what is kept is checked, so the file and the counts agree.
+    # Only kept annotations are checked, so the file and the counts agree.
     slim = slimmed(rows)
     rankings, ratings, funnel, warnings = checked_tables(export_annotations(slim, out.name), known)
     counts = funnel.metrics(len(rankings)) | dict(warnings) | {"ratings/all": len(ratings)}

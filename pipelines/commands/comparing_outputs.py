@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas
 
 TOLD = 3
-"""Differences that are named; the rest is counted."""
+"""Number of differences that are named; the rest is counted."""
 
 
 class Verdict(StrEnum):
@@ -33,7 +33,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far apart equal numbers may be: |a - b| <= absolute + relative max(|a|, |b|); weights by `weights` alone."""
+    """Largest difference of equal numbers: |a - b| <= absolute + relative max(|a|, |b|); for weights only `weights`."""
 
     relative: float
     absolute: float
@@ -42,7 +42,7 @@ class Tolerance:
     def allows(self, first: float, second: float) -> bool:
         if first == second or (math.isnan(first) and math.isnan(second)):
             return True
-        # A share of infinity would allow anything.
+        # A tolerance relative to infinity would allow any difference.
         if math.isinf(first) or math.isinf(second):
             return False
         return abs(first - second) <= self.absolute + self.relative * max(abs(first), abs(second))
@@ -50,21 +50,21 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What became of one file or folder."""
+    """The result for one file or folder."""
 
     verdict: Verdict
     detail: str
-    """Empty for identical bytes; otherwise what differs, and by how much."""
+    """Empty for identical bytes; otherwise the differences and their sizes."""
 
 
 IDENTICAL = Comparison(Verdict.IDENTICAL, "")
 
 
 def compare_files(first: Path, second: Path, tolerance: Tolerance, suffix: str = "") -> Comparison:
-    """By the kind that the ending tells; `suffix` where the files' own names do not have it (DVC's cache)."""
+    """Compares two files by the kind of their suffix, or of `suffix` if their names have none (DVC's cache)."""
     if not second.is_file():
         return Comparison(Verdict.MISSING, "was not made")
-    # Not shallow: equal size and time are no proof of equal bytes.
+    # Not shallow: equal size and time do not prove equal bytes.
     if filecmp.cmp(first, second, shallow=False):
         return IDENTICAL
     try:
@@ -78,16 +78,16 @@ def compare_files(first: Path, second: Path, tolerance: Tolerance, suffix: str =
             case ".safetensors":
                 return _compare_weights(first, second, tolerance)
     except (ValueError, OSError) as error:
-        # A file that was cut off: the other one is whole, so they differ.
+        # A truncated file: the other one is complete, so they differ.
         return Comparison(Verdict.DIFFERENT, f"cannot be read: {error}")
     return Comparison(Verdict.DIFFERENT, _first_difference(first.read_bytes(), second.read_bytes()))
 
 
 def compare_folders(first: Mapping[str, Path], second: Path, tolerance: Tolerance) -> Comparison:
-    """`first`: files by path in the folder. The worst file decides."""
+    """Compares two folders; `first` has files by path in the folder. The worst file decides."""
     made = {path.relative_to(second).as_posix() for path in second.rglob("*") if path.is_file()}
     found = {name: compare_files(path, second / name, tolerance, Path(name).suffix) for name, path in first.items()}
-    # A new file changes what a stage that depends on the folder reads.
+    # A new file changes the input of a stage that depends on the folder.
     found |= {name: Comparison(Verdict.DIFFERENT, "is new") for name in made - set(first)}
     order = list(Verdict)
     worst = max((item.verdict for item in found.values()), key=order.index, default=Verdict.IDENTICAL)
@@ -97,7 +97,7 @@ def compare_folders(first: Mapping[str, Path], second: Path, tolerance: Toleranc
 
 
 def _csv(path: Path) -> pandas.DataFrame:
-    # Here and below: `retrace --help` imports this module, and needs no table.
+    # Imported here and below, because `retrace --help` imports this module and needs no tables.
     import pandas
 
     return pandas.read_csv(path)
@@ -106,7 +106,7 @@ def _csv(path: Path) -> pandas.DataFrame:
 def _parquet(path: Path) -> pandas.DataFrame:
     import pandas
 
-    # By its handle: files in DVC's cache have no endings.
+    # Opened as a handle, because files in DVC's cache have no suffixes.
     with open(path, "rb") as file:
         return pandas.read_parquet(file)
 
@@ -137,7 +137,7 @@ def _differences(place: str, first: Any, second: Any, tolerance: Tolerance) -> I
 
 
 def _is_list(value: Any) -> bool:
-    # Here and below: `retrace --help` imports this module, and does not wait for numpy.
+    # Imported here and below, because `retrace --help` imports this module and must not wait for numpy.
     import numpy
 
     return isinstance(value, (list, tuple, numpy.ndarray))
@@ -146,7 +146,7 @@ def _is_list(value: Any) -> bool:
 def _is_number(value: Any) -> bool:
     import numpy
 
-    # In Python a bool is an int, and True is not within a tolerance of 1.
+    # In Python a bool is an int, but True must not count as close to 1.
     return isinstance(value, (int, float, numpy.number)) and not isinstance(value, (bool, numpy.bool_))
 
 
@@ -165,12 +165,12 @@ def _compare_tables(first: pandas.DataFrame, second: pandas.DataFrame, tolerance
 
 
 def _column_difference(name: str, first: pandas.Series, second: pandas.Series, tolerance: Tolerance) -> str:
-    """How many rows differ, the first of them, and for numbers the largest difference; empty when none does."""
+    """Describes how many rows differ, the first of them, and for numbers the largest difference; empty if none does."""
     import numpy
     import pandas
 
     if pandas.api.types.is_numeric_dtype(first) and pandas.api.types.is_numeric_dtype(second):
-        # Whole columns at once: a table of rollouts has millions of numbers.
+        # Whole columns at once, because a table of rollouts has millions of numbers.
         one, other = (column.to_numpy(dtype=float, na_value=numpy.nan) for column in (first, second))
         apart = numpy.abs(one - other)
         allowed = tolerance.absolute + tolerance.relative * numpy.maximum(numpy.abs(one), numpy.abs(other))
@@ -206,7 +206,7 @@ def _compare_weights(first: Path, second: Path, tolerance: Tolerance) -> Compari
     shapes = [name for name in one if one[name].shape != other[name].shape]
     if shapes:
         return Comparison(Verdict.DIFFERENT, f"shapes of {', '.join(shapes[:TOLD])}")
-    # In float64: the difference of two bfloat16 numbers would be rounded again.
+    # In float64, because the difference of two bfloat16 numbers would be rounded again.
     apart = {name: _largest(one[name].double(), other[name].double()) for name in one if one[name].numel()}
     largest = max(apart, key=apart.__getitem__)
     is_close = apart[largest] <= tolerance.weights
@@ -215,13 +215,13 @@ def _compare_weights(first: Path, second: Path, tolerance: Tolerance) -> Compari
 
 
 def _largest(first: Any, second: Any) -> float:
-    """Largest difference of two tensors; infinite where only one is a number."""
+    """Returns the largest difference of two tensors; infinite where only one is a number."""
     apart = (first - second).abs().nan_to_num(nan=math.inf)
     return float(apart.masked_fill((first == second) | (first.isnan() & second.isnan()), 0.0).max())
 
 
 def _first_difference(first: bytes, second: bytes) -> str:
-    # As git tells binary files: a zero byte among the first 8,000.
+    # Like git, treats a file with a zero byte among the first 8,000 as binary.
     if b"\0" in first[:8000] or b"\0" in second[:8000]:
         return f"{len(first)} bytes became {len(second)}"
     lines, others = first.decode(errors="replace").splitlines(), second.decode(errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""`retrace data`: what is in a file of problems or conversations, what becomes of it, and the recipe's lines for it."""
+"""`retrace data`: shows a file of problems or conversations, how Retrace reads it, and the recipe's lines for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ USUAL = {
     "answer": ("answer", "final_answer", "gold", "target", "expected_answer", "label", "output"),
     "solution": ("solution", "rationale", "explanation", "worked_solution", "generated_solution", "response"),
 }
-"""Names that data sets use for our fields, the most telling first."""
+"""Names that data sets use for our fields, the most specific first."""
 CHAT = ("messages", "conversations", "conversation", "dialogue", "turns")
 """Names that they use for the turns of a conversation."""
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
@@ -69,14 +69,14 @@ def data(
 
 
 def _guessed_messages(rows: Sequence[Mapping[str, Any]], named: Mapping[str, str]) -> str:
-    """The field with the turns; empty for a file of problems, which may have its texts as messages too."""
+    """Returns the field with the turns; empty for a file of problems, which may also have its texts as messages."""
     known = {str(name).lower(): name for row in rows[:50] for name in row}
     has_problems = known.keys() & {*USUAL["problem"]} and known.keys() & {*USUAL["answer"], *USUAL["solution"]}
     return "" if has_problems or any(named.values()) else next((known[name] for name in CHAT if name in known), "")
 
 
 def _format(file: Path) -> Any:
-    # Not from the content: JSON lines and a CSV of one column look alike.
+    # Not from the content: JSON lines and a CSV with one column look alike.
     suffix = next((end for end in reversed(file.suffixes) if end in FORMATS), None)
     if suffix is None:
         raise UserError(f"{file}: its name should end in {', '.join(FORMATS)} (and .gz), so that the format is known")
@@ -88,7 +88,7 @@ def _first_fault(table: Sequence[Any]) -> str:
 
 
 def describe_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Each field with the kind of its values, how many rows have it, and the first value."""
+    """Describes each field: the kind of its values, how many rows have it, and the first value."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     lines = [f"{len(rows):,} rows read, {len(names)} fields:"]
     for name in names:
@@ -100,17 +100,17 @@ def describe_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def field_map(rows: Sequence[Mapping[str, Any]], named: Mapping[str, str]) -> FieldMap:
-    """The map out of what the caller names, and usual names for the rest. UserError says what is missing."""
+    """Returns the field map from the caller's names, and usual names for the rest. UserError names missing fields."""
     from stages.collect.stage import FieldMap
 
-    # More than the first row, which may lack a field. Not all: names repeat after a few.
+    # More than the first row, which may lack a field, but not all rows: names repeat after a few.
     known = {str(name).lower(): name for row in rows[:50] for name in row}
     values: dict[str, Any] = {}
     for target, usual in USUAL.items():
         guess = next((known[name] for name in usual if name in known and known[name] not in values.values()), None)
         values[target] = yaml.safe_load(named[target]) if named[target] else guess
     if values["answer"] is None and values["solution"] is not None:
-        values["answer"] = {"kind": "boxed", "field": values["solution"]}  # where MATH and its kin keep it
+        values["answer"] = {"kind": "boxed", "field": values["solution"]}  # as in MATH and similar data sets
     for target in ("problem", "answer"):
         if values[target] is None:
             raise UserError(
@@ -128,7 +128,7 @@ def field_map(rows: Sequence[Mapping[str, Any]], named: Mapping[str, str]) -> Fi
 def describe_problems(
     problems: Sequence[Mapping[str, Any]], funnel: Any, count: int, show: int, is_chat: bool
 ) -> list[str]:
-    """How many rows become problems or conversations, why others do not, and the first few."""
+    """Describes how many rows become problems or conversations, why others do not, and the first few."""
     dropped = funnel.dropped_frame()
     chats = [json.loads(one["messages"]) for one in problems] if is_chat else []
     roles = Counter(turn["role"] for turns in chats for turn in turns)
@@ -147,7 +147,7 @@ def describe_problems(
 
 
 def recipe_lines(file: Path, kind: str, fields: FieldMap | str, digest: str) -> list[str]:
-    """Section `sources` with this file, as a recipe has it."""
+    """Returns section `sources` with this file, for a recipe."""
     name = "".join(one if one.isalnum() else "_" for one in file.name.partition(".")[0].lower()).strip("_") or "mine"
     source = {
         "role": "chat" if isinstance(fields, str) else "train",
@@ -155,7 +155,7 @@ def recipe_lines(file: Path, kind: str, fields: FieldMap | str, digest: str) -> 
         "from": {
             "kind": "local",
             "path": str(file),
-            # Nothing else notices that a file on this machine has changed.
+            # Nothing else would detect a change of a file on this machine.
             "sha256": digest,
             "format": kind,
             "fields": fields if isinstance(fields, str) else fields.model_dump(mode="json"),

@@ -1,4 +1,4 @@
-"""`retrace doctor`: is this machine ready, and what to do where it is not."""
+"""`retrace doctor`: checks whether this machine is ready, and names remedies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="the findings as
 
 
 def examine(root: Path, state: Path) -> Iterator[Finding]:
-    """All findings on the project in `root`, as they come."""
+    """Yields all findings on the project in `root`, as they come."""
     yield from check_python(root)
     yield from check_packages(root)
     yield from check_gpu()
@@ -65,7 +65,7 @@ def examine(root: Path, state: Path) -> Iterator[Finding]:
 
 
 def cache_folder(root: Path) -> Path:
-    """DVC's cache of the project, from its configuration; the usual place where that cannot be read."""
+    """Returns DVC's cache of the project from its configuration, or the default place if that cannot be read."""
     from dvc.config import Config, ConfigError
 
     try:
@@ -76,7 +76,7 @@ def cache_folder(root: Path) -> Path:
 
 
 def lines_of(findings: list[Finding]) -> list[str]:
-    """A line each, the remedy below it, and a sum."""
+    """Returns a line for each finding, with the remedy below it, and a summary."""
     width = max(len(finding.name) for finding in findings)
     lines = []
     for finding in findings:
@@ -91,14 +91,14 @@ OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
 GIB = 2**30
 LITTLE_DISK, TOO_LITTLE_DISK = 10 * GIB, 2 * GIB
 LITTLE_MEMORY = 2 * GIB
-# Every recipe needs this group. The others are needed where the stamp calls them complete.
+# Every recipe needs this group. Others are needed if the stamp lists them as complete.
 NEEDED_GROUPS = ("core",)
 SHOWN_PACKAGES, SHOWN_FAULTS = 5, 3
 SERVERS = {"Prefect": ("PREFECT_PORT", 4200, "/api/health"), "MLflow": ("MLFLOW_PORT", 5000, "/health")}
 
 
 def check_python(root: Path, version: tuple[int, int] | None = None) -> Iterator[Finding]:
-    """The version, and whether it is the project's own environment."""
+    """Checks the version, and that it is the project's environment."""
     version = version or sys.version_info[:2]
     text = ".".join(map(str, version))
     if version < OLDEST_PYTHON:
@@ -114,7 +114,7 @@ def check_python(root: Path, version: tuple[int, int] | None = None) -> Iterator
 
 
 def check_packages(root: Path, installed: Mapping[str, str] | None = None) -> Iterator[Finding]:
-    """Installed versions against requirements.lock: those of complete groups must be there, others must agree."""
+    """Compares installed versions with requirements.lock: complete groups must be installed, other packages agree."""
     lock = root / "requirements.lock"
     if not lock.exists():
         yield problem("packages", f"{lock} is missing", "`git checkout requirements.lock`")
@@ -133,7 +133,7 @@ def check_packages(root: Path, installed: Mapping[str, str] | None = None) -> It
                 missing.append(name)
             elif found is not None:
                 count += 1
-                # 2.13.0+cpu is 2.13.0 of another index: the lock has one version for all builds of torch.
+                # 2.13.0+cpu is 2.13.0 from another index: the lock has one version for all builds of torch.
                 if found.partition("+")[0] != pinned:
                     other.append(f"{name} {found} instead of {pinned}")
     if missing:
@@ -149,13 +149,13 @@ def check_packages(root: Path, installed: Mapping[str, str] | None = None) -> It
 
 
 def _pin(line: str) -> tuple[str, str]:
-    """Name and version of `name==version ; marker --hash=...`."""
+    """Returns name and version of `name==version ; marker --hash=...`."""
     name, _, rest = line.partition("==")
     return name, rest.split()[0].rstrip(";")
 
 
 def _is_conditional(line: str) -> bool:
-    """Whether the package is for some Pythons or machines only."""
+    """Returns True if the package is only for some Pythons or machines."""
     return " ; " in line
 
 
@@ -163,7 +163,7 @@ def _installed() -> dict[str, str]:
     return {
         _normal(found.metadata["Name"]): found.version
         for found in importlib.metadata.distributions()
-        # A package that was removed by halves has no name.
+        # A partly removed package has no name.
         if found.metadata["Name"]
     }
 
@@ -185,7 +185,7 @@ def _some(names: list[str], most: int = SHOWN_FAULTS, between: str = ", ") -> st
 
 
 def check_gpu() -> Iterator[Finding]:
-    """Driver, torch's build, and whether torch sees what the driver shows."""
+    """Checks the driver, torch's build, and that torch sees the driver's GPUs."""
     import torch
 
     build = torch.version.cuda
@@ -212,7 +212,7 @@ def check_gpu() -> Iterator[Finding]:
 
 
 def _nvidia_smi() -> list[str] | None:
-    """`name, driver, used MiB, total MiB` of each GPU."""
+    """Returns `name, driver, used MiB, total MiB` of each GPU."""
     query = "--query-gpu=name,driver_version,memory.used,memory.total"
     command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
     try:
@@ -226,7 +226,7 @@ def _nvidia_smi() -> list[str] | None:
 def _used_gpus(shown: list[str]) -> Iterator[Finding]:
     for number, line in enumerate(shown):
         used, total = (float(part) for part in line.split(",")[2:4])
-        # A desktop takes a little. A fifth is a program that a run would have to share the GPU with.
+        # A desktop uses little memory. A fifth means another program, with which a run would share the GPU.
         if used > 0.2 * total:
             text = f"GPU {number}: {used:,.0f} of {total:,.0f} MiB are in use"
             yield warning("gpu memory", text, "`nvidia-smi` names the processes; end what you started")
@@ -242,10 +242,10 @@ def check_memory() -> Iterator[Finding]:
 
 
 def check_disk(places: Mapping[str, Path]) -> Iterator[Finding]:
-    """Free space and writability where the project, its cache and its state lie; a file system once."""
+    """Checks free space and write access for the project, its cache and its state, once per file system."""
     seen: dict[int, str] = {}
     for name, place in places.items():
-        # Nothing is made for the check: the nearest folder that exists is on the same file system.
+        # The check creates nothing: the nearest existing folder is on the same file system.
         there = next(folder for folder in (place, *place.parents) if folder.exists())
         device = there.stat().st_dev
         if not os.access(there, os.W_OK):
@@ -268,7 +268,7 @@ def check_disk(places: Mapping[str, Path]) -> Iterator[Finding]:
 
 
 def check_sandbox() -> Iterator[Finding]:
-    """Whether the kernel can confine the workers that read web pages, images and model output."""
+    """Checks that the kernel can confine the workers that read web pages, images and model output."""
     if missing := lacking():
         remedy = "use Linux 5.13 or newer on x86-64 or aarch64, or read no untrusted data: docs/security.md"
         yield warning("workers", f"not confined here: {'; '.join(missing)}", remedy)
@@ -277,7 +277,7 @@ def check_sandbox() -> Iterator[Finding]:
 
 
 def check_servers() -> Iterator[Finding]:
-    """Whether the ports of `make ui` are free, or our servers answer there."""
+    """Checks that the ports of `make ui` are free, or that our servers answer there."""
     for name, (variable, usual, path) in SERVERS.items():
         text = os.environ.get(variable) or str(usual)
         port = port_number(text)
@@ -312,7 +312,7 @@ def check_params(root: Path) -> Iterator[Finding]:
 
 
 def check_bfloat16(root: Path) -> Iterator[Finding]:
-    """A warning where the parameters ask a CPU without instructions for bfloat16 to compute in it."""
+    """Warns if the parameters use bfloat16 on a CPU without instructions for it."""
     import torch
 
     try:
@@ -331,7 +331,7 @@ def check_bfloat16(root: Path) -> Iterator[Finding]:
 
 
 def check_git(root: Path) -> Iterator[Finding]:
-    """Whether results can be traced to a commit."""
+    """Checks that results can be traced to a commit."""
     if not shutil.which("git"):
         yield problem("git", "git is not installed", "install git")
         return
@@ -343,7 +343,7 @@ def check_git(root: Path) -> Iterator[Finding]:
         yield problem("git", found, "`git init && git add . && git commit`, where git names no other remedy")
         return
     branch = git(root, "branch", "--show-current") or "no branch"
-    # Two letters of state and a space stand before each name.
+    # Each name follows two letters of state and a space.
     changed = [line[3:] for line in git(root, "status", "--porcelain").splitlines()]
     code = [name for name in changed if name.startswith(("stages/", "pipelines/", "dvc.yaml"))]
     if Path(top).resolve() != root.resolve():
@@ -359,13 +359,13 @@ def check_git(root: Path) -> Iterator[Finding]:
 
 
 def check_link(root: Path, cache: Path) -> Iterator[Finding]:
-    """How outputs can hang on DVC's cache; a copy takes the disk twice, and time."""
+    """Checks how outputs can be linked to DVC's cache; a copy takes twice the disk space, and time."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         yield problem("cache", f"{cache} cannot be made: {error.strerror}", "`dvc cache dir PATH`, or mend its owner")
         return
-    # Tried, as the name of a file system does not tell whether it can.
+    # Tested, because the name of a file system does not say whether it supports links.
     kinds = [kind for kind, works in (("reflink", _reflinks), ("hardlink", _hardlinks)) if _tried(works, cache, root)]
     if kinds:
         yield ok("cache", f"{cache}: {kinds[0]}")
@@ -385,7 +385,7 @@ def _tried(works, cache: Path, root: Path) -> bool:
     except OSError:
         return False
     finally:
-        # Nothing was written where nothing can be.
+        # Nothing was written if the folder is not writable.
         with suppress(OSError):
             goal.unlink(missing_ok=True)
         with suppress(OSError):
@@ -406,7 +406,7 @@ def _symlinks(source: Path, goal: Path) -> None:
 
 
 def check_remote(root: Path) -> Iterator[Finding]:
-    """Whether the default remote answers."""
+    """Checks that the default remote answers."""
     try:
         remote = default_remote(root)
     except UserError as error:
@@ -424,7 +424,7 @@ def check_remote(root: Path) -> Iterator[Finding]:
 
 
 def check_tracking(state: Path) -> Iterator[Finding]:
-    """MLflow's database, if it is there."""
+    """Checks MLflow's database, if it exists."""
     database = state / "mlflow.db"
     address = os.environ.get("MLFLOW_TRACKING_URI")
     if address:
@@ -453,7 +453,7 @@ def _database(database: Path) -> Finding:
 
 
 class Level(StrEnum):
-    """How bad it is. A problem stops a run or spoils it; a warning costs something."""
+    """Severity. A problem stops or spoils a run; a warning costs time or space."""
 
     OK = "ok"
     WARNING = "warning"
@@ -462,7 +462,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, what was found, and what to do about it (empty when all is well)."""
+    """The subject of a check, its result, and the remedy (empty if everything is in order)."""
 
     name: str
     level: Level

@@ -1,6 +1,6 @@
 """`retrace explain`: the chain behind a score (pipelines/records/chain.py) as text, JSON and an SVG picture.
 
-In the picture raw bytes are on top, the target is at the bottom, and each stage is a box.
+In the picture raw bytes are at the top, the target is at the bottom, and each stage is a box.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT, state_folder
 from stages.foundations.stage import declared_stage
 
-# They import MLflow, which takes a second that `retrace --help` does not have.
+# These modules import MLflow, which would delay `retrace --help` by a second.
 if TYPE_CHECKING:
     from pipelines.records.chain import Chain, ChainStep, StageCost
     from stages.foundations.dvc_lock import LockedStage
@@ -57,17 +57,17 @@ def explain(
 
 
 SHORT = 10
-"""Digits of a hash in the text; JSON has all."""
+"""Digits of a hash in the text; JSON has all digits."""
 PARAMS_SHOWN = 8
 
 
 def format_time(seconds: float) -> str:
-    """`43.2 s`, `12 min 5 s` or `3 h 20 min`."""
+    """Returns `43.2 s`, `12 min 5 s` or `3 h 20 min`."""
     return f"{seconds:.1f} s" if seconds < 60 else seconds_in_words(seconds)
 
 
 def totals(chain: Chain, spent: Mapping[str, StageCost]) -> dict[str, Any]:
-    """Sums over the chain; GPU-hours are of the stages where they are on record."""
+    """Returns sums over the chain; GPU-hours of the stages for which they are recorded."""
     seconds = [one.seconds for one in spent.values() if one.seconds is not None]
     hours = [one.gpu_hours for one in spent.values() if one.gpu_hours is not None]
     return {
@@ -80,7 +80,7 @@ def totals(chain: Chain, spent: Mapping[str, StageCost]) -> dict[str, Any]:
 
 
 def as_text(chain: Chain, spent: Mapping[str, StageCost], is_all: bool) -> str:
-    """The target first, then what it depends on, down to the raw bytes."""
+    """Returns the target first, then its dependencies, down to the raw bytes."""
     total = totals(chain, spent)
     lines = [f"{chain.argument}: {', '.join(chain.targets)} ({chain.snapshot.label})"]
     lines += [f"  {line}" for line in _describe_scores(chain)]
@@ -99,7 +99,7 @@ def _describe_gaps(total: Mapping[str, Any]) -> str:
     gaps = []
     if total["stages_without_seconds"]:
         gaps.append(f"no time on record for {', '.join(total['stages_without_seconds'])}")
-    # Of a stage without a time nothing is on record: it is named once.
+    # A stage without a time has no record at all, so it is named only once.
     without = [name for name in total["stages_without_gpu_hours"] if name not in total["stages_without_seconds"]]
     if without:
         gaps.append(f"no GPUs on record for {', '.join(without)}")
@@ -107,7 +107,7 @@ def _describe_gaps(total: Mapping[str, Any]) -> str:
 
 
 def _describe_scores(chain: Chain) -> list[str]:
-    """Scores with their intervals; other metrics are left to JSON."""
+    """Returns scores with their intervals; other metrics are only in the JSON output."""
     scores = chain.scores
     return [
         f"{name} {value:.4f} [{scores[f'{name}_low']:.4f}, {scores[f'{name}_high']:.4f}]"
@@ -142,13 +142,13 @@ def _describe_step(step: ChainStep, cost: StageCost, is_all: bool) -> list[str]:
 
 
 def _on_one_line(value: str) -> str:
-    """Line ends and other control characters as Python writes them."""
-    # A text of a recipe may hold escape sequences, and this goes to a terminal.
+    """Escapes line ends and other control characters as in Python."""
+    # A text of a recipe may contain escape sequences, and the output goes to a terminal.
     return re.sub(r"[\x00-\x1f\x7f]", lambda found: repr(found[0])[1:-1], value)
 
 
 def _own_first(entry: LockedStage) -> dict[str, Any]:
-    """Seed first, then the stage's own sections, which it declares last. What it shares with others says less of it."""
+    """Orders the seed first, then the stage's own sections, which it declares last, then shared sections."""
     stage = declared_stage(entry.stage)
     order = ["seed", *reversed([name for name in (stage.sections if stage else ()) if name != "seed"])]
     places = {name: place for place, name in enumerate(order)}
@@ -172,7 +172,7 @@ def _describe_run(cost: StageCost) -> str:
 
 
 def content_of(chain: Chain, spent: Mapping[str, StageCost]) -> dict[str, Any]:
-    """Everything, hashes in full, each stage after what it depends on."""
+    """Returns all data with full hashes; each stage comes after its dependencies."""
     return {
         "target": chain.argument,
         "place": chain.snapshot.label,
@@ -210,9 +210,9 @@ def _step_as_json(step: ChainStep, cost: StageCost) -> dict[str, Any]:
 
 
 WIDTH, HEIGHT, GAP, ROW_GAP = 250, 82, 26, 44
-"""Boxes and the room between them, in pixels."""
+"""Sizes of boxes and the gaps between them, in pixels."""
 CHARACTERS = 36
-"""Of a line in a box."""
+"""Characters of a line in a box."""
 STYLE = """
 .name { font-size: 14px; font-weight: 650; } .quiet { fill: var(--muted); }
 g rect { fill: var(--card); stroke: var(--rest); } .raw rect { stroke: var(--good); }
@@ -222,7 +222,7 @@ path { fill: none; stroke: var(--rest); stroke-width: 1.3; } .stale { stroke: va
 
 
 def draw(chain: Chain, spent: Mapping[str, StageCost]) -> str:
-    """The picture; equal arguments give equal text. All text is escaped."""
+    """Returns the picture; equal arguments give equal text. All text is escaped."""
     from stages.pages.drawing import picture_file
 
     places = _layout(chain)
@@ -234,7 +234,7 @@ def draw(chain: Chain, spent: Mapping[str, StageCost]) -> str:
         inside = sum(1 for _, other in places.values() if other == row)
         return (width - inside * (WIDTH + GAP) + GAP) / 2 + column * (WIDTH + GAP), row * (HEIGHT + ROW_GAP)
 
-    # All lines first: a box lies on those that pass behind it.
+    # All lines first, so that boxes cover the lines that pass behind them.
     parts = [line for step in chain.steps for line in _edges(step, corner)]
     for step in chain.steps:
         kind = "target" if step.entry.name in chain.targets else "raw" if step.raw else ""
@@ -247,9 +247,9 @@ def draw(chain: Chain, spent: Mapping[str, StageCost]) -> str:
 
 
 def _layout(chain: Chain) -> dict[str, tuple[int, int]]:
-    """Column and row of each stage. A row holds stages of one depth, each near the middle of what it depends on.
+    """Returns column and row of each stage. A row has stages of one depth, each near the middle of its dependencies.
 
-    Stages without inputs stand right above the first one that needs them, so that lines stay short.
+    Stages without inputs are directly above the first stage that needs them, so that lines stay short.
     """
     depths = chain.depth()
     users: dict[str, list[int]] = {}
@@ -333,7 +333,7 @@ SHOWN_FIRST = (
     "curves",
     "dropped",
 )
-"""Folders below data/: of several outputs the first of these is shown. "" is any other."""
+"""Folders below data/: of several outputs, the first in this order is shown. "" is any other."""
 
 
 def _rank(path: str) -> int:

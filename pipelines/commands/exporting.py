@@ -1,7 +1,7 @@
 """`retrace export`: a policy as a folder that transformers and vLLM load, with a model card written from its lineage.
 
-Training keeps float32, so policies inside the graph are twice as large as what people publish. The export casts them,
-cuts them into shards, and says in README.md what they were made of, how, and how well they score.
+Training keeps float32, so policies in the graph are twice as large as published ones usually are. The export casts
+them, splits them into shards, and describes in README.md their data, training and scores.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import replace_folder
 from stages.foundations.machine import PROJECT
 
-if TYPE_CHECKING:  # they import MLflow and torch, which `retrace --help` does not wait for
+if TYPE_CHECKING:  # these import MLflow and torch, which would delay `retrace --help`
     from pipelines.records.chain import Chain
     from stages.foundations.dvc_lock import Entry
 
 SHARD_BYTES = 5_000_000_000
-"""Size of a weights file above which the next one begins: what transformers and the hub take for convenient."""
+"""Largest size of a weights file, as recommended by transformers and the hub."""
 INDEX = "model.safetensors.index.json"
 NOT_COPIED = (".safetensors", INDEX, "README.md")
 
@@ -49,7 +49,7 @@ METHODS: tuple[tuple[str, str, object, str], ...] = (
     ("rl_round", "rl.study.vocabulary_pruning.kind", "safe_set", "Dynamic Vocabulary Pruning (arXiv 2512.23087)"),
     ("rl_round", "rl.loop.kind", "asynchronous", "Laminar's trajectory-level asynchrony (arXiv 2510.12633)"),
 )
-"""Stage, parameter, its value (... for any), and what the card says of it."""
+"""Stage, parameter, its value (... for any), and the card's text for it."""
 
 
 def export(
@@ -70,7 +70,7 @@ def export(
     card: data with licences, methods with papers, scores with intervals, and the commands that make it again.
     """
     folder, chain = _find(policy)
-    # Before anything is written: a push that cannot succeed shall not cost an export.
+    # Before anything is written: a push that cannot succeed must not cost an export.
     token = _token(push)
     if to.exists() and not (to.is_dir() and not any(to.iterdir())):
         raise UserError(f"--to {to} is there and not empty: name a new folder, nothing is overwritten")
@@ -89,11 +89,11 @@ def export(
 
 
 def _find(policy: str) -> tuple[Path, Chain | None]:
-    """The policy's folder, and the chain behind it where this project made it."""
+    """Returns the policy's folder, and its chain if this project made it."""
     from pipelines.records.chain import POLICIES, find_chain
 
     named = PROJECT / POLICIES / policy
-    # A name with a slash is a folder, also where a policy of that name is here.
+    # A name with a slash is a folder, even if a policy of that name exists.
     is_named = "/" not in policy and (named / "config.json").is_file()
     folder = named if is_named else Path(policy)
     if not (folder / "config.json").is_file():
@@ -106,7 +106,7 @@ def _find(policy: str) -> tuple[Path, Chain | None]:
 
 
 def _token(push: str) -> str:
-    """The hub's token; UserError where something is to be pushed and there is none."""
+    """Returns the hub's token; UserError if it is needed for a push but missing."""
     if not push:
         return ""
     from huggingface_hub import get_token
@@ -126,7 +126,7 @@ def _token(push: str) -> str:
 
 
 def _base_dtype(folder: Path) -> str:
-    """That of the base policy where it lies beside this one: a round trains it in float32 and saves it so."""
+    """Returns the dtype of the base policy if it is next to this one: a round trains and saves in float32."""
     for place in (folder.parent / "base", folder):
         with suppress(OSError, ValueError):
             config = json.loads((place / "config.json").read_text(encoding="utf-8"))
@@ -140,8 +140,8 @@ def _base_dtype(folder: Path) -> str:
 def write_weights(folder: Path, to: Path, dtype: str) -> None:
     """Writes the safetensors files of `folder` into `to`, floating-point weights in `dtype`, one shard in memory.
 
-    A single file below `SHARD_BYTES` is called model.safetensors; several have an index beside them, as transformers
-    writes it. UserError where the folder has no such files.
+    A single file below `SHARD_BYTES` is called model.safetensors; several files have an index, as in transformers.
+    UserError if the folder has no such files.
     """
     import torch
     from safetensors.torch import save_file
@@ -156,7 +156,7 @@ def write_weights(folder: Path, to: Path, dtype: str) -> None:
         shards.append(list(shard))
         shard.clear()
 
-    # One shard is in memory at a time: a policy of 70B fits few machines twice.
+    # One shard is in memory at a time: few machines have memory for two copies of a 70B policy.
     for name, weight in _weights(folder):
         weight = weight.to(target) if weight.is_floating_point() else weight
         bytes_of_it = weight.numel() * weight.element_size()
@@ -166,7 +166,7 @@ def write_weights(folder: Path, to: Path, dtype: str) -> None:
         shard[name] = weight.contiguous()
         size, total = size + bytes_of_it, total + bytes_of_it
     write()
-    # Their names say how many there are, which nobody knows before the last one.
+    # Their names contain the number of shards, which is known only after the last one.
     names = [f"model-{number + 1:05}-of-{len(shards):05}.safetensors" for number in range(len(shards))]
     names = ["model.safetensors"] if len(names) == 1 else names
     for number, name in enumerate(names):
@@ -199,14 +199,14 @@ def _note_dtype(config: Path, dtype: str) -> None:
 
 
 def _push(folder: Path, repository: str, token: str, is_public: bool) -> str:
-    """The address of what was uploaded; UserError in one sentence where the hub refuses."""
+    """Uploads the folder and returns its address; UserError in one sentence if the hub rejects it."""
     from huggingface_hub import HfApi
 
     api = HfApi(token=token)
     try:
         api.create_repo(repository, private=not is_public, exist_ok=True)
         return str(api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Exported by Retrace"))
-    except Exception as error:  # the hub client raises many kinds; each means that the upload did not end
+    except Exception as error:  # the hub client raises many kinds; each means that the upload failed
         raise UserError(
             f"{repository} was not pushed ({str(error).strip().splitlines()[0]}): {folder} is complete, check the "
             f"token's rights and the network, then `hf upload {repository} {folder}`"
@@ -214,10 +214,10 @@ def _push(folder: Path, repository: str, token: str, is_public: bool) -> str:
 
 
 def model_card(policy: str, chain: Chain | None, dtype: str) -> str:
-    """The text of README.md, its head in YAML as the hub reads it; equal arguments give equal text."""
+    """Returns the text of README.md, with a YAML head for the hub; equal arguments give equal text."""
     import yaml
 
-    # The hub makes the model's page of this head, so its keys are the hub's.
+    # The hub builds the model's page from this head, so its keys are the hub's.
     entries = [step.entry for step in chain.steps] if chain else []
     base = next((entry.params.get("base", {}) for entry in entries if entry.stage == "base"), {})
     head: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": ["retrace"]}
@@ -272,7 +272,7 @@ def _scores(scores: Mapping[str, float]) -> list[tuple[str, str, str, str]]:
 
 
 def _sources(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
-    """Every named source of the chain that states its licence, problems and web pages alike."""
+    """Returns every named source of the chain that states its licence, for problems and web pages."""
     rows = []
     for entry in entries:
         for section, values in entry.params.items():
@@ -286,7 +286,7 @@ def _sources(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
 
 
 def _methods(entries: Sequence[Entry]) -> list[str]:
-    """What METHODS says of the parameters of the chain's stages, each once, in that order."""
+    """Returns the texts of METHODS for the parameters of the chain's stages, each once, in the order of METHODS."""
     methods = []
     for stage, name, expected, method in METHODS:
         values = [_value(entry.params, name) for entry in entries if entry.stage == stage]
@@ -305,7 +305,7 @@ def _value(params: Mapping[str, Any], name: str) -> Any:
 def _commands(chain: Chain) -> list[str]:
     from stages.observe.git import ask_git
 
-    # Only a clean checkout gives these bytes again, so changes that were not committed are named.
+    # Only a clean checkout gives the same bytes again, so uncommitted changes are named.
     commit = chain.snapshot.commit or ask_git(chain.snapshot.root, "rev-parse", "HEAD")
     is_changed = not chain.snapshot.commit and bool(ask_git(chain.snapshot.root, "status", "--porcelain"))
     where = f"git checkout {commit}" if commit else "# the commit is not on record"

@@ -1,8 +1,8 @@
 """`retrace extract PATH...`: the candidates of any pages as JSON lines.
 
-Formats are told by the file's ending, else by its content: HTML, Markdown, plain text, CNXML, PreTeXt, LaTeX, WARC
-archives, and JSON lines that hold a page each (fields `html`, `content` or `text`; `page`, `page_id`, `doc_id`). Files
-of other formats are named, not guessed at. LaTeX and PreTeXt files share the macros that they define.
+The file's suffix, or else its content, decides the format: HTML, Markdown, plain text, CNXML, PreTeXt, LaTeX, WARC
+archives, and JSON lines with one page each (fields `html`, `content` or `text`; `page`, `page_id`, `doc_id`). Files of
+other formats are reported and not read. LaTeX and PreTeXt files share the macros that they define.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from stages.observe.progress import progress
 
 MAX_ANSWER_CHARACTERS = 60
 MAX_BYTES = 64 << 20
-"""Of one page before decoding; longer ones are reported, not read."""
-# The first that a row has is read: `html` says its format, `body` may be anything.
+"""Largest size of a page before decoding; larger pages are reported, not read."""
+# The first field that a row has is read: `html` implies its format, `body` may be anything.
 _CONTENT_FIELDS = ("html", "content", "text", "markdown", "body")
 _NAME_FIELDS = ("page", "page_id", "doc_id", "id", "url", "path")
 _HTML = re.compile(r"<\s*(?:!doctype\s+html|html|head|body|div|p|article|table|h[1-6]|dl|ol|ul)\b", re.IGNORECASE)
@@ -42,20 +42,20 @@ HINTS = {
     "format_not_read": f"--format is one of {', '.join(READERS)}",
 }
 BATCH = 256
-"""Pages that are held at once."""
+"""Pages in memory at once."""
 LIMITS = WorkerLimits(memory_mib=4096, computing_seconds=60.0)
 FIELDS = ("problem", "solution", "answer", "instructions", "number", "evidence", "confidence")
 
 Found = tuple[str, str, str | None, str]
-"""Name, format, content or None, and why there is none."""
+"""Name, format, content or None, and the reason why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What of the pages is wanted, and how they are read."""
+    """Which candidates to keep, and how pages are read."""
 
     format: str = ""
-    """The reader of every page; empty where each page tells its own."""
+    """The reader of every page; empty to choose by each page's format."""
     solved_only: bool = False
     min_confidence: float = 0.0
     jobs: int = 1
@@ -64,10 +64,10 @@ class Wanted:
 def extract_files(
     paths: Sequence[Path], write: Callable[[str], None], warn: Callable[[str], None], wanted: Wanted = Wanted()
 ) -> Counter[str]:
-    """Writes one JSON object a candidate and warns of each page without any; returns pages by outcome.
+    """Writes one JSON object per candidate and warns of pages without any; returns pages by outcome.
 
-    Folders stand for the files in them whose ending names a format. UserError when a path does not exist or the format
-    is unknown, before anything is written.
+    A folder means its files with the suffix of a known format. UserError when a path does not exist or the format is
+    unknown, before anything is written.
     """
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
@@ -89,7 +89,7 @@ def extract_files(
         if reason:
             warn(f"{name}: {reason}{f' ({HINTS[reason]})' if reason in HINTS else ''}")
         counts[reason or "read"] += 1
-    # A folder that gives few rows may hold pages that no reader takes: say so.
+    # A folder that gives few rows may contain pages that no reader supports, so they are reported.
     skipped = Counter(file.suffix or file.name for path in paths for file in _others(path))
     if skipped:
         named = ", ".join(f"{count} {ending}" for ending, count in skipped.most_common(8))
@@ -111,7 +111,7 @@ def _is_page(file: Path) -> bool:
 
 
 def _read(pages: Iterator[Found], wanted: Wanted) -> Iterator[tuple[Found, Outcome]]:
-    """Each page with its outcome, in order; pages are foreign, so they are read in confined processes only."""
+    """Yields each page with its outcome, in order; pages are untrusted, so only confined processes read them."""
     while batch := list(islice(pages, BATCH)):
         chosen = [(name, wanted.format or form, content, reason) for name, form, content, reason in batch]
         asked = [
@@ -147,7 +147,7 @@ def _pages(path: Path, macros: Mapping[str, Any], form: str) -> Iterator[Found]:
         elif not form and path.suffix:
             yield str(path), "", None, "format_not_known"
         else:
-            # A file without an ending is taken for prose, which the reader of Markdown takes too.
+            # A file without a suffix is treated as prose, which the Markdown reader also reads.
             yield str(path), form or "markdown", with_macros(text, form, macros), ""
 
 
@@ -163,11 +163,11 @@ def _from_row(name: str, row: Any) -> Found:
 
 
 def format_of_content(text: str) -> str:
-    """The format that the beginning of a page speaks for: html, cnxml, pretext, latex, markdown, or none."""
-    # Enough for a long head of scripts and styles. A book of 60 MB is not searched to its end.
+    """Returns the format that the beginning of a page suggests: html, cnxml, pretext, latex, markdown, or none."""
+    # Enough for a long head of scripts and styles, without searching a book of 60 MB to its end.
     beginning = text[:20_000]
     if beginning.lstrip()[:1] == "{":
-        # JSON, as notebooks are, whatever markup it quotes.
+        # JSON, such as notebooks, even if it contains markup.
         return ""
     if "cnx.rice.edu" in beginning or "<cnxml" in beginning:
         return "cnxml"

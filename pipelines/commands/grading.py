@@ -1,18 +1,18 @@
 """`retrace grade`: verdicts for the rows of a JSON lines file, with the verifier that rewards and evaluation use.
 
 A row has `gold` and `prediction` (a whole response or a bare answer), and may have `id`, `truncated` (a token limit cut
-the response off), `tolerance` (how far apart two numbers may be and agree), and what else it allows: `decimals` (true:
-the rounding of an exact answer counts), `expressions` (true: so does one that is not worked out) and `ordered` (false:
-the order of letters and in brackets does not count). Each row gives one line with `line`,
-`id`, `verdict`, `reason`, `extracted` and `path`, in order, as soon as its batch is judged. The file may be gzipped.
+off the response) and `tolerance` (largest difference of two equal numbers). It may also allow more: `decimals` (true:
+the rounding of an exact answer counts), `expressions` (true: so does an unevaluated expression) and `ordered` (false:
+the order of letters and in brackets does not matter). Each row gives one line with `line`, `id`, `verdict`, `reason`,
+`extracted` and `path`, in order, as soon as its batch is judged. The file may be gzipped.
 
-A row that cannot be judged gets the verdict `unparsed` with its reason, and is counted. A file without a sound row is
-the caller's mistake: exit code 2.
+A row that cannot be judged gets the verdict `unparsed` with its reason, and is counted. A file without a valid row is a
+mistake of the caller: exit code 2.
 
-`retrace agreement`: how far two verifiers agree on the same rows. Both files come from `retrace grade`: of the rules,
-of a model as judge, or of an older version. Cohen's kappa is on correct against all else, as a reward sees it:
-(observed - expected) / (1 - expected) agreement, where expected is what independent verifiers with the same rates would
-have (Cohen 1960).
+`retrace agreement`: measures how far two verifiers agree on the same rows. Both files come from `retrace grade`: from
+the rules, from a model as judge, or from an older version. Cohen's kappa is on correct against everything else, as in a
+reward: (observed - expected) / (1 - expected) agreement, where expected is the agreement of independent verifiers with
+the same rates (Cohen 1960).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from stages.foundations.params import load_section
 from stages.observe.progress import progress, say
 
 _ROWS_AT_ONCE = 500
-"""Rows judged together: enough to keep the workers busy, few enough to see the lines come."""
+"""Rows judged together: enough to keep the workers busy, few enough that lines appear soon."""
 _LONG_INTEGER = 4_000
 _FLAGS = {"truncated": False, "decimals": False, "expressions": False, "ordered": True}
 _MAX_LINE_CHARACTERS = 16 * 2**20
-"""Longer lines are passed over without being kept in memory."""
+"""Longer lines are skipped without being kept in memory."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class _Row:
     is_truncated: bool
     allowed: Leniency
     fault: str
-    """Why the row cannot be judged; empty when it can."""
+    """The reason why the row cannot be judged; empty when it can."""
 
 
 def grade(
@@ -78,12 +78,12 @@ def grade(
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{file} is no whole gzip file ({error}): unpack it, or get it again") from error
     except BrokenPipeError:
-        # Whoever reads the lines has seen enough, and Python would complain of the pipe at its end.
+        # The reader has closed the pipe, and Python would report an error for it at its end.
         sys.stderr.close()
 
 
 def _open(file: str) -> TextIO:
-    """Bytes that are no text become question marks; a mark of the byte order is passed over."""
+    """Opens the file; bytes that are not text become question marks, and a byte order mark is skipped."""
     try:
         return io.TextIOWrapper(_open_binary(file), encoding="utf-8-sig", errors="replace")
     except OSError as error:
@@ -98,7 +98,7 @@ def _open_binary(file: str) -> Any:
 
 def _open_verifier(jobs: int, judge: str, judge_tokens: int, params: Path):
     if judge:
-        # It brings torch and transformers.
+        # Imported here, because it imports torch and transformers.
         from stages.engines.verifier.model_judge import open_judge
 
         return open_judge(params, Path(judge), judge_tokens)
@@ -106,7 +106,7 @@ def _open_verifier(jobs: int, judge: str, judge_tokens: int, params: Path):
 
 
 def _write_verdicts(source: TextIO, verifier, target: TextIO) -> None:
-    """Judges and writes row by row; a summary goes to standard error. UserError where no row could be judged."""
+    """Judges and writes row by row; a summary goes to standard error. UserError if no row could be judged."""
     counts: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     started = time.monotonic()
@@ -124,7 +124,7 @@ def _write_verdicts(source: TextIO, verifier, target: TextIO) -> None:
             line["id"] = row.identity
         # A decimal id is a Decimal here.
         target.write(json.dumps(line, default=float) + "\n")
-        # A pipe then gets each verdict when it is known: a file may take hours.
+        # Flushed, so that a pipe gets each verdict at once: a file may take hours.
         target.flush()
     summary = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
     say(f"graded {counts.total()} rows in {time.monotonic() - started:.1f} s: {summary or 'nothing'}")
@@ -137,7 +137,7 @@ def _write_verdicts(source: TextIO, verifier, target: TextIO) -> None:
 
 
 def judged_rows(rows: Iterable[_Row], verifier) -> Iterator[tuple[_Row, Judgement]]:
-    """Rows with their judgements, in order, in batches."""
+    """Yields rows with their judgements, in order, in batches."""
     rows = iter(rows)
     while batch := list(islice(rows, _ROWS_AT_ONCE)):
         sound = [row for row in batch if not row.fault]
@@ -160,7 +160,7 @@ def _rows(source: TextIO) -> Iterator[_Row]:
 
 
 def _lines(source: TextIO) -> Iterator[str | None]:
-    """The lines; None for one that is too long to be kept."""
+    """Yields the lines; None for one that is too long."""
     while line := source.readline(_MAX_LINE_CHARACTERS):
         is_whole = len(line) < _MAX_LINE_CHARACTERS or line.endswith("\n")
         yield line if is_whole else None
@@ -171,7 +171,7 @@ def _lines(source: TextIO) -> Iterator[str | None]:
 
 def _read_row(number: int, line: str) -> _Row:
     try:
-        # Decimals keep the digits as they are written. A float would round a long number.
+        # Decimals keep the digits as written. A float would round a long number.
         row = json.loads(line, parse_int=_integer, parse_float=Decimal)
     except (ValueError, RecursionError):
         return _faulty(number, None, "not_json")
@@ -181,7 +181,7 @@ def _read_row(number: int, line: str) -> _Row:
     for name in ("gold", "prediction"):
         if row.get(name) is None:
             return _faulty(number, identity, f"no_{name}")
-        # In Python a bool is an int, and `true` is no answer.
+        # In Python a bool is an int, but `true` is not an answer.
         if isinstance(row[name], bool) or not isinstance(row[name], str | int | float | Decimal):
             return _faulty(number, identity, f"{name}_is_no_text")
         # Only NaN and Infinity: other numbers are read as decimals.
@@ -206,7 +206,7 @@ def _faulty(number: int, identity: Any, fault: str) -> _Row:
 
 
 def _integer(digits: str) -> int | str:
-    """Python converts no integer of more than 4,300 digits: such a one stays text."""
+    """Returns the integer; with more than 4,300 digits, which Python does not convert, the text."""
     return int(digits) if len(digits) < _LONG_INTEGER else digits
 
 
@@ -215,17 +215,17 @@ VERDICTS = ("correct", "wrong", "unparsed", "exhausted", "timed_out", "crashed")
 
 @dataclass(frozen=True)
 class Agreement:
-    """What two verifiers said about the same rows."""
+    """Agreement of two verifiers on the same rows."""
 
     rows: int
     table: dict[tuple[str, str], int]
     """Rows by the first verifier's verdict and the second's."""
     observed: float
-    """Share of rows that both call correct or both do not."""
+    """Share of rows that both judge as correct or both do not."""
     kappa: float | None
-    """None where both say the same of every row, by chance or not: kappa is then undefined."""
+    """None if both give every row the same verdict: kappa is then undefined."""
     differing: list[dict[str, Any]]
-    """Rows of which one says correct and the other does not."""
+    """Rows that only one of the two judges as correct."""
 
 
 def agreement(
@@ -240,7 +240,7 @@ def agreement(
 
 
 def compare_verdicts(first: dict[Any, dict], second: dict[Any, dict]) -> Agreement:
-    """The agreement on rows with the same keys; UserError when one has rows that the other lacks, or none."""
+    """Returns the agreement on rows with the same keys; UserError when one has rows that the other lacks, or none."""
     if not first or first.keys() != second.keys():
         alone = len(first.keys() ^ second.keys())
         raise UserError(f"the files hold different rows ({alone} are in one only): grade the same file with both")
@@ -259,7 +259,7 @@ def compare_verdicts(first: dict[Any, dict], second: dict[Any, dict]) -> Agreeme
 
 
 def _read(path: Path) -> dict[Any, dict]:
-    """Rows by id, or by line where one has none; UserError for what `retrace grade` did not write."""
+    """Returns rows by id, or by line if one has no id; UserError for files that `retrace grade` did not write."""
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         is_sound = all(row["verdict"] in VERDICTS and isinstance(row["line"], int) for row in rows)
@@ -270,7 +270,7 @@ def _read(path: Path) -> dict[Any, dict]:
     if not is_sound:
         raise UserError(f"{path} is no output of retrace grade: each line needs line and a verdict")
     names = [str(row["id"]) if "id" in row else None for row in rows]
-    # Ids that repeat name no row: the line does then.
+    # Repeated ids do not identify rows, so the line number does.
     has_names = None not in names and len(set(names)) == len(names)
     return {name if has_names else row["line"]: row for name, row in zip(names, rows, strict=True)}
 

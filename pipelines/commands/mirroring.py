@@ -1,4 +1,4 @@
-"""`retrace mirror`: rebuilds every MLflow run from what is kept outside of MLflow; run again, it changes nothing.
+"""`retrace mirror`: rebuilds every MLflow run from records outside of MLflow; running it again changes nothing.
 
 state/runs/          the tracking log of each executed run: every point, time, parameter and tag
 state/scratch/       logs of runs that failed, were killed, or could not be delivered
@@ -63,14 +63,14 @@ def _mirror_elsewhere(to: str, project: str) -> None:
 
 @dataclass
 class Report:
-    """What one mirroring did."""
+    """The result of one mirroring."""
 
     replayed: int = 0
-    """Executed runs that MLflow had lost."""
+    """Executed runs that were missing in MLflow."""
     delivered: int = 0
-    """Logs of unfinished runs that waited for MLflow."""
+    """Logs of unfinished runs that had not been delivered to MLflow."""
     mirrored: int = 0
-    """Stages that no run of ours executed: restored from a cache, or run before logs were kept."""
+    """Stages without an executed run: restored from a cache, or run before logs were kept."""
     graph_runs: int = 0
     """Runs of the graph, the parents of stage runs."""
     results: int = 0
@@ -82,7 +82,7 @@ class Report:
         return not any((self.replayed, self.delivered, self.mirrored, self.graph_runs, self.results))
 
     def summary(self) -> str:
-        """One line."""
+        """Returns a summary in one line."""
         if self.is_nothing:
             return "MLflow was told nothing" if self.problems else "MLflow has every run: nothing to do"
         parts = (
@@ -98,20 +98,20 @@ class Report:
 def rebuild(root: Path, state: Path) -> Report:
     """Brings MLflow (`$MLFLOW_TRACKING_URI`, else state/mlflow.db) up to date with the project at `root`.
 
-    Does nothing with RETRACE_TRACKING=off. Two at once wait for each other. UserError when MLflow cannot be reached.
+    Does nothing with RETRACE_TRACKING=off. Concurrent calls wait for each other. UserError when MLflow is unreachable.
     """
     if os.environ.get("RETRACE_TRACKING") == "off":
         return Report(problems=["RETRACE_TRACKING=off: nothing is tracked"])
     from pipelines.records.stage_runs import deliver_unfinished, mirror_entries, remove_half_made, replay_kept
 
-    # The lock of the database, which a retraining's worktree shares.
+    # The lock of the database, which the worktree of a retraining shares.
     lock_file = state_folder() / "mirror.lock"
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     with open(lock_file, "w") as lock, mlflow_faults("what was done is kept, and `retrace mirror` goes on"):
-        # Two at once would each make the runs that are missing.
+        # Concurrent calls would each create the missing runs.
         fcntl.flock(lock, fcntl.LOCK_EX)
         store, report = open_store(), Report()
-        # First: what a killed mirroring left half made would count as there.
+        # First, because incomplete runs of a killed mirroring would count as existing.
         remove_half_made(store)
         report.delivered = deliver_unfinished(store, state)
         # Logs before dvc.lock: a run with its points is worth more than one rebuilt from final numbers.
@@ -124,10 +124,10 @@ def rebuild(root: Path, state: Path) -> Report:
 
 
 def _places(root: Path, state: Path, report: Report) -> list[LockSnapshot]:
-    """Places on record: here, ablations, then commits from the oldest. A broken one is a problem, the others go on."""
+    """Returns recorded places: here, ablations, then commits from the oldest. A broken one is reported and skipped."""
     here: list[LockSnapshot] = []
     try:
-        # First of all: what is in the workspace counts before an older commit with the same stage.
+        # First, because the workspace takes precedence over an older commit with the same stage.
         here.append(working_snapshot(root))
     except UserError as error:
         report.problems.append(str(error))
@@ -145,7 +145,7 @@ def _graph_runs(store: MlflowStore, root: Path, state: Path, places: list[LockSn
 
 
 def _results(store, root: Path, state: Path, report: Report) -> int:
-    """Tables of comparisons, and results of ablations of which all runs are there."""
+    """Mirrors tables of comparisons, and results of ablations whose runs all exist."""
     from pipelines.comparing.tracking import log_comparison
 
     made = 0
@@ -161,7 +161,7 @@ def _results(store, root: Path, state: Path, report: Report) -> int:
 
 
 def _ablation_result(root: Path, state: Path, name: str) -> AblationFindings | None:
-    """What a finished ablation found; None for one whose file has changed, or that is not done: it waits."""
+    """Returns the result of a finished ablation; None if its file has changed or it is not finished yet."""
     from pipelines.ablating.definition import read_ablation
     from pipelines.ablating.plan import plan_runs
     from pipelines.ablating.writing import AblationFindings

@@ -1,9 +1,9 @@
-"""What `make repro [RECIPE=name] [VERBOSE=1]` runs after set-up: takes the recipe into use and runs `dvc repro`.
+"""The program of `make repro [RECIPE=name] [VERBOSE=1]` after set-up: takes the recipe into use, runs `dvc repro`.
 
-With a default DVC remote, what is there is pulled instead of computed, and results are pushed (docs/sharing.md).
-It shows what it will do, then a line for each stage (pipelines/graph/console.py); with `--verbose` DVC's own output.
-It ends with the scores, the gain, the time and what to type next.
-Ctrl-C, SIGTERM or the end of this process end DVC and its stage with it; the next call resumes.
+With a default DVC remote, existing results are pulled instead of computed, and new results are pushed
+(docs/sharing.md). It shows the plan, then a line for each stage (pipelines/graph/console.py); with `--verbose` it shows
+DVC's output. It ends with the scores, the gain, the time and the next commands.
+Ctrl-C, SIGTERM or the end of this process also end DVC and its stage; the next call resumes.
 
     python -m pipelines.commands.repro [RECIPE] [--verbose]
 """
@@ -35,21 +35,21 @@ def main() -> None:
     parser.add_argument("recipe", nargs="?", default="", help="a name in pipelines/recipes/, without .yaml")
     parser.add_argument("--verbose", action="store_true", help="show all output of DVC and of the stages")
     chosen, started = parser.parse_args(), time.monotonic()
-    # The recipe's lock comes before the project's, in every command: so no two wait for each other.
+    # Every command takes the recipe's lock before the project's, which avoids deadlocks.
     with terminated_as_interrupt(), recipe_in_use(PROJECT, chosen.recipe, say), project_lock(PROJECT, say) as lock:
         remove_orphaned_outputs(PROJECT)
         code = run_graph(lock, chosen.verbose)
         if code:
             sys.exit(code)
-        # Still under the lock: the next run would change what is pushed.
+        # Still under the lock, because the next run would change the files to push.
         push_after_run(PROJECT)
-    # Without the locks: MLflow may be slow, and another run need not wait for it.
+    # After the locks are released: MLflow may be slow, and another run need not wait for it.
     record_graph_run(PROJECT)
     show_result(PROJECT, time.monotonic() - started)
 
 
 def show_result(root: Path, seconds: float) -> None:
-    """Prints what the run of the graph achieved in its wall time; nothing where no report was made."""
+    """Prints the result of the run of the graph and its wall time; nothing if there is no report."""
     if result := read_result(root):
         print("\n" + "\n".join(summarize(result, seconds, changes_from_recipe(root))))
 
@@ -62,7 +62,7 @@ def run_graph(lock: int, is_verbose: bool) -> int:
         open(PROJECT / LOG, "w", encoding="utf-8", buffering=1) as log,
         closing(Console(PROJECT, sys.stdout, log)) as console,
     ):
-        # On a terminal the last line is written anew, so stages may speak every second.
+        # On a terminal the last line is rewritten, so stages may report every second.
         env = {**environment(), **({LINE_SECONDS: "1"} if console.rewrites else {})}
         return console.end(run_in_group(_command(), PROJECT, console, env=env, held=[lock]))
 

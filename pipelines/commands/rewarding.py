@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from stages.rl_round.methods import FunctionReward
 
 COLUMNS = ("problem_id", "problem", "answer", "response", "response_tokens", "is_truncated", "verdict")
-"""What a function may take of a row, in a round too."""
+"""Columns of a row that a function may read, as in a round."""
 SHOWN = 3
-"""Responses shown at either end."""
+"""Responses shown at each end."""
 TEXT_SHOWN = 300
-"""Characters of the end of a response, where its answer is."""
+"""Characters shown of the end of a response, where its answer is."""
 FAULTS_SHOWN = 5
 
 
@@ -65,7 +65,7 @@ def reward(
     limits = limits.model_copy(update={"timeout_seconds": seconds, "workers": jobs})
     values: list[FunctionValue] = []
     with CustomFunction(params, limits, file) as function:
-        # In pieces, so that progress shows; 500 rows keep every worker busy.
+        # In pieces, to show progress; 500 rows keep every worker busy.
         for start in progress(range(0, len(table), 500), label=file.name, unit="pieces"):
             values += function.ask(table[start : start + 500])
     if named:
@@ -81,7 +81,7 @@ def reward(
 
 
 def _in_recipe(file: Path, name: str) -> FunctionReward | None:
-    """The reward of params.yaml that is this function, alone or in a sum; None where none is."""
+    """Returns the reward of params.yaml with this function, alone or in a sum; None if there is none."""
     from stages.foundations.params import load_section, read_yaml
     from stages.rl_round.methods import RewardParams, function_rewards
 
@@ -103,7 +103,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def read_responses(path: Path) -> list[dict[str, Any]]:
-    """Rows with COLUMNS; UserError for a file without responses. Rollouts get their problems from data/problems."""
+    """Returns rows with COLUMNS; UserError for a file without responses. Rollouts' problems are from data/problems."""
     import pandas
     import pyarrow
 
@@ -116,7 +116,7 @@ def read_responses(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path} cannot be read ({error}): give Parquet or JSON lines") from error
     if "response" not in table or table.empty:
         raise UserError(f"{path} has no rows with a column `response`: its columns are {', '.join(map(str, table))}")
-    # Rollouts name their problems and do not repeat them: each has dozens of responses.
+    # Rollouts have only the ids of their problems, because each problem has dozens of responses.
     if "problem" not in table and "problem_id" in table:
         from pipelines.rollouts.command import problems_by_id
 
@@ -131,7 +131,7 @@ def read_responses(path: Path) -> list[dict[str, Any]]:
 
 
 def _evenly(rows: list[dict[str, Any]], wanted: int) -> list[dict[str, Any]]:
-    """`wanted` rows, as far from each other as they can be: a table is in the order of training."""
+    """Returns `wanted` rows, evenly spaced, because a table is in the order of training."""
     if not wanted or wanted >= len(rows):
         return rows
     return [rows[number * len(rows) // wanted] for number in range(wanted)]
@@ -142,7 +142,7 @@ def _as_json(value: FunctionValue) -> dict[str, Any]:
 
 
 def describe(rows: Sequence[Mapping[str, Any]], values: Sequence[FunctionValue]) -> list[str]:
-    """The lines that the command prints: distribution, by verdict, parts, faults, and both ends with their texts."""
+    """Returns the lines to print: distribution, by verdict, parts, faults, and both ends with their texts."""
     from pipelines.output import aligned
 
     sound = [(row, value) for row, value in zip(rows, values, strict=True) if not value.fault]
@@ -159,12 +159,12 @@ def describe(rows: Sequence[Mapping[str, Any]], values: Sequence[FunctionValue])
     lines += ["", *aligned([head, *(_row(name, groups[name]) for name in groups)])] if groups else []
     for fault, count in faults.most_common(FAULTS_SHOWN):
         lines.append(f"failed {count:,} times: {fault}")
-    # Both ends with their texts: what a policy will make of a reward shows at its top.
+    # Both ends with their texts: the top shows which responses a policy would learn to write.
     ordered = sorted(sound, key=lambda one: one[1].value)
     ends = (("least", ordered[:SHOWN]), ("most", ordered[: -SHOWN - 1 : -1]))
     for title, some in ends if len(ordered) > 2 * SHOWN else ():
         for row, value in some:
-            # What a model has written may hold characters that steer a terminal.
+            # A model's response may contain control characters for a terminal.
             text = "".join(one if one.isprintable() else " " for one in " ".join(row["response"].split()))
             lines += ["", f"{title}: {value.value:g}  {row['problem_id']}  {row.get('verdict', '')}"]
             lines.append(f"  {text[-TEXT_SHOWN:]}")

@@ -1,7 +1,7 @@
-"""Mirrors of the kept tracking logs for those who read their curves elsewhere: TensorBoard and Weights & Biases.
+"""Mirrors the kept tracking logs to other tools for curves: TensorBoard and Weights & Biases.
 
-MLflow stays the source: both are made out of `state/runs/`, as often as one likes, and a run that is there is left
-alone. Neither package is installed by itself: `pip install 'retrace[tensorboard]'`, or `'retrace[wandb]'`.
+MLflow stays the source: both are written from `state/runs/`, any number of times, and existing runs are not changed.
+The packages are optional: `pip install 'retrace[tensorboard]'`, or `'retrace[wandb]'`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ class TrackedRun:
     params: Mapping[str, Any]
     """By dotted name."""
     points: Mapping[int, Mapping[str, tuple[float, int]]]
-    """Step -> metric -> value and time (ms since 1970). Of two attempts the later value counts. Step 0 sums up."""
+    """Step -> metric -> value and time (ms since 1970). Of two attempts, the later value counts. Step 0 is the summary.
+    """
     is_finished: bool
 
 
 def tracked_runs(state: Path, problems: list[str]) -> Iterator[TrackedRun]:
-    """The kept logs, oldest first; one that cannot be read becomes a sentence in `problems`."""
+    """Yields the kept logs, oldest first; an unreadable log becomes a sentence in `problems`."""
     from stages.observe.mlflow_store import flatten
     from stages.observe.mlflow_uploader import kept_logs, read_log
 
@@ -61,7 +62,7 @@ def tracked_runs(state: Path, problems: list[str]) -> Iterator[TrackedRun]:
 
 
 def to_tensorboard(state: Path, folder: Path) -> tuple[int, list[str]]:
-    """Writes a folder of events for each run that has none in `folder`; returns how many, and what went wrong."""
+    """Writes a folder of events for each run that has none in `folder`; returns their number, and problems."""
     _require("tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 
@@ -69,7 +70,7 @@ def to_tensorboard(state: Path, folder: Path) -> tuple[int, list[str]]:
     made = 0
     for run in tracked_runs(state, problems):
         place = folder / f"{run.id} {run.name}".replace("/", "_")
-        # Written once and whole (`replace_folder`), so a folder that is there is complete.
+        # Written once and atomically (`replace_folder`), so an existing folder is complete.
         if place.is_dir():
             continue
         with replace_folder(place) as beside:
@@ -85,10 +86,10 @@ def to_tensorboard(state: Path, folder: Path) -> tuple[int, list[str]]:
 
 
 def to_wandb(state: Path, project: str) -> tuple[int, list[str]]:
-    """Sends each run that was not sent to this project before; returns how many, and what went wrong.
+    """Sends each run that was not sent to this project before; returns their number, and problems.
 
-    `state/wandb.txt` has those that arrived. WANDB_MODE=offline writes them to disk, for `wandb sync`. UserError where
-    W&B cannot be reached or does not know the user; the runs before that one have arrived.
+    `state/wandb.txt` lists the runs that arrived. WANDB_MODE=offline writes them to disk, for `wandb sync`. UserError
+    when W&B cannot be reached or does not know the user; the runs before that one have arrived.
     """
     _require("wandb")
     import wandb
@@ -108,7 +109,7 @@ def to_wandb(state: Path, project: str) -> tuple[int, list[str]]:
                 config=dict(run.params),
                 tags=[run.tags["stage"], f"seed {run.tags.get('seed', '?')}"],
                 dir=str(state),
-                # Nothing of this process is a part of the run: it ended long ago, perhaps elsewhere.
+                # This process is not part of the run, which ended earlier, perhaps on another machine.
                 settings=wandb.Settings(
                     silent=True,
                     console="off",
@@ -119,7 +120,7 @@ def to_wandb(state: Path, project: str) -> tuple[int, list[str]]:
                 ),
             )
             for step, values in run.points.items():
-                if step:  # W&B takes steps in order only, and what sums up has none
+                if step:  # W&B takes steps only in order, and the summary has none
                     target.log({name: value for name, (value, _) in values.items()}, step=step)
             target.summary.update({name: value for name, (value, _) in run.points.get(0, {}).items()})
             target.finish(exit_code=0 if run.is_finished else 1)

@@ -1,7 +1,7 @@
-"""`retrace verify`: the reproduction certificate: what was run again, on what, and what became of every output.
+"""`retrace verify`: the reproduction certificate: which stages ran again, on which machine, and how outputs compare.
 
-The graph runs again where nothing of the finished run is: a checkout of a commit, an empty cache, its own state. Its
-outputs are compared with the hashes of dvc.lock and the bytes behind them in DVC's cache or the workspace.
+The graph runs again without any data of the finished run: a checkout of a commit, an empty cache, a separate state. Its
+outputs are compared with the hashes of dvc.lock and with the files in DVC's cache or the workspace.
 """
 
 from __future__ import annotations
@@ -77,17 +77,17 @@ PACKAGES = ("torch", "transformers", "numpy", "pandas", "pyarrow", "vllm", "vllm
 
 @dataclass(frozen=True)
 class Order:
-    """What the user asks for."""
+    """The options of the user."""
 
     revision: str
-    """Empty: HEAD's code with the working tree's dvc.lock and params.yaml."""
+    """Git revision; empty: HEAD's code with the working tree's dvc.lock and params.yaml."""
     targets: tuple[str, ...]
-    """Stages to make from raw data on, with all they need; empty for all."""
+    """Stages to run from raw data on, with all their dependencies; empty for all."""
     stage: str
-    """One stage alone, with the inputs of the finished run; empty for none."""
+    """A single stage to run with the inputs of the finished run; empty for none."""
     tolerance: Tolerance
     keep: bool
-    """Leave the checkout."""
+    """True keeps the checkout."""
 
 
 def certify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -118,10 +118,10 @@ def _verify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) 
         tell(f"running {what} of {code.commit[:12]} in {folder}")
         targets = [order.stage] if order.stage else order.targets
         exit_code, last = run_again(folder, targets, bool(order.stage), state / "verify" / "log.txt", tell)
-        # Also after a failure: the certificate names what the stages before it made.
+        # Also after a failure: the certificate lists the outputs of the stages before it.
         outputs = _compared(reference, order, folder)
     finally:
-        # Also after an error: a checkout with its cache is as large as the finished run.
+        # Removed also after an error, because a checkout with its cache is as large as the finished run.
         if not order.keep:
             remove_checkout(root, folder)
             shutil.rmtree(folder.parent, ignore_errors=True)
@@ -147,7 +147,7 @@ def _verify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) 
 
 
 def _compared(reference: LockSnapshot, order: Order, folder: Path) -> list[dict[str, Any]]:
-    """A row of the certificate for each output of the stages that ran, in the order of the lock."""
+    """Returns a row of the certificate for each output of the stages that ran, in the order of the lock."""
     ran = [order.stage] if order.stage else stages_behind(reference.entries, order.targets or reference.entries)
     rows = []
     for entry in reference.entries.values():
@@ -171,12 +171,12 @@ def _compare(reference: LockSnapshot, path: str, folder: Path, tolerance: Tolera
 
 
 def machine() -> dict[str, Any]:
-    """What the run was made with and on."""
+    """Returns the software and hardware of the run."""
     return {
         "python": platform.python_version(),
         "system": platform.platform(),
         "processor": _processor(),
-        # A container may not show its cores, only its threads.
+        # A container may show only its threads, not its cores.
         "cores": psutil.cpu_count(logical=False) or psutil.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "gpus": _gpus(),
@@ -213,7 +213,7 @@ def write_certificate(content: dict[str, Any], folder: Path) -> tuple[Path, Path
 
 
 def as_markdown(content: dict[str, Any]) -> str:
-    """The certificate for people: the verdict, what it is of, and each output that is not identical first."""
+    """Returns the certificate as Markdown: the verdict, its subject, and outputs, those not identical first."""
     counts = ", ".join(f"{count} {name}" for name, count in content["counts"].items() if count)
     tolerance, made_on = content["tolerance"], content["machine"]
     scope = content["scope"]
@@ -252,15 +252,15 @@ LAST_LINES = 15
 
 
 def make_clean_checkout(code: Code, params: bytes, folder: Path) -> list[str]:
-    """A checkout in `folder` without outputs, with an empty cache and no remote; returns what it reads from outside.
+    """Makes a checkout in `folder` without outputs, with an empty cache and no remote; returns its outside inputs.
 
-    Parameters may name files beside the project (`../data/...`); links to those places lie beside the checkout.
+    Parameters may name files next to the project (`../data/...`); links to these places are put next to the checkout.
     """
     shutil.rmtree(folder.parent, ignore_errors=True)
     # No cache: a result from it would prove nothing.
     make_checkout(code, folder, cache=None)
     (folder / "params.yaml").write_bytes(params)
-    # Nothing of the finished run may decide what runs here.
+    # No file of the finished run may affect which stages run here.
     (folder / "dvc.lock").unlink(missing_ok=True)
     beside = sorted(set(re.findall(r"\.\./([^\s/\"'},]+)", params.decode("utf-8", "replace"))))
     for name in beside:
@@ -270,7 +270,7 @@ def make_clean_checkout(code: Code, params: bytes, folder: Path) -> list[str]:
 
 
 def remove_outputs(folder: Path, reference: LockSnapshot) -> None:
-    """Takes away outputs that are in git (metric files, curves), so that each is made anew."""
+    """Removes outputs that are in git (metric files, curves), so that each is written again."""
     for path in reference.outs:
         made = folder / path
         if made.is_dir():
@@ -280,7 +280,7 @@ def remove_outputs(folder: Path, reference: LockSnapshot) -> None:
 
 
 def lay_inputs(folder: Path, reference: LockSnapshot, stage: str) -> None:
-    """Copies what one stage reads from the finished run. UserError when something is gone."""
+    """Copies the inputs of a stage from the finished run. UserError when one is missing."""
     deps = reference.entries[stage].deps
     for output in reference.outs:
         if not any(output == dep or output.startswith(f"{dep}/") or dep.startswith(f"{output}/") for dep in deps):
@@ -291,14 +291,14 @@ def lay_inputs(folder: Path, reference: LockSnapshot, stage: str) -> None:
         for name, source in files.items():
             goal = folder / output / name if name else folder / output
             goal.parent.mkdir(parents=True, exist_ok=True)
-            # Copied and not linked: a stage that writes into its input must not change the finished run's.
+            # Copied, not linked: a stage that writes into its input must not change that of the finished run.
             shutil.copyfile(source, goal)
 
 
 def run_again(
     folder: Path, targets: Sequence[str], is_single: bool, log: Path, tell: Callable[[str], None]
 ) -> tuple[int, str]:
-    """DVC's exit code in the checkout, and its last lines. All of its output goes to `log`."""
+    """Runs DVC in the checkout; returns its exit code and last lines. All of its output goes to `log`."""
     last: deque[str] = deque(maxlen=LAST_LINES)
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "w", encoding="utf-8") as file:
@@ -312,6 +312,6 @@ def run_again(
                 tell(line)
 
         chosen = ("--single-item", *targets) if is_single else repro_arguments(folder, tuple(targets))
-        # Not tracked: these runs are a check, and MLflow would show each stage twice.
+        # Not tracked: these runs are only a check, and MLflow would show each stage twice.
         code = run_dvc(folder, ["repro", *chosen], on_line, is_tracked=False)
     return code, "\n".join(last)

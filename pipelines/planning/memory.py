@@ -1,8 +1,8 @@
 """Memory of one GPU, in bytes: how much training and sampling need, and what does not fit.
 
 Training state: Rajbhandari et al., ZeRO (arXiv 1910.02054), section 3.1 and figure 1. Activations: counted as in
-Korthikanti et al. (arXiv 2205.05198), section 4.1, adapted to a gated feed-forward without biases, to attention that
-never stores its scores (as flash attention), and to the trainer's head, whose logits exist only in chunks.
+Korthikanti et al. (arXiv 2205.05198), section 4.1. They are adapted to a gated feed-forward without biases, to
+attention that never stores its scores (flash attention), and to the trainer's head, whose logits exist only in chunks.
 
 `problems_of` lists the parts of a planned stage that do not fit its devices, each with what to change.
 """
@@ -39,11 +39,11 @@ class TrainingMemory:
 
 @dataclass(frozen=True)
 class SamplingMemory:
-    """Bytes on one GPU while a policy is sampled from."""
+    """Bytes on one GPU while a policy is sampled."""
 
     weights: float
     kv_cache: float
-    """Bytes left for the cache, or the bytes it takes where nothing limits it."""
+    """Bytes left for the cache, or the bytes it needs if nothing limits it."""
     kv_tokens: float
     """Tokens that fit into the cache, over all GPUs of the replica."""
     buffers: float
@@ -56,13 +56,14 @@ class SamplingMemory:
 def training_memory(
     shape: Shape, trainer: Any, optimizer: str, ranks: int, longest: int, has_reference: bool, adapter: Any = None
 ) -> TrainingMemory:
-    """State by ZeRO stage over `ranks`, that of an `adapter` alone; activations of the largest micro-batch."""
+    """Returns the state by ZeRO stage over `ranks` (only of an `adapter` if given) and the largest micro-batch's
+    activations."""
     count, width = shape.parameters, NUMBER_BYTES[trainer.dtype]
     learned = shape.adapter_weights(adapter.rank, adapter.targets) if adapter else count
-    # Muon has one moment. The embedding is no matrix for it and stays with AdamW, which has two.
+    # Muon has one moment. It leaves the embedding to AdamW, which has two.
     moments = 2.0 if optimizer == "adamw" else 1.0 + shape.vocabulary * shape.hidden / count
     zero, buffers = 0, CONTEXT_BYTES
-    # Mixed: float32 master weights beside the weights; gradients are summed in float32.
+    # Mixed: float32 master weights in addition to the weights; gradients are summed in float32.
     is_mixed = trainer.dtype == "mixed"
     weights, gradients, state = count * width, learned * 4, learned * 4 * (moments + is_mixed)
     weights += learned * width if adapter else 0
@@ -70,13 +71,13 @@ def training_memory(
         zero = trainer.zero_stage
         # Two buckets of float32, for reducing gradients and for gathering weights.
         buffers += 2 * 4 * BUCKET_ELEMENTS if zero else 0
-        # ZeRO 1 divides the optimizer state among the ranks, 2 also the gradients, 3 also the weights.
+        # ZeRO 1 divides the optimizer state among the ranks, ZeRO 2 also the gradients, ZeRO 3 also the weights.
         state /= ranks if zero >= 1 else 1
         gradients /= ranks if zero >= 2 else 1
         weights /= ranks if zero == 3 else 1
         # Offloaded state is in host memory, which is not counted.
         state *= 0 if trainer.offload_optimizer else 1
-    # A sequence is never split: one that exceeds a micro-batch makes a larger one.
+    # A sequence is never split: one longer than a micro-batch gives a larger micro-batch.
     tokens = max(trainer.micro_batch_tokens, longest)
     return TrainingMemory(
         weights=weights,
@@ -89,8 +90,8 @@ def training_memory(
 
 
 def activation_bytes(shape: Shape, tokens: int, width: int, is_checkpointed: bool) -> float:
-    """Bytes kept for the backward pass of one micro-batch, plus the larger of: the chunk of logits, or the one layer
-    that checkpointing recomputes.
+    """Returns the bytes kept for the backward pass of one micro-batch, plus the larger of two: the chunk of logits, or
+    the one layer that checkpointing recomputes.
 
     Per token a layer keeps, for each of its two norms, the input in float32, the normalised value and that times its
     weights; the queries, keys and values, the output of attention, and four feed-forward rows (gate, its SiLU, up,
@@ -101,7 +102,7 @@ def activation_bytes(shape: Shape, tokens: int, width: int, is_checkpointed: boo
     norm = (4 + 2 * width) * shape.hidden * tokens
     layer = 2 * norm + (heads + 4 * shape.feed_forward) * width * tokens
     logits = width * min(tokens, CHUNK_TOKENS) * shape.vocabulary
-    # Section 5 of that paper: a layer keeps only its input, and one layer at a time is recomputed.
+    # Section 5 of Korthikanti et al.: a layer keeps only its input, and one layer at a time is recomputed.
     if is_checkpointed:
         return shape.layers * shape.hidden * width * tokens + norm + max(layer, logits)
     return shape.layers * layer + norm + logits
@@ -132,14 +133,14 @@ def problems_of(
     gpus: int,
     is_split: bool,
 ) -> Iterator[str]:
-    """Returns sentences on a stage that does not fit, each with what to change.
+    """Yields sentences on a stage that does not fit, each with a remedy.
 
     `is_split`: a stage of the recipe samples and trains side by side.
     """
     trainer, sampler, memory = sections["trainer"], sections["sampler"], gpu.memory_gb * 1e9
     longest = max((part.prompt_tokens + part.lengths.most for part in item.sampling), default=0.0)
     if gpu.name == "cpu":
-        # Replicas on a CPU are processes of this one machine, and each holds the policy.
+        # Replicas on a CPU are processes on this machine, and each holds the policy.
         copies = item.side_by_side.replicas if item.side_by_side else 1
         total = (training.total if training else 0.0) + (sampling.total * copies if sampling else 0.0)
         if total > memory:
@@ -153,7 +154,7 @@ def problems_of(
         if sampling:
             yield from _sampling_problems(name, gpu, sampler, sampling, longest)
         if training and sampling and item.side_by_side is None:  # both on rank 0's GPU
-            # vLLM reserves its share at start, whether the cache fills or not.
+            # vLLM reserves its share at the start, even if the cache never fills.
             held = memory * sampler.memory_fraction if sampler.kind == "vllm" else sampling.total
             if training.total <= memory < training.total + held:
                 yield (
@@ -175,7 +176,7 @@ def problems_of(
 
 
 def _sampling_problems(name: str, gpu: Gpu, sampler: Any, sampling: SamplingMemory, longest: float) -> Iterator[str]:
-    """`longest`: prompt and response tokens."""
+    """Yields problems of sampling; `longest` is in prompt and response tokens."""
     if sampler.kind != "vllm":
         if sampling.total > gpu.memory_gb * 1e9:
             yield (
@@ -230,7 +231,7 @@ def _training_remedy(trainer: Any, training: TrainingMemory, memory: float) -> s
 
 
 def _sharing_remedy(sampler: Any, free_share: float) -> str:
-    # Less than a twentieth of a GPU gives no useful cache: the other remedies are better.
+    # Less than a twentieth of a GPU gives no useful cache, so other remedies are better.
     if sampler.kind == "vllm" and free_share >= 0.05:
         return f"lower sampler.memory_fraction to {free_share:.2f}"
     return "raise sampler.tensor_parallel, raise trainer.zero_stage, or lower sampler.max_sequences"

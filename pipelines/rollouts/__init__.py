@@ -1,1 +1,1 @@
-"""`retrace rollouts`: a page to read what a round has sampled."""
+"""`retrace rollouts`: a page for reading the responses of a round."""

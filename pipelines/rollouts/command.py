@@ -1,8 +1,8 @@
-"""`retrace rollouts`: the responses of a round as a page that filters, sorts and shows them beside their group.
+"""`retrace rollouts`: the responses of a round as a page that filters, sorts and shows them with their group.
 
-The page is a folder that needs no server: index.html, a script, and the rollouts themselves in pieces of PIECE rows,
-each a script too, which the page loads when it shows them. What it filters by, a few numbers a row, is loaded at once,
-so 100,000 rollouts open as fast as ten. All text is set as text, never as HTML: responses are hostile.
+The page is a folder that needs no server: index.html, a script, and the rollouts in pieces of PIECE rows, which are
+scripts too and are loaded when shown. The columns for filters, a few numbers per row, are loaded at once, so 100,000
+rollouts open as fast as ten. All text is inserted as text, never as HTML, because responses are untrusted.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 PIECE = 400
-"""Rows of a piece: a second of loading where responses have 10,000 tokens, and few files for a small round."""
+"""Rows of a piece: it loads in a second with responses of 10,000 tokens, and a small round has few files."""
 DIGITS = 3
-"""Of a log-probability on the page."""
+"""Digits of a log-probability on the page."""
 MEANINGS = {
     "": "log-probability: the darker, the less likely it was when it was drawn",
     "gap": "their log-probability under {} minus the sampler's, blue above 0, orange below ({:,} responses measured)",
@@ -64,7 +64,7 @@ def rollouts(
             f"`dvc repro rl_round@{name}` or `dvc pull`"
         )
     out = out or PROJECT / "reports/rollouts" / table.stem
-    # Only an earlier page is replaced: --out may name a folder of the user's by mistake.
+    # Only an earlier page is replaced: --out may name another folder of the user by mistake.
     if out.exists() and not (out / "index.html").is_file():
         raise UserError(f"--out {out} is there and no such page: name a new folder, nothing is overwritten")
     policy, values = policy or PROJECT / "data/policies" / table.stem, {}
@@ -80,7 +80,7 @@ def rollouts(
 
 
 def problems_by_id(root: Path) -> dict[str, tuple[str, str]]:
-    """Problem and gold answer by id, of all tables that a round may train on and that are here."""
+    """Returns problem and gold answer by id, from all existing tables that a round may train on."""
     import pyarrow.parquet
 
     problems: dict[str, tuple[str, str]] = {}
@@ -96,8 +96,8 @@ def problems_by_id(root: Path) -> dict[str, tuple[str, str]]:
 
 
 def _vocabulary(policy: Path) -> Any:
-    """The tokenizer of a policy folder; None where it is not here: tokens are then not shaded."""
-    # The library in Rust alone: transformers takes seconds to import.
+    """Returns the tokenizer of a policy folder; None if it is missing, and tokens are then not shaded."""
+    # Only the Rust library, because transformers takes seconds to import.
     from tokenizers import Tokenizer
 
     file = policy / "tokenizer.json"
@@ -115,7 +115,7 @@ def _thought_markers(recipe: Path) -> tuple[str, str]:
 
 @dataclass
 class _Index:
-    """What the page filters and sorts by: a list for each column, an entry for each row."""
+    """The columns by which the page filters and sorts: a list for each column, with an entry for each row."""
 
     problem: list[int] = field(default_factory=list)
     step: list[int] = field(default_factory=list)
@@ -138,11 +138,11 @@ def write_page(
     colour: str,
     values: Mapping[int, list[float]],
 ) -> int:
-    """Writes the page of a rollouts table into `folder`; returns how many rows it has.
+    """Writes the page of a rollouts table into `folder`; returns the number of its rows.
 
-    `problems` has problem and gold answer by id, `vocabulary` a tokenizer of `tokenizers` or None. With a
-    `colour` tokens are shaded by `values`, those of a response by its row. UserError where the file is no such table.
-    Equal arguments give equal bytes.
+    `problems` has problem and gold answer by id; `vocabulary` is a tokenizer of `tokenizers` or None. With `colour`,
+    tokens are shaded by `values`, which has the values of a response by its row. UserError when the file is not such a
+    table. Equal arguments give equal bytes.
     """
     import pyarrow
     import pyarrow.parquet
@@ -151,7 +151,7 @@ def write_page(
     from stages.pages.page import fill_page
 
     markers = _thought_markers(PROJECT / "params.yaml")
-    # Texts go into pieces, numbers into the index, which the page loads at once.
+    # Texts are written into pieces, numbers into the index, which the page loads at once.
     index, named, verdicts = _Index(), {}, {}
     pieces: dict[int, str] = {}
     group, last, rows = -1, None, 0
@@ -163,7 +163,7 @@ def write_page(
         for number, batch in enumerate(_batches(file)):
             shown = []
             for row in batch.to_pylist():
-                # A group is drawn together and lies together, also where a later step draws its problem again.
+                # Rows of a group are adjacent, even if a later step draws the same problem again.
                 here = (row["step"], row["problem_id"])
                 group, last = (group if here == last and row["sample_index"] else group + 1), here
                 index.problem.append(named.setdefault(row["problem_id"], len(named)))
@@ -202,7 +202,7 @@ def write_page(
 
 
 def _batches(file: pyarrow.parquet.ParquetFile) -> Iterator[pyarrow.Table]:
-    """Tables of PIECE rows, whatever the file's row groups are."""
+    """Yields tables of PIECE rows, independent of the file's row groups."""
     import pyarrow
 
     kept = None
@@ -217,7 +217,7 @@ def _batches(file: pyarrow.parquet.ParquetFile) -> Iterator[pyarrow.Table]:
 
 
 def _shown(row: Mapping[str, Any], markers: tuple[str, str], has_tokens: bool) -> list[Any]:
-    """Response, the answer found in it, and its tokens with their log-probabilities where they can be shown."""
+    """Returns the response, its extracted answer, and its tokens with log-probabilities if they can be shown."""
     from stages.algorithms.answers.extraction import extract_answer
 
     answer = extract_answer(row["response"], thought_markers=markers).text or ""
@@ -227,5 +227,5 @@ def _shown(row: Mapping[str, Any], markers: tuple[str, str], has_tokens: bool) -
 
 
 def _write_script(path: Path, text: str) -> None:
-    # `json.dumps` leaves ASCII alone, so no text in it can end a line or a script.
+    # `json.dumps` writes ASCII, so no text in it can end a line or a script.
     path.write_text(text + "\n", encoding="ascii")

@@ -1,4 +1,4 @@
-"""What a policy says of the tokens that a round has drawn."""
+"""A policy's log-probabilities and entropies of the tokens that a round has sampled."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ TOKENS_AT_ONCE = 8192
 def measure(
     colour: str, table: Path, problems: Mapping[str, tuple[str, str]], policy: Path, params: Path, most: int
 ) -> dict[int, list[float]]:
-    """A value in nats for each token of about `most` responses, by their row in the rollouts table.
+    """Returns a value in nats for each token of about `most` responses, by their row in the rollouts table.
 
-    `gap`: the log-probability under the policy minus the sampler's. `entropy`: of the policy, before the token. Whole
-    groups are measured, as far from each other as they can be, at the temperature and in the vocabulary of `params`.
-    UserError where the policy does not know a token.
+    `gap`: the log-probability under the policy minus the sampler's. `entropy`: that of the policy before the token.
+    Measures whole groups, evenly spaced, at the temperature and over the vocabulary of `params`. UserError when the
+    policy does not know a token.
     """
     prompt, rl = load_section(params, "prompt", PromptParams), load_section(params, "rl", RlParams)
     rows = read_table(table, ROLLOUT)

@@ -1,14 +1,14 @@
-"""Log-probability, entropy and sum of squared probabilities of sampled tokens, straight from hidden states.
+"""Log-probability, entropy and sum of squared probabilities of sampled tokens, computed from hidden states.
 
 The tensor [batch, tokens, vocab] never exists. The forward pass holds the logits of `chunk_tokens` tokens at a time
-and keeps a few numbers a token. The backward pass recomputes the logits in tiles, and turns each tile into its share of
-both gradients while it is still in the cache.
+and keeps a few numbers per token. The backward pass recomputes the logits in tiles, and turns each tile into its share
+of both gradients while it is still in the cache.
 
 Sources: chunked recomputation as in Liger-Kernel (arXiv 2410.10989) and Cut Cross-Entropy (arXiv 2411.09009);
 sum of squared probabilities for the optimal token baseline (arXiv 2602.07078; verl `calculate_sum_pi_squared`);
 vocabulary pruning, "Taming the Tail" (arXiv 2512.23087), re-derived: S = {v : pi(v) >= rho max pi} <=> z_v >= z_max +
-log rho (the min-p rule), log pi_S(a) = z_a - LSE_S(z). The rule does not depend on a shift of the logits but does on
-their scale: apply it after the temperature, on the sampler's side and the trainer's alike.
+log rho (the min-p rule), log pi_S(a) = z_a - LSE_S(z). The rule depends on the scale of the logits, not on a shift:
+apply it after the temperature, both in the sampler and in the trainer.
 
 With S the safe vocabulary (all of it when nothing is pruned), treated as a constant, and z = hidden . head / T:
     log p_a = z_a - LSE_S(z)      H = -sum_S p log p      Q = sum_S p^2
@@ -17,14 +17,14 @@ With a cap c on the logits (Gemma 2, arXiv 2408.00118) z = c tanh(hidden . head 
 product takes a factor of 1 - (z T / c)^2.
 
 Deviations:
-1. A sampled token outside S (the engines' sets differ at the border) is added to the S of its own position. Its
-   log-probability is then finite and its gradient pulls it back in. It is reported in `outside`; the caller counts it
-   and may drop the token or the response.
+1. A sampled token outside S (the engines' sets differ at the border) is added to the S of its position. Its
+   log-probability is then finite and its gradient pulls it back into S. `outside` marks it; the caller counts it and
+   may drop the token or the response.
 2. Positions whose incoming gradients are all zero (padding, clipped tokens, groups without signal) are left out of
-   the backward pass. The result is the same to the last bit of rounding, sooner.
-3. In the backward pass S is cut a few roundings lower (BORDER_ROUNDINGS). Otherwise the rounding of the recomputed
-   logits could lose a token on the border, such as the likeliest one at a threshold of 0.
-4. The threshold of the paper could not be read; e^-13 is a recollection. It has no default here.
+   the backward pass. This is faster, and the result is the same up to rounding in the last bit.
+3. In the backward pass the border of S is a few roundings lower (BORDER_ROUNDINGS). Otherwise the rounding of the
+   recomputed logits could exclude a token on the border, such as the likeliest one at a threshold of 0.
+4. The paper's threshold could not be verified; e^-13 is from memory. It has no default here.
 """
 
 import importlib.util
@@ -42,8 +42,8 @@ PerToken = Float[Tensor, "batch tokens"]
 BORDER_ROUNDINGS = 4
 # Columns of the head in one product on a CPU (`_product`).
 PRODUCT_COLUMNS = 1024
-# exp(x) is taken as exp2(x log2 e): a third of the time of torch.exp on a CPU, and as quick where the result is
-# denormal, where torch.exp takes 36 times as long (most of the vocabulary of a confident policy).
+# exp(x) is computed as exp2(x log2 e), which takes a third of the time of torch.exp on a CPU. It stays as fast for
+# denormal results (most of the vocabulary of a confident policy), for which torch.exp takes 36 times as long.
 LOG2_E = math.log2(math.e)
 
 
@@ -56,8 +56,8 @@ class _ThreeStatistics(NamedTuple):
 class TokenStatistics(_ThreeStatistics):
     """Unpacks into (logprobs, entropy, sum_squared_probs); entropy in nats.
 
-    `outside` is an attribute and no fourth member, so that unpacking into three holds: True where the sampled token
-    lay outside the safe vocabulary and was added to it; all False without pruning.
+    `outside` is an attribute and not a fourth member, so that unpacking into three works. It is True where the sampled
+    token was outside the safe vocabulary and was added to it; all False without pruning.
     """
 
     outside: Bool[Tensor, "batch tokens"]
@@ -72,14 +72,14 @@ def token_statistics(
     chunk_tokens: int | None = None,
     cap: float | None = None,
 ) -> TokenStatistics:
-    """Statistics of `token_ids` under softmax(hidden @ head_weight.T / temperature), pruned when asked.
+    """Returns statistics of `token_ids` under softmax(hidden @ head_weight.T / temperature), optionally pruned.
 
     Gradients flow from all three statistics to `hidden` and `head_weight`. `log_threshold` (<= 0, applied after the
     temperature) prunes to the tokens with z_v >= z_max + log_threshold. A soft `cap` acts on the product, before the
-    temperature: see `capped`. `chunk_tokens` bounds the memory: at no time do more than chunk_tokens * vocab logits
-    exist (None: about 128 MiB on a CPU, 1 GiB on a GPU, and at most an eighth of the tokens, or 64). Results are
-    float32 (float64 for float64 input): products in the type of the inputs, softmax in float32; `hidden` is cast to the
-    head's type. Padded positions need some valid token id. An empty batch gives empty results and zero gradients. No
+    temperature: see `capped`. `chunk_tokens` bounds the memory: at most chunk_tokens * vocab logits exist at any time
+    (None: about 128 MiB on a CPU, 1 GiB on a GPU, and at most an eighth of the tokens, or 64). Results are float32
+    (float64 for float64 input): products in the type of the inputs, softmax in float32; `hidden` is cast to the head's
+    type. Padded positions need any valid token id. An empty batch gives empty results and zero gradients. There are no
     second derivatives. ValueError on a temperature, cap or chunk_tokens that is not positive, or a log_threshold
     above 0.
     """
@@ -105,11 +105,11 @@ def token_statistics(
 class _TokenStatistics(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, head_weight, token_ids, temperature, log_threshold, chunk_tokens, cap):
-        # A statistic that the loss does not use then has no gradient at all, and its part of the work is left out.
+        # A statistic that the loss does not use then has no gradient (None), and its part of the work is skipped.
         ctx.set_materialize_grads(False)
         ctx.temperature, ctx.is_pruned, ctx.chunk_tokens = (temperature, log_threshold is not None, chunk_tokens)
         ctx.cap = cap
-        # Autocast would cast the results back and forth: types are chosen here.
+        # The types are chosen here; autocast would cast the results back and forth.
         with torch.autocast(hidden.device.type, enabled=False):
             results = _forward(hidden, head_weight, token_ids, temperature, log_threshold, chunk_tokens, cap)
         logprobs, entropy, sum_squared_probs, log_total, border, outside = results
@@ -148,7 +148,7 @@ def _forward(
     results.append(torch.zeros(tokens, dtype=torch.bool, device=hidden.device))
     for start in range(0, tokens, chunk):
         stop = min(start + chunk, tokens)
-        # The only place where logits are held: a chunk of them, overwritten by the next.
+        # The only place that stores logits: one chunk, overwritten by the next.
         _product(hidden[start:stop], head_weight, logits[: stop - start])
         if kernels is not None:
             kernels.row_statistics(
@@ -160,7 +160,7 @@ def _forward(
                 [result[start:stop] for result in results],
             )
             continue
-        # Blocks of rows that fit in the cache: seven passes over a block cost less than two over a whole chunk.
+        # Blocks of rows that fit into the cache: seven passes over a block cost less than two over a whole chunk.
         for first in range(start, stop, block):
             last = min(first + block, stop)
             rows = capped(logits[first - start : last - start].to(precision), cap)
@@ -172,7 +172,8 @@ def _forward(
 
 
 def _product(hidden: Tensor, head_weight: Tensor, logits: Tensor) -> None:
-    """logits = hidden @ head_weight.T; on a CPU in columns, whose packed part of the head stays in the cache (+15%)."""
+    """Computes logits = hidden @ head_weight.T; on a CPU by columns, so that their part of the head stays in the cache
+    (15% faster)."""
     columns = len(head_weight) if hidden.is_cuda else PRODUCT_COLUMNS
     for low in range(0, len(head_weight), columns):
         part = head_weight[low : low + columns]
@@ -182,7 +183,7 @@ def _product(hidden: Tensor, head_weight: Tensor, logits: Tensor) -> None:
 def _row_statistics(
     logits: Tensor, token_ids: Tensor, temperature: float, log_threshold: float | None, weights: Tensor
 ) -> tuple[Tensor, ...]:
-    """The six results of `_forward` for a block of rows, each (rows, 1). Overwrites `logits` and `weights`."""
+    """Returns the six results of `_forward` for a block of rows, each (rows, 1). Overwrites `logits` and `weights`."""
     top = logits.amax(-1, keepdim=True)
     # Before the temperature divides, as the kernel does: see there.
     logits.sub_(top)
@@ -196,21 +197,21 @@ def _row_statistics(
     if is_unsafe is None:
         border, outside = torch.full_like(top, -torch.inf), torch.zeros_like(chosen, dtype=torch.bool)
     else:
-        # Relative to the logit: its rounding grows with its size.
+        # Relative to the logit, because its rounding grows with its size.
         slack = BORDER_ROUNDINGS * torch.finfo(top.dtype).eps * top.abs().clamp_min(1.0)
         border, outside = top + log_threshold - slack, chosen < log_threshold
-        # The sampled token stays, wherever it lies (deviation 1).
+        # The sampled token always stays (deviation 1).
         weights.masked_fill_(is_unsafe, 0.0).scatter_(-1, token_ids, chosen.exp())
     total = weights.sum(-1, keepdim=True)
     log_total = total.log()
     sum_squared_probs = (torch.linalg.vector_norm(weights, dim=-1, keepdim=True) / total).square()
-    # H = log Z - sum(p z), with z in units of log 2 here.
+    # H = log Z - sum(p z), with z in units of log 2.
     entropy = log_total - logits.mul_(weights).sum(-1, keepdim=True) / (LOG2_E * total)
     return chosen - log_total, entropy, sum_squared_probs, top + log_total, border, outside
 
 
 class _Rows(NamedTuple):
-    """What the backward pass knows of each position that has a gradient; `slopes` are divided by the temperature."""
+    """Inputs of the backward pass for each position with a gradient; `slopes` are divided by the temperature."""
 
     hidden: Tensor  # (tokens, hidden)
     token_ids: Tensor  # (tokens,)
@@ -231,7 +232,7 @@ class _Rows(NamedTuple):
 
 def _backward(ctx, grad_logprobs, grad_entropy, grad_sum_squared) -> tuple[Tensor | None, Tensor | None]:
     hidden, head_weight, token_ids, entropy, sum_squared_probs, log_total, border = ctx.saved_tensors
-    # Only the other statistics are used: a zero keeps one path below.
+    # If only other statistics are used, a zero avoids a second code path below.
     if grad_logprobs is None:
         grad_logprobs = torch.zeros_like(entropy)
     slopes = [
@@ -241,7 +242,7 @@ def _backward(ctx, grad_logprobs, grad_entropy, grad_sum_squared) -> tuple[Tenso
     # Deviation 2: in an RL batch many positions are padding or have no advantage.
     is_active = torch.stack([slope != 0 for slope in slopes if slope is not None]).any(0)
     active = is_active.nonzero()[:, 0]  # the one place where the host waits for a GPU: how many there are
-    # No copy of the rows where all of them count.
+    # The rows are not copied if all of them are active.
     if len(active) == len(is_active):
         active = None
     else:
@@ -264,7 +265,7 @@ def _accumulate(rows: _Rows, head_weight: Tensor, ctx, grad_hidden: Tensor | Non
     The vocabulary is the outer loop: each tile of the head and of its gradient then passes through memory once.
     """
     tokens, (vocab, width) = len(rows.hidden), head_weight.shape
-    # Never more than the forward pass may hold.
+    # At most as many elements as in the forward pass.
     elements = min(_tile_elements(head_weight), ctx.chunk_tokens * vocab)
     tile_tokens = max(1, min(tokens, _tile_tokens(head_weight), elements))
     tile_vocab = max(1, min(vocab, elements // tile_tokens))
@@ -272,7 +273,7 @@ def _accumulate(rows: _Rows, head_weight: Tensor, ctx, grad_hidden: Tensor | Non
     is_exact = precision == head_weight.dtype
     kernels = _kernels(head_weight) if ctx.cap is None else None
     logits = head_weight.new_empty(tile_tokens * tile_vocab)
-    # A bfloat16 head: its gradient is summed in float32 and rounded once.
+    # The gradient of a bfloat16 head is summed in float32 and rounded once.
     scratch = torch.empty(tile_vocab, width, dtype=precision, device=head_weight.device) if not is_exact else None
     for low in range(0, vocab, tile_vocab):
         high = min(low + tile_vocab, vocab)
@@ -311,17 +312,17 @@ def _accumulate(rows: _Rows, head_weight: Tensor, ctx, grad_hidden: Tensor | Non
 
 
 def _logit_gradient(logits: Tensor, rows: _Rows, low: int, temperature: float, is_pruned: bool) -> Tensor:
-    """Gradient with respect to the (capped) logits for the tile whose first vocabulary id is `low`, in place."""
+    """Computes the gradient of the (capped) logits for the tile whose first vocabulary id is `low`, in place."""
     if temperature != 1:
         logits.div_(temperature)
-    # The sampled token's column in this tile, if it is here.
+    # The sampled token's column in this tile, if it is in this tile.
     column = rows.token_ids - low
     is_here = (column >= 0) & (column < logits.shape[1])
     column = column.clamp(0, logits.shape[1] - 1)[:, None]
     is_unsafe = None
     if is_pruned:
         is_unsafe = logits < rows.border[:, None]
-        # The sampled token is a member at its own position; elsewhere `column` is clamped and must change nothing.
+        # The sampled token belongs to S at its position; elsewhere `column` is clamped and must change nothing.
         is_unsafe.scatter_(-1, column, is_unsafe.gather(-1, column) & ~is_here[:, None])
     logits.sub_(rows.log_total[:, None])  # log-probabilities
     factor = _factor(logits, rows)
@@ -333,19 +334,19 @@ def _logit_gradient(logits: Tensor, rows: _Rows, low: int, temperature: float, i
 
 
 def _factor(logprobs: Tensor, rows: _Rows) -> Tensor:
-    """-g_logprob - g_entropy (log p + H) + 2 g_squares (p - Q): the gradient of a logit divided by its p."""
+    """Returns -g_logprob - g_entropy (log p + H) + 2 g_squares (p - Q): the gradient of a logit divided by its p."""
     factor = -rows.slope_logprob[:, None]
     if rows.slope_entropy is not None:
         factor = factor - rows.slope_entropy[:, None] * (logprobs + rows.entropy[:, None])
     if rows.slope_sum_squared is not None:
-        # p - Q; the caller takes p again afterwards, in place.
+        # p - Q; the caller computes p again afterwards, in place.
         excess = (logprobs * LOG2_E).exp2() - rows.sum_squared_probs[:, None]
         factor = factor + 2 * rows.slope_sum_squared[:, None] * excess
     return factor
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left @ right, in float32 also where the factors are narrower."""
+    """Computes total += left @ right, in float32 even if the factors are narrower."""
     if total.dtype == left.dtype:
         total.addmm_(left, right)
     else:
@@ -353,7 +354,7 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def capped(logits: Float[Tensor, "*batch vocab"], cap: float | None) -> Float[Tensor, "*batch vocab"]:
-    """cap tanh(logits / cap): the logits that a model with a soft cap gives; without one, the same tensor."""
+    """Returns cap tanh(logits / cap), the logits of a model with a soft cap; without a cap, the same tensor."""
     return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
@@ -362,7 +363,7 @@ def _precision(tensor: Tensor) -> torch.dtype:
 
 
 def _kernels(tensor: Tensor) -> ModuleType | None:
-    """The fused passes, on a GPU that has Triton; float64, which only tests ask for, goes through plain torch."""
+    """Returns the fused passes on a GPU with Triton, else None; also None for float64, which only tests use."""
     if not tensor.is_cuda or tensor.dtype == torch.float64 or importlib.util.find_spec("triton") is None:
         return None
     from stages.algorithms import token_statistics_kernels
@@ -371,32 +372,33 @@ def _kernels(tensor: Tensor) -> ModuleType | None:
 
 
 def _usual_chunk_tokens(hidden: Tensor, vocab: int) -> int:
-    """Enough tokens that reading the head once a chunk costs little beside the product, but never most of them."""
+    """Returns enough tokens that reading the head once per chunk costs little compared to the product, but never most
+    of them."""
     # In float32: 1 GiB on a GPU, 128 MiB on a CPU.
     elements = 1 << 28 if hidden.is_cuda else 1 << 25
     return max(1, min(elements // vocab, max(64, len(hidden) // 8)))
 
 
 def _block_elements(tensor: Tensor) -> int:
-    """Logits that stay in a CPU's cache through the passes of the softmax."""
+    """Returns the number of logits that stay in a CPU's cache during the passes of the softmax."""
     return 1 << 28 if tensor.is_cuda else 1 << 21
 
 
 def _tile_elements(tensor: Tensor) -> int:
-    """Logits of a backward tile, which stay in the cache between the products."""
+    """Returns the number of logits of a backward tile, which stay in the cache between the products."""
     return 1 << 27 if tensor.is_cuda else 1 << 20
 
 
 def _tile_tokens(tensor: Tensor) -> int:
-    """Tokens of a backward tile; the remaining elements are its share of the vocabulary."""
+    """Returns the number of tokens of a backward tile; the rest of its size is its part of the vocabulary."""
     return 8192 if tensor.is_cuda else 1024
 
 
 # ------------------------------------------------------------------------------------------ vocabulary pruning
 def safe_vocabulary(logits: Float[Tensor, "*batch vocab"], log_threshold: float) -> Bool[Tensor, "*batch vocab"]:
-    """True for the tokens with z_v >= z_max + log_threshold; log_threshold = log rho <= 0, in nats.
+    """Returns True for the tokens with z_v >= z_max + log_threshold; log_threshold = log rho <= 0, in nats.
 
-    The likeliest token is always in, with its ties; -inf keeps everything. ValueError on a threshold above 0.
+    The likeliest token and its ties are always in it; -inf keeps everything. ValueError on a threshold above 0.
     """
     if not log_threshold <= 0:
         raise ValueError(f"log_threshold must be at most 0, not {log_threshold}: it is log(p / p_max)")
@@ -406,14 +408,14 @@ def safe_vocabulary(logits: Float[Tensor, "*batch vocab"], log_threshold: float)
 def pruned_logprobs(
     logits: Float[Tensor, "batch tokens vocab"], token_ids: Int[Tensor, "batch tokens"], log_threshold: float
 ) -> tuple[Float[Tensor, "batch tokens"], Bool[Tensor, "batch tokens"]]:
-    """Log-probabilities of `token_ids` renormalised over the safe vocabulary, and which of them lay outside it.
+    """Returns log-probabilities of `token_ids` renormalised over the safe vocabulary, and which of them are outside it.
 
-    Never -inf: a token outside S counts as a member at its own position (deviation 1). Gradients flow to the logits of
-    members only. The plain version of what `token_statistics` does without holding the logits.
+    Never -inf: a token outside S counts as a member at its position (deviation 1). Gradients flow only to the logits of
+    members. The plain version of `token_statistics`, which does not store the logits.
     """
     chosen = token_ids[..., None]
     is_safe = safe_vocabulary(logits.detach(), log_threshold)
     outside = ~is_safe.gather(-1, chosen)[..., 0]
-    # Gradients reach the logits of members only.
+    # Gradients reach only the logits of members.
     kept = torch.where(is_safe.scatter(-1, chosen, True), logits, -torch.inf)
     return logits.gather(-1, chosen)[..., 0] - kept.logsumexp(-1), outside

@@ -1,10 +1,10 @@
-"""The two passes over logits of `token_statistics` as Triton kernels: each reads a logit once, in the type it has.
+"""The two passes over logits of `token_statistics` as Triton kernels: each reads a logit once, in its type.
 
-In plain torch the same passes read and write float32 logits some sixteen times, about 110 bytes a logit; here it is 2
-forward (4 with a safe vocabulary, whose border hangs on the maximum) and 4 backward in bfloat16. The plain code is
-the reference that the tests compare these with, and what runs on a CPU.
+In plain torch the same passes read and write float32 logits about sixteen times, about 110 bytes per logit. Here they
+move 2 bytes forward (4 with a safe vocabulary, whose border depends on the maximum) and 4 backward in bfloat16. The
+plain code is the reference for the tests of these kernels, and runs on a CPU.
 
-Source: one pass with a running maximum, as in online softmax (arXiv 1805.02867), carried over to the entropy's sum.
+Source: one pass with a running maximum, as in online softmax (arXiv 1805.02867), extended to the entropy's sum.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import triton.language as tl
 from torch import Tensor
 
 FORWARD_BLOCK = 4096
-"""Logits of a row that a program reads at once."""
+"""Number of logits of a row that a program reads at once."""
 BACKWARD_BLOCK = 1024
 LOWEST = tl.constexpr(-1e30)
-"""Stands for minus infinity in the running maximum, whose differences must stay numbers."""
+"""Replaces minus infinity in the running maximum, because its differences must stay numbers."""
 
 
 def row_statistics(
@@ -30,11 +30,11 @@ def row_statistics(
 ) -> None:
     """Fills `results`: log-probability, entropy, sum of squares, log of the normaliser, border and outside, [rows].
 
-    `logits` [rows, vocabulary] in any floating type, rows contiguous; all arithmetic in float32. `border_slack` times
-    max(1, |largest logit|) is how much lower than the safe vocabulary's edge the border lies.
+    `logits` [rows, vocabulary] in any floating type, rows contiguous; all arithmetic in float32. The border is lower
+    than the edge of the safe vocabulary by `border_slack` times max(1, |largest logit|).
     """
     rows, vocab = logits.shape
-    # One program for each row: a row is read in blocks, and nothing of it is written back.
+    # One program per row: a row is read in blocks, and its logits are not written back.
     _row_statistics_kernel[(rows,)](
         logits,
         token_ids,
@@ -73,7 +73,7 @@ def logit_gradient_(
         log_total,
         entropy,
         sum_squared_probs,
-        # Triton wants a pointer for each argument. Those that the flags switch off are never read.
+        # Triton needs a pointer for each argument. Arguments that the flags switch off are never read.
         log_total if border is None else border,
         slope_logprob,
         slope_logprob if slope_entropy is None else slope_entropy,
@@ -122,8 +122,9 @@ def _row_statistics_kernel(
             inside = first + columns < vocab
             z = tl.load(start + first + columns, mask=inside, other=-float("inf"))
             top = tl.maximum(top, tl.max(z.to(tl.float32), 0))
-    # The maximum is taken off before the temperature divides. The other way round a GPU fuses product and difference,
-    # rounds once where the maximum was rounded twice, and the likeliest token may fall below a threshold of 0.
+    # The maximum is subtracted before the division by the temperature. In the other order a GPU fuses product and
+    # difference and rounds once, while the maximum was rounded twice: the likeliest token may fall below a threshold of
+    # 0.
     total = 0.0  # sum of e^below, below = (logit - top) / temperature
     weighted = 0.0  # sum of e^below below
     squared = 0.0  # sum of e^(2 below)
@@ -131,7 +132,7 @@ def _row_statistics_kernel(
         inside = first + columns < vocab
         z = tl.load(start + first + columns, mask=inside, other=-float("inf"))
         z = z.to(tl.float32)
-        # Online softmax: when the maximum rises, what was summed so far is scaled down by the drop.
+        # Online softmax: when the maximum rises, the sums so far are scaled down by the drop.
         if not IS_PRUNED:
             higher = tl.maximum(top, tl.max(z, 0))
             drop = (top - higher) * inverse_temperature

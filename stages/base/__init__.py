@@ -1,1 +1,1 @@
-"""Stage `base`: the policy that everything starts from, as a policy folder."""
+"""Stage `base`: the policy from which all training starts, as a policy folder."""

@@ -1,4 +1,4 @@
-"""Texts that the tokenizer of a random policy is trained on."""
+"""Training texts for the tokenizer of a random policy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stages.foundations.seeds import derive_seed
 
 
 def _sums(rows: int) -> list[str]:
-    """Generated problems with their worked steps, the same for every seed of the run."""
+    """Returns generated problems with their worked steps, the same for every seed of the run."""
     rng = random.Random(derive_seed("tokenizer"))
     texts = []
     for problem in arithmetic_tasks.generate_problems(seed=derive_seed("tokenizer"), rows=rows):
@@ -20,12 +20,12 @@ def _sums(rows: int) -> list[str]:
 
 
 def _digits(rows: int) -> list[str]:
-    """Problems of all sizes with a solution of each style in turn, the same for every seed of the run.
+    """Returns problems of all sizes, with solutions of each style in turn, the same for every seed of the run.
 
-    The styles are as common as each other, so that no number that may occur is rare.
+    All styles are equally common, so that no number that may occur is rare.
     """
     rng = random.Random(derive_seed("tokenizer"))
-    # No seed of the run in it: a policy's tokenizer, and so its size, are the same for every seed.
+    # Does not depend on the run's seed: a policy's tokenizer, and so its size, are the same for every seed.
     sizes = dict.fromkeys(range(3, 9), 1.0)
     problems = digit_tasks.generate_problems(derive_seed("tokenizer"), rows, sizes, (2, 3, 4, 5), False)
     styles = list(digit_tasks.SolutionStyle)
@@ -37,4 +37,4 @@ def _digits(rows: int) -> list[str]:
 
 
 CORPORA = {"arithmetic": _sums, "digits": _digits}
-"""Texts that a tokenizer is trained on, by the name of the task family."""
+"""Training texts for a tokenizer, by the name of the task family."""

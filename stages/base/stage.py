@@ -1,4 +1,4 @@
-"""What stage `base` runs with, and what others may ask of it."""
+"""Definition of stage `base`: its inputs and outputs, and the data about it that other modules use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class HubBase(StrictParams):
     kind: Literal["hub"]
     repository: str
     revision: str = Field(pattern=r"^[0-9a-f]{40}$")
-    """Full commit, so that the same bytes come every time."""
+    """Full commit, so that every download gives the same bytes."""
 
 
 class RandomBase(StrictParams):
@@ -49,16 +49,16 @@ class RandomBase(StrictParams):
     heads: int = Field(ge=1)
     feed_forward_size: int = Field(ge=8)
     max_position_tokens: int = Field(ge=16)
-    """Longest sequence that the policy is made for."""
+    """Longest sequence that the policy supports."""
     initializer_range: float = Field(gt=0)
     """Standard deviation of the initial weights."""
-    # Fewer entries could not spell every text: the tokenizer has no entry for the unknown.
+    # With fewer entries some text could not be encoded: the tokenizer has no unknown token.
     vocabulary_size: int = Field(ge=258)
     """Upper limit of the tokenizer's entries: 256 bytes, two special tokens, merges."""
     corpus: Literal["arithmetic", "digits"]
     """Task family of the tokenizer's corpus."""
     corpus_rows: int = Field(ge=1)
-    """Generated problems with worked steps that the tokenizer is trained on."""
+    """Number of generated problems with worked steps on which the tokenizer is trained."""
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> RandomBase:
@@ -90,7 +90,7 @@ def _model(sections: Sections) -> ModelSizes:
                 "intermediate_size": base.feed_forward_size,
                 "vocab_size": tokenizer.get_vocab_size(),
                 "max_position_embeddings": base.max_position_tokens,
-                # As `random_policy` makes it: the planner must count the embedding once.
+                # As in `random_policy`: the planner must count the embedding once.
                 "tie_word_embeddings": True,
             }
             return ModelSizes("random Llama", config, is_untrained=True, policy="base")

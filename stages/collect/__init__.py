@@ -1,1 +1,1 @@
-"""Collects one source of problems into one table: a pinned file, a hub, or a generator."""
+"""Collects one source of problems into one table: a pinned file, a data set on a hub, or a generator."""

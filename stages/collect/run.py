@@ -1,8 +1,8 @@
 """Collects one source of problems: a pinned file, a file of a hub's data set, or a generator.
 
-`collect_source` reads the upstream rows, maps their fields, and counts every row that is dropped. Then follow the
-origins, `read_field`, which finds a field in a row, and `read_rows`, which reads each format. A broken row is handed on
-as one, for its drop to be counted.
+`collect_source` reads the upstream rows, maps their fields, and counts every dropped row. After it come the origins,
+`read_field`, which reads a field of a row, and `read_rows`, which reads each format. A broken row is passed on as
+`BrokenRow`, so that its drop is counted.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from stages.observe.tracking import track
 
 
 def main(job: Job) -> None:
-    """Reads the source and writes its problems and what was dropped, metrics last."""
+    """Reads the source and writes its problems and dropped rows, metrics last."""
     paths, source = job.paths, job.sections["sources"]
     require_word(job.item)
     described = {"source": job.item, **source.model_dump(mode="json", by_alias=True)}
@@ -71,15 +71,15 @@ def main(job: Job) -> None:
         write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
 
 
-# Generators name their fields as we do.
+# Generators use our field names.
 GENERATED = FieldMap(problem="problem", answer="answer", solution="solution")
 Problem = dict[str, str | None]
 
 
 def collect_source(name: str, source: SourceParams) -> tuple[list[Problem], Funnel]:
-    """The source's problems, in upstream's order, and the drops; UserError when no row is usable.
+    """Returns the source's problems, in upstream's order, and the drops; UserError when no row is usable.
 
-    `problem_id` is `<source>/<number of the row, from 0>`, so that each problem is found again upstream.
+    `problem_id` is `<source>/<number of the row, from 0>`, so that each problem can be located upstream.
     """
     rows, fields, only = _upstream(name, source)
     funnel, problems = Funnel("collect", len(rows)), []
@@ -108,11 +108,11 @@ def _upstream(name: str, source: SourceParams) -> tuple[list[Row], FieldMap | st
 def problem_of_row(
     row: Row, row_id: str, fields: FieldMap | str, only: Mapping[str, list[Any]], funnel: Funnel
 ) -> Problem | None:
-    """Id, problem, answer and solution of a row, or id, first user turn and messages; None where `funnel` drops it."""
+    """Returns a row's id, problem, answer and solution, or id, first user turn and messages; None if it is dropped."""
     if isinstance(row, BrokenRow):
         funnel.drop({"text": row.text}, "malformed_row", row.reason, row_id)
         return None
-    # Before the texts are read, which a row that is not selected may lack.
+    # Before the texts are read, because a row that is not selected may lack them.
     for field, allowed in only.items():
         if field_value(field, row) not in allowed:
             funnel.drop(row, "not_selected", f"`{field}` is {field_value(field, row)!r}"[:200], row_id)
@@ -120,7 +120,7 @@ def problem_of_row(
     if isinstance(fields, str):
         return _conversation(row, row_id, fields, funnel)
     found: Problem = {"problem_id": row_id}
-    # The problem first: what is missing first names the drop.
+    # The problem first: the first missing field gives the reason of the drop.
     for target in ("problem", "answer"):
         try:
             found[target] = read_field(getattr(fields, target), row)
@@ -141,7 +141,7 @@ def _conversation(row: Mapping[str, Any], row_id: str, name: str, funnel: Funnel
         # A CSV file holds the list as JSON in a text.
         turns = read_conversation(_loads(messages.encode()) if isinstance(messages, str) else messages)
         first = next(turn["content"] for turn in turns if turn["role"] == "user")
-        # Half a surrogate pair ends in a ValueError here, and not when the table is written.
+        # Half a surrogate pair raises ValueError here, and not when the table is written.
         text = json.dumps(turns, ensure_ascii=False).encode().decode()
         return {"problem_id": row_id, "problem": first, "messages": text}
     except MissingField as error:
@@ -155,7 +155,7 @@ def _conversation(row: Mapping[str, Any], row_id: str, name: str, funnel: Funnel
 
 
 def _solution(field: FieldParams | None, row: Mapping[str, Any]) -> str | None:
-    """None for a row without a usable solution: its problem is still worth having."""
+    """Returns None for a row without a usable solution: its problem is still useful."""
     if field is None:
         return None
     try:
@@ -173,7 +173,7 @@ def _require_usable(name: str, fields: FieldMap | str, problems: Sequence[Proble
             f"source `{name}` gives no usable row out of {funnel.rows_in} ({counts or 'the file is empty'}{first}): "
             f"correct sources.{name}.from"
         )
-    # A field that no row has is a mistake of the recipe, which would show only when nothing is demonstrated.
+    # A field that no row has is a mistake in the recipe, which would otherwise show only as missing demonstrations.
     is_promised = isinstance(fields, FieldMap) and fields is not GENERATED and fields.solution is not None
     if is_promised and all(problem["solution"] is None for problem in problems):
         raise UserError(
@@ -183,7 +183,7 @@ def _require_usable(name: str, fields: FieldMap | str, problems: Sequence[Proble
 
 
 def locate_file(name: str, origin: UrlSource | LocalSource | HubSource) -> Path:
-    """A path to the source's file with the right bytes; UserError says which, and what to do about it."""
+    """Returns a path to the source's file with the pinned bytes. UserError names the file and the remedy."""
     match origin:
         case LocalSource():
             return _local_file(name, origin)
@@ -212,14 +212,14 @@ def _hub_file(origin: HubSource) -> Path:
     remedy = "check names, network and, for a gated data set, your token; or fetch it elsewhere and use kind: local"
     try:
         return Path(hf_hub_download(origin.repository, origin.file, repo_type="dataset", revision=origin.revision))
-    except Exception as error:  # the hub client raises many kinds; each means that the file cannot be had
+    except Exception as error:  # the hub client raises many kinds; each means that the download failed
         where = f"{origin.file} of {origin.repository} at {origin.revision[:12]}"
         reason = " ".join(str(error).split())[:300]
         raise UserError(f"{where} cannot be fetched from the hub ({reason}): {remedy}") from error
 
 
 def arithmetic_rows(name: str, origin: ArithmeticSource) -> Iterator[dict[str, str | None]]:
-    """Rows with problem, answer and solution, all steps of which are right."""
+    """Yields rows with problem, answer and a solution without mistakes."""
     weights = {kind.value: weight for kind, weight in origin.weights.items()}
     try:
         problems = arithmetic_tasks.generate_problems(
@@ -235,7 +235,7 @@ def arithmetic_rows(name: str, origin: ArithmeticSource) -> Iterator[dict[str, s
 
 
 def digit_rows(name: str, origin: DigitSource) -> Iterator[dict[str, str | None]]:
-    """Rows with problem, answer and a search without mistakes as solution."""
+    """Yields rows with problem, answer and, as solution, a search without mistakes."""
     try:
         problems = digit_tasks.generate_problems(
             origin.seed, origin.rows, origin.sizes, origin.coefficients, origin.is_held_out
@@ -244,7 +244,7 @@ def digit_rows(name: str, origin: DigitSource) -> Iterator[dict[str, str | None]
         raise UserError(
             f"sources.{name}.from: {error}; lower `rows`, or give other sizes or more coefficients"
         ) from None
-    # A search is drawn too: which pairs it tries before the right one.
+    # The search is random too: it decides which pairs are tried before the right one.
     rng = random.Random(origin.seed)
     for problem in problems:
         solution, _ = digit_tasks.write_solution(problem, rng, "search", slip=0.0, retry=0.0, near_misses=0.0)
@@ -252,7 +252,7 @@ def digit_rows(name: str, origin: DigitSource) -> Iterator[dict[str, str | None]
 
 
 def reasoning_gym_rows(name: str, origin: ReasoningGymSource) -> Iterator[dict[str, str | None]]:
-    """Rows as the task gives them; the answer is None where the task has no single one."""
+    """Yields rows as the task generates them; the answer is None if the task has no unique answer."""
     try:
         import reasoning_gym
     except ImportError:
@@ -276,24 +276,24 @@ def reasoning_gym_rows(name: str, origin: ReasoningGymSource) -> Iterator[dict[s
         yield {"problem": entry["question"], "answer": entry["answer"], "solution": None}
 
 
-# As many as curate knows.
+# The letters that curate accepts.
 LETTERS = "ABCDEFGHIJ"
-# Not None, which is a value that a field may have.
+# Not None, because None may be the value of a field.
 _ABSENT = object()
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
-"""Characters that no reader sees, and that no text needs."""
+"""Control characters, which are invisible and not needed in a text."""
 
 
 class MissingField(Exception):
-    """The row has no such field, or nothing is in it."""
+    """The row has no such field, or it is empty."""
 
 
 class UnusableField(Exception):
-    """What stands in the field is not what the field map says."""
+    """The value of the field does not fit the field map."""
 
 
 def read_field(params: FieldParams, row: Mapping[str, Any]) -> str:
-    """The text that `params` describes; MissingField or UnusableField says what is wrong with the row."""
+    """Returns the text that `params` describes. MissingField or UnusableField describes a fault of the row."""
     match params:
         case str():
             return _text(params, row)
@@ -310,7 +310,7 @@ def read_field(params: FieldParams, row: Mapping[str, Any]) -> str:
             return _filled(params.separator.join(_pieces(params, row)), params.field)
         case Boxed():
             extraction = extract_answer(_text(params.field, row))
-            # The other rules read answers from prose, which is no promise of the file.
+            # The other rules guess answers from prose, which is not reliable for a file.
             if extraction.rule not in ("box", "boxes") or not extraction.text:
                 raise UnusableField(f"`{params.field}` holds no \\boxed{{}} answer")
             return extraction.text
@@ -325,13 +325,13 @@ def read_field(params: FieldParams, row: Mapping[str, Any]) -> str:
 
 
 def field_value(name: str, row: Mapping[str, Any]) -> Any:
-    """What stands at a name or path, None where there is nothing."""
+    """Returns the value at a name or path, None if there is none."""
     value = _walk(name, row)
     return None if value is _ABSENT else value
 
 
 def _walk(name: str, row: Mapping[str, Any]) -> Any:
-    # The whole name first: some files have dots in the names of their columns.
+    # The whole name first: some files have dots in their column names.
     if name in row:
         return row[name]
     value: Any = row
@@ -366,20 +366,20 @@ def _filled(text: str, name: str) -> str:
 
 
 def _scalar(value: Any, name: str) -> str:
-    """A text or number as text; a whole float loses its `.0`, for 27.0 is how some files write 27."""
+    """Returns a text or number as text; a whole float loses its `.0`, because some files write 27 as 27.0."""
     if isinstance(value, str):
         return value
     if isinstance(value, float):
         if value != value or value in (float("inf"), float("-inf")):
             raise UnusableField(f"`{name}` is {value}, not a finite number")
-        # From 2**53 on not every integer is a float: such a value may not be what the file meant.
+        # From 2**53 on, floats do not represent every integer: the value may differ from the intended one.
         return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
     if isinstance(value, bool | int):
         return str(value)
-    if isinstance(value, Decimal) and value.is_finite():  # of Parquet: 2.00 is 2
-        # `:f` writes no exponent, because no answer is given as 1E+3.
+    if isinstance(value, Decimal) and value.is_finite():  # from Parquet: 2.00 is 2
+        # `:f` writes no exponent: answers are not written as 1E+3.
         return str(int(value)) if value == value.to_integral_value() else f"{value.normalize():f}"
-    if isinstance(value, bytes):  # of Parquet: some writers do not mark texts as texts
+    if isinstance(value, bytes):  # from Parquet: some writers do not mark texts as texts
         try:
             return value.decode()
         except UnicodeDecodeError:
@@ -391,7 +391,7 @@ def _listed(value: Any, params: Listed) -> str:
     if not isinstance(value, list):
         return _scalar(value, params.field)
     if len(value) == 1:
-        # One value in a list is how some files write every answer.
+        # Some files write every answer as a list with one value.
         return _listed(value[0], params)
     parts = (_listed(part, params) for part in value)
     return f"{params.open}{params.separator.join(parts)}{params.close}"
@@ -406,7 +406,7 @@ def _around_marker(params: AfterMarker | BeforeMarker, row: Mapping[str, Any]) -
 
 def _pieces(params: Matches, row: Mapping[str, Any]) -> list[str]:
     found = re.finditer(params.pattern, _text(params.field, row))
-    # Group 1 where the pattern has one, else all that it matches. A group that took no part is empty.
+    # Group 1 if the pattern has one, else the whole match. A group that did not match is empty.
     pieces = [match.group(min(1, match.re.groups)) or "" for match in found]
     if not pieces:
         raise UnusableField(f"`{params.field}` has nothing that {params.pattern!r} matches")
@@ -431,9 +431,9 @@ SHOWN_CHARACTERS = 2000
 MAX_LINE_BYTES = 64 << 20
 """A longer line of JSON is a broken row, and a longer line of CSV an error."""
 MAX_UNPACKED_BYTES = 2 << 30
-"""What a gzipped file of JSON or Parquet, which is read as a whole, may unpack to."""
+"""Largest unpacked size of a gzipped JSON or Parquet file, which is read as a whole."""
 MAX_NESTED = 100
-"""A row nested deeper is a broken one: what reads its fields calls itself for each level."""
+"""A row nested deeper is broken: the functions that read its fields are recursive."""
 _LONG_INTEGER = 4_000
 
 
@@ -442,7 +442,7 @@ class BrokenRow:
     """A row that could not be read."""
 
     text: str
-    """How it begins."""
+    """Beginning of the row."""
     reason: str
 
 
@@ -450,7 +450,7 @@ Row = dict[str, Any] | BrokenRow
 
 
 def read_rows(path: Path, file_format: Literal["jsonl", "json", "parquet", "csv"], max_rows: int | None) -> list[Row]:
-    """The first `max_rows` rows, or all; UserError when the file is damaged or not of the format.
+    """Returns the first `max_rows` rows, or all; UserError when the file is damaged or has another format.
 
     JSON lines and CSV are read only as far as `max_rows` needs.
     """
@@ -480,7 +480,7 @@ def _json_list(path: Path) -> Iterator[Row]:
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
-    # Bounded before Parquet's reader sees it: a small gzipped file may unpack to anything.
+    # Limited before Parquet's reader gets it: a small gzipped file may unpack to any size.
     content = packed_bytes(path, MAX_UNPACKED_BYTES)
     try:
         table = pyarrow.parquet.read_table(io.BytesIO(content))
@@ -491,9 +491,9 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 
 
 def _csv_rows(path: Path) -> Iterator[Row]:
-    csv.field_size_limit(MAX_LINE_BYTES)  # Python's limit of 131,072 characters is no limit of CSV
+    csv.field_size_limit(MAX_LINE_BYTES)  # Python's limit of 131,072 characters is too small for some files
     try:
-        # Strict, because a quotation without an end would otherwise swallow the rest of the file.
+        # Strict, because otherwise a missing end quote would swallow the rest of the file.
         reader = csv.DictReader(_csv_lines(path), strict=True)
         _require_different(reader.fieldnames or [], path)
         for row in reader:
@@ -509,7 +509,7 @@ def _csv_lines(path: Path) -> Iterator[str]:
     for number, line in enumerate(packed_lines(path, MAX_LINE_BYTES), 1):
         if line is None:
             raise UserError(f"{path}: line {number} has more than {MAX_LINE_BYTES >> 20} MiB: split the file")
-        # Spreadsheets begin a file with the mark of the byte order.
+        # Spreadsheets start a file with a byte order mark.
         yield line.decode("utf-8-sig" if number == 1 else "utf-8") + "\n"
 
 
@@ -520,7 +520,7 @@ def _require_different(names: Sequence[str], path: Path) -> None:
 
 
 class _RepeatedKey(dict[str, Any]):
-    """A JSON object that has a key twice: the file does not say which value is meant."""
+    """A JSON object with a repeated key, for which the intended value is unknown."""
 
 
 def _loads(text: bytes) -> Any:
@@ -528,7 +528,7 @@ def _loads(text: bytes) -> Any:
 
 
 def _integer(digits: str) -> int | str:
-    """Python converts no integer of more than 4,300 digits: such a one stays text."""
+    """Returns the integer; with more than 4,300 digits, which Python does not convert, the text."""
     return int(digits) if len(digits) < _LONG_INTEGER else digits
 
 
@@ -542,7 +542,7 @@ def _mapping(value: Any) -> Row:
         return BrokenRow(_shown(repr(value).encode("utf-8", "replace")), f"not an object but a {type(value).__name__}")
     if fault := _fault(value):
         return BrokenRow(_shown(str(list(value)).encode("utf-8", "replace")), fault)
-    # The cheap test first: the second one encodes the whole row once more.
+    # The cheap test first: the second test encodes the whole row again.
     escaped = json.dumps(value)
     if "\\ud" in escaped and not _is_unicode(value):
         return BrokenRow(_shown(escaped.encode()), "holds half a surrogate pair, which is no character")
@@ -550,7 +550,7 @@ def _mapping(value: Any) -> Row:
 
 
 def _fault(row: dict[str, Any]) -> str:
-    # Level by level, and not by recursion: the rows that this refuses would end it.
+    # Level by level, not recursively: the rows that this function rejects would exceed the recursion limit.
     level: list[Any] = [row]
     for _ in range(MAX_NESTED):
         if any(isinstance(value, _RepeatedKey) for value in level):

@@ -1,4 +1,4 @@
-"""What stage `collect` runs with, and what others may ask of it."""
+"""Definition of stage `collect`: its inputs and outputs, and the data about it that other modules use."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class ArithmeticSource(StrictParams):
     operand_max: int = Field(ge=1)
     """Largest operand."""
     value_max: int = Field(ge=2)
-    """Largest value on the way; the smallest is 0."""
+    """Largest intermediate value; the smallest is 0."""
     steps: list[Annotated[int, Field(ge=1)]] = Field(min_length=1)
-    """Numbers of operations, each as likely."""
+    """Numbers of operations, all equally likely."""
 
 
 class DigitSource(StrictParams):
@@ -43,9 +43,9 @@ class DigitSource(StrictParams):
     sizes: dict[Annotated[int, Field(ge=2, le=9)], Annotated[float, Field(gt=0)]] = Field(min_length=1)
     """Number of digits -> relative frequency."""
     coefficients: list[Annotated[int, Field(ge=1)]] = Field(min_length=1)
-    """Factors of A and B, each as likely."""
+    """Factors of A and B, all equally likely."""
     is_held_out: bool
-    """Which side of the split: a tenth of all problems, by a hash that knows no order of digits, is held out."""
+    """True generates held-out problems: a tenth of all, by a hash that ignores the order of the digits."""
 
 
 def _compiles(pattern: str) -> str:
@@ -64,13 +64,13 @@ class JoinedFields(StrictParams):
 
     kind: Literal["joined"]
     fields: list[str] = Field(min_length=2)
-    """Names of the fields, in order; each must be there."""
+    """Names of the fields, in order; all are required."""
     separator: str
     """Text between them."""
 
 
 class AfterMarker(StrictParams):
-    """What stands behind the last marker: the `72` of `... #### 72`."""
+    """The text after the last marker: the `72` of `... #### 72`."""
 
     kind: Literal["after"]
     field: str
@@ -80,7 +80,7 @@ class AfterMarker(StrictParams):
 
 
 class BeforeMarker(StrictParams):
-    """What stands before the last marker, without the pieces that some patterns match."""
+    """The text before the last marker, without the matches of some patterns."""
 
     kind: Literal["before"]
     field: str
@@ -98,7 +98,7 @@ class Matches(StrictParams):
     field: str
     """Name of the field."""
     pattern: Pattern
-    """Regular expression; where it has a group, its first group is the piece."""
+    """Regular expression; if it has groups, the first one is the piece."""
     separator: str
     """Text between pieces."""
 
@@ -112,7 +112,7 @@ class Boxed(StrictParams):
 
 
 class Listed(StrictParams):
-    """A list as text; a field that holds one value, or a list of one, is that value without brackets."""
+    """A list as text; a single value, or a list of one, becomes that value without brackets."""
 
     kind: Literal["listed"]
     field: str
@@ -126,7 +126,7 @@ class Listed(StrictParams):
 
 
 class QuestionWithChoices(StrictParams):
-    """A question and its choices, lettered from A, a line each."""
+    """A question and its choices, lettered from A, one per line."""
 
     kind: Literal["choices"]
     field: str
@@ -136,7 +136,7 @@ class QuestionWithChoices(StrictParams):
 
 
 class ChoiceLetter(StrictParams):
-    """The letter of the choice whose index, from 0, stands in the field."""
+    """The letter of the choice whose index, from 0, is in the field."""
 
     kind: Literal["choice_letter"]
     field: str
@@ -146,7 +146,7 @@ class ChoiceLetter(StrictParams):
 def _kind_of(value: Any) -> str | None:
     if isinstance(value, str):
         return "name"
-    # Pydantic asks with what the parameters hold, and with a model where one is validated again.
+    # Pydantic passes the raw parameters, or a model when one is validated again.
     return value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
 
 
@@ -170,10 +170,10 @@ FieldParams = Annotated[
 
 
 class FieldMap(StrictParams):
-    """Where a row's problem, answer and solution stand.
+    """The fields with a row's problem, answer and solution.
 
-    Upstream files name and pack these differently, in the few kinds of layout above. A plain text is the name of a
-    field, or a path (`meta.answer`, `final_answer.0`).
+    Upstream files name and arrange them differently, in the few layouts above. A plain text is the name of a field or
+    a path (`meta.answer`, `final_answer.0`).
     """
 
     problem: FieldParams
@@ -181,11 +181,11 @@ class FieldMap(StrictParams):
     answer: FieldParams
     """The final answer."""
     solution: FieldParams | None
-    """The worked solution; null when the source has none. A row without it keeps its problem."""
+    """The worked solution; null if the source has none. A row without a solution keeps its problem."""
 
 
 class FileContent(StrictParams):
-    """What is in a file, of whatever origin."""
+    """Content of a file, for any origin."""
 
     format: Literal["jsonl", "json", "parquet", "csv"]
     """jsonl: an object per line; json: one list of objects; csv: with a header. Gzip is recognised."""
@@ -193,7 +193,7 @@ class FileContent(StrictParams):
         Annotated[FieldMap, Tag("map")] | Annotated[str, Tag("messages")],
         Discriminator(lambda value: "messages" if isinstance(value, str) else "map"),
     ]
-    """From upstream's fields to ours; of conversations the name of the field that lists the turns."""
+    """Maps upstream's fields to ours; for conversations, the name of the field that lists the turns."""
     only: dict[str, list[Any]]
     """Rows to take: each named field must have one of the values; {} for all rows."""
     max_rows: int | None = Field(ge=1)
@@ -207,7 +207,7 @@ class HubSource(FileContent):
     repository: str = Field(pattern=r"^[^/\s]+/[^/\s]+$")
     """owner/name of the data set."""
     revision: str = Field(pattern=r"^[0-9a-f]{40}$")
-    """Commit of the data set: a branch would change under the recipe."""
+    """Commit of the data set: a branch could change without a change of the recipe."""
     file: str
     """Path of the file in the data set."""
 
@@ -216,7 +216,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class LocalSource(FileContent):
-    """A file on this machine. Its hash is required because nothing else notices that it has changed."""
+    """A file on this machine. Its hash is required because nothing else would detect a change."""
 
     kind: Literal["local"]
     path: str
@@ -226,7 +226,7 @@ class LocalSource(FileContent):
 
 
 class ReasoningGymSource(StrictParams):
-    """Generated by a task of reasoning-gym (arXiv 2505.24760); tasks without one right answer give no rows."""
+    """Generated by a task of reasoning-gym (arXiv 2505.24760); tasks without a unique answer give no rows."""
 
     kind: Literal["reasoning_gym"]
     task: str
@@ -236,15 +236,15 @@ class ReasoningGymSource(StrictParams):
     seed: int
     """Seed of the task."""
     config: dict[str, Any]
-    """The task's own settings; what is left out keeps reasoning-gym's value."""
+    """Settings of the task; missing settings keep reasoning-gym's values."""
 
 
 class UrlSource(FileContent):
-    """A file behind a URL that cannot change unnoticed."""
+    """A file at a URL, pinned by its hash."""
 
     kind: Literal["url"]
     url: str = Field(pattern=r"^https?://")
-    """Address; best one with a commit in it."""
+    """Address, preferably with a commit in it."""
     sha256: Sha256
     """Hash of the file's bytes."""
 
@@ -259,12 +259,12 @@ class SourceParams(StrictParams):
     """One entry of the section `sources`."""
 
     role: Literal["train", "benchmark", "chat"]
-    """train: problems to learn from; benchmark: problems to be measured on, never trained on; chat: conversations."""
+    """train: problems to train on; benchmark: problems for evaluation, never trained on; chat: conversations."""
     licence: str = Field(min_length=1)
-    """Licence of the problems; goes into every row."""
-    # `from` is what a recipe says, and a keyword of Python.
+    """Licence of the problems; written into every row."""
+    # A recipe says `from`, which is a keyword in Python.
     origin: Origin = Field(alias="from")
-    """Where the problems come from."""
+    """Origin of the problems."""
 
     @model_validator(mode="after")
     def _has_fields_of_its_role(self) -> SourceParams:
@@ -297,6 +297,6 @@ Name = re.compile(r"[a-z0-9][a-z0-9_]*")
 
 
 def require_word(source: str) -> None:
-    """UserError for a name of a source that is no snake_case word."""
+    """Raises UserError for a source name that is not a snake_case word."""
     if not Name.fullmatch(source):
         raise UserError(f"a source's name is made of lower case letters, digits and _, not {source!r}")

@@ -1,1 +1,1 @@
-"""Makes collected problems fit to train and to measure on: normalised, gradable, unique, free of the benchmarks."""
+"""Prepares collected problems for training and evaluation: normalised, gradable, unique, without benchmark problems."""

@@ -1,6 +1,6 @@
-"""Makes answers gradable, and tests that they are: the gold answer must grade itself correct, another one wrong.
+"""Makes answers gradable and tests it: the verifier must accept the gold answer and reject a different one.
 
-`answer_kind` says how an answer is written, which decides who can grade it.
+`answer_kind` returns the form of an answer, which decides how it can be graded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stages.observe.progress import progress
 
 Row = dict[str, Any]
 _ROWS_AT_ONCE = 1_000
-# The opposite is the harder test where there is one, because wrong responses say it.
+# The opposite, where one exists, is the harder test, because wrong responses contain it.
 _OPPOSITES = {"true": "False", "false": "True", "yes": "No", "no": "Yes"}
 _LITERAL = re.compile(r"(?<![A-Za-z_0-9.^\\])\d+(?!\d)")
 _CHOICE = re.compile(r"(?<=\A\()[A-J](?=\))|\A[A-J](?=\)|\Z)")
@@ -38,9 +38,10 @@ _WORDS = re.compile(r"[A-Za-z]+")
 
 
 def ask_for_integers(rows: Sequence[Row]) -> tuple[list[Row], list[Row], Counter[str]]:
-    """All rows, rewritten where that is exact; a `transform` row for each; how many were left alone, by reason.
+    """Returns all rows, rewritten if that is exact; a `transform` row for each rewritten row; and counts of the others
+    by reason.
 
-    An integer answer is left alone without a reason: there is nothing to rewrite.
+    An integer answer is kept without a reason: there is nothing to rewrite.
     """
     changed, records, left = [], [], Counter()
     for row in rows:
@@ -70,7 +71,7 @@ def _record(row: Row, changed: Row, question: IntegerQuestion) -> Row:
 
 
 def keep_kinds(rows: Sequence[Row], kinds: Sequence[AnswerKind], funnel: Funnel) -> list[Row]:
-    """Rows whose answers are of a kind that the recipe trusts the verifier with."""
+    """Returns rows with answers of a kind that the recipe allows for the verifier."""
     kept = []
     for row in rows:
         kind = answer_kind(row["answer"])
@@ -82,16 +83,16 @@ def keep_kinds(rows: Sequence[Row], kinds: Sequence[AnswerKind], funnel: Funnel)
 
 
 def keep_gradable(rows: Sequence[Row], limits: VerifierParams, funnel: Funnel) -> list[Row]:
-    """Rows whose gold answer the verifier calls correct beside itself, and a perturbed one wrong.
+    """Returns rows for which the verifier judges the gold answer as correct and a perturbed answer as wrong.
 
-    Dropped as `gold_not_correct`, `perturbed_not_wrong`, or `gold_undecided` where the verifier failed; UserError when
-    it failed on more than its abort threshold, since the rows would then depend on the machine's load.
+    Dropped as `gold_not_correct`, `perturbed_not_wrong`, or `gold_undecided` if the verifier failed. UserError if it
+    failed on more than its abort threshold, since the kept rows would then depend on the machine's load.
     """
     kept, failures = [], 0
     with Verifier(limits) as verifier:
         for start in progress(range(0, len(rows), _ROWS_AT_ONCE), label="gradability", unit=f"x {_ROWS_AT_ONCE} rows"):
             part = rows[start : start + _ROWS_AT_ONCE]
-            # A verifier that cannot read an answer may call everything beside it right, or nothing: both show here.
+            # A verifier that cannot read an answer may accept any response, or none: this test detects both.
             perturbed = [perturbed_answer(row["answer"]) for row in part]
             same = verifier.judge([(row["answer"], boxed(row["answer"])) for row in part])
             other = verifier.judge([(row["answer"], boxed(text)) for row, text in zip(part, perturbed, strict=True)])
@@ -102,7 +103,7 @@ def keep_gradable(rows: Sequence[Row], limits: VerifierParams, funnel: Funnel) -
                     funnel.drop(row, reason, f"{row['answer']}: {detail}")
                 else:
                     kept.append(row)
-    # A few time-outs are rows that are hard to compare; many are a machine that is too busy.
+    # A few time-outs mean rows that are hard to compare; many mean a machine that is too busy.
     if failures > limits.abort_undecided_fraction * max(1, len(rows)):
         raise UserError(
             f"the verifier failed on the gold answers of {failures} of {len(rows)} problems: raise "
@@ -123,16 +124,16 @@ def _objection(perturbed: str, own: Judgement, changed: Judgement) -> tuple[str,
 
 
 def boxed(answer: str) -> str:
-    """The answer as a response ends in it."""
+    """Returns the answer as at the end of a response."""
     return f"\\boxed{{{answer}}}"
 
 
 def perturbed_answer(answer: str) -> str:
-    r"""Another answer that is close: its first number that is no index, exponent or decimal plus 1.
+    r"""Returns a similar, different answer: 1 is added to the first number that is not an index, exponent or decimal.
 
-    Without one: the next choice, the opposite word, another last letter of a name, or `1+` before an expression.
+    Without a number: the next choice, the opposite word, another last letter of a name, or `1+` before an expression.
     `3` becomes `4`, `\frac{\pi}{4}` becomes `\frac{\pi}{5}`, `x_1 = 2` becomes `x_1 = 3`, `C` becomes `D`, `five`
-    becomes `6`, `True` becomes `False`, `\angle ABC` becomes `\angle ABD`. With its text a choice changes too.
+    becomes `6`, `True` becomes `False`, `\angle ABC` becomes `\angle ABD`. A choice changes even if followed by text.
     """
     text = clean(answer)
     kind = answer_kind(answer)
@@ -146,7 +147,7 @@ def perturbed_answer(answer: str) -> str:
     # A single letter is a variable, and is treated as an expression below.
     if kind is AnswerKind.word and len(text) > 1:
         return _OPPOSITES.get(text.lower(), f"not{text}")
-    # An index or an exponent only where there is nothing else: `x_1 = 2` must become `x_1 = 3`.
+    # An index or exponent changes only if there is no other number: `x_1 = 2` must become `x_1 = 3`.
     literal = _LITERAL.search(text) or _ANY_LITERAL.search(text)
     if literal is None:
         return _without_number(text)
@@ -158,10 +159,10 @@ def _without_number(text: str) -> str:
     if _LANGUAGE.search(names):
         return f"not {text}"
     if _NAMES.fullmatch(names):
-        # The last letter: in the name of an angle or a line each letter counts.
+        # Changes the last letter: in the name of an angle or a line each letter counts.
         head, last, tail = re.split(r"([A-Z])(?!.*[A-Z])", text, maxsplit=1)
         return head + _next_letter(last, ascii_uppercase) + tail
-    # Behind the equals sign: `1+f(x)=x` would say something else about f.
+    # After the equals sign: `1+f(x)=x` would be another statement about f.
     before, sign, value = text.rpartition("=")
     return f"{before}{sign}1+{value}"
 
@@ -171,18 +172,18 @@ def _next_letter(letter: str, letters: str) -> str:
 
 
 def _plus_one(digits: str) -> str:
-    """The next integer, without converting what may be very long; `09` becomes `10`."""
+    """Returns the next integer, without converting the digits, which may be many; `09` becomes `10`."""
     head = digits.rstrip("9")
     tail = "0" * (len(digits) - len(head))
     return f"{head[:-1]}{int(head[-1]) + 1}{tail}" if head else f"1{tail}"
 
 
 def answer_kind(answer: str) -> AnswerKind | None:
-    """The kind, None for an answer with nothing in it."""
+    """Returns the kind of the answer, None for an empty one."""
     text = clean(answer)
     if not text.strip(" .,;:!?$"):
         return None
-    # Before words, because a letter alone would be one.
+    # Before words, because a single letter would count as a word.
     if _WHOLE_CHOICE.fullmatch(text):
         return AnswerKind.choice
     number = read_number(text)

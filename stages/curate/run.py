@@ -1,9 +1,9 @@
-"""Curates the collected tables: which problems are kept, with every dropped row and its reason in the funnel.
+"""Curates the collected tables: selects problems, and records every dropped row with its reason in the funnel.
 
-`main` reads and writes. `curate` runs the steps, which follow in its order; each is a pure function from rows to rows.
-Which answers can be graded is in gradability.py. Pass rates measure difficulty: the share of sampled responses that
-were right. They hold for the policy that they were measured with. Their file is pinned by its sha256; its problems are
-matched by normalised text, whatever their source.
+`main` reads and writes. `curate` runs the steps, which are defined below in its order; each is a pure function from
+rows to rows. gradability.py decides which answers can be graded. Pass rates measure difficulty: the share of correct
+responses. They are valid for the policy that was sampled. Their file is pinned by its sha256; its problems are matched
+by normalised text, for every source.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from stages.observe.tracking import track
 
 
 def main(job: Job) -> None:
-    """The whole stage. Metrics count training problems; `rows/kept` is train and validation together."""
+    """Runs the whole stage. Metrics count training problems; `rows/kept` is train and validation together."""
     paths = job.paths
     params: CurateParams = job.sections["curate"]
     limits: VerifierParams = job.sections["verifier"]
@@ -76,7 +76,7 @@ def main(job: Job) -> None:
         funnel, benchmark_funnel, chat_funnel = (Funnel("curate", len(of_role)) for of_role in rows.values())
         curated = curate(rows["train"], rows["benchmark"], revisions, params, limits, seed, funnel, benchmark_funnel)
         require_benchmarks(curated, roles)
-        # Without conversations the index of the benchmarks is not made a second time.
+        # Without conversations the index of the benchmarks is not built a second time.
         of_chat = rows["chat"], curated.benchmarks, revisions, params.decontamination, chat_funnel
         conversations, pairs, by_rule = drop_contaminated(*of_chat) if rows["chat"] else ([], [], Counter())
         write_table(curated.train, paths.train, PROBLEM)
@@ -100,14 +100,14 @@ def main(job: Job) -> None:
 
 
 def require_benchmarks(curated: Curated, roles: dict[str, str]) -> None:
-    """UserError when a benchmark has no usable row: its scores would silently be missing."""
+    """Raises UserError when a benchmark has no usable row: its scores would silently be missing."""
     present = {row["benchmark"] for row in curated.benchmarks}
     for name in (name for name, role in roles.items() if role == "benchmark" and name not in present):
         raise UserError(f"no row of benchmark `{name}` has all its texts: look at sources.{name} and collect it again")
 
 
 def read_collected(folder: Path, source: str) -> list[Row]:
-    """The rows of one source; UserError when its table is not there or empty."""
+    """Returns the rows of one source; UserError when its table is not there or empty."""
     path = folder / f"{source}.parquet"
     if not path.exists():
         raise UserError(f"{path} does not exist: `dvc repro collect@{source}` makes it")
@@ -116,7 +116,7 @@ def read_collected(folder: Path, source: str) -> list[Row]:
 
 
 def count(curated: Curated) -> dict[str, int]:
-    """Rows of each table, what curate counted on the way, and per benchmark its rows and how many of them were hit."""
+    """Counts the rows of each table, curate's intermediate counts, and each benchmark's rows and contaminated rows."""
     counts = {
         "train/rows": len(curated.train),
         "validation/rows": len(curated.validation),
@@ -141,7 +141,7 @@ _TEXTS = ("problem_id", "source", "problem", "answer", "licence")
 
 @dataclass(frozen=True)
 class Curated:
-    """What curate makes; the drops are in the funnels."""
+    """The results of curate; the drops are in the funnels."""
 
     train: list[Row]
     validation: list[Row]
@@ -151,7 +151,7 @@ class Curated:
     transforms: list[Row]
     difficulty: list[Row]
     counts: dict[str, int]
-    """What the tables do not show: pairs by rule, answers left alone, lines of the pass-rate file that were no use."""
+    """Counts that tables do not show: pairs by rule, answers not rewritten, unusable lines of the pass-rate file."""
 
 
 def curate(
@@ -166,8 +166,8 @@ def curate(
 ) -> Curated:
     """Runs all steps on rows of `problem` tables; UserError when nothing is left to train on.
 
-    Benchmarks are normalised and otherwise left alone: their rows are the ones that others report scores on. Only rows
-    that cannot be graded at all (without a text, or with an id twice) go, into `benchmark_funnel`.
+    Benchmarks are only normalised: published scores are for exactly these rows. Only rows that cannot be graded at all
+    (without a text, or with a duplicate id) are dropped, into `benchmark_funnel`.
     """
     marked = [
         {**normalise_row(row), "benchmark": row["source"]} for row in drop_malformed(benchmarks, benchmark_funnel)
@@ -176,18 +176,18 @@ def curate(
     rows = drop_unusable(rows, params.max_problem_characters, funnel)
     match chosen("curate.filter", params.filter):
         case CustomFunctionParams() as custom:
-            # Before duplicates: of equal problems the first that the user wants is kept.
+            # Before deduplication: of equal problems, the first one that the filter accepts is kept.
             rows = keep_by_function(rows, custom, limits, funnel)
     pairs, near = [], params.deduplication.near_duplicates
     if params.deduplication.exact:
-        # Before similar ones: an exact copy is cheap to find, and needs no threshold.
+        # Before near duplicates: exact copies are cheap to find and need no threshold.
         rows, pairs = drop_duplicates(rows, funnel)
     if near:
         rows, similar = drop_near_duplicates(rows, near, funnel)
         pairs += similar
-    # These pairs are reported and no row goes: without one of its rows a benchmark's score could not be compared.
+    # These pairs are only reported: scores on a benchmark without some of its rows could not be compared.
     pairs += benchmark_overlaps(marked, near)
-    # After duplicates: each text is compared with the benchmarks once.
+    # After deduplication, so that each text is compared with the benchmarks only once.
     rows, contamination, by_rule = drop_contaminated(rows, marked, revisions, params.decontamination, funnel)
     counts = {f"contamination/pairs_{rule}": number for rule, number in sorted(by_rule.items())}
     transforms: list[Row] = []
@@ -206,14 +206,14 @@ def curate(
         rows, difficulty = rate_difficulty(rows, originals, rates, params.difficulty, funnel)
         counts |= {"difficulty/rows": len(difficulty)}
         counts |= {f"difficulty/unusable_{reason}": number for reason, number in sorted(unusable.items())}
-    # Last: validation must be drawn from what is trained on, by the same rules.
+    # Last, so that validation and training problems have passed the same rules.
     validation, rows = split(rows, params, seed, funnel)
     counts |= {f"duplicates/{scope}": number for scope, number in sorted(Counter(p["scope"] for p in pairs).items())}
     return Curated(rows, validation, marked, contamination, pairs, transforms, difficulty, counts)
 
 
 def drop_malformed(rows: Sequence[Row], funnel: Funnel) -> list[Row]:
-    """Rows with a text in every column that needs one, and an id of their own: the first of several keeps it."""
+    """Returns rows with all required texts and a unique id; of rows with one id, the first is kept."""
     kept, ids = [], set()
     for row in rows:
         missing = [name for name in _TEXTS if not isinstance(row[name], str)]
@@ -230,19 +230,19 @@ def drop_malformed(rows: Sequence[Row], funnel: Funnel) -> list[Row]:
 
 
 def normalise_row(row: Row) -> Row:
-    """A copy with all its texts normalised."""
+    """Returns a copy with all texts normalised."""
     texts = {name: normalise_text(row[name]) for name in ("problem", "answer")}
     solution = row["solution"]
     return {**row, **texts, "solution": normalise_text(solution) if isinstance(solution, str) else None}
 
 
 def drop_unusable(rows: Sequence[Row], max_problem_characters: int, funnel: Funnel) -> list[Row]:
-    """Rows with a problem of bearable length and an answer."""
+    """Returns rows with an answer and with a problem that is not empty or too long."""
     kept = []
     for row in rows:
         if len(row["problem"]) > max_problem_characters:
             funnel.drop(row, "problem_too_long", f"{len(row['problem'])} characters")
-        # A problem that is nothing but a picture cannot be read by a language model.
+        # A language model cannot read a problem that is only a picture.
         elif not normalise_problem(_PICTURE.sub(" ", row["problem"])):
             funnel.drop(row, "no_problem")
         elif answer_kind(row["answer"]) is None:
@@ -255,9 +255,9 @@ def drop_unusable(rows: Sequence[Row], max_problem_characters: int, funnel: Funn
 def keep_by_function(
     rows: Sequence[Row], params: CustomFunctionParams, limits: VerifierParams, funnel: Funnel
 ) -> list[Row]:
-    """Rows for which the function says True. False, or a text that says why, drops a row as `custom_filter`.
+    """Returns rows for which the function returns True. False, or a text with the reason, drops as `custom_filter`.
 
-    A row on which it fails is dropped as `filter_failed`; UserError when these are more than
+    Rows on which the function fails are dropped as `filter_failed`; UserError when they are more than
     `verifier.abort_undecided_fraction` of the rows.
     """
     from stages.engines.custom_functions import CustomFunction
@@ -284,19 +284,19 @@ def keep_by_function(
 
 
 def split(rows: Sequence[Row], params: CurateParams, seed: int, funnel: Funnel) -> tuple[list[Row], list[Row]]:
-    """Validation and training rows, each in the order of `rows`.
+    """Returns validation and training rows, each in the order of `rows`.
 
-    Each row has its own draw from the seed and its problem_id, so that adding a source moves few rows across.
+    Each row's random number depends only on the seed and its problem_id, so adding a source moves few rows across.
     """
     if len(rows) <= params.validation_rows:
         raise UserError(
             f"{len(rows)} problems are left and curate.validation_rows asks for {params.validation_rows}: lower it, "
             "add sources, or look into the table of dropped rows for what went"
         )
-    # A key of each row's own, not a shuffle: a shuffle changes wholly with one row more.
+    # A separate key for each row, not a shuffle: with one more row a shuffle would change completely.
     drawn = sorted(rows, key=lambda row: derive_seed(seed, "curate", row["problem_id"]))
     validation = {row["problem_id"] for row in drawn[: params.validation_rows]}
-    # The same draw, so raising the limit adds rows and moves none.
+    # The same order, so raising the limit adds rows and moves none.
     last = None if params.max_train_rows is None else params.validation_rows + params.max_train_rows
     train = {row["problem_id"] for row in drawn[params.validation_rows : last]}
     for row in rows:
@@ -306,15 +306,16 @@ def split(rows: Sequence[Row], params: CurateParams, seed: int, funnel: Funnel) 
     return [row for row in rows if row["problem_id"] in validation], [row for row in rows if row["problem_id"] in train]
 
 
-# Without tabs and line ends, of which `normalise_text` makes blanks and lines.
+# Without tabs and line ends, which `normalise_text` turns into blanks and lines.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ufeff\u200b\u2060]")
 _BLANKS = re.compile(r"[^\S\n]+")
 _EMPTY_LINES = re.compile(r"\n{3,}")
 
 
 def normalise_text(text: str) -> str:
-    """Unicode NFC, `\\n` line ends, single blanks, at most one empty line in a row, nothing invisible, no margins."""
-    # Composed first: the same accent in two forms would make two different problems of one.
+    """Returns the text in Unicode NFC with `\\n` line ends, single blanks, at most one empty line in a row, and without
+    invisible characters or margins."""
+    # Composed first: the same accent in two forms would make one problem look like two.
     text = unicodedata.normalize("NFC", text).replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n")
     text = _BLANKS.sub(" ", _CONTROL.sub("", text))
     lines = "\n".join(line.strip() for line in text.split("\n"))
@@ -322,7 +323,7 @@ def normalise_text(text: str) -> str:
 
 
 def drop_duplicates(rows: Sequence[Row], funnel: Funnel) -> tuple[list[Row], list[Row]]:
-    """The first of the rows with one normalised problem, none where their answers contradict each other; the pairs."""
+    """Keeps the first of the rows with equal normalised problems, none if their answers differ; also returns pairs."""
     same: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         same[normalise_problem(row["problem"])].append(row)
@@ -333,7 +334,7 @@ def drop_duplicates(rows: Sequence[Row], funnel: Funnel) -> tuple[list[Row], lis
         pairs += [pair(row, first, rule, 1.0) for row in others]
         if other is None:
             kept.append(first)
-        # Where answers contradict each other nobody knows which one is right: all of them go.
+        # If answers contradict each other, the right one is unknown: all rows are dropped.
         for row in others if other is None else [first, *others]:
             if other is None:
                 funnel.drop(row, "duplicate", f"of {first['problem_id']}")
@@ -344,13 +345,13 @@ def drop_duplicates(rows: Sequence[Row], funnel: Funnel) -> tuple[list[Row], lis
 
 
 def contradict(answer: str, other: str) -> bool:
-    """True only where the exact comparison is sure: two spellings that it cannot read are no contradiction."""
+    """Returns True only if the exact comparison is certain: unreadable spellings are not a contradiction."""
     decision = exact_verdict(answer, other)
     return decision is not None and decision[0] is Verdict.WRONG
 
 
 def drop_near_duplicates(rows: Sequence[Row], rule: NearDuplicateRule, funnel: Funnel) -> tuple[list[Row], list[Row]]:
-    """The rows that are not similar to one kept before them, and a pair for each of the others."""
+    """Returns the rows that are not similar to an earlier kept row, and a pair for each of the others."""
     seen, kept, pairs = NearDuplicates(rule), [], []
     for row in progress(rows, label="near-duplicates"):
         similar = seen.find(row["problem"])
@@ -365,10 +366,10 @@ def drop_near_duplicates(rows: Sequence[Row], rule: NearDuplicateRule, funnel: F
 
 
 def benchmark_overlaps(rows: Sequence[Row], rule: NearDuplicateRule | None) -> list[Row]:
-    """Pairs of benchmark problems that are the same or similar, none of which is dropped.
+    """Returns pairs of equal or similar benchmark problems, none of which is dropped.
 
-    Each problem is paired once, with the first equal one before it or else the most similar one, so that a benchmark
-    that repeats one problem n times gives n - 1 pairs.
+    Each problem is paired once, with the first equal problem before it, or else the most similar one. So a problem that
+    occurs n times in a benchmark gives n - 1 pairs.
     """
     seen = NearDuplicates(rule) if rule else None
     first: dict[str, Row] = {}
@@ -392,7 +393,7 @@ def benchmark_overlaps(rows: Sequence[Row], rule: NearDuplicateRule | None) -> l
 
 
 def pair(row: Row, other: Row, rule: str, similarity: float, role: str = "source") -> Row:
-    """A row of the `duplicate` table; scopes are within_ and across_ source or benchmark."""
+    """Returns a row of the `duplicate` table; scopes are within_ and across_ source or benchmark."""
     is_within = row["source"] == other["source"]
     return {
         **{name: row[name] for name in ("problem_id", "source", "problem")},
@@ -411,14 +412,14 @@ def drop_contaminated(
     rules: DecontaminationRules,
     funnel: Funnel,
 ) -> tuple[list[Row], list[Row], Counter[str]]:
-    """Rows that stand in no benchmark; `contamination` rows, for a bounded number of pairs; all pairs by rule."""
+    """Returns rows that are in no benchmark, `contamination` rows for a bounded number of pairs, and pairs by rule."""
     problems = [
         BenchmarkProblem(row["benchmark"], row["problem_id"], row["problem"], revisions.get(row["benchmark"], ""))
         for row in benchmarks
     ]
     index, kept, pairs = Contamination(problems, rules), [], HitPairs()
     for row in progress(rows, label="decontamination"):
-        # Any turn of a conversation may hold a benchmark's problem.
+        # Any turn of a conversation may contain a benchmark problem.
         texts = [turn["content"] for turn in json.loads(row["messages"])] if "messages" in row else [row["problem"]]
         found = [(text, hits) for text in texts if (hits := index.find_all(text))]
         if not found:
@@ -437,10 +438,10 @@ _MAX_LINE_BYTES = 64 << 20
 
 
 def read_pass_rates(params: PassRates) -> tuple[dict[str, Measured], Counter[str]]:
-    """Pass rates by normalised problem, and how many lines of the file were no use, by reason.
+    """Returns pass rates by normalised problem, and counts of the file's unusable lines, by reason.
 
     A problem that is measured several times gets the mean, weighted by the responses. UserError when the file is
-    missing, is another one, or holds no usable line.
+    missing, has another hash, or has no usable line.
     """
     path = from_root(params.path)
     if not path.is_file():
@@ -477,7 +478,7 @@ def _read_line(line: bytes, params: PassRates) -> tuple[str, Measured, str]:
     outcomes = row.get(params.outcomes_field)
     if isinstance(outcomes, list) and outcomes and all(isinstance(outcome, bool) for outcome in outcomes):
         return text, (sum(outcomes) / len(outcomes), len(outcomes)), "" if text else "no_problem"
-    # JSON's true is an int to Python, and no rate.
+    # JSON's true is an int in Python, but not a rate.
     is_rate = isinstance(outcomes, int | float) and not isinstance(outcomes, bool) and math.isfinite(outcomes)
     if is_rate and 0 <= outcomes <= 1:
         return text, (float(outcomes), 1), "" if text else "no_problem"
@@ -492,9 +493,9 @@ def _mean(several: Sequence[Measured]) -> Measured:
 def rate_difficulty(
     rows: Sequence[Row], originals: Mapping[str, str], rates: Mapping[str, Measured], params: PassRates, funnel: Funnel
 ) -> tuple[list[Row], list[Row]]:
-    """Rows with a pass rate in the wanted range or with none at all, and a `difficulty` row for each that has one.
+    """Returns rows with a pass rate in the range or without one, and a `difficulty` row for each row with a pass rate.
 
-    `originals` has the problem before it was rewritten, by problem_id. Dropped: `too_hard`, `too_easy`.
+    `originals` has the problems before rewriting, by problem_id. Dropped: `too_hard`, `too_easy`.
     """
     kept, found = [], []
     for row in rows:
@@ -515,7 +516,7 @@ def rate_difficulty(
 
 
 def band(rate: float) -> str:
-    """unsolved (0), hard (under a third), medium, easy (over two thirds), solved (1)."""
+    """Returns unsolved (0), hard (under a third), medium, easy (over two thirds) or solved (1)."""
     if rate in (0.0, 1.0):
         # Apart from the others: a group of responses with equal rewards teaches nothing.
         return "solved" if rate else "unsolved"

@@ -1,4 +1,4 @@
-"""What stage `curate` runs with, and what others may ask of it."""
+"""Definition of stage `curate`: its inputs and outputs, and the data about it that other modules use."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from stages.foundations.stage import About, Sections, Stage
 
 
 class AnswerKind(StrEnum):
-    """How a gold answer is written, which decides who can grade it."""
+    """The form of a gold answer, which decides how it can be graded."""
 
     integer = "integer"
-    """A whole number, in any notation that is exact: `1,234`, `\\$5`, `8/4`."""
+    """A whole number, in any exact notation: `1,234`, `\\$5`, `8/4`."""
     number = "number"
     """Another number: decimal, fraction, percentage."""
     choice = "choice"
@@ -27,59 +27,59 @@ class AnswerKind(StrEnum):
     word = "word"
     """One word: True, yes, east."""
     expression = "expression"
-    """Anything that takes algebra: math-verify decides."""
+    """Any answer that needs algebra: math-verify decides."""
     prose = "prose"
-    """Two words or more: no verifier here reads them."""
+    """Two words or more: no verifier here can read them."""
 
 
 class DeduplicationParams(StrictParams):
-    """Which of several equal problems to keep: the first, in the order of the sources."""
+    """Deduplication: of several equal problems, the first in the order of the sources is kept."""
 
     exact: bool
-    """Drop a problem whose normalised text was there before; where two answers to it differ, drop all of them."""
+    """Drop a problem whose normalised text occurred before; if answers to it differ, drop all of its rows."""
     near_duplicates: NearDuplicateRule | None
-    """Drop a problem that is similar to one before; null to keep them."""
+    """Drop a problem that is similar to an earlier one; null to keep them."""
 
 
 class IntegerAnswers(StrictParams):
-    """Integers in place of other answers, as in DAPO's data (arXiv 2503.14476, section 3.5): a check that cannot err.
+    """Replaces other answers by integers, as in DAPO's data (arXiv 2503.14476, section 3.5): their check cannot err.
 
-    A fraction, a root, a multiple of pi or a tuple becomes the question for the sum of its integers, where that is
-    exact; what has no exact form is left alone, and counted with its reason. `answer_kinds: [integer]` drops those.
-    DAPO has a language model rewrite the problem; this is a rule.
+    For a fraction, a root, a multiple of pi or a tuple, the problem then asks for the sum of its integers, if that is
+    exact. Answers without an exact form are kept, and counted by reason; `answer_kinds: [integer]` drops them. In DAPO
+    a language model rewrites the problem; here a rule does.
     """
 
     kind: Literal["integer"]
 
 
 class KeepAnswers(StrictParams):
-    """Answers as they are."""
+    """Keeps all answers unchanged."""
 
     kind: Literal["none"]
 
 
 class NoDifficulty(StrictParams):
-    """No pass rates are at hand."""
+    """No pass rates are available."""
 
     kind: Literal["none"]
 
 
 class PassRates(StrictParams):
-    """Pass rates that were measured elsewhere, and which problems to keep by them. Unmeasured problems are kept."""
+    """Pass rates from another measurement, and the range of problems to keep. Problems without a rate are kept."""
 
     kind: Literal["pass_rates"]
     path: str
-    """JSON Lines, also gzipped: an object per problem. From the project's root, or absolute."""
+    """JSON Lines, also gzipped: one object per problem. Relative to the project's root, or absolute."""
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """Hash of the file's bytes: nothing else notices that it has changed."""
+    """Hash of the file's bytes: nothing else would detect a change."""
     problem_field: str
-    """Field that holds the problem's text, by which it is found."""
+    """Field with the problem's text, by which the problem is matched."""
     outcomes_field: str
-    """Field that holds a list of booleans, one for each sampled response, or the pass rate itself."""
+    """Field with a list of booleans, one for each sampled response, or with the pass rate itself."""
     least_pass_rate: float = Field(ge=0, le=1)
-    """Problems under it are dropped as `too_hard`."""
+    """Problems below it are dropped as `too_hard`."""
     most_pass_rate: float = Field(ge=0, le=1)
-    """Problems over it are dropped as `too_easy`."""
+    """Problems above it are dropped as `too_easy`."""
 
     @model_validator(mode="after")
     def _is_a_range(self) -> PassRates:
@@ -92,25 +92,25 @@ class CurateParams(StrictParams):
     """The section `curate`."""
 
     max_problem_characters: int = Field(ge=1)
-    """Longer problems are dropped: they do not fit beside a response."""
+    """Longer problems are dropped: they leave too little room for a response."""
     answer_kinds: list[AnswerKind] = Field(min_length=1)
-    """Kinds of gold answers that the verifier is trusted with; others are dropped as `ungradable_answer`."""
+    """Kinds of gold answers that the verifier may grade; others are dropped as `ungradable_answer`."""
     transform: Annotated[KeepAnswers | IntegerAnswers, Field(discriminator="kind")]
-    """Rewriting of answers, before their kind is looked at."""
+    """Rewriting of answers, before `answer_kinds` is applied."""
     gradability_test: bool
-    """Drop problems whose gold answer the verifier does not call correct, or a perturbed one wrong."""
+    """Drop problems for which the verifier does not accept the gold answer, or does not reject a perturbed one."""
     difficulty: Annotated[NoDifficulty | PassRates, Field(discriminator="kind")]
-    """Pass rates, which say how hard a problem is for some policy."""
+    """Pass rates: how hard a problem is for some policy."""
     deduplication: DeduplicationParams
-    """Within the training problems, of one source and of all; what benchmarks share is only reported."""
+    """Within training problems, in and across sources; duplicates among benchmarks are only reported."""
     decontamination: DecontaminationRules
-    """Which training problems stand in a benchmark."""
+    """Rules that find training problems in a benchmark."""
     validation_rows: int = Field(ge=0)
-    """Problems set aside to watch training with, drawn by the seed; never trained on."""
+    """Problems held out for monitoring training, drawn by the seed; never trained on."""
     max_train_rows: int | None = Field(ge=1)
     """Training problems to keep, drawn by the seed; null for all."""
     filter: CustomFunctionParams | None = Field(default=None, exclude_if=lambda value: value is None)
-    """A function that says which training problems to keep, asked before duplicates are looked for; absent: all."""
+    """A function that selects the training problems to keep, called before deduplication; absent: all."""
 
     @model_validator(mode="after")
     def _looks_for_something(self) -> CurateParams:
@@ -120,18 +120,18 @@ class CurateParams(StrictParams):
 
 
 class SourceRole(BaseModel):
-    """What curate has to know of an entry of `sources`; collect owns and checks the rest."""
+    """The part of an entry of `sources` that curate needs; collect owns and checks the rest."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     role: Literal["train", "benchmark", "chat"]
     """train: into train and validation; benchmark: into benchmarks; chat: into conversations."""
     origin: dict[str, Any] = Field(alias="from")
-    """Where it comes from."""
+    """Origin of the source."""
 
     @property
     def revision(self) -> str:
-        """Which version of the source the recipe pins."""
+        """Returns the version of the source that the recipe pins."""
         return source_revision(self.origin)
 
 
@@ -179,7 +179,7 @@ ABOUT = About(
 
 
 def require_roles(sources: Mapping[str, SourceRole]) -> None:
-    """UserError when either role has no source."""
+    """Raises UserError when either role has no source."""
     for role in ("train", "benchmark"):
         if role not in {source.role for source in sources.values()}:
             raise UserError(f"no entry of `sources` has role: {role}; add one")

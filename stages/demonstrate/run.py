@@ -1,9 +1,9 @@
-"""Gathers demonstrations: web solutions, given solutions and conversations, a policy's own correct responses.
+"""Gathers demonstrations: web solutions, given solutions and conversations, and correct responses of the policy.
 
 Splits off validation, then takes training rows by weight.
 
-A solution becomes the text that a policy learns to write: it ends in `The answer is \\boxed{..}.`. Rejection sampling
-keeps responses that the verifier calls correct.
+A solution becomes the text that a policy learns to write; it ends in `The answer is \\boxed{..}.`. Rejection sampling
+keeps responses that the verifier judges as correct.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main(job: Job) -> None:
             return sample_demonstrations(source, chosen, paths.params, paths.policy, attempt, ranks)
 
     def count_tokens(texts: list[str]) -> list[int]:
-        # Without special tokens: `max_response_tokens` counts what the policy writes before it ends.
+        # Without special tokens: `max_response_tokens` does not count the end-of-sequence token.
         return [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]] if texts else []
 
     attempt = job.attempt()
@@ -79,7 +79,7 @@ def main(job: Job) -> None:
         # All ranks have sampled; the tables are the same on each.
         if ranks.rank != 0:
             return
-        # Copies are no rows that came in.
+        # Copies of a row count as one: they are not input rows.
         rows = list({id(row): row for row in [*train, *validation]}.values())
         for row in rows:
             row.pop("weight", None)
@@ -93,7 +93,7 @@ def main(job: Job) -> None:
 
 
 def _web_solutions(paths: Namespace, params: DemonstrateParams) -> pandas.DataFrame:
-    """Trusted solutions from the web, as far as a source asks for them."""
+    """Returns trusted solutions from the web, empty if no source uses them."""
     if not any(source.kind == "web" for source in params.sources):
         return pandas.DataFrame(columns=PROBLEM.names)
     return read_table(paths.web / "solutions.parquet", PROBLEM)
@@ -116,7 +116,7 @@ Rows = list[dict[str, Any]]
 Drops = list[tuple[dict[str, Any], str, str]]
 """Rows with the reason and detail of their drop."""
 Sample = Callable[[RejectionSampledDemonstrations, Rows], tuple[Rows, Drops]]
-"""Draws responses to problems: the demonstrations among them, and the rest."""
+"""Samples responses to problems; returns demonstrations and the dropped responses."""
 CountTokens = Callable[[list[str]], list[int]]
 
 
@@ -130,7 +130,7 @@ def gather(
     count_tokens: CountTokens,
     markers: Markers,
 ) -> tuple[Rows, Drops]:
-    """Demonstrations of all sources in the order of the parameters, and what was dropped on the way."""
+    """Returns demonstrations of all sources in the order of the parameters, and the dropped rows."""
     rows: Rows = []
     drops: Drops = []
     for source in params.sources:
@@ -143,7 +143,7 @@ def gather(
                 chosen = [row for row in came if source.sources is None or row["source"] in source.sources]
                 gathered, left_out = _solved(chosen, "given", source.max_rows, seed, markers)
             case RejectionSampledDemonstrations():
-                # Problems that are not drawn are not dropped: they were no demonstrations yet.
+                # Problems that are not drawn do not count as dropped: they were not demonstrations yet.
                 drawn, _ = _draw(problems.to_dict("records"), source.max_problems, seed, "rejection_sampled")
                 gathered, left_out = sample(source, drawn)
         rows += [{**row, "weight": source.weight} for row in gathered] if source.weight else gathered
@@ -152,7 +152,7 @@ def gather(
 
 
 def _solved(problems: Rows, kind: str, limit: int | None, seed: int, markers: Markers) -> tuple[Rows, Drops]:
-    """Problems with a solution, and conversations, as demonstrations; those beyond the limit are dropped."""
+    """Returns problems with a solution, and conversations, as demonstrations; drops those beyond the limit."""
     chosen, left_out = _draw(problems, limit, seed, kind)
     rows = [
         {**demonstration(problem, "chat", _assistant_turns(problem)[-1]), "messages": problem["messages"]}
@@ -160,7 +160,7 @@ def _solved(problems: Rows, kind: str, limit: int | None, seed: int, markers: Ma
         else demonstration(problem, kind, as_response(problem["solution"], problem["answer"], markers))
         for problem in chosen
     ]
-    # These are rows with a solution, which the funnel must account for.
+    # The rows left out have a solution, so the funnel must count them.
     return rows, [(problem, "beyond_max_rows", kind) for problem in left_out]
 
 
@@ -169,7 +169,7 @@ def _assistant_turns(row: dict[str, Any]) -> list[str]:
 
 
 def demonstration(problem: dict[str, Any], kind: str, response: str, index: int = 0) -> dict[str, Any]:
-    """A row of the demonstration table; `index` tells apart several responses to one problem."""
+    """Returns a row of the demonstration table; `index` distinguishes several responses to one problem."""
     return {
         "demonstration_id": f"{kind}:{problem['problem_id']}:{index}",
         "problem_id": problem["problem_id"],
@@ -185,7 +185,7 @@ def _draw(rows: Rows, limit: int | None, seed: int, name: str) -> tuple[Rows, Ro
     if limit is None or len(rows) <= limit:
         return rows, []
     chosen = set(random.Random(derive_seed(seed, "demonstrate", name)).sample(range(len(rows)), limit))
-    # In their order: the limit decides who is in, not who comes first.
+    # In their original order: the limit selects rows but does not reorder them.
     return [row for i, row in enumerate(rows) if i in chosen], [row for i, row in enumerate(rows) if i not in chosen]
 
 
@@ -208,16 +208,16 @@ def _drop_unusable(rows: Rows, drops: Drops, max_tokens: int, count_tokens: Coun
 
 
 def split(rows: Rows, validation_rows: int, seed: int) -> tuple[Rows, Rows]:
-    """Train and validation rows in their order; all demonstrations of one problem fall on the same side.
+    """Returns train and validation rows in their order; all demonstrations of one problem are on the same side.
 
-    Whole problems are moved in the seed's order until validation has at least `validation_rows`.
+    Whole problems are moved in a random order of the seed until validation has at least `validation_rows`.
     """
     groups: dict[str, int] = {}
     for row in rows:
-        # By the normalised text: one problem may come from two sources under two ids.
+        # Grouped by normalised text: one problem may come from two sources with two ids.
         text = normalise_problem(row["problem"])
         groups[text] = groups.get(text, 0) + 1
-    # Sorted before it is shuffled: the draw depends on the problems, not on the order of the sources.
+    # Sorted before the shuffle: the result depends on the problems, not on the order of the sources.
     names = sorted(groups)
     random.Random(derive_seed(seed, "demonstrate", "validation")).shuffle(names)
     held_out: set[str] = set()
@@ -234,11 +234,11 @@ def split(rows: Rows, validation_rows: int, seed: int) -> tuple[Rows, Rows]:
 
 
 def take_by_weight(rows: Rows, seed: int) -> tuple[Rows, Drops]:
-    """Each row as often as its weight says, with a fraction by a draw of its own; drops are the rows never taken."""
+    """Takes each row `weight` times; a random number per row decides on the fraction. Also returns rows never taken."""
     taken: Rows = []
     drops: Drops = []
     for row in rows:
-        # A stream of each row's own: one row more moves no other.
+        # A separate random stream for each row, so an additional row does not change the others.
         draw = random.Random(derive_seed(seed, "demonstrate", "weight", row["demonstration_id"])).random()
         times = int(row.get("weight", 1) + draw)
         taken += [row] * times
@@ -255,15 +255,15 @@ BOX = "\\boxed{"
 
 
 def as_response(solution: str, answer: str, markers: Markers = THOUGHT_MARKERS) -> str:
-    r"""The solution with its final answer in a box, exactly once at the end when it had none.
+    r"""Returns the solution with its final answer in a box, added once at the end if there was no box.
 
-    GSM8K's calculator annotations (`<<48/2=24>>`) and `#### 24` line go. A solution that is nothing but the answer
-    becomes the answer's sentence alone. What is boxed already, outside of thoughts, stays.
+    GSM8K's calculator annotations (`<<48/2=24>>`) and `#### 24` line are removed. A solution that is only the answer
+    becomes only the answer's sentence. A solution with a boxed answer outside of thoughts gets no second box.
     """
     text = _FINAL_LINE.sub("", _CALCULATOR.sub("", solution)).strip()
     if extract_answer(text, thought_markers=markers).rule in ("box", "boxes"):
         return text
-    # The last words are always the same ones, so the policy learns to end with a box.
+    # The last words are always the same, so the policy learns to end with a box.
     closing = f"The answer is {BOX}{_bare(answer)}}}."
     if _same(_ONLY_ANSWER.sub("", text, count=1), answer) or _same(text, answer):
         return closing
@@ -286,11 +286,11 @@ def sample_demonstrations(
     attempt: Attempt,
     ranks: Ranks,
 ) -> tuple[Rows, Drops]:
-    """Correct, complete, different responses, at most `kept_per_problem` of each problem; the others with reasons.
+    """Returns correct, complete, different responses, at most `kept_per_problem` per problem; the others with reasons.
 
-    Drawn and judged by all ranks together, each its share of the problems; all of them get all.
+    Each rank samples and judges its share of the problems; all ranks get all results.
     """
-    # No top-p and no top-k: rejection by the verifier is filter enough, and rare correct solutions are welcome.
+    # Without top-p and top-k: the verifier is a sufficient filter, and rare correct solutions are wanted.
     settings = SamplingSettings(source.temperature, 1.0, 0, source.max_response_tokens, None)
     seed = load_value(params_path, "seed"), "demonstrate", "rejection_sampled"
     drawing = Drawing(source.samples, settings, seed, "rejection sampling")
@@ -308,7 +308,7 @@ def _sort_out(
 ) -> None:
     kept: set[str] = set()
     for index, one in enumerate(judged):
-        # `index` counts every draw, also those that are dropped: an id then names one draw for good.
+        # `index` counts every response, including dropped ones, so an id always names the same response.
         row = demonstration(problem, "rejection_sampled", one.text, index)
         if one.is_truncated:
             drops.append((row, "truncated", f"{one.tokens} tokens"))

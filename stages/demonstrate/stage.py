@@ -1,4 +1,4 @@
-"""What stage `demonstrate` runs with, and what others may ask of it."""
+"""Definition of stage `demonstrate`: its inputs and outputs, and the data about it that other modules use."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from stages.foundations.stage import About, Lengths, ResponseLengths, Sampling, 
 
 
 class WeightedDemonstrations(StrictParams):
-    """What every kind has."""
+    """The settings that every kind has."""
 
     weight: float | None = Field(default=None, gt=0, exclude_if=lambda value: value is None)
-    """How often a training row is taken: 2.0 is twice, 0.5 has a chance of one half, by the seed. Absent: once."""
+    """Times that a training row is taken: 2.0 is twice; 0.5 is a probability of one half, by the seed. Absent: once."""
 
 
 class GivenDemonstrations(WeightedDemonstrations):
@@ -25,23 +25,23 @@ class GivenDemonstrations(WeightedDemonstrations):
 
     kind: Literal["given"]
     sources: list[str] | None
-    """Names of the sources whose solutions or conversations are used; null for every source that has some."""
+    """Names of the sources whose solutions or conversations are used; null for all sources."""
     max_rows: int | None = Field(ge=1)
     """Rows used, drawn by the seed; null for all."""
 
 
 class RejectionSampledDemonstrations(WeightedDemonstrations):
-    """Responses of the policy to training problems that the verifier calls correct."""
+    """Responses of the policy to training problems that the verifier judges as correct."""
 
     kind: Literal["rejection_sampled"]
     samples: int = Field(ge=1)
-    """Responses drawn per problem."""
+    """Responses sampled per problem."""
     kept_per_problem: int = Field(ge=1)
-    """Different correct responses kept per problem, the first ones drawn."""
+    """Different correct responses kept per problem, the first ones sampled."""
     temperature: float = Field(gt=0)
     max_response_tokens: int = Field(ge=1)
     max_problems: int | None = Field(ge=1)
-    """Problems sampled for, drawn by the seed; null for all."""
+    """Problems for which responses are sampled, drawn by the seed; null for all."""
 
 
 class WebDemonstrations(WeightedDemonstrations):
@@ -61,11 +61,11 @@ class DemonstrateParams(StrictParams):
     """Section `demonstrate`."""
 
     sources: list[DemonstrationSource] = Field(min_length=1)
-    """Where demonstrations come from, in this order."""
+    """Sources of demonstrations, in this order."""
     max_response_tokens: int = Field(ge=1)
     """Longer responses, or turns, are dropped; counted by the policy's tokenizer, without the end-of-sequence token."""
     validation_rows: int = Field(ge=0)
-    """Demonstrations set aside for the validation loss, drawn by the seed; their problems are not trained on."""
+    """Demonstrations held out for the validation loss, drawn by the seed; their problems are not trained on."""
 
 
 STAGE = Stage(
@@ -120,7 +120,7 @@ def _runs_model(params: Mapping[str, Any]) -> bool:
 
 
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
-    """Rejection sampling, as far as the number of its problems is known."""
+    """Returns the work of rejection sampling, as far as the number of its problems is known."""
 
     def drawn(most: int) -> ResponseLengths:
         return ResponseLengths(lengths.response_share * most, most)

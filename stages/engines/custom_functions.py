@@ -1,10 +1,10 @@
-"""A function that a user brings in a file of theirs, asked in workers that can be killed and see nothing.
+"""A user's function in a Python file, called in worker processes that can be killed and are isolated.
 
     with CustomFunction(params, limits) as function:
         values = function.ask(rows)            # a number, or named parts, or a fault, for each row
 
-A function takes what it names of a row (`def score(problem, response, answer)`), or all rows at once where its first
-parameter is called `rows`. It must depend on its arguments alone: a round that is resumed asks again.
+The function's parameters name columns of a row (`def score(problem, response, answer)`); if the first parameter is
+called `rows`, it takes many rows at once. It must depend only on its arguments: a resumed round calls it again.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from stages.foundations.errors import UserError
 from stages.foundations.params import CustomFunctionParams, custom_file
 
 ROWS_AT_ONCE = 256
-"""Of a function that takes many: a batch for a model of the user's, and what a failure costs at most."""
+"""Rows per call of a function that takes many: a batch for a user's model, and the most that a failure costs."""
 
 
 @dataclass(frozen=True)
 class FunctionValue:
-    """What the function says of a row."""
+    """The function's result for a row."""
 
     value: float = 0.0
-    """A weighted sum where it returns parts."""
+    """The sum of the parts, if the function returns parts."""
     parts: Mapping[str, float] | None = None
     fault: str = ""
-    """Why there is no value; empty where there is one."""
+    """The reason why there is no value; empty if there is one."""
     text: str = ""
-    """What it returned where that is a text: a fault, unless a filter has asked."""
+    """The returned text, if it is one: a fault, unless the caller is a filter."""
 
     def weighted(self, weights: Mapping[str, float] | None) -> float:
-        """The value with its parts weighted by name; a part without a weight counts once."""
+        """Returns the value with its parts weighted by name; a part without a weight has weight 1."""
         if self.parts is None:
             return self.value
         return sum((weights or {}).get(part, 1.0) * one for part, one in self.parts.items())
 
 
 class CustomFunction:
-    """A loaded file; a context manager, `close` ends the workers. UserError where the file cannot be read."""
+    """A loaded file. Leaving its context, or `close`, ends the workers. UserError when the file is unreadable."""
 
     def __init__(self, params: CustomFunctionParams, limits: VerifierParams, file: Path | None = None) -> None:
-        """`file` takes the place of the one that `params` names."""
+        """Loads the file that `params` names, or `file` instead."""
         self.params, self.limits = params, limits
         self.label = str(file or params.file)
         try:
@@ -60,10 +60,10 @@ class CustomFunction:
         self._pool = WorkerPool(call_function, limits.workers, confined, {"PYTHONHASHSEED": "0"})
 
     def ask(self, rows: Sequence[Mapping[str, Any]]) -> list[FunctionValue]:
-        """A value for each row, in order. Rows are mappings of JSON values, all with the same keys.
+        """Returns a value for each row, in order. Rows are mappings of JSON values, all with the same keys.
 
-        UserError where the file itself has a mistake. An exception, a wrong value, a limit or a crash is a fault of its
-        row, and of all rows of a call where the function takes many.
+        UserError when the file itself has a mistake. An exception, a wrong value, an exceeded limit or a crash is a
+        fault of its row, or of all rows of the call if the function takes many.
         """
         size = ROWS_AT_ONCE if self._takes_rows() else 1
         asked = [(size, self._submit(rows[start : start + size])) for start in range(0, len(rows), size)]
@@ -74,9 +74,9 @@ class CustomFunction:
         return values
 
     def decide(self, rows: Sequence[Mapping[str, Any]], allows_text: bool = False) -> list[FunctionValue]:
-        """As `ask`, of a function that says True or False, or 1 or 0; any other number is a fault of its row.
+        """Works like `ask`, for a function that returns True or False, or 1 or 0; other numbers are faults.
 
-        With `allows_text` a text says False too, and why.
+        With `allows_text`, a text also means False and gives the reason.
         """
         decided = []
         for value in self.ask(rows):
@@ -99,7 +99,7 @@ class CustomFunction:
         self.close()
 
     def _takes_rows(self) -> bool:
-        """Read from the text: the file runs in a worker alone, and a wrong guess costs speed, never a value."""
+        """Guesses it from the text, as only workers run the file; a wrong guess costs speed, never a value."""
         return f"def {self.params.name}({ROWS}" in self._source.replace(" (", "(")
 
     def _submit(self, rows: Sequence[Mapping[str, Any]]) -> Future[Answer]:

@@ -19,7 +19,7 @@ Model = TypeVar("Model")
 class StrictParams(BaseModel):
     """Base of every params model: unknown keys are rejected, values cannot change after loading."""
 
-    # YAML knows `.nan` and `.inf`, which no file of metrics could hold.
+    # YAML has `.nan` and `.inf`, which a metrics file cannot represent.
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
@@ -28,17 +28,17 @@ _HELD: dict[Path, str] = {}
 
 
 def hold(path: Path) -> None:
-    """Makes this process read the file as it is now, whatever is written to it later.
+    """Makes this process always read the current version of the file, even if it is edited later.
 
-    A stage reads its sections one after another. An edit between two reads must not mix two versions.
+    A stage reads its sections one after another, and an edit between two reads must not mix two versions.
     """
     _HELD[path.resolve()] = path.read_text(encoding="utf-8")
 
 
 def read_yaml(path: Path, is_held: bool = True) -> dict[str, Any]:
-    """The parameter file as a mapping; UserError when it is missing or not YAML.
+    """Returns the parameter file as a mapping; UserError when it is missing or not YAML.
 
-    With `is_held=False` what is on the disk, also after `hold`.
+    `is_held=False` reads the file on disk, even after `hold`.
     """
     held = _HELD.get(path.resolve()) if is_held else None
     try:
@@ -53,13 +53,13 @@ def read_yaml(path: Path, is_held: bool = True) -> dict[str, Any]:
 
 
 def load_value(path: Path, name: str) -> Any:
-    """The value at a dotted name (`rl_rounds.rl_1.steps`); UserError names the part that is missing."""
+    """Returns the value at a dotted name (`rl_rounds.rl_1.steps`); UserError names the part that is missing."""
     value: Any = read_yaml(path)
     walked: list[str] = []
     for part in name.split("."):
         walked.append(part)
         if not isinstance(value, dict) or part not in value:
-            # Keys of YAML may be numbers or dates.
+            # YAML keys may be numbers or dates.
             known = ", ".join(map(str, value)) if isinstance(value, dict) else "nothing"
             raise UserError(f"{path} has no `{'.'.join(walked)}`; at that level it has: {known}")
         value = value[part]
@@ -67,29 +67,29 @@ def load_value(path: Path, name: str) -> Any:
 
 
 def load_section(path: Path, name: str, model: type[Model]) -> Model:
-    """Section `name` validated by `model` (a params class or any type that pydantic can adapt)."""
+    """Returns section `name`, validated by `model` (a params class or any type that pydantic can adapt)."""
     return validate_section(load_value(path, name), name, model, path)
 
 
 def validate_section(value: Any, name: str, model: type[Model], path: Path) -> Model:
-    """`value` as `model`; UserError lists each wrong key with what was expected and what was given."""
+    """Returns `value` as `model`; UserError lists each wrong key with the expected and the given value."""
     try:
         return TypeAdapter(model).validate_python(value)
     except ValidationError as error:
-        # Pydantic's own text names our classes, which mean nothing to the author of a parameter file.
+        # Pydantic's text names our classes, which the author of a parameter file does not know.
         lines = [_explain(name, detail) for detail in error.errors()]
         raise UserError(f"{path}: section `{name}` is not usable:\n" + "\n".join(lines)) from None
 
 
 def chosen(section: str, params: Model) -> Model:
-    """`params` itself, whose `kind` is that of the section at a dotted name in the parameter file.
+    """Returns `params` unchanged. Its `kind` is that of the section with this dotted name in the parameter file.
 
         match chosen("trainer", params):
             case TorchTrainerParams():
                 from stages.engines.trainers.torch_trainer import TorchTrainer
 
-    Tells stages/foundations/fingerprints.py that the class chooses: of such a `match`, fingerprints cover the case of
-    the kind that the parameter file has. An import inside a case keeps libraries away that another kind needs.
+    Marks a `match` for stages/foundations/fingerprints.py: fingerprints cover only the case of the kind that is in the
+    parameter file. Imports inside a case avoid loading libraries that only other kinds need.
     """
     return params
 
@@ -101,12 +101,12 @@ def _explain(name: str, detail: Any) -> str:
     if detail["type"] == "extra_forbidden":
         return f"  {key}: unknown key; remove it or correct its spelling"
     given = repr(detail.get("input"))
-    # A whole section may stand where a number belongs: its beginning is enough to recognise it.
+    # A whole section may be given instead of a number: its beginning is enough to recognise it.
     return f"  {key}: {detail['msg']} (given: {given[:80]})"
 
 
 class PlainPrompt(StrictParams):
-    """The problem inside a template, for policies without a chat format."""
+    """The problem in a template, for policies without a chat format."""
 
     kind: Literal["plain"]
     template: str
@@ -121,7 +121,7 @@ class PlainPrompt(StrictParams):
 
 
 class ChatPrompt(StrictParams):
-    """The problem as a user message in the tokenizer's own chat template."""
+    """The problem as a user message in the tokenizer's chat template."""
 
     kind: Literal["chat"]
     system: str
@@ -129,41 +129,41 @@ class ChatPrompt(StrictParams):
     suffix: str
     """Text appended to the problem, such as the request to box the final answer; empty for none."""
     template_arguments: dict[str, Any] | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Given to the template by name, such as `enable_thinking: false`."""
+    """Arguments of the template, by name, such as `enable_thinking: false`."""
     template: str | None = Field(default=None, exclude_if=lambda value: value is None)
-    """A Jinja file in place of the tokenizer's template, as `custom/chat.jinja`."""
+    """A Jinja file that replaces the tokenizer's template, such as `custom/chat.jinja`."""
 
 
 PromptParams = Annotated[PlainPrompt | ChatPrompt, Field(discriminator="kind")]
 
 
 def format_problem(params: PlainPrompt, problem: str) -> str:
-    """The prompt's text; braces in the problem are left alone."""
-    # No `str.format`: a template may have braces of its own, as in `\boxed{}`.
+    """Returns the prompt's text; braces in the problem are kept."""
+    # Not `str.format`: a template may contain other braces, as in `\boxed{}`.
     return params.template.replace("{problem}", problem)
 
 
 CUSTOM = "custom"
-"""The project's folder for what users bring. Stage `code` depends on it: a changed file runs its stages again."""
+"""The project's folder for users' files. Stage `code` depends on it: a changed file re-runs the stages that use it."""
 
 
 class CustomFunctionParams(StrictParams):
-    """A Python function of the user's. Its limits of time, memory and processes are those of section `verifier`."""
+    """A Python function of the user. Section `verifier` sets its limits of time, memory and processes."""
 
     kind: Literal["function"]
     file: str = Field(pattern=r"^custom/[A-Za-z0-9_./-]*\.py$")
-    """Path from the project's root."""
+    """Path relative to the project's root."""
     name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     arguments: dict[str, Any] | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Given to the function by name, beside what it takes of a row. Absent: nothing."""
+    """Arguments of the function, by name, in addition to the columns of a row. Absent: none."""
     sandbox: Literal["off"] | None = Field(default=None, exclude_if=lambda value: value is None)
-    """`off` lets the function use the network, files and other processes, as your programs do. Absent: confined."""
+    """`off` lets the function use the network, files and other processes, like any program. Absent: confined."""
 
 
 def custom_file(name: str, root: Path = PROJECT) -> Path:
-    """The file of a parameter such as `custom/reward.py`. UserError for one outside of that folder, or missing."""
+    """Returns the file of a parameter such as `custom/reward.py`. UserError if it is outside that folder or missing."""
     folder, file = root / CUSTOM, root / name
-    # Resolved, so that a link leads nowhere else.
+    # Resolved, so that a link cannot lead out of the folder.
     if not file.resolve().is_relative_to(folder.resolve()):
         raise UserError(f"{name} is not in {CUSTOM}/: put it there, so that a change of it is noticed")
     if not file.is_file():
@@ -173,7 +173,7 @@ def custom_file(name: str, root: Path = PROJECT) -> Path:
 
 
 def custom_files(params: Any) -> set[str]:
-    """The values of a parameter file, or of a part of it, that name a file in `custom/`."""
+    """Returns the values of a parameter file, or of a part of it, that name a file in `custom/`."""
     if isinstance(params, Mapping):
         return set().union(*map(custom_files, params.values()))
     if isinstance(params, list):

@@ -24,13 +24,13 @@ _ANYTHING = re.compile(r"\$\{([^}]*)\}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 _ANY = "*"
-"""Stands for any value of an item, where paths of different stages are compared."""
+"""Stands for any value of an item when paths of different stages are compared."""
 
 KEEP = ".keep"
-"""File in a folder that would be empty otherwise."""
+"""File that keeps a folder from being empty."""
 
 METRICS = "data/metrics/"
-"""Where stages write all their numbers."""
+"""Folder in which stages write all their metrics."""
 
 Definitions = Mapping[str, Mapping[str, Any]]
 """Stage -> its entry under `stages` of dvc.yaml."""
@@ -51,7 +51,7 @@ class GraphStage:
     outs: tuple[str, ...]
     """Includes metric files and curves."""
     metrics: tuple[str, ...]
-    """Files with all its numbers; the files that dvc.yaml calls `metrics` have the headlines of these."""
+    """Files with all its metrics; the files that dvc.yaml calls `metrics` have only their headlines."""
     curves: tuple[str, ...]
     """Files that `dvc plots` draws."""
 
@@ -162,7 +162,7 @@ def shared_folders(definitions: Definitions, params: Mapping[str, Any]) -> list[
 
 
 def make_shared_folders(root: Path) -> None:
-    """Makes those that are missing, and `custom`: a folder stays away where the branch that writes into it is left out.
+    """Creates missing ones, and `custom`: a folder does not exist if the branch that writes into it is left out.
 
     DVC warns of each dependency that is an empty folder, so an empty one gets the file `.keep`, provided that
     .dvcignore excludes that file from the folder's hash. UserError when params.yaml is not YAML.
@@ -172,7 +172,7 @@ def make_shared_folders(root: Path) -> None:
     is_kept_out = ignored.exists() and KEEP in ignored.read_text(encoding="utf-8").split()
     given = read_yaml(params) if params.exists() and params.stat().st_size else {}
     definitions = read_definitions(root / "dvc.yaml")
-    # The user's folder too: git keeps none that is empty. It is no shared folder, whose strays are moved away.
+    # The user's folder too, because git keeps no empty folder. It is not a shared folder, whose strays are moved away.
     own = [CUSTOM] if any(CUSTOM in _paths(one.get("do", one).get("deps")) for one in definitions.values()) else []
     for folder in [*shared_folders(definitions, given), *own]:
         path = root / folder

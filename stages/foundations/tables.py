@@ -1,4 +1,4 @@
-"""The tables that cross from stage to stage: reading and writing Parquet, counting dropped rows, and every schema."""
+"""The tables that stages exchange: reading and writing Parquet, counting dropped rows, and all schemas."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ class TableSchema:
     name: str
     columns: Mapping[str, pyarrow.DataType]
     optional: Mapping[str, pyarrow.DataType] = field(default_factory=dict)
-    """Columns that a table may have besides."""
+    """Further columns that a table may have."""
 
     def with_those_of(self, names: Sequence[str]) -> TableSchema:
-        """The schema of a table whose columns are called `names`."""
+        """Returns the schema of a table with the columns `names`."""
         there = {name: kind for name, kind in self.optional.items() if name in names}
         return replace(self, columns={**self.columns, **there}) if there else self
 
     @property
     def arrow(self) -> pyarrow.Schema:
-        """The columns as Arrow has them."""
+        """Returns the columns as an Arrow schema."""
         return pyarrow.schema(self.columns)
 
     @property
     def names(self) -> list[str]:
-        """The columns' names, in order."""
+        """Returns the names of the columns, in order."""
         return list(self.columns)
 
 
 @contextmanager
 def parquet_errors_explained(path: Path) -> Iterator[None]:
-    """Turns what pyarrow and the file system raise about the file at `path` into a UserError with the remedy."""
+    """Turns errors of pyarrow and the file system about the file at `path` into a UserError with the remedy."""
     try:
         yield
     except FileNotFoundError:
@@ -62,7 +62,7 @@ def parquet_errors_explained(path: Path) -> Iterator[None]:
 
 
 def read_table(path: Path, schema: TableSchema) -> pandas.DataFrame:
-    """The table at `path`; UserError when it is missing, is not Parquet, or lacks a column of the schema."""
+    """Returns the table at `path`; UserError when it is missing, is not Parquet, or lacks a column of the schema."""
     with parquet_errors_explained(path):
         table = pyarrow.parquet.read_table(path)
     schema = schema.with_those_of(table.column_names)
@@ -70,7 +70,8 @@ def read_table(path: Path, schema: TableSchema) -> pandas.DataFrame:
     if missing:
         raise UserError(f"{path} lacks the columns {missing} of a {schema.name} table; it has {table.column_names}")
     try:
-        # Foreign tables may have more columns, and other Arrow types for the same thing (large_string for string).
+        # Tables of other programs may have more columns, and other Arrow types for the same data (large_string for
+        # string).
         return table.select(schema.names).cast(schema.arrow).to_pandas()
     except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError) as error:
         raise UserError(f"{path} has a column of the wrong type for a {schema.name} table: {error}") from None
@@ -83,14 +84,14 @@ def write_table(rows: pandas.DataFrame | Sequence[Mapping[str, Any]], path: Path
     unknown = [str(name) for name in frame.columns if name not in schema.names]
     if unknown:
         raise ValueError(f"a {schema.name} table has no columns {unknown}")
-    # A column that no row has becomes nulls: most sources have no worked solutions.
+    # A column that no row has is filled with nulls: most sources have no worked solutions.
     frame = frame.reindex(columns=schema.names)
     if frame.empty:
-        # pandas has no types for an empty frame: Arrow would make columns of nulls of it.
+        # pandas has no types for an empty frame, for which Arrow would create columns of type null.
         table = schema.arrow.empty_table()
     else:
         table = pyarrow.Table.from_pandas(frame, schema=schema.arrow, preserve_index=False)
-    # pandas notes its version and its index there; equal rows must give equal bytes.
+    # pandas writes its version and index into the metadata, but equal rows must give equal bytes.
     table = table.replace_schema_metadata(None)
     content = io.BytesIO()
     pyarrow.parquet.write_table(table, content, compression="zstd")
@@ -98,7 +99,7 @@ def write_table(rows: pandas.DataFrame | Sequence[Mapping[str, Any]], path: Path
 
 
 def require_rows(frame: pandas.DataFrame, path: Path, remedy: str) -> pandas.DataFrame:
-    """`frame` itself; UserError with the remedy when it has no rows."""
+    """Returns `frame` unchanged; UserError with the remedy when it has no rows."""
     if frame.empty:
         raise UserError(f"{path} has no rows: {remedy}")
     return frame
@@ -125,18 +126,18 @@ class Funnel:
                 "stage": self.stage,
                 "reason": reason,
                 "detail": detail,
-                # `default`: rows hold numpy numbers and dates, which JSON does not know.
+                # `default`: rows contain numpy numbers and dates, which JSON does not support.
                 "row": json.dumps(dict(row), sort_keys=True, default=str, ensure_ascii=False),
             }
         )
 
     def dropped_frame(self) -> pandas.DataFrame:
-        """The dropped rows in the order they were dropped, in the `dropped` table's columns."""
+        """Returns the dropped rows in the order they were dropped, in the `dropped` table's columns."""
         return pandas.DataFrame(self._dropped, columns=DROPPED.names)
 
     def metrics(self, kept: int) -> dict[str, int]:
-        """`rows/in`, `rows/kept` and `dropped/<reason>`; ValueError when they do not add up."""
-        # A filter that forgets to say why it dropped a row is found here, at the end of its stage.
+        """Returns `rows/in`, `rows/kept` and `dropped/<reason>`; ValueError when they do not add up."""
+        # Detects, at the end of its stage, a filter that did not record a dropped row.
         if self.rows_in != kept + len(self._dropped):
             raise ValueError(f"{self.rows_in} rows in, {kept} kept, {len(self._dropped)} dropped: rows were lost")
         reasons = Counter(row["reason"] for row in self._dropped)
@@ -157,15 +158,15 @@ PROBLEM_COLUMNS = {
     "licence": TEXT,
 }
 MESSAGES = {"messages": TEXT}
-"""The turns {role, content} of a conversation, as JSON; null where a row is none."""
+"""The turns {role, content} of a conversation, as JSON; null if the row is not a conversation."""
 PROBLEM = TableSchema("problem", PROBLEM_COLUMNS, MESSAGES)
-"""A problem with its gold answer, and a worked solution where there is one. Of a conversation the first user turn."""
+"""A problem with its gold answer and, if known, a worked solution. For a conversation, the first user turn."""
 
 BENCHMARK = TableSchema("benchmark", {**PROBLEM_COLUMNS, "benchmark": TEXT})
 """A benchmark problem."""
 
 SAMPLED = {"problem_id": TEXT, "benchmark": TEXT, "mode": TEXT, "sample_index": pyarrow.int32()}
-"""What names a response."""
+"""Columns that identify a response."""
 RESPONSE = TableSchema(
     "response",
     {
@@ -212,7 +213,7 @@ DEMONSTRATION = TableSchema(
     dict.fromkeys(("demonstration_id", "problem_id", "source", "kind", "problem", "response", "licence"), TEXT),
     MESSAGES,
 )
-"""A problem and the response that supervised fine-tuning learns."""
+"""A problem and the response for supervised fine-tuning."""
 
 PAGE = TableSchema("page", dict.fromkeys(("page_id", "url", "format", "content", "licence"), TEXT))
 """A web page or document as it was collected."""
@@ -221,12 +222,12 @@ CANDIDATE = TableSchema(
     "candidate",
     {
         **dict.fromkeys(("candidate_id", "page_id", "url", "problem", "solution", "answer", "licence"), TEXT),
-        "number": TEXT,  # the exercise's, as the page has it; empty without one
+        "number": TEXT,  # number of the exercise on the page; empty if it has none
         "evidence": TEXT,  # the rule that found the pair, its labels, and the checks that it failed
-        "confidence": pyarrow.float64(),  # share of pairs found in this way that are right
+        "confidence": pyarrow.float64(),  # share of correct pairs among those found in this way
     },
 )
-"""What extraction found on a page: problem, worked solution, short answer."""
+"""An exercise extracted from a page: problem, worked solution, short answer."""
 
 DROPPED = TableSchema("dropped", dict.fromkeys(("row_id", "stage", "reason", "detail", "row"), TEXT))
 """A row that a stage left out, with the reason. `Funnel` collects them."""
@@ -245,7 +246,7 @@ DUPLICATE = TableSchema(
         "similarity": pyarrow.float64(),
     },
 )
-"""A problem that was left out as the duplicate of another."""
+"""A problem that was dropped as a duplicate of another."""
 
 CONTAMINATION = TableSchema(
     "contamination",
@@ -277,14 +278,14 @@ TRANSFORM = TableSchema(
         "inverse": TEXT,
     },
 )
-"""A problem whose answer was made an integer, before and after."""
+"""A problem whose answer was rewritten to an integer, before and after."""
 
 PROMPT = TableSchema("prompt", dict.fromkeys(("prompt_id", "prompt", "split", "source"), TEXT))
-"""A prompt that pictures are made of. `split` is train, validation or test."""
+"""A prompt for generating images. `split` is train, validation or test."""
 
 
 def prompt_id(prompt: str) -> str:
-    """What names a prompt everywhere: the first 16 digits of the SHA-256 of its text, byte by byte as it is."""
+    """Returns the id of a prompt: the first 16 digits of the SHA-256 of its exact text."""
     return hashlib.sha256(prompt.encode()).hexdigest()[:16]
 
 
@@ -304,16 +305,16 @@ IMAGE = TableSchema(
         "png": pyarrow.binary(),
     },
 )
-"""A picture with the prompt that it was made of, as PNG inside the table.
+"""An image with its prompt, as PNG inside the table.
 
-`image_id` is the hash of the decoded pixels (stages/engines/images/shards.py), `file_sha256` that of the file that
-came in. `seed` is -1 where nobody knows it: pandas would make floats of a column with nulls, and lose digits.
+`image_id` is the hash of the decoded pixels (stages/engines/images/shards.py), `file_sha256` that of the original file.
+`seed` is -1 if unknown: pandas would convert a column with nulls to floats and lose digits.
 """
 
 IMAGE_SCORE = TableSchema(
     "image_score", {**dict.fromkeys(("prompt_id", "image_id", "scorer"), TEXT), "score": pyarrow.float64()}
 )
-"""What a scorer says of an image for its prompt. Higher is better, and scales differ between scorers."""
+"""A scorer's score of an image for its prompt. Higher is better, and scales differ between scorers."""
 
 ANNOTATOR = TableSchema(
     "annotator",
@@ -329,9 +330,9 @@ ANNOTATOR = TableSchema(
         "reason": TEXT,
     },
 )
-"""What is known of an annotator, and whether the work is kept.
+"""Quality measures of an annotator, and whether the annotations are kept.
 
-A measure is null where there was too little to measure it. `reason` names every rule that the annotator breaks.
+A measure is null if there was too little data. `reason` names every rule that the annotator breaks.
 """
 
 RANKING = TableSchema(
@@ -347,16 +348,16 @@ RANKING = TableSchema(
 )
 """An annotator's ranking of the images of a task.
 
-`task_id` names the images that were shown together: two annotators agree or not on one task. `ranks` are slots, 1 is
-best and equal ranks are ties. `is_gold` marks the reference answer of a task, against which annotators are checked.
-`annotator_id` is empty for an anonymous vote, which is a ranking of two; `weight` is 1 but for votes that come with
-one. `seconds` is null where nobody took the time.
+`task_id` names the images that were shown together; agreement of annotators is measured per task. `ranks` are slots, 1
+is best and equal ranks are ties. `is_gold` marks the reference answer of a task, for checking annotators.
+`annotator_id` is empty for an anonymous vote, which is a ranking of two; `weight` is 1 except for votes that have one.
+`seconds` is null if the time was not measured.
 """
 
 ASPECTS = ("overall", "alignment", "fidelity")
-"""The three ratings of an image; null where the annotator gave none."""
+"""The three ratings of an image; null if the annotator gave none."""
 ISSUES = ("repeated_generation", "body_problem", "blur", "discomfort", "sexual", "violent", "defamatory")
-"""What may be wrong with an image (ImageReward, arXiv 2304.05977, section 2.2)."""
+"""Possible faults of an image (ImageReward, arXiv 2304.05977, section 2.2)."""
 RATING = TableSchema(
     "rating",
     {
@@ -367,7 +368,7 @@ RATING = TableSchema(
         "created": TEXT,
     },
 )
-"""What an annotator says of one image of a task, in points from 1 to 7."""
+"""An annotator's ratings of one image of a task, in points from 1 to 7."""
 
 PAIR = TableSchema(
     "pair",
@@ -380,7 +381,7 @@ PAIR = TableSchema(
 """Two images of a prompt of which an annotator preferred one."""
 
 QUANTITIES = ("reward", "held_out", "truth", "alignment", "fidelity", "saturation")
-"""Measured of each picture; those of the truth are null where nobody knows it."""
+"""Measures of each image; those of the truth are null if it is unknown."""
 FEEDBACK_IMAGE = TableSchema(
     "feedback_image",
     {
@@ -393,8 +394,8 @@ FEEDBACK_IMAGE = TableSchema(
         "png_after": pyarrow.binary(),
     },
 )
-"""Two pictures from one noise: by the generator that a round started from, and by the one that it made.
+"""Two images from the same noise: one by the generator that a round started from, one by the trained generator.
 
-`shown_for` is the rule by which a pair's pictures are kept: `gain`, `loss` or `middle`. For other pairs it is empty,
-and there are no pictures.
+`shown_for` is the rule by which a pair's images are kept: `gain`, `loss` or `middle`. For other pairs it is empty, and
+the images are not stored.
 """

@@ -1,6 +1,6 @@
-"""What the page says about each benchmark: the headline, the table of policies, the plots, published figures.
+"""The page's section on each benchmark: the headline, the table of policies, the plots, published figures.
 
-The second half reads the scores that stage `grade` wrote, and says which of their differences are real.
+The second half reads the scores that stage `grade` wrote, and tests which of their differences are significant.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stages.report.inputs import Inputs, Metrics
 from stages.report.stage import PublishedFigure, ReportParams
 
 _TITLES = {"greedy": "Greedy", "avg": "Mean of samples", "pass": "Any of the samples", "maj": "Majority of samples"}
-# In this order, and before the rates of keywords, which the parameters name.
+# Shown in this order, before the rates of keywords, which the parameters name.
 _OTHER = ("unparsed_fraction", "exhausted_fraction", "verifier_failed_fraction", "branching_frequency", "coding_rate")
 
 
@@ -42,7 +42,7 @@ class PolicyRow:
     policy: str
     scores: list[Interval | None]
     difference: Comparison | None
-    """To the baseline, on the headline's metric."""
+    """Difference to the baseline, on the headline's metric."""
     response_tokens: float | None
     truncated_fraction: float | None
     undecided_fraction: float | None
@@ -59,10 +59,10 @@ class Benchmark:
     """Score names, in the order of the table's columns."""
     headline_metric: str
     headline: list[tuple[str, Interval]]
-    """First policy, baseline, the one before RL, and the last, with the headline's score."""
+    """First policy, baseline, policy before RL, and last policy, with the headline's score."""
     comparisons: list[Comparison]
-    """Last policy against the baseline, then against the policy that RL began from where that is another: each on the
-    headline's metric, then greedy."""
+    """Last policy against the baseline, then against the policy that RL started from if that is another one; each on
+    the headline's metric, then greedy."""
     rows: list[PolicyRow]
     charts: list[Chart]
     other: dict[str, list[tuple[str, float | None]]]
@@ -73,7 +73,7 @@ class Benchmark:
 
 
 def describe_benchmarks(inputs: Inputs, params: ReportParams) -> list[Benchmark]:
-    """One entry for each benchmark that some policy was graded on."""
+    """Returns an entry for each benchmark on which some policy was graded."""
     return [_describe(inputs, params, name, number) for number, name in enumerate(benchmark_names(inputs), start=1)]
 
 
@@ -88,7 +88,7 @@ def _describe(inputs: Inputs, params: ReportParams, name: str, number: int) -> B
     compared = list(dict.fromkeys([headline_metric, *(["greedy"] if "greedy" in metrics else [])]))
     comparisons = [
         compare(inputs, name, metric, start, last)
-        # They may be one policy, whose comparison is then shown once.
+        # They may be the same policy, whose comparison is then shown once.
         for start in dict.fromkeys([baseline, before_rl])
         for metric in compared
     ]
@@ -140,7 +140,7 @@ def _charts(inputs: Inputs, benchmark: str, number: int, metrics: list[str]) -> 
             title = _TITLES[family] if family == "greedy" else f"{_TITLES[family]}, {metric_label(metric)}"
             charts.append(bars(f"score-{number}-{family}", title, "%", {"": known}))
     passes = {policy: pass_scores(inputs.grades(policy), benchmark) for policy in inputs.graded}
-    # Two points make no curve.
+    # Two points are not a curve.
     if any(len(value) > 2 for value in passes.values()):
         charts.append(_pass_chart(f"pass-{number}", passes))
     lengths = _by_policy(inputs, benchmark, "response_tokens_mean")
@@ -155,8 +155,8 @@ def _charts(inputs: Inputs, benchmark: str, number: int, metrics: list[str]) -> 
 
 
 def _pass_chart(name: str, passes: dict[str, dict[int, Interval]]) -> Chart:
-    """pass@k over k; of more policies than there are colours the last ones."""
-    # The last ones, because readers look for what the newest round has changed.
+    """Returns pass@k over k; with more policies than colours, only the last ones."""
+    # The last ones, because readers look for the effect of the newest round.
     shown = {policy: scores for policy, scores in list(passes.items())[-len(SERIES) :] if scores}
     summary = "; ".join(
         f"{policy} " + ", ".join(f"{100 * one.estimate:.1f}% at {k}" for k, one in scores.items())
@@ -175,7 +175,7 @@ def _by_policy(inputs: Inputs, benchmark: str, quantity: str) -> dict[str, float
 
 
 def _other_measures(inputs: Inputs, benchmark: str) -> dict[str, list[tuple[str, float | None]]]:
-    """Shares without opinion and the emergence measures, those that some policy has."""
+    """Returns the shares of responses without a verdict and the emergence measures, if some policy has them."""
     keys = {key for policy in inputs.graded for key in inputs.grades(policy) if key.startswith(f"{benchmark}/")}
     names = sorted(key.rpartition("/")[2] for key in keys)
     wanted = [name for name in _OTHER if name in names] + [name for name in names if name.startswith("keyword_rate_")]
@@ -186,12 +186,12 @@ def _other_measures(inputs: Inputs, benchmark: str) -> dict[str, list[tuple[str,
 
 
 def verdict_sentence(comparison: Comparison) -> str:
-    """The finding in one sentence. It is about these two policies; which setting is better takes several seeds."""
+    """Returns the result in one sentence. It is about these two policies; to compare settings needs several seeds."""
     difference = comparison.difference
     low, high = map(points, difference.interval[1:])
     paired = f"on the same {difference.problems} problems, 95% interval {low} to {high} points"
     names = f"{comparison.policy} and {comparison.baseline}"
-    # An interval of very few problems is itself too uncertain to be read.
+    # With very few problems the interval itself is too uncertain.
     if difference.problems < FEWEST_PROBLEMS:
         return f"Too few problems to compare {names}: {paired}."
     if difference.verdict == "not separated":
@@ -202,12 +202,12 @@ def verdict_sentence(comparison: Comparison) -> str:
 
 FAMILIES = ("greedy", "avg", "pass", "maj")
 """Scores in the order in which they are shown."""
-# `greedy` has no k, the others must have one: `pass_rate` of some stage is no score.
+# `greedy` has no k, the others must have one: a stage's `pass_rate` is not a score.
 _SCORE = re.compile(r"(?P<family>greedy|(?:avg|pass|maj)(?=_at_))(?:_at_(?P<k>\d+))?")
 
 
 def benchmark_names(inputs: Inputs) -> list[str]:
-    """Benchmarks that some policy has a score on, sorted."""
+    """Returns the benchmarks on which some policy has a score, sorted."""
     names = set()
     for policy in inputs.graded:
         for key in inputs.grades(policy):
@@ -218,7 +218,7 @@ def benchmark_names(inputs: Inputs) -> list[str]:
 
 
 def metric_names(inputs: Inputs, benchmark: str) -> list[str]:
-    """One metric of each family that some policy has, the one with the largest k, in the order of `FAMILIES`."""
+    """Returns the metric with the largest k of each family that some policy has, in the order of `FAMILIES`."""
     largest: dict[str, int] = {}
     for policy in inputs.graded:
         for key in inputs.grades(policy):
@@ -233,14 +233,14 @@ def metric_names(inputs: Inputs, benchmark: str) -> list[str]:
 
 
 def score(grades: Metrics, benchmark: str, metric: str) -> Interval | None:
-    """A score with its interval, as fractions; None when it or its interval is missing."""
+    """Returns a score with its interval, as fractions; None when it or its interval is missing."""
     name = f"{benchmark}/{metric}"
     values = [grades.get(name + end) for end in ("", "_low", "_high")]
     return None if None in values else Interval(*values)
 
 
 def pass_scores(grades: Metrics, benchmark: str) -> dict[int, Interval]:
-    """pass@k by k, all that there are, smallest k first."""
+    """Returns all pass@k by k, smallest k first."""
     by_k: dict[int, Interval] = {}
     for key in grades:
         name, _, metric = key.rpartition("/")
@@ -252,7 +252,7 @@ def pass_scores(grades: Metrics, benchmark: str) -> dict[int, Interval]:
 
 
 def last_policy(inputs: Inputs) -> str | None:
-    """The graded policy of the last RL round; without one, the last graded policy."""
+    """Returns the graded policy of the last RL round; without one, the last graded policy."""
     graded = inputs.graded
     # `policies` may list them in any order; rounds are in the order of the parameter file.
     of_rounds = [name for name in inputs.rounds if name in graded]
@@ -260,7 +260,7 @@ def last_policy(inputs: Inputs) -> str | None:
 
 
 def policy_before_rl(inputs: Inputs) -> str | None:
-    """The policy that the first of the last policy's rounds began from; the last policy where no round made it."""
+    """Returns the policy from which the last policy's first round started; the last policy if no round made it."""
     policy = last_policy(inputs)
     while policy in inputs.rounds:
         policy = inputs.rounds[policy]
@@ -268,16 +268,16 @@ def policy_before_rl(inputs: Inputs) -> str | None:
 
 
 def compare(inputs: Inputs, benchmark: str, metric: str, baseline: str, policy: str) -> Comparison | None:
-    """The paired difference; None when a policy is missing or they have no problem in common.
+    """Returns the paired difference; None when a policy is missing or they have no problem in common.
 
     A problem's score is the mean over its responses, so that all responses of a problem stay together. An undecided
-    verdict counts as not correct, as it does in the scores.
+    verdict counts as not correct, as in the scores.
     """
     mode = "greedy" if metric == "greedy" else "sampled"
     scores = [problem_scores(inputs, name, benchmark, mode) for name in (baseline, policy)]
     if baseline == policy or any(series is None for series in scores):
         return None
-    # Sorted: resampling draws positions, so the order of a table would change the interval.
+    # Sorted, because resampling draws positions, so the order of a table would change the interval.
     both = pandas.concat(scores, axis=1, join="inner", keys=["first", "second"]).sort_index()
     if both.empty:
         return None
@@ -285,7 +285,7 @@ def compare(inputs: Inputs, benchmark: str, metric: str, baseline: str, policy: 
 
 
 def problem_scores(inputs: Inputs, policy: str, benchmark: str, mode: str) -> pandas.Series | None:
-    """Share of correct responses of each problem, by problem id; None without responses."""
+    """Returns the share of correct responses of each problem, by problem id; None without responses."""
     rows = inputs.responses.get(policy)
     if rows is None:
         return None

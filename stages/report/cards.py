@@ -1,6 +1,6 @@
-"""Dataset cards: for each table its rows, fields, licences, sources, hash, and how long its texts are.
+"""Dataset cards: for each table its rows, fields, licences, sources, hash, and text lengths.
 
-Tables are read a batch of rows at a time, so memory does not grow with them.
+Tables are read in batches of rows, so memory does not grow with their size.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Column:
     name: str
     kind: str
     filled: int
-    """Rows in which it is not empty."""
+    """Rows in which the column is not empty."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """One table, described for a reader who does not know what it is for."""
+    """One table, described for a reader who does not know its purpose."""
 
     name: str
     """Its path under data/, without the ending: `problems/train`."""
@@ -57,7 +57,7 @@ class Card:
     """Hash of the file, as in dvc.lock."""
     columns: list[Column]
     values: list[tuple[str, list[tuple[str, int]], int]]
-    """Column, its most frequent values with their rows, and how many further values there are."""
+    """Column, its most frequent values with their rows, and the number of further values."""
     charts: list[Chart]
 
 
@@ -67,13 +67,13 @@ COUNTED = ("source", "licence", "kind", "format", "rule", "scope", "band", "benc
 """Columns whose values are counted."""
 _ROWS_AT_ONCE = 4_096
 MOST_VALUES = 1_000
-"""Most different values of a counted column; a column in which every row has its own is left out."""
+"""Most different values of a counted column; a column with more is left out."""
 
 
 def read_cards(folders: Sequence[Path], stages: Iterable[GraphStage]) -> list[Card]:
-    """A card of each table that the stages tell of, in the order of the graph; a folder is named as in `data/`.
+    """Returns a card for each table of the stages, in the order of the graph; a folder is named as in `data/`.
 
-    A table that is not there is left out. UserError for a file that is no table.
+    A missing table is left out. UserError for a file that is not a table.
     """
     places = {folder.name: folder for folder in folders}
     cards = []
@@ -90,7 +90,7 @@ def read_cards(folders: Sequence[Path], stages: Iterable[GraphStage]) -> list[Ca
 
 def _card(name: str, stage: str, purpose: str, path: Path, file: pyarrow.parquet.ParquetFile) -> Card:
     schema = file.schema_arrow
-    # Tables that were not written here may have large strings.
+    # Tables of other programs may have large strings.
     texts = [field.name for field in schema if field.type in (pyarrow.string(), pyarrow.large_string())]
     filled: Counter[str] = Counter()
     values: dict[str, Counter[str]] = {column: Counter() for column in COUNTED if column in texts}
@@ -98,7 +98,7 @@ def _card(name: str, stage: str, purpose: str, path: Path, file: pyarrow.parquet
     for batch in file.iter_batches(_ROWS_AT_ONCE):
         for column, data in zip(batch.schema.names, batch.columns, strict=True):
             filled[column] += len(data) - data.null_count
-            # Past the limit nothing is counted, so memory stays small; the column is then left out below.
+            # Beyond the limit nothing is counted, to save memory; the column is then left out below.
             if column in values and len(values[column]) <= MOST_VALUES:
                 for counted in pyarrow.compute.value_counts(data).to_pylist():
                     values[column][counted["values"] or "none given"] += counted["counts"]
@@ -128,7 +128,7 @@ def _card(name: str, stage: str, purpose: str, path: Path, file: pyarrow.parquet
 
 
 def _length_chart(table: str, column: str, lengths: numpy.ndarray) -> Chart:
-    """Histogram of lengths in characters; the number axis is logarithmic where few texts are far longer than most."""
+    """Returns a histogram of lengths in characters, with a logarithmic axis if few texts are far longer than most."""
     median, longest = float(numpy.median(lengths)), int(lengths.max())
     is_logarithmic = longest > _SPREAD * max(1.0, median)
     edges = length_bins(lengths, is_logarithmic)
@@ -136,7 +136,7 @@ def _length_chart(table: str, column: str, lengths: numpy.ndarray) -> Chart:
 
     def paint(axes: Axes) -> None:
         axes.bar(edges[:-1], counts, width=numpy.diff(edges), align="edge", color=SERIES[0], alpha=0.55)
-        # A logarithmic axis begins at 1, and the median may be 0.
+        # A logarithmic axis starts at 1, but the median may be 0.
         axes.axvline(max(median, float(edges[0])), color=INK, linewidth=1, linestyle=":")
         axes.set_xscale("log" if is_logarithmic else "linear")
         if not is_logarithmic:
@@ -152,10 +152,10 @@ def _length_chart(table: str, column: str, lengths: numpy.ndarray) -> Chart:
 
 
 def length_bins(lengths: numpy.ndarray, is_logarithmic: bool) -> numpy.ndarray:
-    """Edges of bins that hold every length, in whole characters; equal steps, or equal ratios from 1 on."""
+    """Returns edges of bins for all lengths, in whole characters; equal steps, or equal ratios from 1 on."""
     longest = max(1, int(lengths.max()))
     if is_logarithmic:
-        # Several of the first edges round up to the same whole number.
+        # Several of the first edges may round up to the same whole number.
         return numpy.unique(numpy.ceil(numpy.geomspace(1, longest + 1, _BINS + 1)).astype(numpy.int64))
     # Rounded up, so that the bins reach the longest text.
     step = -(-(longest + 1) // _BINS)

@@ -1,4 +1,4 @@
-"""Learning curves over the RL rounds: one after another on one axis, or side by side where they branch."""
+"""Learning curves over the RL rounds: one after another on one axis, or side by side if they branch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from stages.pages.reading import curve_lines
 
 @dataclass(frozen=True)
 class Panel:
-    """Which columns of a curve stand together, and in which unit."""
+    """Columns of a curve that one chart shows, and their unit."""
 
     title: str
     columns: Mapping[str, str]
-    """Column of the curve file -> what the legend calls it."""
+    """Column of the curve file -> its name in the legend."""
     unit: str = ""
     """`%` shows fractions as percentages."""
     top: float | None = None
@@ -70,7 +70,7 @@ class Segment:
     """Steps of the rounds before it."""
     curve: pandas.DataFrame
     is_on_line: bool
-    """True on the line of rounds that leads to the last one; the others are drawn faintly."""
+    """True for rounds on the path to the last one; the others are drawn faintly."""
 
     @property
     def end(self) -> int:
@@ -79,7 +79,7 @@ class Segment:
 
 
 def join_rounds(curves: Mapping[str, pandas.DataFrame], rounds: Mapping[str, str]) -> list[Segment]:
-    """Rounds one after another, each where the round that it starts from ends; rounds that branch lie together.
+    """Places rounds one after another, each at the end of the round that it starts from; branches overlap.
 
     Rounds without a curve are left out.
     """
@@ -92,7 +92,7 @@ def join_rounds(curves: Mapping[str, pandas.DataFrame], rounds: Mapping[str, str
         ahead = rounds[ahead]
     waiting = [name for name in rounds if name in curves]
     while waiting:
-        # In a circle nobody is ready: the first one is taken, and the page is made all the same.
+        # In a cycle no round is ready: the first one is taken, so that the page can be written.
         ready = [name for name in waiting if rounds[name] not in waiting] or waiting[:1]
         for name in ready:
             before = segments.get(rounds[name])
@@ -102,17 +102,17 @@ def join_rounds(curves: Mapping[str, pandas.DataFrame], rounds: Mapping[str, str
 
 
 def curve_charts(segments: Sequence[Segment], held_out: Mapping[str, Interval], held_out_label: str) -> list[Chart]:
-    """A chart of each panel that has data. `held_out` are scores by policy, drawn where their round ends."""
+    """Returns a chart of each panel that has data. `held_out` are scores by policy, drawn at the end of their round."""
     line = [segment for segment in segments if segment.is_on_line]
     stretches = [(segment.name, segment.start, segment.end) for segment in line]
     scores = {segment.end: held_out[segment.name] for segment in line if segment.name in held_out}
     charts = []
     for panel in PANELS:
         drawn = [
-            # A column has one colour in every round, so its place among the columns is the style.
+            # A column has the same colour in every round, so its index among the columns is the style.
             replace(own, x=[segment.start + x for x in own.x], y=y, style=style, is_faint=not segment.is_on_line)
             for style, (column, label) in enumerate(panel.columns.items())
-            # The legend shows the first line of a label, which must not be a faint one.
+            # The legend shows the first line of a label, which must not be faint.
             for segment in sorted(segments, key=lambda segment: (not segment.is_on_line, segment.start))
             for own in curve_lines(segment.curve, {column: label})
             for y in [_with_intervals(own.y, column, segment.curve)]
@@ -128,7 +128,7 @@ def curve_charts(segments: Sequence[Segment], held_out: Mapping[str, Interval], 
 
 
 def _with_intervals(values: Sequence[float], column: str, curve: pandas.DataFrame) -> Sequence[float] | list[Interval]:
-    """The numbers of a column, with its intervals where the curve has them."""
+    """Returns the numbers of a column, with its intervals if the curve has them."""
     if f"{column}_low" not in curve:
         return values
     ends = curve[[f"{column}_low", f"{column}_high"]].dropna().to_numpy().tolist()
@@ -140,20 +140,20 @@ BRANCHED = {
     "Cut off, by round": ("length/truncated_fraction", "%"),
     "Accuracy on training problems, by round": ("accuracy/mean", "%"),
 }
-"""Title -> column and unit of the curves that are drawn where rounds start from one policy."""
+"""Title -> column and unit of the curves that are drawn if rounds start from one policy."""
 
 
 def branch_charts(curves: Mapping[str, pandas.DataFrame], rounds: Mapping[str, str]) -> list[Chart]:
-    """Curves of the rounds that start from one policy, each its own line; empty where none do.
+    """Returns curves of the rounds that start from one policy, one line each; empty if there are none.
 
-    The first rounds alone where there are more than colours.
+    With more rounds than colours, only the first ones.
     """
     starts = [start for name, start in rounds.items() if name in curves]
     together = [name for name in curves if starts.count(rounds[name]) > 1]
     charts = []
     for title, (column, unit) in BRANCHED.items():
         drawn = [line for name in together for line in curve_lines(curves[name], {column: name})]
-        # One line alone compares nothing.
+        # A single line would compare nothing.
         if len(drawn) > 1:
             charts.append(lines(f"branch-{column}", title, unit, drawn[: len(SERIES)]))
     return charts

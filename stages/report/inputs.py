@@ -1,4 +1,4 @@
-"""Reads all that the page is made from. What a run does not have is absent here, and no error."""
+"""Reads all inputs of the page. Data that a run does not have is absent here, which is not an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stages.report.cards import Card, read_cards
 
 @dataclass(frozen=True)
 class Inputs:
-    """A run's numbers, curves and responses. Mappings are in the order in which things happen."""
+    """A run's metrics, curves and responses. Mappings are in the order of the graph."""
 
     seed: int
     policies: tuple[str, ...]
@@ -31,25 +31,25 @@ class Inputs:
     """RL rounds, each with the policy that it starts from."""
     sources: tuple[str, ...]
     stages: tuple[GraphStage, ...]
-    """The graph of the parameter file; what a stage is about, its own package says."""
+    """The graph of the parameter file; the package of a stage describes it."""
     metrics: dict[str, Metrics]
-    """Metrics of each stage that has some, by DVC's name of it: `curate`, `collect@gsm8k`, `grade@rl_1`."""
+    """Metrics of each stage that has some, by DVC's name of the stage: `curate`, `collect@gsm8k`, `grade@rl_1`."""
     curves: dict[str, pandas.DataFrame]
     """Curves of each stage that has some, likewise."""
     timelines: dict[str, WrittenTimeline]
-    """Of each asynchronous round."""
+    """Timeline of each asynchronous round."""
     responses: dict[str, pandas.DataFrame]
-    """Responses of each policy with their verdicts and who decided, in the order of the response table."""
+    """Responses of each policy with their verdicts and verifiers, in the order of the response table."""
     cards: list[Card]
-    """What is to be said of each table of the data stages."""
+    """A card for each table of the data stages."""
     contamination: dict[str, pandas.DataFrame]
-    """Rows of each stage that looked, beside the benchmark problems they were found to be."""
+    """Contamination found by each stage: rows with the benchmark problems that they match."""
     duplicates: pandas.DataFrame | None
     revisions: dict[str, str]
-    """Which version of each source the parameter file pins."""
+    """Version of each source that the parameter file pins."""
     params: dict[str, Any]
     params_text: str
-    """The parameter file as it is."""
+    """Text of the parameter file."""
 
     def grades(self, policy: str) -> Metrics:
         """Scores of a policy; empty when it was not graded."""
@@ -64,7 +64,7 @@ class Inputs:
 
     @property
     def warnings(self) -> list[str]:
-        """What went wrong in a stage without an error, as its package says of its metrics."""
+        """Returns problems of stages that raised no error, which their packages derive from the metrics."""
         counted = ((stage, self.metrics.get(stage.address)) for stage in self.stages)
         return [
             line
@@ -75,14 +75,14 @@ class Inputs:
 
     @property
     def graded(self) -> list[str]:
-        """The policies that have grades, in order."""
+        """Returns the policies that have grades, in order."""
         return [policy for policy in self.policies if self.grades(policy)]
 
 
 def read_inputs(paths: Namespace) -> Inputs:
-    """Everything under the input folders that belongs to the parameter file; UserError on a file that is broken.
+    """Returns all data in the input folders that belongs to the parameter file; UserError for a broken file.
 
-    Files of policies, rounds and sources that are no longer in the parameter file are left alone.
+    Files of policies, rounds and sources that are no longer in the parameter file are ignored.
     """
     params = read_yaml(paths.params)
     stages = tuple(stages_of(read_definitions(paths.graph), params))
@@ -118,8 +118,8 @@ def read_inputs(paths: Namespace) -> Inputs:
 
 
 def _rounds(params: dict[str, Any], stages: tuple[GraphStage, ...]) -> dict[str, str]:
-    """Items of stages whose entry in the parameter file says from which policy they start."""
-    # By the form of the entry: the report knows no other stage by its name.
+    """Returns the items of stages whose entry in the parameter file names the policy that they start from."""
+    # Recognised by the form of the entry: the report does not use the names of other stages.
     items = {stage.item for stage in stages}
     return {
         name: str(entry["start_from"])
@@ -130,7 +130,7 @@ def _rounds(params: dict[str, Any], stages: tuple[GraphStage, ...]) -> dict[str,
 
 
 def _below(paths: Namespace, name: str) -> Path:
-    """A file as it is named below data/, in the folder that the command gave for it."""
+    """Returns the path of a file below data/, in the folder from the command line."""
     top, _, rest = name.partition("/")
     return getattr(paths, top) / rest
 
@@ -150,13 +150,13 @@ def _section(params: dict[str, Any], name: str, kind: type, path: Path) -> Any:
 
 
 def _judged(responses: Path, verdicts: Path, policy: str) -> pandas.DataFrame | None:
-    """The response table with columns `verdict` and `path`; None unless both tables are there."""
+    """Returns the response table with columns `verdict` and `path`; None unless both tables are there."""
     places = [folder / f"{policy}.parquet" for folder in (responses, verdicts)]
     if not all(place.exists() for place in places):
         return None
     judged = read_table(places[1], VERDICT)[[*SAMPLED, "verdict", "path"]]
     try:
-        # `left` keeps responses without a verdict, which are an error below and must not vanish.
+        # `left` keeps responses without a verdict, which are an error below and must not disappear.
         joined = read_table(places[0], RESPONSE).merge(judged, on=[*SAMPLED], how="left", validate="one_to_one")
     except pandas.errors.MergeError:
         raise UserError(
@@ -164,5 +164,5 @@ def _judged(responses: Path, verdicts: Path, policy: str) -> pandas.DataFrame | 
         ) from None
     if joined["verdict"].isna().any():
         raise UserError(f"{places[1]} lacks verdicts for responses of {places[0]}: run `dvc repro grade@{policy}`")
-    # A table without rows has no share of correct responses.
+    # For a table without rows, the share of correct responses is undefined.
     return joined if len(joined) else None

@@ -1,6 +1,6 @@
-"""Responses on the page: a few problems with what each policy answered, and how responses search by trial.
+"""Responses on the page: a few problems with each policy's response, and statistics of search by trial.
 
-Problems and responses are hostile text: the template shows invisible characters and escapes everything.
+Problems and responses are untrusted text: the template shows invisible characters and escapes everything.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _OUTCOMES = {
     (True, False): "{last} wrong, {first} right",
     (True, True): "both right",
 }
-"""Keys: the first policy is right, the last one is. In the order in which problems of each kind are taken."""
+"""Keys: (first policy is correct, last policy is correct). In the order in which problems of each kind are taken."""
 
 
 def choose_examples(inputs: Inputs, count: int, baseline: str, last: str | None) -> list[dict[str, Any]]:
-    """Problems of each outcome in turn, the first of each in the benchmark's order: an illustration, no sample.
+    """Returns problems of each outcome in turn, in the benchmark's order: an illustration, not a random sample.
 
-    Shown is the greedy response, or the first sampled one where there is no greedy one.
+    Shows the greedy response, or the first sampled one if there is no greedy response.
     """
     shown = {policy: _shown(rows) for policy, rows in inputs.responses.items()}
     if not shown or not count:
         return []
-    # The policies that were graded need not be those whose responses are still there.
+    # Responses may no longer exist for all graded policies.
     last = last if last in shown else list(shown)[-1]
     first = baseline if baseline in shown else next(iter(shown))
     examples = []
@@ -51,7 +51,7 @@ def choose_examples(inputs: Inputs, count: int, baseline: str, last: str | None)
 
 
 def _shown(rows: pandas.DataFrame) -> pandas.DataFrame:
-    """One response of each problem, by (benchmark, problem id), in the table's order of problems."""
+    """Returns one response of each problem, by (benchmark, problem id), in the table's order of problems."""
     ranked = rows.assign(is_sampled=rows["mode"] != "greedy", place=range(len(rows)))
     # The greedy response first, then the first sample.
     ranked = ranked.sort_values(["is_sampled", "sample_index", "place"])
@@ -75,7 +75,7 @@ def _in_turn(
 
 
 def _response(policy: str, row: pandas.Series, rows: pandas.DataFrame) -> dict[str, Any]:
-    """What one policy said; `samples` is 0 when it has only a greedy response."""
+    """Returns one policy's response; `samples` is 0 when it has only a greedy response."""
     benchmark, problem_id = row.name
     samples = rows[(rows["benchmark"] == benchmark) & (rows["problem_id"] == problem_id) & (rows["mode"] == "sampled")]
     return {
@@ -107,12 +107,12 @@ class Search:
 
     benchmark: str
     sentences: list[str]
-    """What changed from the baseline to each policy of a round."""
+    """Changes from the baseline to each policy of a round."""
     charts: list[Chart]
 
 
 def describe_search(inputs: Inputs, baseline: str) -> list[Search]:
-    """An entry for each benchmark whose responses are made of trials; empty for other benchmarks."""
+    """Returns an entry for each benchmark whose responses consist of trials; empty if there is none."""
     keys = {key for policy in inputs.graded for key in inputs.grades(policy)}
     names = sorted(key.removesuffix("/trials_mean") for key in keys if key.endswith("/trials_mean"))
     return [_search(inputs, name, baseline, number, keys) for number, name in enumerate(names, start=1)]
@@ -155,11 +155,11 @@ def _series(inputs: Inputs, benchmark: str, columns: Mapping[str, str]) -> dict[
 
 
 def _sentence(inputs: Inputs, benchmark: str, baseline: str, policy: str) -> str:
-    """From one policy to another: trials, length, cut-off responses, false claims."""
+    """Describes changes from one policy to another: trials, length, truncated responses, false claims."""
 
     def both(column: str, factor: int, digits: int, unit: str) -> str:
         values = (inputs.grades(name).get(f"{benchmark}/{column}") for name in (baseline, policy))
-        # A number may be missing: grades are read as they are.
+        # A number may be missing, because grades are not validated.
         first, second = ("?" if value is None else f"{value * factor:.{digits}f}{unit}" for value in values)
         return f"{first} to {second}"
 

@@ -1,9 +1,9 @@
-"""Writes the page that a person looks at first: who is better, how it was learned, what was dropped and why.
+"""Writes the main page of a run: which policy is better, how it was trained, and which rows were dropped and why.
 
-The page loads nothing but `timings.js` beside it, which holds the run's times; they are no output of the graph. What a
-run lacks is said in its section.
+The page loads only `timings.js` next to it, with the run's times, which are not an output of the graph. Each section
+says which data the run lacks.
 
-Beside the page is its result as data, for the console, MLflow and Prefect. It holds fractions, not percent:
+Next to the page is its result as data, for the console, MLflow and Prefect. It has fractions, not percent:
 
     {"title": "...", "page": "index.html",
      "scores": [{"policy": "sft", "benchmark": "gsm8k", "metric": "avg@8", "value": 0.41, "low": 0.37, "high": 0.45,
@@ -12,7 +12,7 @@ Beside the page is its result as data, for the console, MLflow and Prefect. It h
                 "low": 0.02, "high": 0.08, "p_value": 0.001, "verdict": "better", "problems": 400}],
      "warnings": ["..."]}
 
-stages/t2i_report/run.py writes the same keys, and `unit` where a score is not of problems or a gain no fraction.
+stages/t2i_report/run.py writes the same keys, and `unit` if a score is not about problems or a gain is not a fraction.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from stages.report.timelines import describe_rounds
 
 
 def main(job: Job) -> None:
-    """Writes the page, and beside it the result that the terminal shows."""
+    """Writes the page, and next to it the result that the terminal shows."""
     params: ReportParams = job.sections["report"]
     inputs = read_inputs(job.paths)
     write_text_atomically(job.paths.out, render_page(inputs, params))
@@ -48,10 +48,10 @@ FOLDER = Path(__file__).parent
 
 
 def render_page(inputs: Inputs, params: ReportParams) -> str:
-    """The whole page as HTML. Equal arguments give equal text."""
+    """Returns the whole page as HTML. Equal arguments give equal text."""
     filters = {
         "bare": lambda fraction: f"{100 * fraction:.1f}",
-        # An empty cell of a table is NaN in pandas, and no text.
+        # An empty cell of a table is NaN in pandas, not a text.
         "visible": lambda text: visible_text(text if isinstance(text, str) else "", params.example_characters),
         "sentence": verdict_sentence,
     }
@@ -63,9 +63,9 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
     segments = join_rounds(inputs.round_curves, inputs.rounds)
     label, held_out = _held_out(benchmarks)
     last = last_policy(inputs)
-    # Who decided: a function of the user's by its file and name.
+    # The verifiers: a user's function appears with its file and name.
     paths = {path for rows in inputs.responses.values() for path in rows["path"].dropna()}
-    # Rounds have learning curves; here are the stages that train once, on data that are there before.
+    # Rounds have learning curves; these are the stages that train once, on existing data.
     trained_once = {stage.address: inputs.curves.get(stage.address) for stage in inputs.stages if not stage.item}
     trained_once = {name: curve for name, curve in trained_once.items() if curve is not None}
     return {
@@ -104,11 +104,11 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
 
 
 def _held_out(benchmarks: list[Benchmark]) -> tuple[str, dict[str, Interval]]:
-    """The first benchmark's headline score of every policy, to stand beside training accuracy."""
+    """Returns the first benchmark's headline score of every policy, for the chart of training accuracy."""
     if not benchmarks:
         return "", {}
     first = benchmarks[0]
-    # Training accuracy is a mean over samples, so it is compared with the headline (avg@k) and not with greedy.
+    # Training accuracy is a mean over samples, so it is compared with the headline (avg@k), not with greedy.
     place = first.metrics.index(first.headline_metric)
     scores = {row.policy: row.scores[place] for row in first.rows}
     label = f"held out, {metric_label(first.headline_metric)}"
@@ -116,13 +116,13 @@ def _held_out(benchmarks: list[Benchmark]) -> tuple[str, dict[str, Interval]]:
 
 
 def describe_result(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
-    """Scores of each graded policy on each benchmark's first metric, the gains of the last policy, and warnings.
+    """Returns each graded policy's score on each benchmark's first metric, gains of the last policy, and warnings.
 
     A gain is paired over problems, with a 95% interval; `verdict` is about these two policies, not about a setting.
     """
     scores, gains = [], []
     for benchmark in describe_benchmarks(inputs, params):
-        # One score a policy: the console has a line for each.
+        # One score per policy: the console has a line for each.
         place = benchmark.metrics.index(benchmark.headline_metric)
         for row in benchmark.rows:
             score = row.scores[place]
@@ -151,7 +151,7 @@ def _numbers(interval: Interval) -> dict[str, float]:
 
 
 def contamination(inputs: Inputs, examples: int) -> dict[str, Any] | None:
-    """What decontamination found, with pairs of texts to look at; None when no stage has counted its pairs."""
+    """Returns the results of decontamination, with example pairs of texts; None when no stage has counted pairs."""
     looked = [metrics for metrics in inputs.metrics.values() if "contamination/pairs" in metrics]
     if not looked:
         return None
@@ -177,7 +177,7 @@ def contamination(inputs: Inputs, examples: int) -> dict[str, Any] | None:
         (*names, inputs.revisions.get(names[0], "unknown"), len(rows), rows["benchmark_problem_id"].nunique())
         for *names, rows in by_rule
     ]
-    # The first pair of each stage, benchmark and rule, then the second ones: a rule with few hits is seen too.
+    # The first pair of each stage, benchmark and rule, then the second pairs: rules with few hits are shown too.
     in_turn = sorted((place, turn) for turn, (*_, rows) in enumerate(by_rule) for place in range(len(rows)))
     return {
         "benchmarks": benchmarks,
@@ -190,7 +190,7 @@ def contamination(inputs: Inputs, examples: int) -> dict[str, Any] | None:
 
 
 def repeats(inputs: Inputs) -> list[tuple[str, str, int]]:
-    """Scope, rule and pairs of problems that occur twice."""
+    """Returns scope, rule and number of pairs for problems that occur twice."""
     if inputs.duplicates is None:
         return []
     counts = inputs.duplicates.groupby(["scope", "rule"], sort=True).size()
@@ -198,7 +198,7 @@ def repeats(inputs: Inputs) -> list[tuple[str, str, int]]:
 
 
 def work_by_stage(inputs: Inputs) -> list[tuple[str, list[int | None]]]:
-    """Of each stage that counted some: rows in, rows kept, steps, tokens sampled, tokens trained."""
+    """Returns, for each stage with such counts: rows in, rows kept, steps, tokens sampled, tokens trained."""
     names = ("rows/in", "rows/kept", "progress/steps", "tokens/sampled", "tokens/trained")
     return [
         (stage, [int(metrics[name]) if name in metrics else None for name in names])

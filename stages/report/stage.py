@@ -1,4 +1,4 @@
-"""What stage `report` runs with, and what others may ask of it."""
+"""Definition of stage `report`: its inputs and outputs, and the data about it that other modules use."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from stages.foundations.stage import About, Sections, Stage
 
 
 class PublishedFigure(StrictParams):
-    """A figure that somebody else reports for a benchmark, shown beside ours."""
+    """A published score of another model on a benchmark, shown next to ours."""
 
     name: str = Field(min_length=1)
-    """The model, as its authors call it."""
+    """The model's name, as in its paper."""
     metric: str = Field(min_length=1)
-    """What was measured, in this project's words: greedy, avg_at_32, pass_at_1, maj_at_64."""
+    """The metric, by this project's names: greedy, avg_at_32, pass_at_1, maj_at_64."""
     value: float = Field(ge=0, le=100)
     """In percent."""
     source: str = Field(min_length=1)
@@ -27,16 +27,16 @@ class ReportParams(StrictParams):
     title: str = Field(min_length=1)
     """Heading of the page."""
     notes: str
-    """What a reader must know to read the scores rightly, such as what the splits share; empty for none.
-    A blank line begins a new paragraph."""
+    """Notes for interpreting the scores, such as an overlap of the splits; empty for none. A blank line begins a new
+    paragraph."""
     baseline_policy: str
-    """Policy that the others are compared with."""
+    """Policy with which the others are compared."""
     example_problems: int = Field(ge=0)
     """Problems whose responses are shown, of all benchmarks together."""
     contamination_pairs: int = Field(ge=0)
     """Pairs of a training problem and a benchmark problem that are shown with both texts."""
     example_characters: int = Field(ge=1)
-    """Longest text that is shown of a problem or a response; the rest is cut off, and said to be."""
+    """Longest text shown of a problem or a response; the rest is cut off, with a note."""
     published: dict[str, list[PublishedFigure]]
     """Published figures of each benchmark; {} for none."""
 

@@ -1,1 +1,1 @@
-"""Stage `respond`: samples a policy's responses to every benchmark problem and keeps them all."""
+"""Stage `respond`: samples a policy's responses to every benchmark problem and keeps all of them."""

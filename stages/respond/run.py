@@ -1,4 +1,4 @@
-"""Draws responses in pieces, so that a killed run resumes after the last finished piece.
+"""Samples responses in pieces, so that a killed run resumes after the last finished piece.
 
 `choose_prompt`, at the end, gives the baseline policy the best of some prompts.
 """
@@ -30,11 +30,11 @@ from stages.observe.tracking import Run, track
 from stages.respond.stage import BaselinePrompts, CandidatePrompt, RespondParams
 
 NO_RESPONSE = Sample([], [], StopReason.MAX_TOKENS, 0)
-"""To a prompt that leaves no room for a response."""
+"""Response to a prompt that leaves no room for one."""
 
 
 def main(job: Job) -> None:
-    """Reads the benchmarks, draws the responses and writes them, metrics last."""
+    """Reads the benchmarks, samples the responses and writes them, metrics last."""
     paths = job.paths
     params: RespondParams = job.sections["respond"]
     sampler_params: SamplerParams = job.sections["sampler"]
@@ -42,7 +42,7 @@ def main(job: Job) -> None:
     seed = job.seed
     frame = require_rows(read_table(paths.benchmarks, BENCHMARK), paths.benchmarks, "name a benchmark in `sources`")
     if params.max_problems is not None:
-        # The first rows, and no draw: a run with a lower limit answers some of the same problems.
+        # The first rows, not random ones: a run with a lower limit answers some of the same problems.
         frame = frame.groupby("benchmark", sort=False).head(params.max_problems)
     tokenizer = load_tokenizer(paths.policy)
     attempt = job.attempt(policy=job.item)
@@ -56,14 +56,14 @@ def main(job: Job) -> None:
         context = context_tokens(sampler_params, paths.policy)
         with closing(build_sampler(sampler_params, paths.policy)) as sampler:
             responses = respond(frame, params, prompt, seed, sampler, share, tokenizer, attempt.scratch, run, context)
-        # A rank other than 0: its responses are in the table of rank 0.
+        # On ranks other than 0: rank 0's table has their responses.
         if responses is None:
             return
         metrics = response_metrics(responses) | chosen
         run.summary(metrics)
         write_table(responses, paths.responses, RESPONSE)
         write_metrics(paths.metrics, metrics)
-        # Only now: until the outputs stand, a killed run finds its pieces here.
+        # Only now: until the outputs are written, a killed run resumes from these pieces.
         for piece in attempt.scratch.glob("responses-*"):
             piece.unlink()
         shutil.rmtree(attempt.pieces, ignore_errors=True)
@@ -81,15 +81,15 @@ def respond(
     run: Run,
     context: float = math.inf,
 ) -> pandas.DataFrame | None:
-    """The `response` table: greedy responses first, then the sampled ones, for each piece of problems.
+    """Returns the `response` table: for each piece of problems, greedy responses first, then the sampled ones.
 
     A problem whose prompt and response would take more than `context` tokens gets empty responses.
-    Drawn by all ranks together; None except on rank 0.
+    All ranks sample together; None except on rank 0.
     """
     starts = range(0, len(problems), params.problems_at_once)
     places = [scratch / f"responses-{number:06d}.parquet" for number in range(len(starts))]
     for number, start in enumerate(progress(starts, label="respond", unit="pieces")):
-        # Rank 0 decides for all: ranks that disagreed would wait for each other for ever.
+        # Rank 0 decides for all: ranks that disagree would wait for each other forever.
         if share.ranks.broadcast(share.ranks.rank == 0 and are_whole(places[number])):
             continue
         piece = problems.iloc[start : start + params.problems_at_once].to_dict("records")
@@ -117,7 +117,7 @@ def _respond_to(
     mine = share.of(piece)
     prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in mine]
     fits = [len(one) + params.max_response_tokens <= context for one in prompts]
-    # Random numbers hang on these names, so a benchmark more changes no response to the others.
+    # Random numbers depend on these names, so an additional benchmark does not change responses to the others.
     names = [f"{row['benchmark']}/{row['problem_id']}" for row in mine]
     limit = params.max_response_tokens
     sampled = SamplingSettings(params.temperature, params.top_p, params.top_k, limit, None)
@@ -128,7 +128,7 @@ def _respond_to(
     for mode, count, settings in [*modes, ("sampled", params.samples, sampled)]:
         drawn = iter(sample_prompts(sampler, *_only(fits, prompts, names), count, settings, seed, "respond"))
         of_problems = [
-            # A prompt that does not fit has no response, which `grade` counts as wrong.
+            # A prompt that does not fit gets an empty response, which `grade` counts as wrong.
             [
                 _row(problem, mode, index, sample, tokenizer)
                 for index, sample in enumerate(next(drawn) if is_fitting else [NO_RESPONSE] * count)
@@ -158,9 +158,9 @@ def _row(problem: dict, mode: str, index: int, sample: Sample, tokenizer) -> dic
 
 
 def response_metrics(responses: pandas.DataFrame) -> dict[str, float]:
-    """Counts of the table, and the mean length and truncated share of the sampled responses."""
+    """Returns counts of the table, and the mean length and truncated share of the sampled responses."""
     sampled = responses[responses["mode"] == "sampled"]
-    # Every drawn response has a token, if only the one that ends it.
+    # Every sampled response has at least one token, the end token.
     unanswered = responses[responses["response_tokens"] == 0]["problem_id"].nunique()
     return {
         **({"prompts/too_long": unanswered} if unanswered else {}),
@@ -174,11 +174,11 @@ def response_metrics(responses: pandas.DataFrame) -> dict[str, float]:
 def choose_prompt(
     choice: BaselinePrompts, params: RespondParams, job: Job, attempt: Attempt, ranks: Ranks
 ) -> tuple[CandidatePrompt, dict[str, float]]:
-    """The best candidate, and every candidate's accuracy as metrics; on every rank.
+    """Returns the best candidate, and every candidate's accuracy as metrics; on every rank.
 
-    Answers count as the stage `grade` counts them. Benchmark problems are not looked at.
+    Answers are graded as in stage `grade`. Benchmark problems are not used.
     """
-    # Most runs choose nothing, and do without the verifier.
+    # Imported here, because most runs choose no prompt and do not need the verifier.
     from stages.algorithms.answers.verdicts import Verdict
     from stages.engines.verifier.judged_responses import Drawing, judged_responses
 
@@ -204,7 +204,7 @@ def choose_prompt(
         )
         verdicts = [one.judgement.verdict for of_problem in judged for one in of_problem]
         scores.append(sum(verdict is Verdict.CORRECT for verdict in verdicts) / len(verdicts))
-    # Of equal ones the first, as `BaselinePrompts.candidates` says.
+    # The first of equal ones, as documented in `BaselinePrompts.candidates`.
     best = scores.index(max(scores))
     if ranks.rank == 0:
         shown = ", ".join(f"{number}: {score:.1%}" for number, score in enumerate(scores))

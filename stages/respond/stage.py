@@ -1,4 +1,4 @@
-"""What stage `respond` runs with, and what others may ask of it."""
+"""Definition of stage `respond`: its inputs and outputs, and the data about it that other modules use."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from stages.foundations.stage import About, Lengths, Sampling, Sections, Stage, 
 
 
 class CandidatePrompt(StrictParams):
-    """A prompt that the baseline may answer, and how long its responses may be with it."""
+    """A prompt for the baseline, and the limit of its responses."""
 
     prompt: PromptParams
     max_response_tokens: int = Field(ge=1)
 
 
 class BaselinePrompts(StrictParams):
-    """Gives one policy the best of some prompts, so that a gain over it is not the gain of a better prompt."""
+    """Gives one policy the best of several prompts, so that a gain over it is not only due to a better prompt."""
 
     policy: str
-    """The policy; all others answer the section `prompt`."""
+    """The policy; all others use the section `prompt`."""
     max_problems: int = Field(ge=1)
-    """First validation problems, on which each prompt is scored with `respond.samples` sampled responses a problem."""
+    """First validation problems; each prompt is scored on them with `respond.samples` responses per problem."""
     candidates: list[CandidatePrompt] = Field(min_length=2)
-    """The one with the highest accuracy is taken, of equal ones the first."""
+    """The candidate with the highest accuracy is used, of equal ones the first."""
 
 
 class RespondParams(StrictParams):
@@ -45,7 +45,7 @@ class RespondParams(StrictParams):
     problems_at_once: int = Field(ge=1)
     """Problems of one piece of work; a killed run resumes after the last finished piece."""
     baseline_prompts: BaselinePrompts | None
-    """null: all policies answer the section `prompt`."""
+    """null: all policies use the section `prompt`."""
 
 
 STAGE = Stage(
@@ -75,18 +75,18 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     if problems is None:
         return Work(not_counted=("responses to an unknown number of problems (give --benchmark-problems)",))
     drawn = lengths.of(address, respond.max_response_tokens)
-    # A piece waits for its longest response, so the number of pieces counts and not only that of responses.
+    # A piece waits for its longest response, so the number of pieces matters, not only that of responses.
     at_once = min(respond.problems_at_once, problems)
     samples = [respond.samples, *([1] if respond.is_greedy_included else [])]
     return Work(sampling=tuple(Sampling(problems / at_once, at_once, each, lengths.prompt, drawn) for each in samples))
 
 
 def _problems(sections: Sections) -> float | None:
-    """Benchmark problems as far as the sources say how many they have; None where one does not."""
+    """Returns the number of benchmark problems; None if the sources do not say it."""
     most, total = sections["respond"].max_problems, 0
     for source in sections["sources"].values():
         if source.role == "benchmark":
-            # Generated sources have `rows`, those of files `max_rows`, and some have neither.
+            # Generated sources have `rows`, sources from files have `max_rows` or nothing.
             rows = getattr(source.origin, "rows", None) or getattr(source.origin, "max_rows", None)
             if rows is None and most is None:
                 return None

@@ -1,15 +1,15 @@
-"""Which problems a round draws, how their groups are drawn, and which groups make the batch of a step.
+"""Problems that a round draws, sampling and scoring of their groups, and the groups that make the batch of a step.
 
 1. A round draws from a slice of the problem table, in an endless random order.
-2. `prompt_selection` may keep only problems of middling difficulty. The starting policy answers every problem a few
-   times before the first step, drawn as in training. The counts are kept in the scratch folder piece by piece, so a run
-   that was killed samples nothing twice.
-3. Dynamic sampling leaves out groups without signal, and throws no finished work away.
-4. Responses are sampled, then scored, then grouped. All ranks together draw a batch's groups, each its share with an
-   engine and a verifier of its own.
+2. `prompt_selection` may keep only problems of medium difficulty. The starting policy answers every problem a few
+   times before the first step, sampled as in training. The counts are saved in the scratch folder piece by piece, so a
+   killed run samples at most one piece again.
+3. Dynamic sampling leaves out groups without signal, but keeps finished groups that have one.
+4. Responses are sampled, then scored, then grouped. Each rank samples and scores its share of a batch's groups with a
+   separate engine and verifier.
 
-Source of 3: DAPO (arXiv 2503.14476), section 3.2. Deviations: 1. groups beyond the batch wait for the next step with
-their version stamp instead of being discarded; 2. a draw is sized by the share of groups that had signal lately;
+Source of 3: DAPO (arXiv 2503.14476), section 3.2. Deviations: 1. groups beyond the batch wait for the next step, with
+their policy version, and are not discarded; 2. the recent share of groups with signal decides the size of a draw;
 3. after `max_draws` the batch may be smaller, instead of an error.
 """
 
@@ -58,18 +58,18 @@ from stages.rl_round.round import Round
 
 FAILURES_NAMED = 5
 SMALLEST_SIGNAL_FRACTION = 0.25
-"""A draw is at most 4 times what is missing, however few groups had signal."""
+"""A draw has at most 4 times the number of missing groups, however few groups had signal."""
 
 
 def slice_problems(problems: Sequence[Problem], part: ProblemSlice, seed: int) -> list[Problem]:
-    """Part `index` of `count` of the problems in the order of the run's seed; parts are disjoint and cover all."""
-    # By the seed of the run alone, and not of the round: rounds with other slices must share no problem.
+    """Returns part `index` of `count` of the problems, shuffled by the run's seed; parts are disjoint and cover all."""
+    # Only the run's seed decides the order, not the round: rounds with different slices must share no problem.
     order = permutation(len(problems), seed, "problem_slice")
     return [problems[index] for index in order[part.index :: part.count]]
 
 
 def problems_in_order(problems: Sequence[Problem], first: int, count: int, *seed_path: int | str) -> list[ProblemDraw]:
-    """Draws `first` to `first + count` of the round: all problems in random order, then all again in another."""
+    """Returns draws `first` to `first + count` of the round: all problems in random order, then again in another."""
     order = endless_order(first, first + count, len(problems), *seed_path, "problems")
     return [ProblemDraw(problems[index], (first + place) // len(problems)) for place, index in enumerate(order)]
 
@@ -77,20 +77,20 @@ def problems_in_order(problems: Sequence[Problem], first: int, count: int, *seed
 PROBLEMS_AT_ONCE = 128
 """Problems of a piece; at most this many are sampled again after a kill."""
 PIECE = "pass_counts-{}.json"
-"""File in the scratch folder with the counts of the problems from a number on."""
+"""File in the scratch folder with the counts of one piece; its first problem's number is in the name."""
 UPPER_ENDS = {"to_25": 0.25, "to_50": 0.5, "to_75": 0.75, "below_100": 1.0}
 
 
 @dataclass(frozen=True)
 class PassCount:
-    """How one problem's responses were judged."""
+    """Counts of how one problem's responses were judged."""
 
     correct: int
     decided: int
 
     @property
     def rate(self) -> float | None:
-        """Share of correct responses among the decided; None when none was decided."""
+        """Returns the share of correct responses among the decided ones; None when none was decided."""
         return self.correct / self.decided if self.decided else None
 
 
@@ -102,19 +102,19 @@ def count_passes(
     scratch: Path,
     *seed_path: int | str,
 ) -> list[PassCount]:
-    """Each problem's count over `samples` responses of the sampler's present weights, or what `scratch` remembers.
+    """Counts passes in `samples` responses per problem from the sampler's current weights, or reads them in `scratch`.
 
     Collective; rank 0 has the counts.
     """
     ranks = drawing.share.ranks
     counts: list[PassCount] = []
     starts = range(0, len(problems), PROBLEMS_AT_ONCE)
-    # Verdicts are counted and nothing else: whole distributions would fill the memory for nothing.
+    # Only verdicts are counted: whole distributions would fill the memory without being used.
     study = params.study and params.study.model_copy(update={"rollout_distributions": None})
     params = params.model_copy(update={"study": study})
     for start in progress(starts, label=f"{seed_path[-1]}: pass rates", unit="pieces"):
         place = scratch / PIECE.format(start)
-        # Rank 0 alone looks at the disk. Ranks that each decided for themselves could part ways and wait for ever.
+        # Only rank 0 looks at the disk: ranks that decide separately could disagree and then wait forever.
         if not ranks.broadcast(ranks.rank == 0 and are_whole(place)):
             piece = [ProblemDraw(problem, 0) for problem in problems[start : start + PROBLEMS_AT_ONCE]]
             groups = drawing.draw(piece, params, *seed_path, "pass_rates", group_size=samples)
@@ -127,15 +127,15 @@ def count_passes(
 
 
 def _count(group: Group) -> PassCount:
-    # A verifier that failed says nothing about how hard a problem is.
+    # A failure of the verifier says nothing about how hard a problem is.
     decided = [rollout for rollout in group.rollouts if rollout.is_decided]
     return PassCount(sum(rollout.verdict is Verdict.CORRECT for rollout in decided), len(decided))
 
 
 def select_problems(this_round: Round, drawing: GroupDrawing) -> tuple[Round, dict[str, float]]:
-    """The round with the problems that `prompt_selection` keeps, and metrics of it; collective.
+    """Returns the round with the problems that `prompt_selection` keeps, and its metrics; collective.
 
-    Every rank selects, so that all of them stop where too few problems are left.
+    Every rank selects, so that all of them stop when too few problems are left.
     """
     selection, problems = this_round.settings.prompt_selection, this_round.problems
     if not isinstance(selection, PassRateSelection):
@@ -151,7 +151,7 @@ def select_problems(this_round: Round, drawing: GroupDrawing) -> tuple[Round, di
 
 
 def delete_pass_counts(scratch: Path) -> None:
-    """Removes what `count_passes` keeps: the outputs are written."""
+    """Removes the files of `count_passes`, once the outputs are written."""
     for file in scratch.glob(PIECE.format("*")):
         remove_piece(file)
 
@@ -159,11 +159,11 @@ def delete_pass_counts(scratch: Path) -> None:
 def select_by_pass_rate(
     problems: Sequence[Problem], counts: Sequence[PassCount], selection: PassRateSelection, wanted: int
 ) -> list[Problem]:
-    """The problems with a pass rate in [min, max], in their order; UserError when fewer than `wanted` remain."""
+    """Returns the problems with a pass rate in [min, max], in order; UserError when fewer than `wanted` remain."""
     kept = [
         problem
         for problem, count in zip(problems, counts, strict=True)
-        # A problem of which every response was undecided has no rate: nothing is known about it.
+        # A problem without decided responses has no rate: nothing is known about it.
         if count.rate is not None and selection.min <= count.rate <= selection.max
     ]
     if len(kept) < wanted:
@@ -181,7 +181,7 @@ def select_by_pass_rate(
 
 
 def selection_metrics(counts: Sequence[PassCount], kept: int) -> dict[str, float]:
-    """Share of problems kept, mean pass rate, and the histogram of pass rates in per cent."""
+    """Returns the share of problems kept, the mean pass rate, and the histogram of pass rates in per cent."""
     rates = [count.rate for count in counts if count.rate is not None]
     total = max(1, len(counts))
     metrics = {
@@ -193,7 +193,7 @@ def selection_metrics(counts: Sequence[PassCount], kept: int) -> dict[str, float
         "selection/pass_rate_0_fraction": sum(rate == 0 for rate in rates) / total,
         "selection/pass_rate_100_fraction": sum(rate == 1 for rate in rates) / total,
     }
-    # 0 and 1 have bars of their own: problems that can teach nothing must not hide among the others.
+    # 0 and 1 have separate bars: problems without a learning signal must not hide among the others.
     lower = 0.0
     for name, upper in UPPER_ENDS.items():
         inside = sum(lower < rate <= upper and rate < 1 for rate in rates)
@@ -204,11 +204,11 @@ def selection_metrics(counts: Sequence[PassCount], kept: int) -> dict[str, float
 
 @dataclass
 class DrawState:
-    """What drawing carries from step to step."""
+    """State of the drawing that continues from step to step."""
 
     cursor: int = 0
     """Problems drawn so far in this round."""
-    # Hopeful at first: the first draw asks for a batch and no more, and the second knows better.
+    # Optimistic at first: the first draw is one batch; later draws use the measured share.
     signal_fraction: float = 1.0
     """Share of the last step's groups that had signal."""
     carried: list[Group] = field(default_factory=list)
@@ -222,7 +222,7 @@ def draw_batch(
     state: DrawState,
     draw: Callable[[int, int], list[Group]],
 ) -> Batch:
-    """Fills a batch of `wanted` groups; `draw(first, count)` gives those of the next problems. Moves `state` on."""
+    """Fills a batch of `wanted` groups; `draw(first, count)` returns those of the next problems. Updates `state`."""
     if isinstance(sampling, NoDynamicSampling):
         groups = draw(state.cursor, wanted)
         state.cursor += wanted
@@ -237,7 +237,7 @@ def draw_batch(
     drawn: list[Group] = []
     draws = 0
     while len(usable) < wanted and draws < sampling.max_draws:
-        # What this step has seen sizes its next draw; its first draw goes by the step before.
+        # The share of this step sizes its next draw; its first draw uses the share of the step before.
         fraction = signal_fraction(drawn, state.signal_fraction)
         size = draw_size(wanted - len(usable), fraction)
         groups = draw(state.cursor, size)
@@ -246,9 +246,9 @@ def draw_batch(
         drawn += groups
         usable += [group for group in groups if group.has_signal]
     state.signal_fraction = signal_fraction(drawn, state.signal_fraction)
-    # Surplus stands before what was drawn now, so the oldest is used first and as little as possible gets too stale.
+    # Surplus comes before new groups, so the oldest is used first and as few groups as possible get too stale.
     state.carried = usable[wanted:]
-    # In this order they stand in the rollouts table.
+    # The rollouts table has them in this order.
     left_out = stale + [group for group in drawn if not group.has_signal]
     return Batch(
         usable[:wanted],
@@ -258,46 +258,46 @@ def draw_batch(
         too_stale=len(stale),
         carried=len(state.carried),
         signal_fraction=state.signal_fraction,
-        # Fresh is what this step's own weights have drawn: nothing of a batch that surplus alone has filled.
+        # Only groups drawn in this step are fresh: a batch filled with surplus alone has none.
         newest_version=newest_version(drawn),
     )
 
 
 def draw_size(missing: int, signal_fraction: float) -> int:
-    """Problems to draw so that about `missing` groups have signal."""
+    """Returns the number of problems to draw so that about `missing` groups have signal."""
     return math.ceil(missing / max(SMALLEST_SIGNAL_FRACTION, signal_fraction))
 
 
 def signal_fraction(groups: Sequence[Group], of_none: float) -> float:
-    """Share of the groups that teach something; `of_none` where there is no group."""
+    """Returns the share of the groups that have signal; `of_none` when there is no group."""
     return sum(group.has_signal for group in groups) / len(groups) if groups else of_none
 
 
 @dataclass(frozen=True)
 class GroupDrawing:
-    """What a rank draws and scores its share of the groups with."""
+    """The sampler, verifier and functions with which a rank samples and scores its share of the groups."""
 
     sampler: Sampler
     verifier: RoundVerifier
     tokenizer: object
     share: DrawingShare
     functions: CustomRewards | None = None
-    """Of `rl.reward`, where it has custom functions."""
+    """Custom functions of `rl.reward`, if it has any."""
 
     def draw(
         self, draws: Sequence[ProblemDraw], params: RlParams, *seed_path: int | str, group_size: int | None = None
     ) -> list[Group]:
-        """`draw_groups`, by all ranks together: the groups on rank 0, in order, and nothing elsewhere; collective."""
+        """Runs `draw_groups` on all ranks: rank 0 gets the groups, in order, the others an empty list; collective."""
         part, size, groups = self.share.of(draws), group_size or params.group_size, list[Group]()
         if self.share.is_engine_leader:
             judges = self.sampler, self.verifier, self.tokenizer
             groups = draw_groups(part, *judges, params, *seed_path, group_size=size, functions=self.functions)
-        # All ranks of an engine sample together, and its first one judges what they have drawn.
+        # All ranks of an engine sample together, and its first rank judges the responses.
         else:
             sample_draws(part, self.sampler, params, size, *seed_path)
         if self.share.ranks.world_size == 1:
             return groups
-        # Packed before they travel: pickled lists of numbers are twice as large.
+        # Packed before they are sent: pickled lists of numbers are twice as large.
         packed = self.share.assemble([pack_groups([group]) for group in groups], len(draws))
         return [group for one in packed for group in unpack_groups(one)]
 
@@ -312,12 +312,12 @@ def draw_groups(
     group_size: int | None = None,
     functions: CustomRewards | None = None,
 ) -> list[Group]:
-    """Samples, scores and groups, one step after the other: one group for each draw.
+    """Samples, scores and groups responses, in this order: one group for each draw.
 
-    `group_size` is that of the params unless it is given.
+    `group_size` defaults to that of the params.
     """
     size = group_size or params.group_size
-    # All draws in one call: the sampler keeps its places full until the last response of the last draw.
+    # All draws in one call: the sampler keeps its slots full until the last response of the last draw.
     samples = sample_draws(draws, sampler, params, size, *seed_path)
     answers = [draw.problem.answer for draw in draws for _ in range(size)]
     flat = [one for of_draw in samples for one in of_draw]
@@ -328,29 +328,29 @@ def draw_groups(
 
 @dataclass(frozen=True)
 class ProblemDraw:
-    """A problem that a group is to be drawn for."""
+    """A problem for which a group will be sampled."""
 
     problem: Problem
     number: int
-    """How often the round had drawn the problem before: a second draw samples other responses."""
+    """How often the round had drawn the problem before: a second draw samples different responses."""
 
 
 def sample_draws(
     draws: Sequence[ProblemDraw], sampler: Sampler, params: RlParams, group_size: int, *seed_path: int | str
 ) -> list[list[Sample]]:
-    """`group_size` samples of each draw, by draw."""
+    """Returns `group_size` samples of each draw, by draw."""
     trajectories = [one for draw in draws for one in trajectories_of(draw, group_size, *seed_path)]
     samples = sample_trajectories(sampler, trajectories, sampling_settings(params))
     return [samples[start : start + group_size] for start in range(0, len(samples), group_size)]
 
 
 def trajectories_of(draw: ProblemDraw, group_size: int, *seed_path: int | str) -> list[Trajectory]:
-    """The trajectories of a draw's group. `seed_path` name the run and the round.
+    """Returns the trajectories of a draw's group. `seed_path` names the run and the round.
 
-    Nothing else decides their random numbers: neither the step, nor the batch, nor the process that samples them.
+    Their random numbers do not depend on the step, the batch, or the process that samples them.
     """
     problem = draw.problem
-    # Without the draw's number a problem that comes again would get the very responses that it got before.
+    # Without the draw's number, a problem that is drawn again would get the same responses as before.
     return [
         Trajectory(problem.prompt, derive_seed(*seed_path, problem.problem_id, number, draw.number))
         for number in range(group_size)
@@ -377,15 +377,15 @@ def score_samples(
     functions: CustomRewards | None = None,
     problems: Sequence[Problem] = (),
 ) -> list[Rollout]:
-    """One rollout for each sample, in order; `answers` are the gold answers of their problems.
+    """Returns one rollout for each sample, in order; `answers` are the gold answers of their problems.
 
-    Custom functions see the rows of `problems`, which only they need.
+    Only custom functions need `problems`: they see the rows of these problems.
     """
     responses = [decode_response(tokenizer, sample.token_ids) for sample in samples]
     judgements = verifier.judge(
         list(zip(answers, responses, strict=True)),
         truncated=[sample.is_truncated for sample in samples],
-        # A number somewhere in the text is no answer: a reward wants a box, a tag or a marker before it.
+        # A number somewhere in the text is not an answer: a reward requires a box, a tag or a marker before it.
         require_marker=True,
     )
     verdicts = [judgement.verdict for judgement in judgements]
@@ -397,12 +397,12 @@ def score_samples(
 
 
 class RoundVerifier(Protocol):
-    """What a round asks: `Verifier`, or `CheckedJudge` where `rl.verifier` is a model."""
+    """The verifier of a round: `Verifier`, or `CheckedJudge` when `rl.verifier` is a model."""
 
     def judge(
         self, pairs: Sequence[tuple[str, str]], truncated: Sequence[bool] | None = None, require_marker: bool = False
     ) -> list[Judgement]:
-        """One judgement for each (gold answer, response), in order."""
+        """Returns one judgement for each (gold answer, response), in order."""
 
 
 def make_rollout(
@@ -412,8 +412,8 @@ def make_rollout(
     params: RlParams,
     values: Mapping[str, FunctionValue] = MappingProxyType({}),
 ) -> Rollout:
-    """A rollout with the reward of its verdict and length; `values` has what custom functions say, by reward."""
-    # 0 is no reward here but a filler: undecided rollouts leave the batch before any baseline is taken.
+    """Returns a rollout with the reward of its verdict and length; `values` are custom functions' values, by reward."""
+    # 0 is a placeholder here, not a reward: undecided rollouts leave the batch before any baseline is computed.
     if verdict.is_failure:
         return Rollout(sample, response, verdict, 0.0)
     if fault := next((value.fault for value in values.values() if value.fault), ""):
@@ -425,9 +425,9 @@ def make_rollout(
 def recorded_rollout(
     sample: Sample, response: str, verdict: Verdict, params: RlParams, custom: Mapping[str, Any]
 ) -> Rollout:
-    """The rollout whose `custom` this is, with every bit of its reward; no function is asked again.
+    """Returns the rollout whose `custom` this is, with every bit of its reward; calls no function again.
 
-    UserError where a function has rewarded it and `custom` is empty, as in schedules of earlier versions.
+    UserError when a function has rewarded it and `custom` is empty, as in schedules of earlier versions.
     """
     if custom:
         return Rollout(sample, response, verdict, **custom, is_custom=True)
@@ -439,8 +439,8 @@ def recorded_rollout(
 def outcome_reward(
     verdict: Verdict, tokens: int, params: RlParams, values: Mapping[str, FunctionValue]
 ) -> tuple[float, dict[str, float]]:
-    """Reward at the end of a decided response of `tokens` tokens, overlong punishment included, and its parts."""
-    # Two fields decide: `rl.reward` what the response is worth, then `rl.overlong` what the length costs.
+    """Returns the reward of a decided response of `tokens` tokens, with overlong punishment, and its parts."""
+    # `rl.reward` gives the value of the response; then `rl.overlong` subtracts the cost of its length.
     reward, parts = reward_of(params.reward, verdict, tokens, params.max_response_tokens, values)
     match params.overlong:
         case NoOverlong():
@@ -454,9 +454,9 @@ def outcome_reward(
 def reward_of(
     reward: RewardParams, verdict: Verdict, tokens: int, limit: int, values: Mapping[str, FunctionValue], name: str = ""
 ) -> tuple[float, dict[str, float]]:
-    """What a reward gives a decided response, and the named parts of a function or of a sum of rewards.
+    """Returns the value of a reward for a decided response, and the named parts of a function or a sum of rewards.
 
-    `outcome_reward` adds what the length costs. Each kind has a case in `_is_punished` too (loop/training_step.py).
+    `outcome_reward` adds the cost of length. Each kind also has a case in `_is_punished` (loop/training_step.py).
     """
     match reward:
         case VerdictReward():
@@ -479,7 +479,7 @@ def reward_of(
 
 
 class CustomRewards:
-    """The functions that a round's reward names, each in workers of its own; `close` ends them."""
+    """The functions that a round's reward names, each in separate worker processes; `close` ends them."""
 
     def __init__(self, reward: RewardParams, limits: VerifierParams) -> None:
         self._functions = {name: CustomFunction(params, limits) for name, params in function_rewards(reward).items()}
@@ -491,7 +491,7 @@ class CustomRewards:
         responses: Sequence[str],
         verdicts: Sequence[Verdict],
     ) -> list[dict[str, FunctionValue]]:
-        """For each response what each function says of it, by the name of the reward."""
+        """Returns, for each response, the value of each function, by the name of the reward."""
         rows = [
             {
                 **problem.row,
@@ -513,20 +513,20 @@ class CustomRewards:
 
 
 def verdict_reward(reward: VerdictReward, verdict: Verdict) -> float:
-    """Reward of a decided verdict, whatever the length; a response that exhausted its limits is as one unparsed."""
+    """Returns the reward of a decided verdict, without length; exhausted limits count as unparsed."""
     rewards = {Verdict.CORRECT: reward.correct, Verdict.WRONG: reward.wrong}
     return rewards.get(verdict, reward.unparsed)
 
 
 def make_group(draw: ProblemDraw, rollouts: Sequence[Rollout]) -> Group:
-    """The group of a draw, from its rollouts in the order of their sample numbers."""
+    """Returns the group of a draw, from its rollouts in the order of their sample numbers."""
     return Group(draw.problem.problem_id, draw.problem.prompt, tuple(rollouts), draw.number)
 
 
 def abort_on_verifier_failures(drawn: Iterable[Group], most_fraction: float, verifier: RoundVerifierParams) -> None:
-    """UserError when the verifier had no opinion on more than `most_fraction` of the responses."""
+    """Raises UserError when the verifier could not decide more than `most_fraction` of the responses."""
     rollouts = [rollout for group in drawn for rollout in group.rollouts]
-    # Without this stop a broken verifier looks like hard problems: steps without signal, hour after hour.
+    # Without this check, a broken verifier looks like hard problems: steps without signal for hours.
     failures = [rollout.fault or rollout.verdict for rollout in rollouts if not rollout.is_decided]
     if len(failures) <= most_fraction * len(rollouts):
         return

@@ -1,7 +1,7 @@
-"""The round's verifier when it is a model: the starting policy, taught to judge if so asked, beside the rules.
+"""The round's verifier when it is a model: the starting policy, fine-tuned to judge if configured, next to the rules.
 
-A verdict of the rules never reaches a reward here. That the judge can be wrong is the point of the choice, so how often
-the two agree stands in every row of the curve.
+Here the verdicts of the rules never affect a reward. The choice exists because a judge can be wrong, so every row of
+the curve says how often judge and rules agree.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from stages.rl_round.methods import LikelierWord, MadePairs, ModelVerifier, Writ
 from stages.rl_round.round import Round
 
 EVALUATION_PAIRS = 256
-"""The standard error of a share of so many is about 3 points at most."""
+"""Pairs of an evaluation: the standard error of a share is then at most about 3 percentage points."""
 MAX_GRADIENT_NORM = 1.0
-"""That of section `rl` in the laptop recipe, as are the moments of AdamW below."""
+"""From section `rl` of the laptop recipe, like the moments of AdamW below."""
 TAUGHT = "judge"
-"""Name in the scratch folder of the policy that was taught to judge."""
+"""Name of the folder, in the scratch folder, of the policy that was fine-tuned to judge."""
 
 
 class CheckedJudge:
-    """A judge whose judgements count, beside the rules that it is compared with. A context manager closes the judge."""
+    """A judge whose judgements count, and the rules that it is compared with. A context manager closes the judge."""
 
     def __init__(self, judge: ModelJudge | WordJudge, rules: Verifier) -> None:
         self._judge, self._rules = judge, rules
@@ -47,20 +47,20 @@ class CheckedJudge:
     def judge(
         self, pairs: Sequence[tuple[str, str]], truncated: Sequence[bool] | None = None, require_marker: bool = False
     ) -> list[Judgement]:
-        """The judge's judgements; where it wrote none the verdict is `crashed`: the judge failed, not the response."""
+        """Returns the judge's judgements; `crashed` where it wrote none: the judge failed, not the response."""
         judged = [_mark_judge_failures(one) for one in self._judge.judge(pairs, truncated, require_marker)]
         ruled = self._rules.judge(pairs, truncated, require_marker)
-        # Both verdicts, also where they agree: the curve shows shares of all that both have decided.
+        # Keeps both verdicts even when they agree: the curve shows shares of all responses that both have decided.
         self._pairs += [(one.verdict, other.verdict) for one, other in zip(judged, ruled, strict=True)]
         return judged
 
     def pop_judged(self) -> list[tuple[Verdict, Verdict]]:
-        """The judge's and the rules' verdicts since the last call."""
+        """Returns the judge's and the rules' verdicts since the last call."""
         pairs, self._pairs = self._pairs, []
         return pairs
 
     def close(self) -> None:
-        """Ends the judge; the rules are their owner's to end."""
+        """Ends the judge; the caller ends the rules."""
         self._judge.close()
 
     def __enter__(self) -> CheckedJudge:
@@ -78,10 +78,10 @@ def _mark_judge_failures(judgement: Judgement) -> Judgement:
 
 @contextmanager
 def open_judge(this_round: Round, rules: Verifier) -> Iterator[tuple[CheckedJudge, dict[str, float]]]:
-    """The judge made of the policy that the round starts from, and how well it judges.
+    """Yields a judge made from the policy that the round starts from, and metrics of how well it judges.
 
-    What it was taught is deleted when the block ends well. UserError when it is to be taught and the trainer is not of
-    one process.
+    The fine-tuned judge is deleted when the block ends without an error. UserError when the judge needs fine-tuning and
+    the trainer runs in more than one process.
     """
     params, trainer, prompt = this_round.params.verifier, this_round.trainer_params, this_round.prompt
     policy, answers = this_round.paths.policy, [problem.answer for problem in this_round.problems]
@@ -96,7 +96,7 @@ def open_judge(this_round: Round, rules: Verifier) -> Iterator[tuple[CheckedJudg
     judge = build_judge(this_round, params, policy, derive_seed(*seed_path, "judge"))
     with CheckedJudge(judge, rules) as checked:
         yield checked, evaluate_judge(judge, answers, *seed_path)
-    # Not in a `finally`: a round that was stopped goes on with the very judge that it began with.
+    # Not in a `finally`: a round that was stopped resumes with the same judge.
     remove_piece(this_round.scratch / TAUGHT)
 
 
@@ -111,12 +111,12 @@ def build_judge(this_round: Round, params: ModelVerifier, policy: Path, seed: in
 
 
 def made_pairs(answers: Sequence[str], count: int, seed: int) -> list[tuple[str, str]]:
-    """Pairs of answers, every second one of equal answers; all different answers are equally likely.
+    """Returns pairs of answers, every second one of equal answers; all different answers are equally likely.
 
     UserError when there is only one answer.
     """
-    # Each answer once, so that a common one is no likelier than others. Sorted, because the order of a set changes from
-    # process to process.
+    # Each answer once, so that a common answer is no likelier than others. Sorted, because the order of a set differs
+    # between processes.
     different = sorted(set(answers))
     if len(different) < 2:
         raise UserError(
@@ -124,7 +124,7 @@ def made_pairs(answers: Sequence[str], count: int, seed: int) -> list[tuple[str,
             f"{len(different)}: set teaching.kind none, or more problems"
         )
     rng = random.Random(seed)
-    # Two answers also where one would do: which pairs are equal then changes no random number of the others.
+    # Draws two answers even for an equal pair, so the random numbers of the others do not depend on which are equal.
     pairs = (rng.sample(different, 2) for _ in range(count))
     return [(gold, gold if number % 2 else other) for number, (gold, other) in enumerate(pairs)]
 
@@ -138,11 +138,11 @@ def taught_judge(
     scratch: Path,
     *seed_path: int | str,
 ) -> Path:
-    """The folder of the policy that was taught to judge, under `scratch`; a run that goes on finds it there."""
+    """Fine-tunes the policy to judge and returns its folder under `scratch`; a resumed run uses it from there."""
     folder = scratch / TAUGHT
     if are_whole(folder):
         return folder
-    # Steps and learning rate are the recipe's (`teaching`); the rest is as in section `rl` of the laptop recipe.
+    # Steps and learning rate are from the recipe (`teaching`); the rest is as in section `rl` of the laptop recipe.
     adamw = AdamwParams(kind="adamw", learning_rate=teaching.learning_rate, beta1=0.9, beta2=0.95, weight_decay=0.0)
     tokenizer, model = load_tokenizer(policy), language_model(policy, trainer_params)
     with closing(TorchTrainer(trainer_params, adamw, MAX_GRADIENT_NORM, model)) as trainer:
@@ -150,7 +150,8 @@ def taught_judge(
             pairs = made_pairs(answers, teaching.pairs_per_step, derive_seed(*seed_path, "judge", step))
             lessons = [_lesson(tokenizer, prompt, pair) for pair in pairs]
             groups = split_by_tokens([one.tokens for one in lessons], trainer_params.micro_batch_tokens)
-            # The loss is a mean over the step's tokens: micro-batches, each divided by all of them, add up to it.
+            # The loss is a mean over the step's tokens: each micro-batch is divided by their number, and the parts add
+            # up.
             tokens = sum(len(one.response) for one in lessons)
             batches = [pack([lessons[index] for index in group]) for group in groups]
             trainer.update(batches, lambda outputs, _, count=tokens: (-outputs.logprobs.sum() / count, {}), 1.0)
@@ -168,14 +169,14 @@ def _lesson(tokenizer, prompt: PlainPrompt | ChatPrompt, pair: tuple[str, str]) 
 
 
 def evaluate_judge(judge: ModelJudge | WordJudge, answers: Sequence[str], *seed_path: int | str) -> dict[str, float]:
-    """How the judge does on new pairs, half of them equal: shares judged right and left undecided.
+    """Returns how well the judge does on new pairs, half of them equal: shares judged right and left undecided.
 
-    Empty where all answers are equal.
+    Empty when all answers are equal.
     """
     if len(set(answers)) < 2:
         return {}
     pairs = made_pairs(answers, EVALUATION_PAIRS, derive_seed(*seed_path, "judge", "examined"))
-    # Boxed: where the prediction is read by rule, the judge is examined and not the rule.
+    # Boxed, so that rules which extract the prediction always succeed, and only the judge is evaluated.
     judged = judge.judge([(gold, f"The answer is \\boxed{{{prediction}}}.") for gold, prediction in pairs])
     right = [
         one.verdict is (Verdict.CORRECT if gold == prediction else Verdict.WRONG)

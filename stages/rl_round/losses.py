@@ -1,15 +1,15 @@
 """The loss of one optimizer update: policy loss, rollout correction and KL to the reference, with its diagnostics.
 
-First the loss; then which tokens of a micro-batch give gradient, with what weight, and why the others do not; then the
-same by staleness, which is the version of the weights at the start of the update minus the version that drew the
-response. Weights and masks carry no gradient. Divisors are taken over the whole minibatch, so micro-batches and ranks
-add up, and a response or token that is left out does not give the others more weight.
+First the loss. Then the selection of the tokens of a micro-batch that give gradient, their weights, and counts of why
+others are left out. Then the same by staleness: the version of the weights at the start of the update minus the version
+that generated the response. Weights and masks carry no gradient. Divisors cover the whole minibatch, so micro-batches
+and ranks add up, and leaving out a response or token does not give the others more weight.
 
 Sources: truncated importance sampling and Trust Region Masking as in `stages.algorithms`; vocabulary pruning
 (arXiv 2512.23087).
 
-Deviations: 1. the trainer's safe set is that of the current weights, so it moves within a step as they do; the ratio's
-two sides may be normalised over sets that differ by what one update changed.
+Deviations: 1. the trainer's safe set is that of the current weights, so it changes within a step as they do. The two
+sides of the ratio may be normalised over sets that differ by the effect of one update.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ OVER_TOKENS = "sum/over_tokens/"
 
 
 def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
-    """The loss of one optimizer update on `minibatch`, as trainers take it: one micro-batch's share at a time."""
+    """Returns the loss of one optimizer update on `minibatch`: a function that gives one micro-batch's share."""
     totals = Totals(
         responses=len(minibatch),
         tokens=int(minibatch.response_mask.sum()),
         fresh_tokens=int(minibatch.response_mask[minibatch.is_fresh].sum()),
     )
-    # Of the whole minibatch and not of what the masks leave: a dropped response must not weigh the others more.
+    # Of the whole minibatch, not of the tokens left by the masks: dropping a response must not weigh the others more.
     divisor = {
         "token_mean": totals.tokens,
         "sequence_mean_token_mean": totals.responses,
@@ -89,17 +89,17 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
             pull, k3 = _reference_kl(params.reference_kl, statistics.logprobs, fields["reference_logprobs"], mask)
             token_loss = token_loss + params.reference_kl.coefficient * pull
             diagnostics["reference_kl/k3"] = k3.sum() / totals.tokens
-        # Of all that was drawn: what gives no gradient is as much the policy's.
+        # Over all sampled tokens: those without gradient are also the policy's.
         entropy = statistics.entropy.detach() * batch.response_mask
         diagnostics["entropy/mean"] = entropy.sum() / totals.tokens
         diagnostics |= logprob_gap(
             statistics.logprobs.detach(), fields["rollout_logprobs"], fields["fresh_mask"], totals.fresh_tokens
         )
         energy = logit_gradient_proxy(statistics.logprobs, statistics.sum_squared_probs)
-        # In closed form from the logits' side: gradients of each response by itself would cost a backward pass each.
+        # In closed form, with respect to the logits: exact gradients would cost one backward pass per response.
         share = shares_by_token(batch.response_mask, params.aggregation, totals, divisor)
         diagnostics["sum/gradient_power"] = (energy * (share * mask * advantages).square()).sum()
-        # Left-out tokens have loss 0 and stay in each response's count; a mask must not hide a NaN.
+        # Tokens left out have loss 0 but still count in each response's length. A mask must not hide a NaN.
         poison = statistics.logprobs.detach().sum() * 0.0
         scalar = aggregate(token_loss, batch.response_mask, params.aggregation, divisor=divisor)
         return scalar + poison, diagnostics
@@ -110,7 +110,7 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
 def surrogate(
     params: PolicyLossParams, policy_logprobs: Tensor, proximal_logprobs: Tensor, advantages: Tensor, mask: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The policy loss of each token that `params` names, 0 outside the mask, and its diagnostics."""
+    """Returns the loss that `params` names for each token, 0 outside the mask, and its diagnostics."""
     tensors = policy_logprobs, proximal_logprobs, advantages, mask
     match params:
         case ClippedSurrogate():
@@ -125,7 +125,7 @@ def surrogate(
 
 
 def _sums(metrics: Mapping[str, Tensor], mask: Tensor) -> Shares:
-    """Means over a micro-batch's tokens as sums, which add up over micro-batches; a maximum stays one."""
+    """Turns means over a micro-batch's tokens into sums, which add up over micro-batches; a maximum stays a maximum."""
     return {OVER_TOKENS + name: value * mask.sum() for name, value in metrics.items() if name != "ratio/max"} | {
         "ratio/token_max": metrics["ratio/max"]
     }
@@ -134,11 +134,14 @@ def _sums(metrics: Mapping[str, Tensor], mask: Tensor) -> Shares:
 def _reference_kl(
     params: ReferenceKlParams, policy_logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The estimate of KL(policy || reference) at each token with gradient, and k3 without; 0 outside the mask."""
+    """Returns the estimate of KL(policy || reference) at each token, with gradient, and k3, without gradient.
+
+    Both are 0 outside the mask.
+    """
     # `where`, because a product with 0 would keep a NaN outside the mask.
     log_ratio = torch.where(mask.bool(), policy_logprobs - reference_logprobs, 0.0)
     log_ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    # `expm1` keeps its digits where the two policies nearly agree, which is where training spends its time.
+    # `expm1` stays precise when the two policies nearly agree, which is most of the time in training.
     k3 = torch.expm1(-log_ratio) + log_ratio
     match params:
         case ReferenceK1():
@@ -150,9 +153,9 @@ def _reference_kl(
 
 
 def logprob_gap(policy_logprobs: Tensor, rollout_logprobs: Tensor, mask: Tensor, tokens: int) -> dict[str, Tensor]:
-    """How far the trainer's log-probs are from the sampler's: shares of the mean gap and of k3, and the maximum.
+    """Returns the gap between trainer's and sampler's log-probs: shares of the mean gap and of k3, and the maximum.
 
-    Taken over fresh rollouts in a step's first update, where both sides should hold the same weights.
+    Used for fresh rollouts in a step's first update, when both sides should hold the same weights.
     k3 = r - 1 - log r with r = policy / rollout, an estimate of KL(rollout || policy) that is never negative.
     """
     gap = (policy_logprobs - rollout_logprobs) * mask
@@ -169,7 +172,7 @@ Shares = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Totals:
-    """What a whole minibatch holds, masked or not: the divisors of its loss and of its diagnostics."""
+    """Counts over a whole minibatch, masked or not: the divisors of its loss and of its diagnostics."""
 
     responses: int
     tokens: int
@@ -183,19 +186,19 @@ class Selection:
     mask: Tensor
     """1 where a token gives gradient, [responses, tokens]."""
     weights: Tensor | None
-    """Importance weights, [responses, tokens]; None where they are all 1."""
+    """Importance weights, [responses, tokens]; None when they are all 1."""
     metrics: Shares
 
 
 def select_tokens(statistics: PolicyStatistics, batch: ResponseBatch, params: RlParams, totals: Totals) -> Selection:
-    """Overlong filtering, vocabulary pruning and rollout correction, in this order, each counted by itself."""
+    """Applies overlong filtering, vocabulary pruning and rollout correction, in this order, and counts each."""
     policy_logprobs = statistics.logprobs.detach()
     mask, response_mask = batch.fields["loss_mask"], batch.response_mask
     metrics = {"mask/overlong_fraction": _emptied(response_mask, mask) / totals.responses}
     if params.vocabulary_pruning:
         mask, counted = _inside_safe_set(statistics.outside, mask, response_mask, params, totals)
         metrics |= counted
-    # By staleness, acceptance is counted among what reached the trust region: filtered tokens are not its work.
+    # Acceptance by staleness is counted among the tokens that reach the trust region, without those filtered before.
     before = mask
     if isinstance(params.rollout_correction, TrustRegionMasking):
         mask, counted = _inside_trust_region(statistics, batch, mask, params.rollout_correction, totals)
@@ -211,7 +214,7 @@ def select_tokens(statistics: PolicyStatistics, batch: ResponseBatch, params: Rl
 
 
 def _emptied(before: Tensor, after: Tensor) -> Tensor:
-    """How many responses have a token in the one mask and none in the other."""
+    """Returns the number of responses with a token in `before` and none in `after`."""
     return (before.any(-1) & ~after.any(-1)).sum().float()
 
 
@@ -234,7 +237,7 @@ def _inside_safe_set(
 def _inside_trust_region(
     statistics: PolicyStatistics, batch: ResponseBatch, mask: Tensor, region: TrustRegionMasking, totals: Totals
 ) -> tuple[Tensor, Shares]:
-    """Judges every response by all its tokens, also those that give no gradient for another reason."""
+    """Judges every response by all its tokens, including those that give no gradient for another reason."""
     response_mask = batch.response_mask
     if region.divergence == "exact":
         for_max = for_mean = statistics.divergence
@@ -245,7 +248,7 @@ def _inside_trust_region(
         for_max, for_mean = sampled_divergences(*pair)
         within_max = trust_region_mask(*pair, max_threshold=region.max_threshold)
         within_mean = trust_region_mask(*pair, mean_threshold=region.mean_threshold)
-    # Each bound is a mask of its own up to here, so the curve can say which of them drops responses.
+    # Each bound is a separate mask up to here, so the curve can say which of them drops responses.
     accepted = within_max & within_mean
     kept = mask * accepted[:, None]
     for_max, for_mean = for_max * accepted[:, None], for_mean * accepted[:, None]
@@ -265,13 +268,13 @@ def _inside_trust_region(
 def _weights(
     policy_logprobs: Tensor, batch: ResponseBatch, mask: Tensor, params: RlParams
 ) -> tuple[Tensor | None, Tensor, Shares]:
-    """The weights in use, or None; those or the raw ratios, and what an effective sample size of them is made of."""
+    """Returns the weights in use, or None; the weights or the raw ratios; and sums for the effective sample size."""
     correction, rollout_logprobs = params.rollout_correction, batch.fields["rollout_logprobs"]
     if not isinstance(correction, ImportanceWeights):
-        # Nothing is weighted; the raw ratios still say how far the sampler is from the policy that learns from it.
+        # Nothing is weighted, but the raw ratios still show how far the sampler is from the policy that is trained.
         ratio = importance_weights(policy_logprobs, rollout_logprobs, mask, "token", math.inf)
         return None, ratio, _weight_sums(ratio, mask)
-    # A clipped loss brings the ratio to the proximal policy itself; REINFORCE has none.
+    # A clipped loss already contains the ratio to the proximal policy; REINFORCE has no ratio.
     is_whole = isinstance(params.policy_loss, Reinforce)
     corrected = policy_logprobs if is_whole else batch.fields["proximal_logprobs"]
     weights = importance_weights(corrected, rollout_logprobs, batch.response_mask, correction.level, correction.cap)
@@ -281,43 +284,43 @@ def _weights(
 
 def _weight_sums(weights: Tensor, mask: Tensor) -> Shares:
     exact = weights.double()
-    # In double: raw ratios have no cap, and in float32 one large square would swallow all small ones.
+    # In double: raw ratios have no cap, and in float32 small squares would be lost next to one large square.
     return {"sum/weights": exact.sum(), "sum/squared_weights": exact.square().sum(), "sum/weighted_tokens": mask.sum()}
 
 
 def effective_sample_fraction(sums: dict[str, float]) -> float:
-    """(sum w)^2 / (n sum w^2) over the n tokens that give gradient; 0 when there is none."""
+    """Returns (sum w)^2 / (n sum w^2) over the n tokens that give gradient; 0 when there are none."""
     spread = sums["sum/weighted_tokens"] * sums["sum/squared_weights"]
     return sums["sum/weights"] ** 2 / spread if spread > 0 else 0.0
 
 
 def shares_by_token(mask: Tensor, aggregation: str, totals: Totals, divisor: float) -> Tensor:
-    """What each token's loss is multiplied by on its way into the loss of the minibatch: [responses, tokens]."""
+    """Returns the factor of each token's loss in the loss of the minibatch: [responses, tokens]."""
     if aggregation == "sequence_mean_token_mean":
-        # The responses' own lengths, as GRPO has it: short responses weigh more per token.
+        # Divided by each response's length, as in GRPO: tokens of short responses weigh more.
         return mask / mask.sum(-1, keepdim=True).clamp_min(1) / divisor
     return torch.full_like(mask, 1.0 / divisor) * mask
 
 
 OLDEST = 4
-"""Responses this stale and staler ones are counted together. Each place is five more sums in every micro-batch; the
-histogram of what was trained on (`staleness/count_`) costs nothing and goes on to 8."""
+"""Responses this stale and staler ones are counted together. Each place adds five sums to every micro-batch. The
+histogram of the staleness of trained responses (`staleness/count_`) costs nothing and extends to 8."""
 _PREFIX = "by_staleness/"
 _SUMS = ("weights", "squared_weights", "tokens", "responses", "accepted")
 
 
 def shares_by_staleness(staleness: Tensor, weights: Tensor, before: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
-    """A micro-batch's sums for each staleness, which add up over micro-batches, ranks and updates.
+    """Returns a micro-batch's sums for each staleness, which add up over micro-batches, ranks and updates.
 
     staleness [responses]; importance weights and the masks before and after the trust region [responses, tokens], 0
-    where no gradient is. `mask` None: nothing is masked by a trust region.
+    where there is no gradient. `mask` None: no trust region is in use.
     """
     after = before if mask is None else mask
     exact = weights.double() * after
     of_response = {"weights": exact.sum(-1), "squared_weights": exact.square().sum(-1), "tokens": after.sum(-1)}
     if mask is not None:
         of_response |= {"responses": before.any(-1), "accepted": after.any(-1)}
-    # Every micro-batch has all the places, also empty ones: ranks add their diagnostics up by name.
+    # Every micro-batch has all places, including empty ones: ranks add up their diagnostics by name.
     places = torch.arange(OLDEST + 1, device=staleness.device)[:, None] == staleness.clamp(0, OLDEST)
     return {
         f"{_PREFIX}{name}_{place}": (values * chosen).sum()
@@ -327,12 +330,12 @@ def shares_by_staleness(staleness: Tensor, weights: Tensor, before: Tensor, mask
 
 
 def rates_by_staleness(means: Mapping[str, float]) -> dict[str, float]:
-    """The step's diagnostics with rates in the place of those sums; a staleness that the step lacks has none."""
+    """Returns the step's diagnostics with rates instead of those sums; a staleness without responses has no rate."""
     kept = {name: value for name, value in means.items() if not name.startswith(_PREFIX)}
     for place in range(OLDEST + 1):
         sums = {name: means.get(f"{_PREFIX}{name}_{place}", 0.0) for name in _SUMS}
         spread, ending = sums["tokens"] * sums["squared_weights"], f"staleness_{place}"
-        # 0 / 0 where the step has no response of this staleness: it has no rate then, and the curve a gap.
+        # 0 / 0 when the step has no response of this staleness: it then has no rate, and the curve has a gap.
         if spread:
             kept[f"importance/effective_sample_fraction_{ending}"] = sums["weights"] ** 2 / spread
         if sums["responses"]:

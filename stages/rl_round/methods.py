@@ -1,6 +1,6 @@
-"""The methods that a round may choose in section `rl`: one model for each `kind`, by the field that chooses among them.
+"""The methods that a round may choose in section `rl`: one model for each `kind`, ordered by field.
 
-In this order: the loop (`rl.loop`), which problems and groups (`dynamic_sampling`, `prompt_selection`), who judges
+The order: the loop (`rl.loop`), selection of problems and groups (`dynamic_sampling`, `prompt_selection`), the verifier
 (`verifier`), rewards (`reward`, `overlong`), and the update (`advantage`, `policy_loss`, `rollout_correction`,
 `reference_kl`).
 """
@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from stages.foundations.params import CustomFunctionParams, StrictParams
 
-# rl.loop: in which order a round samples and trains.
+# rl.loop: the order in which a round samples and trains.
 
 
 class SynchronousLoop(StrictParams):
@@ -29,7 +29,7 @@ class NoRepack(StrictParams):
 
 
 class BestFitRepack(StrictParams):
-    """The last trajectories of several replicas are put together on one, so that the others come free (Laminar)."""
+    """The last trajectories of several replicas are moved to one replica, so that the others become free (Laminar)."""
 
     kind: Literal["best_fit"]
     every_seconds: float = Field(gt=0)
@@ -38,7 +38,7 @@ class BestFitRepack(StrictParams):
 
 
 class RelayParams(StrictParams):
-    """How versions of the weights lie in the memory of each node."""
+    """How versions of the weights are stored in the memory of each node."""
 
     keep: int = Field(ge=1)
     """Newest versions kept. One that is gone cannot be given to a replica that takes over unfinished trajectories."""
@@ -47,45 +47,45 @@ class RelayParams(StrictParams):
 
 
 class AsynchronousLoop(StrictParams):
-    """Replicas sample without end, each with the newest weights that it has found when it was free (Laminar)."""
+    """Replicas sample continuously; when a replica becomes free, it loads the newest weights (Laminar)."""
 
     kind: Literal["asynchronous"]
     window: int | None = Field(ge=0)
-    """Steps by which the weights that drew a group may be behind those that train on it; null bounds nothing."""
+    """Largest staleness in steps: how far a group's weights may be behind the trainer's; null: no bound."""
     replica_share: float = Field(gt=0)
-    """Groups that a free replica takes, as a multiple of `rl.problems_per_step` over the number of replicas."""
+    """Groups that a free replica takes, as a multiple of `rl.problems_per_step` / number of replicas."""
     takes_groups: Literal["when_empty", "while_newest"]
-    """`when_empty`: a replica finishes what it has, takes the newest weights, then its share (Laminar). `while_newest`:
-    it is kept full for as long as its weights are the newest, which costs staleness where the trainer is the slower."""
+    """`when_empty`: a replica finishes its groups, loads the newest weights, then takes its share (Laminar).
+    `while_newest`: it is kept full while its weights are the newest, which adds staleness if the trainer is slower."""
     report_seconds: float = Field(gt=0)
-    """A replica reports new tokens this often: what a killed one loses at most."""
+    """Interval at which a replica reports new tokens; a killed replica loses at most the tokens of one interval."""
     repack: Annotated[NoRepack | BestFitRepack, Field(discriminator="kind")]
     relay: RelayParams
     stalled_seconds: float = Field(gt=0)
-    """A replica that reports nothing for so long (and for 20 times its usual interval) is replaced."""
+    """A replica that reports nothing for this long, and for 20 times its usual interval, is replaced."""
     trainer_ranks: int = Field(ge=1)
     """Processes that train together; more than 1 needs `trainer.kind: deepspeed`."""
 
 
 class ReplayLoop(StrictParams):
-    """Trains again from the schedule and the rollouts of an earlier round, in the same batches: the same weights."""
+    """Trains again on the same batches, from the schedule and the rollouts of an earlier round: the same weights."""
 
     kind: Literal["replay"]
     schedule: str
-    """A copy of the folder that the round has written (`data/schedules/<round>`), or of a folder of such folders; where
-    the rollouts table is looked for: docs/asynchronous.md."""
+    """A copy of the folder that the round wrote (`data/schedules/<round>`), or of a folder of such folders.
+    docs/asynchronous.md says where the rollouts table must be."""
 
 
 LoopParams = Annotated[SynchronousLoop | AsynchronousLoop | ReplayLoop, Field(discriminator="kind")]
 
 
-# Which problems a round draws, and which groups it trains on.
+# Selection of the problems that a round draws, and of the groups that it trains on.
 
 
-# Nothing is a choice too: a recipe says `kind: none`, and shows what it leaves out. Only settings of `rl.study` may be
-# absent.
+# "None" is a choice too: a recipe says `kind: none` and so shows the methods that it does not use. Only settings of
+# `rl.study` may be absent.
 class NoDynamicSampling(StrictParams):
-    """Every drawn group is trained on, with or without signal (GRPO)."""
+    """All groups are trained on, with or without signal (GRPO)."""
 
     kind: Literal["none"]
 
@@ -95,32 +95,32 @@ class DynamicSampling(StrictParams):
 
     kind: Literal["dynamic"]
     max_draws: int = Field(ge=1)
-    """Draws of one step; what is missing then makes a smaller batch."""
+    """Most draws of one step; if groups are still missing then, the batch is smaller."""
     max_staleness: int = Field(ge=0)
-    """Policy versions that a surplus group may wait; older ones are left out and counted."""
+    """Policy versions that a surplus group may wait; older groups are left out and counted."""
 
 
 DynamicSamplingParams = Annotated[NoDynamicSampling | DynamicSampling, Field(discriminator="kind")]
 
 
 class AllPrompts(StrictParams):
-    """Every problem of the slice is drawn from."""
+    """All problems of the slice are used."""
 
     kind: Literal["all"]
 
 
 class PassRateSelection(StrictParams):
-    """Problems whose pass rate under the policy that the round starts from lies in [min, max]."""
+    """Only problems with a pass rate in [min, max] under the policy that the round starts from."""
 
     kind: Literal["pass_rate"]
     samples: int = Field(ge=1)
-    """Responses to each problem before the first step, drawn as in training."""
+    """Responses to each problem before the first step, sampled as in training."""
     min: float = Field(ge=0, le=1)
     max: float = Field(ge=0, le=1)
 
     @model_validator(mode="after")
     def _range_is_not_empty(self) -> PassRateSelection:
-        # A rate is a multiple of 1 / samples, so a narrow range may lie between two of them and keep nothing, ever.
+        # A rate is a multiple of 1 / samples: a narrow range between two multiples would never keep a problem.
         if not any(self.min <= correct / self.samples <= self.max for correct in range(self.samples + 1)):
             raise ValueError(
                 f"no pass rate of {self.samples} samples lies in [{self.min}, {self.max}]: lower min, raise max, or "
@@ -133,11 +133,11 @@ PromptSelectionParams = Annotated[AllPrompts | PassRateSelection, Field(discrimi
 
 
 class ProblemSlice(StrictParams):
-    """Which part of the shuffled training problems a round draws from, so that rounds need not share any."""
+    """The part of the shuffled training problems that a round draws from, so that rounds need not share problems."""
 
     index: int = Field(ge=0)
     """From 0."""
-    # Part `index` is every `count`-th problem of the shuffled order, so sizes differ by one at most.
+    # Part `index` is every `count`-th problem of the shuffled order, so sizes differ by at most one.
     count: int = Field(ge=1)
     """Parts of equal size; 1 uses all problems."""
 
@@ -148,7 +148,7 @@ class ProblemSlice(StrictParams):
         return self
 
 
-# rl.verifier: who decides whether a response is correct.
+# rl.verifier: decides whether a response is correct.
 
 
 class RuleVerifier(StrictParams):
@@ -158,52 +158,52 @@ class RuleVerifier(StrictParams):
 
 
 class WrittenJudgement(StrictParams):
-    """The judge writes, and its last line `Judgement: correct` (or wrong, not_found) counts; none is undecided.
+    """The judge writes text; its last line `Judgement: correct` (or wrong, not_found) counts. No such line: undecided.
 
-    For policies that follow instructions. It sees the gold answer and the last 20 lines of the response.
+    For policies that follow instructions. The judge sees the gold answer and the last 20 lines of the response.
     """
 
     kind: Literal["written"]
     max_tokens: int = Field(ge=1)
-    """Tokens that it may write (the paper: 1024)."""
+    """Tokens that the judge may write (the paper: 1024)."""
 
 
 class LikelierWord(StrictParams):
-    """Asked whether prediction and gold answer are the same, the likelier of the words `yes` and `no` counts.
+    """The prompt asks whether prediction and gold answer are the same; the likelier of the words `yes` and `no` counts.
 
-    The prediction is found by rule (a box or a marker), and a response without one is unparsed. For policies that are
-    too small to write a judgement.
+    Rules extract the prediction (a box or a marker); a response without one is unparsed. For policies too small to
+    write a judgement.
     """
 
     kind: Literal["likelier_word"]
     undecided_margin: float = Field(ge=0)
-    """In nats: words whose log-probabilities are nearer to each other than this leave the response undecided."""
+    """In nats: if the log-probabilities of the two words differ by less than this, the response is undecided."""
 
 
 class NoTeaching(StrictParams):
-    """The judge is the policy as it is: noise, unless the policy has learned to judge."""
+    """The judge is the unchanged policy: its judgements are noise, unless the policy has learned to judge."""
 
     kind: Literal["none"]
 
 
 class MadePairs(StrictParams):
-    """A copy of the policy is first fine-tuned to tell equal answers from different ones.
+    """A copy of the policy is first fine-tuned to distinguish equal answers from different ones.
 
-    Half of the pairs are a gold answer of the round's problems with itself, half two different gold answers.
+    Half of the pairs are a gold answer of the round's problems and itself, half are two different gold answers.
     """
 
     kind: Literal["made_pairs"]
     steps: int = Field(ge=1)
     pairs_per_step: int = Field(ge=2)
     learning_rate: float = Field(gt=0)
-    """Of AdamW, constant."""
+    """Learning rate of AdamW, constant."""
 
 
 class ModelVerifier(StrictParams):
     """The policy that the round starts from, frozen, judges each response against the gold answer.
 
-    It runs in the built-in sampler. Responses that it leaves undecided are never trained on and stop the round beyond
-    `verifier.abort_undecided_fraction`, as with the rules, which judge the same responses only to be compared with.
+    It runs in the built-in sampler. As with the rules, undecided responses are never trained on, and more than
+    `verifier.abort_undecided_fraction` of them stop the round. The rules judge the same responses only for comparison.
     """
 
     kind: Literal["model"]
@@ -214,8 +214,8 @@ class ModelVerifier(StrictParams):
 RoundVerifierParams = Annotated[RuleVerifier | ModelVerifier, Field(discriminator="kind")]
 
 
-# rl.reward says what a response is worth; rl.overlong adds something for the length. A new kind needs its case in
-# `reward_of` or `outcome_reward` (drawing.py) and in `_is_punished` (loop/training_step.py), and what it contradicts in
+# rl.reward is the value of a response; rl.overlong adds the cost of its length. A new kind needs a case in `reward_of`
+# or `outcome_reward` (drawing.py) and in `_is_punished` (loop/training_step.py), and its checks in
 # `reward_contradictions`.
 
 
@@ -232,30 +232,30 @@ class VerdictReward(StrictParams):
 
 
 class CosineReward(StrictParams):
-    """Demystify's length reward, half a cosine from length 0 to `max_response_tokens`; unparsed counts as wrong.
+    """Demystify's length reward: half a cosine from length 0 to `max_response_tokens`; unparsed counts as wrong.
 
-    Without dynamic sampling a group that is all wrong, or all correct, is trained on too: for its lengths alone.
+    Without dynamic sampling, a group that is all wrong or all correct is trained on too, only for its lengths.
     """
 
     kind: Literal["cosine"]
     r0_correct: float
     """Reward of a correct response of length 0 (the paper: 2)."""
-    # The paper's own names (r0 and rL, correct and wrong), by which a reader compares the values.
+    # Names as in the paper (r0 and rL, correct and wrong), so that a reader can compare the values.
     rL_correct: float
-    """Of a correct one just below the limit (1): less than `r0_correct` makes short answers better."""
+    """Of a correct response just below the limit (1): less than `r0_correct` makes short answers better."""
     r0_wrong: float
     """Of a wrong response of length 0 (-10)."""
     rL_wrong: float
-    """Of a wrong one just below the limit (0): more than `r0_wrong` makes longer attempts better."""
+    """Of a wrong response just below the limit (0): more than `r0_wrong` makes longer attempts better."""
     exceeded: float
     """Of any response that reaches the limit (-10)."""
 
 
 class FunctionReward(CustomFunctionParams):
-    """A Python function of the user's (docs/bring-your-own.md). It may return named parts, each with its curve."""
+    """A Python function of the user (docs/bring-your-own.md). It may return named parts, each with its curve."""
 
     weights: dict[str, float] | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Of the parts that it returns, by name. A part without a weight counts once."""
+    """Weights of the parts that the function returns, by name. A part without a weight has weight 1."""
 
 
 class WeightedReward(StrictParams):
@@ -290,7 +290,7 @@ OverlongParams = Annotated[NoOverlong | SoftOverlong, Field(discriminator="kind"
 
 
 def function_rewards(reward: RewardParams) -> dict[str, FunctionReward]:
-    """The custom functions of a reward, by their names in the sum; "" for one that stands alone."""
+    """Returns the custom functions of a reward, by their names in the sum; "" for a single function."""
     if isinstance(reward, SumReward):
         return {name: one.reward for name, one in reward.rewards.items() if isinstance(one.reward, FunctionReward)}
     return {"": reward} if isinstance(reward, FunctionReward) else {}
@@ -324,13 +324,13 @@ class OptimalTokenBaseline(StrictParams):
 
     kind: Literal["optimal_token_baseline"]
     lone_tail: Literal["zero", "return"]
-    """The advantage where one response of the group alone is still going: 0, or its full return (verl's default)."""
+    """The advantage at tokens that only one response of the group reaches: 0, or its full return (verl's default)."""
     is_importance_weighted: bool
     """True weighs the energy by the squared truncated weights of `rollout_correction.kind: importance_weights`."""
 
 
 class PlainReward(StrictParams):
-    """The reward itself, no baseline: with rewards 1 and 0 and REINFORCE this is rejection sampling."""
+    """The reward itself, without a baseline: with rewards 1 and 0 and REINFORCE this is rejection sampling."""
 
     kind: Literal["reward"]
 
@@ -341,7 +341,7 @@ AdvantageParams = Annotated[
 
 
 class _TwoClips(StrictParams):
-    """Clips of the probability ratio, of which the upper one may be wider (DAPO's clip-higher)."""
+    """Clips of the probability ratio; the upper one may be wider (DAPO's clip-higher)."""
 
     clip_low: float = Field(gt=0, lt=1)
     """Lower clip of the probability ratio, as an offset from 1 (DAPO: 0.2)."""
@@ -358,15 +358,15 @@ class _TwoClips(StrictParams):
 
 
 class ClippedSurrogate(_TwoClips):
-    """PPO's clipped surrogate; different clips make it DAPO's clip-higher."""
+    """PPO's clipped surrogate; with different clips it is DAPO's clip-higher."""
 
     kind: Literal["clipped_surrogate"]
     dual_clip: float | None = Field(gt=1)
-    """Bound on the ratio where the advantage is negative (the public DAPO recipe: 10); null for none."""
+    """Bound on the ratio when the advantage is negative (the public DAPO recipe: 10); null for none."""
 
 
 class Gspo(_TwoClips):
-    """GSPO: one ratio a response, the geometric mean of its tokens'; its clips are three orders smaller than PPO's."""
+    """GSPO: one ratio per response, the geometric mean over its tokens; clips are 1000 times smaller than PPO's."""
 
     kind: Literal["gspo"]
 
@@ -390,7 +390,7 @@ PolicyLossParams = Annotated[ClippedSurrogate | Gspo | Cispo | Reinforce, Field(
 
 
 class NoCorrection(StrictParams):
-    """Sampler and trainer are taken for one policy."""
+    """Assumes that sampler and trainer are the same policy."""
 
     kind: Literal["none"]
 
@@ -400,13 +400,13 @@ class ImportanceWeights(StrictParams):
 
     kind: Literal["importance_weights"]
     level: Literal["token", "sequence"]
-    """Each token's own ratio, or the product over its response."""
+    """The ratio of each token, or the product over its response."""
     cap: float = Field(ge=1)
     """Upper truncation (2 is usual)."""
 
 
 class TrustRegionMasking(StrictParams):
-    """Responses whose divergence between sampler and trainer leaves the trust region are dropped whole (TRM)."""
+    """Drops whole responses whose divergence between sampler and trainer leaves the trust region (TRM)."""
 
     kind: Literal["trust_region_masking"]
     max_threshold: float | None = Field(ge=0)
@@ -431,7 +431,7 @@ RolloutCorrectionParams = Annotated[NoCorrection | ImportanceWeights | TrustRegi
 
 
 class NoReferenceKl(StrictParams):
-    """Nothing holds the policy near the one that the round starts from."""
+    """No term keeps the policy near the one that the round starts from."""
 
     kind: Literal["none"]
 
@@ -443,13 +443,13 @@ class _ReferenceKl(StrictParams):
 
 
 class ReferenceK1(_ReferenceKl):
-    """log r, r = policy / reference. As a loss its gradient is zero in expectation on-policy: k2 or k3 pull."""
+    """log r, r = policy / reference. As a loss, its expected on-policy gradient is zero: use k2 or k3 to pull."""
 
     kind: Literal["k1"]
 
 
 class ReferenceK2(_ReferenceKl):
-    """0.5 log^2 r: on-policy its gradient is that of the KL."""
+    """0.5 log^2 r: its expected on-policy gradient is that of the KL."""
 
     kind: Literal["k2"]
 

@@ -1,7 +1,7 @@
 """Parameters of `rl_round`: section `rl` holds for every round, `rl_rounds.<policy>` for one.
 
-First `rl.study`, whose settings only a study needs: an absent one is off (docs/recipes.md lists them). Then sections
-`rl` and `rl_rounds`. Then what contradicts each other within `rl`, and between `rl` and other sections.
+First `rl.study`, whose settings only a study needs: an absent setting is off (docs/recipes.md lists them). Then
+sections `rl` and `rl_rounds`. Then checks for contradictions within `rl`, and between `rl` and other sections.
 methods.py has the alternatives behind each `kind`.
 """
 
@@ -48,23 +48,23 @@ class WeightSyncCheckParams(StrictParams):
     sequences: int = Field(ge=1)
     """Responses in the fixed batch."""
     max_logprob_gap: float | None = Field(gt=0)
-    """Largest allowed difference of a token's log-probability; float32 on both sides: 1e-4. Null measures and never
-    refuses, for a sampler that differs on purpose."""
+    """Largest allowed difference of a token's log-probability; float32 on both sides: 1e-4. Null measures but never
+    fails, for a sampler that differs on purpose."""
 
 
 def _is_discount(value: float) -> float:
-    # A check of its own, because `Field(gt=0, le=1)` could not say which value means none.
+    # A separate check, because the error of `Field(gt=0, le=1)` could not say which value means none.
     if not 0 < value <= 1:
         raise ValueError(f"a discount must lie in (0, 1], not {value}: set 1.0 for none, or a little less, like 0.99")
     return value
 
 
 Discount = Annotated[float, AfterValidator(_is_discount)]
-"""Factor by which a reward shrinks with each token that lies before it."""
+"""Factor by which a reward shrinks for each token of distance before it."""
 
 
 class NgramPenalty(StrictParams):
-    """Demystify's repetition penalty: a reward stream of its own, on the tokens that repeat, with its own discount."""
+    """Demystify's repetition penalty: a second reward stream, on repeated tokens, with a separate discount."""
 
     kind: Literal["ngram"]
     n: int = Field(ge=1)
@@ -72,7 +72,7 @@ class NgramPenalty(StrictParams):
     penalty: float = Field(le=0)
     """Reward of each token of an n-gram that occurred before in the response (-0.05)."""
     discount: Discount
-    """Below 1 the penalty meets the tokens just before the repetition (0.99; 0.999 did best in the paper)."""
+    """Below 1, the penalty mainly affects the tokens just before the repetition (0.99; 0.999 did best in the paper)."""
 
 
 class SafeSet(StrictParams):
@@ -80,53 +80,54 @@ class SafeSet(StrictParams):
 
     kind: Literal["safe_set"]
     log_threshold: float = Field(lt=0)
-    """In nats, after the temperature (-13: p below 2e-6 of the likeliest token's)."""
+    """In nats, after the temperature (-13: drops tokens with p below 2e-6 of the likeliest token's)."""
     outside: Literal["drop_token", "drop_response"]
-    """What a sampled token outside the trainer's set costs: its own gradient, or that of its whole response."""
+    """Drops the gradient of a sampled token outside the trainer's set, or that of its whole response."""
 
 
 class WholeDistributions(StrictParams):
-    """The distribution that each token was drawn from is kept until its rollout is trained on, for the exact KL.
+    """Keeps the distribution of each sampled token until its rollout is trained on, for the exact KL.
 
     Log-probs in float32: vocabulary times 4 bytes a token, in memory and (surplus groups) in checkpoints. They are not
-    part of the rollouts table.
+    in the rollouts table.
     """
 
     kind: Literal["whole"]
     max_gib: float = Field(gt=0)
-    """A round whose batch could need more than this, were every response as long as allowed, is refused."""
+    """A round is rejected if its batch could need more than this, with every response as long as allowed."""
 
 
 class StudyParams(StrictParams):
     """Section `rl.study`."""
 
     mismatch: Mismatch | None = None
-    """A sampler that differs from the trainer on purpose; absent: it uses the weights that it is given."""
+    """A sampler that differs from the trainer on purpose; absent: it uses the trainer's weights."""
     vocabulary_pruning: SafeSet | None = None
     """Absent: the whole vocabulary."""
     repetition_penalty: NgramPenalty | None = None
     """Absent: repetition costs nothing."""
     reward_discount: Discount | None = None
-    """Of the reward at the response's end; absent: 1 (Demystify: less made responses impatient and worse)."""
+    """Discount of the reward at the response's end; absent: 1 (Demystify: lower values made responses impatient and
+    worse)."""
     rollout_distributions: WholeDistributions | None = None
-    """What `rollout_correction.divergence: exact` needs; absent: log-probs of the sampled tokens are kept."""
+    """Required by `rollout_correction.divergence: exact`; absent: only log-probs of the sampled tokens are kept."""
 
 
 class EvaluationParams(StrictParams):
-    """Held-out problems that the policy answers during a round, with the round's own prompt, limits and verifier."""
+    """Held-out problems that the policy answers during a round, with the round's prompt, limits and verifier."""
 
     every_steps: int = Field(ge=1)
-    """Steps from one evaluation to the next; the start and the end are evaluated too."""
+    """Steps between evaluations; the start and the end are evaluated too."""
     problems: int = Field(ge=1)
-    """First problems of curate's validation split."""
+    """Number of problems, the first ones of curate's validation split."""
     samples: int = Field(ge=1)
-    """Responses to each."""
+    """Responses to each problem."""
     temperature: float = Field(ge=0)
-    """0 takes the likeliest token."""
+    """0 always takes the likeliest token."""
     keep: Literal["best", "last"]
-    """The weights that the round ends with: of the best evaluation (the first of equal ones), or of the last step."""
+    """The weights that the round outputs: those of the best evaluation (the first of equal ones), or the last step."""
     patience: int | None = Field(ge=1)
-    """Evaluations in a row without a new best after which the round stops; null: it never does."""
+    """Evaluations in a row without a new best after which the round stops; null: it never stops early."""
 
 
 class RlParams(StrictParams):
@@ -134,7 +135,7 @@ class RlParams(StrictParams):
 
     problems_per_step: int = Field(ge=1)
     group_size: int = Field(ge=1)
-    """Responses drawn for each problem."""
+    """Responses sampled for each problem."""
     temperature: float = Field(gt=0)
     top_p: float = Field(gt=0, le=1)
     top_k: int = Field(ge=0)
@@ -142,7 +143,7 @@ class RlParams(StrictParams):
     max_response_tokens: int = Field(ge=1)
     reward: RewardParams
     verifier: RoundVerifierParams
-    """Who judges the responses: the rules of section `verifier`, or a model."""
+    """Judges the responses: the rules of section `verifier`, or a model."""
     overlong: OverlongParams
     overlong_filtering: bool
     """True leaves truncated responses out of the loss (DAPO's overlong filtering); the divisor still counts them."""
@@ -150,9 +151,9 @@ class RlParams(StrictParams):
     advantage: AdvantageParams
     policy_loss: PolicyLossParams
     aggregation: Literal["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant"]
-    """How token losses become one number: DAPO token_mean, GRPO sequence_mean_token_mean, Dr. GRPO constant."""
+    """Aggregation of token losses: token_mean in DAPO, sequence_mean_token_mean in GRPO, constant in Dr. GRPO."""
     proximal: Literal["recompute", "rollout"]
-    """Where the proximal log-probs come from: the trainer before the update, or the sampler's own (saves a pass)."""
+    """Source of the proximal log-probs: the trainer before the update, or the sampler (saves a forward pass)."""
     rollout_correction: RolloutCorrectionParams
     reference_kl: ReferenceKlParams
     minibatches: int = Field(ge=1)
@@ -164,13 +165,13 @@ class RlParams(StrictParams):
     loop: LoopParams
     adapter: AdapterParams = None
     evaluation: EvaluationParams | None = None
-    """Absent where a round looks at no held-out problem."""
+    """Absent: no evaluation on held-out problems."""
     study: StudyParams | None = None
-    """Absent where nothing is studied."""
+    """Absent: all settings of a study are off."""
 
     @property
     def mismatch(self) -> Mismatch | None:
-        """Between the sampler's weights and the trainer's; None when there is none on purpose."""
+        """Returns the deliberate mismatch between the sampler's and the trainer's weights; None when there is none."""
         return self.study.mismatch if self.study else None
 
     @property
@@ -179,7 +180,7 @@ class RlParams(StrictParams):
 
     @property
     def log_threshold(self) -> float | None:
-        """Of the safe vocabulary on both sides; None when nothing is pruned."""
+        """Returns the threshold of the safe vocabulary on both sides; None when nothing is pruned."""
         return self.vocabulary_pruning.log_threshold if self.vocabulary_pruning else None
 
     @property
@@ -188,8 +189,8 @@ class RlParams(StrictParams):
 
     @property
     def reward_discount(self) -> float:
-        """1 for none."""
-        # 1 and absent are one thing for the loss: it takes the way without discount for both.
+        """Returns the discount; 1 for none."""
+        # 1 and absent mean the same for the loss: both use the code path without discount.
         discount = self.study.reward_discount if self.study else None
         return 1.0 if discount is None else discount
 
@@ -203,13 +204,13 @@ class RlParams(StrictParams):
 
     @property
     def is_divergence_exact(self) -> bool:
-        """True when trust region masking judges by the KL over the whole vocabulary."""
+        """Returns True when trust region masking uses the KL over the whole vocabulary."""
         correction = self.rollout_correction
         return isinstance(correction, TrustRegionMasking) and correction.divergence == "exact"
 
     @model_validator(mode="after")
     def _settings_agree(self) -> RlParams:
-        # All at once: nobody should meet them one after the other.
+        # Reports all at once, so a user need not fix them one after the other.
         sentences = [*reward_contradictions(self), *_group_contradictions(self), *_update_contradictions(self)]
         if sentences:
             raise ValueError("; ".join(sentences))
@@ -222,29 +223,29 @@ class RoundParams(StrictParams):
     start_from: str
     """Policy that the round starts from."""
     steps: int = Field(ge=1)
-    """Batches of rollouts; each makes `rl.minibatches` optimizer updates."""
+    """Batches of rollouts; each gives `rl.minibatches` optimizer updates."""
     warmup_steps: int = Field(ge=0)
-    """Linear warm-up from 0, in steps; the optimizer starts anew in each round."""
+    """Linear warm-up from 0, in steps; each round starts with a new optimizer."""
     problems: Literal["problems/train", "web/solutions"]
     """Table under `data/` that the round draws from: curate's train problems, or the trusted web problems."""
     problem_slice: ProblemSlice
     prompt_selection: PromptSelectionParams
     sources: list[str] | None = Field(default=None, min_length=1)
-    """Names of the sources whose problems are drawn from, before they are sliced; absent for all of the table."""
+    """Sources whose problems are used, selected before slicing; absent for the whole table."""
     reward: RewardParams | None = None
-    """Instead of `rl.reward`, for rounds that differ in nothing else; absent where a round has none of its own."""
+    """Replaces `rl.reward` in this round, for rounds that differ only in the reward; absent: `rl.reward`."""
 
     def of(self, rl: RlParams) -> RlParams:
-        """Section `rl` as it holds for this round; `reward_contradictions` are not looked for."""
-        # `model_copy` checks nothing: who calls this asks `reward_contradictions` about the result.
+        """Returns section `rl` with this round's reward; does not check `reward_contradictions`."""
+        # `model_copy` validates nothing: the caller checks the result with `reward_contradictions`.
         return rl if self.reward is None else rl.model_copy(update={"reward": self.reward})
 
 
-# Contradictions: a sentence each that says what to change. First those within section `rl`.
+# Contradictions: one sentence for each, with the remedy. First those within section `rl`.
 
 
 def reward_contradictions(rl: RlParams) -> Iterator[str]:
-    """What the reward and the limits of length contradict each other in."""
+    """Yields contradictions between the reward and the limits of length."""
     if isinstance(rl.overlong, SoftOverlong):
         if isinstance(rl.reward, CosineReward):
             yield (
@@ -265,7 +266,7 @@ def reward_contradictions(rl: RlParams) -> Iterator[str]:
 
 
 def _group_contradictions(rl: RlParams) -> Iterator[str]:
-    # Each check below fails silently without its sentence: a group of one has advantage 0, or never has signal.
+    # Without these checks such a round would silently learn nothing: a group of one has advantage 0, or never a signal.
     if rl.group_size > 1:
         return
     if not isinstance(rl.advantage, PlainReward):
@@ -293,7 +294,7 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
                 "advantage.is_importance_weighted takes the weights of rollout_correction, which has none: set "
                 "rollout_correction.kind importance_weights, or is_importance_weighted false"
             )
-    # REINFORCE has no ratio in its loss, so there nothing is counted twice.
+    # REINFORCE has no ratio in its loss, so it counts no ratio twice.
     if is_weighted and rl.proximal == "rollout" and not isinstance(rl.policy_loss, Reinforce):
         yield (
             f"with proximal: rollout the ratio of policy_loss.kind {rl.policy_loss.kind} is that of trainer to "
@@ -305,7 +306,7 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
             "rollout_correction.divergence exact needs the sampler's distribution at every token: set "
             "study.rollout_distributions: {kind: whole, max_gib: 4.0}, or set divergence sampled"
         )
-    # Refused although it would run: distributions may take gigabytes, and nothing would read them.
+    # Rejected although it would run: distributions may take gigabytes, and nothing would read them.
     if rl.keeps_distributions and not rl.is_divergence_exact:
         yield (
             "study.rollout_distributions keeps what only an exact divergence reads: leave it out, or set "
@@ -322,9 +323,9 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
 
 
 def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:
-    """What sections `rl` and `sampler` contradict each other in."""
+    """Returns the contradictions between sections `rl` and `sampler`."""
     sentences = []
-    # The check would take the difference for a failed sync, and stop the round.
+    # The check would report the difference as a failed sync, and stop the round.
     if rl.mismatch and rl.weight_sync_check.max_logprob_gap is not None:
         sentences.append(
             f"rl.weight_sync_check.max_logprob_gap {rl.weight_sync_check.max_logprob_gap} would stop a round whose "
@@ -343,9 +344,9 @@ def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:
 
 
 def loop_contradictions(rl: RlParams, sampler: SamplerParams, trainer: TrainerParams, ranks: int = 1) -> list[str]:
-    """Settings that `rl.loop` has no process for, and updates that are known to collapse.
+    """Returns settings that do not work with the processes of `rl.loop`, and updates that are known to collapse.
 
-    `ranks` is how many section `launch` starts.
+    `ranks` is the number that section `launch` starts.
     """
     if not isinstance(rl.loop, AsynchronousLoop):
         return list(_contradictions_of_loop_and_update(rl))
@@ -381,9 +382,10 @@ def _contradictions_of_loop_and_update(rl: RlParams) -> Iterator[str]:
 
 
 def _staleness_contradictions(rl: RlParams, loop: AsynchronousLoop) -> Iterator[str]:
-    """Plain PPO collapses with responses one version old: 2 of 128 right, 98 with truncated importance weights.
+    """Yields updates that collapse with stale responses.
 
-    Source of the figures: marin-community/marin, issue 8955.
+    Plain PPO with responses one version old: 2 of 128 right, against 98 with truncated importance weights. Source:
+    marin-community/marin, issue 8955.
     """
     if loop.window is not None and loop.relay.keep < loop.window + 1:
         yield (
@@ -391,11 +393,11 @@ def _staleness_contradictions(rl: RlParams, loop: AsynchronousLoop) -> Iterator[
             f"{loop.window} has in use, so unfinished trajectories of a lost replica would start again: set "
             f"rl.loop.relay.keep to at least {loop.window + 1}, or lower rl.loop.window"
         )
-    # With window 0 all that is trained on comes from the weights that train: there is nothing to correct.
+    # With window 0 all responses come from the weights that are trained: there is nothing to correct.
     if loop.window == 0 or not isinstance(rl.rollout_correction, NoCorrection):
         return
     stale = "any number of" if loop.window is None else f"up to {loop.window}"
-    # `proximal: rollout` passes both checks: its ratio starts at the sampler and is the whole importance ratio.
+    # `proximal: rollout` passes both checks: its ratio is relative to the sampler, so it is the whole importance ratio.
     has_ratio = not isinstance(rl.policy_loss, Reinforce)
     if has_ratio and rl.proximal == "recompute":
         yield (
@@ -405,7 +407,7 @@ def _staleness_contradictions(rl: RlParams, loop: AsynchronousLoop) -> Iterator[
             "importance_weights or trust_region_masking, or rl.proximal: rollout, whose ratio is the whole importance "
             "ratio, or rl.loop.window 0"
         )
-    # Rewards that are never negative make it supervised learning on what was right, whoever said it.
+    # With rewards that are never negative, REINFORCE is supervised learning on correct responses of any policy.
     if not has_ratio and not isinstance(rl.advantage, PlainReward):
         yield (
             f"rl.loop.window lets responses be {stale} versions old, and rl.policy_loss.kind reinforce has no ratio "
@@ -427,7 +429,7 @@ def _process_contradictions(
             f"rl.loop.trainer_ranks {loop.trainer_ranks} train together, and trainer.kind {trainer.kind} is one "
             "process: set trainer.kind deepspeed, or rl.loop.trainer_ranks 1"
         )
-    # A launcher would start as many hubs as ranks, each with replicas of its own.
+    # A launcher would start one hub per rank, each with its own replicas.
     if ranks > 1:
         yield (
             f"launch starts the round {ranks} times, once a rank, and rl.loop.kind asynchronous starts its ranks "

@@ -1,7 +1,7 @@
-"""What a round draws: problems, rollouts, their groups, and the batch of a step; and groups as bytes.
+"""Problems, rollouts, their groups, and the batch of a step; and groups as bytes.
 
-So they lie in checkpoints and travel between ranks: about 6 bytes for a token, its id and its log-prob together. As
-pickled lists of Python numbers they were 13.
+Groups are packed in checkpoints and for sending between ranks: about 6 bytes for the id and the log-prob of a token.
+Pickled lists of Python numbers take 13 bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Problem:
     prompt: list[int]
     answer: str
     row: Mapping[str, Any] = field(default_factory=dict)
-    """The rest of its row that a custom function may ask for; empty where there is none."""
+    """Other columns of its row that a custom function may read; empty when there is no such function."""
 
 
 @dataclass(frozen=True)
@@ -37,27 +37,27 @@ class Rollout:
     response: str
     verdict: Verdict
     reward: float
-    """0 where the verdict is no opinion about the response (timed out, crashed): such a rollout is never trained on."""
+    """0 when the verdict is undecided (timed out, crashed): such a rollout is never trained on."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """The named parts of the reward; empty where it has none."""
+    """The named parts of the reward; empty when it has none."""
     fault: str = ""
-    """Why a custom function gave no reward. Such a rollout is never trained on either."""
+    """The reason why a custom function gave no reward. Such a rollout is never trained on either."""
     is_custom: bool = False
-    """Whether a custom function had a share in the reward."""
+    """True when a custom function contributed to the reward."""
 
     @property
     def is_decided(self) -> bool:
-        """False when the verifier or a custom reward failed: the response is then neither good nor bad."""
+        """Returns False when the verifier or a custom reward failed: the response is then neither good nor bad."""
         return not self.verdict.is_failure and not self.fault
 
     @property
     def custom(self) -> dict[str, Any]:
-        """What the verdict does not tell where a custom function had a share, as JSON can hold it; else empty."""
+        """Returns reward, parts and fault for JSON when a custom function contributed to the reward; else empty."""
         return {"reward": self.reward, "parts": dict(self.parts), "fault": self.fault} if self.is_custom else {}
 
     @property
     def outcome(self) -> float:
-        """What a group is compared by: correctness, or the reward where a custom function gives it."""
+        """Returns the value for comparing members of a group: correctness, or the reward of a custom function."""
         return self.reward if self.is_custom else float(self.verdict is Verdict.CORRECT)
 
 
@@ -74,27 +74,26 @@ class Group:
 
     @property
     def has_signal(self) -> bool:
-        """True when some decided rollouts are correct and some are not (DAPO filters on correctness, not reward).
-
-        Of custom rewards: when they differ.
+        """Returns True when some decided rollouts are correct and some are not (DAPO filters on correctness, not
+        reward). With custom rewards: when they differ.
         """
-        # Undecided ones count on neither side: "correct and timed out" compares nothing.
+        # Undecided rollouts do not count: "correct" and "timed out" cannot be compared.
         return len({rollout.outcome for rollout in self.rollouts if rollout.is_decided}) > 1
 
     @property
     def oldest_version(self) -> int:
-        """The oldest policy version among its samples: what its staleness is counted from."""
+        """Returns the oldest policy version among its samples, from which its staleness is counted."""
         return min(rollout.sample.policy_version for rollout in self.rollouts)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step trains on, and what else was drawn for it."""
+    """The groups that one step trains on, and the other groups that were drawn for it."""
 
     groups: list[Group]
     """At most `problems_per_step`, oldest first."""
     drawn: list[Group]
-    """Every group drawn in this step, whatever became of it."""
+    """Every group drawn in this step, used or not."""
     left_out: list[Group]
     """Groups that will never be trained on: drawn now without signal, or surplus that waited too long."""
     draws: int
@@ -103,15 +102,15 @@ class Batch:
     carried: int
     """Surplus groups that wait for the next step."""
     signal_fraction: float
-    """Share of groups with signal, of the last step that drew any."""
+    """Share of groups with signal in the last step that drew groups."""
     newest_version: int | None
-    """What this version has drawn is fresh, the rest surplus of earlier steps; None where all of it is."""
+    """Rollouts of this version are fresh, the others are surplus of earlier steps; None when all are surplus."""
     agreement: Mapping[str, float] = field(default_factory=dict)
-    """How a model's verdicts compare with those of the rules; empty where the rules decide."""
+    """How a model's verdicts compare with those of the rules; empty when the rules decide."""
 
 
 def newest_version(groups: Sequence[Group]) -> int | None:
-    """The newest policy version among the samples of `groups`; None when there are no groups."""
+    """Returns the newest policy version among the samples of `groups`; None when there are no groups."""
     versions = (rollout.sample.policy_version for group in groups for rollout in group.rollouts)
     return max(versions, default=None)
 
@@ -135,23 +134,24 @@ _ROWS = pyarrow.schema(
         "distributions": pyarrow.list_(pyarrow.large_binary()),
     }
 )
-"""A rollout each. The first three are of its group, and null in all rows of a group but the first; the last four are
-null where a rollout is not held. Log-probs keep every bit: what float32 does not use of them costs nothing packed."""
+"""One row per rollout. The first three columns describe its group, and are null in all but the group's first row. The
+last four are null when a rollout is not held. Log-probs keep every bit; bits beyond float32 cost nothing if unused."""
 _SPLIT = ["token_ids.list.element", "logprobs.list.element"]
-"""Columns whose first bytes are stored together, then the second, and so on: the highest hardly differ."""
+"""Columns whose first bytes are stored together, then the second bytes, and so on: the highest bytes hardly differ."""
 
 
 def pack_groups(groups: Sequence[Group], is_held: Sequence[bool] | None = None, with_texts: bool = True) -> bytes:
-    """The groups as a Parquet file, bit for bit.
+    """Returns the groups as a Parquet file, bit for bit.
 
-    `is_held` says, for each rollout, whether its tokens are in it (None: all); of the others only the token counts,
-    verdicts and rewards are.
+    `is_held` says for each rollout whether the file has its tokens (None: all). For the others it has only the number
+    of tokens, the verdict and the reward.
     """
-    # One iterator for the rollouts of all groups, hence not strict. They come first: `zip` then takes no flag too many.
+    # One iterator for the rollouts of all groups, hence not strict. Rollouts come first in `zip`, so that it does not
+    # consume one flag too many.
     held = itertools.repeat(True) if is_held is None else iter(is_held)
     rows: list[dict[str, Any]] = []
     for group in groups:
-        # A prompt may be longer than its responses: it stands once, in the group's first row.
+        # A prompt may be longer than its responses, so it is stored once, in the group's first row.
         first: dict[str, Any] = {"problem_id": group.problem_id, "draw": group.draw, "prompt": group.prompt}
         for rollout, has_tokens in zip(group.rollouts, held, strict=False):
             sample = rollout.sample
@@ -172,7 +172,7 @@ def pack_groups(groups: Sequence[Group], is_held: Sequence[bool] | None = None, 
             rows.append(row)
             first = {}
     file = pyarrow.BufferOutputStream()
-    # No dictionaries: where both are on, Parquet takes them instead of the split.
+    # No dictionaries: if both are on, Parquet uses them instead of the split.
     table = pyarrow.Table.from_pylist(rows, schema=_ROWS)
     parquet.write_table(table, file, compression="zstd", use_dictionary=False, use_byte_stream_split=_SPLIT)
     return file.getvalue().to_pybytes()
@@ -184,7 +184,7 @@ def _rollout(row: Mapping[str, Any], sample: Sample) -> Rollout:
 
 
 def unpack_groups(packed: bytes) -> list[Group]:
-    """The inverse of `pack_groups`; the tokens of a rollout that is not held are zeros that take no memory."""
+    """Returns the inverse of `pack_groups`; the tokens of a rollout that is not held are zeros that take no memory."""
     table = parquet.read_table(pyarrow.BufferReader(packed))
     rows = table.drop_columns(["token_ids", "logprobs"]).to_pylist()
     groups: list[tuple[dict[str, Any], list[Rollout]]] = []
@@ -192,12 +192,11 @@ def unpack_groups(packed: bytes) -> list[Group]:
         if token_ids.is_valid:
             tokens = token_ids.values.to_numpy().tolist(), logprobs.values.to_numpy().tolist()
         else:
-            # Lengths still count, in divisors and in the plan of who trains on what, so the zeros are as many as the
-            # tokens were.
+            # Divisors and the plan of the step still need the lengths, so there are as many zeros as tokens.
             tokens = numpy.broadcast_to(0, row["tokens"]), numpy.broadcast_to(0.0, row["tokens"])
         sample = Sample(*tokens, StopReason(row["stop_reason"]), row["policy_version"])
         if row["distributions"]:
-            # Only here: the hub of the asynchronous loop unpacks groups too, and has no torch.
+            # Imported only here: the hub of the asynchronous loop unpacks groups too, and does not import torch.
             from torch import from_numpy
 
             values = [numpy.frombuffer(one, numpy.float32) for one in row["distributions"]]

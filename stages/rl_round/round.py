@@ -1,6 +1,6 @@
-"""A round as all of its processes know it, and the messages between the asynchronous loop's hub and trainer.
+"""The data of a round that all its processes share, and the messages between the asynchronous loop's hub and trainer.
 
-No torch is imported here, because the hub of the asynchronous loop has none.
+This module imports no torch, because the hub of the asynchronous loop does not.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:  # both import torch
 
 @dataclass(frozen=True)
 class Round:
-    """What is the same on every rank and in both loops; then what this process trains with."""
+    """Data that is the same on every rank and in both loops; then trainer and reference of this process."""
 
     name: str
-    """Of the round and of the policy that it makes."""
+    """Name of the round and of the policy that it outputs."""
     seed: int
     params: RlParams
-    """Section `rl`, as it holds for this round."""
+    """Section `rl`, with this round's reward."""
     settings: RoundParams
     """Section `rl_rounds.<name>`."""
     trainer_params: TrainerParams
@@ -41,14 +41,14 @@ class Round:
     verifier_params: VerifierParams
     prompt: PromptParams
     paths: Namespace
-    """Of inputs and outputs; `policy` is the folder that the round starts from."""
+    """Paths of inputs and outputs; `policy` is the folder of the policy that the round starts from."""
     attempt: Attempt
     problems: Sequence[Problem]
     tokenizer: Any
     run: Run | None
-    """None in a process that another one observes."""
+    """None in a process whose metrics another process logs."""
     too_long: int = 0
-    """Problems of the round's slice that were left out, as their prompts leave no room for a response."""
+    """Problems of the round's slice that were left out because their prompts leave no room for a response."""
     held_out: Sequence[Problem] = ()
     """Problems of `rl.evaluation` whose prompts leave room for a response."""
     trainer: Trainer | None = None
@@ -58,38 +58,38 @@ class Round:
 
     @property
     def scratch(self) -> Path:
-        """Folder of the round's checkpoints, and of all else that an interrupted round goes on from."""
+        """Returns the folder of the checkpoints and of everything else that an interrupted round resumes from."""
         return self.attempt.scratch
 
     def for_trainer(self) -> Round:
-        """The part that the trainer's own processes need, and that can be sent to them."""
-        # An actor has another working directory, so the path is absolute. A tracking run belongs to its process;
-        # problems and tokenizer are the hub's alone, and would travel for nothing.
+        """Returns the part that the trainer's processes need, and that can be sent to them."""
+        # An actor has another working directory, so the path is absolute. A tracking run belongs to its process; only
+        # the hub uses problems and tokenizer, so they are not sent.
         paths = Namespace(policy=self.paths.policy.resolve())
         return replace(self, paths=paths, problems=(), tokenizer=None, run=None)
 
     def close(self) -> None:
-        """Ends trainer and reference, which the other fields outlive."""
+        """Ends trainer and reference; the other fields stay valid."""
         if self.reference is not None:
             self.reference.close()
-        # The trainer last: on several ranks closing it leaves the process group.
+        # The trainer last: on several ranks, closing it leaves the process group.
         if self.trainer is not None:
             self.trainer.close()
 
 
-# Plain data from here on: it crosses between processes of which one has no torch.
+# Plain data from here on: it is sent between processes, one of which does not import torch.
 
 
 @dataclass(frozen=True)
 class TrainerProgress:
-    """How far a trainer is."""
+    """The progress of a trainer."""
 
     steps_done: int
-    """Steps that are in its weights: their version."""
+    """Steps in its weights, which is their version."""
     last_row: dict[str, float]
-    """Of the last of them; empty before the first."""
+    """Row of the last step; empty before the first."""
     lines: Sequence[str] = ()
-    """For who watches the log. What an actor prints itself is lost in Ray's."""
+    """Lines for the log. Lines that an actor prints itself are lost in Ray's log."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,10 @@ class Trained:
     step: int
     """From 0; the version is one more."""
     row: dict[str, float] = field(default_factory=dict)
-    """Of the round's curve."""
+    """Row of the round's curve."""
     train_seconds: float = 0.0
     publish_seconds: float = 0.0
-    """The trainer stood still for so long."""
+    """Time for which the trainer stood still to publish."""
     checkpoint_seconds: float = 0.0
     ended_at: float = 0.0
     """Time of day, seconds since 1970."""

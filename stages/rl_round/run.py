@@ -32,7 +32,7 @@ from stages.rl_round.round import Round
 from stages.rl_round.schedule import find_rollouts, find_schedule
 
 FUNCTION_COLUMNS = ("problem", "source", "solution")
-"""What a custom function may ask for of a problem's row, beside its id and answer."""
+"""Columns of a problem's row that a custom function may read, besides id and answer."""
 PROBLEMS_NAMED = 5
 BYTES_OF_A_LOGPROB = 4
 """Samplers keep whole distributions in float32."""
@@ -40,7 +40,7 @@ BYTES_OF_A_LOGPROB = 4
 
 def main(job: Job) -> None:
     """Reads the inputs, runs the round and writes the outputs, metrics last."""
-    # Refusals come first, in the order of what they cost to find out: parameters, tokenizer, table.
+    # Checks come first, cheapest first: parameters, tokenizer, table.
     paths = job.paths
     settings: RoundParams = job.sections["rl_rounds"]
     params = settings.of(job.sections["rl"])
@@ -73,7 +73,7 @@ def main(job: Job) -> None:
             tokenizer=tokenizer,
             run=run,
         )
-        # Two cases with one body: a fingerprint knows a case by one class, and counts `A() | B()` for every loop.
+        # Two cases with one body: a fingerprint matches a case by one class, and counts `A() | B()` for every loop.
         match chosen("rl.loop", params.loop):
             case SynchronousLoop():
                 with quick_imports():
@@ -92,12 +92,12 @@ def main(job: Job) -> None:
 
 
 def _recorded(job: Job, params: RlParams) -> dict[str, Path]:
-    """The files that a replay reads; empty for other loops. UserError where the round would write over them."""
+    """Returns the files that a replay reads; empty for other loops. UserError when the round would overwrite them."""
     if not isinstance(params.loop, ReplayLoop):
         return {}
     schedule = find_schedule(Path(params.loop.schedule), job.item)
     rollouts = find_rollouts(schedule, job.item)
-    # By hand the outputs still stand when the round starts: it would read the schedule that it replaces at its end.
+    # Started by hand, outputs still exist at the start: the round would read the schedule that it replaces at its end.
     read = {job.paths.schedule.resolve(): schedule.parent, job.paths.rollouts.resolve(): rollouts}
     for output, file in read.items():
         if file.resolve() == output:
@@ -109,7 +109,7 @@ def _recorded(job: Job, params: RlParams) -> dict[str, Path]:
 
 
 def _refuse_contradictions(paths: Namespace, params: RlParams, sections: Mapping[str, Any]) -> None:
-    # `retrace use` refuses the same, but the parameter file may have been edited since.
+    # `retrace use` rejects the same settings, but the parameter file may have been edited since.
     lines = [
         *sampler_contradictions(params, sections["sampler"]),
         *loop_contradictions(params, sections["sampler"], sections["trainer"]),
@@ -124,7 +124,7 @@ def _refuse_large_distributions(params: RlParams, vocabulary: int) -> None:
     kept = params.rollout_distributions
     if kept is None:
         return
-    # As if every response were as long as allowed: a batch that grows into it would die in the middle of the round.
+    # Assumes that every response is as long as allowed: otherwise the round could run out of memory in the middle.
     tokens = params.problems_per_step * params.group_size * params.max_response_tokens
     gib = tokens * vocabulary * BYTES_OF_A_LOGPROB / 2**30
     if gib > kept.max_gib:
@@ -137,11 +137,14 @@ def _refuse_large_distributions(params: RlParams, vocabulary: int) -> None:
 
 
 def _problems_of_round(job: Job, params: RlParams, settings: RoundParams, tokenizer) -> tuple[list[Problem], int]:
-    """This round's slice of the problem table, and how many of it do not fit. UserError when it cannot fill a step."""
+    """Returns this round's slice of the problem table, and the number of its problems that do not fit.
+
+    UserError when the slice cannot fill a step.
+    """
     path, prompt = job.paths.problems, job.sections["prompt"]
     frame = require_rows(read_table(path, PROBLEM), path, "loosen the rules of curate or filter_web")
     if settings.sources is not None:
-        # Before slicing, so that rounds with the same sources and other slices share no problem.
+        # Before slicing, so that rounds with the same sources and different slices share no problem.
         frame = frame[frame["source"].isin(settings.sources)]
     has_functions = bool(function_rewards(params.reward))
     problems = [
@@ -154,7 +157,7 @@ def _problems_of_round(job: Job, params: RlParams, settings: RoundParams, tokeni
         for row in frame.to_dict("records")
     ]
     problems = slice_problems(problems, settings.problem_slice, job.seed)
-    # After slicing, so that a longer limit moves no problem into another round.
+    # After slicing, so that a different limit moves no problem into another round.
     room = context_tokens(job.sections["sampler"], job.paths.policy) - params.max_response_tokens
     too_long = [problem.problem_id for problem in problems if len(problem.prompt) > room]
     if too_long:
@@ -173,9 +176,10 @@ def _problems_of_round(job: Job, params: RlParams, settings: RoundParams, tokeni
 
 
 def _held_out_problems(job: Job, params: RlParams, tokenizer) -> list[Problem]:
-    """Of curate's validation problems the first that `rl.evaluation` asks for, less those whose prompts do not fit."""
+    """Returns the first validation problems of curate, as many as `rl.evaluation` sets, without prompts that do not
+    fit."""
     path, wanted = job.paths.validation, params.evaluation.problems
-    # Web problems were compared with benchmarks and not with this split: one of them may stand in it.
+    # Web problems were compared with benchmarks but not with this split, so one of them may be in it.
     trained = {normalise_problem(text) for text in read_table(job.paths.problems, PROBLEM)["problem"]}
     rows = [
         row for row in read_table(path, PROBLEM).to_dict("records") if normalise_problem(row["problem"]) not in trained

@@ -1,10 +1,10 @@
-"""What one step trains on: rollouts beside padded tensors of their tokens, and how ranks share them out.
+"""The training data of one step: rollouts with padded tensors of their tokens, and their distribution over ranks.
 
-Every tensor [responses, tokens] is padded with 0 on the right; `response_mask` says where a token stands. Log-probs
-stay so from the pass that computes them to the loss.
+Every tensor [responses, tokens] is padded with 0 on the right; `response_mask` marks the tokens. Log-probs keep this
+layout from the pass that computes them to the loss.
 
-Baselines and divisors are over all responses, so every rank needs their rewards and lengths. Tokens and log-probs are
-nearly all of a batch and go only to the rank that trains on them, which follows from the lengths.
+Baselines and divisors are over all responses, so every rank needs all rewards and lengths. Tokens and log-probs are
+most of a batch's bytes; they are sent only to the rank that trains on them, which follows from the lengths.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ NO_RESPONSE = Sample([], [], StopReason.MAX_TOKENS, policy_version=0)
 
 @dataclass(frozen=True)
 class TrainingSamples:
-    """The decided rollouts of a batch, with what is known about their tokens so far."""
+    """The decided rollouts of a batch, with the statistics of their tokens so far."""
 
     prompts: list[list[int]]
     rollouts: list[Rollout]
     group_ids: Tensor
-    """Number of each one's group in the batch, [responses]."""
+    """Number of each response's group in the batch, [responses]."""
     is_kept: Tensor
-    """False for those that give no gradient (overlong filtering); the divisors still count them, [responses]."""
+    """False for responses that give no gradient (overlong filtering); the divisors still count them, [responses]."""
     is_fresh: Tensor
-    """True for those that the newest weights have sampled, false for surplus of earlier steps, [responses]."""
+    """True for responses of the newest weights, false for surplus of earlier steps, [responses]."""
     response_mask: Tensor
-    """1 where a response token stands, float, [responses, tokens]."""
+    """1 for each response token, float, [responses, tokens]."""
     rollout_logprobs: Tensor
     proximal_logprobs: Tensor
-    """The sampler's own until `with_proximal_statistics` puts the trainer's in their place."""
+    """The sampler's log-probs, until `with_proximal_statistics` replaces them with the trainer's."""
     advantages: Tensor
     """0 until `with_advantages`."""
     penalised: Tensor
-    """True on tokens that the repetition penalty fell on."""
+    """True for tokens that received the repetition penalty."""
     sum_squared_probs: Tensor | None = None
-    """Sum of the squared probabilities at each token under the proximal weights, where an estimator needs it."""
+    """Sum of the squared probabilities at each token under the proximal weights, if an estimator needs it."""
     reference_logprobs: Tensor | None = None
     staleness: Tensor | None = None
-    """Versions that each one's weights are behind those that train, [responses]; None in the synchronous loop."""
+    """Versions by which each response's weights are behind the trainer's, [responses]; None in the synchronous loop."""
 
     def __len__(self) -> int:
         return len(self.rollouts)
 
     @property
     def rewards(self) -> Tensor:
-        """Of each rollout, [responses]."""
+        """Returns the reward of each rollout, [responses]."""
         return torch.tensor([rollout.reward for rollout in self.rollouts])
 
     @property
@@ -72,7 +72,7 @@ class TrainingSamples:
         return [TokenSequence(prompt, rollout.sample.token_ids) for prompt, rollout in pairs]
 
     def select(self, indices: Sequence[int]) -> TrainingSamples:
-        """Those at `indices`, in that order."""
+        """Returns the samples at `indices`, in that order."""
         place = torch.tensor(indices, dtype=torch.long)
         chosen = {
             entry.name: [value[index] for index in indices] if isinstance(value, list) else value[place]
@@ -82,7 +82,7 @@ class TrainingSamples:
         return replace(self, **chosen)
 
     def without_response(self) -> TrainingSamples:
-        """The first prompt with an empty response: it takes part in the same forward passes and counts nowhere."""
+        """Returns the first prompt with an empty response: it goes through the same forward passes but never counts."""
         first = self.select([0])
         emptied = {
             entry.name: torch.zeros_like(value)
@@ -93,10 +93,10 @@ class TrainingSamples:
 
 
 def training_samples(groups: Sequence[Group], params: RlParams, newest_version: int | None) -> TrainingSamples:
-    """The decided rollouts of `groups`; undecided ones are neither trained on nor part of a baseline.
+    """Returns the decided rollouts of `groups`; undecided ones are neither trained on nor part of a baseline.
 
-    Those that `newest_version` has sampled are fresh; with None none is. Outside of the synchronous loop it is the
-    version that trains, and staleness is counted from it.
+    Rollouts of `newest_version` are fresh; with None, none is. Outside the synchronous loop `newest_version` is the
+    version that is trained, and staleness is counted from it.
     """
     chosen = [
         (group.prompt, rollout, number)
@@ -105,8 +105,8 @@ def training_samples(groups: Sequence[Group], params: RlParams, newest_version: 
         if rollout.is_decided
     ]
     rollouts = [rollout for _, rollout, _ in chosen]
-    # `group_ids` number the groups of the batch. One whose rollouts are all undecided leaves a gap, which no estimator
-    # minds.
+    # `group_ids` number the groups of the batch. A group with only undecided rollouts leaves a gap, which does not
+    # affect any estimator.
     lengths = torch.tensor([len(rollout.sample.token_ids) for rollout in rollouts], dtype=torch.long)
     mask = (torch.arange(int(lengths.max()) if chosen else 0)[None] < lengths[:, None]).float()
     logprobs = rows((rollout.sample.logprobs for rollout in rollouts), mask)
@@ -119,7 +119,7 @@ def training_samples(groups: Sequence[Group], params: RlParams, newest_version: 
         rollouts=rollouts,
         group_ids=torch.tensor([number for _, _, number in chosen], dtype=torch.long),
         is_kept=~truncated if params.overlong_filtering else torch.ones_like(truncated),
-        # Equal, not merely recent: the gap between sampler and trainer is measured on what one version has drawn.
+        # Equal, not just recent: the gap between sampler and trainer is measured on responses of one version.
         is_fresh=torch.tensor(
             [rollout.sample.policy_version == newest_version for rollout in rollouts], dtype=torch.bool
         ),
@@ -135,20 +135,20 @@ def training_samples(groups: Sequence[Group], params: RlParams, newest_version: 
 @dataclass(frozen=True)
 class PlannedUpdate:
     samples: tuple[int, ...]
-    """Of the step's training samples, in an order that the seed decides."""
+    """Indices of the step's training samples, in an order that the seed decides."""
     micro_batches: list[list[list[int]]]
-    """Of each rank, in the order of training: places in `samples`. Every rank has as many, some of them empty."""
+    """For each rank, in the order of training: places in `samples`. Every rank has the same number, some are empty."""
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """What a step makes of its training samples, in which order and on which rank; the same on every rank."""
+    """The updates of a step, with the order and the rank of its training samples; the same on every rank."""
 
     newest_version: int | None
-    """Of the batch."""
+    """Newest version of the batch."""
     updates: list[PlannedUpdate]
     forward_passes: list[list[list[int]]]
-    """Of each rank: the samples of each forward pass before the updates, which trainer and reference are asked for."""
+    """For each rank: the samples of each forward pass of trainer and reference before the updates."""
 
 
 def plan_step(
@@ -159,17 +159,17 @@ def plan_step(
     trainer: Trainer,
     *seed_path: int | str,
 ) -> StepPlan:
-    """The plan for training samples of these lengths, prompt included: both parts cost a forward pass."""
-    # Rounded up: at most `minibatches` updates, of which the last may be smaller.
+    """Returns the plan for training samples of these lengths, which include the prompt: it costs compute too."""
+    # Rounded up: at most `minibatches` updates; the last one may be smaller.
     order, size = permutation(len(lengths), *seed_path), -(-len(lengths) // minibatches)
     updates = []
-    # Without a sample the size is 0, no update is planned, and `range` still wants a step.
+    # Without samples the size is 0 and no update is planned, but `range` needs a step of at least 1.
     for first in range(0, len(order), max(1, size)):
         chosen = order[first : first + size]
         of_ranks = groups_by_rank([lengths[index] for index in chosen], micro_batch_tokens, trainer)
         updates.append(PlannedUpdate(chosen, of_ranks))
-    # Of several ranks each looks at what it will train on: it has no other tokens. One rank has all, and packs them
-    # tighter over the whole batch than within each minibatch.
+    # With several ranks, each evaluates the samples that it trains on: it has no other tokens. A single rank has all,
+    # and packs them tighter over the whole batch than within each minibatch.
     passes = [
         [[update.samples[place] for place in places] for update in updates for places in update.micro_batches[rank]]
         for rank in range(trainer.world_size)
@@ -182,13 +182,13 @@ def plan_step(
 def make_micro_batches(
     minibatch: TrainingSamples, places: Iterable[Sequence[int]], params: RlParams
 ) -> list[ResponseBatch]:
-    """The micro-batches of these places in a minibatch, with what the loss needs as fields [responses, tokens]."""
+    """Returns the micro-batches of these places in a minibatch, with the loss's inputs as `fields`."""
     parts = [minibatch.select(part) if part else minibatch.without_response() for part in places]
     return [_with_fields(part, params) for part in parts]
 
 
 def rows(values: Iterable[Sequence[float]], response_mask: Tensor) -> Tensor:
-    """One row for each response, its tokens' values first, 0 where the mask is 0: (responses, tokens)."""
+    """Returns one row for each response: the values of its tokens, then 0 where the mask is 0; (responses, tokens)."""
     flat = [numpy.asarray(row, dtype=numpy.float32) for row in values]
     # `masked_scatter_` fills the places of the mask row by row, which is the order of the flat values.
     whole = torch.from_numpy(numpy.concatenate(flat or [numpy.zeros(0, numpy.float32)]))
@@ -197,7 +197,7 @@ def rows(values: Iterable[Sequence[float]], response_mask: Tensor) -> Tensor:
 
 def _with_fields(samples: TrainingSamples, params: RlParams) -> ResponseBatch:
     batch = pack(samples.sequences, params.temperature, log_threshold=params.log_threshold)
-    # The step's tensors are as wide as its longest response, a micro-batch only as its own longest.
+    # The step's tensors are as wide as its longest response, a micro-batch only as its own longest response.
     mask = batch.response_mask
     width = mask.shape[1]
     tokens = {
@@ -207,14 +207,14 @@ def _with_fields(samples: TrainingSamples, params: RlParams) -> ResponseBatch:
         "reference_logprobs": samples.reference_logprobs,
     }
     loss_fields = {name: value[:, :width] for name, value in tokens.items() if value is not None}
-    # Two masks: what gives gradient, and what the gap to the sampler is measured on, truncated responses included.
+    # Two masks: tokens that give gradient, and tokens on which the gap to the sampler is measured (truncated ones too).
     loss_fields["loss_mask"] = mask * samples.is_kept[:, None]
     loss_fields["fresh_mask"] = mask * samples.is_fresh[:, None]
     if samples.staleness is not None:
         loss_fields["staleness"] = samples.staleness
     distributions = None
     if params.keeps_distributions:
-        # Only the empty response of a rank without samples has none.
+        # Only the empty response of a rank without samples has no distributions.
         distributions = tuple(
             rollout.sample.distributions if isinstance(rollout.sample, FullSample) else torch.zeros(0, 0)
             for rollout in samples.rollouts
@@ -225,26 +225,26 @@ def _with_fields(samples: TrainingSamples, params: RlParams) -> ResponseBatch:
 def scatter_batch(
     batch: Batch | None, params: RlParams, micro_batch_tokens: int, trainer: Trainer, *seed_path: int | str
 ) -> tuple[list[Group], StepPlan]:
-    """The batch's groups as this rank needs them, and the step's plan; rank 0 brings the batch; collective.
+    """Returns the batch's groups as this rank needs them, and the step's plan; rank 0 passes the batch; collective.
 
-    Rank 0 has all of every group.
+    Rank 0 has the complete groups.
     """
-    # Ranks that draw no batch get theirs here. The lengths of all rollouts come along, because divisors need them.
+    # The other ranks receive their part here, with the lengths of all rollouts, because divisors need them.
     if batch is None:
         packed, plan = trainer.scatter(None)
         return unpack_groups(packed), plan
     rollouts = [(group, rollout) for group in batch.groups for rollout in group.rollouts]
-    # Numbers in the plan count decided rollouts only, as `training_samples` will; `decided` leads back to all of them.
+    # The plan numbers only decided rollouts, like `training_samples`; `decided` maps these numbers to all rollouts.
     decided = [place for place, (_, rollout) in enumerate(rollouts) if rollout.is_decided]
     lengths = [len(rollouts[place][0].prompt) + len(rollouts[place][1].sample.token_ids) for place in decided]
     plan = plan_step(lengths, batch.newest_version, params.minibatches, micro_batch_tokens, trainer, *seed_path)
     if trainer.world_size > 1:
         held = [{decided[index] for group in passes for index in group} for passes in plan.forward_passes]
-        # This baseline compares the tokens of a group with each other, and a group may lie on several ranks. The ranks
-        # share one set, which nobody changes.
+        # This baseline compares the tokens of a group with each other, and a group may be on several ranks. The ranks
+        # share one set, which is never changed.
         if isinstance(params.advantage, OptimalTokenBaseline):
             held = [set(range(len(rollouts)))] * trainer.world_size
         of_ranks = [[place in of_rank for place in range(len(rollouts))] for of_rank in held]
-        # Texts stay with rank 0, which writes the table: nobody trains on them.
+        # Texts stay on rank 0, which writes the table: training does not need them.
         trainer.scatter([(pack_groups(batch.groups, flags, with_texts=False), plan) for flags in of_ranks])
     return batch.groups, plan

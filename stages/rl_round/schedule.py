@@ -1,7 +1,7 @@
-"""The schedule of a round: which groups each step trained on, in order. With the rollouts table a replay needs no more.
+"""The schedule of a round: the groups that each step trained on, in order. A replay needs only it and the rollouts.
 
-`schedule.jsonl` holds a line of what the round was (`header`), one for each step, and one with the groups that no step
-took. Groups are rows of the rollouts table: `rows` of them from `first_row` on, in the order of their sample numbers.
+`schedule.jsonl` has a line that identifies the round (`header`), one for each step, and one with the groups that no
+step took. A group is `rows` rows of the rollouts table from `first_row` on, in the order of their sample numbers.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import write_text_atomically
 from stages.rl_round.records import Batch, Group
 
-# Raised with every change to the lines: a replay refuses other formats, and never misreads them.
+# Raised with every change to the lines: a replay rejects other formats and never misreads them.
 FORMAT = 1
 FILE = "schedule.jsonl"
 
 
 @dataclass(frozen=True)
 class RoundIdentity:
-    """What a replay must have in common with the round that was recorded, to give its weights."""
+    """Data that must be the same in a replay and in the recorded round, so that the weights are the same."""
 
     round: str
     settings: Mapping[str, Any]
-    """Of all that decides training, by dotted section, and the seed."""
+    """All settings that decide training, by dotted section, and the seed."""
     policy: str
     """DVC's hash of the policy that the round starts from."""
     problems: str
@@ -36,7 +36,7 @@ class RoundIdentity:
 
 @dataclass(frozen=True)
 class PlacedGroup:
-    """A group, and where its rollouts stand in the table."""
+    """A group, and the rows of its rollouts in the table."""
 
     problem_id: str
     draw: int
@@ -44,7 +44,7 @@ class PlacedGroup:
     first_row: int
     rows: int
     custom: tuple[Mapping[str, Any], ...] | None = None
-    """`Rollout.custom` of each, where a custom function has rewarded any."""
+    """`Rollout.custom` of each rollout, if a custom function has rewarded any."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class ScheduledStep:
     draws: int
     signal_fraction: float
     groups: tuple[PlacedGroup, ...]
-    """Trained on, in this order."""
+    """Groups trained on, in this order."""
     left_out: tuple[PlacedGroup, ...]
     drawn: tuple[int, ...]
-    """First rows of what was drawn in this step, in order; their fate may be a later step's."""
+    """First rows of the groups drawn in this step, in order; a later step may decide their fate."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Schedule:
 
 
 def step_fates(batch: Batch) -> dict[str, Any]:
-    """What a step did to groups, as JSON can hold it: a line of the schedule that does not know its rows yet."""
+    """Returns the fates of a step's groups as JSON values: a line of the schedule without row numbers."""
     return {
         "newest_version": batch.newest_version,
         "draws": batch.draws,
@@ -87,24 +87,24 @@ def step_fates(batch: Batch) -> dict[str, Any]:
 
 
 def leftover_fates(leftover: Sequence[Group]) -> dict[str, Any]:
-    """The end of a round, in the same form."""
+    """Returns the fates of the groups left at the end of a round, in the same form."""
     return {"leftover": [_named(group) for group in leftover]}
 
 
 def _named(group: Group) -> list[Any]:
     named, custom = [group.problem_id, group.draw, len(group.rollouts)], [one.custom for one in group.rollouts]
-    # The table rounds rewards to float32, and only a function could say them again.
+    # The table rounds rewards to float32, and without calling the function again they could not be restored.
     return [*named, custom] if any(custom) else named
 
 
 def write_schedule(
     path: Path, identity: RoundIdentity, rollouts_sha256: str, fates: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Writes the schedule of a round from the fates of its steps in order, those of the leftover last.
+    """Writes the schedule of a round from the fates of its steps in order, with those of the leftover last.
 
-    The rollouts table must hold for each of them the rows of `groups`, then those of `left_out` or `leftover`.
+    The rollouts table must have, for each of them, the rows of `groups`, then those of `left_out` or `leftover`.
     """
-    # The log writes rows in the order of the fates, so counting along gives every group its place.
+    # The log writes rows in the order of the fates, so counting rows gives every group its place.
     placed, first_rows, row = [], {}, 0
     for step in fates:
         line = {}
@@ -122,7 +122,7 @@ def write_schedule(
     lines: list[Any] = [{"format": FORMAT, **asdict(identity), "rollouts_sha256": rollouts_sha256}]
     for number, (step, line) in enumerate(zip(fates, placed, strict=True)):
         known = {name: step[name] for name in ("newest_version", "draws", "signal_fraction") if name in step}
-        # Only now: a later step may decide about what this one drew, and its rows are placed with that step.
+        # Only now: a later step may decide the fate of groups drawn in this one, and their rows are placed with it.
         if "drawn" in step:
             known |= {"step": number + 1, "drawn": [first_rows[tuple(named)] for named in step["drawn"]]}
         lines.append(known | line)
@@ -131,7 +131,7 @@ def write_schedule(
 
 
 def find_schedule(folder: Path, round_name: str) -> Path:
-    """The schedule of a round: in the folder itself, or in the one of the round's name in it. UserError without one."""
+    """Returns a round's schedule, in the folder or in its subfolder with the round's name. UserError if missing."""
     for place in (folder / FILE, folder / round_name / FILE):
         if place.exists():
             return place
@@ -143,7 +143,8 @@ def find_schedule(folder: Path, round_name: str) -> Path:
 
 
 def find_rollouts(schedule: Path, round_name: str) -> Path:
-    """The table of a schedule: `rollouts.parquet` beside it, or where a project has it in relation to the schedule."""
+    """Returns the table of a schedule: `rollouts.parquet` next to it, or at its place in a project. UserError if
+    missing."""
     # In a project the schedule is data/schedules/<round>/schedule.jsonl: the third parent is data.
     places = (schedule.with_name("rollouts.parquet"), schedule.parents[2] / "rollouts" / f"{round_name}.parquet")
     for place in places:
@@ -156,7 +157,7 @@ def find_rollouts(schedule: Path, round_name: str) -> Path:
 
 
 def read_schedule(path: Path) -> Schedule:
-    """UserError names the first line that is not what a round has written."""
+    """Reads a schedule. UserError names the first line that no round would write."""
     lines = _lines(path)
     number, header = next(lines, (1, {}))
     if header.get("format") != FORMAT:
@@ -169,22 +170,22 @@ def read_schedule(path: Path) -> Schedule:
                 whole = tuple(steps), tuple(PlacedGroup(**group) for group in line["leftover"])
                 return Schedule(identity, header["rollouts_sha256"], *whole)
             if line["step"] != len(steps) + 1:
-                # Steps are counted and not looked up: a line that was lost would shift what all later steps train on.
+                # Steps are taken in order, not by number: a lost line would shift the batches of all later steps.
                 raise _torn(path, number, f"it is of step {line['step']}, not {len(steps) + 1}")
             groups = {fate: tuple(PlacedGroup(**group) for group in line[fate]) for fate in ("groups", "left_out")}
             steps.append(ScheduledStep(**{**line, **groups, "drawn": tuple(line["drawn"])}))
-    # A key too few or too many: the line is JSON, and no line that a round writes.
+    # A missing or extra key: the line is JSON, but not a line that a round writes.
     except (KeyError, TypeError) as error:
         raise _torn(path, number, f"{type(error).__name__}: {error}") from None
     raise _torn(path, number, "nothing behind it tells what became of the last groups")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    # Bytes that are no UTF-8 become a line that JSON refuses, whose number the error can name.
+    # Bytes that are not UTF-8 become a line that JSON rejects, so the error can name its number.
     for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
         try:
             line = json.loads(text)
-        # Thousands of opening brackets are a RecursionError to `json`, and no less damaged than others.
+        # `json` raises RecursionError for thousands of opening brackets; such a line is damaged too.
         except (ValueError, RecursionError) as error:
             raise _torn(path, number, str(error)) from None
         if not isinstance(line, dict):
@@ -197,7 +198,7 @@ def _torn(path: Path, number: int, why: str) -> UserError:
 
 
 def refuse_other_round(path: Path, recorded: RoundIdentity, wanted: RoundIdentity) -> None:
-    """UserError that says in what the recorded round differs from the one that is to be trained."""
+    """Raises UserError that names the differences between the recorded round and the round to train."""
     there, here = (
         _flat({"round": one.round, **one.settings, "policy": one.policy, "problems": one.problems})
         for one in (recorded, wanted)
@@ -205,7 +206,7 @@ def refuse_other_round(path: Path, recorded: RoundIdentity, wanted: RoundIdentit
     differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
     if not differing:
         return
-    # Three are enough to see what happened: another recipe differs in dozens.
+    # Three are enough to see the cause: another recipe differs in dozens.
     shown = ", ".join(f"{name} ({there.get(name)} there, {here.get(name)} here)" for name in differing[:3])
     more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
     raise UserError(
@@ -215,7 +216,7 @@ def refuse_other_round(path: Path, recorded: RoundIdentity, wanted: RoundIdentit
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """`{"rl.minibatches": 2, ...}` of nested mappings."""
+    """Flattens nested mappings: `{"rl.minibatches": 2, ...}`."""
     if not isinstance(value, Mapping):
         return {name: value}
     return {

@@ -1,4 +1,4 @@
-"""What stage `rl_round` runs with, and what others may ask of it."""
+"""Definition of stage `rl_round`: its inputs and outputs, and the data about it that other modules use."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ STAGE = Stage(
 def _contradictions(sections: Sections) -> list[str]:
     rl, sampler = sections["rl"], sections["sampler"]
     of_loop = loop_contradictions(rl, sampler, sections["trainer"], sections["launch"].ranks)
-    # A round's reward stands outside section `rl`, whose model cannot compare the two when it loads.
+    # A round's reward is outside section `rl`, so the model of `rl` cannot check it when it loads.
     of_rounds = [
         f"rl_rounds.{name}.reward: {sentence}"
         for name, this_round in sections["rl_rounds"].items()
@@ -102,8 +102,8 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     rl, this_round = sections["rl"], sections["rl_rounds"][address.partition("@")[2]]
     drawn = lengths.of(address, rl.max_response_tokens)
     is_dynamic = rl.dynamic_sampling.kind == "dynamic"
-    # Dynamic sampling draws `factor` groups for one that is trained on, about a step's size in each call. Calls cost
-    # time of their own: each waits for its longest response.
+    # Dynamic sampling draws `factor` groups for each one trained on, about a step's size in each call. More calls cost
+    # more time: each waits for its longest response.
     factor = lengths.drawn_of(address) if is_dynamic else 1.0
     calls_a_step = min(max(1.0, factor), rl.dynamic_sampling.max_draws) if is_dynamic else 1.0
     prompts = factor * rl.problems_per_step / calls_a_step
@@ -119,13 +119,13 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         evaluations = [Sampling(calls, held_out.problems, held_out.samples, lengths.prompt, drawn)]
     responses = this_round.steps * rl.problems_per_step * rl.group_size
     sequence = lengths.prompt + drawn.mean
-    # Attention grows with the square of a length: the mean square counts, and not the square of the mean.
+    # Attention grows with the square of a length, so this is the mean square, not the square of the mean.
     square = lengths.prompt**2 + 2 * lengths.prompt * drawn.mean + drawn.mean_square
     has_reference = rl.reference_kl.kind != "none"
     training = Training(
         tokens=responses * sequence,
         response_tokens=responses * drawn.mean,
-        # Passes without gradient: the trainer's own log-probs before the update, and those of the reference.
+        # Passes without gradient: the trainer's log-probs before the update, and those of the reference.
         forward_tokens=((rl.proximal == "recompute") + has_reference) * responses * sequence,
         context=square / sequence,
         longest=int(lengths.prompt) + rl.max_response_tokens,
@@ -153,9 +153,9 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
 
 
 def _drawn_without_end(sampling: Sampling, groups_per_step: int, loop: AsynchronousLoop) -> Sampling:
-    """All that a round draws, as free replicas take it: their shares together, within the window."""
+    """Returns the sampling of a round with continuous samplers: all shares of the replicas, within the window."""
     prompts, taken = sampling.calls * sampling.prompts, groups_per_step * loop.replica_share
-    # A free replica gets no more than the window still admits, however large its share is.
+    # A free replica gets at most the groups that the window still admits, even if its share is larger.
     if loop.window is not None:
         taken = min(taken, (loop.window + 1) * groups_per_step)
     if loop.repack.kind == "none":
@@ -164,9 +164,9 @@ def _drawn_without_end(sampling: Sampling, groups_per_step: int, loop: Asynchron
 
 
 def _warnings(name: str, metrics: Mapping[str, float]) -> list[str]:
-    """A round that has left the weights as they were, and why."""
+    """Returns a warning with the reason if a round did not change the weights."""
     steps = metrics.get("progress/steps", 0)
-    # Groups that were taken and still gave no update had undecided responses only: the verifier failed.
+    # Groups that were taken but gave no update had only undecided responses: the verifier failed.
     if steps and metrics.get("progress/steps_without_update") == steps:
         if metrics.get("groups/trained"):
             return [
@@ -178,7 +178,7 @@ def _warnings(name: str, metrics: Mapping[str, float]) -> list[str]:
         reason = "every gradient was 0, because the responses of each group had equal rewards"
     else:
         return []
-    # Without signal the groups are all right or all wrong: which of the two decides the advice.
+    # Without signal, groups are all right or all wrong, and the advice depends on which of the two.
     accuracy = metrics.get("accuracy/mean_last", 0.0)
     remedy = "harder problems" if accuracy > 0.5 else "easier problems, a better prompt or more SFT"
     return [

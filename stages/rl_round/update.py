@@ -1,16 +1,16 @@
 """From groups to optimizer updates: statistics of the trainer, advantages, minibatches, the policy loss.
 
 Three log-probabilities are never mixed: `rollout_logprobs` are the sampler's, `proximal_logprobs` those of the weights
-at the start of the update, `policy_logprobs` the current ones, with gradient. Trainer and reference say theirs before
-the update, each sample once.
+at the start of the update, `policy_logprobs` the current ones, with gradient. Trainer and reference compute theirs
+before the update, once per sample.
 
 Advantages are per token: the outcome stream and the repetition stream, each with its own discount. Sources: the papers
-behind `stages.algorithms.advantages` and `optimal_token_baseline`; two streams with their own discounts as in
+cited in `stages.algorithms.advantages` and `optimal_token_baseline`; two streams with separate discounts as in
 Demystifying Long CoT (arXiv 2502.03373, section 4.4), without a critic: each is a reward to go.
 
-Deviations: 1. estimators of whole responses centre the outcome only; the discounted penalty to go is added as it is,
-so that a repeated token is always pushed down. 2. With the optimal token baseline both streams are part of the return
-that the baseline is taken from.
+Deviations: 1. estimators of whole responses centre only the outcome; the discounted penalty to go is added uncentred,
+so that a repeated token is always pushed down. 2. With the optimal token baseline, both streams are part of the return
+from which the baseline is subtracted.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ from stages.rl_round.samples import StepPlan, TrainingSamples, make_micro_batche
 def prepare_samples(
     groups: Sequence[Group], plan: StepPlan, params: RlParams, trainer: Trainer, reference: Reference | None = None
 ) -> TrainingSamples:
-    """The decided rollouts of `groups` with all that the loss needs; collective. `reference` for `reference_kl`.
+    """Returns the decided rollouts of `groups` with all inputs of the loss; collective. `reference` is for
+    `reference_kl`.
 
     Empty when no rollout is decided.
     """
     samples = training_samples(groups, params, plan.newest_version)
     if not len(samples):
         return samples
-    # Before the advantages: the optimal token baseline is made of these statistics.
+    # Before the advantages: the optimal token baseline needs these statistics.
     if params.proximal == "recompute":
         samples = with_proximal_statistics(samples, plan, params, trainer)
     if reference is not None:
@@ -68,10 +69,10 @@ def prepare_samples(
 def update_policy(
     samples: TrainingSamples, plan: StepPlan, params: RlParams, learning_rate_scale: float, trainer: Trainer
 ) -> list[Update]:
-    """One pass over `samples` in the plan's optimizer updates.
+    """Makes one pass over `samples` in the plan's optimizer updates.
 
-    No update where there is no sample. FloatingPointError when a loss or gradient is not finite; that update leaves
-    weights and optimizer as they were.
+    No update when there are no samples. FloatingPointError when a loss or gradient is not finite; that update does not
+    change weights and optimizer.
     """
     updates = []
     for planned in plan.updates:
@@ -83,16 +84,16 @@ def update_policy(
 
 
 def _finished(update: Update, responses: int, max_response_tokens: int) -> Update:
-    """The update with the diagnostics that are no sums: made of its `sum/` shares, which go.
+    """Returns the update with diagnostics that are not sums, computed from its `sum/` shares, which are removed.
 
     Means over the tokens that gave gradient; effective sample size as a fraction of them. Variance proxies: the mean
-    squared norm of a response's gradient with respect to the logits, and the squared norm of the whole gradient; the
-    first leaves out the network's own Jacobian, so compare each between runs, and never the two. The trust
-    region's bound on |J(policy) - J(sampler) - surrogate| is for rewards in [0, 1], from what accepted responses show.
+    squared norm of a response's gradient with respect to the logits, and the squared norm of the whole gradient. The
+    first leaves out the network's Jacobian, so compare each between runs, never with the other. The trust region's
+    bound on |J(policy) - J(sampler) - surrogate| is for rewards in [0, 1], from the divergences of accepted responses.
     """
     sums = {name: value for name, value in update.diagnostics.items() if name.startswith("sum/")}
     metrics: Diagnostics = {name: value for name, value in update.diagnostics.items() if name not in sums}
-    # A mask may have left no token: every mean is 0 then, and nothing divides by 0.
+    # A mask may have left no token: every mean is then 0, and nothing divides by 0.
     tokens = max(1.0, sums["sum/weighted_tokens"])
     metrics |= {
         name.removeprefix(OVER_TOKENS): value / tokens for name, value in sums.items() if name.startswith(OVER_TOKENS)
@@ -115,17 +116,17 @@ def _finished(update: Update, responses: int, max_response_tokens: int) -> Updat
 
 
 def summarise(updates: Sequence[Update]) -> dict[str, float]:
-    """One number per diagnostic of a step: the mean over its updates; log-prob gaps are the first update's.
+    """Returns one number per diagnostic of a step: the mean over its updates; log-prob gaps only of the first update.
 
-    Only the first update starts from the weights that the step's own rollouts were drawn with.
+    Only the first update starts from the weights that sampled the step's rollouts.
     """
     total: dict[str, float] = {}
     for update in updates:
         add_diagnostics(total, update.diagnostics)
-    # A maximum over updates is no sum of shares, so it is not divided.
+    # A maximum over updates is not a sum of shares, so it is not divided.
     means = {name: value if name.endswith("_max") else value / len(updates) for name, value in total.items()}
     means |= {name: value for name, value in updates[0].diagnostics.items() if name.startswith("logprob_gap/")}
-    # Rates last: numerator and denominator are averaged first, so updates count by what they hold.
+    # Rates last: numerator and denominator are averaged first, so updates count in proportion to their size.
     means = rates_by_staleness(means)
     means["loss/policy"] = sum(update.loss for update in updates) / len(updates)
     means["optim/gradient_norm"] = sum(update.gradient_norm for update in updates) / len(updates)
@@ -136,16 +137,16 @@ class Reference(Protocol):
     """A policy that does not learn."""
 
     def logprobs(self, micro_batch: ResponseBatch) -> Tensor:
-        """Log-probs [responses, tokens] on the CPU, at the batch's temperature."""
+        """Returns log-probs [responses, tokens] on the CPU, at the batch's temperature."""
 
 
 def with_proximal_statistics(
     samples: TrainingSamples, plan: StepPlan, params: RlParams, trainer: Trainer
 ) -> TrainingSamples:
-    """The samples with log-probs of the trainer's present weights; collective.
+    """Returns the samples with log-probs of the trainer's current weights; collective.
 
-    On several ranks those of the samples that this rank trains on.
-    Also with sums of squared probabilities where the estimator is the optimal token baseline.
+    On several ranks, only for the samples that this rank trains on.
+    For the optimal token baseline also with sums of squared probabilities.
     """
     needs_squares = isinstance(params.advantage, OptimalTokenBaseline)
 
@@ -160,10 +161,10 @@ def with_proximal_statistics(
 def with_reference_logprobs(
     samples: TrainingSamples, plan: StepPlan, params: RlParams, trainer: Trainer, reference: Reference
 ) -> TrainingSamples:
-    """The samples with the reference's log-probs; collective, and on several ranks as `with_proximal_statistics`.
+    """Returns the samples with the reference's log-probs; collective, on several ranks like `with_proximal_statistics`.
 
-    Over the whole vocabulary also when the policy's is pruned: what the reference would say must not depend on how
-    sharp it is.
+    Over the whole vocabulary, even when the policy's is pruned: the reference's log-probs must not depend on how sharp
+    its distribution is.
     """
     (logprobs,) = _of_all(samples, plan, params, None, trainer, lambda batch: [reference.logprobs(batch)])
     return replace(samples, reference_logprobs=logprobs)
@@ -177,17 +178,18 @@ def _of_all(
     trainer: Trainer,
     statistics: Callable[[ResponseBatch], list[Tensor]],
 ) -> list[Tensor]:
-    """What `statistics` gives, [responses, tokens] each; of the other ranks' samples only where a baseline asks."""
+    """Returns the results of `statistics`, [responses, tokens] each; those of other ranks' samples only if a baseline
+    needs them."""
     sequences = samples.sequences
     parts: list[tuple[list[int], list[Tensor]]] = []
     for indices in plan.forward_passes[trainer.rank]:
-        # An empty share goes through the model too: ranks take part in the same collectives.
+        # An empty share runs through the model too: all ranks must take part in the same collectives.
         batch = trainer.model.filler
         if indices:
             batch = pack([sequences[index] for index in indices], params.temperature, log_threshold=log_threshold)
         parts.append((indices, statistics(batch)))
     whole = [torch.zeros_like(samples.response_mask) for _ in parts[0][1]]
-    # The optimal token baseline needs every rank's tokens; all others look at their own only.
+    # The optimal token baseline needs the tokens of every rank; other estimators need only those of this rank.
     of_ranks = trainer.gather(parts) if isinstance(params.advantage, OptimalTokenBaseline) else [parts]
     for indices, tensors in (one for of_rank in of_ranks for one in of_rank):
         for target, tensor in zip(whole, tensors, strict=True):
@@ -196,10 +198,10 @@ def _of_all(
 
 
 def with_advantages(samples: TrainingSamples, params: RlParams) -> TrainingSamples:
-    """The samples with their advantages; for the optimal token baseline they must have trainer statistics."""
+    """Returns the samples with their advantages; for the optimal token baseline they must have trainer statistics."""
     rewards, group_ids, mask = samples.rewards, samples.group_ids, samples.response_mask
-    # Estimators of whole responses see `rewards` only, so a repetition penalty moves no baseline of theirs. A new one
-    # is a case here and a class in `AdvantageParams` (methods.py).
+    # Estimators of whole responses use only `rewards`, so a repetition penalty does not change their baselines. A new
+    # estimator needs a case here and a class in `AdvantageParams` (methods.py).
     penalties = _penalties(samples, params)
     samples = replace(samples, penalised=penalties != 0)
     match params.advantage:
@@ -230,17 +232,17 @@ def _beyond_token_baseline(samples: TrainingSamples, params: RlParams, penalties
 
 
 def outcome_returns(outcomes: Tensor, mask: Tensor, params: RlParams) -> Tensor:
-    """outcome * discount^(T - 1 - t) at token t of a response of T tokens: (responses, tokens)."""
+    """Returns outcome * discount^(T - 1 - t) at token t of a response of T tokens: (responses, tokens)."""
     # The usual case: without a discount every token has the outcome, and no pass over the tokens is needed.
     if params.reward_discount == 1:
         return outcomes[:, None] * mask
-    # The mask less itself shifted by one token to the left: 1 on the last token of each response.
+    # The mask minus the mask shifted left by one token: 1 on the last token of each response.
     is_last = mask - torch.nn.functional.pad(mask, (0, 1))[:, 1:]
     return discounted_to_go(outcomes[:, None] * is_last, mask, params.reward_discount)
 
 
 def _penalties(samples: TrainingSamples, params: RlParams) -> Tensor:
-    """The repetition penalty of each token: (responses, tokens)."""
+    """Returns the repetition penalty of each token: (responses, tokens)."""
     penalty = params.repetition_penalty
     if penalty is None:
         return torch.zeros_like(samples.response_mask)

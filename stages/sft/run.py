@@ -1,6 +1,6 @@
 """Supervised fine-tuning: cross-entropy on response tokens, packed rows, cosine schedule with warm-up.
 
-Every batch is a function of the seed and the step alone, so a resumed run sees what an uninterrupted one sees.
+Every batch depends only on the seed and the step, so a resumed run trains on the same batches as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(job: Job) -> None:
     trainer_params: TrainerParams = job.sections["trainer"]
     prompt: PromptParams = job.sections["prompt"]
     seed = job.seed
-    # `retrace use` refuses the same, but the parameter file may have been edited since.
+    # `retrace use` rejects the same settings, but the parameter file may have been edited since.
     if refusals := list(adapter_contradictions("sft", params.adapter, params.optimizer, trainer_params)):
         raise UserError(f"{paths.params} is not usable: {'; '.join(refusals)}")
     funnel, train, validation = _encode(paths, params, prompt)
@@ -51,7 +51,7 @@ def main(job: Job) -> None:
 
             model = with_lora(model, params.adapter, derive_seed(seed, "sft", "adapter"))
     trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, model)
-    # The demonstrations are encoded first: a mistake in them shows before a run is on record.
+    # The demonstrations are encoded first: an error in them is raised before a run is recorded.
     attempt = job.attempt(policy="sft")
     checkpoints = Checkpoints(attempt.scratch)
     with track(attempt) as run:
@@ -96,7 +96,7 @@ def _metrics(curve: Curve) -> dict[str, float]:
 def _write(paths: Namespace, trainer: Trainer, funnel: Funnel, curve: Curve, metrics: dict[str, float]) -> None:
     with replace_folder_together(trainer, paths.out) as folder:
         trainer.save_model(folder)
-    # All ranks save their part of the model; what is left is the same on each.
+    # All ranks save their part of the model; everything else is the same on each rank.
     if trainer.rank == 0:
         write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
         write_curves(paths.curves, curve)
@@ -113,11 +113,11 @@ def fine_tune(
     checkpoints: Checkpoints,
     run: Run,
 ) -> Curve:
-    """Trains for `params.steps` updates from the last checkpoint on, if there is one. Returns one row per step."""
+    """Trains for `params.steps` updates, resuming from the last checkpoint if any. Returns one row per step."""
 
     def update(step: int, scale: float) -> dict[str, float]:
         first, last = step * params.batch_demonstrations, (step + 1) * params.batch_demonstrations
-        # A function of the step alone: what a resumed run trains on needs no record.
+        # Depends only on the step: a resumed run needs no record of the batches.
         order = endless_order(first, last, len(train_sequences), seed, "sft")
         batch = [train_sequences[index] for index in order]
         done = trainer.update(
@@ -138,11 +138,11 @@ def fine_tune(
 
 
 def cross_entropy(batch_tokens: int) -> LossFunction:
-    """The loss -sum(log p) / `batch_tokens` over response tokens, as a `LossFunction`."""
+    """Returns the loss -sum(log p) / `batch_tokens` over response tokens, as a `LossFunction`."""
 
     def loss(statistics: TokenStatistics, batch: ResponseBatch) -> tuple[Tensor, dict[str, float]]:
-        # By the tokens of the whole batch: the sum over micro-batches and ranks is then its mean loss, however it is
-        # cut up.
+        # Divided by the tokens of the whole batch: the sum over micro-batches and ranks is then the mean loss, for any
+        # split.
         return -(statistics.logprobs * batch.response_mask).sum() / batch_tokens, {}
 
     return loss
@@ -151,9 +151,9 @@ def cross_entropy(batch_tokens: int) -> LossFunction:
 def micro_batches(
     sequences: Sequence[TokenSequence], max_tokens: int, row_tokens: int, trainer: Trainer
 ) -> list[ResponseBatch]:
-    """This rank's packed micro-batches of `sequences`."""
+    """Returns this rank's packed micro-batches of `sequences`."""
     mine = groups_by_rank([sequence.tokens for sequence in sequences], max_tokens, trainer)[trainer.rank]
-    # A rank without a share takes part in the pass with no response token.
+    # A rank without a share takes part in the pass with an empty response.
     nothing = TokenSequence(sequences[0].prompt, [])
     return [
         # No row can be longer than the micro-batch that holds it.
@@ -163,10 +163,10 @@ def micro_batches(
 
 
 def mean_loss(sequences: Sequence[TokenSequence], max_tokens: int, row_tokens: int, trainer: Trainer) -> float:
-    """Mean cross-entropy in nats per response token, over all ranks."""
+    """Returns the mean cross-entropy in nats per response token, over all ranks."""
     total = torch.zeros(2, dtype=torch.float64)
     for batch in micro_batches(sequences, max_tokens, row_tokens, trainer):
-        # Summed in float64 below: tens of thousands of small numbers.
+        # Summed in float64 below, because these are tens of thousands of small numbers.
         logprobs = trainer.evaluate(batch).logprobs.cpu()
         total += torch.stack([-(logprobs * batch.response_mask).sum(), batch.response_mask.sum()]).double()
     loss, tokens = trainer.sum_over_ranks(total).tolist()
@@ -176,17 +176,17 @@ def mean_loss(sequences: Sequence[TokenSequence], max_tokens: int, row_tokens: i
 def encode_demonstrations(
     frame: pandas.DataFrame, tokenizer, prompt: PlainPrompt | ChatPrompt, max_sequence_tokens: int, funnel: Funnel
 ) -> list[TokenSequence]:
-    """One sequence per row of a `demonstration` table, responses ending with the end-of-sequence token.
+    """Returns one sequence per row of a `demonstration` table; responses end with the end-of-sequence token.
 
-    Rows longer than `max_sequence_tokens` are dropped: cut responses would teach the policy not to end. So are
-    conversations that the chat template refuses, or that hold the text of a special token.
+    Rows longer than `max_sequence_tokens` are dropped: truncated responses would teach the policy not to end. So are
+    conversations that the chat template rejects, or that contain the text of a special token.
     """
     sequences, context = [], 0
     special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     for row in progress(frame.to_dict("records"), label="sft: tokens of demonstrations"):
         if isinstance(row.get("messages"), str):
             if held := [token for token in special if token in row["messages"]]:
-                # The tokenizer would make it a token, and a text could end its turn and begin another one.
+                # The tokenizer would make it a special token, so a text could end its turn and begin another one.
                 funnel.drop(row, "special_token", f"a turn holds {held[0]}")
                 continue
             try:

@@ -1,16 +1,16 @@
 """Compares the forward passes of this project with transformers' on the loaded policy, before a stage relies on them.
 
-Training packs sequences, makes logits of hidden states itself, and may replace the attention. The torch sampler has a
-decoder of its own, and pads texts for other families. vLLM has models of its own. An architecture that needs more than
-these represent would train or sample with other probabilities, and nothing would fail. So they are measured: no list of
-architectures could be complete.
+Training packs sequences, computes logits from hidden states itself, and may replace the attention. The torch sampler
+has its own decoder for some families, and pads texts for others. vLLM has its own models. With an architecture that
+these do not fully represent, training or sampling would use wrong probabilities without an error. So each is measured,
+because no list of architectures could be complete.
 
-The reference is the model's forward pass with plain (`eager`) attention on one sequence at a time. Everything but vLLM
-computes in float32, whatever the policy trains or samples in, so that a difference means another function and not
-rounding. vLLM computes in what it samples in, and rounding is allowed for.
+The reference is the model's forward pass with plain (`eager`) attention on one sequence at a time. All passes except
+vLLM's compute in float32, in any dtype of training or sampling, so a difference means another function, not rounding.
+vLLM computes in the dtype that it samples in, and the tolerance allows for rounding.
 
-Cost: about `SHORT_TOKENS` + `LONG_TOKENS` tokens through each forward pass, and more where the config says that
-attention or positions change with the length; see `MOST_TOKENS` and `MOST_WORK`. No random number is drawn.
+Cost: about `SHORT_TOKENS` + `LONG_TOKENS` tokens through each forward pass, and more if the config says that attention
+or positions change with the length; see `MOST_TOKENS` and `MOST_WORK`. Uses no random numbers.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from stages.observe.progress import say
 SHORT_TOKENS, LONG_TOKENS = 16, 64
 """Tokens of the two sequences."""
 BEYOND_TOKENS = 32
-"""How far the long sequence reaches beyond a sliding window or the original positions, where the config has them."""
+"""Tokens by which the long sequence exceeds a sliding window or the original positions, if the config has them."""
 COMPARED_TOKENS = 64
-"""Last tokens of a sequence whose log-probs are compared: the whole vocabulary's exist for them."""
+"""Last tokens of a sequence whose log-probs are compared: log-probs of the whole vocabulary are computed for them."""
 MOST_TOKENS = 4096 + BEYOND_TOKENS
-"""Plain attention holds a square of the long sequence's tokens for each head."""
+"""Limit of the long sequence: plain attention needs memory of the square of its tokens for each head."""
 MOST_WORK = {"cpu": 2e11, "cuda": 4e13}
 """Parameters times tokens of the long sequence: a few seconds of 8 CPU cores, or of one large GPU."""
 TOLERANCE = math.sqrt(torch.finfo(torch.float32).eps)
-"""Largest difference of a log-prob, in standard deviations of the logits: sums in another order may cost half of
-float32's digits. Over 45 small models right forward passes differed by at most 7e-6, wrong ones by 1e-3 or more."""
+"""Largest difference of a log-prob, in standard deviations of the logits: another order of sums may cost half of
+float32's digits. Over 45 small models, correct forward passes differed by at most 7e-6, wrong ones by 1e-3 or more."""
 AMPLIFIED_LOGITS = 10.0
-"""Least standard deviation of the logits at which the head is compared: a cap leaves small logits as they are."""
+"""Least standard deviation of the logits at which the head is compared: a cap does not change small logits."""
 
 ENGINE_REMEDY = "Set `sampler.kind: torch`, or sample a policy that both represent, such as Llama or Qwen3"
 
@@ -56,10 +56,10 @@ ReadLogProbs = Callable[[PreTrainedModel, Sequence[Sequence[int]], Sequence[Sequ
 
 
 def check_training_forward(model: PreTrainedModel, folder: Path, device: torch.device) -> None:
-    """UserError where training would take other log-probs than transformers' for the policy of `folder`.
+    """Raises UserError when training would compute other log-probs than transformers for the policy of `folder`.
 
-    Compared are rows with one sequence each, a row with both, and the head at large logits. It computes on `device`
-    where the weights fit there, and leaves the model as it was.
+    Compares rows with one sequence each, a row with both, and the head at large logits. Computes on `device` if the
+    weights fit there, and leaves the model unchanged.
     """
     remedy = "Train a policy of another family, such as Llama, Qwen3, Gemma 3 or Granite"
     with _probing(model, folder, device, "training", remedy) as sequences:
@@ -75,10 +75,10 @@ def check_training_forward(model: PreTrainedModel, folder: Path, device: torch.d
 
 
 def check_sampler_forward(model: PreTrainedModel, folder: Path, device: torch.device, logprobs: ReadLogProbs) -> None:
-    """UserError where a sampler, whose forward pass is `logprobs`, would draw from other probabilities."""
+    """Raises UserError when a sampler, whose forward pass is `logprobs`, would sample from other probabilities."""
     remedy = "Set `sampler.kind: vllm`"
     with _probing(model, folder, device, "the torch sampler", remedy) as sequences:
-        # The long sequence first: what a sampler keeps of it must not be used for the short one.
+        # The long sequence first: a sampler's cache of it must not be used for the short one.
         prompts, responses = [one.prompt for one in sequences], [one.response for one in sequences]
         sampled = [torch.tensor(row) for row in logprobs(model, prompts, responses)]
         expected, spread = _reference(model, sequences)
@@ -88,19 +88,19 @@ def check_sampler_forward(model: PreTrainedModel, folder: Path, device: torch.de
 
 @dataclass(frozen=True)
 class Reference:
-    """What transformers makes of the policy of a folder, kept while another engine is started."""
+    """transformers' log-probs for the policy of a folder, kept until another engine has started."""
 
     model: str
     folder: Path
     sequences: tuple[TokenSequence, TokenSequence]
     logprobs: Tensor
-    """Of both responses, one after the other."""
+    """Log-probs of both responses, one after the other."""
     spread: float
     """Standard deviation of the logits."""
 
 
 def reference_of(model: PreTrainedModel, folder: Path, device: torch.device, user: str, most_tokens: int) -> Reference:
-    """transformers' log-probs of sequences that `user` will be asked for, of at most `most_tokens` each."""
+    """Returns transformers' log-probs of sequences to compare with `user`, of at most `most_tokens` each."""
     with _probing(model, folder, device, user, ENGINE_REMEDY, most_tokens) as sequences:
         logprobs, spread = _reference(model, sequences)
         return Reference(_name(model), folder, sequences, torch.cat(logprobs).cpu(), spread)
@@ -109,17 +109,17 @@ def reference_of(model: PreTrainedModel, folder: Path, device: torch.device, use
 def check_engine_forward(
     reference: Reference, user: str, dtype: torch.dtype, read: Callable[..., Sequence[Sequence[float]]]
 ) -> None:
-    """UserError where an engine that computes in `dtype` would draw from other probabilities.
+    """Raises UserError when an engine that computes in `dtype` would sample from other probabilities.
 
-    `read` takes prompts and responses. In 32 bits the largest difference counts, in 16 the mean of all: single tokens
-    may be far off by rounding alone.
+    `read` takes prompts and responses. In 32 bits the largest difference counts. In 16 bits the mean difference counts,
+    because rounding alone may move single tokens far.
     """
-    # The long sequence first: what an engine keeps of it must not be used for the short one.
+    # The long sequence first: an engine's cache of it must not be used for the short one.
     rows = read([one.prompt for one in reference.sequences], [one.response for one in reference.sequences])
     differences = (torch.tensor([value for row in rows for value in row]) - reference.logprobs).abs()
     gap = float(differences.max() if dtype == torch.float32 else differences.mean())
     tolerance = math.sqrt(torch.finfo(dtype).eps) * reference.spread
-    # `not <=` and no `>`: a log-prob that is NaN agrees with nothing.
+    # `not <=` instead of `>`: a NaN log-prob must fail the check.
     if not gap <= tolerance:
         lengths = " and ".join(str(sequence.tokens) for sequence in reference.sequences)
         raise UserError(
@@ -130,23 +130,22 @@ def check_engine_forward(
 
 
 def probe_sequences(model: PreTrainedModel, most_tokens: int = MOST_TOKENS) -> tuple[TokenSequence, TokenSequence]:
-    """A long and a short sequence of fixed, scattered token ids.
+    """Returns a long and a short sequence of fixed, scattered token ids.
 
-    The long one passes every length at which the config says that attention or positions change, as far as
-    `most_tokens`, `MOST_TOKENS`, `MOST_WORK` and the positions that the policy knows allow; a line says where they do
-    not.
+    The long one exceeds every length at which the config changes attention or positions, within the limits of
+    `most_tokens`, `MOST_TOKENS`, `MOST_WORK` and the policy's positions. A log line says when a limit prevents it.
     """
     config = model.config.get_text_config()
     kinds = _nested(config.to_dict(), "rope_type")
     known = getattr(config, "max_position_embeddings", None) or MOST_TOKENS
     changes = _nested(config.to_dict(), "sliding_window") + _nested(config.to_dict(), "attention_chunk_size")
-    # These kinds take other frequencies beyond the length that the model was trained with first.
+    # These kinds use other frequencies beyond the length of the model's first training.
     if "longrope" in kinds or "dynamic" in kinds:
         changes += _nested(config.to_dict(), "original_max_position_embeddings") or [known]
-    # Dynamic scaling allows any length, so the config's maximum is no limit for the probe.
+    # Dynamic scaling allows any length, so the config's maximum does not limit the probe.
     if "dynamic" in kinds:
         known = max(known, max(changes) + BEYOND_TOKENS)
-    # An engine refuses what is longer than it was started for.
+    # An engine rejects sequences longer than the limit that it was started with.
     known = min(known, most_tokens)
     wanted = min(max([LONG_TOKENS, *(change + BEYOND_TOKENS for change in changes if change < known)]), known)
     work = int(MOST_WORK[model.device.type] / model.num_parameters())
@@ -156,7 +155,7 @@ def probe_sequences(model: PreTrainedModel, most_tokens: int = MOST_TOKENS) -> t
             f"the policy's attention changes after {max(change for change in changes if change < wanted)} tokens; "
             f"only {length} tokens were compared with transformers"
         )
-    # Two primes: the ids scatter over the vocabulary, and none comes twice soon.
+    # Two primes: the ids are scattered over the vocabulary, and equal ids are far apart.
     ids = [(7919 * place + 104_729) % config.vocab_size for place in range(length + SHORT_TOKENS)]
     long, short = ids[:length], ids[length : length + min(SHORT_TOKENS, known)]
     cut = max(1, length - COMPARED_TOKENS)
@@ -164,7 +163,7 @@ def probe_sequences(model: PreTrainedModel, most_tokens: int = MOST_TOKENS) -> t
 
 
 def _nested(config: Any, name: str) -> list[Any]:
-    """What `name` is set to anywhere in a config, unless it is None."""
+    """Returns every value of `name` anywhere in a config, without None."""
     if not isinstance(config, dict):
         return []
     here = [config[name]] if config.get(name) is not None else []
@@ -175,17 +174,17 @@ def _nested(config: Any, name: str) -> list[Any]:
 def _probing(
     model: PreTrainedModel, folder: Path, device: torch.device, user: str, remedy: str, most_tokens: int = MOST_TOKENS
 ) -> Iterator[tuple[TokenSequence, TokenSequence]]:
-    """The probe's sequences, and meanwhile the model's weights on `device` (where they fit) and in float32.
+    """Yields the probe's sequences, with the model's weights in float32 and on `device` (if they fit) in the block.
 
-    Buffers keep their dtypes: a family that has some in 32 bits would not get them back from 16. UserError where a
-    forward pass fails: one that is not made for this family's arguments.
+    Buffers keep their dtypes: 32-bit buffers could not be restored from 16 bits. UserError when a forward pass fails
+    because it does not support this family's arguments.
     """
     place, dtypes = model.device, [(weight, weight.dtype) for weight in model.parameters()]
     with torch.no_grad():
-        # Where it does not fit the CPU computes the probe: slower, and the same function.
+        # If the model does not fit, the CPU computes the probe: slower, but the same function.
         if _fits(model, device):
             model.to(device)
-        # Parameters one by one and no `model.float()`, which would turn the buffers too.
+        # Parameters one by one, because `model.float()` would convert the buffers too.
         for weight, _ in dtypes:
             weight.data = weight.data.float()
         try:
@@ -201,7 +200,7 @@ def _probing(
 
 
 def _fits(model: PreTrainedModel, device: torch.device) -> bool:
-    """Whether the weights in float32 leave half of a GPU's free memory for attention and logits."""
+    """Returns True if the weights in float32 leave half of a GPU's free memory for attention and logits."""
     # 4 bytes a weight in float32, and as much free memory again.
     return device.type != "cuda" or 8 * model.num_parameters() < torch.cuda.mem_get_info(device)[0]
 
@@ -221,14 +220,14 @@ def _plain_attention(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _logits(model: PreTrainedModel, sequence: TokenSequence) -> Tensor:
-    """transformers' logits [tokens, vocabulary] behind each token of the sequence."""
+    """Returns transformers' logits [tokens, vocabulary] after each token of the sequence."""
     ids = torch.tensor([[*sequence.prompt, *sequence.response]], device=model.device)
     with _plain_attention(model):
         return model(input_ids=ids, use_cache=False).logits[0].float()
 
 
 def _reference(model: PreTrainedModel, sequences: Sequence[TokenSequence]) -> tuple[list[Tensor], float]:
-    """transformers' log-probs of each response's tokens, and the standard deviation of its logits."""
+    """Returns transformers' log-probs of each response's tokens, and the largest standard deviation of its logits."""
     logprobs, spread = [], 0.0
     for one in sequences:
         logits = _logits(model, one)[len(one.prompt) - 1 : -1]
@@ -245,15 +244,13 @@ def _trained(model: PreTrainedModel, sequences: Sequence[TokenSequence], row_tok
 
 
 def _gap(logprobs: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The largest difference; NaN where one is NaN."""
+    """Returns the largest difference; NaN if one is NaN."""
     return float((torch.cat(list(logprobs)).cpu() - torch.cat(list(expected)).cpu()).abs().max())
 
 
 def _head_gap(model: PreTrainedModel, sequence: TokenSequence) -> tuple[float, float]:
-    """How far transformers' log-probs of hidden states are from what training makes of them, at large logits.
-
-    Also the standard deviation of these logits.
-    """
+    """Returns the largest difference, at large logits, between transformers' and training's log-probs of the same
+    hidden states, and the standard deviation of these logits."""
     head, spread = head_of(model), float(_logits(model, sequence).std())
     factor = max(1.0, AMPLIFIED_LOGITS / max(spread, 1e-12))
     amplified: list[Tensor] = []
@@ -277,7 +274,7 @@ def _refuse(
     sequences: Sequence[TokenSequence],
     remedy: str,
 ) -> None:
-    """UserError for a gap, given with the spread of its logits, that is more than rounding; NaN is no agreement."""
+    """Raises UserError for a gap that is more than rounding, relative to the spread of its logits, or NaN."""
     wrong = [
         f"{gap:.2g} in {way} (allowed: {TOLERANCE * spread:.1g})"
         for way, (gap, spread) in gaps.items()

@@ -1,6 +1,6 @@
-"""A policy as a model that trainers learn: its outputs are token statistics, and logits never leave it.
+"""A policy as a model for trainers: its outputs are token statistics; it never returns logits.
 
-`ReferencePolicy` is the frozen policy that training is held near: log-probs of given responses, never a gradient.
+`ReferencePolicy` is the frozen policy that training stays close to: log-probs of given responses, without gradient.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from stages.engines.trainers.protocol import TrainedModel, Trainer
 def language_model(
     policy_folder: Path, params: TorchTrainerParams | DeepspeedTrainerParams
 ) -> TrainedModel[ResponseBatch, PolicyStatistics]:
-    """The policy of a folder in float32, with gradient checkpointing and compiled layers where `params` asks for them.
+    """Returns the policy of a folder in float32, with gradient checkpointing and compiled layers if `params` says so.
 
-    It is saved as a policy folder again, with its tokenizer. UserError when the folder is not a policy, or one whose
-    log-probs training would compute wrongly: see `forward_probe`. With many ranks, rank 0 measures for all.
+    It is saved as a policy folder again, with its tokenizer. UserError when the folder is not a policy, or if training
+    would compute wrong log-probs for it: see `forward_probe`. With many ranks, rank 0 measures for all.
     """
-    # A node holds the weights of a policy that is spread once, and not once for each of its ranks.
+    # A node holds the weights of a ZeRO 3 policy once, not once for each of its ranks.
     is_spread = isinstance(params, DeepspeedTrainerParams) and params.zero_stage == 3
     if is_spread and not is_rank_0():
         model = model_without_weights(policy_folder, DTYPES[params.dtype])
@@ -44,9 +44,9 @@ def language_model(
     if is_rank_0():
         check_training_forward(model, policy_folder, device)
     if params.gradient_checkpointing:
-        # The reentrant kind needs an input with a gradient, and token ids have none.
+        # Reentrant checkpointing needs an input with a gradient, and token ids have none.
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    # The layers alone, in one graph: the head is used outside of them, and rows differ in width.
+    # Only the layers, in one graph: the head is used outside of them, and rows differ in width.
     if params.compile == "body":
         model.base_model.compile(dynamic=True, fullgraph=True)
 
@@ -54,21 +54,22 @@ def language_model(
         save_policy(model, tokenizer, folder, weights)
 
     ends = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    # One token to learn, not none: an empty batch would touch no weight, and ranks reduce all of them.
+    # One token to learn, not zero: an empty batch would use no weight, but ranks reduce the gradients of all weights.
     filler = pack([TokenSequence([0], [0])])
     return TrainedModel(model, policy_statistics, save, filler, ends, pair_cost=_pair_cost(model))
 
 
 def is_rank_0() -> bool:
-    """True where the trainer will be rank 0."""
-    # From the environment: the process group is joined only when the trainer is built around this model.
+    """Returns True if this process will be the trainer's rank 0."""
+    # From the environment: the process group is joined later, when the trainer is built with this model.
     return os.environ.get("RANK", "0") == "0"
 
 
 def _pair_cost(model: PreTrainedModel) -> float:
-    """Causal attention takes 6 x layers x width FLOPs for a pair of tokens, the rest 6 x parameters for a token.
+    """Returns the cost of a pair of tokens in attention, relative to the other cost of a token.
 
-    Forward and backward pass; scores and weighted values are products over the heads' width, of half the pairs.
+    Forward and backward pass: causal attention takes 6 x layers x width FLOPs for a pair, the rest 6 x parameters for a
+    token. Scores and weighted values are products over the heads' width, for half of the pairs.
     """
     config = model.config.get_text_config()
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -76,7 +77,7 @@ def _pair_cost(model: PreTrainedModel) -> float:
 
 
 class ReferencePolicy:
-    """The policy of a folder, as it was when the round began."""
+    """The frozen policy of a folder, from which the round starts."""
 
     def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
         self.device = device
@@ -84,14 +85,14 @@ class ReferencePolicy:
 
     @classmethod
     def from_folder(cls, folder: Path, dtype: str, device: torch.device) -> ReferencePolicy:
-        """The policy in `folder` on `device`, in what a trainer of this `dtype` computes in."""
+        """Returns the policy in `folder` on `device`, in the dtype that a trainer with this `dtype` computes in."""
         model, _ = load_policy(folder, DTYPES[dtype])
         use_varlen_attention(model, device, model.dtype)
         return cls(model, device)
 
     @torch.no_grad()
     def logprobs(self, micro_batch: ResponseBatch) -> Tensor:
-        """Log-probs [responses, tokens] on the CPU, at the batch's temperature; 0 where its mask is 0."""
+        """Returns log-probs [responses, tokens] on the CPU, at the batch's temperature; 0 where its mask is 0."""
         return policy_statistics(self.model, micro_batch.to(self.device)).logprobs.cpu()
 
     def close(self) -> None:
@@ -100,15 +101,15 @@ class ReferencePolicy:
 
 
 class PolicyUnderAdapters:
-    """The policy that a trainer puts adapters beside, without them: the reference that needs no second copy."""
+    """A trainer's policy with its adapters switched off: a reference that needs no second copy of the weights."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
 
     def logprobs(self, micro_batch: ResponseBatch) -> Tensor:
-        """As `ReferencePolicy.logprobs`."""
+        """Works like `ReferencePolicy.logprobs`."""
         with self.trainer.model.adapters.off():
             return self.trainer.evaluate(micro_batch).logprobs.cpu()
 
     def close(self) -> None:
-        """Nothing: the model is the trainer's."""
+        """Does nothing: the model belongs to the trainer."""

@@ -1,8 +1,8 @@
-"""LoRA through peft: a policy is frozen, and beside matrices of its layers two thin ones are learned.
+"""LoRA with peft: the policy is frozen, and two thin matrices are learned for each target matrix of its layers.
 
-The product of the two is added to what their matrix gives. Trainers, their optimizers and checkpoints have the thin
-ones alone. Samplers and saved policies get the merged matrices under the policy's own names, so nobody else needs to
-know of LoRA. Source: Hu et al. (arXiv 2106.09685); the scale of `rslora`: Kalajdzievski (arXiv 2312.03732).
+The output of their product is added to the target's output. Trainers, optimizers and checkpoints have only the thin
+matrices. Samplers and saved policies get the merged matrices under the policy's names, so no other module depends on
+LoRA. Source: Hu et al. (arXiv 2106.09685); the scale of `rslora`: Kalajdzievski (arXiv 2312.03732).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from stages.engines.trainers.protocol import Adapters, TrainedModel
 from stages.foundations.errors import UserError
 
 ADAPTER = "default"
-"""peft's name for the only one."""
+"""peft's name for the only adapter."""
 
 
 def with_lora(model: TrainedModel, params: LoraParams, seed: int) -> TrainedModel:
-    """The model with LoRA in its module, which is changed in place; until the first update it computes as before.
+    """Adds LoRA to the model's module in place and returns the model; its outputs are the same until the first update.
 
     Equal seeds give equal weights on every rank. UserError when peft is not installed, for a target that the model does
     not have, and for a rank that is larger than a target's matrix.
@@ -48,13 +48,13 @@ def with_lora(model: TrainedModel, params: LoraParams, seed: int) -> TrainedMode
         lora_dropout=0.0,
         target_modules=_targets(module, params),
     )
-    # peft draws from torch's global stream, which stays as it was.
+    # peft uses torch's global random stream, which is restored afterwards.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         inject_adapter_in_model(config, module, ADAPTER)
     layers = [part for part in module.modules() if isinstance(part, LoraLayer)]
     scale = layers[0].scaling[ADAPTER]
-    # The weights as they were loaded: a trainer in mixed precision puts rounded ones in their place. Rank 0 saves.
+    # The loaded weights, because a trainer in mixed precision replaces them with rounded ones. Only rank 0 saves.
     exact = {name: weight.detach() for name, weight in _frozen(module)} if is_rank_0() else {}
 
     def merged_now() -> Iterator[tuple[str, Tensor]]:
@@ -63,7 +63,7 @@ def with_lora(model: TrainedModel, params: LoraParams, seed: int) -> TrainedMode
 
     @contextmanager
     def off() -> Iterator[None]:
-        # A product times 0 leaves what it is added to. peft's own switch freezes the weights, under their optimizer.
+        # Scaling the product by 0 switches the adapter off. peft's own switch would freeze weights of the optimizer.
         for layer in layers:
             layer.scaling[ADAPTER] = 0.0
         try:
@@ -82,9 +82,9 @@ def with_lora(model: TrainedModel, params: LoraParams, seed: int) -> TrainedMode
 def merged(
     frozen: Iterable[tuple[str, Tensor]], learned: Mapping[str, Tensor], scale: float
 ) -> Iterator[tuple[str, Tensor]]:
-    """The policy's weights by its own names, one at a time: W + scale * B A for a target, the rest as they are.
+    """Yields the policy's weights by the policy's names, one at a time: W + scale * B A for a target, others unchanged.
 
-    `frozen` and `learned` have peft's names. The sum is taken in float32 and rounded to the type of W.
+    `frozen` and `learned` have peft's names. The sum is computed in float32 and rounded to the type of W.
     """
     for name, weight in frozen:
         target = name.removesuffix("base_layer.weight")
@@ -94,7 +94,7 @@ def merged(
             )
             weight = (weight.float() + scale * (up @ down)).to(weight.dtype)
         yield name.replace(".base_layer.", "."), weight
-    # What a policy keeps besides its parameters is learned as it is.
+    # Buffers of the policy are taken from `learned` unchanged.
     yield from ((name, buffer) for name, buffer in learned.items() if ".lora_" not in name)
 
 
@@ -103,7 +103,7 @@ def _frozen(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _targets(model: PreTrainedModel, params: LoraParams) -> list[str]:
-    """Full names of the matrices beside which LoRA learns. The head is none: the trainer multiplies by it itself."""
+    """Returns the full names of LoRA's target matrices. The head is not one: the trainer multiplies with it itself."""
     head = model.get_output_embeddings()
     linear = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear) and part is not head}
     known = {name.rpartition(".")[2] for name in linear}

@@ -1,15 +1,14 @@
 """Packs prompts and responses of uneven length into rows for one forward pass, and splits a batch into micro-batches.
 
-**Rows** hold several sequences after each other; attention stays inside a sequence and positions start anew. A response
-token is predicted from the hidden state one position before it.
+**Rows** hold several sequences, one after the other; attention stays inside a sequence and each sequence's positions
+start at 0. A response token is predicted from the hidden state one position before it.
 
-**Micro-batches** of several ranks cost about the same in each pass. Ranks meet in each forward and backward pass (ZeRO
-3 gathers a layer's weights on all of them at once), so a pass lasts as long as its costliest micro-batch. First the
-number of passes is chosen, the smallest that fits. Then the passes are filled one after the other, the costliest
-sequences first: up to the cost of the longest sequence left, or up to an equal share of what is left where that is
-more. In the last pass each sequence goes to the rank with the least to do (Graham, "Bounds on multiprocessing timing
-anomalies", 1969: longest processing time first). No partition can mend one thing: a rank is never done before the
-longest sequence is.
+**Micro-batches** of several ranks cost about the same in each pass. Ranks synchronise in each forward and backward pass
+(ZeRO 3 gathers a layer's weights on all of them at once), so a pass takes as long as its costliest micro-batch. The
+number of passes is the smallest that fits. Passes are filled one after the other, the costliest sequences first. The
+limit of a pass is the cost of the longest sequence left, or an equal share of the remaining cost if that is more. In
+the last pass each sequence goes to the rank with the least cost so far (Graham, "Bounds on multiprocessing timing
+anomalies", 1969: longest processing time first). One limit remains: no rank is done before the longest sequence is.
 """
 
 from __future__ import annotations
@@ -33,65 +32,65 @@ class TokenSequence:
     prompt: Sequence[int]
     response: Sequence[int]
     is_written: Sequence[bool] | None = None
-    """Which response tokens are the policy's, where a user speaks in between; None for all."""
+    """Marks the response tokens of the policy, if a user's turns are in between; None for all."""
 
     @property
     def written_tokens(self) -> int:
-        """Response tokens that the policy writes."""
+        """Returns the number of response tokens that the policy writes."""
         return len(self.response) if self.is_written is None else sum(self.is_written)
 
     @property
     def tokens(self) -> int:
-        """Prompt and response tokens together."""
+        """Returns the number of prompt and response tokens together."""
         return len(self.prompt) + len(self.response)
 
 
 @dataclass(frozen=True)
 class ResponseBatch:
-    """Responses of one micro-batch, with the packed rows that their hidden states come from."""
+    """Responses of one micro-batch, and the packed rows that give their hidden states."""
 
     row_ids: Tensor
     """Token ids of the packed rows, [rows, row tokens]."""
     position_ids: Tensor
     """Position of each token in its own sequence, [rows, row tokens]."""
     segment_ids: Tensor | None
-    """Which sequence of the row a token belongs to (-1 in padding); None when no row holds two."""
+    """Number, within the row, of each token's sequence (-1 in padding); None when every row holds one sequence."""
     source: Tensor
     """Flat index into the rows of the token before each response token, [responses, tokens]."""
     response_ids: Tensor
     """Response tokens, padded with 0, [responses, tokens]."""
     response_mask: Tensor
-    """1 at response tokens, 0 at padding and where a user speaks, [responses, tokens], float."""
+    """1 at response tokens, 0 at padding and at tokens of a user's turn, [responses, tokens], float."""
     counted: Tensor
-    """Flat indices of the 1s of the mask, made on the CPU: on a GPU, looking for them would make the host wait."""
+    """Flat indices of the 1s of the mask, computed on the CPU: on a GPU the search would make the host wait."""
     row_places: Tensor
-    """Flat indices into the rows of what is no padding, [row tokens of all rows]."""
+    """Flat indices of the row tokens that are not padding, [row tokens of all rows]."""
     ends: Tensor
-    """Where each sequence begins among `row_places`, and where the last one ends: [sequences + 1], int32."""
+    """Start of each sequence in `row_places`, and the end of the last one: [sequences + 1], int32."""
     longest: int
     """Tokens of the longest sequence."""
     temperature: float = 1.0
-    """Temperature that the statistics are taken at."""
+    """Temperature of the statistics."""
     log_threshold: float | None = None
-    """Of the safe vocabulary that they are taken over, after the temperature; None for the whole vocabulary."""
+    """Threshold of the statistics' safe vocabulary, after the temperature; None for the whole vocabulary."""
     fields: Mapping[str, Tensor] = field(default_factory=dict)
-    """What a loss needs beside the statistics, [responses, tokens] or [responses]."""
+    """Inputs of a loss besides the statistics, [responses, tokens] or [responses]."""
     rollout_distributions: tuple[Tensor, ...] | None = None
-    """The sampler's log-probs [tokens, vocabulary] by response, for their divergence from the policy; they stay on the
-    CPU and are never padded to one tensor. None where they are not kept."""
+    """The sampler's log-probs [tokens, vocabulary] of each response, for their divergence from the policy; they stay on
+    the CPU and are never padded to one tensor. None if they are not kept."""
 
     @property
     def is_empty(self) -> bool:
-        """True when no response has a token."""
+        """Returns True when no response has a token."""
         return not len(self.counted)
 
     def to(self, device: torch.device) -> ResponseBatch:
-        """The same batch on `device`; the host does not wait until a GPU has it."""
+        """Returns the same batch on `device`; the host does not wait for the copy to a GPU."""
 
         def moved(value: Any) -> Any:
             if not isinstance(value, Tensor):
                 return value
-            # Only from pinned memory is a copy asynchronous.
+            # A copy is asynchronous only from pinned memory.
             source = value.pin_memory() if device.type == "cuda" and value.device.type == "cpu" else value
             return source.to(device, non_blocking=True)
 
@@ -106,13 +105,13 @@ def pack(
     row_tokens: int | None = None,
     log_threshold: float | None = None,
 ) -> ResponseBatch:
-    """Packs `sequences` into rows of at most `row_tokens` (default: the longest), first fit, longest first.
+    """Packs `sequences` into rows of at most `row_tokens` (default: the longest sequence), first fit, longest first.
 
     The order of responses is that of `sequences`. ValueError for an empty prompt or an empty list.
     """
     if not sequences or any(not sequence.prompt for sequence in sequences):
         raise ValueError("packing needs at least one sequence, and a token before each response")
-    # A sequence that is longer than a row gets a wider row: nothing is cut here.
+    # A sequence longer than `row_tokens` makes the rows wider: nothing is truncated here.
     limit = max(row_tokens or 0, max(sequence.tokens for sequence in sequences))
     rows = _first_fit([sequence.tokens for sequence in sequences], limit)
     width = max(sum(sequences[index].tokens for index in row) for row in rows)
@@ -142,7 +141,7 @@ def pack(
     return ResponseBatch(
         row_ids,
         position_ids,
-        # With one sequence a row the model's own causal mask is right, and cheaper.
+        # With one sequence per row the model's own causal mask is correct, and cheaper.
         segment_ids if is_packed else None,
         source,
         response_ids,
@@ -159,7 +158,7 @@ def pack(
 def _first_fit(lengths: Sequence[int], limit: int) -> list[list[int]]:
     rows: list[list[int]] = []
     room: list[int] = []
-    # Equal lengths by their number: every rank and every run must find the same rows.
+    # Equal lengths are ordered by index: every rank and every run must build the same rows.
     for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
         place = next((number for number, free in enumerate(room) if free >= lengths[index]), None)
         if place is None:
@@ -172,11 +171,11 @@ def _first_fit(lengths: Sequence[int], limit: int) -> list[list[int]]:
 
 
 def split_by_tokens(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Indices grouped into micro-batches of at most `max_tokens`, similar lengths together.
+    """Returns indices grouped into micro-batches of at most `max_tokens`, similar lengths together.
 
-    A longer single sequence gets a micro-batch of its own.
+    A single sequence that is longer gets a separate micro-batch.
     """
-    # Similar lengths together, because a row of one sequence is padded to the longest beside it.
+    # Similar lengths together, because rows of one sequence are padded to the longest in the micro-batch.
     order = sorted(range(len(lengths)), key=lambda index: (lengths[index], index))
     groups: list[list[int]] = []
     tokens = 0
@@ -194,9 +193,9 @@ ROUNDING = 1 + 1e-9
 
 
 def groups_by_rank(lengths: Sequence[int], max_tokens: int, trainer: Trainer) -> list[list[list[int]]]:
-    """Indices of the sequences in each rank's micro-batches, some of which may be empty.
+    """Returns the indices of the sequences in each rank's micro-batches, some of which may be empty.
 
-    Every rank gets the same number of them, and none holds more than `max_tokens` unless it is one sequence.
+    Every rank gets the same number of micro-batches. None has more than `max_tokens`, unless it is a single sequence.
     """
     if trainer.world_size == 1:
         return [split_by_tokens(lengths, max_tokens)]
@@ -205,11 +204,11 @@ def groups_by_rank(lengths: Sequence[int], max_tokens: int, trainer: Trainer) ->
 
 
 def balanced_passes(lengths: Sequence[int], max_tokens: int, ranks: int, pair_cost: float) -> list[list[list[int]]]:
-    """Indices by pass and rank; at least one pass. See the module.
+    """Returns indices by pass and rank; at least one pass. See the module.
 
     A sequence of t tokens costs t + `pair_cost` t^2: see `TrainedModel.pair_cost`.
     """
-    # Fewer cannot hold the tokens. It is a lower bound: tokens do not always fit together.
+    # A lower bound: fewer passes cannot hold the tokens, and sequences do not always fit together.
     count = max(1, math.ceil(sum(min(length, max_tokens) for length in lengths) / (max_tokens * ranks)))
     costs = [length + pair_cost * length**2 for length in lengths]
     order = sorted(range(len(lengths)), key=lambda index: (-costs[index], index))
@@ -221,10 +220,10 @@ def balanced_passes(lengths: Sequence[int], max_tokens: int, ranks: int, pair_co
 def _filled(
     left: list[int], lengths: Sequence[int], costs: Sequence[float], max_tokens: int, ranks: int, count: int
 ) -> list[list[list[int]]] | None:
-    """So many passes, or None where they do not hold all; `left` has the costliest first."""
+    """Returns `count` passes, or None if they cannot hold all sequences; `left` has the costliest first."""
     passes: list[list[list[int]]] = []
     for number in range(count):
-        # The last pass takes all that fits: a cost limit there could only leave sequences over.
+        # The last pass has no cost limit, which could only leave sequences over.
         most = math.inf
         if number < count - 1 and left:
             share = sum(costs[index] for index in left) / (ranks * (count - number))

@@ -1,7 +1,7 @@
 """Policies as folders: weights in safetensors, config and tokenizer, as transformers writes them.
 
-Loading checks that the folder is a whole policy. The last part makes policies that do not come in this layout: random
-ones, and GGUF files.
+Loading checks that the folder is a complete policy. The last part makes policies from other sources: random weights and
+GGUF files.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from stages.foundations.errors import UserError
 from stages.observe.progress import say
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "mixed": torch.bfloat16}
-"""What a setting `dtype` of a sampler or a trainer computes in."""
+"""The dtype that a sampler or a trainer computes in, by its setting `dtype`."""
 _BROKEN = (
     *(OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
     *(SafetensorError, StrictDataclassError),
 )
-"""What transformers raises over a config or weights that somebody else wrote; no memory is another matter."""
+"""Exceptions of transformers for invalid configs or weights; running out of memory is not one of them."""
 NAMED = 3
-"""Weights that an error about many of them names."""
+"""Number of weights that an error about many of them names."""
 
 
 def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
-    """The model of a policy folder in `dtype` on the CPU, with torch's attention where its architecture allows it.
+    """Returns the model of a policy folder in `dtype` on the CPU, with torch's attention if its architecture allows it.
 
     UserError when the folder is not a policy, or its weights are not exactly those of the architecture, all finite.
     """
@@ -62,7 +62,7 @@ def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
-            # Refused below instead, with the names of the weights.
+            # Rejected below instead, with the names of the weights.
             ignore_mismatched_sizes=True,
         )
     except _BROKEN as error:
@@ -73,7 +73,7 @@ def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def load_config(folder: Path) -> PretrainedConfig:
-    """The config of a policy folder; UserError when it is not a policy."""
+    """Returns the config of a policy folder; UserError when it is not a policy."""
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
@@ -85,15 +85,15 @@ def _not_a_policy(folder: Path, error: Exception) -> UserError:
 
 
 def _keep_attention_caps(model: PreTrainedModel) -> None:
-    """Has a model that caps its attention scores (Gemma 2) attend in plain operations: `sdpa` ignores the cap."""
+    """Makes a model that caps its attention scores (Gemma 2) use plain attention: `sdpa` ignores the cap."""
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
         model.config._attn_implementation = "eager"
 
 
 def _check_weights(model: PreTrainedModel, loading: Mapping[str, Iterable[Any]], folder: Path) -> None:
-    """UserError when transformers filled weights with random numbers or left some out, or one is NaN or infinite.
+    """Raises UserError when weights are missing, unexpected or of another shape, or one is NaN or infinite.
 
-    `loading` is transformers' loading info. It knows which weights are tied and which old names mean nothing.
+    `loading` is transformers' loading info, which accounts for tied weights and obsolete names.
     """
     # Smallest and largest value show NaN and infinity in one pass, without a mask as large as the weight.
     values = ((name, torch.stack(weight.aminmax())) for name, weight in model.named_parameters() if weight.numel())
@@ -117,7 +117,7 @@ def _listed(kind: str, names: list[str]) -> str:
 
 
 def model_without_weights(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
-    """As `load_model`, with weights that nobody has written: they take no memory until somebody does."""
+    """Works like `load_model`, with uninitialised weights, which take no memory until they are written."""
     config = load_config(folder)
     with no_init_weights():
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
@@ -127,8 +127,8 @@ def model_without_weights(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def check_tokenizer_fits(tokenizer: PreTrainedTokenizerBase, rows: int, folder: Path) -> None:
-    """UserError when the tokenizer can give an id that has none of the embedding's `rows`."""
-    # More rows than tokens are usual: matrices are padded to a multiple that GPUs like.
+    """Raises UserError when the tokenizer has ids beyond the embedding's `rows`."""
+    # More rows than tokens are usual: matrices are padded to a multiple that is fast on GPUs.
     if len(tokenizer) > rows:
         raise UserError(
             f"the tokenizer of {folder} has {len(tokenizer)} tokens but the model embeds {rows}: "
@@ -137,16 +137,16 @@ def check_tokenizer_fits(tokenizer: PreTrainedTokenizerBase, rows: int, folder: 
 
 
 def load_policy(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model and tokenizer of a policy folder, checked against each other."""
+    """Returns model and tokenizer of a policy folder, checked against each other."""
     model, tokenizer = load_model(folder, dtype), load_tokenizer(folder)
     check_tokenizer_fits(tokenizer, model.get_input_embeddings().num_embeddings, folder)
     return model, tokenizer
 
 
 def count_policy(folder: Path) -> dict[str, int]:
-    """Sizes of the policy in `folder`: `policy/parameters` and `policy/vocabulary`; checks that it loads.
+    """Returns sizes of the policy in `folder`: `policy/parameters` and `policy/vocabulary`; checks that it loads.
 
-    Says, before stages wait for it, where training would refuse it. It may be meant for sampling by vLLM alone.
+    Warns early if training would reject it: it may be meant only for sampling with vLLM.
     """
     model, tokenizer = load_policy(folder, torch.float32)
     try:
@@ -162,20 +162,20 @@ def save_policy(
     folder: Path,
     weights: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Writes both into `folder` (which the caller makes appear whole); equal weights give equal bytes.
+    """Writes both into `folder` (which the caller renames when complete); equal weights give equal bytes.
 
-    `weights`, by parameter name, take the place of the model's own, which a trainer may have spread over ranks. They
-    are written here rather than by `save_pretrained`, which would import DeepSpeed wherever it is installed.
+    `weights`, by parameter name, replace the model's weights, which a trainer may have spread over ranks. They are
+    written here and not by `save_pretrained`, which would import DeepSpeed if it is installed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     weights = dict(model.named_parameters()) if weights is None else dict(weights)
     # As the hub has them: transformers reads both, and vLLM does not know its names for some families' experts.
     named = revert_weight_conversion(model, weights).items()
     weights = {name: weight.detach().cpu().contiguous() for name, weight in named}
-    # `format` as transformers writes it: older versions refuse a file without.
+    # `format` as transformers writes it: older versions reject a file without it.
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     model.config.architectures = [type(model).__name__]
-    # What is on disk, not what the trainer computed in: `dtype: auto` loads by this.
+    # The dtype on disk, not that of the trainer: `dtype: auto` loads in this dtype.
     model.config.dtype = next(iter(weights.values())).dtype
     model.config.save_pretrained(folder)
     if model.generation_config is not None:
@@ -184,7 +184,7 @@ def save_policy(
 
 
 class LlamaSizes(Protocol):
-    """What a random Llama is made of; see `stages.base.stage.RandomBase`."""
+    """Sizes of a random Llama; see `stages.base.stage.RandomBase`."""
 
     hidden_size: int
     layers: int
@@ -198,7 +198,7 @@ class LlamaSizes(Protocol):
 def random_policy(
     sizes: LlamaSizes, corpus: Iterable[str], seed: int
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """A Llama with random weights and tied embeddings, and a byte-level BPE tokenizer trained on `corpus`.
+    """Returns a Llama with random weights and tied embeddings, and a byte-level BPE tokenizer trained on `corpus`.
 
     Equal arguments give equal weights and equal token ids.
     """
@@ -222,12 +222,12 @@ def random_policy(
 
 
 def random_model(model_type: str, **config: Any) -> PreTrainedModel:
-    """A model with random weights in float32, of a config of transformers; it has no tokenizer."""
+    """Returns a model with random weights in float32, of a config of transformers; it has no tokenizer."""
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **config), dtype=torch.float32)
 
 
 def train_tokenizer(corpus: Iterable[str], vocabulary_size: int) -> PreTrainedTokenizerFast:
-    """`byte_level_tokenizer` as transformers uses it."""
+    """Returns `byte_level_tokenizer` as a tokenizer of transformers."""
     tokenizer = byte_level_tokenizer(corpus, vocabulary_size)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, padding_side="left")
 

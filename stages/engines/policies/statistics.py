@@ -1,8 +1,8 @@
-"""Token statistics of packed responses from a transformers model: the only way a trainer gets log-probs.
+"""Token statistics of packed responses from a transformers model: the only source of a trainer's log-probs.
 
-The last part is attention for GPUs, within sequences that lie one after another in a row without padding. A mask
-[tokens, tokens] would keep flash kernels away, and take tokens^2 instead of the sum of the squared lengths. The kernel
-is torch's (`torch.nn.attention.varlen`, 16-bit numbers only), called as transformers calls an attention.
+The last part is attention for GPUs, within sequences that follow each other in a row without padding. A mask
+[tokens, tokens] would exclude flash kernels, and cost tokens^2 instead of the sum of the squared lengths. The kernel
+is torch's (`torch.nn.attention.varlen`, 16-bit numbers only), with transformers' interface of an attention.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from stages.engines.policies.packing import ResponseBatch
 from stages.engines.trainers.params import CHUNK_TOKENS
 
 DIVERGENCE_ELEMENTS = 1 << 25
-"""Logits that exist at once while divergences are taken: 256 MB in float64, and a few times that in between."""
+"""Logits that exist at once while divergences are computed: 256 MB in float64, with intermediates a few times that."""
 
 
 class Head(NamedTuple):
-    """How a model makes logits of hidden states: scale * capped(hidden @ weight.T, cap)."""
+    """How a model computes logits from hidden states: scale * capped(hidden @ weight.T, cap)."""
 
     weight: Tensor
     scale: float
@@ -35,32 +35,33 @@ class Head(NamedTuple):
 
 
 def head_of(model: PreTrainedModel) -> Head:
-    """The head as the config describes it. What it leaves out (a bias, another multiplier) is found by the probe."""
+    """Returns the head that the config describes. The forward probe detects what it lacks (a bias, a multiplier)."""
     config = model.config.get_text_config()
     # Cohere multiplies the logits, Granite divides them, Gemma 2 caps them.
     scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
     cap = getattr(config, "final_logit_softcapping", None)
-    # In a config the cap holds for the scaled logits; here it acts before the scale, which may join the temperature.
+    # In a config the cap is for the scaled logits; here it is applied before the scale, which may be merged with the
+    # temperature.
     return Head(model.get_output_embeddings().weight, scale, cap / scale if cap else None)
 
 
 class PolicyStatistics(TokenStatistics):
-    """Token statistics, and with the sampler's distributions at hand their divergence from the policy's."""
+    """Token statistics and, if the sampler's distributions are kept, their divergence from the policy's."""
 
     divergence: Tensor | None = None
-    """KL(rollout || policy) at each token, float64, no gradient; None where the distributions are not kept."""
+    """KL(rollout || policy) at each token, float64, no gradient; None if the distributions are not kept."""
 
 
 def policy_statistics(
     model: PreTrainedModel, batch: ResponseBatch, chunk_tokens: int = CHUNK_TOKENS
 ) -> PolicyStatistics:
-    """Statistics [responses, tokens] of the batch's response tokens; 0 where the mask is 0. Gradients flow.
+    """Returns statistics [responses, tokens] of the batch's response tokens, with gradients; 0 where the mask is 0.
 
-    At the batch's temperature and over its safe vocabulary; `outside` tells the tokens that lie outside that. Only
-    hidden states that predict a response token meet the head.
+    At the batch's temperature and over its safe vocabulary; `outside` marks the tokens outside of it. The head is
+    applied only to hidden states that predict a response token.
     """
     counted, predicting = batch.counted, _hidden_states(model, batch)
-    # Only now: where ZeRO 3 spreads the weights, a tied head is the embedding, which is let go once the body is done.
+    # Only now: under ZeRO 3 a tied head is the embedding, which is released when the body is done.
     head = head_of(model)
     statistics = token_statistics(
         predicting[None],
@@ -72,7 +73,7 @@ def policy_statistics(
         cap=head.cap,
     )
     spread = PolicyStatistics(*(_spread(value, batch) for value in statistics))
-    # `outside` is an attribute and no field of the tuple, so the line above has left it out.
+    # `outside` is an attribute, not a field of the tuple, so the line above does not handle it.
     spread.outside = _spread(statistics.outside, batch)
     if batch.rollout_distributions is not None:
         spread.divergence = _spread(rollout_divergences(predicting, head, batch, chunk_tokens), batch)
@@ -80,7 +81,7 @@ def policy_statistics(
 
 
 def _hidden_states(model: PreTrainedModel, batch: ResponseBatch) -> Tensor:
-    """The hidden state before each counted token: [counted tokens, hidden]."""
+    """Returns the hidden state before each counted token: [counted tokens, hidden]."""
     sources = batch.source.flatten()[batch.counted]
     if uses_varlen_attention(model):
         hidden = model.base_model(
@@ -90,12 +91,12 @@ def _hidden_states(model: PreTrainedModel, batch: ResponseBatch) -> Tensor:
             ends=batch.ends,
             longest=batch.longest,
         ).last_hidden_state
-        # `source` points into rows with padding; the hidden states have none, so places are translated.
+        # `source` refers to rows with padding; the hidden states have none, so indices are translated.
         places = torch.zeros(batch.row_ids.numel(), dtype=torch.long, device=hidden.device)
         places[batch.row_places] = torch.arange(len(batch.row_places), device=hidden.device)
         return hidden[0].index_select(0, places[sources])
-    # The model makes its masks from the positions: each starts anew, and a sliding window stays one. A mask of ours
-    # would take the place of all its masks. Right padding needs none: nothing that counts comes after it.
+    # The model builds its masks from the positions, which start at 0 in each sequence, and keeps sliding windows. A
+    # mask from here would replace all its masks. Padding on the right needs none: no counted token follows it.
     hidden = model.base_model(
         input_ids=batch.row_ids, position_ids=None if batch.segment_ids is None else batch.position_ids, use_cache=False
     ).last_hidden_state
@@ -117,7 +118,7 @@ def rollout_divergences(hidden: Tensor, head: Head, batch: ResponseBatch, chunk_
         raise ValueError(f"the sampler's distributions are not over the policy's {vocab} tokens")
     size = max(1, min(chunk_tokens, DIVERGENCE_ELEMENTS // vocab))
     temperature = batch.temperature / head.scale
-    # The empty first part gives a batch without a token its shape: torch.cat takes no empty list.
+    # The empty first part gives a batch without tokens its shape: torch.cat does not accept an empty list.
     divergences = [torch.zeros(0, dtype=torch.float64, device=hidden.device)]
     for number, rollout in enumerate(_chunks(distributions, size)):
         states = hidden[number * size : (number + 1) * size].to(head.weight.dtype)
@@ -127,7 +128,7 @@ def rollout_divergences(hidden: Tensor, head: Head, batch: ResponseBatch, chunk_
 
 
 def _chunks(distributions: Sequence[Tensor], size: int) -> Iterator[Tensor]:
-    """The rows of all distributions, one after another, `size` at a time."""
+    """Yields the rows of all distributions, one after another, `size` at a time."""
     for start in range(0, sum(map(len, distributions)), size):
         first, parts = 0, []
         for rows in distributions:
@@ -139,29 +140,30 @@ def _chunks(distributions: Sequence[Tensor], size: int) -> Iterator[Tensor]:
 
 
 def _spread(values: Tensor, batch: ResponseBatch) -> Tensor:
-    """Values of the counted tokens at their places, [responses, tokens]; 0 elsewhere."""
+    """Returns the values of the counted tokens at their places, [responses, tokens]; 0 elsewhere."""
     spread = torch.zeros(batch.response_mask.numel(), dtype=values.dtype, device=values.device)
     # Not in place: gradients must flow through the statistics.
     return spread.index_copy(0, batch.counted, values.flatten()).view(batch.response_mask.shape)
 
 
-# A name that transformers does not know: a model with it must have been given it here.
+# A name that transformers does not use: a model with this attention got it from this module.
 NAME = "retrace_varlen"
 GROUPED = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
-"""What allows fewer keys than queries. torch 2.11 has no such argument and takes fewer as it is, with equal results."""
+"""Argument that allows fewer key heads than query heads. torch 2.11 lacks it and allows fewer anyway, with equal
+results."""
 
 
 def use_varlen_attention(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> None:
-    """Has a model with torch's usual attention (`sdpa`) that computes in 16 bits on a GPU attend so.
+    """Sets this attention in a model with torch's usual attention (`sdpa`) that computes in 16 bits on a GPU.
 
-    Any other keeps what it has.
+    Any other model keeps its attention.
     """
     if device.type == "cuda" and dtype.itemsize == 2 and model.config._attn_implementation == "sdpa":
         model.config._attn_implementation = NAME
 
 
 def uses_varlen_attention(model: PreTrainedModel) -> bool:
-    """True where the model takes rows without padding."""
+    """Returns True if the model takes rows without padding."""
     return model.config._attn_implementation == NAME
 
 
@@ -177,17 +179,17 @@ def attend(
     sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention in each sequence. `query` [1, heads, tokens, head size], `key` and `value` of as many heads or
-    fewer; `ends` [sequences + 1], int32: where each begins and the last ends; `longest` in tokens. With a
-    `sliding_window` a token sees that many tokens, itself included.
+    """Computes causal attention in each sequence. `query` [1, heads, tokens, head size]; `key` and `value` have as many
+    heads or fewer; `ends` [sequences + 1], int32: start of each sequence and end of the last; `longest` in tokens. With
+    a `sliding_window` a token attends to that many tokens, including itself.
 
-    Returns [1, tokens, heads, head size]. The kernel takes 16-bit numbers on a GPU; otherwise one sequence follows the
-    other.
+    Returns [1, tokens, heads, head size]. Uses the kernel for 16-bit numbers on a GPU; otherwise computes one sequence
+    after the other.
     """
     queries, keys, values = (part[0].transpose(0, 1).contiguous() for part in (query, key, value))
     has_groups = query.shape[1] != key.shape[1]
     if query.device.type == "cuda" and query.dtype.itemsize == 2:
-        # A window without a right side is causal; its left side does not count the token itself.
+        # A window with right side 0 is causal; its left side does not count the token itself.
         mixed = varlen_attn(
             queries,
             keys,
@@ -201,13 +203,13 @@ def attend(
             **(GROUPED if has_groups else {}),
         )
         return mixed[None], None
-    # Off a GPU, for tests and for the probe: the same function without the kernel.
+    # Without a GPU, for tests and for the probe: the same function without the kernel.
     sizes = ends.diff().tolist()
     parts = zip(*(part.split(sizes) for part in (queries, keys, values)), strict=True)
     mixed = []
     for size, of_one in zip(sizes, parts, strict=True):
         mask = None
-        # A sequence that fits its window needs no mask: causal attention is the same.
+        # A sequence that fits into its window needs no mask: causal attention gives the same result.
         if sliding_window is not None and size > sliding_window:
             seen = torch.ones(size, size, dtype=torch.bool, device=query.device)
             mask = seen.tril().triu(1 - sliding_window)
@@ -222,5 +224,5 @@ def attend(
     return torch.cat(mixed)[None], None
 
 
-# On import, because a model looks the name up at its first forward pass.
+# On import, because a model looks up the name in its first forward pass.
 AttentionInterface.register(NAME, attend)

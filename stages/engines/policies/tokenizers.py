@@ -22,24 +22,24 @@ KNOWN_CLASSES: dict[tuple[str, str], type[PreTrainedTokenizerBase]] = {
     ("qwen3", "Qwen2Tokenizer"): Qwen2Tokenizer,
     ("qwen3", "Qwen2TokenizerFast"): Qwen2Tokenizer,
 }
-"""What `AutoTokenizer` takes for the model type of a folder's config and the class that its tokenizer's config names.
+"""The class that `AutoTokenizer` uses for a config's model type and the class named in the tokenizer's config.
 
-Nothing but the short cut around `AutoTokenizer`, which imports torch (2 s, 300 MB) to read a few names.
+Only a short cut around `AutoTokenizer`, which imports torch (2 s, 300 MB) to read a few names.
 """
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a policy folder; UserError when it has none or no end-of-sequence token.
+    """Returns the tokenizer of a policy folder; UserError when it has none or no end-of-sequence token.
 
     Imports torch only for tokenizers that are not among `KNOWN_CLASSES`.
     """
     try:
         known = KNOWN_CLASSES.get(_named_classes(folder))
         if known is None:
-            # Here, because this import loads torch.
+            # Imported here, because this import loads torch.
             from transformers import AutoTokenizer as known
         tokenizer = known.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    # Any kind: the file is somebody else's, and the library in Rust raises bare exceptions.
+    # Any exception: the file may contain anything, and the Rust library raises bare `Exception`s.
     except Exception as error:
         raise UserError(
             f"{folder} holds no usable tokenizer ({error}): make the policy again with its tokenizer"
@@ -50,21 +50,21 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def _named_classes(folder: Path) -> tuple[str, str] | None:
-    """Model type and tokenizer class; None where a file is missing or names code of its own."""
+    """Returns model type and tokenizer class; None when a file is missing or names custom code."""
     paths = [folder / name for name in ("config.json", "tokenizer_config.json")]
     if not all(path.is_file() for path in (*paths, folder / "tokenizer.json")):
         return None
     model, tokenizer = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
-    # `auto_map` names Python files of the folder: left to AutoTokenizer, which refuses to run them.
+    # `auto_map` names Python files of the folder: left to AutoTokenizer, which does not run them.
     if "auto_map" in tokenizer:
         return None
     return model.get("model_type", ""), tokenizer.get("tokenizer_class", "")
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, params: PlainPrompt | ChatPrompt, problem: str) -> list[int]:
-    """Token ids of the prompt for `problem`, ready for the response's first token.
+    """Returns token ids of the prompt for `problem`, ready for the response's first token.
 
-    UserError when a chat prompt is asked of a tokenizer without a chat template.
+    UserError for a chat prompt when the tokenizer has no chat template.
     """
     match params:
         case PlainPrompt():
@@ -78,11 +78,12 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, params: PlainPrompt | Chat
 def encode_conversation(
     tokenizer: PreTrainedTokenizerBase, params: PlainPrompt | ChatPrompt, messages: list[dict[str, str]]
 ) -> tuple[list[int], list[bool], int]:
-    """Token ids of a conversation, which of them the assistant writes, and how many of its turns are context only.
+    """Returns the token ids of a conversation, a mask of the assistant's tokens, and the number of its turns that are
+    only context.
 
-    A turn of the assistant is its text and the token that closes it, behind the prompt that a policy would see there.
-    Some templates write earlier turns anew, as without their thoughts: those turns are context only. UserError as
-    `encode_prompt`, and for a plain prompt.
+    A turn of the assistant is its text and the token that closes it, after the prompt that a policy would see there.
+    Some templates render earlier turns differently, for instance without their thoughts: these turns are only context.
+    UserError as in `encode_prompt`, and for a plain prompt.
     """
     if not isinstance(params, ChatPrompt):
         raise UserError("a conversation needs `prompt.kind: chat`: set it, or take no source with role chat")
@@ -103,16 +104,16 @@ def encode_conversation(
 
 
 def _encode_chat(tokenizer: PreTrainedTokenizerBase, params: ChatPrompt, messages: list[dict[str, str]]) -> list[int]:
-    """Token ids of the messages, ready for the assistant's next token."""
-    # transformers would raise too, without the setting that helps.
+    """Returns token ids of the messages, ready for the assistant's next token."""
+    # transformers would raise too, but without naming the setting to change.
     if not tokenizer.chat_template and not params.template:
         raise UserError("the policy's tokenizer has no chat template: set `prompt.kind: plain`")
-    # The template has written its special tokens: a second beginning would change the prompt.
+    # The template has already written its special tokens: a second start token would change the prompt.
     return list(tokenizer.encode(_rendered(tokenizer, params, messages), add_special_tokens=False))
 
 
 def _rendered(tokenizer: PreTrainedTokenizerBase, params: ChatPrompt, messages: list[dict[str, str]]) -> str:
-    """The conversation as the template writes it. UserError where the template raises."""
+    """Returns the conversation rendered by the template. UserError when the template raises."""
     template = _template(params.template) if params.template else None
     arguments = {"chat_template": template, "add_generation_prompt": True, "tokenize": False}
     try:
@@ -135,18 +136,18 @@ def _template(name: str) -> str:
 def encode_response(
     tokenizer: PreTrainedTokenizerBase, response: str, prompt: PlainPrompt | ChatPrompt | None = None
 ) -> list[int]:
-    """Token ids of a whole response with the token that ends it: after a chat prompt, the one that closes a turn."""
+    """Returns token ids of a whole response with its end token: after a chat prompt, the token that closes a turn."""
     closing = closing_token(tokenizer) if isinstance(prompt, ChatPrompt) else None
-    # Without special tokens: a response follows a prompt, which has the one of the beginning.
+    # Without special tokens: a response follows a prompt, which has the start token.
     ids = tokenizer.encode(response, add_special_tokens=False)
     return [*ids, tokenizer.eos_token_id if closing is None else closing]
 
 
 def read_end_tokens(folder: Path, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Every token that ends a response of the policy in `folder`, the tokenizer's own first.
+    """Returns every token that ends a response of the policy in `folder`, that of the tokenizer first.
 
     Chat models have several: those of generation_config.json, and the one that closes a turn in the chat template.
-    UserError where generation_config.json names something that is no token.
+    UserError when generation_config.json names something that is not a token.
     """
     path = folder / "generation_config.json"
     try:
@@ -163,14 +164,14 @@ def read_end_tokens(folder: Path, tokenizer: PreTrainedTokenizerBase) -> tuple[i
 
 
 def closing_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The special token that the chat template writes behind an assistant's message; None where it writes none."""
+    """Returns the special token that the chat template writes after an assistant's message; None if there is none."""
     if not tokenizer.chat_template:
         return None
     said = "ANSWER"
     messages = [{"role": "user", "content": "QUESTION"}, {"role": "assistant", "content": said}]
     try:
         text = tokenizer.apply_chat_template(messages, tokenize=False)
-    # A template is a program of the model's author: whatever it raises here, it raises for a prompt as well.
+    # A template is a program of the model's author: an error here will be raised for a prompt as well.
     except Exception:
         return None
     behind = tokenizer.encode(text.rpartition(said)[2], add_special_tokens=False)
@@ -179,7 +180,7 @@ def closing_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def decode_response(tokenizer: PreTrainedTokenizerBase, token_ids: list[int]) -> str:
-    """The response's text without special tokens, but for those that mark a thought: its answers count for nothing."""
+    """Returns the response's text without special tokens, except those that mark a thought, which the verifier needs."""
     marks = _thought_tokens(tokenizer)
     if not marks or marks.isdisjoint(token_ids):
         return tokenizer.decode(token_ids, skip_special_tokens=True)

@@ -14,7 +14,7 @@ def build_trainer(
     max_gradient_norm: float,
     model: TrainedModel,
 ) -> Trainer:
-    """The trainer that `params` describes, learning `model`."""
+    """Returns the trainer that `params` describes, for `model`."""
     match chosen("trainer", params):
         case TorchTrainerParams():
             with quick_imports():

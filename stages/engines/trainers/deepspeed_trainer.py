@@ -1,14 +1,14 @@
 """The trainer for one or many ranks: DeepSpeed ZeRO.
 
-Runs in one process as it is, and on every rank that `torchrun` starts. AdamW is torch's, so that updates agree with
-`TorchTrainer` to rounding; nothing is compiled. DeepSpeed averages gradients over ranks and micro-batches are its
-caller's to divide; the losses here are shares of one sum, so each is multiplied by the number of ranks.
+Runs in a single process, or on every rank that `torchrun` starts. AdamW is torch's, so that updates agree with
+`TorchTrainer` up to rounding; nothing is compiled. DeepSpeed averages gradients over ranks but leaves micro-batches to
+the caller. The losses here are shares of one sum, so each is multiplied by the number of ranks.
 
 Not bit-exact across numbers of ranks or ZeRO stages: the order of float additions differs. For a fixed number of
-ranks on CPU, a run resumed from a checkpoint gives the same bits as one that was not interrupted. A checkpoint serves
-any number of ranks and any ZeRO stage.
+ranks on CPU, a run resumed from a checkpoint gives the same bits as an uninterrupted one. A checkpoint can be loaded
+with any number of ranks and any ZeRO stage.
 
-The last part finds where DeepSpeed keeps the float32 weights and moments of this rank, as `Fragment`s of weights:
+The last part locates DeepSpeed's float32 weights and moments of this rank, as `Fragment`s of weights:
 - ZeRO 0 keeps all on every rank.
 - ZeRO 1 and 2 cut a flat buffer of all weights into one part for each rank, so a weight may be cut anywhere.
 - ZeRO 3 cuts each weight.
@@ -72,20 +72,20 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         self.device = self._engine.device
 
     def _build_engine(self, adamw: AdamwParams) -> Any:
-        # One line per reduction otherwise: DeepSpeed calls collectives by names that torch has deprecated.
+        # Otherwise one line per reduction: DeepSpeed calls collectives by names that torch has deprecated.
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
         os.environ["DS_ACCELERATOR"] = "cuda" if self._group.backend == "nccl" else "cpu"
         import deepspeed
 
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-        # Its own CPU all-reduce would be compiled on first use: minutes, and a C++ compiler needed.
+        # DeepSpeed's CPU all-reduce would be compiled on first use, which takes minutes and a C++ compiler.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(dist_backend=self._group.backend, verbose=False)
         module = _Pass(self.model)
         is_mixed = self.params.dtype == "mixed"
         exact = {}
         if is_mixed and self.rank == 0:
-            # Not copied: DeepSpeed puts rounded weights in their place.
+            # Not copied, because DeepSpeed replaces them with rounded weights.
             exact = {name: weight.detach() for name, weight in self.model.named_parameters()}
         config = _engine_config(self.params, self.max_gradient_norm)
         if self.params.zero_stage == 3:
@@ -93,7 +93,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         engine, *_ = deepspeed.initialize(
             model=module,
             optimizer=torch.optim.AdamW(
-                # With adapters these alone: DeepSpeed has no state for what is frozen.
+                # With adapters only their weights: DeepSpeed has no state for frozen weights.
                 [weight for _, weight in self.model.named_parameters()],
                 lr=adamw.learning_rate,
                 betas=(adamw.beta1, adamw.beta2),
@@ -109,7 +109,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
 
     @torch.no_grad()
     def _take_exact(self, engine: Any, exact: dict[str, Tensor]) -> None:
-        """Gives the float32 masters, which are those of rounded weights, rank 0's weights as they were; empties it."""
+        """Sets the float32 masters, made from rounded weights, to rank 0's `exact` weights, and empties `exact`."""
         shapes = {name: getattr(weight, "ds_shape", weight.shape) for name, weight in self.model.named_parameters()}
         mine = {one.name: one for one in fragments(engine, self.model, self.params.zero_stage)}
         for name, shape in shapes.items():
@@ -124,7 +124,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
     def update(
         self, micro_batches: Sequence[Batch], loss: LossFunction[Outputs, Batch], learning_rate_scale: float
     ) -> Update:
-        """One optimizer update; see the protocol. ValueError when ranks bring different numbers of micro-batches."""
+        """Makes one optimizer update; see the protocol. ValueError when ranks differ in the number of micro-batches."""
         self._check_counts(len(micro_batches))
         for group in self._engine.optimizer.param_groups:
             group["lr"] = self.peak_rate * learning_rate_scale
@@ -137,7 +137,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
             shares.append(share.detach())
             if is_last:
                 total, diagnostics = self._sum_over_ranks(*add_up(shares, shown))
-                # On every rank, also where the share is fine: DeepSpeed clears a broken gradient and takes no step.
+                # On every rank, even if its share is finite: DeepSpeed would clear the gradient and skip the step.
                 if not math.isfinite(total):
                     share = share + zero * math.nan
             self._engine.backward(share * self.world_size)
@@ -149,7 +149,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
     def _share(
         self, micro_batch: Batch, loss: LossFunction[Outputs, Batch], shown: list[Mapping[str, Tensor | float]]
     ) -> tuple[Tensor, Tensor]:
-        """The micro-batch's loss and a zero, both of which hang on the weights; appends its diagnostics."""
+        """Returns the micro-batch's loss and a zero, both of which depend on the weights; appends its diagnostics."""
         batch = (self.model.filler if micro_batch.is_empty else micro_batch).to(self.device)
 
         def of_outputs(outputs: Outputs) -> tuple[Tensor, Tensor]:
@@ -164,7 +164,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         return self._engine(batch, of_outputs)
 
     def _step(self) -> float:
-        """Takes the optimizer step unless the gradient is not finite; the norm before clipping."""
+        """Takes the optimizer step if the gradient is finite; returns its norm before clipping."""
         if self.params.zero_stage == 0:
             norm = float(nn.utils.clip_grad_norm_(self.model.module.parameters(), self.max_gradient_norm))
             if math.isfinite(norm):
@@ -189,8 +189,8 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
 
     @torch.no_grad()
     def evaluate(self, micro_batch: Batch) -> Outputs:
-        """The model's outputs without gradient; under ZeRO 3 every rank must call it the same number of times."""
-        # By a callback, as in `_share`: DeepSpeed would take returned outputs apart.
+        """Returns the model's outputs without gradient; under ZeRO 3 every rank must call it equally often."""
+        # Through a callback, as in `_share`: DeepSpeed would take returned outputs apart.
         outputs: list[Outputs] = []
         self.model.set_mode(self.model.module, False)
         self._engine(micro_batch.to(self.device), outputs.append)
@@ -198,7 +198,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         return outputs[0]
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The live weights, tied tensors once; under ZeRO 3 one at a time, gathered on every rank."""
+        """Yields the live weights, tied tensors once; under ZeRO 3 one at a time, gathered on every rank."""
         yield from self._live_weights() if self.model.adapters is None else self.model.adapters.merged()
 
     def _live_weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -214,7 +214,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
                 yield name, weight.detach()
 
     def learned_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The weights at the precision in which they are learned; collective, one at a time."""
+        """Yields the weights at the precision in which they are learned; collective, one at a time."""
         from deepspeed.utils import safe_get_full_fp32_param
 
         learned = dict(self.model.named_weights())
@@ -258,7 +258,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         written = json.loads((folder / "trainer.json").read_text())
         is_same = written == self._checkpoint_layout()
         zero_stage = self.params.zero_stage
-        # The same layout again: this rank's shard has all that it needs. ZeRO 0 has written one shard for all.
+        # With the same layout, this rank's shard has all it needs. ZeRO 0 has written one shard for all.
         pattern = shard_of(self.rank) if is_same and zero_stage else "rank-*.safetensors"
         with ShardReader(folder, pattern) as shards:
             for name, buffer in self._buffers():
@@ -272,7 +272,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         use_fragments(self._engine, zero_stage)
 
     def _buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """What the model keeps besides its parameters."""
+        """Yields the model's buffers."""
         parameters = {name for name, _ in self.model.module.named_parameters()}
         return ((name, buffer) for name, buffer in self.model.named_weights() if name not in parameters)
 
@@ -280,12 +280,12 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         return {"ranks": self.world_size, "zero_stage": self.params.zero_stage}
 
     def close(self) -> None:
-        """Frees the engine; leaves the process group unless somebody else had set it up.
+        """Frees the engine; leaves the process group if this trainer set it up.
 
-        A sampler in the same process that was made later is to be closed before.
+        Close a sampler that was made later in the same process first.
         """
         self._engine.destroy()
-        # ZeRO 3 has put another one in the place, which rounds otherwise, for every model of this process.
+        # ZeRO 3 has replaced this function, for every model of this process, with one that rounds differently.
         torch.nn.functional.linear = LINEAR
         del self._engine, self.model
         self._group.leave()
@@ -294,7 +294,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
 class _Pass(nn.Module):
     """The model as DeepSpeed sees it: forward pass and loss in one.
 
-    DeepSpeed takes apart what a module returns, to hang its hooks on it. So outputs meet the loss in here, whole.
+    DeepSpeed takes apart the outputs of a module to attach hooks. So the loss is computed in here, from whole outputs.
     """
 
     def __init__(self, model: TrainedModel) -> None:
@@ -308,8 +308,8 @@ class _Pass(nn.Module):
 def _spread(module: nn.Module, config: Mapping[str, Any], is_mixed: bool) -> None:
     """Gives each rank its part of one weight after the other.
 
-    `deepspeed.initialize` would move the whole model to every GPU first: 65 GB for 32 billion parameters in bfloat16.
-    Here a GPU holds its parts and the one weight that is being cut.
+    `deepspeed.initialize` would first move the whole model to every GPU: 65 GB for 32 billion parameters in bfloat16.
+    Here a GPU holds its parts and the one weight that is being split.
     """
     import deepspeed
 
@@ -317,13 +317,13 @@ def _spread(module: nn.Module, config: Mapping[str, Any], is_mixed: bool) -> Non
         for weight in module.parameters():
             weight.data = weight.data.to(torch.bfloat16)
     device = deepspeed.zero.Init(module=module, config_dict_or_path=dict(config)).local_device
-    # Buffers are not cut, and nobody moves them after this.
+    # Buffers are not split, and nothing moves them after this.
     for buffer in module.buffers():
         buffer.data = buffer.data.to(device)
 
 
 def _check_params(params: DeepspeedTrainerParams, optimizer: AdamwParams | MuonParams) -> AdamwParams:
-    """The optimizer's params; UserError for combinations that DeepSpeed does not do as asked."""
+    """Returns the optimizer's params; UserError for combinations that DeepSpeed does not support."""
     if importlib.util.find_spec("deepspeed") is None:
         raise UserError(
             "trainer.kind is deepspeed, but DeepSpeed is not installed: `make repro RECIPE=NAME` installs it "
@@ -368,29 +368,29 @@ def _engine_config(params: DeepspeedTrainerParams, max_gradient_norm: float) -> 
 
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-"""AdamW's, by torch's names."""
+"""AdamW's moments, by torch's names."""
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """A part of a weight that this rank keeps the state of."""
+    """A part of a weight whose state this rank keeps."""
 
     name: str
     start: int
     """Its first element in the flattened weight."""
     count: int
     flat: Tensor
-    """What the optimizer steps: its state belongs to this, as a whole."""
+    """The tensor that the optimizer updates: its state belongs to the whole of it."""
     offset: int
-    """Of the fragment in `flat`."""
+    """Start of the fragment in `flat`."""
 
     def of(self, tensor: Tensor) -> Tensor:
-        """The fragment in a tensor that is shaped as `flat`."""
+        """Returns the fragment in a tensor with the shape of `flat`."""
         return tensor.view(-1)[self.offset : self.offset + self.count]
 
 
 def fragments(engine: Any, model: TrainedModel, zero_stage: int) -> Iterator[Fragment]:
-    """The fragments that this rank is to write down; under ZeRO 0 every rank has all."""
+    """Yields the fragments that this rank must write; under ZeRO 0 every rank has all."""
     zero = engine.optimizer
     for name, weight in model.module.named_parameters():
         if not weight.requires_grad:
@@ -400,7 +400,7 @@ def fragments(engine: Any, model: TrainedModel, zero_stage: int) -> Iterator[Fra
         elif zero_stage == 3:
             number, offset, count = zero.grad_position[zero.get_param_id(weight)]
             start = count * torch.distributed.get_rank()
-            # The last rank's part is padded, and of a small weight some ranks have padding alone.
+            # The last rank's part is padded, and for a small weight some ranks have only padding.
             count = min(count, weight.ds_numel - start)
             if count > 0:
                 yield Fragment(name, start, count, zero.fp32_partitioned_groups_flat[number], offset)
@@ -411,19 +411,19 @@ def fragments(engine: Any, model: TrainedModel, zero_stage: int) -> Iterator[Fra
 
 
 def _flat_partitions(zero: Any) -> list[Tensor]:
-    """Of ZeRO 1 and 2; DeepSpeed has another optimizer for ZeRO 1 in mixed precision."""
+    """Returns the partitions of ZeRO 1 and 2; DeepSpeed has another optimizer for ZeRO 1 in mixed precision."""
     partitions = getattr(zero, "single_partition_of_fp32_groups", None)
     return zero.fp32_groups_flat_partition if partitions is None else partitions
 
 
 def optimizer_state(engine: Any, fragment: Fragment, model: TrainedModel, zero_stage: int) -> dict[str, Any]:
-    """AdamW's state of what the fragment is a part of; made where no step has made it."""
+    """Returns AdamW's state of the tensor that contains the fragment, and creates it if no step has."""
     if zero_stage == 0:
         owner, states = dict(model.module.named_parameters())[fragment.name], engine.optimizer.state
     else:
         owner, states = fragment.flat, engine.optimizer.optimizer.state
     state = states[owner]
-    # Before the first step AdamW has none, and a checkpoint is written or read all the same.
+    # Before the first step AdamW has no state, but checkpoints must be written and read.
     for moment in MOMENTS:
         state.setdefault(moment, torch.zeros_like(fragment.flat))
     state.setdefault("step", torch.tensor(0.0))
@@ -431,7 +431,7 @@ def optimizer_state(engine: Any, fragment: Fragment, model: TrainedModel, zero_s
 
 
 def use_fragments(engine: Any, zero_stage: int) -> None:
-    """Makes the weights that compute of the fragments that were changed; collective."""
+    """Updates the computing weights from the changed fragments; collective."""
     zero = engine.optimizer
     if zero_stage in (1, 2):
         zero.update_lp_params()
@@ -439,6 +439,6 @@ def use_fragments(engine: Any, zero_stage: int) -> None:
         zero._partition_all_parameters()
         for number in range(len(zero.fp32_partitioned_groups_flat)):
             zero._reassign_or_swap_out_partitioned_parameters(number)
-        # Those are too small to be spread: each rank has a whole copy, made from the parts.
+        # These weights are too small to be spread: each rank has a whole copy, made from the parts.
         if zero.persistent_parameters:
             zero.persistent_parameters[0].all_gather(zero.persistent_parameters)

@@ -1,4 +1,4 @@
-"""A program that runs once, as ranks see it; and how a stage that trains nothing finds its ranks."""
+"""A single process with the interface of ranks; and the ranks of a stage that trains nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stages.observe.quick_imports import quick_imports
 
-if TYPE_CHECKING:  # the hub of the asynchronous loop clears checkpoints, and has no torch
+if TYPE_CHECKING:  # the hub of the asynchronous loop clears checkpoints, and does not import torch
     from torch import Tensor
 
     from stages.engines.trainers.protocol import Ranks
@@ -38,7 +38,7 @@ class OneRank:
 
 @contextmanager
 def launched_ranks() -> Iterator[Ranks]:
-    """The ranks that `torchrun` has started, or one where it has not."""
+    """Yields the ranks that `torchrun` has started, or a single rank without `torchrun`."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield OneRank()
         return
@@ -47,5 +47,5 @@ def launched_ranks() -> Iterator[Ranks]:
 
     group = ProcessGroup()
     yield group
-    # Without `finally`: after an error this process ends, and that ends the others' waiting.
+    # Without `finally`: after an error this process ends, which ends the waiting of the others.
     group.leave()

@@ -1,4 +1,4 @@
-"""Section `trainer`, and what every stage that trains says of its optimizer and its schedule."""
+"""Section `trainer`, and the settings of optimizer and schedule that all training stages share."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ class MuonParams(StrictParams):
     learning_rate: float = Field(gt=0)
     """Peak learning rate of Muon."""
     adamw_learning_rate: float = Field(gt=0)
-    """Peak learning rate of the rest; both follow the same schedule."""
+    """Peak learning rate of the other parameters; both follow the same schedule."""
     beta1: float = Field(ge=0, lt=1)
     beta2: float = Field(ge=0, lt=1)
     weight_decay: float = Field(ge=0)
-    """Of the matrices; the rest is not decayed."""
+    """Weight decay of the matrices; the other parameters have none."""
 
 
 OptimizerParams = Annotated[AdamwParams | MuonParams, Field(discriminator="kind")]
 
 
 class LoraParams(StrictParams):
-    """The policy is frozen, and beside matrices of its layers LoRA is learned (arXiv 2106.09685), without dropout."""
+    """Freezes the policy and trains LoRA (arXiv 2106.09685) for matrices of its layers, without dropout."""
 
     kind: Literal["lora"]
     rank: int = Field(ge=1)
     alpha: float = Field(gt=0)
-    """What LoRA adds counts alpha / rank times; with `rslora` alpha / sqrt(rank)."""
+    """LoRA's output is multiplied by alpha / rank; with `rslora` by alpha / sqrt(rank)."""
     targets: Literal["all_linear"] | Annotated[list[str], Field(min_length=1)]
-    """Matrices, by the last part of their names (`q_proj`); or all of the layers. Embedding and head are none."""
+    """Matrices, by the last part of their names (`q_proj`), or all in the layers; never embedding and head."""
     rslora: bool
-    """True keeps the size of updates alike over ranks (arXiv 2312.03732)."""
+    """True makes the size of updates independent of LoRA's rank (arXiv 2312.03732)."""
 
 
 AdapterParams = Annotated[LoraParams | None, Field(exclude_if=lambda value: value is None)]
@@ -55,24 +55,24 @@ AdapterParams = Annotated[LoraParams | None, Field(exclude_if=lambda value: valu
 
 
 class OptimizationParams(StrictParams):
-    """What a stage that learns says of its optimizer, whatever it counts its updates in."""
+    """Optimizer settings of a training stage, for any unit in which it counts its updates."""
 
     optimizer: OptimizerParams
     max_gradient_norm: float = Field(gt=0)
     """Gradients are clipped to this norm."""
     final_learning_rate_fraction: float = Field(ge=0, le=1)
-    """Share of the peak learning rate that the cosine schedule ends at; 1 is a constant rate."""
+    """Share of the peak learning rate at the end of the cosine schedule; 1 is a constant rate."""
 
 
 class TrainingParams(OptimizationParams):
-    """Of a stage that trains for a number of steps, an optimizer update each."""
+    """Settings of a stage that trains for a number of steps, with one optimizer update each."""
 
     steps: int = Field(ge=1)
     warmup_steps: int = Field(ge=0)
     """Linear warm-up from 0."""
     validate_every_steps: int = Field(ge=1)
     checkpoint_every_steps: int = Field(ge=1)
-    """A killed run resumes from the last checkpoint."""
+    """Steps between checkpoints; a killed run resumes from the last one."""
 
     @model_validator(mode="after")
     def _warmup_fits(self) -> Self:
@@ -91,19 +91,19 @@ def _refuse_bfloat16(dtype: object) -> object:
 
 
 TrainingDtype = Annotated[Literal["float32", "mixed"], BeforeValidator(_refuse_bfloat16)]
-"""float32, or mixed: forward and backward pass in bfloat16, weights, gradient sums and moments in float32."""
+"""float32, or mixed: forward and backward pass in bfloat16; weights, gradient sums and moments in float32."""
 
 
 Compiled = Annotated[Literal["body"] | None, Field(exclude_if=lambda value: value is None)]
-"""What `torch.compile` makes kernels of: a policy's layers, in one graph without a break. Absent: nothing. It costs a
-minute at the start, and a compiler on a CPU."""
+"""The part that `torch.compile` compiles: a policy's layers, in one graph without a break. Absent: nothing. Compiling
+takes a minute at the start, and on a CPU it needs a compiler."""
 
 
 # Two sizes of the trainers' buffers, which `retrace plan` counts without loading torch.
 CHUNK_TOKENS = 4096
-"""Tokens whose logits exist at once: 4,096 x 151,936 in float32 is 2.5 GB, and small vocabularies lose nothing."""
+"""Tokens whose logits exist at once: 4,096 x 151,936 in float32 is 2.5 GB; small vocabularies lose no speed."""
 BUCKET_ELEMENTS = 100_000_000
-"""Gradients that DeepSpeed reduces at once; its own 500 million would take 2 GB beside a small policy."""
+"""Gradients that DeepSpeed reduces at once; its default of 500 million would add 2 GB to a small policy."""
 
 
 class TorchTrainerParams(StrictParams):
@@ -112,9 +112,9 @@ class TorchTrainerParams(StrictParams):
     kind: Literal["torch"]
     device: Literal["auto", "cpu", "cuda"]
     dtype: TrainingDtype
-    """float32 on a GPU is exact, and a fifteenth of its speed."""
+    """float32 on a GPU is exact, but 15 times slower."""
     threads: int = Field(ge=1)
-    """CPU threads; part of the result, because the order of float additions depends on it."""
+    """CPU threads; they affect the result, because the order of float additions depends on them."""
     micro_batch_tokens: int = Field(ge=1)
     """Prompt and response tokens in one forward pass."""
     gradient_checkpointing: bool
@@ -150,7 +150,7 @@ TrainerParams = Annotated[TorchTrainerParams | DeepspeedTrainerParams, Field(dis
 def adapter_contradictions(
     section: str, adapter: LoraParams | None, optimizer: AdamwParams | MuonParams, trainer: TrainerParams
 ) -> Iterator[str]:
-    """What adapters contradict in the optimizer of their section, and in section `trainer`."""
+    """Yields contradictions of adapters with the optimizer of their section, and with section `trainer`."""
     if adapter and optimizer.kind == "muon":
         yield (
             f"{section}.optimizer.kind muon makes the update of a whole matrix orthogonal, and {section}.adapter "

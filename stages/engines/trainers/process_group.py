@@ -1,7 +1,7 @@
-"""The ranks of `torchrun`, and how they talk: tensors of a pass over NCCL on GPUs, all else over gloo.
+"""The ranks of `torchrun` and their communication: tensors of a pass over NCCL on GPUs, everything else over gloo.
 
-A rank that waits for an object waits on its CPU, for as long as it takes: over NCCL a kernel would spin on its GPU
-meanwhile, and the watchdog would end the run after ten minutes of drawing. A process alone is a group of one.
+A rank that waits for an object waits on its CPU, without a time limit. Over NCCL a kernel would spin on the GPU, and
+the watchdog would end the run after ten minutes of sampling. A single process is a group of one.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from torch import Tensor
 from stages.foundations.errors import UserError
 
 PASS_TIMEOUT = timedelta(minutes=10)
-"""Of the collectives of a forward and backward pass: past it a rank has hung."""
+"""Timeout of the collectives of a forward and backward pass, after which a rank is considered hung."""
 PATIENCE = timedelta(days=30)
-"""Of everything else: one rank may draw, verify or write for hours. One that dies ends the waiting at once."""
+"""Timeout of everything else: a rank may sample, verify or write for hours. A dead rank ends the waiting at once."""
 
 _group_numbers = itertools.count()
 
 
 class ProcessGroup:
-    """See `stages.engines.trainers.protocol.Ranks`. Joins on the way in, unless somebody else had set a group up."""
+    """See `stages.engines.trainers.protocol.Ranks`. Joins the group when created, unless it already exists."""
 
     def __init__(self) -> None:
         has_gpu = torch.cuda.is_available()
@@ -41,7 +41,7 @@ class ProcessGroup:
         if self._has_joined:
             _join(self.backend)
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        # A second group, because a group has one timeout for all that it does.
+        # A second group, because a group has one timeout for all collectives.
         self._talk = dist.new_group(backend="gloo", timeout=PATIENCE)
 
     def broadcast(self, value: Any) -> Any:
@@ -69,16 +69,16 @@ class ProcessGroup:
         return values or []
 
     def sum_over_ranks(self, values: Tensor) -> Tensor:
-        """Elementwise sum over the ranks, on the values' own device: those of a GPU go over NCCL."""
-        # all_reduce works in place, and the caller keeps its share.
+        """Returns the elementwise sum over the ranks, on the values' device: values on a GPU are sent over NCCL."""
+        # all_reduce works in place, but the caller's values must not change.
         summed = values.clone()
         with self._waiting():
             dist.all_reduce(summed, group=None if values.is_cuda else self._talk)
         return summed
 
     def extremes(self, value: int) -> tuple[int, int]:
-        """The smallest and the largest of the ranks' values."""
-        # The smallest as the largest of the negatives: one collective for both.
+        """Returns the smallest and the largest of the ranks' values."""
+        # The smallest is the largest of the negatives: one collective for both.
         ends = torch.tensor([-value, value])
         with self._waiting():
             dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=self._talk)
@@ -91,7 +91,7 @@ class ProcessGroup:
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """What ends a wait is another rank's end; the output of that rank says more."""
+        """Explains an error while waiting: another rank has ended, and its output says why."""
         try:
             yield
         except RuntimeError as error:
@@ -102,13 +102,13 @@ class ProcessGroup:
             ) from error
 
     def leave(self) -> None:
-        """Ends the group, unless it was somebody else's."""
+        """Ends the group, if this object set it up."""
         if not self._has_joined:
             return
-        # It may be there unused, or be half of a DeepSpeed that failed to load.
+        # The module may be loaded but unused, or a part of a DeepSpeed that failed to load.
         comm = sys.modules.get("deepspeed.comm")
         if comm is not None and comm.is_initialized():
-            # torch's would leave DeepSpeed with groups that are gone.
+            # torch's function would leave DeepSpeed with groups that no longer exist.
             comm.destroy_process_group()
         else:
             dist.destroy_process_group()
@@ -116,17 +116,17 @@ class ProcessGroup:
 
 @functools.cache
 def _rendezvous(_address: str, _port: str) -> tuple[dist.Store, int, int]:
-    """Store, rank and number of ranks; once, because rank 0 may hold the store, and a second one would end it."""
+    """Returns store, rank and number of ranks; cached, because rank 0 may hold the store and a second would end it."""
     return next(dist.rendezvous("env://"))
 
 
 def _join(backend: str) -> None:
     if "RANK" in os.environ:
-        # The store outlives a group: a second one would meet the addresses that the first one left.
+        # The store outlives a group: a second group would find the addresses that the first one left in it.
         store, rank, world_size = _rendezvous(os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
         keys = dist.PrefixStore(f"trainer-{next(_group_numbers)}", store)
         dist.init_process_group(backend, store=keys, rank=rank, world_size=world_size, timeout=PASS_TIMEOUT)
     else:
-        # DeepSpeed asserts that a launcher has set it.
+        # DeepSpeed asserts that a launcher has set this variable.
         os.environ.setdefault("LOCAL_RANK", "0")
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=PASS_TIMEOUT)

@@ -1,7 +1,7 @@
 """The trainer for one process and one device, in plain torch. On CPU it is bit-exact for a fixed thread count.
 
-Below it: its optimizers (AdamW alone, or Muon on the matrices of the layers), Muon for a CPU, and the float32 weights
-behind a network that computes in bfloat16.
+After it: its optimizers (AdamW alone, or Muon on the matrices of the layers), Muon for a CPU, and the float32 weights
+of a network that computes in bfloat16.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
         if self.device.type == "cuda":
             for opt in self.optimizers:
                 allocate_state(opt)
-        # Copies of the peaks: `update` writes the scheduled rates over those of the groups.
+        # Copies of the peak rates: `update` overwrites the rates of the groups with scheduled ones.
         self.peak_rates = [[group["lr"] for group in opt.param_groups] for opt in self.optimizers]
 
     def _learned(self, weight: Tensor) -> Tensor:
-        """What the optimizer changes in place of `weight`: its float32 master in mixed precision, else itself."""
+        """Returns the tensor that the optimizer changes: the float32 master in mixed precision, else `weight`."""
         return self.masters.of(weight) if self.masters else weight
 
     def update(
@@ -73,9 +73,9 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
             shares.append(share.detach())
             shown.append(of_batch)
         total, diagnostics = add_up(shares, shown)
-        # Read here, once an update: this is where the host waits for a GPU.
+        # Read here, once per update: here the host waits for a GPU.
         norm = float(nn.utils.clip_grad_norm_(self.learned.values(), self.max_gradient_norm))
-        # Before the optimizer steps: one NaN would be in every weight and moment afterwards.
+        # Checked before the optimizer steps: afterwards one NaN would be in every weight and moment.
         if not (math.isfinite(total) and math.isfinite(norm)):
             raise FloatingPointError(f"loss {total}, gradient norm {norm}: the weights were left as they were")
         for opt, rates in zip(self.optimizers, self.peak_rates, strict=True):
@@ -94,7 +94,7 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
         return outputs
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The live weights, tied tensors once."""
+        """Yields the live weights, tied tensors once."""
         adapters = self.model.adapters
         for name, weight in self.model.named_weights() if adapters is None else adapters.merged():
             yield name, weight.detach()
@@ -104,7 +104,7 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
         self.model.save(dict(self.learned_weights()), folder)
 
     def learned_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The weights at the precision in which they are learned."""
+        """Yields the weights at the precision in which they are trained."""
         for name, weight in self.model.named_weights():
             yield name, self._learned(weight).detach()
 
@@ -132,20 +132,20 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
             self.optimizers[int(number)].state[self.learned[name]][key] = value
 
     def close(self) -> None:
-        # Each holds the weights: all have to go for the memory to be free.
+        # Each of these holds the weights: all must be deleted to free the memory.
         del self.model, self.optimizers, self.learned, self.masters
 
 
 def build_optimizers(
     weights: Sequence[Tensor], ends: Sequence[Tensor], params: AdamwParams | MuonParams
 ) -> list[torch.optim.Optimizer]:
-    """AdamW alone, or Muon on the layers' matrices beside AdamW on the network's `ends` and what is no matrix."""
+    """Returns AdamW alone, or Muon for the layers' matrices and AdamW for the network's `ends` and for non-matrices."""
     if isinstance(params, AdamwParams):
         return [_adamw(weights, params.learning_rate, params, params.weight_decay)]
-    # By identity: `in` would compare tensors elementwise.
+    # Compared by identity: `in` would compare tensors elementwise.
     outer = {id(weight) for weight in ends}
     matrices = [weight for weight in weights if weight.ndim == 2 and id(weight) not in outer]
-    # Norms and biases are no matrices, and embeddings are looked up, not multiplied: AdamW has them.
+    # AdamW trains norms and biases, which are not matrices, and embeddings, which are looked up, not multiplied.
     rest = [weight for weight in weights if weight.ndim != 2 or id(weight) in outer]
     if not matrices:
         raise UserError("optimizer.kind is muon, but no layer of the model is a matrix: set `optimizer.kind: adamw`")
@@ -157,7 +157,7 @@ def build_optimizers(
 def _adamw(
     weights: Sequence[Tensor], rate: float, params: AdamwParams | MuonParams, weight_decay: float
 ) -> torch.optim.AdamW:
-    # fused: one kernel on a GPU, where foreach needs temporaries as large as the weights. On a CPU foreach's sums stay.
+    # fused: one kernel on a GPU; foreach would need temporaries as large as the weights. A CPU keeps foreach's sums.
     is_fused = weights[0].is_cuda
     return torch.optim.AdamW(
         weights,
@@ -170,9 +170,9 @@ def _adamw(
 
 
 def allocate_state(optimizer: torch.optim.Optimizer) -> None:
-    """Makes the optimizer's state now, as it is before the first update.
+    """Creates the optimizer's initial state now.
 
-    torch makes it in the first step: on a GPU the sampler's cache may have taken that memory by then.
+    torch creates it in the first step: on a GPU, the sampler's cache may have taken that memory by then.
     """
     weights = [weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad]
     rates = [group["lr"] for group in optimizer.param_groups]
@@ -180,13 +180,13 @@ def allocate_state(optimizer: torch.optim.Optimizer) -> None:
         weight.grad = torch.zeros_like(weight)
     for group in optimizer.param_groups:
         group["lr"] = 0.0
-    # Of zero gradients at a rate of 0: moments of zero, and the weights as they were.
+    # With zero gradients at a rate of 0: the moments are zero and the weights unchanged.
     optimizer.step()
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     for weight in weights:
         weight.grad = None
-        # Back to 0: AdamW corrects its first moments by the number of steps.
+        # Reset to 0: AdamW corrects its first moments by the number of steps.
         if "step" in optimizer.state[weight]:
             optimizer.state[weight]["step"].zero_()
 
@@ -194,9 +194,9 @@ def allocate_state(optimizer: torch.optim.Optimizer) -> None:
 class Float32Muon(torch.optim.Muon):
     """Muon for a CPU: torch's, with the Newton-Schulz iteration in the gradient's own type.
 
-    torch's iteration is in bfloat16. A CPU without instructions for that takes 20 to 30 times as long as in float32
-    (docs/measurements.md), and what it rounds to differs between CPUs. State and settings are torch's: a checkpoint of
-    the one continues with the other. Source: K. Jordan, "Muon: An optimizer for hidden layers in neural networks".
+    torch's iteration is in bfloat16. A CPU without bfloat16 instructions takes 20 to 30 times as long as in float32
+    (docs/measurements.md), and its rounding differs between CPUs. State and settings are torch's: a checkpoint of one
+    can continue with the other. Source: K. Jordan, "Muon: An optimizer for hidden layers in neural networks".
     """
 
     @torch.no_grad()
@@ -214,16 +214,16 @@ class Float32Muon(torch.optim.Muon):
                 update = weight.grad.lerp(state["momentum_buffer"], momentum)
                 rows, columns = weight.shape
                 weight.mul_(1 - rate * group["weight_decay"])
-                # A tall matrix gets a larger step, so that the root mean square of its outputs' change is that of a
-                # square one.
+                # A tall matrix gets a larger step, so that its outputs change by the same root mean square as those of
+                # a square matrix.
                 weight.add_(_orthogonal(update, group), alpha=-rate * math.sqrt(max(1, rows / columns)))
 
 
 def _orthogonal(update: Tensor, group: dict[str, Any]) -> Tensor:
-    """U S' V^T of an update U S V^T [rows, columns], S' near 1: what Newton-Schulz steps make of S / |S|."""
+    """Returns U S' V^T of an update U S V^T [rows, columns], with S' near 1 by Newton-Schulz steps from S / |S|."""
     a, b, c = group["ns_coefficients"]
     is_tall = update.shape[0] > update.shape[1]
-    # The wide form, whose product with its transpose is the smaller one.
+    # The wide form, because its product with its transpose is the smaller one.
     state = update.T if is_tall else update
     # The largest singular value is now at most 1, as the iteration needs.
     state = state / state.norm().clamp(min=group["eps"])
@@ -234,11 +234,11 @@ def _orthogonal(update: Tensor, group: dict[str, Any]) -> Tensor:
 
 
 class MasterWeights:
-    """The weights in float32, which the optimizer changes, beside their bfloat16 copies in the module.
+    """The float32 weights that the optimizer changes, and their bfloat16 copies in the module.
 
-    Below half a step of bfloat16, a 512th of a weight, an update of bfloat16 weights is rounded away: at a learning
-    rate of 1e-6 nearly all are. So gradients of micro-batches are added up, and moments and updates are kept, in
-    float32. The module holds plain bfloat16 parameters, so that it computes what a sampler in bfloat16 computes.
+    An update of bfloat16 weights below half a step, a 512th of a weight, is rounded away: at a learning rate of 1e-6
+    nearly all are. So gradients of micro-batches are summed, and moments and updates are kept, in float32. The module
+    holds plain bfloat16 parameters, so that it computes the same as a sampler in bfloat16.
     """
 
     def __init__(self, model: TrainedModel) -> None:
@@ -248,16 +248,16 @@ class MasterWeights:
             self._weights[weight] = master
             if weight.requires_grad:
                 weight.register_post_accumulate_grad_hook(self._take_gradient)
-        # Also those beside which adapters stand: they need no master.
+        # Includes frozen weights that have adapters: they need no master.
         for weight in model.module.parameters():
             weight.data = weight.detach().to(torch.bfloat16)
 
     def of(self, weight: Tensor) -> Tensor:
-        """The float32 master of a parameter of the module; any other tensor itself."""
+        """Returns the float32 master of a parameter of the module; any other tensor unchanged."""
         return self._weights.get(weight, weight)
 
     def _take_gradient(self, weight: Tensor) -> None:
-        # At once, and not after the backward pass: only one bfloat16 gradient exists at a time.
+        # Immediately, not after the backward pass: only one bfloat16 gradient exists at a time.
         master = self._weights[weight]
         if master.grad is None:
             master.grad = weight.grad.float()

@@ -1,7 +1,7 @@
-"""The loop of a training stage: updates, validation, checkpoints that a killed run resumes from.
+"""The loop of a training stage: updates, validation, and checkpoints from which a killed run resumes.
 
-Every update is a function of the step alone, so a resumed run sees what an uninterrupted one sees. What a stage keeps
-besides, such as its best weights, is inside the checkpoint: no crash can separate it from the curve that says so.
+Every update depends only on the step, so a resumed run trains on the same data as an uninterrupted one. Other data that
+a stage keeps, such as its best weights, is inside the checkpoint, so that a crash cannot separate it from the curve.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ BEST = "best"
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long to train, and how fast."""
+    """Number of steps and learning rates."""
 
     steps: int
     warmup_steps: int
     """Linear warm-up from 0."""
     final_learning_rate_fraction: float
-    """Share of the peak learning rate that the cosine ends at."""
+    """Share of the peak learning rate at the end of the cosine."""
     validate_every_steps: int
     checkpoint_every_steps: int
 
     @classmethod
     def of(cls, params: TrainingParams) -> Schedule:
-        """That of a section that counts in steps."""
+        """Returns the schedule of a section that counts in steps."""
         return cls(**{field.name: getattr(params, field.name) for field in fields(cls)})
 
     def learning_rate_scale(self, step: int) -> float:
-        """Share of the peak learning rate at `step` (from 0)."""
+        """Returns the share of the peak learning rate at `step` (from 0)."""
         return warmup_then_cosine(step, self.steps, self.warmup_steps, self.final_learning_rate_fraction)
 
 
 class Kept(Protocol):
-    """What a stage keeps in its checkpoints besides the trainer's state and the curve."""
+    """Data that a stage keeps in its checkpoints besides the trainer's state and the curve."""
 
     def save(self, folder: Path, curve: Curve, before: Path | None) -> None:
-        """Writes it into `folder`, a new checkpoint; `before` is the last one, which is there until this one is whole.
+        """Writes it into `folder`, a new checkpoint; `before` is the last one, which exists until this one is complete.
 
         Collective: every rank calls it with the same folder.
         """
 
     def load(self, folder: Path) -> None:
-        """Takes up what `save` wrote; collective."""
+        """Restores the data that `save` wrote; collective."""
 
 
 def train(
@@ -73,11 +73,11 @@ def train(
     kept: Kept | None = None,
     first_rows: Callable[[], Curve] = list,
 ) -> Curve:
-    """Trains and returns one row a step, after `first_rows`; resumes from the last checkpoint, if any.
+    """Trains and returns one row per step, after `first_rows`; resumes from the last checkpoint, if any.
 
     update: takes the step, from 0, and the share of the peak learning rate; makes one optimizer update and returns the
-    numbers of its row. validate: returns numbers for the row, after the last step too. Where something is `kept`,
-    every validation is followed by a checkpoint: it may have found what is to be kept.
+    numbers of its row. validate: returns numbers for the row, after the last step too. With `kept`, a checkpoint
+    follows every validation, which may have changed the data to keep.
     """
     start, curve, before = _resume(label, trainer, checkpoints, kept)
     curve = curve or first_rows()
@@ -89,10 +89,10 @@ def train(
         if is_validated := done % schedule.validate_every_steps == 0 or done == schedule.steps:
             with run.phase("validate"):
                 row |= validate()
-        # Before the checkpoint, which holds the curve up to its step.
+        # Before the checkpoint, which contains the curve up to its step.
         curve.append(row)
         run.log({name: value for name, value in row.items() if name != "step"}, step=done)
-        # After every validation too: what is kept must never be behind the curve that says so.
+        # After every validation too: the kept data must never be older than the curve.
         if done % schedule.checkpoint_every_steps == 0 or (is_validated and kept is not None):
             with run.phase("checkpoint"):
                 before = _save(trainer, checkpoints, curve, kept, before)
@@ -108,16 +108,16 @@ def train_and_keep_best(
     update: Callable[[int, float], Mapping[str, float]],
     validate: Callable[[], Mapping[str, float]],
 ) -> tuple[Curve, Path]:
-    """`train`, and beside the curve the folder of the model that had the lowest validation loss.
+    """Calls `train`; returns the curve and the folder of the model with the lowest validation loss.
 
-    `validate` must return `loss/validation`. The folder is good until the checkpoints are cleared.
+    `validate` must return `loss/validation`. The folder exists until the checkpoints are cleared.
     """
     curve = train(label, schedule, trainer, checkpoints, run, update, validate, BestModel(trainer))
     return curve, checkpoints.folder(schedule.steps) / BEST
 
 
 class BestModel:
-    """See `Kept`: the model of the lowest validation loss, saved when it is found and linked from then on."""
+    """See `Kept`: the model with the lowest validation loss, saved once and linked in later checkpoints."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
@@ -126,22 +126,22 @@ class BestModel:
         keep_best(self.trainer, folder, before, VALIDATION in curve[-1] and best_row(curve) is curve[-1])
 
     def load(self, folder: Path) -> None:
-        """Nothing: the folder itself is what is kept."""
+        """Does nothing: the kept data is the folder itself."""
 
 
 def keep_best(trainer: Trainer, folder: Path, before: Path | None, is_best: bool) -> None:
-    """Puts the best model so far into `folder`: the trainer's, or that of the checkpoint `before`; collective."""
+    """Puts the best model so far into `folder`: the trainer's, or the one in the checkpoint `before`; collective."""
     if is_best:
         if trainer.rank == 0:
             (folder / BEST).mkdir()
         trainer.save_model(folder / BEST)
     elif trainer.rank == 0 and before is not None and (before / BEST).exists():
-        # A link and no copy: the best weights may be gigabytes, and nobody writes into a checkpoint.
+        # A link, not a copy: the best weights may be gigabytes, and checkpoints are never changed.
         shutil.copytree(before / BEST, folder / BEST, copy_function=os.link)
 
 
 def best_row(curve: Curve) -> dict[str, float]:
-    """The row with the lowest validation loss, the first of equal ones; ValueError where none was validated."""
+    """Returns the row with the lowest validation loss, the first of equal ones; ValueError when none was validated."""
     return min((row for row in curve if VALIDATION in row), key=lambda row: row[VALIDATION])
 
 
@@ -172,9 +172,9 @@ def _resume(
 
 
 def warmup_then_cosine(step: int, steps: int, warmup_steps: int, final_fraction: float) -> float:
-    """Share of the peak learning rate at `step` (from 0): linear warm-up, then a cosine to the final fraction."""
+    """Returns the share of the peak learning rate at `step` (from 0): linear warm-up, then cosine to the final one."""
     if step < warmup_steps:
         return (step + 1) / warmup_steps
-    # The last step, not the one behind it, has the final fraction.
+    # The last step, not the one after it, has the final fraction.
     progressed = (step - warmup_steps) / max(1, steps - 1 - warmup_steps)
     return final_fraction + (1 - final_fraction) * 0.5 * (1 + math.cos(math.pi * min(1.0, progressed)))

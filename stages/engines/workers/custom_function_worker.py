@@ -1,7 +1,7 @@
-"""The worker's side of a function that a user brings: it loads the source, calls it, and checks what comes back.
+"""The worker's side of a user's function: loads the source, calls the function and checks its results.
 
-The source arrives as text, so the sandbox need not open the user's folder to it. A mistake in the file itself is a
-UserError, which stops whoever asked. What one row makes the function do is a fault of that row.
+The source is sent as text, so the sandbox need not allow access to the user's folder. A mistake in the file itself is a
+UserError, which stops the caller. An error on one row is a fault of that row.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _loaded: dict[tuple[str, str], Callable[..., Any]] = {}
 def call_function(
     file: str, name: str, source: str, arguments: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """For each row {"value": number or {part: number}}, or {"fault": sentence}, with {"text": text} where it is one.
+    """Returns for each row {"value": number or {part: number}}, or {"fault": sentence}, with {"text": text} for a text.
 
-    UserError where the file has a mistake: no such name, no function, parameters that no row has.
+    UserError when the file has a mistake: no such name, not a function, parameters that no row has.
     """
     function = _loaded.get((source, name)) or _load(file, name, source)
     wanted = _wanted(function, file, name, arguments, rows[0])
@@ -45,7 +45,7 @@ def call_function(
 def _load(file: str, name: str, source: str) -> Callable[..., Any]:
     namespace: dict[str, Any] = {"__name__": "custom", "__file__": file}
     try:
-        # As an import would: this is the user's program, and the process around it is confined.
+        # Runs the file like an import would: it is the user's program, and this process is confined.
         exec(compile(source, file, "exec"), namespace)
     except MemoryError:
         raise
@@ -64,7 +64,7 @@ def _load(file: str, name: str, source: str) -> Callable[..., Any]:
 def _wanted(
     function: Callable[..., Any], file: str, name: str, arguments: Mapping[str, Any], row: Mapping[str, Any]
 ) -> list[str]:
-    """The columns that the function takes, in the order of its parameters; [ROWS] for one that takes them together."""
+    """Returns the columns that the function takes, in the order of its parameters; [ROWS] if it takes all rows."""
     parameters = inspect.signature(function).parameters.values()
     named = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY)]
     known = {one.name for one in named}
@@ -94,7 +94,7 @@ def _of_row(function: Callable[..., Any], row: Mapping[str, Any], arguments: Map
 
 
 def _checked(value: Any) -> dict[str, Any]:
-    """A finite number, or a mapping of names to such; whatever else came is a fault."""
+    """Returns a finite number, or a mapping of names to finite numbers; any other result becomes a fault."""
     parts = value if isinstance(value, Mapping) else {"": value}
     for name, part in parts.items():
         try:
@@ -120,5 +120,5 @@ def _described(error: BaseException) -> str:
 
 
 def _short(text: str) -> str:
-    """A line that Parquet can hold: half a character, which a response may hold, becomes a question mark."""
+    """Returns a line that Parquet can store: a surrogate half, which a response may contain, becomes "?"."""
     return text[:_LONGEST_FAULT].replace("\n", " ").encode("utf-8", "replace").decode("utf-8")

@@ -61,7 +61,7 @@ class Coordinator:
     """The complete state of the hub's side of a round."""
 
     def __init__(self, this_round: Round, loop: AsynchronousLoop, write: Callable[[Record], None]) -> None:
-        """`write` appends a record to the journal."""
+        """Takes `write`, which appends a record to the journal."""
         params, sampler, replicas = this_round.params, this_round.sampler_params, this_round.sampler_params.replicas
         self.params, self.loop, self.steps = params, loop, this_round.settings.steps
         self._round, self._write, self._seed_parts = this_round, write, (this_round.seed, this_round.name)
@@ -122,7 +122,7 @@ class Coordinator:
         return wanted
 
     def _waits_for(self, name: Name) -> bool:
-        """True while a result for this member would count."""
+        """Returns True while a result for this member would count."""
         return name[0] in self.groups and name[1] in self.groups[name[0]].open
 
     def lose(self, replica: ReplicaId, now: float) -> None:
@@ -136,7 +136,7 @@ class Coordinator:
     # Verdicts.
 
     def problem_of(self, name: Name) -> Problem:
-        """The problem that the member's response is judged by."""
+        """Returns the problem that the member's response answers."""
         return self.groups[name[0]].draw.problem
 
     def write_judged(self, judged: Mapping[Name, Rollout]) -> None:
@@ -155,7 +155,7 @@ class Coordinator:
                 self.pool.faults.duplicates += 1
 
     def _end_member(self, number: int, member: int, rollout: Rollout | None, now: float) -> None:
-        """Ends a member that was judged, or with None never will be; after the last member, decides on the group."""
+        """Ends a member: judged, or with None given up. After the last member, decides on the group."""
         reason = self._settle(number, member, rollout, now)
         if reason is not None:
             self._write(LeftOut(number, reason.value))
@@ -198,7 +198,7 @@ class Coordinator:
     # Batches of the trainer.
 
     def next_batch(self, now: float) -> StepBatch | None:
-        """The batch of the next step; None while it has to wait. UserError when the verifier failed too often."""
+        """Returns the batch of the next step; None while it must wait. UserError when the verifier failed too often."""
         if self.window.steps_done >= self.steps:
             return None
         numbers = self.window.next_batch() or self._short_batch()
@@ -215,7 +215,7 @@ class Coordinator:
         return self._take(step, numbers, ages)
 
     def _short_batch(self) -> list[int] | None:
-        """All ready groups after as many fruitless groups as a synchronous step would have generated at most."""
+        """Returns all ready groups once a synchronous step would have reached its limit of groups without result."""
         sampling = self.params.dynamic_sampling
         if not isinstance(sampling, DynamicSampling):
             return None
@@ -249,7 +249,7 @@ class Coordinator:
         return [*self._since.left_out, *(group.whole for group in self.groups.values() if not group.open)]
 
     def check_conservation(self) -> None:
-        """RuntimeError unless issued = trained + left out + outstanding."""
+        """Raises RuntimeError unless issued = trained + left out + outstanding."""
         accounted = self.trained + self.left_out.total() + len(self.groups)
         # Checked after every step, where it costs nothing: otherwise a lost group would go unnoticed.
         if self.next_number != accounted:
@@ -330,7 +330,7 @@ class Coordinator:
         return {number: reason}
 
     def _check_draw(self, issued: Issued, draw: ProblemDraw) -> None:
-        """The journal is in a folder that is named after the work, so another problem means a damaged project."""
+        """Compares the problem. The journal's folder is named after the work, so a mismatch means a damaged project."""
         if (draw.number, draw.problem.problem_id) != (issued.draw, issued.problem_id):
             raise RuntimeError(
                 f"the journal's group {issued.group} is of problem {issued.problem_id}, this round's of "
@@ -355,7 +355,7 @@ class OutstandingGroup:
 
     @cached_property
     def whole(self) -> Group:
-        """Its rollouts in the order of their sample numbers, once no member is open."""
+        """Returns its rollouts in the order of their sample numbers, once no member is open."""
         return make_group(self.draw, [self.rollouts[member] for member in sorted(self.rollouts)])
 
 

@@ -171,7 +171,7 @@ class Hub:
         self._check_pull(replica, report)
 
     def _check_pull(self, replica: int, report: Report) -> None:
-        """A missing version is not a fault; weights that differ from the trainer's are."""
+        """Counts a fault when weights differ from the trainer's; a missing version is not a fault."""
         if report.pulled is not None:
             self._failed_probes[replica] = 0
             self._probe_gaps.append(report.probe_gap or 0.0)
@@ -193,8 +193,7 @@ class Hub:
     def _take_judged(self) -> None:
         judged = self.judge.judged()
         if judged:
-            # In the journal before it counts: no step may train on a response that a resumed hub would generate
-            # again.
+            # Journalled before it counts: no step may train on a response that a resumed hub would generate again.
             self.coordinator.write_judged(judged)
             self.journal.flush()
             self.coordinator.judged(judged, time.time())
@@ -233,7 +232,7 @@ class Hub:
         taken = self.batches[trained.step]
         busy = trained.train_seconds + trained.publish_seconds + trained.checkpoint_seconds
         self.timeline.span("trainer", self._trainer_idle, self._trainer_free_since, trained.ended_at - busy)
-        # Until its next batch is taken it waits for groups: its other activities are in the report below.
+        # Until its next batch is taken the trainer waits for groups; its other activities are in the report below.
         self._trainer_idle = "no_groups"
         spent = {"train": trained.train_seconds, "publish": trained.publish_seconds}
         self.timeline.report("trainer", trained.ended_at, spent | {"checkpoint": trained.checkpoint_seconds})
@@ -352,7 +351,7 @@ class Judge:
         self._thread.join()
 
     def ask(self, samples: Mapping[Name, tuple[Problem, Sample]]) -> None:
-        """To be judged: problem and sample by name; at least one."""
+        """Queues samples to judge: problem and sample by name; at least one."""
         self._waiting.put(samples)
 
     def judged(self) -> dict[Name, Rollout]:
@@ -379,7 +378,7 @@ class Judge:
 
 
 class NodeVersions:
-    """On the trainer's node, which is the hub's, a version exists once published; elsewhere a relay brings it."""
+    """Versions on each node: on the hub's, where the trainer publishes, at once; elsewhere when a relay brings them."""
 
     def __init__(self, run: str, node: str, chain: RelayChain) -> None:
         self.folder = weights_folder(run, node)
@@ -453,7 +452,7 @@ def counted_metrics(repacked: Repacked, faults: Faults) -> dict[str, float]:
 
 
 def replica_metrics(version: int, versions: Sequence[int], kv_used: float) -> dict[str, float]:
-    """For the replicas at work: how full their key-value caches are, how far they are behind `version`."""
+    """Returns, for the replicas at work, how full their key-value caches are and how far they are behind `version`."""
     metrics = {"kv/used_fraction": kv_used}
     if versions:
         metrics["relay/lag_versions"] = version - sum(versions) / len(versions)
@@ -461,7 +460,7 @@ def replica_metrics(version: int, versions: Sequence[int], kv_used: float) -> di
 
 
 def relay_metrics(publish_seconds: float, broadcast_seconds: Sequence[float]) -> dict[str, float]:
-    """The trainer's cost of a publication, and the mean time until another node has it."""
+    """Returns the trainer's cost of a publication, and the mean time until another node has it."""
     metrics = {"relay/publish_seconds": publish_seconds}
     if broadcast_seconds:
         metrics["relay/broadcast_seconds"] = sum(broadcast_seconds) / len(broadcast_seconds)
@@ -469,8 +468,7 @@ def relay_metrics(publish_seconds: float, broadcast_seconds: Sequence[float]) ->
 
 
 def length_metrics(issued: Lengths, trained: Lengths) -> dict[str, float]:
-    """Mean response tokens of everything that has ended and of everything trained on: training must not prefer short
-    ones.
+    """Returns the mean tokens of all ended responses and of those trained on: training must not prefer short ones.
 
     Over the round and not the step: the trajectories issued in a step are not the ones it trains on.
     """
@@ -479,7 +477,7 @@ def length_metrics(issued: Lengths, trained: Lengths) -> dict[str, float]:
 
 
 def round_totals(curve: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The round's metrics of these: totals of counts, the mean and the largest staleness."""
+    """Returns the round's metrics of these: totals of counts, the mean and the largest staleness."""
     totals: Counter[str] = Counter()
     for row in curve:
         for name, value in row.items():

@@ -46,7 +46,7 @@ SYNC_BYTES = 16 * 2**20
 class Journal:
     """The one writer of a journal, which holds the folder's lock until it is closed; a context manager closes it.
 
-    Opening cuts off a torn or damaged last record, with a warning. UserError where another process writes the journal,
+    Opening cuts off a torn or damaged last record, with a warning. UserError when another process writes the journal,
     or where a record in the middle is damaged: nothing is skipped silently.
     """
 
@@ -68,7 +68,7 @@ class Journal:
     def append(self, record: Mapping[str, Any]) -> None:
         """Adds a record, which the next `flush` writes.
 
-        TypeError or ValueError where JSON cannot represent it. Floats keep every bit.
+        TypeError or ValueError when JSON cannot represent it. Floats keep every bit.
         """
         # Encoded here and not in `flush`: an invalid record fails where it was made.
         payload = json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
@@ -87,7 +87,7 @@ class Journal:
         self._unsynced += len(content)
         try:
             while content:
-                # A nearly full disk takes a part of it, without an error until the next call.
+                # A nearly full disk takes a part of the content, without an error until the next call.
                 content = content[os.write(self._file, content) :]
         except OSError as error:
             # Half a record must not precede the next one.
@@ -137,7 +137,7 @@ class Journal:
         self.close()
 
     def _payloads(self) -> Iterator[bytes]:
-        """Payloads of the whole frames at the beginning."""
+        """Yields the payloads of the whole frames at the beginning."""
         if not os.fstat(self._file).st_size:  # an empty file cannot be mapped
             return
         end = 0
@@ -147,7 +147,7 @@ class Journal:
                 end += HEAD.size + len(payload)
 
     def _cut_torn_end(self) -> None:
-        """Shortens the file to its whole records. UserError where whole ones follow the damage."""
+        """Shortens the file to its whole records. UserError when whole ones follow the damage."""
         size, end = os.fstat(self._file).st_size, sum(HEAD.size + len(payload) for payload in self._payloads())
         if end == size:
             return
@@ -169,7 +169,7 @@ class Journal:
 
 
 def _payload_at(content: mmap.mmap, start: int) -> bytes | None:
-    """Returns the payload of the whole frame that starts there; None where there is none."""
+    """Returns the payload of the whole frame that starts there; None when there is none."""
     if start + HEAD.size > len(content):
         return None
     marker, length, checksum = HEAD.unpack_from(content, start)
@@ -307,7 +307,7 @@ def record_to_json(record: Record) -> dict[str, Any]:
 
 
 def record_from_json(stored: Mapping[str, Any]) -> Record:
-    """The inverse of `record_to_json`. ValueError for an unknown kind."""
+    """Returns the inverse of `record_to_json`. ValueError for an unknown kind."""
     values = dict(stored)
     match kind := values.pop("kind", None):
         case "partial":
@@ -337,7 +337,7 @@ def pack_floats(values: Sequence[float]) -> str | list[float]:
 
 
 def unpack_floats(stored: str | Sequence[float]) -> list[float]:
-    """The inverse of `pack_floats`."""
+    """Returns the inverse of `pack_floats`."""
     if not isinstance(stored, str):
         return list(stored)
     single = array("f", base64.b64decode(stored, validate=True))

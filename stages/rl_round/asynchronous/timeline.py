@@ -53,7 +53,7 @@ class Timeline:
 
     @property
     def wall_seconds(self) -> float:
-        """Seconds from the round's start to the last event, including time between attempts."""
+        """Returns seconds from the round's start to the last event, including time between attempts."""
         return self._wall
 
     def span(self, process: str, activity: str, start_seconds: float, end_seconds: float, **details: Any) -> None:
@@ -102,7 +102,7 @@ class Timeline:
         """`busy` and each idle reason as shares that sum to 1, of the round or of a part of it; empty without any."""
         spent: Counter[str] = Counter()
         for activity, seconds in self._seconds(process, since, until).items():
-            # How long a round was away is not known, so this time counts for no process.
+            # The time between two attempts is not known, so it counts for no process.
             if activity != AWAY:
                 spent["busy" if activity in BUSY else activity] += seconds
         total = spent.total()
@@ -196,7 +196,7 @@ class Timeline:
         self._instants, self._counters = written.instants, written.counters
 
     def _time(self, reading: float) -> float:
-        """Seconds since the round's start; a reading that is not a number counts as before everything."""
+        """Returns seconds since the round's start; a reading that is not a number counts as 0."""
         # Times before the start count as the start: clocks are compared across processes.
         return max(0.0, reading - self._origin) if math.isfinite(reading) else 0.0
 
@@ -238,7 +238,7 @@ class Timeline:
             self._grain *= 2
 
     def _seconds(self, process: str, since: float | None, until: float | None) -> Mapping[str, float]:
-        """Seconds of each activity; time after the last span gets its reason, since it may still continue."""
+        """Returns the seconds of each activity; time after the last span counts for it, since it may still continue."""
         spans = self._spans.get(process)
         if not spans:
             return {}
@@ -272,7 +272,7 @@ def _holds_device(process: str) -> bool:
 
 
 def _order(process: str) -> tuple[int, int, str]:
-    """Hub, trainer, replicas by number, relays."""
+    """Orders hub, trainer, replicas by number, relays."""
     kind, _, number = process.partition("/")
     known = ("hub", "trainer", "replica", "relay")
     return known.index(kind) if kind in known else len(known), int(number) if number.isdecimal() else 0, process
@@ -290,7 +290,7 @@ def coarser(spans: list[Span], grain: float) -> list[Span]:
     coarse: list[Span] = []
     for span in spans:
         last = coarse[-1] if coarse else None
-        # The gap between two attempts stays, however short it is drawn.
+        # The gap between two attempts is never merged, although it is drawn short.
         is_short = last is not None and last.seconds < grain and AWAY not in (last.activity, span.activity)
         if last and (is_short or last.activity == span.activity):
             longer = max(last, span, key=lambda one: one.seconds)

@@ -38,8 +38,8 @@ class RoundTrainer:
         self._keep = loop.relay.keep
         self._weights = PublishedWeights(weights, loop.relay.chunk_mib << 20)
         self._probe: list[list[list[int]]] = []
-        """Prompt and response of each: the first batch. Responses that a policy would not give have such small
-        log-probs that float sums in another order look like other weights. Version 0 has none: every replica has read
+        """Prompt and response of each: the first batch. Responses that a policy would not generate have tiny log-probs,
+        for which another order of float sums looks like other weights. Version 0 has no probe: every replica has read
         it."""
         self._checkpoints = Checkpoints(this_round.scratch)
         self._standing, lines = TrainerProgress(0, {}), list[str]()
@@ -48,13 +48,13 @@ class RoundTrainer:
             _, folder = latest
             trainer.load_checkpoint(folder)
             self._standing = TrainerProgress(**json.loads((folder / ROUND_FILE).read_text(encoding="utf-8")))
-            # The probe of its first start: with another one in its manifest, the same version would count as a new one.
+            # The probe of the first start: a different probe in the manifest would make the same version look new.
             self._probe = json.loads((folder / PROBE_FILE).read_text(encoding="utf-8"))
         self._standing = replace(self._standing, lines=lines)
         self._publish()
 
     def standing(self) -> TrainerProgress:
-        """Number of finished steps."""
+        """Returns the number of finished steps."""
         return self._standing
 
     def train(self, step: int, batch: Batch, saves: bool) -> Trained:
@@ -90,14 +90,14 @@ class RoundTrainer:
         self._round.close()
 
     def _publish(self) -> None:
-        """Collective: every rank takes part in gathering, rank 0 writes. It does not wait for replicas."""
+        """Publishes the weights; collective: every rank helps to gather, rank 0 writes. Does not wait for replicas."""
         trainer, metadata = self._trainer, {}
         if self._probe:
             prompts, responses = map(list, zip(*self._probe, strict=True))
             logprobs, check = trainer_logprobs(trainer, prompts, responses), self._round.params.weight_sync_check
             metadata = Probe(prompts, responses, logprobs, check.max_logprob_gap).to_metadata()
         if trainer.rank != 0:
-            # Gathering the weights is collective: this rank takes part and keeps nothing.
+            # Gathering the weights is collective: this rank takes part but keeps nothing.
             for _ in trainer.named_weights():
                 continue
             return

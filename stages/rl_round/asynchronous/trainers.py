@@ -22,11 +22,11 @@ from stages.rl_round.records import Batch
 from stages.rl_round.round import Round, Trained, TrainerProgress
 
 START_SECONDS = 900.0
-"""A trainer that is not up after this long hangs: loading and compiling a large policy takes minutes."""
-# The steps of a tiny policy take milliseconds: 20 of them are nothing on a busy machine.
+"""A trainer that is not up after this long is considered hung: a large policy takes minutes to load and compile."""
+# The steps of a tiny policy take milliseconds, and a busy machine may pause a process for longer than 20 of them.
 LEAST_STALL_SECONDS = 120.0
 USUAL_STEPS = 20
-"""A step that takes this many times the usual one hangs."""
+"""A step that takes this many times as long as the usual one is considered hung."""
 MOST_DEATHS = 5
 """Losses in a row, without a step in between; the fleet allows a replica as many."""
 
@@ -90,7 +90,7 @@ class Trainers:
 
     @property
     def calls(self) -> list[Any]:
-        """The calls to wait for."""
+        """Returns the calls to wait for."""
         return self._actors.calls
 
     def submit(self, step: int) -> None:

@@ -82,7 +82,7 @@ class TrajectoryPool:
     def __init__(
         self, loop: AsynchronousLoop, groups_at_once: int, kv_capacity: int, settings: SamplingSettings
     ) -> None:
-        """`kv_capacity`: most tokens of the sequences that a replica decodes at once."""
+        """Takes `kv_capacity`: the most tokens of the sequences that a replica decodes at once."""
         self.loop, self.groups_at_once, self.settings = loop, groups_at_once, settings
         self.kv_capacity = kv_capacity
         self._replicas: dict[ReplicaId, _Replica] = {}
@@ -133,7 +133,7 @@ class TrajectoryPool:
                 self.waiting[name] = flight
         if report.withdrawn or not state.flights:
             state.is_emptying = state.is_withdrawing = False
-        # A trajectory that continued elsewhere is no flight of this one any more: its end is not counted twice.
+        # A trajectory that continued elsewhere no longer belongs to this replica: its end is not counted twice.
         return {name: sample for name, sample in report.ended.items() if state.flights.pop(name, None)}
 
     # Orders to replicas.
@@ -206,7 +206,7 @@ class TrajectoryPool:
     # Views for other modules.
 
     def flights(self) -> Iterator[tuple[Name, InFlightTrajectory]]:
-        """Every trajectory in flight or waiting."""
+        """Yields every trajectory in flight or waiting."""
         for held in (self.waiting, *(replica.flights for replica in self._replicas.values())):
             yield from held.items()
 
@@ -214,12 +214,12 @@ class TrajectoryPool:
         return {name: state.version for name, state in self._replicas.items()}
 
     def is_busy(self, replica: ReplicaId) -> bool:
-        """True while it holds trajectories or loads weights."""
+        """Returns True while the replica holds trajectories or loads weights."""
         state = self._replicas[replica]
         return bool(state.flights) or state.pulling is not None
 
     def kv_fraction(self) -> float:
-        """Mean share of the replicas' KV cache in use."""
+        """Returns the mean share of the replicas' KV cache in use."""
         used = [state.kv_tokens / self.kv_capacity for state in self._replicas.values()]
         return sum(used) / len(used) if used else 0.0
 
@@ -229,22 +229,22 @@ class TrajectoryPool:
         return Orders(**orders, report_seconds=self.loop.report_seconds)
 
     def _settle_waiting(self, kept: Collection[int]) -> None:
-        """Flights whose destination is gone may go anywhere; those whose version is gone start from the prompt."""
+        """Frees flights whose destination is gone to go anywhere, and restarts those whose version is gone."""
         held = {state.version for state in self._replicas.values()}
         held |= {state.pulling for state in self._replicas.values()}
         for flight in self.waiting.values():
             target = self._replicas.get(flight.destination)
-            # It may have died, or have loaded other weights before the trajectory arrived.
+            # The destination may have died, or have loaded other weights before the trajectory arrived.
             if target is None or target.version != flight.version:
                 flight.destination = None
-            # The tokens go with their version: continued under another they would mix two policies.
+            # The tokens are dropped with their version: continued under another they would mix two policies.
             if flight.version is not None and flight.version not in held and flight.version not in kept:
                 self.faults.restarted_from_prompt += 1
                 self.faults.tokens_lost += len(flight.token_ids)
                 flight.token_ids, flight.logprobs, flight.version, flight.written = [], [], None, 0
 
     def _version_for(self, replica: ReplicaId, newest: int, kept: Collection[int]) -> int | None:
-        """The version that an empty replica should hold: the newest, unless trajectories wait for a lost one."""
+        """Returns the version that an empty replica should hold: the newest, unless trajectories wait for another."""
         state = self._replicas[replica]
         if self._expects(replica):
             return state.version
@@ -257,7 +257,7 @@ class TrajectoryPool:
         return newest
 
     def _expects(self, replica: ReplicaId) -> bool:
-        """True while a trajectory that repack moved is on its way to it."""
+        """Returns True while a trajectory that repack moved is on its way to this replica."""
         emptying = (state.flights for state in self._replicas.values() if state.is_emptying)
         held = (self.waiting, *emptying)
         return any(flight.destination == replica for flights in held for flight in flights.values())

@@ -1,4 +1,4 @@
-"""Where the batch of a step comes from: an interface, and the source of the synchronous loop."""
+"""Sources of the batch of a step: the interface, and the source of the synchronous loop."""
 
 from __future__ import annotations
 
@@ -19,54 +19,54 @@ from stages.rl_round.round import Round
 class BatchSource:
     """Gives rank 0 the batch of the next step. All methods are collective.
 
-    As it is, it is that of a rank which draws nothing and waits for its share of what rank 0 brings.
+    This base class serves ranks that draw nothing and wait for their share of rank 0's batch.
     """
 
     def next_batch(self) -> Batch | None:
-        """What the next step trains on; None on every rank but 0."""
+        """Returns the batch of the next step; None on every rank but 0."""
         return None
 
     def leftover(self) -> list[Group]:
-        """Finished groups that no step has taken; empty on ranks that hold none."""
+        """Returns finished groups that no step has taken; empty on ranks that hold none."""
         return []
 
     def save(self, folder: Path) -> None:
-        """Writes what `load` needs to go on bit for bit into a checkpoint's folder."""
+        """Writes the state that `load` needs to resume bit for bit into a checkpoint's folder."""
 
     def load(self, folder: Path) -> None:
-        """Takes back what `save` wrote."""
+        """Restores the state that `save` wrote."""
 
 
 class SampledBatches(BatchSource):
-    """The source of the synchronous loop: every rank draws a share of the problems from its sampler's present weights.
+    """The source of the synchronous loop: every rank samples its share of the groups with its sampler's weights.
 
-    Rank 0 says which problems are drawn and makes the batch; the others follow.
+    Rank 0 decides which problems are drawn and makes the batch; the others follow.
     """
 
     def __init__(self, this_round: Round, drawing: GroupDrawing) -> None:
         self._round, self._drawing, self._trainer = this_round, drawing, this_round.trainer
         self.state = DrawState()
-        """Rank 0's."""
+        """Of rank 0."""
         self._judged: list[tuple[Verdict, Verdict]] = []
-        """Rank 0's: verdicts of a model and of the rules, of this step."""
+        """Of rank 0: verdicts of a model and of the rules in this step."""
 
     def next_batch(self) -> Batch | None:
-        """UserError when the verifier failed on too many responses."""
+        """Samples and returns the batch. UserError when the verifier failed on too many responses."""
         sampler, trainer = self._drawing.sampler, self._trainer
-        # Asleep still: the last step has changed no weights, so `WeightSync.push` has brought none.
+        # Still asleep: the last step changed no weights, so `WeightSync.push` loaded none.
         if sampler.is_asleep:
             sampler.load_weights(trainer.named_weights(), sampler.policy_version)
         batch = self._lead() if trainer.rank == 0 else self._follow()
-        # Training has the memory now.
+        # Frees the sampler's memory for training.
         sampler.sleep()
         return batch
 
     def _lead(self) -> Batch:
-        """Rank 0 asks for draws until it has a batch, and says so; or why there is none."""
+        """Requests draws on rank 0 until the batch is complete, then broadcasts that, or the error."""
         batch, most = self._draw(), self._round.verifier_params.abort_undecided_fraction
         try:
             abort_on_verifier_failures(batch.drawn, most, self._round.params.verifier)
-        # Told to the others first: they wait for the next draw, and would wait for ever.
+        # Broadcast before raising: the other ranks wait for the next draw, and would wait forever.
         except UserError as error:
             self._trainer.broadcast(error)
             raise
@@ -74,7 +74,7 @@ class SampledBatches(BatchSource):
         return batch
 
     def _follow(self) -> None:
-        # A pair asks for draws, None says that the batch is whole, an error ends the round on every rank.
+        # A pair requests draws, None means that the batch is complete, an error ends the round on every rank.
         while (request := self._trainer.broadcast(None)) is not None:
             if isinstance(request, UserError):
                 raise request
@@ -88,16 +88,16 @@ class SampledBatches(BatchSource):
             self._trainer.broadcast((first, count))
             return self._draw_share(first, count)
 
-        # The version is the sampler's. One that is stale on purpose draws with older weights than the trainer's, so its
-        # surplus expires at the same age as everyone else's.
+        # The version is the sampler's: a sampler that is stale on purpose has older weights than the trainer. So its
+        # surplus groups expire at the same age as those of other samplers.
         version = self._drawing.sampler.policy_version
         batch = draw_batch(params.dynamic_sampling, params.problems_per_step, version, self.state, draw)
-        # A batch that surplus alone has filled asked no judge: its row then has no agreement.
+        # A batch that only surplus filled called no judge: its row then has no agreement.
         judged, self._judged = self._judged, []
         return replace(batch, agreement=agreement_metrics(judged))
 
     def _draw_share(self, first: int, count: int) -> list[Group]:
-        """This rank's share of the draws `first` to `first + count` of the round; on rank 0 the groups of all."""
+        """Samples this rank's share of draws `first` to `first + count` of the round; rank 0 gets all groups."""
         seed_path = self._round.seed, self._round.name
         draws = problems_in_order(self._round.problems, first, count, *seed_path)
         groups = self._drawing.draw(draws, self._round.params, *seed_path)
@@ -107,13 +107,13 @@ class SampledBatches(BatchSource):
         return groups
 
     def leftover(self) -> list[Group]:
-        """Surplus that still waits."""
+        """Returns the surplus groups that still wait."""
         return self.state.carried
 
     def save(self, folder: Path) -> None:
         if self._trainer.rank != 0:
             return
-        # The signal fraction too: it sizes the next draw, and another size would be another round.
+        # The signal fraction too: it decides the size of the next draw, and another size would change the round.
         stored = {"cursor": self.state.cursor, "signal_fraction": self.state.signal_fraction}
         write_json(folder / "drawing.json", stored)
         (folder / "carried.parquet").write_bytes(pack_groups(self.state.carried))
@@ -127,12 +127,12 @@ class SampledBatches(BatchSource):
 
 
 def agreement_metrics(pairs: Sequence[tuple[Verdict, Verdict]]) -> dict[str, float]:
-    """How a judge's verdicts compare with those of the rules; empty when none was asked.
+    """Returns how a judge's verdicts compare with those of the rules; empty when the judge was not called.
 
-    Agreement is on correct or not, among those that both have decided.
+    Agreement means that both say correct or both do not, among responses that both have decided.
     """
     decided = [pair for pair in pairs if not any(verdict.is_failure for verdict in pair)]
-    # Wrong and unparsed are one here: what counts is whether a reward for "correct" was earned.
+    # Wrong and unparsed count as the same: agreement is on whether the response earns the reward for "correct".
     correct = [tuple(verdict is Verdict.CORRECT for verdict in pair) for pair in decided]
     if not decided:
         return {}

@@ -1,7 +1,7 @@
-"""Held-out problems during a round: how many the policy answers, which weights are kept, and when the round stops.
+"""Held-out problems during a round: accuracy of the policy, which weights are kept, and when the round stops.
 
-Their responses have random numbers of their own, so nothing that the round draws or trains on depends on them. All
-ranks draw; rank 0 counts and tells the others, so all decide the same.
+Their responses use separate random numbers, so nothing that the round draws or trains on depends on them. All ranks
+sample; rank 0 counts and broadcasts the result, so all ranks decide the same.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ ACCURACY = "evaluation/accuracy"
 
 
 def evaluate_if_due(state: RoundState, this_round: Round, drawing: GroupDrawing) -> bool:
-    """Adds a row to the state's evaluations where one is due; True where a checkpoint must keep these weights.
+    """Evaluates when due and adds the row to the state; returns True when a checkpoint must keep these weights.
 
-    Due are the start, every `every_steps` steps, and the end. Collective.
+    An evaluation is due at the start, every `every_steps` steps, and at the end. Collective.
     """
     settings, step, last = this_round.params.evaluation, state.step, this_round.settings.steps
-    # A round that goes on from a checkpoint has the row of its step already.
+    # A round that resumes from a checkpoint already has the row of its step.
     is_known = bool(state.evaluations) and state.evaluations[-1]["step"] == step
     if settings is None or is_known or (step % settings.every_steps and step < last):
         return False
@@ -42,17 +42,17 @@ def evaluate_if_due(state: RoundState, this_round: Round, drawing: GroupDrawing)
     if settings.keep == "last" or best_evaluation(state.evaluations) is not row:
         return False
     state.best_step = step
-    # After the last step the trainer itself has them.
+    # After the last step the trainer still has these weights.
     return step < last
 
 
 def _evaluate(step: int, this_round: Round, drawing: GroupDrawing, settings: EvaluationParams) -> Row | None:
-    """The row of `step`; None except on rank 0."""
+    """Returns the row of `step`; None except on rank 0."""
     params, sampler, samples = this_round.params, drawing.sampler, settings.samples
-    # Asleep still where the last step has changed no weights.
+    # Still asleep when the last step changed no weights.
     if sampler.is_asleep:
         sampler.load_weights(this_round.trainer.named_weights(), sampler.policy_version)
-    # Verdicts count, whatever the reward is. Whole distributions would fill the memory for nothing.
+    # Accuracy counts verdicts and ignores the round's reward. Whole distributions would fill the memory without use.
     reward = VerdictReward(kind="by_verdict", correct=1.0, wrong=0.0, unparsed=0.0)
     study = params.study and params.study.model_copy(update={"rollout_distributions": None})
     params = params.model_copy(update={"reward": reward, "study": study, "temperature": settings.temperature})
@@ -60,15 +60,15 @@ def _evaluate(step: int, this_round: Round, drawing: GroupDrawing, settings: Eva
     seed_path = this_round.seed, this_round.name, "evaluation", step
     groups = replace(drawing, functions=None).draw(draws, params, *seed_path, group_size=samples)
     if isinstance(params.verifier, ModelVerifier):
-        # What it judged here is no part of the next step's agreement with the rules.
+        # Discards these verdicts: they are not part of the next step's agreement with the rules.
         drawing.verifier.pop_judged()
     return evaluation_row(step, groups, settings.problems, samples) if this_round.trainer.rank == 0 else None
 
 
 def evaluation_row(step: int, groups: Sequence[Group], problems: int, samples: int) -> Row:
-    """Accuracy over `problems` times `samples` responses, with its 95% interval over problems.
+    """Returns the accuracy over `problems` times `samples` responses, with its 95% interval over problems.
 
-    A problem without a group counts as wrong: its prompt did not fit. So does a response without a verdict.
+    A problem without a group counts as wrong, because its prompt did not fit. A response without a verdict does too.
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     correct = [sum(rollout.verdict is Verdict.CORRECT for rollout in group.rollouts) for group in groups]
@@ -76,7 +76,7 @@ def evaluation_row(step: int, groups: Sequence[Group], problems: int, samples: i
     _, low, high = with_width(clustered_bootstrap([count / samples for count in correct]), problems, 0.0, 1.0)
     return {
         "step": step,
-        # Of counts, and no mean of means: evaluations that tie must be equal.
+        # From counts, not a mean of means: evaluations that tie must be exactly equal.
         ACCURACY: sum(correct) / (problems * samples),
         f"{ACCURACY}_low": low,
         f"{ACCURACY}_high": high,
@@ -86,19 +86,19 @@ def evaluation_row(step: int, groups: Sequence[Group], problems: int, samples: i
 
 
 def best_evaluation(evaluations: Sequence[Row]) -> Row:
-    """The row with the highest accuracy, the first of equal ones."""
+    """Returns the row with the highest accuracy, the first of equal ones."""
     return max(evaluations, key=lambda row: row[ACCURACY])
 
 
 def is_over(evaluations: Sequence[Row], settings: EvaluationParams | None) -> bool:
-    """True after `patience` evaluations in a row without a new best."""
+    """Returns True after `patience` evaluations in a row without a new best."""
     if settings is None or settings.patience is None:
         return False
     return len(evaluations) - 1 - evaluations.index(best_evaluation(evaluations)) >= settings.patience
 
 
 def sum_up(this_round: Round, state: RoundState) -> Row:
-    """Says how the evaluations went, and returns the round's metrics of them; nothing where there were none."""
+    """Logs a summary of the evaluations and returns the round's metrics of them; empty when there were none."""
     settings, rows = this_round.params.evaluation, state.evaluations
     if settings is None:
         return {}

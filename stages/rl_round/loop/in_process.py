@@ -25,7 +25,7 @@ from stages.rl_round.round import Round
 
 
 def run_in_process(this_round: Round) -> None:
-    """Runs the round and writes its outputs. Rank 0 keeps the rollouts, and writes what the round has made."""
+    """Runs the round and writes its outputs. Rank 0 keeps the rollouts and writes the files."""
     with ExitStack() as stack:
         this_round = with_trainer(this_round)
         stack.callback(this_round.close)
@@ -37,10 +37,10 @@ def run_in_process(this_round: Round) -> None:
             case ReplayLoop():
                 from stages.rl_round.loop.replayed import open_replay
 
-                # The other ranks read no recording: every step sends them their share of it.
+                # The other ranks do not read the recording: every step sends them their share of it.
                 source = open_replay(this_round) if is_first else BatchSource()
                 state, known = run_synchronous_round(this_round, source, WeightSync(), log), {}
-        # The policy before the metrics, which are written last and say that all else is there.
+        # The policy before the metrics: metrics are written last and mark the outputs as complete.
         with replace_folder_together(this_round.trainer, this_round.paths.out) as folder:
             if state.best_step in (None, state.step):
                 this_round.trainer.save_model(folder)
@@ -49,8 +49,8 @@ def run_in_process(this_round: Round) -> None:
         if log:
             known |= sum_up(this_round, state)
             write_outputs(this_round, log, state.curve, known, evaluations=state.evaluations)
-            # Checkpoints first: a kill in between leaves nothing that the next attempt could take for its state. The
-            # asynchronous loop has a journal, which goes first there, for the same reason.
+            # Checkpoints first: after a kill in between, the next attempt finds no state to resume from. The
+            # asynchronous loop removes its journal first, for the same reason.
             Checkpoints(this_round.scratch).clear()
             log.clear()
             delete_pass_counts(this_round.scratch)
@@ -59,12 +59,13 @@ def run_in_process(this_round: Round) -> None:
 def _sample_and_train(
     stack: ExitStack, this_round: Round, log: RolloutLog | None
 ) -> tuple[RoundState, dict[str, float]]:
-    """The synchronous loop with a sampler and a verifier in every rank; and what was measured before the first."""
+    """Runs the synchronous loop with a sampler and a verifier in every rank; returns its state and the metrics measured
+    before the first step."""
     params, policy, known = this_round.params, this_round.paths.policy, dict[str, float]()
     share = drawing_share(this_round.sampler_params, this_round.trainer)
     sampler = build_sampler(this_round.sampler_params, policy, params.mismatch)
     stack.enter_context(closing(sampler))
-    # The rules are needed with a model as well: it is compared with them.
+    # A judge model needs the rules too: it is compared with them.
     verifier: RoundVerifier = stack.enter_context(Verifier(this_round.verifier_params))
     match chosen("rl.verifier", params.verifier):
         case ModelVerifier():
@@ -74,7 +75,7 @@ def _sample_and_train(
             this_round.run.log(known, step=0)
     functions = stack.enter_context(closing(CustomRewards(params.reward, this_round.verifier_params)))
     drawing = GroupDrawing(sampler, verifier, this_round.tokenizer, share, functions)
-    # Asks the policy that the sampler was built with, so it must come before learning.
+    # Samples from the policy that the sampler was built with, so it must come before training.
     this_round, selected = select_problems(this_round, drawing)
     source, weights = SampledBatches(this_round, drawing), SamplerSync(this_round, sampler)
     evaluate = partial(evaluate_if_due, this_round=this_round, drawing=drawing)

@@ -1,7 +1,7 @@
 """The source of a replay: the batches that a recorded round trained on, from its schedule and its rollouts table.
 
-No sampler, verifier or custom function takes part. Rewards are computed from verdict and length again, because the
-table rounds them to float32; those of custom functions stand in the schedule. Log-probs and tokens are as they were.
+No sampler, verifier or custom function is used. Rewards are computed again from verdict and length, because the table
+rounds them to float32; rewards of custom functions are in the schedule. Log-probs and tokens come from the table.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from stages.rl_round.schedule import PlacedGroup, Schedule, ScheduledStep, read_
 
 
 class ReplayedBatches(BatchSource):
-    """Rank 0's source: what the recorded round drew."""
+    """The source on rank 0: batches of the recorded round."""
 
     def __init__(self, this_round: Round, schedule: Schedule, rollouts: pandas.DataFrame) -> None:
-        """`rollouts` is the table that the schedule points into."""
+        """Takes the schedule, and `rollouts`, the table that the schedule refers to."""
         self._params, self._schedule, self._rollouts = this_round.params, schedule, rollouts
         self._prompts = {problem.problem_id: problem.prompt for problem in this_round.problems}
         used = [group for step in schedule.steps for group in (*step.groups, *step.left_out)]
@@ -41,7 +41,7 @@ class ReplayedBatches(BatchSource):
 
     def next_batch(self) -> Batch:
         step = self._schedule.steps[self._steps]
-        # Before the step is gone past: of what it left out, only surplus of earlier steps waits already.
+        # Counted before the step is passed: of the groups it left out, only surplus of earlier steps waits already.
         too_stale = sum(placed.first_row in self._waiting for placed in step.left_out)
         self._go_past(step)
         return Batch(
@@ -56,22 +56,22 @@ class ReplayedBatches(BatchSource):
         )
 
     def leftover(self) -> list[Group]:
-        """What the recorded round had drawn by this step and not yet used."""
+        """Returns the groups that the recorded round had drawn by this step and not yet used."""
         return [self._group(placed) for placed in self._waiting.values()]
 
     def save(self, folder: Path) -> None:
-        """The step: all else is in the files that are read again."""
+        """Writes only the step: everything else is read again from the recorded files."""
         write_json(folder / "replay.json", {"steps": self._steps})
 
     def load(self, folder: Path) -> None:
         steps = json.loads((folder / "replay.json").read_text(encoding="utf-8"))["steps"]
-        # What waits after these steps follows from the schedule, so a checkpoint keeps their number only.
+        # The groups that wait after these steps follow from the schedule, so a checkpoint only has the steps' number.
         for step in self._schedule.steps[:steps]:
             self._go_past(step)
 
     def _go_past(self, step: ScheduledStep) -> None:
         self._steps += 1
-        # Added first, then taken: most of what a step draws it also uses.
+        # Added first, then removed: a step uses most of the groups that it draws.
         self._waiting |= {first_row: self._by_first_row[first_row] for first_row in step.drawn}
         for placed in (*step.groups, *step.left_out):
             self._waiting.pop(placed.first_row, None)
@@ -91,17 +91,17 @@ class ReplayedBatches(BatchSource):
 
 
 def _rollout(row: Mapping, params: RlParams, custom: Mapping) -> Rollout:
-    # A table says only whether the limit cut a response off, and nothing in training asks what else ended it.
+    # A table only says whether the limit truncated a response; training does not use other stop reasons.
     stop = StopReason.MAX_TOKENS if row["is_truncated"] else StopReason.END_OF_SEQUENCE
     sample = Sample(row["token_ids"].tolist(), row["rollout_logprobs"].tolist(), stop, row["policy_version"])
     return recorded_rollout(sample, row["response"], Verdict(row["verdict"]), params, custom)
 
 
 def open_replay(this_round: Round) -> ReplayedBatches:
-    """The source for the schedule and the table that `rl.loop.schedule` names.
+    """Returns the source for the schedule and the table that `rl.loop.schedule` names.
 
-    UserError where the schedule is of another round, has fewer steps than this one, or is torn, and where the table is
-    not the one that was written with it.
+    UserError when the schedule is from another round, has fewer steps than this one, or is torn, and when the table is
+    not the one that was written with the schedule.
     """
     path, rollouts = this_round.attempt.inputs["schedule"], this_round.attempt.inputs["rollouts"]
     schedule = read_schedule(path)

@@ -1,7 +1,7 @@
-"""What a round leaves to be read: every rollout with its fate, the schedule, the curve and the metrics.
+"""The records of a round: every rollout and its fate, the schedule, the curve and the metrics.
 
-A round also says, while it runs, when its problems teach nothing: all groups right throughout, or wrong throughout.
-Such a round trains on zeros (or, with dynamic sampling, draws in vain) and ends where it began, hours later.
+A running round also warns when its problems give no signal: all responses of a group right, or all wrong. Such a round
+trains on zeros (or, with dynamic sampling, samples without result) and after hours ends with unchanged weights.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ TABLE, FATES = ".parquet", ".json"
 
 
 class RolloutLog:
-    """Of rank 0: rollouts and fates go to files of each step in the scratch folder until the round ends, numbers to
-    tracking. It warns where nothing can be learned.
+    """Of rank 0: writes rollouts and fates to files of each step in the scratch folder until the round ends, and logs
+    metrics to tracking. Warns when there is nothing to learn.
 
-    Each file must stay what was written: checkpoints list the files in their manifests, and `frame` and `fates` compare
-    them with the hashes in memory.
+    The files must not change: checkpoints list them in their manifests, and `frame` and `fates` compare them with the
+    hashes in memory.
     """
 
     def __init__(self, this_round: Round) -> None:
@@ -39,32 +39,32 @@ class RolloutLog:
         self._round = this_round
         self._signal = SignalWatch()
         self._hashes: dict[str, str] = {}
-        """Of each file, by name."""
+        """Hash of each file, by name."""
 
     def resume(self, step: int) -> None:
-        """Forgets what was taken down after `step`: those steps are done again.
+        """Removes the records of the steps after `step`, which run again.
 
         The files up to `step` must be those of the checkpoint's manifest, which are verified.
         """
         for file in self.folder.glob("[0-9]*"):
-            # These steps are done again: a file that is left of them must not look like theirs.
+            # These steps run again: an old file must not look like a file of the new run.
             if int(file.stem) > step:
                 file.unlink()
         names = [name for done in range(1, step + 1) for name in _names(done)]
         self._hashes = {name: sha256_of(self.folder / name) for name in names}
 
     def restore(self, batches: Iterable[Batch]) -> None:
-        """Writes the files of the first steps anew from their batches, which a journal has kept."""
+        """Writes the files of the first steps again from their batches, which the journal has."""
         self.clear()
         for step, batch in enumerate(batches, start=1):
             self._keep(step, batch.groups, batch.left_out, step_fates(batch))
 
     def kept(self) -> Mapping[str, str]:
-        """Hashes of the files that a resumed run reads, by path in a checkpoint's folder: for its manifest."""
+        """Returns hashes of the files that a resumed run reads, by path in a checkpoint's folder, for its manifest."""
         return {f"../{self.folder.name}/{name}": digest for name, digest in self._hashes.items()}
 
     def add(self, step: int, batch: Batch, row: Mapping[str, float], seconds: float) -> None:
-        """A step has ended, after `seconds`, with the curve's `row`: keeps each rollout whose fate it decided, once."""
+        """Records a step that took `seconds`, with the curve's `row`; writes each rollout once its fate is decided."""
         self._keep(step, batch.groups, batch.left_out, step_fates(batch))
         rates = {"time/step_seconds": seconds, "tokens/per_second": row["tokens/sampled"] / seconds}
         self._round.run.log({**rates, **row}, step=step)
@@ -72,28 +72,28 @@ class RolloutLog:
             say(f"WARNING: step {step}: {advice}")
 
     def finish(self, step: int, leftover: Sequence[Group]) -> None:
-        """The round has ended after `step`; `leftover` are finished groups that no step has taken."""
+        """Records the end of the round after `step`; `leftover` are finished groups that no step has taken."""
         self._keep(step + 1, [], leftover, leftover_fates(leftover))
 
     def frame(self) -> pandas.DataFrame:
-        """All rollouts in the order of their steps."""
+        """Returns all rollouts in the order of their steps."""
         return pandas.concat([read_table(file, ROLLOUT) for file in self._verified(TABLE)], ignore_index=True)
 
     def fates(self) -> list[dict[str, Any]]:
-        """What `write_schedule` needs, in the order of the steps: rows are those of `frame`."""
+        """Returns the fates for `write_schedule`, in the order of the steps: rows are those of `frame`."""
         return [json.loads(file.read_bytes()) for file in self._verified(FATES)]
 
     def clear(self) -> None:
-        """Removes the files: the outputs are written."""
+        """Removes the files, once the outputs are written."""
         for file in self.folder.glob("[0-9]*"):
             file.unlink()
         self._hashes = {}
 
     def _verified(self, suffix: str) -> list[Path]:
-        """The files of one kind in the order of their steps; UserError when one is missing or has changed."""
+        """Returns the files of one kind in the order of their steps; UserError when one is missing or has changed."""
         files = [self.folder / name for name in sorted(self._hashes) if name.endswith(suffix)]
         for file in files:
-            # Hashes are held in memory, not read back: a file that changed on the disk cannot vouch for itself.
+            # Compared with hashes in memory: a hash read from the disk could have changed together with its file.
             if not file.exists() or sha256_of(file) != self._hashes[file.name]:
                 raise UserError(
                     f"{file} is missing or has changed since it was written: check the disk and run `dvc repro` again, "
@@ -102,7 +102,7 @@ class RolloutLog:
         return files
 
     def _keep(self, step: int, trained: Sequence[Group], left_out: Sequence[Group], fates: Mapping[str, Any]) -> None:
-        # Trained ones first: the schedule counts rows in this order, and stores only where a group begins.
+        # Trained groups first: the schedule counts rows in this order, and stores only the first row of a group.
         decided = [(group, True) for group in trained] + [(group, False) for group in left_out]
         rows = [_row(step, group, index, is_used) for group, is_used in decided for index in range(len(group.rollouts))]
         table, fates_file = (self.folder / name for name in _names(step))
@@ -112,7 +112,7 @@ class RolloutLog:
 
 
 def _names(step: int) -> tuple[str, str]:
-    """The files of a step: rollouts and fates."""
+    """Returns the names of a step's files: rollouts and fates."""
     return f"{step:09d}{TABLE}", f"{step:09d}{FATES}"
 
 
@@ -130,25 +130,26 @@ def _row(step: int, group: Group, index: int, is_used: bool) -> dict[str, Any]:
         "reward": rollout.reward,
         "verdict": rollout.verdict.value,
         "is_truncated": rollout.sample.is_truncated,
-        # An undecided rollout of a trained group is part of no update.
+        # An undecided rollout of a trained group is not part of any update.
         "is_trained": is_used and rollout.is_decided,
     }
 
 
 STEPS_IN_VAIN = 3
-"""One step may be chance; after as many the round says so, and again each time their number has doubled."""
+"""Steps in a row without signal before the first warning (one may be chance); it repeats when their number doubles."""
 SMALLEST_SHARE = 0.05
-"""Of a step's groups that have signal; with fewer the rest decides what the step costs."""
+"""Share of a step's groups with signal, below which the step counts as one without: the other groups cost most of its
+time."""
 
 
 class SignalWatch:
-    """Counts steps in a row in which hardly a group had signal."""
+    """Counts steps in a row in which hardly any group had signal."""
 
     def __init__(self) -> None:
         self._forget()
 
     def see(self, drawn: Sequence[Group]) -> str | None:
-        """Takes down what a step drew; a sentence when it is time to say one. A step that drew nothing is no step."""
+        """Counts a step by the groups that it drew; returns a warning when one is due. Ignores steps without draws."""
         if not drawn:
             return None
         if sum(group.has_signal for group in drawn) >= SMALLEST_SHARE * len(drawn):
@@ -156,7 +157,7 @@ class SignalWatch:
             return None
         self._steps += 1
         self._groups += drawn
-        # Doubling keeps a round of a thousand such steps to nine warnings.
+        # Doubling limits a round of a thousand such steps to nine warnings.
         if self._steps < self._next:
             return None
         self._next *= 2
@@ -169,7 +170,7 @@ class SignalWatch:
 
 
 def _advice(groups: Sequence[Group], steps: int) -> str:
-    """What was seen, and what to change on the side that most groups are on."""
+    """Returns the observation, and advice for the side that most groups are on: too easy or too hard."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     right = sum(all(rollout.verdict is Verdict.CORRECT for rollout in group.rollouts) for group in groups) / len(groups)
     cut = sum(rollout.sample.is_truncated for rollout in rollouts) / len(rollouts)
@@ -179,7 +180,7 @@ def _advice(groups: Sequence[Group], steps: int) -> str:
         f"({len(groups)} groups: {right:.0%} all right; {cut:.0%} of responses cut off, {unparsed:.0%} without an "
         "answer). There is nothing to learn from them"
     )
-    # Whichever side most responses are on: the remedies are opposite, and one sentence cannot give both.
+    # Advice for the side that most groups are on: the remedies are opposite, and one sentence cannot give both.
     if right > 0.5:
         return (
             f"{seen}: the problems are too easy for this policy. Give harder ones (`sources`: larger sizes or more "
@@ -199,12 +200,12 @@ def _advice(groups: Sequence[Group], steps: int) -> str:
 def write_outputs(
     this_round: Round, log: RolloutLog, curve: Rows, known: dict[str, float], *beside: Path, evaluations: Rows = ()
 ) -> None:
-    """Rollouts, schedule (with the files `beside` it), curve and metrics, metrics last; the policy is written already.
+    """Writes rollouts, schedule (with the files `beside` it), curve and metrics; the policy is written already.
 
     `known` are further metrics of the round, `evaluations` further columns of the curve. Warns when no step trained.
     """
     paths, frame = this_round.paths, log.frame()
-    # Metrics at the end and all else before them: where they stand, the outputs are complete.
+    # Metrics are written last: where they exist, the outputs are complete.
     metrics = round_metrics(curve) | known
     metrics |= {"prompts/too_long": this_round.too_long} if this_round.too_long else {}
     metrics |= {"rollouts/drawn": len(frame), "rollouts/trained": int(frame["is_trained"].sum())}
@@ -220,14 +221,14 @@ def write_outputs(
 
 
 def _joined(curve: Rows, evaluations: Rows) -> Rows:
-    """The curve with the columns of `evaluations`; their first row, of step 0, has nothing else."""
+    """Returns the curve with the columns of `evaluations`; their first row, of step 0, has no other columns."""
     rows = {row["step"]: row for row in (*evaluations[:1], *curve)}
     return [*(rows | {row["step"]: {**rows[row["step"]], **row} for row in evaluations}).values()]
 
 
 def identity_of(this_round: Round) -> RoundIdentity:
-    """What decides the weights besides the rollouts. How often it was saved and checked does not, nor how long it was:
-    a replay may end earlier."""
+    """Returns everything that decides the weights besides the rollouts. Intervals of checkpoints and checks do not
+    count, and the number of steps does not either: a replay may end earlier."""
     settings = {
         "seed": this_round.seed,
         "prompt": this_round.prompt.model_dump(mode="json"),
@@ -261,14 +262,15 @@ MEAN_DIAGNOSTICS = (
 
 
 def round_metrics(curve: Rows) -> dict[str, float]:
-    """`<name>_first` and `<name>_last` of what a round should move, means of diagnostics, the worst gap, and totals."""
+    """Returns `<name>_first` and `<name>_last` of what a round should change, means of diagnostics, the worst gap and
+    totals."""
     moved = ("accuracy/mean", "reward/mean", "entropy/mean", "length/response_tokens_mean", "length/truncated_fraction")
     metrics = {f"{name}_first": curve[0][name] for name in moved if name in curve[0]}
     metrics |= {f"{name}_last": curve[-1][name] for name in moved if name in curve[-1]}
     for name in MEAN_DIAGNOSTICS:
         values = [row[name] for row in curve if name in row]
         metrics |= {f"{name}_mean": sum(values) / len(values)} if values else {}
-    # The worst step and no mean: one bad sync among hundreds is what one looks for.
+    # The worst step and not the mean: it must show one bad sync among hundreds.
     for worst in ("logprob_gap/token_max", "sync/logprob_gap_max", "verdict/undecided_fraction"):
         values = [row[worst] for row in curve if worst in row]
         metrics |= {worst: max(values)} if values else {}

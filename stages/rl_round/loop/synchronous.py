@@ -1,11 +1,11 @@
-"""The RL round, synchronous: draw groups, update the policy, sync the sampler, repeat.
+"""The synchronous RL round: sample groups, update the policy, sync the sampler, repeat.
 
-This is the whole algorithm in one place. On CPU it is bit-exact: the same seed gives the same weights, and a run that
-was killed and goes on from its checkpoint gives the weights of one that was not.
-Ranks: every rank runs this listing, draws its share of the responses and trains its share of the batch. Rank 0 makes
+This is the whole algorithm in one place. On CPU it is bit-exact: the same seed gives the same weights, and a killed run
+that resumes from its checkpoint gives the weights of a run without interruption.
+Ranks: every rank runs this listing, samples its share of the responses and trains its share of the batch. Rank 0 makes
 the batch, the row of the curve and the files.
-A replay is the same listing: its source reads what was drawn, and there is no sampler to sync.
-Held-out problems (`evaluate`) change no step: they may end the round early, and their best weights are kept.
+A replay runs the same listing: its source reads the recorded groups, and there is no sampler to sync.
+Held-out problems (`evaluate`) change no step, but they may end the round early and decide which weights are kept.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def run_synchronous_round(
     log: RolloutLog | None,
     evaluate: Callable[[RoundState], bool] = lambda state: False,
 ) -> RoundState:
-    """Runs the round's steps, going on from the last checkpoint if there is one, and returns what it reached.
+    """Runs the round's steps, resuming from the last checkpoint if there is one, and returns the final state.
 
-    Curve and log are rank 0's.
+    Only rank 0 has the curve and the log.
     """
     trainer, run, last = this_round.trainer, this_round.run, this_round.settings.steps
     checkpoints = Checkpoints(this_round.scratch)

@@ -38,14 +38,14 @@ from stages.rl_round.update import prepare_samples, summarise, update_policy
 @dataclass(frozen=True)
 class TrainedStep:
     row: dict[str, float]
-    """Of the round's curve; whole where the batch is."""
+    """Row of the round's curve; complete only on the rank that has the whole batch."""
     has_changed_weights: bool
-    """False where no rollout of the batch could be trained on."""
+    """False when no rollout of the batch could be trained on."""
     samples: TrainingSamples
 
 
 def with_trainer(this_round: Round) -> Round:
-    """The round with this rank's trainer and reference, which `Round.close` ends."""
+    """Returns the round with this rank's trainer and reference, which `Round.close` ends."""
     params, settings, policy = this_round.params, this_round.trainer_params, this_round.paths.policy
     model = language_model(policy, settings)
     match chosen("rl.adapter", params.adapter):
@@ -66,17 +66,17 @@ def with_trainer(this_round: Round) -> Round:
 def train_step(this_round: Round, step: int, batch: Batch | None) -> TrainedStep:
     """Trains on `batch` as step `step` (from 0) of the round; collective. Only rank 0 needs to have the batch.
 
-    FloatingPointError, with what is needed to look into it, when the loss is not finite.
+    FloatingPointError, with details for debugging, when the loss is not finite.
     """
     params, trainer, tokens = this_round.params, this_round.trainer, this_round.trainer_params.micro_batch_tokens
     groups, plan = scatter_batch(batch, params, tokens, trainer, this_round.seed, this_round.name, step)
     with _explain_nonfinite_loss(this_round, step, groups):
         samples = prepare_samples(groups, plan, params, trainer, this_round.reference)
-        # From 1 / warmup_steps upwards: a first step with rate 0 would draw a whole batch and learn nothing.
+        # From 1 / warmup_steps upwards: a first step with rate 0 would sample a whole batch and learn nothing.
         warm_up = min(1.0, (step + 1) / max(1, this_round.settings.warmup_steps))
         updates = update_policy(samples, plan, params, warm_up, trainer)
     row = {"step": step + 1} | (summarise(updates) if updates else {})
-    # Only rank 0 has the batch whole, and only its row is written.
+    # Only rank 0 has the whole batch, and only its row is written.
     if batch is not None:
         row |= step_metrics(batch, samples, params)
     return TrainedStep(row, bool(updates), samples)
@@ -84,13 +84,13 @@ def train_step(this_round: Round, step: int, batch: Batch | None) -> TrainedStep
 
 @contextmanager
 def _explain_nonfinite_loss(this_round: Round, step: int, groups: Sequence[Group]) -> Iterator[None]:
-    """A loss that is not finite stops the round with what is needed to look into it; the policy is never written."""
+    """Adds details for debugging to the error of a loss that is not finite; the policy is never written."""
     try:
         yield
     except FloatingPointError as error:
         latest = Checkpoints(this_round.scratch).newest()
         kept = f"the last checkpoint is {latest}" if latest else "there is no checkpoint yet"
-        # Each problem once and in the order of the batch: the error reads the same each time.
+        # Each problem once and in the order of the batch, so the error is the same each time.
         ids = ", ".join(dict.fromkeys(group.problem_id for group in groups))
         raise FloatingPointError(
             f"{this_round.name}, step {step + 1}: {error}. The batch's problems are {ids}; {kept}. The next run goes "
@@ -99,11 +99,11 @@ def _explain_nonfinite_loss(this_round: Round, step: int, groups: Sequence[Group
 
 
 def step_metrics(batch: Batch, trained: TrainingSamples, params: RlParams) -> dict[str, float]:
-    """Rewards, accuracy and lengths of everything drawn in the step (an unbiased view of the policy), and what was
-    trained on. A step that drew nothing, because surplus filled the batch, reports the batch instead.
+    """Returns rewards, accuracy and lengths of all groups drawn in the step (an unbiased view of the policy), and of
+    the batch. A step that drew nothing, because surplus filled the batch, reports the batch instead.
     """
-    # Of what was drawn, not of what is trained on: dynamic sampling trains on the middling problems only, which say
-    # little about the policy.
+    # Of the groups drawn, not of those trained on: dynamic sampling trains only on problems of medium difficulty, which
+    # say little about the policy.
     groups = batch.drawn or batch.groups
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     tokens = [len(rollout.sample.token_ids) for rollout in rollouts]
@@ -132,7 +132,8 @@ def step_metrics(batch: Batch, trained: TrainingSamples, params: RlParams) -> di
 
 
 def _advantage_metrics(trained: TrainingSamples) -> dict[str, float]:
-    """Mean size by response, and the variance over all tokens that the batch holds; 0 without samples."""
+    """Returns the mean absolute advantage of a response and the variance over all tokens of the batch; 0 without
+    samples."""
     if not len(trained):
         return {"advantage/abs_mean": 0.0, "advantage/variance": 0.0}
     # In double: a batch has millions of tokens, and a variance subtracts large sums.
@@ -145,18 +146,18 @@ def _advantage_metrics(trained: TrainingSamples) -> dict[str, float]:
 
 
 def _custom_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Failures and the mean of each part, where custom functions reward."""
+    """Returns the failures and the mean of each part, when custom functions give rewards."""
     if not any(rollout.is_custom for rollout in rollouts):
         return {}
     decided = [rollout for rollout in rollouts if rollout.is_decided]
     names = sorted({name for rollout in decided for name in rollout.parts})
-    # A part that a response lacks adds nothing to its reward.
+    # A part that a response lacks counts as 0, since it adds nothing to its reward.
     means = {f"reward/part_{name}": _mean([rollout.parts.get(name, 0.0) for rollout in decided]) for name in names}
     return {"reward/failed_fraction": _mean([float(bool(rollout.fault)) for rollout in rollouts]), **means}
 
 
 def _penalty_metrics(trained: TrainingSamples, params: RlParams) -> dict[str, float]:
-    """How much repetition was punished, where it is."""
+    """Returns how much repetition was punished, when it is."""
     if params.repetition_penalty is None:
         return {}
     penalised = int(trained.penalised.sum())
@@ -169,12 +170,12 @@ def _penalty_metrics(trained: TrainingSamples, params: RlParams) -> dict[str, fl
 
 
 def _is_punished(rollout: Rollout, params: RlParams) -> bool:
-    """True where length cost the response a part of what its verdict alone is worth."""
+    """Returns True when length lowered the response's reward below that of its verdict alone."""
     if not rollout.is_decided:
         return False
     match params.reward:
         case VerdictReward():
-            # The reward carries what the length cost it: less than its verdict is worth means that it was punished.
+            # The reward includes the cost of length: a reward below that of its verdict means that it was punished.
             return rollout.reward < verdict_reward(params.reward, rollout.verdict)
         case CosineReward():
             return rollout.reward == params.reward.exceeded

@@ -1,6 +1,6 @@
-"""Where the weights go in the synchronous loop: to the sampler after each step, and to checkpoints.
+"""Copies of the weights in the synchronous loop: to the sampler after each step, and to checkpoints.
 
-After every sync the sampler must give the trainer's log-probs on a fixed batch.
+After every sync the sampler must give the same log-probs as the trainer on a fixed batch.
 """
 
 from __future__ import annotations
@@ -27,28 +27,31 @@ from stages.rl_round.round import Round
 
 
 class WeightSync:
-    """Brings the trainer's weights to whatever samples: here to nothing, for a replay. All methods are collective."""
+    """Loads the trainer's weights into the sampler; this base class, for replays, has no sampler.
+
+    All methods are collective.
+    """
 
     def push(self, policy_version: int) -> dict[str, float]:
-        """Makes the trainer's present weights that version of the policy; what the check of it has measured.
+        """Makes the trainer's current weights that version of the policy; returns the measurements of the check.
 
         SyncError when sampler and trainer disagree.
         """
         return {}
 
     def save(self, folder: Path) -> None:
-        """Writes what `load` needs beside the trainer's weights into a checkpoint's folder."""
+        """Writes the state that `load` needs, except the trainer's weights, into a checkpoint's folder."""
 
     def load(self, folder: Path) -> None:
-        """Takes back what `save` wrote, before the first `push`."""
+        """Restores the state that `save` wrote, before the first `push`."""
 
 
 class SamplerSync(WeightSync):
-    """Every rank hands the weights, which all of them gather, to the sampler that it holds."""
+    """All ranks gather the weights, and each loads them into its sampler."""
 
     def __init__(self, this_round: Round, sampler: Sampler) -> None:
         self._trainer, self._sampler = this_round.trainer, sampler
-        # Before a checkpoint is loaded: a round that goes on checks the responses of one that was not killed.
+        # Sampled before a checkpoint is loaded, so a resumed round checks the same responses as before.
         check = WeightSyncCheck.drawn(
             this_round.params.weight_sync_check,
             [problem.prompt for problem in this_round.problems],
@@ -56,21 +59,21 @@ class SamplerSync(WeightSync):
             sampler,
             derive_seed(this_round.seed, this_round.name, "probe"),
         )
-        # All have drawn, as the ranks of one engine must; all check the same responses.
+        # All ranks have sampled, as the ranks of one engine must; all check the same responses.
         self._check: WeightSyncCheck = self._trainer.broadcast(check)
 
     def push(self, policy_version: int) -> dict[str, float]:
-        """The largest gap of a log-prob on any rank."""
-        # First, and on every rank in this order: both calls are collective.
+        """Returns the largest gap of a log-prob on any rank."""
+        # Every rank makes these calls in this order: both are collective.
         from_trainer = self._check.trainer_side(self._trainer)
         self._sampler.load_weights(self._trainer.named_weights(), policy_version)
         gaps = self._trainer.gather(self._check.check(self._sampler, from_trainer))
-        # The largest of all ranks: each holds an engine of its own, and one that was missed is enough to go wrong.
+        # The largest gap of all ranks: each holds a separate engine, and one with stale weights is an error.
         return {"sync/logprob_gap_max": max(gaps)}
 
     def save(self, folder: Path) -> None:
-        """The older weights that a sampler which is stale on purpose still serves; empty for others."""
-        # Of one rank: the samplers of all serve the same.
+        """Writes the older weights that a deliberately stale sampler still serves; empty for other samplers."""
+        # Only of one rank: the samplers of all ranks serve the same weights.
         if self._trainer.rank == 0:
             save_file(self._sampler.kept_weights(), folder / "sampler.safetensors")
 
@@ -79,8 +82,8 @@ class SamplerSync(WeightSync):
 
 
 PROBE_TOKENS = 256
-"""Most tokens of a response that is compared: the log-probs of the whole vocabulary exist for all of them at once, and
-a weight that is stale shows in the first."""
+"""Most tokens compared of a response: log-probs of the whole vocabulary exist for all of them at once, and a stale
+weight shows in the first."""
 
 
 @dataclass
@@ -101,44 +104,43 @@ class WeightSyncCheck:
         sampler: Sampler,
         seed: int,
     ) -> WeightSyncCheck:
-        """A probe on one response of `sampler`, or its beginning, to each of the first `params.sequences` prompts."""
-        # The first problems and a seed of their own: every attempt at this round checks the same responses.
+        """Makes the fixed batch: samples one response, or its beginning, to the first `params.sequences` prompts."""
+        # The first problems and a separate seed: every attempt at this round checks the same responses.
         chosen = prompts[: params.sequences]
-        # The plain distribution, whatever the round draws with: a pruned one would hide weights that differ in its
-        # tail.
+        # Always the plain distribution: a pruned one would hide weights that differ in its tail.
         settings = SamplingSettings(1.0, 1.0, 0, min(PROBE_TOKENS, max_response_tokens), None)
         names = [str(number) for number in range(len(chosen))]
         drawn = sample_prompts(sampler, chosen, names, 1, settings, seed)
         return cls(params, chosen, [samples[0].token_ids for samples in drawn])
 
     def trainer_side(self, trainer: Trainer) -> list[float]:
-        """The trainer's log-probs of the batch, one after another; collective."""
+        """Returns the trainer's log-probs of the batch, one response after another; collective."""
         return trainer_logprobs(trainer, self.prompts, self.responses)
 
     def check(self, sampler: Sampler, from_trainer: list[float]) -> float:
-        """The largest gap of a token's log-prob; SyncError as `ProbeCheck` says."""
+        """Returns the largest gap of a token's log-prob; raises SyncError like `ProbeCheck`."""
         return self._check.gap(Probe(self.prompts, self.responses, from_trainer, self.params.max_logprob_gap), sampler)
 
 
 def trainer_logprobs(trainer: Trainer, prompts: list[list[int]], responses: list[list[int]]) -> list[float]:
-    """The trainer's present log-probs of all response tokens, one response after another; collective."""
+    """Returns the trainer's current log-probs of all response tokens, one response after another; collective."""
     batch = pack([TokenSequence(*pair) for pair in zip(prompts, responses, strict=True)])
     return trainer.evaluate(batch).logprobs.cpu()[batch.response_mask.bool()].tolist()
 
 
 @dataclass
 class RoundState:
-    """Where a round stands between two steps, the same on every rank."""
+    """The state of a round between two steps, the same on every rank."""
 
     step: int = 0
     """Steps done."""
     policy_version: int = 0
-    """Steps that have changed the weights: the version that the sampler was last given."""
+    """Steps that have changed the weights: the version that the sampler loaded last."""
     curve: list[dict[str, float]] = field(default_factory=list)
     evaluations: list[dict[str, float]] = field(default_factory=list)
     """Held-out accuracy, from step 0 on."""
     best_step: int | None = None
-    """The step whose weights are kept; None where none are."""
+    """The step whose weights are kept; None when none are."""
 
 
 def save_state(
@@ -149,9 +151,9 @@ def save_state(
     weights: WeightSync,
     log: RolloutLog | None,
 ) -> None:
-    """Writes a checkpoint that `load_state` continues from bit for bit; collective.
+    """Writes a checkpoint from which `load_state` resumes bit for bit; collective.
 
-    Its manifest lists the files of the log as well, so it counts only while they are what was written.
+    Its manifest also lists the files of the log, so it is valid only while they are unchanged.
     """
     with replace_folder_together(trainer, checkpoints.folder(state.step)) as folder:
         hashes = trainer.save_checkpoint(folder)
@@ -161,12 +163,12 @@ def save_state(
             keep_best(trainer, folder, checkpoints.newest(), state.best_step == state.step)
         if trainer.rank == 0:
             write_json(folder / "round.json", asdict(state))
-    # The log is sealed with the checkpoint: steps that are not done again must have their rollouts on the disk.
+    # The log is sealed with the checkpoint: steps that do not run again must have their rollouts on disk.
     checkpoints.keep_last({**hashes, **(log.kept() if log else {})}, trainer)
 
 
 def load_state(checkpoints: Checkpoints, trainer: Trainer, source: BatchSource, weights: WeightSync) -> RoundState:
-    """The state of the last checkpoint, with all parts restored to it; a new state when there is none.
+    """Restores all parts from the last checkpoint and returns its state; a new state when there is none.
 
     The sampler still needs the trainer's weights.
     """
@@ -175,7 +177,7 @@ def load_state(checkpoints: Checkpoints, trainer: Trainer, source: BatchSource, 
         return RoundState()
     step, folder = latest
     say(f"rl_round: going on from step {step}")
-    # Each part restores itself; what they wrote was sealed together, so none is of another step.
+    # Each part restores itself; their files were sealed together, so all are of the same step.
     trainer.load_checkpoint(folder)
     source.load(folder)
     weights.load(folder)
