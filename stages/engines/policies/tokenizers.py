@@ -180,7 +180,7 @@ def closing_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def decode_response(tokenizer: PreTrainedTokenizerBase, token_ids: list[int]) -> str:
-    """Returns the response's text without special tokens, except those that mark a thought, which the verifier needs."""
+    """Returns the response's text without special tokens, except those that mark a thought: the verifier needs them."""
     marks = _thought_tokens(tokenizer)
     if not marks or marks.isdisjoint(token_ids):
         return tokenizer.decode(token_ids, skip_special_tokens=True)
