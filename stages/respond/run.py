@@ -25,7 +25,7 @@ from stages.foundations.files import write_metrics
 from stages.foundations.job import Attempt, Job
 from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams
 from stages.foundations.tables import BENCHMARK, PROBLEM, RESPONSE, read_table, require_rows, write_table
-from stages.observe.progress import progress, say
+from stages.observe.progress import progress, say, say_warnings
 from stages.observe.tracking import Run, track
 from stages.respond.stage import BaselinePrompts, CandidatePrompt, RespondParams
 
@@ -63,6 +63,7 @@ def main(job: Job) -> None:
         run.summary(metrics)
         write_table(responses, paths.responses, RESPONSE)
         write_metrics(paths.metrics, metrics)
+        say_warnings("respond", job.item, metrics)
         # Only now: until the outputs are written, a killed run resumes from these pieces.
         for piece in attempt.scratch.glob("responses-*"):
             piece.unlink()

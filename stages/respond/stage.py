@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import Field
 
 from stages.engines.samplers.params import SamplerParams
@@ -101,6 +103,15 @@ def _contradictions(sections: Sections) -> list[str]:
     return [f"respond.baseline_prompts.policy {choice.policy!r} is not measured: choose one of {', '.join(policies)}"]
 
 
+def _warnings(name: str, metrics: Mapping[str, float]) -> list[str]:
+    """Returns a warning if prompts left no room for a response."""
+    count = metrics.get("prompts/too_long", 0)
+    return [
+        f"{count:,.0f} benchmark problems count as wrong for {name}: prompt and response do not fit the model. Lower "
+        "respond.max_response_tokens, or leave long problems out of the benchmark"
+    ][: count > 0]
+
+
 ABOUT = About(
     description="A policy's responses to every benchmark problem. Needs the GPU.",
     headline=("rows/kept", "{:,.0f} responses"),
@@ -108,6 +119,7 @@ ABOUT = About(
     runs_model=lambda params: True,
     work=_work,
     named_after=("policy",),
+    warnings=_warnings,
     is_varied=True,
     lane="Evaluation",
 )

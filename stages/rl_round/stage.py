@@ -164,7 +164,13 @@ def _drawn_without_end(sampling: Sampling, groups_per_step: int, loop: Asynchron
 
 
 def _warnings(name: str, metrics: Mapping[str, float]) -> list[str]:
-    """Returns a warning with the reason if a round did not change the weights."""
+    """Returns a warning for problems left out, and one with the reason if a round did not change the weights."""
+    count = metrics.get("prompts/too_long", 0)
+    left_out = [f"{name} left out {count:,.0f} problems: prompt and response do not fit the model"][: count > 0]
+    return [*left_out, *_without_training(name, metrics)]
+
+
+def _without_training(name: str, metrics: Mapping[str, float]) -> list[str]:
     steps = metrics.get("progress/steps", 0)
     # Groups that were taken but gave no update had only undecided responses: the verifier failed.
     if steps and metrics.get("progress/steps_without_update") == steps:

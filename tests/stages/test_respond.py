@@ -52,7 +52,7 @@ def test_a_run_that_is_cut_off_goes_on_and_gives_the_same_bytes(damage, taught, 
     assert straight.read_bytes() == cut.read_bytes()
 
 
-def test_a_prompt_that_does_not_fit_is_unanswered_and_counted(taught, tmp_path):
+def test_a_prompt_that_does_not_fit_is_unanswered_and_counted(taught, tmp_path, capfd):
     """The policy has 512 positions. The other problems get the responses that they got without it."""
     benchmarks = read_table(taught / "benchmarks.parquet", BENCHMARK).to_dict("records")
     benchmarks[2] |= {"problem": benchmarks[2]["problem"] + " The weather is fine." * 40}
@@ -62,7 +62,9 @@ def test_a_prompt_that_does_not_fit_is_unanswered_and_counted(taught, tmp_path):
         for flag in flags(taught, tmp_path / "longer")
     ]
     main(longer)
+    assert "WARNING: 1 benchmark problems count as wrong for" in capfd.readouterr().err
     main(flags(taught, tmp_path / "plain"))
+    assert "WARNING" not in capfd.readouterr().err
     rows, plain = (read_table(tmp_path / name / "responses.parquet", RESPONSE) for name in ("longer", "plain"))
     name = benchmarks[2]["problem_id"]
     long = rows[rows["problem_id"] == name]

@@ -105,6 +105,7 @@ def test_problems_whose_prompts_do_not_fit_are_left_out_before_the_first_step(ta
     said = capfd.readouterr().err
     assert "rl_1: 1 problems are left out, as their prompts have more than 500 tokens" in said
     assert f"a response may have 12: {rows[1]['problem_id']}" in said
+    assert "WARNING: rl_1 left out 1 problems: prompt and response do not fit the model" in said
 
 
 @pytest.mark.parametrize(
