@@ -1,8 +1,8 @@
-"""A stage's process with nothing behind `stages.observe`: every function of it does nothing.
+"""Runs a stage in a process in which every function of `stages.observe` does nothing.
 
     python -m tests.fakes.unobserved sft --params params.yaml ...
 
-Prints what the stage has run of the project: a line `module name` for each definition.
+Prints which code of the project the stage has run: a line `module name` for each definition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 class Run:
-    """A run that nobody sees."""
+    """A run that records nothing."""
 
     def log(self, values: Any, step: int) -> None:
         pass
