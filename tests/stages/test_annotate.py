@@ -1,7 +1,7 @@
-"""annotate: every bad annotation is a counted reason, and what is sound comes through as it was given.
+"""annotate: every bad annotation has a counted reason, and valid ones are stored unchanged.
 
-Tasks for Label Studio: hostile prompts stay text, pictures lose metadata, exports come back. The panel and the quality
-control together: exactly the planted careless annotators are found, at three seeds.
+Tasks for Label Studio: hostile prompts stay text, pictures lose metadata, exports can be read. The panel and the
+quality control together: exactly the planted careless annotators are detected, with three seeds.
 """
 
 import gzip
@@ -424,7 +424,7 @@ def test_the_folder_has_a_project_for_each_number_of_images_and_bare_pictures(tm
 
 
 def label_studio_export(tasks):
-    """What Label Studio 1.23.2 exported of such tasks, with several annotators' answers put in."""
+    """Returns the export of Label Studio 1.23.2 for such tasks, with several annotators' answers inserted."""
     exported = []
     for number, task in enumerate(tasks, start=1):
         images = task["data"]["image_ids"]
@@ -521,7 +521,7 @@ RULES = AnnotatorRules.model_validate(RECIPE["preferences"]["annotator_rules"])
 
 
 def world(prompts=150, images=12, seed=0):
-    """Prompts with images of two generators whose alignment and fidelity are spread as those of an imperfect one."""
+    """Returns prompts with images of two generators; alignment and fidelity vary as for an imperfect generator."""
     drawn = random.Random(seed)
     by_prompt, seen, truths, splits = {}, {}, {}, {}
     for number in range(prompts):

@@ -164,7 +164,7 @@ OWN = {"kind": "function", "file": "custom/mine.py", "name": "is_right", "argume
 
 @pytest.fixture
 def own_verifier(grade, tmp_path, monkeypatch):
-    """Grades ROWS by a function of the user's with this source."""
+    """Grades ROWS by a user's function with this source."""
     (tmp_path / "custom").mkdir()
     monkeypatch.setattr("stages.engines.custom_functions.custom_file", lambda name: tmp_path / name)
 

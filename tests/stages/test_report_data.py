@@ -1,4 +1,4 @@
-"""The report's data part: cards, the way from pages to trusted problems, contamination and repeats."""
+"""The report's data part: cards, the steps from pages to trusted problems, contamination and repeats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def hit(number, rule="exact"):
 
 @pytest.fixture
 def run(tmp_path):
-    """The data of a run that has trained nothing yet."""
+    """Makes the data of a run that has not trained yet."""
     write_params(tmp_path, PARAMS)
     data = tmp_path / "data"
     rows = [problem(number) for number in range(10)] + [problem(900, licence=None, source=HOSTILE)]

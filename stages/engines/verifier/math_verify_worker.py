@@ -74,8 +74,8 @@ def compare(gold: str, prediction: str) -> tuple[str, str]:
 def understand(text: str) -> list:
     """Returns math-verify's readings of the answer in `text`: an expression and its text, only the text, or nothing.
 
-    Only the best match counts ("first_match"). Mathematics between delimiters is read as LaTeX or not at all. The default
-    would continue with weaker patterns, and take the 5 of `5^(5^(5^(5^5)))` when the power fails.
+    Only the best match counts ("first_match"). Mathematics between delimiters is read as LaTeX or not at all. By
+    default math-verify continues with weaker patterns, and takes the 5 of `5^(5^(5^(5^5)))` when the power fails.
     """
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 
