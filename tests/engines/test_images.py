@@ -1,6 +1,6 @@
-"""Hostile image files are decoded elsewhere, to RGB; shards of pictures are read back as they were written.
+"""Hostile image files are decoded to RGB in another process; shards of pictures are read as they were written.
 
-Which files are refused, and why: tests/stages/test_image_pool.py.
+tests/stages/test_image_pool.py tests which files are rejected, and why.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
-"""What a GPU must do as a CPU does, or must not do at all. Sizes are small: nothing here is about speed.
+"""Behaviour of a GPU that must equal a CPU's, or must differ. Sizes are small: no test measures speed.
 
-`RETRACE_GPU_TESTS_ON=cpu pytest tests/engines/test_on_gpu.py` runs what a CPU can run of it, so that it does not rot.
+`RETRACE_GPU_TESTS_ON=cpu pytest tests/engines/test_on_gpu.py` runs the part that a CPU can run, to keep it working.
 """
 
 import os
@@ -172,7 +172,7 @@ def test_sampled_log_probs_are_the_trainers(policy, dtype, most):
 
 @needs_cuda
 def test_a_pass_makes_the_host_wait_once(policy):
-    """When `token_statistics` counts the tokens that have a gradient."""
+    """It waits when `token_statistics` counts the tokens that have a gradient."""
     trainer = trainer_on(policy)
     losses(trainer, 2)  # kernels are compiled
     batch = BATCH.to(torch.device(DEVICE))

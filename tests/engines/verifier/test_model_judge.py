@@ -27,7 +27,7 @@ class Letters:
 
 
 class ScriptedSampler:
-    """Answers each prompt by a function of its text, and remembers what it was asked."""
+    """Answers each prompt by a function of its text, and stores the prompts."""
 
     policy_version = 0
 
@@ -88,7 +88,7 @@ def test_the_last_judgement_counts_in_any_layout():
 
 
 class WordScorer:
-    """Thinks `yes` more likely than `no` by `gap(prompt)` nats, and remembers its prompts."""
+    """Gives `yes` a log-prob that is higher than that of `no` by `gap(prompt)` nats, and stores its prompts."""
 
     def __init__(self, gap):
         self.gap, self.asked, self.is_closed = gap, [], False
