@@ -1,4 +1,4 @@
-"""Each check on a machine or project made to have the fault, and the whole on a healthy one."""
+"""Each check on a machine or project that is made to have the fault, and all checks on a healthy one."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def test_packages_are_held_against_the_lock(tmp_path):
     assert missing.level is Level.PROBLEM and "ruamel.yaml" in missing.found and "make set-up" in missing.remedy
     (other,) = doctor.check_packages(tmp_path, good | {"torch": "2.12.0"})
     assert "torch 2.12.0 instead of 2.13.0" in other.found
-    # A group that is not complete is not asked for, but what is there of it must agree.
+    # An incomplete group is not required, but its installed packages must have the right versions.
     (other,) = doctor.check_packages(tmp_path, good | {"pytest": "8.0.0"})
     assert "pytest 8.0.0 instead of 9.0.0" in other.found
     (tmp_path / ".venv").mkdir()
@@ -48,7 +48,7 @@ def test_packages_are_held_against_the_lock(tmp_path):
 
 def test_a_kernel_that_cannot_confine_workers_is_a_warning(monkeypatch):
     def lacks(call, number):
-        """As a kernel says it that does not know the call."""
+        """Answers like a kernel that does not know the call."""
         monkeypatch.setattr(f"stages.engines.workers.sandbox._libc.{call}", lambda *_: number)
         return [finding.found for finding in doctor.check_sandbox() if finding.level is Level.WARNING]
 

@@ -1,4 +1,4 @@
-"""From a score to the raw bytes, on a small project whose graph is known."""
+"""From a score to the raw bytes, on a small project with a known graph."""
 
 import json
 import re
