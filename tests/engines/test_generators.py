@@ -94,7 +94,7 @@ def test_a_vae_is_used_where_the_folder_has_one(tmp_path):
 
 def test_a_scheduler_of_another_kind_is_drawn_by_ddim(generator, tmp_path):
     save_generator(generator, tmp_path)
-    config = {  # of Stable Diffusion 1.4, without the key that it got later
+    config = {  # Stable Diffusion 1.4's, without the key that was added later
         "_class_name": "PNDMScheduler",
         "beta_end": 0.012,
         "beta_schedule": "scaled_linear",

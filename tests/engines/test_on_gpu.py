@@ -100,7 +100,7 @@ def test_mixed_precision_learns_as_float32_does_on_a_cpu(policy):
     found, exact = losses(there, 20), losses(here, 20)
     assert found[-1] < found[0] and found == pytest.approx(exact, abs=1e-2 + 0.02 * abs(exact[0]))
     moved = [(weights_of(there)[name] != weight).float().mean() for name, weight in before.items()]
-    seen = {"model.embed_tokens.weight", "lm_head.weight"}  # most tokens have not been met
+    seen = {"model.embed_tokens.weight", "lm_head.weight"}  # most tokens did not occur
     assert min(share for share, name in zip(moved, before, strict=True) if name not in seen) > 0.99
 
 
@@ -194,7 +194,7 @@ def test_zero_on_one_device_trains_as_the_torch_trainer(policy, stage):
     pytest.importorskip("deepspeed")
     trainer = trainer_on(policy, dtype="float32", zero_stage=stage)
     found = losses(trainer, 4)
-    trainer.close()  # the next one starts a group of its own
+    trainer.close()  # the next one starts another group
     assert found == pytest.approx(losses(trainer_on(policy, dtype="float32"), 4), rel=1e-3)
 
 

@@ -83,7 +83,7 @@ def test_answers_depend_neither_on_order_nor_on_neighbours():
     with pool_of(3, BRIEF) as pool:
         asked = [pool.submit(**request_) for request_, _ in expected]
         assert [one.result() for one in asked] == [answer for _, answer in expected]
-        wait_until(lambda: len(pool.pids()) == 3)  # those that were killed are replaced unasked
+        wait_until(lambda: len(pool.pids()) == 3)  # killed workers are replaced without a request
 
 
 def test_many_threads_ask_at_once_and_each_gets_its_own_answers():

@@ -72,7 +72,7 @@ def _started(work: Callable[[], None]) -> int:
     child = os.fork()
     if child == 0:
         try:
-            torch.set_num_threads(1)  # a fork has no threads but its own, and would wait for the others
+            torch.set_num_threads(1)  # a fork has only one thread, and would wait for the others
             work()
             os._exit(0)
         except BaseException:  # also what pytest raises: nothing may come back into its process; 1 says that it failed
@@ -92,7 +92,7 @@ def _told(work: Callable[[], None], folder: Path, at_change: Callable[[int], obj
 
     def listen(event: str, arguments: tuple) -> None:
         if event in CHANGES and not is_told and _is_change(event, arguments, folder):
-            is_told.append(True)  # what is told may change a file itself
+            is_told.append(True)  # `at_change` may change a file itself
             at_change(next(numbers))
             is_told.clear()
 

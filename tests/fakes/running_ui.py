@@ -88,7 +88,7 @@ class RunningUi:
             try:
                 text = urllib.request.urlopen(request, timeout=120).read()
             except urllib.error.HTTPError as error:
-                if error.code != 503 or attempt == 29:  # 503: the database is busy, ask again
+                if error.code != 503 or attempt == 29:  # 503: the database is busy, so try again
                     raise
                 time.sleep(2)
             else:

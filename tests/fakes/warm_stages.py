@@ -67,7 +67,7 @@ def serve(listening: int) -> None:
         import stages.sft.run
     import stages.report.run  # noqa: F401
 
-    gc.freeze()  # to look through what is shared would copy it
+    gc.freeze()  # a collection over shared memory would copy it
     with socket.socket(fileno=listening) as asked:
         while True:
             client, _ = asked.accept()
@@ -99,4 +99,4 @@ def _run(folder: str, own: dict[str, str], arguments: list[str], outputs: list[i
         code = 1
     atexit._run_exitfuncs()
     sys.stdout.flush()
-    os._exit(code)  # to take down all that is imported takes longer than most stages
+    os._exit(code)  # tearing down all imports takes longer than most stages

@@ -175,7 +175,7 @@ ATTACKS = {
     "type_into_a_terminal": lambda _: fcntl.ioctl(0, 0x5412, b"x"),
     "outlive_the_parent": lambda _: _checked(ctypes.CDLL(None, use_errno=True).prctl(1, 0, 0, 0, 0)),
     "open_by_a_newer_call": lambda folder: _call(437, -100, str(folder / "id_rsa").encode(), bytes(24), 24),
-    "have_the_kernel_work": lambda _: _call(425, 8, bytes(120)),  # io_uring, which no filter of calls sees through
+    "have_the_kernel_work": lambda _: _call(425, 8, bytes(120)),  # io_uring, into which no filter of calls can look
     "fork_by_a_newer_call": lambda _: _call(435, bytes(88), 88) or os._exit(0),
 }
 

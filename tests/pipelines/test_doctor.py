@@ -94,7 +94,7 @@ def test_a_full_disk(monkeypatch, tmp_path, gib, level):
 )
 def test_ports_free_taken_by_what_speaks_no_http_and_none(monkeypatch, mlflow_port, level, found):
     def greet(listener):
-        for _ in range(2):  # the look whether it is free opens no connection, but another may come
+        for _ in range(2):  # the check for a free port opens no connection, another may
             connection, _ = listener.accept()
             connection.sendall(b"SSH-2.0-OpenSSH_9\r\n")
             connection.close()
@@ -166,7 +166,7 @@ def test_a_remote_that_does_not_answer_is_a_problem(tmp_path, monkeypatch):
     config.write_text(text + "ftp://nowhere/store\n")
     (found,) = doctor.check_remote(tmp_path)
     assert found.level is Level.PROBLEM and "Unsupported URL type ftp" in found.found
-    config.write_text(text + "ssh://127.0.0.1:1/store\n")  # nobody listens, or DVC's part for SSH is not installed
+    config.write_text(text + "ssh://127.0.0.1:1/store\n")  # no server listens, or DVC's SSH package is missing
     (found,) = doctor.check_remote(tmp_path)
     assert found.level is Level.PROBLEM and "s (ssh://127.0.0.1:1/store)" in found.found
     config.write_text(text + str(tmp_path / "store") + "\n")

@@ -51,7 +51,7 @@ def test_engines_of_the_recipes_below_count_too(project):
     (recipes / "middle.yaml").write_text("extends: below.yaml   # a remark\n")
     (recipes / "top.yaml").write_text("extends: 'middle.yaml'\ntrainer.kind: deepspeed\n")
     assert groups_for(["repro", "top"], project) == ["core", "vllm", "deepspeed"]
-    (recipes / "below.yaml").write_text("extends: top.yaml\n")  # a circle is told when the recipe is resolved
+    (recipes / "below.yaml").write_text("extends: top.yaml\n")  # a cycle is reported when the recipe is resolved
     assert groups_for(["repro", "top"], project) == ["core", "deepspeed"]
     (recipes / "below.yaml").unlink()
     with pytest.raises(ValueError, match=r"extends below\.yaml, and there is no"):
@@ -75,7 +75,7 @@ def test_an_old_python_is_refused_in_one_line(project):
     refusals = 0
     for python in OLD_PYTHONS:
         done = subprocess.run([python, "pipelines/set_up.py", "test"], cwd=project, capture_output=True, text=True)
-        if "Retrace" in done.stderr:  # a version manager's shim without that version behind it says something else
+        if "Retrace" in done.stderr:  # a version manager's shim prints something else
             refusals += 1
             assert done.returncode == 1 and done.stderr.count("\n") == 1
             assert "needs Python 3.11, 3.12 or 3.13" in done.stderr and "make PYTHON=" in done.stderr

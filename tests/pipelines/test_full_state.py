@@ -85,7 +85,7 @@ def test_a_stage_whose_state_has_no_room_says_so_and_the_next_attempt_goes_on(di
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         process = subprocess.Popen([sys.executable, "-c", STAGE, str(filler)], cwd=tmp_path, env=surroundings, **pipes)
         process.wait()
-        filler.unlink(missing_ok=True)  # its delivery, which is trying still, finds room
+        filler.unlink(missing_ok=True)  # its delivery, which still retries, gets room
         return process.returncode, *process.communicate()
 
     code, out, said = attempt(disk / "filler")

@@ -241,7 +241,7 @@ def kill_in_sft(project, victim, shell):
 
 def test_nothing_survives_a_kill_and_the_next_run_goes_on(project, warm):
     """kill -9 twice in the middle of sft: no process is left, and the outputs equal those of an undisturbed run."""
-    edit_params(project, "sft.steps", 60)  # a result that DVC's run cache does not have, and time to be killed
+    edit_params(project, "sft.steps", 60)  # not in DVC's run cache, and long enough to be killed
     kill_in_sft(project, "dvc", "/bin/sh")
     kill_in_sft(project, "stage", "/bin/bash")
     printed = dvc(project, "repro", "sft")

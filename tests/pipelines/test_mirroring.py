@@ -242,7 +242,7 @@ def test_the_log_of_a_killed_stage_is_delivered(project):
     (log,) = (project / "state" / "scratch").glob("*/tracking.jsonl")
     assert mirror(project).delivered == 0, "it may be starting just now"
     later = time.time() + 5 * 3600
-    os.utime(log, (later, later))  # and then the clock was set back
+    os.utime(log, (later, later))  # then the clock was set back
     assert mirror(project).delivered == 1
     (run,) = runs_of(project, "attributes.status = 'KILLED'")[1]
     assert run.data.metrics["loss/train"] == 1.0

@@ -36,7 +36,7 @@ def test_a_timeout_ends_the_whole_family(tmp_path):
     lines = []
     with pytest.raises(TimedOut, match="stopped after 5 s"):
         run_in_group([sys.executable, "-c", FAMILY], tmp_path, lines.append, timeout_seconds=5)
-    assert_all_end(map(int, lines))  # on a busy machine it may not have told its child yet
+    assert_all_end(map(int, lines))  # on a busy machine it may not have printed its child yet
     assert not descendants("stubborn")
 
 

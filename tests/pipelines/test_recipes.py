@@ -206,7 +206,7 @@ def resolved(root, **recipes):
         ("rounds: {b: {steps: 9}}", "rounds.b", {"start": "a", "steps": 9}),
         ("without: [rounds.b]", "rounds", {"a": {"start": "first", "steps": 3}}),
         ("without: [rounds]\nrounds: {c: {start: first}}", "rounds", {"c": {"start": "first"}}),
-        ("without: [rounds]", "rounds", {}),  # dvc.yaml runs stages over it, so an empty one is written
+        ("without: [rounds]", "rounds", {}),  # dvc.yaml iterates over it, so an empty one is written
         ("other: {}", "other", {}),
         ("base.kind: hub", "base", {"kind": "hub"}),
         ("base: {kind: hub}", "base", {"kind": "hub"}),

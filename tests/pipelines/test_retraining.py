@@ -250,7 +250,7 @@ def promotion(folder, version, before, revision="HEAD", recipe="laptop"):
 
 
 def registry():
-    from mlflow.tracking import MlflowClient  # not above: every worker collects this file
+    from mlflow.tracking import MlflowClient  # imported here, because every worker collects this file
 
     return MlflowClient()
 

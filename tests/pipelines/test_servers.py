@@ -202,7 +202,7 @@ def killed_flow(ui, tmp_path_factory, empty_dvc_project):
     with subprocess.Popen(command, cwd=ROOT, env={**os.environ, **own}, stderr=subprocess.DEVNULL) as flow:
         wait_until((project / "pids").exists)
         [run] = started_for(ui, project)
-        wait_until(lambda: heartbeats(ui, run))  # only one whose heart has beaten is missed
+        wait_until(lambda: heartbeats(ui, run))  # the server only misses a run that has sent a heartbeat
         flow.kill()
     return run
 
@@ -340,7 +340,7 @@ class TestServers:
         family = [*before, *(parent for parent in before[0].parents() if "dvc" in " ".join(parent.cmdline()))]
         assert len(family) > len(before) and all(process.is_running() for process in family)
         ui.ask(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
-        assert_all_end(family)  # left alone, they sleep for 300 s
+        assert_all_end(family)  # otherwise they sleep for 300 s
         assert ui.wait_for(run)["type"] == "CANCELLED"
 
     def test_a_flow_whose_file_is_gone_fails_alone_and_one_that_is_deleted_ends(self, ui, dvc_project):
@@ -442,11 +442,11 @@ class TestServers:
         schedule = retrain["schedules"][0]
         ui.ask(f"deployments/{retrain['id']}/schedules/{schedule['id']}", {"active": True}, "PATCH")
         runs, models = flow_runs(ui), mlflow(ui, "registered-models/search")
-        ui.assert_tasks(killed_flow, {"first": "Crashed"})  # the worker that lives sees to it
+        ui.assert_tasks(killed_flow, {"first": "Crashed"})  # the living worker reports it
         ui.end()
         assert_all_end(map(int, (dvc_project / "pids").read_text().split()))
         ui.start()
-        assert_becomes(lambda: flow_runs(ui).get(running), "CRASHED")  # it does not look as if it still ran
+        assert_becomes(lambda: flow_runs(ui).get(running), "CRASHED")  # it is not shown as running
         after = flow_runs(ui)
         assert {run: state for run, state in runs.items() if run != running}.items() <= after.items()
         assert ui.state_of(running)["message"] == MESSAGE

@@ -195,7 +195,7 @@ def test_what_an_http_remote_answers_decides_whether_it_can_be_reached(tmp_path,
     with answering(lambda request, body: (status, b"")) as address:
         project = make_project(tmp_path / "project", f"{address}/store")
         found = remote_fault(project) if status else ""
-    if status is None:  # nobody listens there any more
+    if status is None:  # no server listens there any more
         found = remote_fault(project)
     assert fault in found and bool(found) == bool(fault)
 

@@ -402,7 +402,7 @@ def test_ratios_by_hand():
     settings = paper_settings()
     seconds = {"synchronous": 4.0, "one_step": 3.0, "stream": 3.0, "partial": 2.0, "asynchronous_repack": 1.0}
     cells = [cell(one, policy, value) for one in settings for policy, value in seconds.items()]
-    cells[0] = cell(settings[0], "synchronous", 7.0)  # the smallest setting of all
+    cells[0] = cell(settings[0], "synchronous", 7.0)  # the smallest setting
     found = ratios(cells)
     assert found["mean over synchronous"] == pytest.approx((14 * 4 + 7) / 15)
     assert found["largest over synchronous"] == 7 and found["mean over partial"] == 2

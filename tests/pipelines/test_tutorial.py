@@ -13,7 +13,7 @@ from tests.fakes.miniature import LAPTOP, PROJECT, copy_project, environment, us
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CHANGED = {
-    "git clone": None,  # the copy stands in its place, with this environment
+    "git clone": None,  # replaced by the copy, with this environment
     "extends: laptop.yaml": "extends: mini.yaml",
     "rl_rounds.rl_2, rl_rounds.rl_3]": "rl_rounds.rl_2]",
     '("train", 3000), ("test", 200)': '("train", 120), ("test", 8)',

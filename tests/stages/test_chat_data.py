@@ -286,7 +286,7 @@ def test_the_loss_is_that_of_the_assistants_tokens(project, tmp_path):
     usable = [
         row
         for row in demonstrations(project)[0].to_dict("records")
-        if row["problem"] not in ("hi", "end")  # the template refuses one, and the other holds a special token
+        if row["problem"] not in ("hi", "end")  # the template rejects one; the other has a special token
     ]
     model, _ = load_policy(project / "base", torch.float32)
     losses, tokens, written_tokens = 0.0, 0, []

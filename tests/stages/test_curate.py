@@ -108,7 +108,7 @@ def test_every_reason_once(tmp_path):
             ("  compute  1 + 1", "2.0"),  # the same problem, the same answer
             ("Compute 5+5.", "10"),
             ("Compute 5+5", "11"),  # the same problem, another answer: neither can be trusted
-            ("Compute 2+2.", "4"),  # stands in the benchmark
+            ("Compute 2+2.", "4"),  # is in the benchmark
             ("Compute 3+3.", " "),
             ("?! ![a figure](pictures/a.png)", "7"),
             ("Compute " + "1+" * 150 + "1.", "151"),
@@ -206,7 +206,7 @@ def test_split_is_a_draw_by_the_seed_and_stable_against_more_rows(tmp_path):
     assert train == sorted(train, key=lambda name: int(name.split("/")[1]))
     assert set(curate(tmp_path, SUMS, seed=1, validation_rows=8)["validation"]["problem_id"]) != validation
     fewer = set(curate(tmp_path, SUMS[:36], validation_rows=8)["validation"]["problem_id"])
-    assert len(fewer - validation) <= 4  # only places of rows that are gone are filled anew
+    assert len(fewer - validation) <= 4  # only places of removed rows get new rows
     limited = curate(tmp_path, SUMS, validation_rows=8, max_train_rows=10)
     assert len(limited["train"]) == 10 and set(limited["validation"]["problem_id"]) == validation
     assert limited["metrics"]["dropped/over_max_train_rows"] == 22

@@ -81,7 +81,7 @@ def kill_processes(said, times, seconds=0.0):
     until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until and len(killed) < times:
         for child in set(descendants(said)) - killed:
-            with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            with contextlib.suppress(psutil.Error):  # it has already ended
                 if child.cpu_times().user >= seconds:
                     child.kill()
                     killed.add(child)

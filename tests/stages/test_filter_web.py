@@ -102,7 +102,7 @@ def test_rule_objects_to_its_case_and_can_be_switched_off(tmp_path, name):
         ("Solve $2x=10$ for $x$.", "Divide by 2.\nSo $x=5$.", "x=5"),
         ("Which is larger, 3+4 or 9-1?", "3+4=7\n9-1=8\nThe answer is \\boxed{8}.", "8"),
         ("Is $6$ or $8$ a factor of $24$ and of $30$?", "$6$", "6"),
-        ("Simplify $3 \\cdot 4$.", "$12$", "12"),  # the verifier does not take work that is left to the reader
+        ("Simplify $3 \\cdot 4$.", "$12$", "12"),  # the verifier rejects unfinished work
         ("For the following exercises, simplify the expression.\n$3-12 \\times 2+19$", "-2", "-2"),
         (
             "Use the following information to answer the next six exercises: a store gets 120 customers a day.\n"

@@ -77,7 +77,7 @@ def test_bad_lines_are_dropped_with_a_reason_and_the_rest_is_read(tmp_path):
     }
     params = files(tmp_path, train=[*bad, line("<img onerror=1>"), line("b")], test=[line("c")])
     prompts, dropped, _ = run(tmp_path / "out", params)
-    assert sorted(prompts["prompt"]) == ["<img onerror=1>", "b", "c"]  # kept as it is: whoever shows it escapes it
+    assert sorted(prompts["prompt"]) == ["<img onerror=1>", "b", "c"]  # kept unchanged: the page escapes it
     assert set(dropped["reason"]) == set(bad.values())
 
 

@@ -44,8 +44,8 @@ class Verifier:
         r"""Returns one judgement for each (gold answer, response or bare answer), in order.
 
         `truncated` marks responses that reached a token limit: see `extract_complete`. `require_marker`, which rewards
-        use, rejects a response without box, tag or marker, except if the exact path calls the whole response equal or
-        different, or it names one choice. `allowed`: what each pair's row allows beyond the rules; None for nothing.
+        use, rejects a response without box, tag or marker. It accepts one that the exact path calls equal or different
+        as a whole, or that names one choice. `allowed`: what each pair's row allows beyond the rules; None for nothing.
         Raises RuntimeError when math-verify cannot be started, and UserError when its workers are killed from outside
         or make no progress.
         """

@@ -106,7 +106,7 @@ def family(kind, settings, initializer_range=0.2):
         model = AutoModelForCausalLM.from_config(config).eval()
         with torch.no_grad():
             for name, weight in model.named_parameters():
-                if name.endswith("bias"):  # transformers begins with zeros
+                if name.endswith("bias"):  # transformers initialises them with zeros
                     weight.normal_(0, 0.3)
     return model
 

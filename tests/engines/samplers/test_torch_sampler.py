@@ -199,7 +199,7 @@ def test_kept_distributions_are_the_models_and_change_no_response(changes):
             assert (sample.token_ids, sample.logprobs) == (twin.token_ids, twin.logprobs)
             rows, ids = sample.distributions, torch.tensor([[*prompt, *sample.token_ids]])
             assert rows.dtype == torch.float32 and not rows.is_inference()
-            assert rows.untyped_storage().nbytes() == rows.nbytes  # nothing of other responses is held
+            assert rows.untyped_storage().nbytes() == rows.nbytes  # holds no data of other responses
             assert rows[torch.arange(len(rows)), sample.token_ids].tolist() == sample.logprobs
             with torch.no_grad():
                 logits = model(ids).logits[0, len(prompt) - 1 : -1] / settings.temperature
@@ -358,7 +358,7 @@ def test_stale_weights_are_those_of_so_many_versions_ago():
         sampler.load_weights(models[version].named_parameters(), version)
         with torch.no_grad():
             for weight in models[version].parameters():
-                weight.mul_(2)  # the trainer goes on with its own
+                weight.mul_(2)  # the trainer continues with its weights
         assert sampler.policy_version == served
         assert scored(sampler) == scores(version_of(served))
     assert sorted(sampler.past.kept) == [2, 3, 4]

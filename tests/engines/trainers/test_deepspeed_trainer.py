@@ -155,7 +155,7 @@ def test_one_process_needs_no_launcher(policy, reference, zero_stage, dtype):
         torch.testing.assert_close(weight.float(), weights[name], atol=exactness, rtol=0, msg=name)
     trainer.close()
     assert not torch.distributed.is_initialized()
-    assert torch.nn.functional.linear is LINEAR  # else every model of this process rounds otherwise from now on
+    assert torch.nn.functional.linear is LINEAR  # otherwise all later models of this process would round differently
 
 
 @pytest.mark.parametrize("loaded", ["all of it", "none of it", "a part that failed"])
@@ -204,7 +204,7 @@ def test_weights_that_zero_3_spreads_are_whole_only_where_they_are_used(
     batches = micro_batches(3)
     expected = TorchTrainer(TORCH_TRAINER, ADAMW, MAX_NORM, language_model(policy, TORCH_TRAINER))
     params = deepspeed_params(3).model_copy(update={"gradient_checkpointing": gradient_checkpointing})
-    model = language_model(policy, params)  # probed whole, where a device has room for it
+    model = language_model(policy, params)  # probed whole, if a device has room for it
     monkeypatch.setattr(torch.nn.Module, "to", counted)
     trainer = DeepspeedTrainer(params, ADAMW, MAX_NORM, model)
     assert not any(moved), "the reference is moved whole; no GPU ever holds all that is spread"

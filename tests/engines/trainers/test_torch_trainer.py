@@ -279,7 +279,7 @@ def test_statistics_that_a_model_keeps_are_part_of_it(tmp_path):
     trainer, resumed = make_trainer(batch_normed()), make_trainer(batch_normed())
     trainer.update(lesson.micro_batches, lesson.loss, 1.0)
     learned = weights_of(trainer)
-    assert learned["1.num_batches_tracked"] == 3  # the empty one is passed over
+    assert learned["1.num_batches_tracked"] == 3  # the empty one is skipped
     trainer.evaluate(lesson.micro_batches[0])
     assert_same(learned, weights_of(trainer))
     trainer.save_checkpoint(tmp_path)

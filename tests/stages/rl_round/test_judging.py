@@ -67,7 +67,7 @@ def test_lessons_make_the_policy_answer_with_the_words(taught, tmp_path):
     answers = ["0", "1", "2"]
     folder = taught_judge(lessons, trainer, prompt, taught / "sft", answers, tmp_path, 0, "rl_1")
     first = (folder / "model.safetensors").read_bytes()
-    assert taught_judge(lessons, None, prompt, None, answers, tmp_path, 0, "rl_1") == folder  # found, not made again
+    assert taught_judge(lessons, None, prompt, None, answers, tmp_path, 0, "rl_1") == folder  # reused, not made again
     assert (folder / "model.safetensors").read_bytes() == first
 
     def mass(policy):

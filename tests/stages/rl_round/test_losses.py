@@ -280,7 +280,7 @@ def test_the_reference_pulls_back(trainer, folder, kind):
     start = logprobs_of(trainer)
     kl = {"reference_kl": {"kind": kind, "coefficient": 0.5}}
     shown = update(trainer, one_group(start), params(**kl), reference)
-    assert shown["reference_kl/k3"] == pytest.approx(0.0, abs=1e-6)  # nothing has moved yet
+    assert shown["reference_kl/k3"] == pytest.approx(0.0, abs=1e-6)  # no weight has changed yet
     for _ in range(3):
         update(trainer, one_group(logprobs_of(trainer)), params())
     silent = [
@@ -322,7 +322,7 @@ def test_a_nan_is_never_masked_away(trainer, choice):
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])
 def test_a_broken_reward_leaves_weights_and_optimizer_as_they_were(trainer, tmp_path, reward):
-    update(trainer, one_group(logprobs_of(trainer)), params())  # the optimizer has moments now
+    update(trainer, one_group(logprobs_of(trainer)), params())  # the optimizer now has moments
     trainer.save_checkpoint(tmp_path)
     before = (tmp_path / "trainer.safetensors").read_bytes()
     broken = one_group(logprobs_of(trainer))

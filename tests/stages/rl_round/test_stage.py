@@ -236,7 +236,7 @@ def check_exact(rows, metrics):
 
 def check_stale(rows, metrics):
     rows = [row for row in rows if "loss/policy" in row]
-    assert rows[0]["logprob_gap/token_max"] < 1e-4 < rows[4]["logprob_gap/token_max"]  # two versions behind
+    assert rows[0]["logprob_gap/token_max"] < 1e-4 < rows[4]["logprob_gap/token_max"]  # two versions old
     assert min(row["trust_region/acceptance_rate"] for row in rows) < 1
     assert max(row["mask/trust_region_max_fraction"] for row in rows) > 0
 

@@ -251,7 +251,7 @@ def test_the_lone_tail_follows_its_rule(lone_tail, tail):
     )
     found = with_advantages(samples, settings(advantage={**OTB, "lone_tail": lone_tail})).advantages
     assert found[0, 1:].tolist() == pytest.approx(tail)
-    assert found[2, :1].tolist() == pytest.approx(tail[:1])  # a group of one is a tail from its first token on
+    assert found[2, :1].tolist() == pytest.approx(tail[:1])  # a group of one is all tail
 
 
 def test_both_streams_enter_the_token_baseline_and_weights_its_energy():

@@ -68,7 +68,7 @@ def wait_for(condition, process, folder):
     try:
         wait_until(lambda: condition() or process.poll() is not None, 600)
     except AssertionError:
-        process.send_signal(signal.SIGABRT)  # has faulthandler tell where each thread stands
+        process.send_signal(signal.SIGABRT)  # makes faulthandler print each thread's stack
         process.wait()
     assert condition(), said(folder)
 
@@ -143,7 +143,7 @@ def test_a_round_whose_actors_are_killed_ends_and_replays(taught, tmp_path):
     process.kill()
     process.wait()
     [scratch] = tmp_path.glob("state/scratch/rl_round-*")
-    shutil.copytree(taught / "sft", scratch / "step-000000002")  # a whole one, which no trainer could load
+    shutil.copytree(taught / "sft", scratch / "step-000000002")  # complete, but no trainer could load it
     Checkpoints(scratch).keep_last()
     process = start(taught, params, tmp_path)
     for victim in ("ReplicaActor", "TrainerActor", "Relay"):
