@@ -32,8 +32,8 @@ def ablate(
     """Run an ablation: every variant with every seed, then a page, a table and MLflow runs.
 
     Each run is a `dvc repro` of committed code in a git worktree under state/ablations/NAME/ that shares DVC's cache:
-    data, base and SFT run once for each seed. Finished runs are not run again; after Ctrl-C or a crash the same command
-    goes on. Results: reports/ablations/NAME.html and .json. Exit code 1: a run failed, 2: a mistake of the caller.
+    data, base and SFT run once for each seed. Finished runs are not repeated: after Ctrl-C or a crash the same command
+    continues. Results: reports/ablations/NAME.html and .json. Exit code 1: a run failed, 2: a mistake of the caller.
     """
     # Imported here: planning and pandas would slow down every `retrace --help`.
     from pipelines.ablating.session import Choice, list_ablations, run_ablation, show_markdown, show_plan

@@ -36,9 +36,9 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON (fractions) instead of the table")] = False,
     out: Annotated[Path, typer.Option(help="where the page goes")] = PROJECT / "reports" / "compare.html",
 ) -> None:
-    """Say which differences between policies are real: paired intervals, a corrected test, seeds, problems won.
+    """Test which differences between policies are real: paired intervals, a corrected test, seeds, problems won.
 
-    Generators are compared by their pictures of the same prompts from the same noise, in a table alone.
+    Generators are compared by their pictures of the same prompts from the same noise, only in a table.
     Prints a table, writes a page with the responses, and makes an MLflow run of kind `comparison`. Exit code 2 is a
     mistake of the caller.
     """

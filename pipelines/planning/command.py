@@ -47,9 +47,9 @@ def plan(
     published: Annotated[bool, typer.Option("--published", help="compare with published runs")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="the plan as JSON")] = False,
 ) -> None:
-    """Plan a recipe: memory per GPU, tokens, FLOPs, hours, cost, and what will not fit. Formulas: docs/planning.md.
+    """Plan a recipe: memory per GPU, tokens, FLOPs, hours, cost, and what does not fit. Formulas: docs/planning.md.
 
-    Exit code 1: something will not fit. 2: a mistake of the caller.
+    Exit code 1: something does not fit. 2: a mistake of the caller.
     """
     # Without a recipe: this compares the formulas with published runs of others.
     if published:

@@ -81,10 +81,10 @@ def simulate(
         Path | None, typer.Option(help="write it to a file too: .svg the picture, .jsonl the JSON lines")
     ] = None,
 ) -> None:
-    """Simulate RL schedules on a cluster: seconds a step, staleness and KV use of each, at its best split of the GPUs.
+    """Simulate RL schedules on a cluster: seconds per step, staleness and KV use of each, at its best GPU split.
 
     What would this recipe gain on my cluster? `retrace simulate --gpus 64 --device H100`. Nothing is run and no GPU is
-    needed. What is modelled, and what it cannot tell: docs/simulator.md. Exit code 2: a mistake of the caller.
+    needed. The model and its limits: docs/simulator.md. Exit code 2: a mistake of the caller.
     """
     try:
         _refuse_contradictions(recipe, paper, sensitivity, model, out)
