@@ -53,7 +53,7 @@ def test_a_run_that_is_cut_off_goes_on_and_gives_the_same_bytes(damage, taught, 
 
 
 def test_a_prompt_that_does_not_fit_is_unanswered_and_counted(taught, tmp_path):
-    """The policy has 512 positions. The other problems get the same responses as without this prompt."""
+    """The policy has 512 positions. The other problems get the responses that they got without it."""
     benchmarks = read_table(taught / "benchmarks.parquet", BENCHMARK).to_dict("records")
     benchmarks[2] |= {"problem": benchmarks[2]["problem"] + " The weather is fine." * 40}
     write_table(benchmarks, tmp_path / "benchmarks.parquet", BENCHMARK)
