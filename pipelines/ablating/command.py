@@ -1,4 +1,4 @@
-"""`retrace ablate`: runs an ablation, or shows what there is."""
+"""`retrace ablate`: runs an ablation, or shows the existing ones."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def ablate(
     """Run an ablation: every variant with every seed, then a page, a table and MLflow runs.
 
     Each run is a `dvc repro` of committed code in a git worktree under state/ablations/NAME/ that shares DVC's cache:
-    data, base and SFT run once for each seed. Finished runs are not run again; after Ctrl-C or a crash the same command
-    goes on. Results: reports/ablations/NAME.html and .json. Exit code 1: a run failed, 2: a mistake of the caller.
+    data, base and SFT run once for each seed. Finished runs are not repeated: after Ctrl-C or a crash the same command
+    continues. Results: reports/ablations/NAME.html and .json. Exit code 1: a run failed, 2: a mistake of the caller.
     """
     # Imported here: planning and pandas would slow down every `retrace --help`.
     from pipelines.ablating.session import Choice, list_ablations, run_ablation, show_markdown, show_plan
 
-    # Standard output is for tables that may be redirected, so that progress goes to standard error.
+    # Standard output is for tables that may be redirected, so progress goes to standard error.
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
@@ -76,7 +76,7 @@ def ablate(
 
 
 def _jobs(text: str) -> int | None:
-    # Decided later, from the parameters of the runs and what is free then.
+    # Decided later, from the parameters of the runs and the free resources at that time.
     if text == "auto":
         return None
     if not text.isdecimal() or int(text) < 1:

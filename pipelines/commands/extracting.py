@@ -191,7 +191,7 @@ def extract(
     min_confidence: Annotated[float, typer.Option(min=0, max=1, help="leave out rows of less")] = 0.0,
     jobs: Annotated[int, typer.Option(min=1, help="pages read at once, each in a process with limits")] = 1,
 ) -> None:
-    """Print the exercises of pages as JSON lines, each with the evidence it stands on and a confidence."""
+    """Print the exercises of pages as JSON lines, each with its evidence and a confidence."""
     wanted = Wanted(form, solved_only, min_confidence, jobs)
     counts = extract_files(files, typer.echo, lambda line: typer.echo(line, err=True), wanted)
     summary = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))

@@ -40,8 +40,8 @@ def mirror(
 ) -> None:
     """Rebuild every MLflow run that is missing, from kept logs, git, dvc.lock, metric files, curves and the ledger.
 
-    Safe to run at any time: what is there is left alone, so deleting state/mlflow.db loses no number. Runs that a cache
-    hit did not execute get one too, with the tag `mirrored: true`. TensorBoard and W&B get their curves from here too.
+    Safe to run at any time: existing runs are not changed, so deleting state/mlflow.db loses no number. Stages that a
+    cache hit restored also get a run, with the tag `mirrored: true`. TensorBoard and W&B get their curves here too.
     """
     if to != "mlflow":
         return _mirror_elsewhere(to, project)

@@ -45,11 +45,11 @@ def reward(
     ] = False,
     out: Annotated[Path | None, typer.Option(help="write all values here, a JSON line each")] = None,
 ) -> None:
-    """Score stored responses with your function, and show what it pays for.
+    """Score stored responses with your function, and show what it rewards.
 
-    It runs as in a round: in workers with limits and without network, unless it is trusted. Where `rl.reward` of
-    params.yaml names it, its weights hold, and its arguments unless you give some. Exit code 1 where it fails on a
-    row, 2 for a mistake of the caller.
+    It runs as in a round: in workers with limits and without network, unless it is trusted. If `rl.reward` of
+    params.yaml names it, its weights apply, and its arguments unless you give some. Exit code 1: it fails on a row,
+    2: a mistake of the caller.
     """
     from stages.engines.custom_functions import CustomFunction, CustomFunctionParams
     from stages.engines.verifier.params import VerifierParams

@@ -46,7 +46,7 @@ def verify(
     weights: Annotated[float, typer.Option(min=0, help="largest difference of a weight")] = 1e-6,
     keep: Annotated[bool, typer.Option("--keep", help="leave the checkout under state/verify/")] = False,
 ) -> None:
-    """Run the graph again in a clean checkout and say of each output: identical, equal within tolerance, or different.
+    """Run the graph again in a clean checkout and judge each output: identical, equal within tolerance, or different.
 
     Writes reports/certificate.json and certificate.md. Exit code 0: reproduced, 1: not, 2: a mistake of the caller.
     """

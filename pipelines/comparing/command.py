@@ -1,4 +1,4 @@
-"""`retrace compare`."""
+"""`retrace compare`: tests which differences between policies are real."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON (fractions) instead of the table")] = False,
     out: Annotated[Path, typer.Option(help="where the page goes")] = PROJECT / "reports" / "compare.html",
 ) -> None:
-    """Say which differences between policies are real: paired intervals, a corrected test, seeds, problems won.
+    """Test which differences between policies are real: paired intervals, a corrected test, seeds, problems won.
 
-    Generators are compared by their pictures of the same prompts from the same noise, in a table alone.
+    Generators are compared by their pictures of the same prompts from the same noise, only in a table.
     Prints a table, writes a page with the responses, and makes an MLflow run of kind `comparison`. Exit code 2 is a
     mistake of the caller.
     """
@@ -53,14 +53,14 @@ def compare(
 
     try:
         families = chosen_families(metrics)
-        # Generators have pictures and no verdicts, so that the rest of the command does not apply.
+        # Generators have pictures and no verdicts, so the rest of the command does not apply.
         if tables := find_pictures(what, PROJECT):
             compared = compare_pictures(tables)
             typer.echo(json.dumps(picture_json(compared), indent=2) if as_json else picture_table(compared))
             return
         sides = read_sides(what, PROJECT, run_finder(PROJECT, state_folder()))
         findings = compare_sides(sides, families, common, all_pairs, clean)
-        # Benchmarks may be shared and still lack the metric, such as avg where only greedy responses exist.
+        # Shared benchmarks may still lack the metric, such as avg if only greedy responses exist.
         if not findings.comparisons:
             raise UserError(f"none of the metrics {', '.join(families)} was sampled for all of {', '.join(what)}")
         write_named_file(out, render_page(findings, examples(findings, families, problems)), "--out")
@@ -74,12 +74,12 @@ def compare(
 
 
 def chosen_families(text: str) -> list[str]:
-    """The metrics by name, in the order of `FAMILIES`. UserError names one that there is not."""
+    """Returns the metrics by name, in the order of `FAMILIES`. Raises UserError for an unknown metric."""
     from pipelines.comparing.results import FAMILIES
 
     words = [word.strip() for word in text.split(",") if word.strip()]
     unknown = [word for word in words if word not in FAMILIES]
     if unknown or not words:
         raise UserError(f"--metrics {text!r}: there are {', '.join(FAMILIES)}")
-    # In a fixed order: the first metric leads the page, whatever the caller wrote first.
+    # In a fixed order: the first metric leads the page, whatever the user wrote first.
     return [family for family in FAMILIES if family in words]

@@ -3,9 +3,9 @@
 The console reads the output of `dvc repro` line by line. A stage begins with DVC's "Running stage" and ends with DVC's
 next message; the lines between are the stage's. All lines are kept in state/repro.log.
 
-The forecast is made from `dvc.lock` and small files in a few milliseconds, beside DVC, which then decides. A stage that
-is expected to run may not: its input can come out as before, or DVC's run cache can have its outputs. A stage that has
-not run here has the time and size of a measured run, where the recipe's authors kept one:
+The forecast is made from `dvc.lock` and small files in a few milliseconds, while DVC decides by itself. A stage that is
+expected to run may be skipped: its input can come out unchanged, or DVC's run cache can have its outputs. A stage that
+never ran here gets the time and size of a measured run, if the recipe's authors kept one:
 
     python -m pipelines.graph.console MACHINE     # keeps the run of this project as the figures of its recipe
 """
@@ -40,11 +40,11 @@ from stages.observe.tracking import latest_runs, recipe_name
 LOG = "state/repro.log"
 NUMBERS = ("data/metrics/", "data/headline/")
 SECONDS_BETWEEN_LINES, SECONDS_BETWEEN_REWRITES = 10.0, 0.2
-"""Between two signs of life of a running stage: new lines in a log, one line that is rewritten on a terminal."""
+"""Seconds between two status lines of a running stage: new lines in a log, one rewritten line on a terminal."""
 LINES_IN_A_FAILURE = 200
 MOST_WARNINGS = 5
-"""Different ones shown for a stage; the log has all."""
-# DVC has no other interface for this than its messages. They are those of the locked version.
+"""Maximum number of different warnings shown for a stage; the log has all of them."""
+# DVC's messages are its only interface for this. The patterns match the messages of the locked version.
 _RUNNING = re.compile(r"Running stage '([^']+)':$")
 _RESTORED = re.compile(r"Stage '([^']+)' is cached - skipping run")
 _SKIPPED = re.compile(r"(?:Stage )?'([^']+)' didn't change, skipping$")
@@ -58,38 +58,38 @@ _OF_NO_INTEREST = re.compile(
 _WARNING = re.compile(r"\b(\w*Warning|WARN(ING)?|\w*Error|ERROR|CRITICAL)\b|^(warning|error): ")
 _PROGRESS = re.compile(r"[^:]*: \d+( of \d+)? [\w -]+ in \d+ s\b")
 _SPENT = re.compile(r" in \d+ s(?=, [\d.]+ (s|min|h) left)")
-"""Left out of a progress line that says the time left: it fits into 80 columns then."""
+"""Removed from a progress line with the time left, so that the line fits into 80 columns."""
 _RESUMED = re.compile(r".*: going on from step \d")
 _CONTROLS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Escape sequences and control characters, which a model's output may have; not the tab."""
+"""Escape sequences and control characters, which a model's output may contain; not the tab."""
 
 
 @dataclass
 class _Running:
-    """The stage that runs now."""
+    """The stage that is running."""
 
     name: str
     started: float
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_IN_A_FAILURE))
     warnings: dict[str, int] = field(default_factory=dict)
-    """Text -> how many times it came."""
+    """Text -> number of its occurrences."""
     warning: str = ""
-    """The last line, or lines, where that is a warning: indented lines after it belong to it."""
+    """The last line, or lines, if it is a warning: indented lines after it belong to it."""
     is_resumed: bool = False
-    """Then it does not take its whole time."""
+    """True if the stage resumed, so its time is not its whole time."""
 
 
 class Console:
-    """Called with each line of `dvc repro`. `close` when the run has ended in whatever way."""
+    """Gets each line of `dvc repro` through a call. `close` must be called when the run has ended in any way."""
 
     def __init__(self, root: Path, out: TextIO, log: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._root, self._out, self._log, self._clock = root, out, log, clock
         self.rewrites = out.isatty() and os.environ.get("TERM") != "dumb"
-        """Whether the last line may be written anew, as on a terminal."""
+        """True if the last line can be rewritten, as on a terminal."""
         self._stages = {stage.address: stage for stage in graph_stages(root)}
         self._quiet = {stage.address for stage in self._stages.values() if writes_code(stage)}
-        """Its second is not worth a line."""
-        # All names are known before the first line: columns need no second pass.
+        """Stages without a line, because they take only a second."""
+        # All names are known before the first line, so the column width needs no second pass.
         self._width = max(map(len, self._stages), default=0)
         self._seen, self._restored, self._ran, self._seconds = 0, 0, 0, dict[str, float]()
         self._stage: _Running | None = None
@@ -103,7 +103,7 @@ class Console:
         self._log.write(line + "\n")
         line = _CONTROLS.sub("", line)
         found = _RUNNING.match(line) or _RESTORED.match(line) or _SKIPPED.match(line)
-        # A stage's output may look like a message of DVC. A name that is no stage gives it away.
+        # A stage's output may look like a message of DVC. Such lines do not name a stage of the graph.
         if found and found[1] in self._stages:
             self._end_stage()
             self._seen += 1
@@ -112,9 +112,9 @@ class Console:
             if found.re is _RUNNING:
                 self._stage = _Running(found[1], self._clock())
                 self._show_status("runs")
-            # A stage that is restored from the run cache has no end of its own: nothing ran.
+            # A stage that is restored from the run cache has no end message, because nothing ran.
             self._restored += found.re is _RESTORED
-        # DVC itself exits with 255 whatever the stage's code was; this line alone names it.
+        # DVC itself exits with 255 whatever the stage's exit code was; only this line contains that code.
         elif failed := _FAILED.match(line):
             self._exit_code = int(failed[2])
         elif _AFTER_A_STAGE.match(line):
@@ -125,9 +125,9 @@ class Console:
             self._print(line)
 
     def end(self, code: int) -> int:
-        """Shows the sums of a run that ended with DVC's exit code, or the end of what the failed stage said.
+        """Shows the totals of a run that ended with DVC's exit code, or the last output of the failed stage.
 
-        Returns the code of the failed stage where DVC names one, else DVC's.
+        Returns the exit code of the failed stage if DVC names one, otherwise DVC's.
         """
         if code:
             return self._fail(code)
@@ -141,13 +141,13 @@ class Console:
         return 0
 
     def close(self) -> None:
-        """Leaves nothing on the line that was rewritten, and remembers the times of the stages that ran."""
+        """Clears the rewritten line, and stores the times of the stages that ran."""
         self._clear_status()
         if self._seconds:
             remember_seconds(self._root, self._seconds)
 
     def _take(self, stage: _Running, line: str) -> None:
-        # DVC first repeats the command.
+        # DVC repeats the command first.
         if line.startswith("> ") and not stage.lines:
             return
         stage.lines.append(line)
@@ -155,7 +155,7 @@ class Console:
         if _WARNING.search(line):
             stage.warning = line
             stage.warnings[line] = stage.warnings.get(line, 0) + 1
-        # Python's warnings and ours go on in indented lines: without them the remedy would be lost.
+        # Python's warnings and Retrace's continue in indented lines, which may contain the remedy.
         elif line.startswith(" ") and stage.warning:
             count, stage.warning = stage.warnings.pop(stage.warning), f"{stage.warning}\n{line}"
             stage.warnings[stage.warning] = stage.warnings.get(stage.warning, 0) + count
@@ -171,7 +171,7 @@ class Console:
         seconds = self._clock() - stage.started
         self._ran += 1
         if stage.name not in self._quiet:
-            # Else the next forecast would take the rest of a stage for its whole.
+            # Otherwise the next forecast would take the rest of a stage for the whole stage.
             if not stage.is_resumed:
                 self._seconds[stage.name] = seconds
             name = f"{self._place()} {stage.name:<{self._width}}"
@@ -192,37 +192,37 @@ class Console:
         how = f"exit code {ended}" if ended >= 0 else f"killed by signal {-ended}"
         say(f"{self._place()} {name}  failed after {seconds}, {how}")
         for line in lines:
-            # Progress lines would push the error out of the part that people read.
+            # Progress lines would move the error away from the end, which people read.
             if not _PROGRESS.match(line):
                 say(line)
         say(f"The whole output is in {LOG}.")
-        # A signal is a negative number in DVC's message, and no exit code.
+        # DVC's message has a negative number for a signal, which is not an exit code.
         return ended if ended > 0 else code
 
     def _place(self) -> str:
-        """Of the running stage in the graph, `[ 7/24]`."""
+        """Returns the position of the running stage in the graph, such as `[ 7/24]`."""
         total = len(self._stages)
         return f"[{self._seen:>{len(str(total))}}/{total}]"
 
     def _show_forecast(self) -> None:
         if not self._has_forecast:
-            # Not before the stage `code` has ended: the forecast compares the fingerprints that it writes.
+            # Only after the stage `code` has ended: the forecast compares the fingerprints that it writes.
             self._has_forecast = True
             for line in forecast_lines(make_forecast(self._root), self._root):
                 self._print(line)
 
     def _show_status(self, line: str) -> None:
-        """The newest line of the running stage, where it is time for one."""
+        """Shows the newest line of the running stage, if the last status is old enough."""
         stage, now = self._stage, self._clock()
         if stage is None or stage.name in self._quiet:
             return
-        # A stage's own lines begin with its name, which the status has already.
+        # A stage's lines begin with its name, which the status already contains.
         names = {stage.name, *stage.name.split("@")}
         label, _, rest = line.partition(": ")
         text = f"{self._place()} {stage.name}  {_SPENT.sub('', rest if label in names else line)}"
         if self.rewrites and (now - self._rewritten >= SECONDS_BETWEEN_REWRITES or not self._status):
             self._rewritten = now
-            # One column less: a line that is full makes some terminals begin a new one.
+            # One column less: on some terminals a full line begins a new one.
             self._status = text.expandtabs()[: shutil.get_terminal_size().columns - 1]
             self._out.write(f"\r{self._status}\x1b[K")
             self._out.flush()
@@ -242,7 +242,7 @@ class Console:
 
 
 def _headline(root: Path, stage: GraphStage) -> Iterator[str]:
-    """The number that sums up the stage, for each benchmark where it has several; nothing where it is absent."""
+    """Yields the number that sums up the stage, for several benchmarks one each; nothing if it is absent."""
     key, form = about(stage.name).headline or ("", "")
     for path in (root / out for out in stage.outs if key and out.startswith(NUMBERS)):
         for file in sorted(path.glob("*.json")) if path.is_dir() else [path] if path.exists() else []:
@@ -252,9 +252,9 @@ def _headline(root: Path, stage: GraphStage) -> Iterator[str]:
 
 
 MOST_CHANGES = 4
-"""Changes to the recipe that are shown, each with both values."""
+"""Maximum number of changes to the recipe that are shown, each with both values."""
 TIMES = "state/stage_seconds.json"
-"""Recipe -> stage -> seconds of its last run, with DVC's work on its files."""
+"""Recipe -> stage -> seconds of its last run, including DVC's work on its files."""
 MEASURED = "pipelines/recipes/measured.json"
 """Recipe -> `machine` in words, and `stages`: name -> `seconds` and `bytes` of outputs, of one whole run."""
 
@@ -264,21 +264,21 @@ class Forecast:
     """The stages of the graph that are expected to run, in the order of dvc.yaml."""
 
     stages: int
-    """All stages of the graph."""
+    """Number of all stages of the graph."""
     running: tuple[str, ...]
     seconds: float
-    """Of the running stages whose time is known."""
+    """Sum over the running stages whose time is known."""
     without_time: tuple[str, ...]
     bytes: int
-    """Of the outputs that the running stages wrote the last time."""
+    """Bytes of the outputs that the running stages wrote the last time."""
     without_size: tuple[str, ...]
     recipe: str = ""
     measured_on: str = ""
-    """The machine of the recipe's measured run, where times of it are among `seconds`."""
+    """The machine of the recipe's measured run, if `seconds` uses its times."""
 
 
 def recipe_lines(root: Path) -> list[str]:
-    """The recipe in use, what it is for, and what params.yaml changes in it."""
+    """Returns lines with the recipe in use, its purpose, and the changes in params.yaml."""
     recipe = _recipe(root)
     purpose = f": {text}" if (text := _purpose(root / "pipelines" / "recipes" / f"{recipe}.yaml")) else ""
     changes = [f"{key} {change}" for key, change in changes_from_recipe(root).items()]
@@ -288,7 +288,7 @@ def recipe_lines(root: Path) -> list[str]:
 
 
 def _purpose(recipe: Path) -> str:
-    """The first sentence of the comment that a recipe begins with, after its name."""
+    """Returns the first sentence, after the name, of the comment at the start of a recipe."""
     lines = recipe.read_text(encoding="utf-8").split("\n") if recipe.is_file() else []
     comment = " ".join(line[1:].strip() for line in takewhile(lambda line: line.startswith("#"), lines))
     found = re.match(r'Recipe "[^"]+": (.+?)[.:](?= |$)', comment)
@@ -296,7 +296,7 @@ def _purpose(recipe: Path) -> str:
 
 
 def forecast_lines(forecast: Forecast, root: Path) -> list[str]:
-    """Stages, time and disk; no line where nothing is expected to run."""
+    """Returns lines with stages, time and disk; none if no stage is expected to run."""
     if not forecast.running:
         return []
     kinds = Counter(name.partition("@")[0] for name in forecast.running)
@@ -312,12 +312,12 @@ def forecast_lines(forecast: Forecast, root: Path) -> list[str]:
 
 
 def make_forecast(root: Path) -> Forecast:
-    """The forecast for a project. A stage runs when its parameters, code, paths or inputs are not those of dvc.lock."""
+    """Returns a project's forecast. A stage runs if its parameters, code, paths or inputs differ from dvc.lock."""
     stages = graph_stages(root)
     lock = lock_of(root)
     params, waiting = with_numbers(_read(root / "params.yaml")), [stage for stage in stages if not writes_code(stage)]
     running: dict[str, GraphStage] = {}
-    # A stage that runs may change the inputs of others, so look again until no stage is added.
+    # A stage that runs may change the inputs of others, so this repeats until no stage is added.
     while True:
         written = [out for stage in running.values() for out in stage.outs]
         more = {
@@ -334,7 +334,7 @@ def make_forecast(root: Path) -> Forecast:
     of_run = measured.get("stages", {})
     names = tuple(stage.address for stage in waiting if stage.address in running)
     known_here = _known_seconds(root, recipe)
-    # Times of this machine win over those of the measured run.
+    # Times of this machine take precedence over those of the measured run.
     times = {name: one["seconds"] for name, one in of_run.items()} | known_here
     sizes = {name: _written_bytes(lock[name]) if name in lock else of_run.get(name, {}).get("bytes") for name in names}
     return Forecast(
@@ -350,25 +350,25 @@ def make_forecast(root: Path) -> Forecast:
 
 
 def writes_code(stage: GraphStage) -> bool:
-    """Whether it is the stage that writes the fingerprints. It has ended before a forecast is made from them."""
+    """Returns True for the stage that writes the fingerprints. It ends before a forecast is made from them."""
     return any(f"{out}/" == CODE for out in stage.outs)
 
 
 def graph_stages(root: Path) -> list[GraphStage]:
-    """The stages of the parameters in use; none where there is no dvc.yaml."""
+    """Returns the stages of the parameters in use; none if there is no dvc.yaml."""
     return stages_of(read_definitions(root / "dvc.yaml"), _read(root / "params.yaml"))
 
 
 def remember_seconds(root: Path, seconds: Mapping[str, float]) -> None:
-    """Keeps how long stages of the recipe in use took, for the next forecast."""
+    """Stores the times of stages of the recipe in use, for the next forecast."""
     known = _read(root / TIMES)
     known[_recipe(root)] = known.get(_recipe(root), {}) | {name: round(one, 1) for name, one in seconds.items()}
     write_text_atomically(root / TIMES, json.dumps(known, indent=1) + "\n")
 
 
 def _known_seconds(root: Path, recipe: str) -> dict[str, float]:
-    """Seconds by stage of the recipe: what earlier runs of the graph here took, else what the ledger has."""
-    # The ledger has the time of a stage alone. `TIMES` includes DVC's hashing, so it wins.
+    """Returns seconds by stage of the recipe: from earlier runs of the graph here, otherwise from the ledger."""
+    # The ledger has only the time of a stage. `TIMES` includes DVC's hashing, so it takes precedence.
     ledger = {
         line["name"]: float(line["seconds"])
         for line in latest_runs(root / "state" / "ledger.jsonl")
@@ -382,12 +382,12 @@ def _recipe(root: Path) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A YAML or JSON file's content; empty where it is missing."""
+    """Returns a YAML or JSON file's content; empty if it is missing."""
     return (load_yaml(path.read_bytes()) or {}) if path.exists() else {}
 
 
 def _reads(stage: GraphStage, written: Iterable[str]) -> bool:
-    """Whether the stage depends on one of these outputs, or on a folder that holds one."""
+    """Returns True if the stage depends on one of these outputs, or on a folder that contains one."""
     return any(out == dep or out.startswith(f"{dep}/") for out in written for dep in stage.deps)
 
 
@@ -405,7 +405,7 @@ def _differs(file: Path, path: str, entry: LockedStage) -> bool:
         return True
     if path.startswith(CODE):
         return dvc_md5(file) != entry.deps.get(path, entry.outs.get(path))
-    # Sizes, not hashes, of data and weights: DVC hashes them next, and a forecast must not take as long again.
+    # Sizes of data and weights, not hashes: DVC hashes them next, and a forecast must not take as long again.
     return file.is_file() and file.stat().st_size != entry.sizes[path]
 
 
@@ -414,7 +414,7 @@ def _written_bytes(entry: LockedStage) -> int:
 
 
 def _known(forecast: Forecast, unknown: tuple[str, ...], known: str) -> str:
-    """`known`, and for how many of the running stages it is not known."""
+    """Returns `known`, and for how many of the running stages the value is unknown."""
     if not unknown:
         return known
     if len(unknown) == len(forecast.running):
@@ -431,9 +431,9 @@ def _size(count: float) -> str:
 
 
 def keep_as_measured(root: Path, machine: str) -> Path:
-    """Makes the finished run of a project the measured one of its recipe, and returns the file that says so.
+    """Makes the finished run of a project the measured one of its recipe, and returns the file with its figures.
 
-    UserError where params.yaml changes the recipe, or where the time of a stage of dvc.lock is not known.
+    Raises UserError if params.yaml changes the recipe, or if the time of a stage of dvc.lock is unknown.
     """
     recipe, lock = _recipe(root), lock_of(root)
     if not recipe or (changes := changes_from_recipe(root)):
@@ -442,7 +442,7 @@ def keep_as_measured(root: Path, machine: str) -> Path:
         )
     seconds = _known_seconds(root, recipe)
     names = [stage.address for stage in graph_stages(root) if not writes_code(stage)]
-    # A half-known run would be shown to others as the time of the whole recipe.
+    # Users would see a partly known run as the time of the whole recipe.
     if missing := [name for name in names if name not in lock or name not in seconds]:
         raise UserError(f"no time is known for {', '.join(missing)}: let `make repro` run them here")
     measured = _read(root / MEASURED)

@@ -1,4 +1,4 @@
-"""What a finished run achieved: the scores that its last stage wrote, what its parameters change in the recipe, and
+"""The results of a finished run: the scores that its last stage wrote, the changes of its parameters to the recipe, and
 the lines that `make repro` prints at its end.
 """
 
@@ -17,14 +17,14 @@ from stages.foundations.stage_graph import read_definitions, stages_of
 from stages.observe.tracking import recipe_name
 
 RESULTS = ("reports/result.json", "reports/pictures.json")
-"""What the stages that write pages leave beside them; stages/report/run.py says what the files hold."""
+"""Files that the stages with pages write next to them; stages/report/run.py describes their content."""
 _ABSENT = object()
 
 
 def read_result(root: Path) -> dict[str, Any] | None:
-    """The scores, gains and warnings of the recipe in use, with `page` as a path from `root`; None without a report.
+    """Returns scores, gains and warnings of the recipe in use; `page` is a path from `root`; None without a report.
 
-    A recipe with both reports gives one result: the lists are joined. UserError on a file that is no result.
+    If a recipe has both reports, the lists are joined. Raises UserError if a file is not a result.
     """
     stages = stages_of(read_definitions(root / "dvc.yaml"), read_yaml(root / "params.yaml"))
     outs = [out for stage in stages for out in stage.outs]
@@ -32,9 +32,9 @@ def read_result(root: Path) -> dict[str, Any] | None:
 
 
 def result_of(read: Callable[[str], bytes | None], outs: Collection[str]) -> dict[str, Any] | None:
-    """`read_result` for files that are somewhere else: `read` gives the bytes at a path, or None.
+    """Returns the same as `read_result`, for files elsewhere: `read` returns the bytes at a path, or None.
 
-    A result that is none of `outs`, the outputs of a recipe, was left by a run of another recipe.
+    A result that is not in `outs`, the outputs of a recipe, is from a run of another recipe and is ignored.
     """
     texts = {path: text for path in RESULTS if path in outs and (text := read(path)) is not None}
     found = [_parsed(path, text) for path, text in texts.items()]
@@ -45,9 +45,9 @@ def result_of(read: Callable[[str], bytes | None], outs: Collection[str]) -> dic
 
 
 def changes_from_recipe(root: Path) -> dict[str, str]:
-    """What `params.yaml` changes in the recipe that it was made from: `{"rl.group_size": "16 -> 8"}`.
+    """Returns the changes of `params.yaml` to the recipe it was made from: `{"rl.group_size": "16 -> 8"}`.
 
-    Empty where nothing was changed, and where no recipe is known.
+    Empty if nothing was changed or no recipe is known.
     """
     name = recipe_name(root).removesuffix("+changes")
     try:
@@ -65,7 +65,7 @@ def changes_from_recipe(root: Path) -> dict[str, str]:
 
 
 def summarize(result: Mapping[str, Any], seconds: float, changes: Mapping[str, str]) -> list[str]:
-    """The lines for a result (`read_result`), a run's wall time and its changes to the recipe.
+    """Returns the lines for a result (`read_result`), a run's wall time and its changes to the recipe.
 
     Scores are in percent, gains in points; both have 95% intervals over problems.
     """
@@ -87,7 +87,7 @@ def summarize(result: Mapping[str, Any], seconds: float, changes: Mapping[str, s
 
 
 def describe_gain(gain: Mapping[str, Any]) -> str:
-    """`+5.1 points  [+2.0, +8.2]`; `+0.051  [+0.020, +0.082]` where the gain is no share but a judge's score."""
+    """Returns `+5.1 points  [+2.0, +8.2]`; for a judge's score, which is no share, `+0.051  [+0.020, +0.082]`."""
     if gain.get("unit") == "score":
         return f"{gain['value']:+.3f}  [{gain['low']:+.3f}, {gain['high']:+.3f}]"
     return f"{100 * gain['value']:+.1f} points  [{100 * gain['low']:+.1f}, {100 * gain['high']:+.1f}]"
@@ -117,7 +117,7 @@ def _shown(value: Any) -> str:
 
 def _next(gains: Sequence[Mapping[str, Any]]) -> list[str]:
     compare = [f"next    retrace compare {gains[0]['baseline']} {gains[0]['policy']}"] if gains else []
-    # Only the first of the hints carries the word, whichever it is.
+    # Only the first hint has the word, whichever it is.
     first = "        " if compare else "next    "
     return [
         *compare,
@@ -127,7 +127,7 @@ def _next(gains: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def seconds_in_words(seconds: float) -> str:
-    """`12 s`, `3 min 5 s`, `2 h 40 min`."""
+    """Returns for example `12 s`, `3 min 5 s`, `2 h 40 min`."""
     minutes, rest = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60} min"

@@ -1,6 +1,6 @@
 """`retrace plan`: memory, tokens, FLOPs, hours and cost of a recipe before it is run.
 
-With `--published`: published runs that say how long a step took, and what the formulas say of them.
+With `--published` it compares the formulas with published runs that state how long a step took.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def plan(
     published: Annotated[bool, typer.Option("--published", help="compare with published runs")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="the plan as JSON")] = False,
 ) -> None:
-    """Plan a recipe: memory per GPU, tokens, FLOPs, hours, cost, and what will not fit. Formulas: docs/planning.md.
+    """Plan a recipe: memory per GPU, tokens, FLOPs, hours, cost, and what does not fit. Formulas: docs/planning.md.
 
-    Exit code 1: something will not fit. 2: a mistake of the caller.
+    Exit code 1: something does not fit. 2: a mistake of the caller.
     """
-    # Without a recipe: this compares the formulas with runs that others have published.
+    # Without a recipe: this compares the formulas with published runs of others.
     if published:
         typer.echo("\n".join(published_lines(mfu, bandwidth_share)))
         return
@@ -88,7 +88,7 @@ def plan(
 
 
 def _refuse_gpu_options(question: PlanRequest) -> None:
-    """UserError where options that count GPUs stand beside a plan for this machine's CPU, which would ignore them."""
+    """Raises UserError if options that count GPUs are given for a plan on this machine's CPU, which ignores them."""
     options = {"--gpus": question.gpus > 1, "--replicas": question.replicas > 1, "--price": question.price is not None}
     given = " and ".join(name for name, is_given in options.items() if is_given)
     if given and question.gpu.lower() == "cpu":
@@ -99,7 +99,7 @@ def _refuse_gpu_options(question: PlanRequest) -> None:
 
 
 def as_dict(made: Plan) -> dict[str, Any]:
-    """The plan in plain numbers: bytes, tokens, FLOPs, seconds."""
+    """Returns the plan in plain numbers: bytes, tokens, FLOPs, seconds."""
     shape = made.shape
     return {
         "recipe": made.recipe,
@@ -143,7 +143,7 @@ def _picture_dict(stage: PictureStage) -> dict[str, Any]:
 
 
 def lines_of(made: Plan) -> list[str]:
-    """A table for people; stages that only read and write tables are one line."""
+    """Returns a table for people; stages that only read and write tables share one line."""
     if made.shape:
         heads = ["stage", "weights", "gradients", "optimizer", "activations", "KV cache", "trained", "drawn"]
         rows = [_row(stage) for stage in made.stages if stage.training or stage.sampling]
@@ -213,7 +213,7 @@ def _time(seconds: float) -> str:
 
 MEMORY_SHARE_OF_SAMPLER = 0.8
 PUBLISHED_PROMPT = 150
-"""Mean tokens; assumed for every run, because none of the sources says."""
+"""Mean tokens of a prompt; assumed for every run, because no source states it."""
 
 
 @dataclass(frozen=True)
@@ -226,16 +226,16 @@ class PublishedRun:
     gpus: int
     gpus_per_replica: int
     responses: int
-    """Drawn and trained on in one step."""
+    """Number of responses that one step samples and trains on."""
     response: float
-    """Mean tokens."""
+    """Mean tokens of a response."""
     longest: int
     forward_passes: int
-    """Over all trained tokens without gradient: proximal and reference log-probs."""
+    """Passes without gradient over all trained tokens: proximal and reference log-probs."""
     step_seconds: float
     source: str
     assumed: str
-    """What the source does not say."""
+    """Facts that the source does not state."""
 
 
 NEMO = "NVIDIA NeMo RL 0.4, docs/about/performance-summary.md, on policy"
@@ -287,7 +287,7 @@ PUBLISHED_RUNS = (
 
 
 def published_lines(mfu: float, bandwidth_share: float) -> list[str]:
-    """Each published run beside what the formulas say of it."""
+    """Returns each published run next to the results of the formulas."""
     lines = []
     for run in PUBLISHED_RUNS:
         training, sampling = planned_step(run, mfu, bandwidth_share)
@@ -301,7 +301,7 @@ def published_lines(mfu: float, bandwidth_share: float) -> list[str]:
 
 
 def planned_step(run: PublishedRun, mfu: float, bandwidth_share: float) -> tuple[float, float]:
-    """Seconds of training and of sampling in one step, planned as any recipe is."""
+    """Returns seconds of training and of sampling in one step, planned like any recipe."""
     shape, gpu, width = named_shape(run.model), GPUS[run.gpu], NUMBER_BYTES["bfloat16"]
     speed = GpuSpeed(
         gpu,
@@ -311,7 +311,7 @@ def planned_step(run: PublishedRun, mfu: float, bandwidth_share: float) -> tuple
         trainer_dtype="bfloat16",
         sampler_dtype="bfloat16",
         is_checkpointed=True,
-        # The sources name no limit: the cache alone bounds how many sequences are decoded at once.
+        # The sources name no limit, so only the cache limits how many sequences are decoded at once.
         max_sequences=10**9,
         mfu=mfu,
         bandwidth_share=bandwidth_share,
@@ -327,13 +327,13 @@ def planned_step(run: PublishedRun, mfu: float, bandwidth_share: float) -> tuple
         forward_tokens=run.forward_passes * tokens,
         context=square / sequence,
         longest=PUBLISHED_PROMPT + run.longest,
-        # Updates take no time in the formulas for GPUs, so that their number does not matter.
+        # Updates take no time in the formulas for GPUs, so their number does not matter.
         updates=1,
         kind="adamw",
     )
-    # Groups of 16, as in DAPO. This only decides how often a prompt is read.
+    # Groups of 16, as in DAPO. The size only decides how often a prompt is read.
     sampling = Sampling(1, run.responses / 16, 16, PUBLISHED_PROMPT, lengths)
-    # What the weights leave of the sampler's share of its GPUs holds keys and values.
+    # Keys and values get the rest of the sampler's share of its GPUs after the weights.
     room = gpu.memory_gb * 1e9 * MEMORY_SHARE_OF_SAMPLER * run.gpus_per_replica - shape.parameters * width
     kv_tokens = room / shape.kv_bytes_per_token(width)
     return speed.training_seconds(shape, training), speed.sampling_seconds(shape, sampling, kv_tokens)

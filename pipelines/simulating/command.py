@@ -1,6 +1,6 @@
-"""`retrace simulate`: what asynchronous RL would gain on a cluster.
+"""`retrace simulate`: the gain of asynchronous RL on a cluster.
 
-A recipe gives model, groups, mini-batches and limits by its parameters, and lengths by what was measured.
+The recipe's parameters give model, groups, mini-batches and limits; measured data give the lengths.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 
 WINDOW = 4
-"""Assumed for a recipe whose loop is not asynchronous: without one, responses would pile up before a slow trainer."""
+"""Assumed for a recipe without asynchronous loop: without a window, responses would pile up before a slow trainer."""
 
 
 def simulate(
@@ -81,10 +81,10 @@ def simulate(
         Path | None, typer.Option(help="write it to a file too: .svg the picture, .jsonl the JSON lines")
     ] = None,
 ) -> None:
-    """Simulate RL schedules on a cluster: seconds a step, staleness and KV use of each, at its best split of the GPUs.
+    """Simulate RL schedules on a cluster: seconds per step, staleness and KV use of each, at its best GPU split.
 
     What would this recipe gain on my cluster? `retrace simulate --gpus 64 --device H100`. Nothing is run and no GPU is
-    needed. What is modelled, and what it cannot tell: docs/simulator.md. Exit code 2: a mistake of the caller.
+    needed. The model and its limits: docs/simulator.md. Exit code 2: a mistake of the caller.
     """
     try:
         _refuse_contradictions(recipe, paper, sensitivity, model, out)
@@ -102,7 +102,7 @@ def simulate(
         if paper:
             settings = [one.with_constants(window=window) for one in paper_settings(model, gpus)]
         else:
-            # The project's own data are those of params.yaml, and of no other recipe.
+            # The project's data belong to params.yaml, and to no other recipe.
             folder = Path(data) if data else PROJECT / "data" if not recipe else None
             metrics = str(folder / "metrics") if folder and (folder / "metrics").is_dir() else ""
             question = PlanRequest(
@@ -162,11 +162,11 @@ def recipe_setting(
     window: int | None = None,
     mean_tokens: float | None = None,
 ) -> tuple[Setting, list[str]]:
-    """The round of the recipe with the longest responses, and sentences on what was taken for granted.
+    """Returns the recipe's round with the longest responses, and sentences about the assumptions.
 
-    `data` is that of a finished run: its lengths are taken unless `mean_tokens` of a response are given. A `window` of
-    None is the recipe's, or `WINDOW`. UserError for a recipe without RL, without lengths, or whose policy does not fit
-    the device.
+    `data` is that of a finished run: its lengths are used unless `mean_tokens` of a response are given. If `window` is
+    None, the recipe's value or `WINDOW` is used. Raises UserError for a recipe without RL or without lengths, or whose
+    policy does not fit the device.
     """
     if question.gpu.upper() == "CPU":
         raise UserError(f"--device cpu: the simulator knows GPUs: {', '.join(GPUS)}")
@@ -179,7 +179,7 @@ def recipe_setting(
     lengths, assumption = _lengths(read, address, data, mean_tokens)
     rl, trainer = read.sections["rl"], read.sections.get("trainer")
     drawing = read.work[address].sampling[0]
-    # Updates over mini-batches are the steps of the round, so that this is the number of groups in a step.
+    # Updates over mini-batches are the steps of the round, so this is the number of groups in a step.
     drawn = drawing.responses / max(1.0, read.work[address].training.updates / rl.minibatches) / rl.group_size
     work = StepWork(
         groups=max(1, round(drawn)),
@@ -191,7 +191,7 @@ def recipe_setting(
         CONSTANTS,
         minibatches=rl.minibatches,
         most_sequences=read.sections["sampler"].max_sequences,
-        # 6 forward and backward, 2 for each further forward pass: log-probs twice, and the layers again with
+        # 6 for forward and backward, 2 for each further forward pass: log-probs twice, and the layers again with
         # checkpointing.
         training_flops=6.0
         + 2.0 * (rl.proximal == "recompute")
@@ -200,7 +200,7 @@ def recipe_setting(
     )
     loop = rl.loop if rl.loop.kind == "asynchronous" else None
     is_assumed = window is None and not loop
-    # The option wins over the recipe, and the recipe over the assumption.
+    # The option takes precedence over the recipe, and the recipe over the assumption.
     window = window if window is not None else loop.window if loop else WINDOW
     share = loop.replica_share if loop else CONSTANTS.share
     constants = replace(constants, window=window, share=share)
@@ -223,7 +223,7 @@ def recipe_setting(
 def _lengths(
     read: RecipeWork, address: str, data: Path | None, mean_tokens: float | None
 ) -> tuple[LogNormal | MeasuredGroups, str]:
-    """The distribution, and a sentence on where it is from."""
+    """Returns the distribution, and a sentence about its source."""
     most = read.sections["rl"].max_response_tokens
     if mean_tokens is not None:
         if mean_tokens > most:
@@ -243,7 +243,7 @@ def _lengths(
 
 
 def _spread(mean: float, most: int) -> LogNormal:
-    # A mean at the limit would need all responses to be cut, which no log-normal distribution gives.
+    # A mean at the limit would need all responses to be truncated, which no log-normal distribution gives.
     return LogNormal.of_mean(min(mean, 0.98 * most), PAPER_SIGMA, most)
 
 
@@ -256,7 +256,7 @@ def _measured_groups(table: Path) -> MeasuredGroups:
     except (ArrowException, OSError) as error:
         raise UserError(f"{table} is no table of rollouts ({error}): name another run's data with --data") from None
     for step, problem, tokens in zip(*columns.values(), strict=True):
-        # The end token takes a step of decoding, so that no response is shorter than 1.
+        # The end token takes a decoding step, so no response is shorter than 1 token.
         groups.setdefault((step, problem), []).append(max(1, tokens))
     if not groups:
         raise UserError(f"{table} holds no rollouts: name another run's data with --data, or give --mean-tokens")

@@ -1,6 +1,6 @@
-"""Reads `timeline.json`: what every process of an asynchronous round did and when, in Trace Event Format.
+"""Reads `timeline.json`: the activities of every process of an asynchronous round, in Trace Event Format.
 
-Spans and instants may be thinned out in it; the shares, totals and counts under `otherData` are exact.
+The file may omit some spans and instants; the shares, totals and counts under `otherData` are exact.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Any
 from stages.foundations.errors import UserError
 
 MAX_MARKS = 2_000
-"""Instants of one name, and values of one counter; beyond, every second one is left out (counts stay exact)."""
+"""Maximum of kept instants per name, and of values per counter; above it, every second one is dropped (counts stay
+exact)."""
 
 
 @dataclass(slots=True)
 class Span:
-    """What a process did, in seconds since the round's start."""
+    """One activity of a process, in seconds since the round's start."""
 
     activity: str
     start: float
@@ -38,12 +39,12 @@ class Marks:
     """Instants or values of one name; of `seen` arrivals, every `stride`-th is kept."""
 
     kept: list[tuple[float, Any]] = field(default_factory=list)
-    """When, and the instant's details or the counter's value."""
+    """Time, and the instant's details or the counter's value."""
     seen: int = 0
     stride: int = 1
 
     def add(self, at: float, value: Any) -> None:
-        # Every `stride`-th from the first: as even over the round as if its length had been known.
+        # Every `stride`-th from the first: they are as evenly spread as if the round's length had been known.
         if self.seen % self.stride == 0:
             self.kept.append((at, value))
         self.seen += 1
@@ -53,32 +54,32 @@ class Marks:
 
 @dataclass(frozen=True)
 class WrittenTimeline:
-    """A round's timeline as it was written."""
+    """The timeline of a round as written in its file."""
 
     wall_seconds: float
     bubble: float
     grain_seconds: float
-    """Shorter spans are put together."""
+    """Shorter spans are merged."""
     shares: dict[str, dict[str, float]]
-    """Of each process: `busy` and the reasons to be idle; they sum to 1."""
+    """For each process: `busy` and the reasons to be idle; they sum to 1."""
     totals: dict[str, dict[str, float]]
-    """Of each process: seconds of each activity."""
+    """For each process: seconds of each activity."""
     spans: dict[str, list[Span]]
     instants: dict[tuple[str, str], Marks]
-    """By process and name, as counters."""
+    """By process and name, as the counters are."""
     counters: dict[tuple[str, str], Marks]
 
     def marks(self, name: str) -> list[tuple[str, float]]:
-        """Where and when instants of this name were."""
+        """Returns process and time of the kept instants of this name."""
         return [(where, at) for (where, known), marks in self.instants.items() if known == name for at, _ in marks.kept]
 
     def count(self, name: str) -> int:
-        """Instants of this name, those that are not kept one by one too."""
+        """Returns the number of instants of this name, including those that were not kept."""
         return sum(marks.seen for (_, known), marks in self.instants.items() if known == name)
 
 
 def read_timeline(path: Path) -> WrittenTimeline | None:
-    """None where the round has none; UserError where the file is no timeline."""
+    """Returns the timeline; None if the round has none. Raises UserError if the file is not a timeline."""
     if not path.exists():
         return None
     try:
@@ -93,7 +94,7 @@ def _parsed(trace: Mapping[str, Any]) -> WrittenTimeline:
     other, names = trace["otherData"], {}
     spans, counters = defaultdict(list), defaultdict(Marks)
     instants = {(process, name): Marks([], seen, stride) for process, name, seen, stride in other["counts"]}
-    # The names of processes come before all that they did.
+    # The file names each process before its events.
     for event in trace["traceEvents"]:
         kind, name, details = event["ph"], str(event["name"]), event.get("args", {})
         if kind == "M":
@@ -117,7 +118,7 @@ def _parsed(trace: Mapping[str, Any]) -> WrittenTimeline:
 
 
 def _number(value: object) -> float:
-    # Python reads NaN and Infinity from JSON; neither has a place on the axis.
+    # Python reads NaN and Infinity from JSON, but neither has a position on the axis.
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
         raise ValueError(f"{value!r} is no amount")
     return float(value)

@@ -1,7 +1,7 @@
-"""Asynchronous rounds on the page: what every process did and when, how old its data was, why devices waited.
+"""Asynchronous rounds on the report page: activities of every process, age of its data, and why devices waited.
 
-The picture is inline SVG: a row a process, colours by activity, marks, steps, a time axis. However long a round was, a
-row has COLUMNS columns, each in the colour of what took most of its time.
+The picture is inline SVG: one row per process, colours by activity, marks, steps, a time axis. A row has COLUMNS
+columns, however long the round was. Each column has the colour of the activity that took most of its time.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from stages.pages.drawing import Chart, amount, bars, lines
 from stages.pages.reading import curve_lines
 
 MOST_ROWS = 24
-"""Processes in the picture and in the table; of more replicas, those that were busy least."""
+"""Maximum number of processes in the picture and in the table; of more replicas, the least busy are shown."""
 MOST_REASONS = 10
-"""Columns of the table; rarer reasons are added up."""
+"""Columns of the table; rarer reasons are summed in the last one."""
 
 
 def describe_rounds(
     timelines: Mapping[str, WrittenTimeline], curves: Mapping[str, pandas.DataFrame]
 ) -> list[dict[str, Any]]:
-    """What the template says of each round that has a timeline."""
+    """Returns the template's values for each round that has a timeline."""
     return [
         _describe(name, number, timeline, curves.get(name))
         for number, (name, timeline) in enumerate(timelines.items(), 1)
@@ -46,7 +46,7 @@ def _describe(name: str, number: int, timeline: WrittenTimeline, curve: pandas.D
         reasons = reasons[: MOST_REASONS - 1]
     rows = []
     for process, of_process in shares.items():
-        # Added up, so that the row of a process still sums to 1.
+        # Summed, so that the row of a process still sums to 1.
         rare = [sum(share for reason, share in of_process.items() if reason not in reasons)] if is_cut else []
         rows.append((process, [of_process.get(reason, 0.0) for reason in reasons] + rare))
     activities = {span.activity for process in processes for span in timeline.spans.get(process, [])}
@@ -67,12 +67,12 @@ def _describe(name: str, number: int, timeline: WrittenTimeline, curve: pandas.D
 
 
 def shown_processes(timeline: WrittenTimeline) -> list[str]:
-    """Processes with spans in the file's order, of too many the least busy."""
+    """Returns processes with spans, in the file's order; if there are too many, the least busy."""
     processes = [process for process in timeline.spans if timeline.spans[process]]
     if len(processes) <= MOST_ROWS:
         return processes
     replicas = [process for process in processes if process.startswith("replica/")]
-    # At most half of the rows, or many trainer ranks would leave none for the replicas.
+    # At most half of the rows: otherwise many trainer ranks would leave no rows for the replicas.
     others = [process for process in processes if not process.startswith("replica/")][: MOST_ROWS // 2]
     busy = {process: timeline.shares.get(process, {}).get("busy", 0.0) for process in replicas}
     chosen = {*others, *sorted(replicas, key=lambda process: busy[process])[: MOST_ROWS - len(others)]}
@@ -80,7 +80,7 @@ def shown_processes(timeline: WrittenTimeline) -> list[str]:
 
 
 def _counts(timeline: WrittenTimeline, curve: pandas.DataFrame | None) -> list[tuple[str, float]]:
-    """What the steps have counted; where there is no curve, what the timeline has."""
+    """Returns the sums of the counts in the curve's steps; without a curve, the counts of the timeline."""
     names = [] if curve is None else sorted(name for name in curve if name.startswith(("repack/", "fault/")))
     if names:
         return [(name, float(curve[name].sum())) for name in names]
@@ -111,18 +111,18 @@ def _charts(number: int, curve: pandas.DataFrame) -> list[Chart]:
 
 COLUMNS = 480
 MOST_STEPS = 120
-"""Lines for steps; of more, every second, fourth, ..."""
+"""Maximum number of lines for steps; with more steps, only every second, fourth, ... is drawn."""
 WORK = ("train", "decode", "prefill", "judge")
 ACTIVITIES = (*WORK, "publish", "pull", "checkpoint", "no_groups", "no_prompts", "start", "dead", "away", "unnamed")
-"""Those with a colour of their own, in the legend's order."""
+"""Activities that have a colour, in the legend's order."""
 SIGNS = {"fault": ("✕", "a fault"), "repack move": ("◆", "a repack move"), "publish": ("▾", "a publication")}
-"""Name of an instant -> its sign and what the legend says."""
+"""Name of an instant -> its sign and its text in the legend."""
 _LEFT, _WIDTH, _ROW, _TOP = 116, 960, 20, 22
 
 
 @dataclass(frozen=True)
 class _Window:
-    """The part of the round that is drawn, in seconds."""
+    """The part of the round that is drawn; times are in seconds."""
 
     begin: float
     end: float
@@ -135,16 +135,16 @@ class _Window:
 
 
 def begin_of(timeline: WrittenTimeline) -> float:
-    """Where the picture begins: at 0, or shortly before the first work where starting took a sixth of the time."""
+    """Returns where the picture begins: 0, or shortly before the first work if starting took a sixth of the time."""
     first = [span.start for spans in timeline.spans.values() for span in spans if span.activity in WORK]
     begin, end = min(first, default=0.0), timeline.wall_seconds
     return begin - 0.03 * (end - begin) if begin > end / 6 else 0.0
 
 
 def picture(timeline: WrittenTimeline, processes: Sequence[str]) -> Markup:
-    """A row a process and time from left to right; colours by activity (classes of timeline.css)."""
+    """Draws one row per process, time from left to right, colours by activity (classes of timeline.css)."""
     begin = begin_of(timeline)
-    # A round that failed at once has no length, by which places are divided.
+    # A round that failed at once has length 0, and positions are divided by the length.
     window = _Window(begin, max(timeline.wall_seconds, begin + 1e-9))
     height = _TOP + _ROW * len(processes) + 24
     spoken = f"Timeline of {timeline.wall_seconds:.1f} seconds. The table below has each process's shares."
@@ -152,7 +152,7 @@ def picture(timeline: WrittenTimeline, processes: Sequence[str]) -> Markup:
     bottom = _TOP + _ROW * len(processes)
     for row, process in enumerate(processes):
         top = _TOP + _ROW * row
-        # Fifteen letters fit into the margin on the left.
+        # 15 letters fit into the margin on the left.
         label = process if len(process) <= 15 else process[:14] + "…"
         parts.append(
             f'<text x="{_LEFT - 8}" y="{top + 14}" text-anchor="end">{Markup.escape(label)}</text>'
@@ -171,12 +171,12 @@ def picture(timeline: WrittenTimeline, processes: Sequence[str]) -> Markup:
 
 
 def _paths(spans: Iterable[Span], window: _Window, top: int, height: int) -> dict[str, str]:
-    """Rectangles of each activity: runs of columns in which it took most of the time."""
+    """Returns each activity's rectangles: runs of columns in which it took most of the time."""
     columns: list[Counter[str]] = [Counter() for _ in range(COLUMNS)]
     width = (window.end - window.begin) / COLUMNS
     for span in spans:
         start, end = max(0.0, span.start - window.begin), span.end - window.begin
-        # The very end of the round would be in a column behind the last one.
+        # The very end of the round would be in a column after the last one.
         first, last = (min(COLUMNS - 1, int(at / width)) for at in (start, end))
         name = span.activity if span.activity in ACTIVITIES else "other"
         for column in range(first, last + 1):
@@ -203,7 +203,7 @@ def _steps(timeline: WrittenTimeline) -> list[float]:
 
 
 def _signs(mark: str, sign: str, timeline: WrittenTimeline, processes: Sequence[str], window: _Window) -> list[str]:
-    """At most one a column and row; marks of processes without a row stand above all rows."""
+    """Draws at most one sign per column and row; signs of processes without a row are above all rows."""
     rows = {process: _TOP + _ROW * row + 14 for row, process in enumerate(processes)}
     places = {(int(COLUMNS * window.share(at)), rows.get(process, _TOP - 6)) for process, at in timeline.marks(mark)}
     size = _WIDTH / COLUMNS
@@ -214,11 +214,11 @@ def _signs(mark: str, sign: str, timeline: WrittenTimeline, processes: Sequence[
 
 
 def _ticks(window: _Window) -> list[tuple[float, str]]:
-    """Four to nine round times."""
+    """Returns four to nine ticks at round numbers."""
     units = ((3600, "h"), (60, "min"))
     unit, name = next(((seconds, name) for seconds, name in units if window.end >= 2 * seconds), (1, "s"))
     spread = (window.end - window.begin) / unit / 5
-    # 0.999: a step that fits exactly must not fail by rounding.
+    # 0.999: a width that fits exactly must not fail because of rounding.
     power = 10.0 ** math.floor(math.log10(spread))
     width = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= spread * 0.999)
     first, last = math.ceil(window.begin / unit / width), math.floor(window.end / unit / width + 1e-6)

@@ -1,6 +1,6 @@
-"""What `test_deepspeed_trainer.py` runs on two ranks of torchrun: `deepspeed_ranks.py POLICY OUT`.
+"""The program that `test_deepspeed_trainer.py` runs on two ranks of torchrun: `deepspeed_ranks.py POLICY OUT`.
 
-Writes what each ZeRO stage did as JSON and safetensors for the test to judge.
+Writes the results of each ZeRO stage as JSON and safetensors, which the test checks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.fakes.small_models import LESSONS, Lesson
 MAX_NORM = 1.0
 UPDATES = 4
 RESPONSES = (3, 1, 2, 0, 4)
-"""Responses of each micro-batch of a step: five for two ranks, one without any; a sixth fills up."""
+"""Responses of each micro-batch of a step: five micro-batches for two ranks, one without any; a sixth fills up."""
 
 
 def deepspeed_params(zero_stage: int, dtype: str = "float32") -> DeepspeedTrainerParams:
@@ -49,7 +49,7 @@ def deepspeed_trainer(zero_stage: int, policy: Path, dtype: str = "float32") -> 
 
 
 def micro_batches(step: int, rank: int = 0, world_size: int = 1) -> list[ResponseBatch]:
-    """This rank's share of the step's micro-batches, uneven and partly empty."""
+    """Returns this rank's share of the step's micro-batches, uneven and partly empty."""
     generator = torch.Generator().manual_seed(step)
 
     def tokens(low: int, high: int) -> list[int]:
@@ -85,7 +85,7 @@ def is_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> 
 def resumes_exactly(
     make: Callable[[], DeepspeedTrainer], trainer: DeepspeedTrainer, batches: Sequence, loss: LossFunction, folder: Path
 ) -> bool:
-    """True when a fresh trainer goes on from a checkpoint as `trainer` does; closes both."""
+    """Returns True if a fresh trainer continues from a checkpoint as `trainer` does; closes both."""
     with replace_folder_together(trainer, folder) as written:
         trainer.save_checkpoint(written)
     trainer.update(batches, loss, 1.0)
@@ -100,7 +100,7 @@ def resumes_exactly(
 
 
 def learn(lesson: Lesson, zero_stage: int, folder: Path) -> dict:
-    """What comes of a few updates on a model that is no language model."""
+    """Returns the results of a few updates on a model that is not a language model."""
 
     def make() -> DeepspeedTrainer:
         return DeepspeedTrainer(deepspeed_params(zero_stage), ADAMW, MAX_NORM, lesson.model())
@@ -117,12 +117,12 @@ def learn(lesson: Lesson, zero_stage: int, folder: Path) -> dict:
 
 
 def lora_lesson(policy: Path, params: TrainerParams) -> Lesson:
-    """A policy with LoRA, and what it learns."""
+    """Returns a policy with LoRA, and its training data."""
     return Lesson(lambda: with_lora(language_model(policy, params), LORA, 0), micro_batches(0), weighted_loss)
 
 
 def refuses_broken_loss(trainer: DeepspeedTrainer) -> bool:
-    """True when a loss that is broken on one rank raises on both and leaves the weights alone."""
+    """Returns True if a loss that is invalid on one rank raises on both and does not change the weights."""
 
     def broken_on_rank_1(statistics, batch):
         loss, shown = weighted_loss(statistics, batch)

@@ -1,4 +1,4 @@
-"""Whoever computes bfloat16 on a CPU without instructions for it is told so, with the remedy."""
+"""Users who compute bfloat16 on a CPU without instructions for it get a warning with the remedy."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.fakes.tiny_policy import write_tiny_policy
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="only Linux names the instructions there")
 def test_the_flags_say_what_torch_says_of_this_cpu():
-    """torch's own question before each product; nothing else of it is public."""
+    """The test asks the function that torch calls before each product; no other part of it is public."""
     assert is_bfloat16_slow() is not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 

@@ -1,4 +1,4 @@
-"""A function that a user brings: every way to write it, and every way in which it fails."""
+"""A user's function: every way to write it, and every way in which it fails."""
 
 import json
 from statistics import pstdev
@@ -193,7 +193,7 @@ def test_retrace_reward_shows_what_a_file_pays_for(tmp_path):
 
 
 def test_retrace_reward_pays_what_the_recipe_says(tmp_path, monkeypatch):
-    """Weights and arguments of the reward in params.yaml that names the function; other functions have none."""
+    """Weights and arguments come from the reward in params.yaml that names the function; others have none."""
     reward = {"kind": "function", "file": "custom/mine.py", "name": "score", "arguments": {"by": 3}}
     others = {"right": {"weight": 5.0, "reward": {"kind": "by_verdict", "correct": 1.0, "wrong": 0.0, "unparsed": 0.0}}}
     both = others | {"mine": {"weight": 2.0, "reward": reward | {"weights": {"a": 0.5}}}}

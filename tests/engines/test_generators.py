@@ -1,4 +1,4 @@
-"""Generators: what they draw does not depend on the batch, folders come back whole, latents are exact."""
+"""Generators: samples do not depend on the batch, folders are loaded as saved, latents are exact."""
 
 import json
 
@@ -94,7 +94,7 @@ def test_a_vae_is_used_where_the_folder_has_one(tmp_path):
 
 def test_a_scheduler_of_another_kind_is_drawn_by_ddim(generator, tmp_path):
     save_generator(generator, tmp_path)
-    config = {  # of Stable Diffusion 1.4, without the key that it got later
+    config = {  # Stable Diffusion 1.4's, without the key that was added later
         "_class_name": "PNDMScheduler",
         "beta_end": 0.012,
         "beta_schedule": "scaled_linear",
@@ -134,7 +134,7 @@ def test_a_pickle_is_not_read_and_a_missing_weight_is_told(generator, tmp_path):
 
 @pytest.mark.parametrize("kind", ["sample", "epsilon", "v_prediction"])
 def test_errors_weigh_the_clean_image_alike_whatever_is_predicted(kind):
-    """The same wrong guess of the clean image costs the same under a cap, in each parametrisation."""
+    """In each parametrisation, the same wrong estimate of the clean image has the same loss under a cap."""
     generator = new_generator(SIZES.model_copy(update={"prediction_type": kind}), PROMPTS, seed=0)
     images = torch.rand(2, 3, 8, 8)
     batch = denoising_batch(generator, images, PROMPTS[:2], [4, 5])

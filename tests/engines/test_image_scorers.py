@@ -1,4 +1,4 @@
-"""Scorers: one differentiable score, the same alone and in a batch, saved and loaded strictly; published weights."""
+"""Scorers: one differentiable score, equal alone and in a batch, strict saving and loading; published weights."""
 
 import gzip
 import json
@@ -93,7 +93,7 @@ def test_a_head_that_is_not_there_is_told(images):
 
 @pytest.mark.parametrize("height, width", [(60, 96), (96, 60), (16, 17), (31, 31)])
 def test_resizing_differs_from_pil_by_rounding_only(height, width):
-    # PIL cuts to bytes after either direction, so a picture that overshoots black and white would differ by more
+    # PIL clips to bytes after either direction, so a picture that overshoots black and white would differ by more.
     coarse = numpy.random.default_rng(0).integers(60, 196, (5, 5, 3), dtype=numpy.uint8)
     pixels = numpy.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BILINEAR))
     side = 24

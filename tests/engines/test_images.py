@@ -1,6 +1,6 @@
-"""Hostile image files are decoded elsewhere, to RGB; shards of pictures are read back as they were written.
+"""Hostile image files are decoded to RGB in another process; shards of pictures are read as they were written.
 
-Which files are refused, and why: tests/stages/test_image_pool.py.
+tests/stages/test_image_pool.py tests which files are rejected, and why.
 """
 
 import hashlib
@@ -73,7 +73,7 @@ def test_what_is_written_is_read_back_in_order(tmp_path, count, files):
     assert write_shards(iter(rows), tmp_path / "images", images_per_shard=4) == count
     assert len(shards_of(tmp_path / "images")) == files
     read = [one for frame in read_shards(tmp_path / "images") for one in frame.to_dict("records")]
-    assert read == rows  # 63-bit seeds among them, beside an unknown one
+    assert read == rows  # including 63-bit seeds and an unknown one
     assert all(numpy.array_equal(pixels_of(one["png"]), picture(place)) for place, one in enumerate(read))
     light = read_image_rows(tmp_path / "images")
     assert "png" not in light and light["image_id"].tolist() == [one["image_id"] for one in rows]

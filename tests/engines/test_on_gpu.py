@@ -1,6 +1,6 @@
-"""What a GPU must do as a CPU does, or must not do at all. Sizes are small: nothing here is about speed.
+"""Behaviour of a GPU that must equal a CPU's, or must differ. Sizes are small: no test measures speed.
 
-`RETRACE_GPU_TESTS_ON=cpu pytest tests/engines/test_on_gpu.py` runs what a CPU can run of it, so that it does not rot.
+`RETRACE_GPU_TESTS_ON=cpu pytest tests/engines/test_on_gpu.py` runs the part that a CPU can run, to keep it working.
 """
 
 import os
@@ -100,7 +100,7 @@ def test_mixed_precision_learns_as_float32_does_on_a_cpu(policy):
     found, exact = losses(there, 20), losses(here, 20)
     assert found[-1] < found[0] and found == pytest.approx(exact, abs=1e-2 + 0.02 * abs(exact[0]))
     moved = [(weights_of(there)[name] != weight).float().mean() for name, weight in before.items()]
-    seen = {"model.embed_tokens.weight", "lm_head.weight"}  # most tokens have not been met
+    seen = {"model.embed_tokens.weight", "lm_head.weight"}  # most tokens did not occur
     assert min(share for share, name in zip(moved, before, strict=True) if name not in seen) > 0.99
 
 
@@ -172,7 +172,7 @@ def test_sampled_log_probs_are_the_trainers(policy, dtype, most):
 
 @needs_cuda
 def test_a_pass_makes_the_host_wait_once(policy):
-    """When `token_statistics` counts the tokens that have a gradient."""
+    """It waits when `token_statistics` counts the tokens that have a gradient."""
     trainer = trainer_on(policy)
     losses(trainer, 2)  # kernels are compiled
     batch = BATCH.to(torch.device(DEVICE))
@@ -194,7 +194,7 @@ def test_zero_on_one_device_trains_as_the_torch_trainer(policy, stage):
     pytest.importorskip("deepspeed")
     trainer = trainer_on(policy, dtype="float32", zero_stage=stage)
     found = losses(trainer, 4)
-    trainer.close()  # the next one starts a group of its own
+    trainer.close()  # the next one starts another group
     assert found == pytest.approx(losses(trainer_on(policy, dtype="float32"), 4), rel=1e-3)
 
 

@@ -1,4 +1,4 @@
-"""Sealed pieces: what is whole counts, anything else is made again."""
+"""Sealed pieces: complete ones count, all others are made again."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def lose(file):
 
 @pytest.fixture(params=["file", "folder"])
 def piece(request, tmp_path):
-    """A piece and the file in it that is damaged."""
+    """Returns a piece and the file in it that is damaged."""
     if request.param == "file":
         (tmp_path / "piece.json").write_text("[1, 2]")
         return tmp_path / "piece.json", tmp_path / "piece.json"

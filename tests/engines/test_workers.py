@@ -1,6 +1,6 @@
-"""A pool of workers that can be killed: whatever one request does, the others get their answers, and nothing stays.
+"""A pool of workers that can be killed: whatever one request does, the others get their answers, and nothing remains.
 
-The second half tries from inside a worker of foreign input what it cannot do, and the filter of calls for both
+The second half tries forbidden actions from inside a worker of foreign input, and the filter of calls for both
 processors.
 """
 
@@ -77,13 +77,13 @@ def test_a_request_that_fails_costs_only_itself(request_, answer):
 
 
 def test_answers_depend_neither_on_order_nor_on_neighbours():
-    """Four times each kind of failure among sound requests, shuffled."""
+    """Each kind of failure occurs four times among valid requests, shuffled."""
     expected = 4 * FAILURES + [({"what": "double", "number": n}, Answer(2 * n)) for n in range(40)]
     random.Random(7).shuffle(expected)
     with pool_of(3, BRIEF) as pool:
         asked = [pool.submit(**request_) for request_, _ in expected]
         assert [one.result() for one in asked] == [answer for _, answer in expected]
-        wait_until(lambda: len(pool.pids()) == 3)  # those that were killed are replaced unasked
+        wait_until(lambda: len(pool.pids()) == 3)  # killed workers are replaced without a request
 
 
 def test_many_threads_ask_at_once_and_each_gets_its_own_answers():
@@ -117,7 +117,7 @@ def test_what_a_library_prints_is_no_answer_and_never_blocks():
     with pool_of() as pool:
         for text in ('{"value": "forged"}\n', "flood\n" * 100_000):
             assert ask(pool, "talk", text=text) == Answer("said")
-        # Only what the failing request wrote is told, not what earlier ones did.
+        # Only output of the failing request is reported, not that of earlier ones.
         assert ask(pool, "end_with", code=4).ending == "exit code 4"
 
 
@@ -133,7 +133,7 @@ def test_a_worker_sees_what_it_is_given_and_loads_no_more_than_it_needs(monkeypa
     monkeypatch.setenv("SECRET", "s")
     with pool_of(environment={"GIVEN": "1"}, prepare=worker_functions.prepare) as pool:
         seen = ask(pool, "about").value
-    # Python may add LC_CTYPE; programs and libraries are found by the other two.
+    # Python may add LC_CTYPE; programs and libraries are located by the other two.
     assert set(seen["environment"]) - {"LC_CTYPE", "PATH", "LD_LIBRARY_PATH"} == {"GIVEN", "PYTHONPATH"}
     assert seen["address_space"] == [MIB << 20] * 2
     assert seen["core"] == [0, 0]
@@ -155,7 +155,7 @@ def test_the_pool_itself_imports_nothing_heavy():
 
 
 def test_a_limit_that_holds_already_is_never_raised():
-    """As for the pages of a shard, whose process is limited itself."""
+    """An example are the pages of a shard, whose process is itself limited."""
     script = (
         "import resource; from tests.engines.test_workers import pool_of, ask, WorkerLimits\n"
         "resource.setrlimit(resource.RLIMIT_AS, (4 << 30,) * 2)\n"
@@ -188,7 +188,7 @@ def test_a_worker_that_does_not_get_ready_is_killed(monkeypatch):
 
 
 def test_workers_outlive_the_thread_that_asked_first():
-    """The kernel kills the children of a thread that ends, where they asked for that: the pool has its own."""
+    """The kernel kills workers when the thread that started them ends, so the pool starts them from its own thread."""
     first = []
     with pool_of() as pool:
         thread = threading.Thread(target=lambda: first.append(ask(pool, "about").value["pid"]))
@@ -226,7 +226,7 @@ def test_workers_killed_at_their_start_are_an_error_too():
 
 
 def test_a_worker_that_had_to_be_killed_here_has_crashed(monkeypatch):
-    """It has closed its pipes and does not end."""
+    """The worker has closed its pipes and does not end."""
     monkeypatch.setattr("stages.engines.workers.pool._EXIT_SECONDS", 0.5)
     with pool_of() as pool:
         assert ask(pool, "close_and_stay").failure == "crashed"
@@ -342,7 +342,7 @@ def test_computing_time_ends_a_request_long_before_its_worker_would_be_said_to_s
 
 
 def test_an_answer_after_too_much_computing_is_none(monkeypatch):
-    """The pool looks late on a busy machine, and that must not decide."""
+    """The pool checks late on a busy machine, and that must not decide the result."""
     looks_late = pool_module._Clock.seconds_left
     monkeypatch.setattr(pool_module._Clock, "seconds_left", lambda clock: looks_late(clock) + 60)
     with pool_of(limits=WorkerLimits(MIB, computing_seconds=0.3)) as pool:
@@ -426,7 +426,7 @@ def test_a_trusted_worker_reads_writes_and_starts_processes(folder):
 
 
 def outcome(machine, number, *arguments, architecture=None):
-    """What the filter says to a call: BPF, as the kernel runs it."""
+    """Returns the filter's result for a call: it runs the BPF program as the kernel does."""
     words = {0: number, 4: architecture or CODES[machine]}
     words |= {16 + 8 * place: value for place, value in enumerate(arguments)}
     program, place, loaded = list(call_filter(machine)), 0, 0

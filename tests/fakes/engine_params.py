@@ -1,4 +1,4 @@
-"""Sections `sampler`, `trainer` and `optimizer` for small policies on a CPU. A test changes what it is about."""
+"""Sections `sampler`, `trainer` and `optimizer` for small policies on a CPU. A test changes what it examines."""
 
 from stages.engines.samplers.params import TorchSamplerParams, VllmSamplerParams
 from stages.engines.trainers.params import AdamwParams, LoraParams, MuonParams, TorchTrainerParams

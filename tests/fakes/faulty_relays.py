@@ -1,4 +1,4 @@
-"""Relays with a fault. A file of their own: the process of each imports it, and torch would be most of its start."""
+"""Relays with a fault. They have a separate file, because each relay process imports it and needs no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from stages.engines.relays.relay import Relay
 
 
 class Damaging(Relay):
-    """Its first `left` answers have a wrong bit."""
+    """A relay whose first `left` answers have a wrong bit."""
 
     left = 2
 
@@ -24,7 +24,7 @@ class AlwaysDamaging(Damaging):
 
 
 class Slow(Relay):
-    """Has only its first chunk, until it is released."""
+    """A relay that has only its first chunk until it is released."""
 
     is_released = False
 

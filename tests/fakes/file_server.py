@@ -1,4 +1,4 @@
-"""Real HTTP servers on loopback: for what a stage downloads, and for any other answers."""
+"""Real HTTP servers on loopback: for files that a stage downloads, and for any other answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIRROR = Path(__file__).parents[2].parent / "shared" / "data" / "mirror"
 
 @contextmanager
 def serving(files: Mapping[str, Path] | Path) -> Iterator[http.server.ThreadingHTTPServer]:
-    """Serves a folder, or files by the paths of their URLs; `handler.requests` counts what was asked for."""
+    """Serves a folder, or files by the paths of their URLs; `handler.requests` counts the requests."""
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         requests = 0
@@ -34,7 +34,7 @@ def serving(files: Mapping[str, Path] | Path) -> Iterator[http.server.ThreadingH
 
 @contextmanager
 def answering(answer: Callable[[http.server.BaseHTTPRequestHandler, bytes], tuple[int, bytes]]) -> Iterator[str]:
-    """The address of a server that answers a request, and the body sent with it, with this status and this page."""
+    """Yields the address of a server; `answer` gets a request and its body, and returns status and page."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -63,7 +63,7 @@ def _running(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[http
 
 
 def mirrored() -> dict[str, Path]:
-    """What the mirror holds, by the paths of the URLs that it came from."""
+    """Returns the files of the mirror, by the paths of their original URLs."""
     urls = {entry["url"]: entry["sha256"] for entry in json.loads((MIRROR / "sources.json").read_text())}
     chapters = (MIRROR / "textbooks.tsv").read_text().splitlines()[1:]
     urls |= dict(line.split("\t")[:2] for line in chapters)

@@ -1,7 +1,7 @@
-"""Work in forks, which have all imports at once: killed at the n-th change of a file, or on ranks side by side.
+"""Work in forks, which have all imports at once: killed at the n-th change of a file, or on several ranks.
 
-A change of a file is a moment that no other process on the machine can move. A stage with processes of its own, which
-no fork has, is killed at its first checkpoint.
+The moment of a file change does not depend on other processes of the machine. A fork lacks the processes that a stage
+starts, so a stage with processes is killed at its first checkpoint instead.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ CHANGES = ("open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir")
 
 
 def changes_of(work: Callable[[], None], folder: Path) -> int:
-    """Does `work` in a process of its own, undisturbed; how often it changes files below `folder`."""
+    """Does `work` undisturbed in a separate process; returns how often it changes files below `folder`."""
     count = folder / "changes"
     assert _ended(_started(_told(work, folder, lambda number: count.write_text(str(number + 1))))) == 0
     return int(count.read_text())
 
 
 def killed_at(work: Callable[[], None], folder: Path, moment: int) -> bool:
-    """Does `work` in a process that gets SIGKILL before its change `moment` (from 0); false if it ended sooner."""
+    """Does `work` in a process that gets SIGKILL before its change `moment` (from 0); False if it ended earlier."""
 
     def kill(number: int) -> None:
         if number == moment:
@@ -40,7 +40,7 @@ def killed_at(work: Callable[[], None], folder: Path, moment: int) -> bool:
 
 
 def killed_at_first_checkpoint(command: list[str], environment: dict[str, str], state: Path) -> bool:
-    """Starts the stage and sends SIGKILL as soon as it has written a checkpoint; false when it ended before."""
+    """Starts the stage and sends SIGKILL once it has written a checkpoint; returns False if it ended earlier."""
     with subprocess.Popen(command, env=environment) as process:
         while process.poll() is None:
             if list(state.glob("scratch/*/step-*/manifest.json")):
@@ -51,7 +51,7 @@ def killed_at_first_checkpoint(command: list[str], environment: dict[str, str], 
 
 
 def on_ranks(work: Callable[[], None], ranks: int) -> None:
-    """Does `work` on so many ranks as torchrun would start them, one as it is; AssertionError when one fails."""
+    """Does `work` on this many ranks as torchrun starts them; raises AssertionError if one fails."""
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port())}
 
     def of_rank(rank: int) -> Callable[[], None]:
@@ -68,11 +68,11 @@ def on_ranks(work: Callable[[], None], ranks: int) -> None:
 
 
 def _started(work: Callable[[], None]) -> int:
-    """The process id of a fork that does `work`; it never comes back into pytest."""
+    """Returns the process id of a fork that does `work`; the fork never returns into pytest."""
     child = os.fork()
     if child == 0:
         try:
-            torch.set_num_threads(1)  # a fork has no threads but its own, and would wait for the others
+            torch.set_num_threads(1)  # a fork has only one thread, and would wait for the others
             work()
             os._exit(0)
         except BaseException:  # also what pytest raises: nothing may come back into its process; 1 says that it failed
@@ -87,12 +87,12 @@ def _ended(child: int) -> int:
 
 
 def _told(work: Callable[[], None], folder: Path, at_change: Callable[[int], object]) -> Callable[[], None]:
-    """`work`, and `at_change` of the number of each change before it is made."""
+    """Wraps `work`: `at_change` gets the number of each file change before it is made."""
     numbers, is_told = itertools.count(), []
 
     def listen(event: str, arguments: tuple) -> None:
         if event in CHANGES and not is_told and _is_change(event, arguments, folder):
-            is_told.append(True)  # what is told may change a file itself
+            is_told.append(True)  # `at_change` may change a file itself
             at_change(next(numbers))
             is_told.clear()
 

@@ -1,4 +1,4 @@
-"""A small project that looks as if `dvc repro` had run: tables, metrics, curves and a `dvc.lock` that fits them."""
+"""A small project as after a `dvc repro`: tables, metrics, curves and a matching `dvc.lock`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ PARAMS = {
 
 
 def answers(chances: Sequence[float], samples: int = 4, seed: int = 0, name: str = "sums") -> list[dict[str, Any]]:
-    """Responses with verdicts: problem i is answered correctly with chance `chances[i]`, greedily where above 0.5."""
+    """Returns responses with verdicts: problem i is correct with chance `chances[i]`, if greedy when it exceeds 0.5."""
     generator, rows = numpy.random.default_rng(seed), []
     for number, chance in enumerate(chances):
         draws = [("greedy", 0, chance > 0.5)]
@@ -88,7 +88,7 @@ def answers(chances: Sequence[float], samples: int = 4, seed: int = 0, name: str
 
 
 def write_answers(root: Path, policy: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """The response and verdict tables of a policy, and metrics to go with them."""
+    """Writes the response and verdict tables of a policy, and matching metrics."""
     keys = ["problem_id", "benchmark", "mode", "sample_index"]
     judged = ["verdict", "extracted", "path", "reason"]
     asked = [{key: value for key, value in row.items() if key not in judged} for row in rows]
@@ -102,7 +102,7 @@ def write_answers(root: Path, policy: str, rows: Sequence[Mapping[str, Any]]) ->
 
 
 def write_project(root: Path, seed: int = 0, chances: Mapping[str, Sequence[float]] | None = None) -> Path:
-    """Everything that a run of the graph with this seed leaves."""
+    """Writes all files that a run of the graph with this seed leaves."""
     chances = chances or {"sft": [0.2] * 30, "rl_1": [0.9] * 30}
     for policy in POLICIES:
         write_answers(root, policy, answers(chances[policy], seed=seed + 1))
@@ -123,7 +123,7 @@ def write_project(root: Path, seed: int = 0, chances: Mapping[str, Sequence[floa
 
 
 def write_lock(root: Path) -> None:
-    """A `dvc.lock` of what lies there."""
+    """Writes a `dvc.lock` of the existing files."""
     params, stages = yaml.safe_load((root / "params.yaml").read_text()), {}
     for name, (deps, sections, outs) in STAGES.items():
         stages[name] = {
@@ -146,7 +146,7 @@ def _value(params: Any, name: str) -> Any:
 
 
 def write_kept_run(results: Path, made: Path, variant: str, seed: int) -> None:
-    """The project `made` as `retrace ablate mini` keeps one of its runs."""
+    """Stores the project `made` as `retrace ablate mini` keeps one of its runs."""
     place = results / f"{variant}-{seed}"
     for kind in ("verdicts", "metrics", "curves"):
         shutil.copytree(made / "data" / kind, place / kind)
@@ -156,7 +156,7 @@ def write_kept_run(results: Path, made: Path, variant: str, seed: int) -> None:
 
 
 def commit_all(root: Path, message: str) -> str:
-    """Commits what git may hold of the project: everything but tables and policies. Returns the commit."""
+    """Commits the project's files that git may hold, so no tables and policies. Returns the commit."""
     if not (root / ".git").exists():
         git(root, "init", "-q", "-b", "main")
         (root / ".gitignore").write_text("data/*\n!data/metrics\n!data/curves\nstate/\n.dvc/\nreports/\n")

@@ -1,4 +1,4 @@
-"""Every stage of a parameter file in this process, in the order of the graph, without DVC and its seconds."""
+"""Runs every stage of a parameter file in this process, in the order of the graph, without the time that DVC takes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stages.foundations.stage_graph import GraphStage, make_shared_folders, read
 
 
 def run_graph(folder: Path, params: Mapping[str, Any], but: Collection[str] = ()) -> list[str]:
-    """Runs the stages in `folder`, which gets params.yaml and dvc.yaml, less those named; returns their addresses."""
+    """Runs the stages in `folder` except `but`; writes params.yaml and dvc.yaml there. Returns their addresses."""
     (folder / "params.yaml").write_text(yaml.safe_dump(dict(params), sort_keys=False))
     (folder / "dvc.yaml").write_bytes((PROJECT / "dvc.yaml").read_bytes())
     definitions = read_definitions(PROJECT / "dvc.yaml")
@@ -38,6 +38,6 @@ def run_graph(folder: Path, params: Mapping[str, Any], but: Collection[str] = ()
 
 
 def _needs(stage: GraphStage, unmade: set[str]) -> bool:
-    """Whether a stage that waits makes something that `stage` depends on, or something in a folder that it does."""
+    """Returns True if an unfinished stage makes an input of `stage`, or a file in a folder that is an input."""
     others = unmade - set(stage.outs)
     return any(path == dep or path.startswith(f"{dep}/") for dep in stage.deps for path in others)

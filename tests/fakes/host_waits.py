@@ -1,4 +1,4 @@
-"""Counts what makes the host wait for a device, on a CPU where such a wait costs nothing and so is not noticed."""
+"""Counts operations that make the host wait for a device, on a CPU, where such a wait has no cost to measure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equ
 
 
 class HostWaits(TorchDispatchMode):
-    """`count` of operations that need a number of the device before the host can go on."""
+    """Counts (`count`) the operations that need a number of the device before the host can continue."""
 
     def __init__(self) -> None:
         super().__init__()

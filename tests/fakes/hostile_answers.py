@@ -1,6 +1,6 @@
 r"""Responses that attack a verifier: towers of powers, megabyte boxes, unbalanced braces, code, deep nesting, and more.
 
-Gold answers are of every kind, so that each attack meets the number rules, the algebra and the sentence reader.
+Gold answers are of every kind, so that each attack reaches the number rules, the algebra and the sentence reader.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ _ATTACKS: tuple[tuple[Callable[[random.Random], str], int], ...] = (
 
 
 def hostile_pairs(count: int, seed: int) -> list[tuple[str, str]]:
-    """(gold answer, response) pairs; the same count and seed give the same pairs."""
+    """Returns (gold answer, response) pairs; the same count and seed give the same pairs."""
     draw = random.Random(seed)
     attacks, weights = zip(*_ATTACKS, strict=True)
     pairs = []

@@ -1,4 +1,4 @@
-"""Image files of every kind that an image pool must refuse, or take with a note; made here, none is stored."""
+"""Image files of every kind that an image pool must reject, or accept with a note; generated here, none is stored."""
 
 import io
 import struct
@@ -35,7 +35,7 @@ def png(pixels=GRADIENT) -> bytes:
 
 
 def huge_png(side=60_000) -> bytes:
-    """Some hundred bytes that ask for gigabytes."""
+    """Returns a few hundred bytes that decode to gigabytes."""
 
     def chunk(kind, content):
         body = kind + content
@@ -46,7 +46,7 @@ def huge_png(side=60_000) -> bytes:
 
 
 def text_bomb() -> bytes:
-    """A text chunk of 10 kB that becomes 10 MB: ten times what Pillow lets a text take."""
+    """Returns a text chunk of 10 kB that becomes 10 MB: ten times the text size that Pillow allows."""
     body = b"zTXt" + b"Comment\0\0" + zlib.compress(bytes(10 << 20))
     chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
     whole = png()
@@ -83,7 +83,7 @@ REFUSED = {
 
 
 def turned() -> bytes:
-    """A JPEG whose EXIF says: turn by 90 degrees."""
+    """Returns a JPEG whose EXIF requests a rotation by 90 degrees."""
     exif = Image.Exif()
     exif[0x0112] = 6
     return saved(Image.fromarray(GRADIENT), "JPEG", exif=exif, quality=95)
@@ -103,4 +103,4 @@ TAKEN = {
     "palette": saved(Image.fromarray(GRADIENT).quantize(16)),
     "turned": turned(),
 }
-"""Change -> a file that becomes RGB by it."""
+"""Change -> a file that this change turns into RGB."""

@@ -21,7 +21,7 @@ OWN = ("policies", "rl_rounds.rl_1.steps", "rl_rounds.rl_2.steps", "rl_rounds.rl
 
 
 def mini_ablation() -> dict[str, Any]:
-    """The file's content."""
+    """Returns the file's content."""
     overrides = {name: value for name, value in LAPTOP.items() if name not in OWN}
     overrides |= {"policies": ["sft", "rl_1"], "rl_rounds": {"rl_1": ROUND}, "report.baseline_policy": "sft"}
     return {

@@ -1,7 +1,7 @@
-"""A git and DVC project with the graph's shape and next to no work, for retraining.
+"""A git and DVC project with the graph's shape and almost no computation, for retraining.
 
-A policy's skill is the mean `skill` of its training rows; it answers problem i of n when i / n < skill. Rows may also
-say `garbled` (a share of responses that nobody can parse) and `leak` (a benchmark problem that they contain).
+A policy's skill is the mean `skill` of its training rows; it answers problem i of n if i / n < skill. Rows may also
+have `garbled` (a share of unreadable responses) and `leak` (a benchmark problem that they contain).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def held_out(prefix: str = "problem") -> list[dict[str, Any]]:
 
 
 def make_project(folder: Path) -> Path:
-    """The project with one commit; recipe `laptop`, policy `rl_1`, skill one half."""
+    """Makes the project with one commit; recipe `laptop`, policy `rl_1`, skill one half."""
     folder.mkdir(parents=True)
     subprocess.run(["git", "init", "-q", "-b", "main"], cwd=folder, check=True)
     subprocess.run([sys.executable, "-m", "dvc", "init", "-q"], cwd=folder, check=True)
@@ -128,7 +128,7 @@ def make_project(folder: Path) -> Path:
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """A JSONL file that was last written to long enough ago."""
+    """Writes a JSONL file with a modification time that is old enough."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     os.utime(path, (time.time() - 60,) * 2)

@@ -1,4 +1,4 @@
-"""Miniatures of recipes, and copies of the project to run them in: the same graph and stages, small numbers."""
+"""Miniatures of recipes, and copies of the project for running them: the same graph and stages, small numbers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LAPTOP: dict[str, Any] = {
 
 
 def copy_project(folder: Path) -> Path:
-    """A git repository in `folder` with the working tree's files as its one commit; DVC's own settings come along."""
+    """Makes a git repository in `folder` with the working tree's files as its one commit, and with DVC's settings."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=PROJECT,
@@ -83,9 +83,9 @@ def use_miniature(folder: Path, recipe: str, changes: dict[str, Any]) -> None:
 
 
 def environment(tracking: bool = False, front: Path | None = None) -> dict[str, str]:
-    """The environment of a command in a copy: this interpreter first, no state of the project that runs the tests.
+    """Returns the environment of a command in a copy: this interpreter first, and no state of the tested project.
 
-    `front` is a folder before it on PATH: that of `warm_stages`.
+    `front` is a folder before it on PATH, such as that of `warm_stages`.
     """
     kept = {
         name: value for name, value in os.environ.items() if name not in ("RETRACE_STATE", "PYTHONPATH", "DVC_ROOT")
@@ -95,7 +95,7 @@ def environment(tracking: bool = False, front: Path | None = None) -> dict[str, 
 
 
 def dvc(folder: Path, *arguments: str, check: bool = True, front: Path | None = None) -> str:
-    """Runs `dvc` in `folder` and returns what it printed; AssertionError with it when the command fails."""
+    """Runs `dvc` in `folder` and returns its output; AssertionError with the output if the command fails."""
     done = subprocess.run(
         ["dvc", *arguments],
         cwd=folder,
@@ -110,11 +110,11 @@ def dvc(folder: Path, *arguments: str, check: bool = True, front: Path | None = 
 
 
 def stages_run(printed: str) -> list[str]:
-    """Names of the stages that a `dvc repro` ran, in order."""
+    """Returns the names of the stages that a `dvc repro` ran, in order."""
     return [line.split("'")[1] for line in printed.splitlines() if line.startswith("Running stage")]
 
 
 def output_hashes(folder: Path) -> dict[str, str]:
-    """Every output's hash by path, from `dvc.lock`."""
+    """Returns every output's hash by path, from `dvc.lock`."""
     lock = load_yaml((folder / "dvc.lock").read_text())
     return {out["path"]: out["md5"] for stage in lock["stages"].values() for out in stage.get("outs", [])}

@@ -1,4 +1,4 @@
-"""One stage in this process, on files of a folder under their declared names; and rows of the tables of pictures."""
+"""Runs one stage in this process, on files of a folder under their declared names; and rows of the picture tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stages.foundations.tables import PROMPT, prompt_id, write_table
 
 
 def stage_flags(address: str, folder: Path, **places: Path) -> list[str]:
-    """The stage's command. Inputs and outputs lie in `folder` under their declared names, but for those in `places`."""
+    """Returns the stage's command. Inputs and outputs are in `folder` under their declared names, except `places`."""
     stage = declared_stage(address.partition("@")[0])
     files = {name: folder / name for name in (*stage.inputs, *stage.outputs)}
     files |= {"params": folder / "params.yaml"} | places
@@ -29,7 +29,7 @@ def stage_flags(address: str, folder: Path, **places: Path) -> list[str]:
 def run_stage(
     address: str, folder: Path, sections: Mapping[str, Any] | None = None, **places: Path
 ) -> dict[str, float]:
-    """Runs the stage, with these sections as its parameter file where some are given, and returns its metrics."""
+    """Runs the stage, with the given sections as its parameter file, if any, and returns its metrics."""
     folder.mkdir(parents=True, exist_ok=True)
     if sections is not None:
         (folder / "params.yaml").write_text(yaml.safe_dump(dict(sections), sort_keys=False))
@@ -38,18 +38,18 @@ def run_stage(
 
 
 def curve_of(folder: Path) -> list[dict[str, float]]:
-    """The rows of a stage's curve, each with the columns that it has."""
+    """Returns the rows of a stage's curve, each with only its existing columns."""
     with open(folder / "curves", newline="") as file:
         return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
 
 
 def recipe(name: str) -> dict[str, Any]:
-    """The sections of a recipe."""
+    """Returns the sections of a recipe."""
     return yaml.safe_load((PROJECT / "pipelines/recipes" / f"{name}.yaml").read_text())
 
 
 def write_prompts(path: Path, splits: Mapping[str, str]) -> None:
-    """A table of these prompts, each with its split."""
+    """Writes a table of these prompts, each with its split."""
     rows = [
         {"prompt_id": prompt_id(one), "prompt": one, "split": split, "source": "s"} for one, split in splits.items()
     ]
@@ -57,12 +57,12 @@ def write_prompts(path: Path, splits: Mapping[str, str]) -> None:
 
 
 def picture_row(pixels: numpy.ndarray, prompt: str, **changed: Any) -> dict[str, Any]:
-    """A row of the image table."""
+    """Returns a row of the image table."""
     told = {"generator": "main", "seed": 1, "source": "generated", "licence": "generated"}
     return image_row(pixels, **{"prompt_id": prompt_id(prompt), "prompt": prompt, **told, **changed})
 
 
 def pair_row(prompt: str, better: str, worse: str, split: str = "test", annotator: str = "one") -> dict[str, Any]:
-    """A row of the pair table, of images by their ids; `prompt` is the prompt's id."""
+    """Returns a row of the pair table, with images as ids; `prompt` is the prompt's id."""
     images = {"better_image_id": better, "worse_image_id": worse}
     return {"prompt_id": prompt, "annotator_id": annotator, **images, "weight": 1.0, "split": split}

@@ -1,4 +1,4 @@
-"""The recipes t2i-shapes and imagereward-blip-large with small numbers, and what the latter takes in: generated."""
+"""The recipes t2i-shapes and imagereward-blip-large with small numbers, and generated inputs for the latter."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.fakes.one_stage import recipe
 from tests.fakes.released_blip import published_blip, write_published
 
 GENERATORS = ("main", "guided")
-"""Those of the recipe that the miniature keeps."""
+"""Generators of the recipe that the miniature keeps."""
 
 
 def mini_shapes() -> dict[str, Any]:
-    """Sections of the recipe: 36 prompts, networks of a few thousand weights, 4 updates, two draws in 2 steps."""
+    """Returns sections of the recipe: 36 prompts, networks of a few thousand weights, 4 updates, 2 draws in 2 steps."""
     params = recipe("t2i-shapes")
     kinds = {"place": 4, "count": 0, "list": 0, "counted_list": 8, "placed_list": 6, "relation": 6}
     params["t2i_prompts"] |= {"max_of_kind": kinds, "validation_prompts": 4, "test_prompts": 8}
@@ -59,14 +59,14 @@ def mini_shapes() -> dict[str, Any]:
 
 
 def tiny_sizes(**changed: Any) -> GeneratorSizes:
-    """Of a generator of a few thousand weights."""
+    """Returns the sizes of a generator with a few thousand weights."""
     sizes = {"image_side": 24, "patch_side": 2, "channels": (8, 16), "layers_per_block": 1, "attention_heads": 2}
     sizes |= {"text_width": 16, "text_layers": 1, "text_heads": 2, "max_prompt_tokens": 12}
     return GeneratorSizes.model_validate({**sizes, "prediction_type": "epsilon", **changed})
 
 
 def tiny_vae(**changed: Any) -> AutoencoderKL:
-    """A VAE that halves the side and has learnt nothing; equal arguments give equal weights."""
+    """Returns an untrained VAE that halves the side; equal arguments give equal weights."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return AutoencoderKL(
@@ -79,7 +79,7 @@ def tiny_vae(**changed: Any) -> AutoencoderKL:
 
 
 def shape_prompts(path: Path, also: Sequence[str] = ()) -> Path:
-    """Writes the miniature's table of prompts, and further ones to train on."""
+    """Writes the miniature's table of prompts, and further training prompts."""
     params = TypeAdapter(T2iPromptsParams).validate_python(mini_shapes()["t2i_prompts"])
     rows, _, _ = make_prompts(params, seed=0)
     rows += [{"prompt_id": prompt_id(text), "prompt": text, "split": "train", "source": "test"} for text in also]
@@ -89,11 +89,11 @@ def shape_prompts(path: Path, also: Sequence[str] = ()) -> Path:
 
 IMAGEREWARD = PROJECT / "pipelines/recipes/imagereward-blip-large.yaml"
 TRAIN, TEST, IMAGES = 14, 4, 3
-"""Prompts of each split, validation among the first; images of a prompt."""
+"""Prompts of each split (TRAIN includes validation); images per prompt."""
 
 
 def write_downloads(folder: Path) -> dict[str, Any]:
-    """Writes what the recipe takes in and returns its sections with small numbers and the paths of `folder`."""
+    """Writes the recipe's inputs; returns its sections with small numbers and the paths of `folder`."""
     params = yaml.safe_load(IMAGEREWARD.read_text())
     prompts = sorted(all_prompts())[:: len(all_prompts()) // (TRAIN + TEST)][: TRAIN + TEST]
     _prompt_files(params["t2i_prompts"], folder, prompts)
@@ -135,7 +135,7 @@ def _prompt_files(section: dict[str, Any], folder: Path, prompts: list[str]) -> 
 
 
 def _rankings(section: dict[str, Any], folder: Path, prompts: list[str]) -> None:
-    """Renders of the right scene and of others, ranked by the order in which they stand, the last two alike."""
+    """Writes renders of the right scene and of others, ranked in their order; the last two are equal."""
     listed, ranked = [], []
     for number, prompt in enumerate(prompts):
         names = [f"{number:02}_{place}.png" for place in range(IMAGES)]
@@ -153,7 +153,7 @@ def _rankings(section: dict[str, Any], folder: Path, prompts: list[str]) -> None
 
 
 def _generator(folder: Path, prompts: list[str]) -> None:
-    """A folder as Stable Diffusion's, VAE included, that has learnt nothing."""
+    """Writes an untrained folder in Stable Diffusion's format, including the VAE."""
     generator = new_generator(tiny_sizes(), prompts, seed=0)
     generator.vae = tiny_vae(latent_channels=12)
     save_generator(generator, folder)

@@ -1,8 +1,8 @@
-"""Benchmark problems as they turn up in training data: copied, respaced, with other numbers and names, in other words.
+"""Benchmark problems as they occur in training data: copied, respaced, with other numbers and names, or reworded.
 
-`leaks/reworded.jsonl` holds 58 problems of GSM8K (MIT), each with a rewording: `light` ones keep the order of the story
-and most of its words, `heavy` ones tell it anew with other names and other words. Thresholds were set on those, and
-the `_held_out` ones written afterwards. `leaks/latex.jsonl` holds problems of MATH-500 (MIT) with formulas.
+`leaks/reworded.jsonl` has 58 problems of GSM8K (MIT), each with a rewording. `light` ones keep the order of the story
+and most of its words; `heavy` ones retell it with other names and words. Thresholds were set on those; the `_held_out`
+ones were written afterwards. `leaks/latex.jsonl` has problems of MATH-500 (MIT) with formulas.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _NUMBER = re.compile(r"(?<![\w.^_])\d+(?:\.\d+)?(?![\w^])")
 
 
 def rewordings() -> list[dict[str, str]]:
-    """Rows of id, level, original, reworded."""
+    """Returns rows of id, level, original, reworded."""
     return [json.loads(line) for line in (FOLDER / "reworded.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def formulas() -> list[dict[str, str]]:
-    """Rows of id and original, with LaTeX."""
+    """Returns rows of id and original, with LaTeX."""
     return [json.loads(line) for line in (FOLDER / "latex.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def respaced(text: str) -> str:
-    """The same words, typed by somebody else: case, blanks, line ends, quotation marks, thousands."""
+    """Returns the same words in another typing: case, spaces, line ends, quotation marks, thousands separators."""
     text = text.upper().replace(". ", ".\n\n").replace(", ", " , ").replace("'", "’")
     return re.sub(r"(\d)(\d{3})\b", r"\1,\2", text)
 
 
 def respaced_latex(text: str) -> str:
-    r"""The same formulas in another house style: `\(..\)`, `\dfrac`, `\left(`, thin spaces, `\tfrac12`, `\leqslant`."""
+    r"""Returns the formulas in another style: `\(..\)`, `\dfrac`, `\left(`, thin spaces, `\tfrac12`, `\leqslant`."""
     parts = re.split(r"(?<!\\)\$", text)
     loose = [part.replace("+", "~+\\,").replace("=", "\\; = \\;") for part in parts]
     text = "".join(f"\\( {new} \\)" if i % 2 else old for i, (old, new) in enumerate(zip(parts, loose, strict=True)))
@@ -53,12 +53,12 @@ def respaced_latex(text: str) -> str:
 
 
 def renumbered(text: str, draw: random.Random) -> str:
-    """Other numbers in every place that holds one, exponents and indices left alone."""
+    """Replaces every number, except exponents and indices."""
     return _NUMBER.sub(lambda _: str(draw.randint(2, 97)), text)
 
 
 def renamed(text: str, draw: random.Random) -> str:
-    """Other numbers and other people."""
+    """Replaces numbers and names of people."""
     names = sorted(set(_NAME.findall(text)) - set(re.findall(r"\b[a-z]+", text)))
     others = dict(zip(names, draw.sample(_NAMES, min(len(names), len(_NAMES))), strict=False))
     for name, other in others.items():
@@ -67,7 +67,7 @@ def renamed(text: str, draw: random.Random) -> str:
 
 
 def planted(stories: list[str], latex: list[str], seed: int = 0) -> dict[str, list[tuple[str, str]]]:
-    """(original, leak) pairs by kind; a text that a kind does not change is left out of it."""
+    """Returns (original, leak) pairs by kind; leaves out texts that a kind does not change."""
     draw = random.Random(seed)
     kinds: dict[str, tuple[list[str], Callable[[str], str]]] = {
         "verbatim": (stories + latex, lambda text: text),
@@ -87,14 +87,14 @@ def planted(stories: list[str], latex: list[str], seed: int = 0) -> dict[str, li
 
 
 def recipe_rules() -> DecontaminationRules:
-    """The rules of the recipe gsm8k-smollm2."""
+    """Returns the rules of the recipe gsm8k-smollm2."""
     recipe = PROJECT / "pipelines" / "recipes" / "gsm8k-smollm2.yaml"
     section = yaml.safe_load(recipe.read_text(encoding="utf-8"))["curate"]
     return validate_section(section, "curate", CurateParams, recipe).decontamination
 
 
 def read_mirror(mirror: Path, name: str, field: str) -> list[str]:
-    """One text of each row of a mirrored file."""
+    """Returns one text of each row of a mirrored file."""
     known = {entry["name"]: entry for entry in json.loads((mirror / "sources.json").read_text())}
     text = (mirror / known[name]["sha256"]).read_text(encoding="utf-8")
     rows = json.loads(text) if known[name]["format"] == "json" else [json.loads(line) for line in text.splitlines()]
@@ -102,7 +102,7 @@ def read_mirror(mirror: Path, name: str, field: str) -> list[str]:
 
 
 def recall_by_kind(index: Contamination, leaks: dict[str, list[tuple[str, str]]]) -> dict[str, tuple[int, int]]:
-    """Leaks whose own benchmark problem was hit, of all, by kind."""
+    """Returns by kind the number of leaks for which their benchmark problem was hit, and the number of leaks."""
     return {
         kind: (
             sum(original in {hit.benchmark_problem for hit in index.find_all(leak)} for original, leak in pairs),

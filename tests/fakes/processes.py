@@ -1,7 +1,7 @@
-"""Waiting for what other processes do: one home, since each own copy had its own race and its own patience.
+"""Waiting for other processes, in one place: separate copies each had a different race and a different timeout.
 
-The patience is long: on two cores beside three other test workers a process may get its turn late. What another
-process writes or a server records is never read only once: Prefect records how tasks ended seconds after their flow.
+The timeout is long: on two cores next to three other test workers, a process may run late. Tests never read only once
+what another process writes or a server records: Prefect records how tasks ended seconds after their flow.
 """
 
 import time
@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 240.0
 
 
 def is_running(process: int | psutil.Process) -> bool:
-    """False for one that has ended, and for one that has ended and whose parent has not noticed yet."""
+    """Returns False for a process that has ended, even if its parent has not collected it yet."""
     try:
         process = psutil.Process(process) if isinstance(process, int) else process
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
@@ -34,7 +34,7 @@ def wait_until(
 
 
 def assert_becomes(read: Callable[[], Any], expected: Any, seconds: float = PATIENCE_SECONDS) -> None:
-    """Returns once `read()` gives `expected`; AssertionError with the two after `seconds`."""
+    """Returns once `read()` gives `expected`; AssertionError with both values after `seconds`."""
     until = time.monotonic() + seconds
     while (found := read()) != expected:
         assert time.monotonic() < until, f"{found!r} has not become {expected!r}"
@@ -42,13 +42,13 @@ def assert_becomes(read: Callable[[], Any], expected: Any, seconds: float = PATI
 
 
 def assert_all_end(processes: Iterable[int | psutil.Process]) -> None:
-    """Waits until none of them runs. A number is less safe than a `psutil.Process`: it may be given again."""
+    """Waits until none of them runs. A process id is less safe than a `psutil.Process`, because ids are reused."""
     processes = list(processes)
     wait_until(lambda: not any(map(is_running, processes)), told=f"one of {processes} is still there")
 
 
 def those_with(condition: Callable[[psutil.Process], Any], processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Those that still run and for which `condition` holds; asking one that ends meanwhile is no error."""
+    """Returns running processes for which `condition` holds; one that ends during the check raises no error."""
     found = []
     for process in processes:
         with suppress(psutil.Error):
@@ -58,6 +58,6 @@ def those_with(condition: Callable[[psutil.Process], Any], processes: Iterable[p
 
 
 def descendants(said: str, pid: int | None = None) -> list[psutil.Process]:
-    """The children, and theirs, of a process (None: this one) whose command line holds `said`."""
+    """Returns all descendants of a process (None: this one) whose command line contains `said`."""
     family = psutil.Process(pid).children(recursive=True)
     return those_with(lambda process: said in " ".join(process.cmdline()), family)

@@ -1,4 +1,4 @@
-"""A scorer with a few hundred weights; and pictures of 8x8 pixels, of which people prefer the brighter one, on disk."""
+"""A scorer with a few hundred weights, and pictures of 8x8 pixels on disk, of which people prefer the brighter one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENCODER = {"hidden_size": 8, "layers": 2, "heads": 2, "feed_forward_size": 16}
 
 
 def tiny_scorer(seed: int = 0, prompts: Sequence[str] = PROMPTS, **changed: object) -> ImageScorer:
-    """Every head is there; the same weights for the same seed, words and changes of its config."""
+    """Returns a scorer with every head; equal seed, words and config changes give equal weights."""
     tokenizer = caption_tokenizer(prompts)
     config = {
         "vision": ENCODER,
@@ -79,7 +79,7 @@ PARAMS: dict[str, Any] = {
 
 
 def write_ranked_pictures(folder: Path) -> None:
-    """A scorer, a pool of three pictures a prompt, and what two annotators prefer of them: the brighter, always."""
+    """Writes a scorer, a pool of three pictures per prompt, and two annotators who always prefer the brighter one."""
     generator = numpy.random.default_rng(0)
     rows, pairs, rankings, ratings = [], [], [], []
     for number, split in enumerate(SPLITS):
@@ -117,5 +117,5 @@ RANKED = {"scorer": "base", "pairs": "preferences", "pool": "pool", "earlier_poo
 
 
 def ranked_inputs(folder: Path) -> dict[str, Path]:
-    """What the stage `reward_model` reads of `write_ranked_pictures`."""
+    """Returns the inputs of the stage `reward_model` from `write_ranked_pictures`."""
     return {name: folder / place for name, place in RANKED.items()}

@@ -1,7 +1,7 @@
-"""BLIP's and ImageReward's own arithmetic on tensors under their published names, and small random ones.
+"""The arithmetic of BLIP and ImageReward on tensors under their published names, and small random tensors.
 
-Written after `models/vit.py` and `models/med.py` of BLIP (3a29b741) and `ImageReward/ImageReward.py` (c1392c6d), in
-plain tensor operations in their order, so that equal means equal to the bit. No class of transformers is used.
+It follows `models/vit.py` and `models/med.py` of BLIP (3a29b741) and `ImageReward/ImageReward.py` (c1392c6d), in plain
+tensor operations in their order, so results can be equal to the bit. It uses no class of transformers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "red", "blue", "circ
 
 
 def published_weights(layers: int = 2, image: int = 32, patch: int = 16, seed: int = 0) -> Weights:
-    """Encoders and reward head of ImageReward's file, small and random, with the tensors that are not used."""
+    """Returns small random tensors of ImageReward's file: encoders, reward head, and the tensors that are not used."""
     vision, text = WIDTHS["vision"], WIDTHS["text"]
     shapes: dict[str, tuple[int, ...]] = {
         "blip.visual_encoder.cls_token": (1, 1, vision),
@@ -61,20 +61,20 @@ def published_weights(layers: int = 2, image: int = 32, patch: int = 16, seed: i
 
 
 def published_blip() -> Weights:
-    """Those of BLIP's pre-trained file that ImageReward's has too: encoders and projections, no reward head."""
+    """Returns the tensors of BLIP's pre-trained file that ImageReward's also has: no reward head."""
     weights = published_weights().items()
     return {name.removeprefix("blip."): tensor for name, tensor in weights if not name.startswith("mlp.")}
 
 
 def write_published(folder: Path, weights: object, name: str = "published.pt") -> tuple[Path, Path]:
-    """Writes the weights' file and the vocabulary beside it."""
+    """Writes the weights' file and the vocabulary next to it."""
     torch.save(weights, folder / name)
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     return folder / name, folder / "vocab.txt"
 
 
 def published_reward(weights: Weights, pixels: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
-    """ImageReward's score [N] of normalised pixels [N, 3, side, side]."""
+    """Returns ImageReward's score [N] of normalised pixels [N, 3, side, side]."""
     image = _vision(_part(weights, "blip.visual_encoder."), pixels)
     hidden = _text(_part(weights, "blip.text_encoder."), ids, mask, image)[:, 0]
     for place in (0, 2, 4, 6, 7):

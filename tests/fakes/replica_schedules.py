@@ -1,7 +1,7 @@
 """An asynchronous round without processes: replicas, verifier and trainer as random schedules on a fake clock.
 
-The coordinator is the real one. Replicas here draw tokens that say who drew them, under which version and where, so
-that a trajectory that was moved, or mixed from two policies, shows it.
+The coordinator is the real one. Replicas here sample tokens that encode their trajectory, version and position. So
+these tokens show whether a trajectory was moved wrongly or mixed from two policies.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from stages.rl_round.drawing import make_rollout
 
 
 def token(name: tuple[int, int], version: int, position: int) -> int:
-    """What a replica draws: no two of these are alike."""
+    """Returns the token that a replica samples; all of them differ."""
     group, member = name
     return ((group * 64 + member) * 64 + version) * 1024 + position
 
 
 @dataclass
 class ScriptedReplica:
-    """One replica; `lengths` says how long each response becomes."""
+    """One replica; `lengths` gives the final length of each response."""
 
     lengths: Callable[[tuple[int, int], int], int]
     version: int | None = None
     flights: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
     def advance(self, orders: Orders, steps: int, published: list[int]) -> Report:
-        """What a real one does, with a fixed number of decode steps in place of time."""
+        """Acts like a real replica, with a fixed number of decode steps instead of time."""
         withdrawn = {
             name: PartialResponse(self.flights[name], [-1.0] * len(self.flights.pop(name)))
             for name in orders.withdraw
@@ -67,7 +67,7 @@ class ScriptedReplica:
 
 @dataclass
 class Schedule:
-    """Runs one coordinator to the end of its round, in an order that the generator decides."""
+    """Runs one coordinator to the end of its round, in an order that the random generator decides."""
 
     coordinator: Coordinator
     generator: random.Random
@@ -77,7 +77,7 @@ class Schedule:
     death_rate: float = 0.0
     keep: int = 8
     values: Callable[[tuple[int, int]], dict] = lambda name: {}
-    """What custom functions say of a response."""
+    """Values of custom functions for a response."""
     now: float = 0.0
     trained: list[StepBatch] = field(default_factory=list)
     ready_since: dict[int, int] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Schedule:
     published: list[int] = field(default_factory=lambda: [0])
 
     def run(self, stop_after: float = float("inf")) -> None:
-        """Until the round has ended, or the clock says so."""
+        """Runs until the round has ended, or the clock reaches `stop_after`."""
         fleet = {number: ScriptedReplica(self.lengths) for number in range(self.replicas)}
         for name in fleet:
             self.coordinator.pool.join(name)
@@ -126,7 +126,7 @@ class Schedule:
             self.coordinator.check_conservation()
 
     def _repeats(self) -> bool:
-        """The trainer of a hub that was killed first repeats the steps behind its checkpoint."""
+        """After a kill of the hub, the trainer first repeats the steps after its checkpoint."""
         if self.published[-1] >= len(self.trained):
             return False
         if self.generator.random() < 0.02:
@@ -149,5 +149,5 @@ class Schedule:
 
 
 def through_json(records: list[Record]) -> list[Record]:
-    """As a journal gives them back."""
+    """Returns the records as a journal would return them."""
     return [record_from_json(record_to_json(record)) for record in records]

@@ -1,4 +1,4 @@
-"""Rounds of the tiny policy: settings to choose from, groups made by hand, outputs to compare, and their replay."""
+"""Rounds of the tiny policy: settings to choose from, hand-made groups, outputs to compare, and their replay."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ EVERYTHING = {
     "rl_rounds.rl_1.prompt_selection": ALL_PASS_RATES,
     "rl_rounds.rl_1.steps": 5,
 }
-"""Every option at once that the others allow."""
+"""Every option that can be combined with the others."""
 EXACT_UNDER_MISMATCH = {
     "rl.study.mismatch": {"kind": "bfloat16_weights"},
     **UNBOUNDED,
@@ -78,7 +78,7 @@ JUDGED = {
     "rl_rounds.rl_1.steps": 5,
     "rl_rounds.rl_1.prompt_selection": ALL_PASS_RATES,
 }
-"""A policy that is taught to judge and then judges."""
+"""A policy that is trained to judge and then judges."""
 STOPPED = {"sampler.stop": ["}"], "rl_rounds.rl_1.steps": 5}
 """Responses end with the brace of their box."""
 ADAPTED = {
@@ -91,46 +91,46 @@ ADAPTED = {
 """LoRA, and a reference that needs no second policy."""
 
 REPLAYED = ("rl_1", "rl_1.parquet", "schedules/rl_1")
-"""Outputs that a replay gives again."""
+"""Outputs that a replay reproduces."""
 OUTPUTS = (*REPLAYED, "rl_1.csv", "rl_1.json")
 
 
 def settings(**changes) -> RlParams:
-    """Section `rl` with other values."""
+    """Returns section `rl` with other values."""
     return RlParams.model_validate({**PARAMS["rl"], **changes})
 
 
 def rollout(tokens, verdict=Verdict.CORRECT, reward=1.0, stop=StopReason.END_OF_SEQUENCE, version=0, logprobs=None):
-    """A response by its tokens."""
+    """Returns a response with these tokens."""
     return Rollout(Sample(tokens, logprobs or [-5.0] * len(tokens), stop, version), "", verdict, reward)
 
 
 def group(verdicts, name="p", version=0, stop=StopReason.END_OF_SEQUENCE):
-    """A group by a letter for each verdict: correct, wrong, unparsed, timed out."""
+    """Returns a group; each letter is a verdict: correct, wrong, unparsed, timed out."""
     kinds = {"c": Verdict.CORRECT, "w": Verdict.WRONG, "u": Verdict.UNPARSED, "t": Verdict.TIMED_OUT}
     return Group(name, [1], tuple(rollout([5], kinds[letter], 0.0, stop, version) for letter in verdicts))
 
 
 def curve(out: Path) -> list[dict[str, float]]:
-    """The round's rows, without what was not measured in a step."""
+    """Returns the round's rows, without values that a step did not measure."""
     with (out / "rl_1.csv").open() as file:
         return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
 
 
 def assert_same(one: Path, other: Path, names=OUTPUTS) -> None:
-    """Byte for byte."""
+    """Asserts that outputs are equal byte for byte."""
     assert {name: dvc_md5(one / name) for name in names} == {name: dvc_md5(other / name) for name in names}
 
 
 def assert_replayed(replayed: Path, recorded: Path) -> None:
-    """The same outputs, and rows of the curve."""
+    """Asserts that outputs and rows of the curve are equal."""
     assert_same(replayed, recorded, REPLAYED)
     assert len(curve(replayed)) == len(curve(recorded))
     assert_rows_replayed(replayed, recorded)
 
 
 def assert_rows_replayed(replayed: Path, recorded: Path) -> None:
-    """They lack what only a sampler or a judge knows, and show rates by staleness besides."""
+    """Asserts equal rows: replayed ones lack values of sampler and judge, and add rates by staleness."""
     unknown = ("sync/logprob_gap_max", "verdict/rule_agreement", "verdict/false_")
     for there, here in zip(curve(recorded), curve(replayed), strict=False):
         known = {name: value for name, value in there.items() if not name.startswith(unknown)}
@@ -138,7 +138,7 @@ def assert_rows_replayed(replayed: Path, recorded: Path) -> None:
 
 
 def kill_after_three_steps(monkeypatch) -> None:
-    """The next round is stopped before its fourth step; checkpoints lie behind every second one."""
+    """Stops the next round before its fourth step; it has a checkpoint after every second step."""
     train = synchronous.train_step
 
     def killed(this_round, step, batch):
@@ -150,12 +150,12 @@ def kill_after_three_steps(monkeypatch) -> None:
 
 
 def copied(recorded: Path, folder: Path) -> Path:
-    """Schedule and rollouts as a user keeps them: a folder of a name of its own."""
+    """Copies schedule and rollouts as a user keeps them, into a folder with another name."""
     shutil.copytree(recorded / "schedules" / "rl_1", folder)
     shutil.copy(recorded / "rl_1.parquet", folder / "rollouts.parquet")
     return folder
 
 
 def replay_params(tmp_path: Path, changes: dict, folder: Path) -> Path:
-    """Parameters of a replay of the schedule in `folder`."""
+    """Writes parameters for a replay of the schedule in `folder`."""
     return write_params(tmp_path / "replay.yaml", {**changes, "rl.loop": {"kind": "replay", "schedule": str(folder)}})

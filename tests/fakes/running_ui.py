@@ -26,7 +26,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 def unused_port() -> int:
-    """A free port below those that the system gives to connections: nobody takes it before the server does."""
+    """Returns a free port below those that the system assigns to connections, so it stays free for the server."""
     for number in random.sample(range(20_000, 32_000), 100):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", number))
@@ -35,7 +35,7 @@ def unused_port() -> int:
 
 
 class RunningUi:
-    """`make ui` with its state in a folder; may be ended and started again."""
+    """`make ui` with its state in a folder; it may be ended and started again."""
 
     def __init__(self, state: Path) -> None:
         self.state, self.prefect, self.mlflow = state, unused_port(), unused_port()
@@ -66,7 +66,7 @@ class RunningUi:
 
     @property
     def link(self) -> str:
-        """What a person clicks to enter Prefect's UI."""
+        """Returns the link that a user clicks to open Prefect's UI."""
         return self.printed[0].split()[1]
 
     @property
@@ -79,7 +79,7 @@ class RunningUi:
         assert self.process.wait(PATIENCE_SECONDS) == 0
 
     def ask(self, path: str, content: dict[str, Any] | None = None, method: str = "POST") -> Any:
-        """The answer of the Prefect API."""
+        """Returns the answer of the Prefect API."""
         body = None if method == "GET" else json.dumps(content or {}).encode()
         api = f"http://127.0.0.1:{self.prefect}/api"
         headers = {"Content-Type": "application/json", **basic(self.login)}
@@ -88,7 +88,7 @@ class RunningUi:
             try:
                 text = urllib.request.urlopen(request, timeout=120).read()
             except urllib.error.HTTPError as error:
-                if error.code != 503 or attempt == 29:  # 503: the database is busy, ask again
+                if error.code != 503 or attempt == 29:  # 503: the database is busy, so try again
                     raise
                 time.sleep(2)
             else:
@@ -107,7 +107,7 @@ class RunningUi:
         return self.ask(f"flow_runs/{flow_run}", method="GET")["state"]
 
     def wait_for(self, flow_run: str, seconds: float = 600) -> dict[str, Any]:
-        """The state in which a flow run ends."""
+        """Returns the state in which a flow run ends."""
         ended = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
         wait_until(lambda: self.state_of(flow_run)["type"] in ended, seconds)
         return self.state_of(flow_run)
@@ -117,7 +117,7 @@ class RunningUi:
         assert_becomes(lambda: self.tasks(flow_run), expected)
 
     def tasks(self, flow_run: str) -> dict[str, str]:
-        """The states that the server has recorded so far."""
+        """Returns the states that the server has recorded so far."""
         found = self.ask("task_runs/filter", {"flow_runs": {"id": {"any_": [flow_run]}}})
         return {one["name"]: one["state_name"] for one in found}
 

@@ -1,4 +1,4 @@
-"""beartype with the numeric tower, so that an int passes for a float as it does for every other type checker."""
+"""beartype with the numeric tower, so that an int is accepted as a float, as in every other type checker."""
 
 from beartype import BeartypeConf, beartype
 

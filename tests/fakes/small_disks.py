@@ -1,4 +1,4 @@
-"""File systems of their own for tests of full and read-only disks."""
+"""Separate file systems for tests of full and read-only disks."""
 
 import subprocess
 
@@ -6,19 +6,19 @@ import pytest
 
 
 def mount(*arguments) -> None:
-    """Runs `mount`; skips the test where this user may not, as no disk can be filled without one."""
+    """Runs `mount`; skips the test if this user may not mount, because it cannot fill a disk otherwise."""
     done = subprocess.run(["mount", *map(str, arguments)], capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"this user may not mount file systems: {done.stderr.strip()}")
 
 
 def mount_small(folder, size_bytes: int) -> None:
-    """A file system in memory of that size on the folder, which must exist."""
+    """Mounts a file system in memory of that size on the folder, which must exist."""
     mount("-t", "tmpfs", "-o", f"size={size_bytes}", "none", folder)
 
 
 def fill(folder, block_bytes: int = 4096) -> None:
-    """Writes the file `filler` until nothing fits any more."""
+    """Writes the file `filler` until the disk is full."""
     with open(folder / "filler", "wb", buffering=0) as filler:
         try:
             while True:

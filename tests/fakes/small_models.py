@@ -1,4 +1,4 @@
-"""Two models that are no language models, with what they learn: a reward model and a denoiser, both tiny."""
+"""Two tiny models that are not language models, with their training data: a reward model and a denoiser."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from stages.engines.trainers.protocol import LossFunction, TrainedModel
 
 FEATURES = 4
 WIDTH = 400
-"""A square of it has more than the 100,000 numbers up to which ZeRO 3 leaves a weight whole on every rank."""
+"""A square of this side has more than 100,000 numbers, up to which ZeRO 3 leaves a weight whole on every rank."""
 PICTURE = torch.ones(1, 6, 6)
 SHARES = (5, 3, 0, 4)
-"""Rows of each micro-batch of a step, so that one rank of two has an empty one."""
+"""Rows of each micro-batch of a step; one of two ranks gets an empty micro-batch."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """One micro-batch: two tensors of as many rows."""
+    """One micro-batch: two tensors with equal numbers of rows."""
 
     first: Tensor
     second: Tensor
@@ -38,7 +38,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A model and what it learns; `micro_batches` are those of all ranks, the same at every step."""
+    """A model and its training data; `micro_batches` are those of all ranks, the same at every step."""
 
     model: Callable[[], TrainedModel[Rows, Any]]
     micro_batches: list[Rows]
@@ -51,7 +51,7 @@ def trained_model(
     row: Tensor,
     ends: Callable[[nn.Module], tuple[nn.Parameter, ...]] = lambda module: (),
 ) -> TrainedModel[Rows, Any]:
-    """The same weights at every call; torch's random stream is left alone."""
+    """Returns a model with the same weights at every call; leaves torch's random stream unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = make()
@@ -65,7 +65,7 @@ def trained_model(
 
 
 def reward_model() -> TrainedModel[Rows, tuple[Tensor, Tensor]]:
-    """Scores [rows] of the better and of the worse of each pair."""
+    """Returns a model that scores [rows] the better and the worse item of each pair."""
 
     def make() -> nn.Module:
         hidden = [nn.Linear(FEATURES, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh()]
@@ -78,14 +78,14 @@ def reward_model() -> TrainedModel[Rows, tuple[Tensor, Tensor]]:
 
 
 def ranking_loss(scores: tuple[Tensor, Tensor], pairs: Rows) -> tuple[Tensor, dict[str, Tensor]]:
-    """This micro-batch's share of the mean over all pairs."""
+    """Returns this micro-batch's share of the mean over all pairs."""
     share = len(pairs.first) / sum(SHARES)
     right = (scores[0] > scores[1]).sum()
     return pairwise_ranking_loss(*scores) * share, {"right": right, "pairs_max": torch.tensor(len(pairs.first))}
 
 
 def denoiser() -> TrainedModel[Rows, Tensor]:
-    """The noise [rows, 1, 6, 6] in noisy pictures; it has convolutions and a normalisation, no embedding."""
+    """Returns a model of the noise [rows, 1, 6, 6] in pictures: convolutions and a normalisation, no embedding."""
 
     def make() -> nn.Module:
         return nn.Sequential(
@@ -96,13 +96,13 @@ def denoiser() -> TrainedModel[Rows, Tensor]:
 
 
 def noise_error(found: Tensor, pictures: Rows) -> tuple[Tensor, dict[str, Tensor]]:
-    """This micro-batch's share of the mean square error over all pictures."""
+    """Returns this micro-batch's share of the mean square error over all pictures."""
     error = (found - pictures.second).square().mean((1, 2, 3)).sum() / sum(SHARES)
     return error, {"error": error.detach()}
 
 
 def _pairs() -> list[Rows]:
-    """What is better has the larger sum of features."""
+    """Returns pairs in which the better item has the larger sum of features."""
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn(sum(SHARES), FEATURES, generator=generator)
     gap = 0.1 + torch.rand(sum(SHARES), FEATURES, generator=generator)
@@ -110,7 +110,7 @@ def _pairs() -> list[Rows]:
 
 
 def _pictures() -> list[Rows]:
-    """Pictures of one brightness each under noise."""
+    """Returns noisy pictures, each of one brightness."""
     generator = torch.Generator().manual_seed(2)
     noise = torch.randn(sum(SHARES), 1, 6, 6, generator=generator)
     noisy = noise + 2 * torch.randn(sum(SHARES), 1, 1, 1, generator=generator)

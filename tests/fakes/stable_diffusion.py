@@ -1,4 +1,4 @@
-"""A folder as diffusers writes Stable Diffusion 1's, with tiny random weights: PNDM, epsilon, VAE, CLIP's tokenizer."""
+"""Stable Diffusion 1 in diffusers' format, with tiny random weights: PNDM, epsilon, VAE, CLIP's tokenizer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH, TOKENS = 16, 77
 
 
 def write_stable_diffusion(folder: Path) -> StableDiffusionPipeline:
-    """Writes the folder by diffusers' own `save_pretrained`, safetensors, and returns the pipeline."""
+    """Writes the folder as safetensors with diffusers' `save_pretrained`, and returns the pipeline."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         unet = UNet2DConditionModel(
@@ -40,7 +40,7 @@ def write_stable_diffusion(folder: Path) -> StableDiffusionPipeline:
                 max_position_embeddings=TOKENS,
             )
         )
-    # The published scheduler: PNDM, one step of offset, and no word on clipping.
+    # The published scheduler: PNDM, one step of offset, and no setting for clipping.
     scheduler = PNDMScheduler(
         beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", skip_prk_steps=True, steps_offset=1
     )
@@ -52,7 +52,7 @@ def write_stable_diffusion(folder: Path) -> StableDiffusionPipeline:
 
 
 def _tokenizer(folder: Path) -> CLIPTokenizer:
-    """CLIP's kind with letters and no merges."""
+    """Returns a tokenizer of CLIP's kind with letters and no merges."""
     folder.mkdir()
     letters = [*string.ascii_lowercase, *(f"{letter}</w>" for letter in string.ascii_lowercase)]
     ids = {token: number for number, token in enumerate([*letters, "<|startoftext|>", "<|endoftext|>"])}

@@ -1,7 +1,7 @@
-"""What a copy of the project runs in place of a stage: the same files, no torch, and next to no time.
+"""Replaces the stages in a copy of the project: the same files, no torch, and almost no time.
 
-Outputs depend on the seed and the stage's parameters. `sft` takes a second, so that it can be killed; `rl_round` is
-tracked, with seed 0, as the real stage is; `grade` writes a real verdict table.
+Outputs depend on the seed and the stage's parameters. `sft` takes a second, so that it can be killed. With seed 0,
+`rl_round` is tracked, as the real stage is. `grade` writes a real verdict table.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""Steps on one rank without a loop around them: their plan, their samples, their micro-batches."""
+"""Steps on one rank without a loop: their plan, their samples, their micro-batches."""
 
 from stages.engines.policies.packing import groups_by_rank
 from stages.rl_round.samples import make_micro_batches, plan_step, training_samples
@@ -10,13 +10,13 @@ def plan_of(samples, params, trainer, version=0):
 
 
 def prepare(groups, params, trainer, reference=None, version=0):
-    """The step's samples and its plan."""
+    """Returns the step's samples and its plan."""
     plan = plan_of(training_samples(groups, params, version), params, trainer, version)
     return prepare_samples(groups, plan, params, trainer, reference), plan
 
 
 def micro_batches(samples, params, trainer, tokens=512):
-    """Of all samples as one minibatch."""
+    """Returns the micro-batches of all samples as one minibatch."""
     return make_micro_batches(samples, places_of(samples, trainer, tokens), params)
 
 

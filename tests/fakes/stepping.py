@@ -1,4 +1,4 @@
-"""The built-in sampler with a pause after each decode step, to have time for faults."""
+"""The built-in sampler with a pause after each decode step, which gives time for faults."""
 
 import time
 from pathlib import Path
@@ -13,7 +13,7 @@ PARAMS = TorchSamplerParams(kind="torch", device="cpu", dtype="float32", threads
 
 
 def stepping_sampler(policy_folder: Path, pause_seconds: float = 0.0) -> Any:
-    """With room for four sequences. An actor unpickles this function before it starts, so torch is imported in it."""
+    """Builds a sampler for four sequences. Imports torch inside, because an actor unpickles this before it starts."""
     from stages.engines.samplers.torch_sampler import TorchSampler
 
     class SteppingSampler(TorchSampler):
@@ -36,6 +36,6 @@ def tokens(samples):
 
 
 def alone(policy_folder: Path):
-    """Tokens of `TRAJECTORIES` by one sampler, without replicas."""
+    """Returns the tokens of `TRAJECTORIES` from one sampler, without replicas."""
     drawn = sample_trajectories(stepping_sampler(policy_folder), list(TRAJECTORIES.values()), SETTINGS)
     return tokens(dict(zip(TRAJECTORIES, drawn, strict=True)))

@@ -1,10 +1,10 @@
-"""How much work a function does, in a measure that no other process on the machine can change."""
+"""Measures a function's work in a unit that does not depend on other processes of the machine."""
 
 import sys
 
 
 def steps(work):
-    """Lines of Python that `work` executes, in whatever it calls; what C code does inside a line counts as one."""
+    """Returns the number of Python lines that `work` executes, in all calls; C code inside a line counts as one."""
     counted = 0
 
     def count(frame, event, argument):

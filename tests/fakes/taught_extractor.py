@@ -1,4 +1,4 @@
-"""A tiny policy that has learnt by heart what to say of two pages: it shows the path through the stage, not quality."""
+"""A tiny policy that has memorised outputs for two pages: it shows the path through the stage, not quality."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAID = {
     COPIED: "PROBLEM: How many eggs ... a day each?\nSOLUTION: Six times four is 24.\nANSWER: 24",
     INVENTED: "PROBLEM: What is its area ... nine metres?\nSOLUTION: Nine times nine is 81.\nANSWER: 81",
 }
-"""Of the second page the policy makes up a solution, and a right one: no page says it."""
+"""For the second page the policy invents a correct solution that no page contains."""
 STEPS = 60
 
 
@@ -39,7 +39,7 @@ class Sizes:
 
 
 def write_taught_extractor(folder: Path) -> Path:
-    """Trains the policy until greedy decoding says what it should, and writes its folder."""
+    """Trains the policy until greedy decoding gives the expected outputs, and writes its folder."""
     rows = [(request(page), said) for page, said in SAID.items()]
     model, tokenizer = random_policy(Sizes(), [text for row in rows for text in row], seed=0)
     save_policy(model, tokenizer, folder)

@@ -1,6 +1,6 @@
 """A tiny policy that answers sums with a random boxed digit: sometimes right, so that RL has a signal.
 
-It is taught by the real `sft` stage, so its tests and those of `rl_round` share the cost.
+The real `sft` stage trains it, so its tests and those of `rl_round` share the cost.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def write_params(path: Path, changes: dict[str, Any] | None = None) -> Path:
 
 
 def write_inputs(folder: Path) -> Path:
-    """Base policy, demonstrations, problems and benchmarks under `folder`."""
+    """Writes base policy, demonstrations, problems and benchmarks under `folder`."""
     write_tiny_policy(folder / "base")
     demonstrations = [
         {"demonstration_id": f"d{number}-{digit}", "problem_id": f"p{number}", "source": "fake", "kind": "given"}
@@ -127,7 +127,7 @@ def write_inputs(folder: Path) -> Path:
 
 
 def _held_out_rows() -> list[dict[str, Any]]:
-    """Sums of three numbers, which are none of `PROBLEMS`."""
+    """Returns sums of three numbers, which are not in `PROBLEMS`."""
     digits = range(DIGITS)
     sums = [(f"{a}+{b}+{c}?", str(a + b + c)) for a in digits for b in digits for c in digits if a + b + c < DIGITS]
     return [
@@ -138,12 +138,12 @@ def _held_out_rows() -> list[dict[str, Any]]:
 
 
 def stage_flags(address: str, **paths: Path) -> list[str]:
-    """The command line of a stage: its address, and a flag with each path."""
+    """Returns the command line of a stage: its address, and a flag with each path."""
     return [address, *(word for name, path in paths.items() for word in (f"--{name.replace('_', '-')}", str(path)))]
 
 
 def sft_flags(folder: Path, params: Path, out: Path) -> list[str]:
-    """The command line of stage `sft` on the inputs of `folder`, outputs under `out`."""
+    """Returns the command line of stage `sft` on the inputs of `folder`, with outputs under `out`."""
     inputs = {name: folder / f"{name}.parquet" for name in ("train", "validation")}
     outputs = {"out": out / "sft", "dropped": out / "dropped.parquet", "curves": out / "sft.csv"}
     numbers = {"metrics": out / "sft.json", "headline": out / "sft_headline.json"}
@@ -151,7 +151,7 @@ def sft_flags(folder: Path, params: Path, out: Path) -> list[str]:
 
 
 def rl_flags(folder: Path, params: Path, out: Path) -> list[str]:
-    """The command line of stage `rl_round` from the taught policy in `folder`, outputs under `out`."""
+    """Returns the command line of stage `rl_round` from the trained policy in `folder`, with outputs under `out`."""
     inputs = {
         "policy": folder / "sft",
         "problems": folder / "problems.parquet",

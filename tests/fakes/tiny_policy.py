@@ -19,7 +19,7 @@ VOCABULARY_TOKENS = 258
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer with one token for each byte: ids 0 (end of sequence), 1 (padding), then the bytes."""
+    """Returns a tokenizer with one token per byte: ids 0 (end of sequence), 1 (padding), then the bytes."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate([END_OF_SEQUENCE, PADDING, *alphabet])}
     tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[]))
@@ -38,7 +38,7 @@ def tiny_model(
     layers: int = 2,
     initializer_range: float = 0.08,
 ) -> LlamaForCausalLM:
-    """The random model; the same seed gives the same weights and torch's random stream is left alone."""
+    """Returns the random model; equal seeds give equal weights. Leaves torch's random stream unchanged."""
     config = LlamaConfig(
         vocab_size=vocab,
         hidden_size=hidden,

@@ -1,17 +1,17 @@
-r"""Answers that look paid for, and right ones in unusual forms: unearned_answers.tsv, filled at random, by class.
+r"""Answers that only look correct, and correct ones in unusual forms: unearned_answers.tsv, filled at random, by class.
 
-Classes of UNEARNED must never be called correct; those of EARNED are right and must be. Each draws (gold, response).
+Classes of UNEARNED must never be judged correct; those of EARNED are correct and must be. Each gives (gold, response).
 In the table «...» is an expression of the names of `_names`, and ⏎ a line break. The classes:
 
-- one_sided: an expression beside what it equals on one side of a kink or a pole, or where both are defined.
+- one_sided: an expression and one that equals it only on one side of a kink or a pole, or where both are defined.
 - letters: the letters of a word, a figure or a sequence of choices in another order; drawn below, without a table.
 - bases: the same digits in another base, or without one.
 - left_over: a second value, a condition or an operation in words around the gold answer.
-- prose: a marker, and then a sentence in which the gold answer is a number that is not what it says.
+- prose: a marker, and then a sentence that contains the gold number with another meaning.
 - chains: equations in a row whose parts do not agree.
 - restated: the problem itself instead of its value.
-- owed: right answers in forms that a reader takes as such.
-- towers: what no computer can write out, beside golds of every kind.
+- owed: correct answers in forms that a reader accepts.
+- towers: numbers that no computer can write out, with golds of every kind.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _boxed(draw: Draw, gold: str, answer: str) -> Pair:
 
 
 def _names(draw: Draw) -> dict[str, str | int]:
-    """What the table's expressions are made of."""
+    """Returns the names that the table's expressions use."""
     v = draw.randint(2, 99)
     w = v + draw.choice([-3, -1, 1, 2, 10])
     x, n = draw.choice("xyta"), draw.randint(1, 30)
@@ -120,7 +120,7 @@ def _names(draw: Draw) -> dict[str, str | int]:
 
 
 def _linear(draw: Draw, name: str) -> tuple[str, str]:
-    """A term with a zero in sight or far away, and the term with the other sign."""
+    """Returns a term with a nearby or distant zero, and the term with the other sign."""
     shift = draw.choice([1, 1, 1, 100]) * draw.randint(1, 40)
     slope = draw.choice([1, 1, 2, 3])
     first = name if slope == 1 else f"{slope}{name}"
@@ -137,10 +137,10 @@ def _shuffled(draw: Draw, letters: str) -> str:
 
 
 _ORDERED_FIGURES = [(r"\angle", 3), (r"\overrightarrow", 2), ("ray ", 2), (r"\triangle", 3), (r"\overline", 3)]
-"""Figures with as many letters as make their order count: an angle has its vertex in the middle, a ray its start first,
-vertices of a triangle correspond to another one's, and three letters under a line are digits."""
+"""Figures with as many letters as make their order count. An angle has its vertex in the middle, a ray begins with its
+start, vertices of a triangle correspond to those of another, and three letters under a line are digits."""
 _UNORDERED_FIGURES = [(r"\angle", 3), (r"\overline", 2), (r"\widehat", 2), (r"\overleftrightarrow", 2)]
-"""Those that are the same when read from the other end."""
+"""Figures that are the same when read from the other end."""
 
 
 def _figure(draw: Draw, sign: str, letters: str) -> str:
@@ -149,7 +149,7 @@ def _figure(draw: Draw, sign: str, letters: str) -> str:
 
 
 def letters(draw: Draw) -> Pair:
-    """The letters of a word, a figure or a sequence of choices in another order."""
+    """Returns the letters of a word, a figure or a sequence of choices in another order."""
     capitals = "".join(draw.sample("ABCDEFGHKLMNOPQRST", draw.randint(2, 6)))
     word = draw.choice(["no", "on", "was", "odd", "ten", "saw", "even", "north", "heart", "below", "two", "stop"])
     capital_word = draw.choice(["NO", "TEN", "EAST", "YES", "ODD", "EVEN", "TRUE"])
@@ -174,7 +174,7 @@ towers = partial(_from_table, "towers")
 
 
 def drawn(make: Callable[[Draw], Pair], count: int, seed: int) -> list[Pair]:
-    """`count` different pairs; the same seed gives the same ones."""
+    """Returns `count` different pairs; equal seeds give equal pairs."""
     draw = random.Random(seed)
     pairs: dict[Pair, None] = {}
     while len(pairs) < count:

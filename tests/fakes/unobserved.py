@@ -1,8 +1,8 @@
-"""A stage's process with nothing behind `stages.observe`: every function of it does nothing.
+"""Runs a stage in a process in which every function of `stages.observe` does nothing.
 
     python -m tests.fakes.unobserved sft --params params.yaml ...
 
-Prints what the stage has run of the project: a line `module name` for each definition.
+Prints which code of the project the stage has run: a line `module name` for each definition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 class Run:
-    """A run that nobody sees."""
+    """A run that records nothing."""
 
     def log(self, values: Any, step: int) -> None:
         pass
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
         full = f"stages.observe.{name}".rstrip(".")
         sys.modules[full] = module = ModuleType(full)
         module.__dict__.update(functions)
-    sys.modules["stages.observe"].__path__ = []  # a package, and nothing more is found in it
+    sys.modules["stages.observe"].__path__ = []  # a package without modules
     sys.argv = ["stages", *arguments]
     ran = set()
 
@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> None:
     sys.setprofile(None)
     for code in ran:
         name, file = code.co_qualname.partition(".")[0], code.co_filename
-        is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)  # and no body of a class or a module
+        is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)  # not the body of a class or a module
         if is_function and file.startswith(f"{PROJECT}/stages/") and not name.startswith("<"):
             print(".".join(Path(file).relative_to(PROJECT).with_suffix("").parts), name)
 

@@ -1,8 +1,8 @@
-"""`python -m stages STAGE` in forks of one process that has imported torch and transformers already.
+"""`python -m stages STAGE` in forks of one process that has already imported torch and transformers.
 
-A stage of a miniature spends four of its five seconds of CPU time on these imports. For tests of what stages compute
-and leave on the disk; not for those of killed processes or edited code: a stage is a process of its own here too, but
-no child of the one that asked for it. tests/pipelines/test_gsm8k_recipe.py runs a whole graph without it.
+A stage of a miniature spends four of its five seconds of CPU time on these imports. This is for tests of what stages
+compute and write. It is not for tests of killed processes or edited code: a stage is a separate process here too, but
+no child of its caller. tests/pipelines/test_gsm8k_recipe.py runs a whole graph without it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ with socket.socket(socket.AF_UNIX) as server:
 
 @contextmanager
 def warm_stages(project: Path, folder: Path) -> Iterator[Path]:
-    """A folder for the front of PATH, in which `python` runs the stages of `project` in forks."""
+    """Yields a folder for the front of PATH, whose `python` runs the stages of `project` in forks."""
     python, address = folder / "python", folder / "socket"
     python.write_text(CLIENT.format(python=REAL, address=str(address)))
     python.chmod(0o755)
@@ -56,7 +56,7 @@ def warm_stages(project: Path, folder: Path) -> Iterator[Path]:
 
 
 def serve(listening: int) -> None:
-    """Runs what it is asked for, one after the other; the stages are those of the current folder."""
+    """Runs the requested stages one after the other; they are those of the current folder."""
     from stages.observe.quick_imports import quick_imports
 
     with quick_imports():
@@ -67,7 +67,7 @@ def serve(listening: int) -> None:
         import stages.sft.run
     import stages.report.run  # noqa: F401
 
-    gc.freeze()  # to look through what is shared would copy it
+    gc.freeze()  # a collection over shared memory would copy it
     with socket.socket(fileno=listening) as asked:
         while True:
             client, _ = asked.accept()
@@ -99,4 +99,4 @@ def _run(folder: str, own: dict[str, str], arguments: list[str], outputs: list[i
         code = 1
     atexit._run_exitfuncs()
     sys.stdout.flush()
-    os._exit(code)  # to take down all that is imported takes longer than most stages
+    os._exit(code)  # tearing down all imports takes longer than most stages

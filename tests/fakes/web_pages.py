@@ -1,4 +1,4 @@
-"""Pages as extract_web gets them, what it reads from one, and the command line of the stage."""
+"""Pages as inputs of extract_web, the candidates of one page, and the command line of the stage."""
 
 import yaml
 
@@ -22,7 +22,7 @@ def page(content, form="html", name="p"):
 
 
 def extracted(content, form="html"):
-    """The candidates of a page, or none with a reason."""
+    """Returns the candidates of a page, or none with a reason."""
     found, reason, _ = extract_page(page(content, form), 40)
     assert bool(found) != bool(reason)
     return found
@@ -33,7 +33,7 @@ def pairs(content, form="html"):
 
 
 def stage_flags(folder, pages, name, sampler=SAMPLER, **changes):
-    """What runs the stage; each output is `<folder>/<name>.<output>`."""
+    """Returns the flags that run the stage; each output is `<folder>/<name>.<output>`."""
     params = folder / f"{name}.yaml"
     params.write_text(yaml.safe_dump({"extract_web": SECTION | changes, "sampler": sampler}))
     outputs = (f"--{output}={folder / f'{name}.{output}'}" for output in OUTPUTS)

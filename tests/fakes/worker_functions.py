@@ -1,4 +1,4 @@
-"""What the workers of `tests/engines/test_workers.py` are asked to do: work, and every way to fail at it."""
+"""Functions that the workers of `tests/engines/test_workers.py` run: work, and every way to fail at it."""
 
 import ctypes
 import fcntl
@@ -28,12 +28,12 @@ def end_in_prepare():
 
 
 def hang():
-    """In C, with the interpreter's lock held: no signal handler and no other thread gets a turn."""
+    """Hangs in C with the interpreter's lock: no signal handler and no other thread can run."""
     return sum(iter(int, 1))
 
 
 def do(what, **arguments):
-    """One function for every request, so that sound ones and others go to the same pool."""
+    """Handles every request, so that valid ones and others go to the same pool."""
     return globals()[what](**arguments)
 
 
@@ -52,12 +52,12 @@ def fill_memory():
 
 
 def compare_without_memory(gold, prediction):
-    """In the place of the verifier's comparison."""
+    """Replaces the verifier's comparison and fills memory."""
     fill_memory()
 
 
 def compare_or_hang(gold, prediction):
-    """In its place too: the comparison, which one formula keeps busy for ever."""
+    """Replaces the verifier's comparison; one formula keeps it busy forever."""
     from stages.engines.verifier.math_verify_worker import compare
 
     return hang() if "7777" in prediction else compare(gold, prediction)
@@ -72,7 +72,7 @@ def compare_and_be_killed(gold, prediction):
 
 
 def compute(seconds):
-    """So much of the processor, however long that takes."""
+    """Uses this many seconds of processor time, however long that takes."""
     until = time.process_time() + seconds
     while time.process_time() < until:
         pass
@@ -115,7 +115,7 @@ def fail(text):
 
 
 def talk(text):
-    """On every output that a library has."""
+    """Writes to every output that a library has."""
     print(text, flush=True)
     os.write(1, text.encode())
     os.write(2, text.encode())
@@ -137,7 +137,7 @@ def write(path):
 
 
 def about():
-    """What this process is and sees."""
+    """Returns what this process is and sees."""
     return {
         "pid": os.getpid(),
         "prepared": PREPARED,
@@ -175,13 +175,13 @@ ATTACKS = {
     "type_into_a_terminal": lambda _: fcntl.ioctl(0, 0x5412, b"x"),
     "outlive_the_parent": lambda _: _checked(ctypes.CDLL(None, use_errno=True).prctl(1, 0, 0, 0, 0)),
     "open_by_a_newer_call": lambda folder: _call(437, -100, str(folder / "id_rsa").encode(), bytes(24), 24),
-    "have_the_kernel_work": lambda _: _call(425, 8, bytes(120)),  # io_uring, which no filter of calls sees through
+    "have_the_kernel_work": lambda _: _call(425, 8, bytes(120)),  # io_uring, into which no filter of calls can look
     "fork_by_a_newer_call": lambda _: _call(435, bytes(88), 88) or os._exit(0),
 }
 
 
 def attack(name, folder):
-    """What the attack gets: the kernel's refusal, or "done"."""
+    """Returns the result of the attack: the kernel's error, or "done"."""
     try:
         ATTACKS[name](Path(folder))
     except OSError as error:
@@ -204,7 +204,7 @@ def _checked(result):
 
 
 def honest_work():
-    """Threads, a late import from the packages, a signal to itself, its own memory and pipes."""
+    """Uses threads, a late import from the packages, a signal to itself, its memory and pipes."""
     from decimal import Decimal
 
     found = []

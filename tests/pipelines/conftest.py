@@ -1,4 +1,4 @@
-"""A small real DVC project of three stages, in a folder of its own, and this project before its first run."""
+"""A small real DVC project of three stages in a separate folder, and this project before its first run."""
 
 import os
 import shutil
@@ -83,7 +83,7 @@ def dvc_project(empty_dvc_project, tmp_path, monkeypatch):
 
 @pytest.fixture
 def root(tmp_path):
-    """A project in which the recipe `laptop` is in use and nothing has run."""
+    """Makes a project that uses the recipe `laptop` and has not run anything."""
     no_times = shutil.ignore_patterns("measured.json")
     shutil.copytree(PROJECT / "pipelines" / "recipes", tmp_path / "pipelines" / "recipes", ignore=no_times)
     shutil.copy(PROJECT / "dvc.yaml", tmp_path / "dvc.yaml")

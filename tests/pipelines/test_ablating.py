@@ -1,6 +1,6 @@
-"""An ablation of two variants and two seeds: real graph, parameters, DVC and worktrees, stand-ins for the stages.
+"""An ablation of two variants and two seeds: real graph, parameters, DVC and worktrees, with replaced stages.
 
-(With the stages themselves this takes four minutes of CPU time, most of it importing torch and MLflow 40 times.)
+(With the real stages it takes four minutes of CPU time, most of it for importing torch and MLflow 40 times.)
 """
 
 import json
@@ -35,7 +35,7 @@ def stages_of(project, run):
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """The project after `retrace ablate mini`, the first call of which was killed in the middle of a run."""
+    """Makes the project after `retrace ablate mini`, whose first call was killed in the middle of a run."""
     folder = copy_project(tmp_path_factory.mktemp("project"))
     for main in folder.glob("stages/*/run.py"):
         if main.parent.name != "code":

@@ -1,4 +1,4 @@
-"""Ablations: mistakes of a file are reported before anything runs, runs are packed, results are worked by hand."""
+"""Ablations: errors in a file are reported before anything runs, runs are packed, results equal hand-worked ones."""
 
 import copy
 
@@ -210,7 +210,7 @@ def test_a_difference_is_paired_by_seed_and_by_problem():
     assert own.by_seed == {0: 0.25, 1: 0.125} and own.mean == 0.1875
     # Problem a: 0.75 and 0.75, problem b: 0 and 0.375.
     assert own.over_problems == compare_paired([0.75, 0.0], [0.75, 0.375]).interval
-    # t(1) = 12.706, standard deviation 0.0884, over the root of 2: 12.706 * 0.0625
+    # t(1) = 12.706, standard deviation 0.0884, divided by the root of 2: 12.706 * 0.0625
     assert own.over_seeds.low == pytest.approx(0.1875 - 12.7062 * 0.0625)
 
 

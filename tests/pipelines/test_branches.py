@@ -1,4 +1,4 @@
-"""Branches of the graph that a recipe leaves out, and a new one that plugs in: real DVC in copies of the project."""
+"""Branches of the graph that a recipe omits, and a new one that is added: real DVC in copies of the project."""
 
 import json
 import shutil
@@ -56,7 +56,7 @@ def main(job):
 
 
 def write_branch(folder):
-    """Two packages, `retrace graph`, and a recipe that has nothing else."""
+    """Writes two packages, the output of `retrace graph`, and a recipe with only this branch."""
     packages = {
         "toy": {
             "stage": {
@@ -94,7 +94,7 @@ def write_branch(folder):
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A copy with the toy branch, the miniature as a recipe, and one on top of it without the web."""
+    """Makes a copy with the toy branch, the miniature as a recipe, and a recipe based on it without the web."""
     folder = copy_project(tmp_path_factory.mktemp("project"))
     write_branch(folder)
     one_round = {"policies": ["sft", "rl_1"], "rl_rounds.rl_2": None}
@@ -117,7 +117,7 @@ def retrace(folder, *words, **more):
 
 
 def names_in(folder, *arguments):
-    """Stages, without their items, that a `dvc repro` of what `make repro` asks for would run."""
+    """Returns the stages, without their items, that DVC would run for `make repro`."""
     script = "from pipelines.graph.graph import repro_arguments as w; from pathlib import Path; print(*w(Path('.')))"
     chosen = python(folder, "-c", script).split()
     printed = dvc(folder, "repro", "--dry", *arguments, *chosen)
@@ -171,7 +171,7 @@ def test_its_mistakes_are_told_by_its_own_package(project):
 
 
 def test_a_recipe_without_the_web_runs_all_the_rest(project):
-    """As DVC resolves it; test_paper_recipes.py runs such a graph to its report."""
+    """DVC resolves the graph here; test_paper_recipes.py runs such a graph to its report."""
     retrace(project, "use", "no-web")
     chosen = names_in(project, "--force")
     assert {"base", "collect", "curate", "demonstrate", "sft", "rl_round", "respond", "grade", "report"} <= chosen

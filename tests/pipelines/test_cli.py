@@ -1,4 +1,4 @@
-"""What every command of `retrace` tells in one sentence instead of a trace."""
+"""Errors that every command of `retrace` reports in one sentence instead of a trace."""
 
 import errno
 import os
@@ -82,11 +82,11 @@ def test_a_torn_lock_is_told_and_an_empty_one_has_no_stages():
 
 
 def test_ctrl_c_ends_a_command_that_works_without_a_trace(tmp_path):
-    """Grading what comes on standard input, which never ends."""
+    """The command grades standard input, which never ends."""
     pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
     script = "from pipelines.cli import app; app()"
     command = [sys.executable, "-c", script, "grade", "-", "--params", PROJECT / "params.yaml"]
-    # Tests that run in the background have been told to ignore Ctrl-C, and their children would too.
+    # Tests in the background ignore Ctrl-C, and their children would inherit this.
     hears = {"start_new_session": True, "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
     with subprocess.Popen(command, cwd=PROJECT, text=True, **hears, **pipes) as process:
         process.stdin.write('{"gold": "4", "prediction": "Answer: 4"}\n' * grading._ROWS_AT_ONCE)

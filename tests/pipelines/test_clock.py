@@ -1,4 +1,4 @@
-"""The clock is set in the middle of a run: by hours ahead, the run is killed, goes on, and by ten hours back."""
+"""The clock is changed during a run: hours ahead, then the run is killed and resumed, then ten hours back."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from stages.observe.tracking import latest_runs
 
 PROJECT = Path(__file__).resolve().parents[2]
 HOURS = 5
-# Every process of the run looks at the file, as all look at one clock. Python loads this module by itself.
+# Every process of the run reads the time from the file, as all read one clock. Python imports this module by itself.
 SITECUSTOMIZE = """
 import os, time
 real = time.time
@@ -66,7 +66,7 @@ with project_lock(pathlib.Path("."), lambda line: print(line, flush=True)):
 
 @pytest.fixture
 def clocked(tmp_path, monkeypatch):
-    """The environment of processes whose clock is that of the file `clock`."""
+    """Returns the environment of processes that take their clock from the file `clock`."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(SITECUSTOMIZE)
     for name in ("RETRACE_TRACKING", "MLFLOW_TRACKING_URI", "DVC_STAGE", "DVC_ROOT", "RANK"):
@@ -101,7 +101,7 @@ def test_a_clock_that_is_set_moves_no_duration_no_step_no_checkpoint_and_no_lock
     )
     (line,) = latest_runs(state / "ledger.jsonl")
     assert line["seconds"] == pytest.approx(run.data.metrics["system/time/total_seconds"], abs=0.001)
-    # The attempt that finished began five hours late; MLflow's column "Duration" is from the first one's start.
+    # The attempt that finished began five hours late; MLflow's column "Duration" counts from the first attempt's start.
     lasted = (run.info.end_time - run.info.start_time) / 1000
     assert HOURS * 3600 < lasted < HOURS * 3600 + took
     (kept,) = kept_logs(state)

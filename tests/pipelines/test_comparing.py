@@ -1,4 +1,4 @@
-"""`retrace compare`: which differences are called real on tables whose answer is known, the page, and the command."""
+"""`retrace compare`: differences judged real on tables with a known answer, the page, and the command."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What `make repro` shows, from lines that DVC printed in runs of the laptop recipe, and what it expects to run."""
+"""The output of `make repro`, from lines that DVC printed in runs of the laptop recipe, and its forecast."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Clock:
 
 @pytest.fixture
 def finished(root: Path) -> Path:
-    """One in which every stage has run: each output has a byte, and dvc.lock says so."""
+    """Makes a project in which every stage has run: each output has a byte, and dvc.lock matches."""
     params, stages = load_yaml((root / "params.yaml").read_bytes()), {}
     definitions = read_definitions(root / "dvc.yaml")
     for stage in graph_stages(root):
@@ -115,7 +115,7 @@ def show(console: Console, text: str, clock: Clock, seconds: float = 0.0) -> Non
 
 
 def console_of(root: Path, out: io.StringIO | None = None) -> tuple[Console, Clock, io.StringIO, io.StringIO]:
-    """A console, its clock, what it shows, and its log."""
+    """Returns a console, its clock, its output, and its log."""
     clock, out, log = Clock(), out or io.StringIO(), io.StringIO()
     return Console(root, out, log, clock), clock, out, log
 
@@ -225,7 +225,7 @@ def test_a_line_that_looks_like_dvcs_does_not_begin_an_unknown_stage(root: Path)
 def test_a_finished_project_runs_nothing_and_a_late_change_only_what_follows(finished: Path) -> None:
     assert make_forecast(finished).running == ()
     params, lock = finished / "params.yaml", finished / "dvc.lock"
-    # DVC writes this number so, which is a text to every other reader of YAML.
+    # DVC writes this number in a form that every other YAML reader takes for a text.
     params.write_text(params.read_text().replace("adamw_learning_rate: 0.003", "adamw_learning_rate: 5.e-6"))
     lock.write_text(lock.read_text().replace('"adamw_learning_rate": 0.003', '"adamw_learning_rate": 5e-06'))
     assert make_forecast(finished).running == ()

@@ -1,4 +1,4 @@
-"""`retrace data`: a stranger's file, what becomes of it, and the lines that a recipe takes as they are."""
+"""`retrace data`: a user's file, how it is read, and lines that can be copied into a recipe."""
 
 import gzip
 import json

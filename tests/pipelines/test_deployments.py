@@ -1,4 +1,4 @@
-"""What prefect.yaml deploys, the forms, the GPUs that a task takes, and what a task tells; no server."""
+"""Deployments of prefect.yaml, their forms, the GPUs that a task takes, and a task's messages; no server."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def test_gpus_are_those_of_the_environment(monkeypatch):
 
 @pytest.fixture
 def waiting(tmp_path, monkeypatch):
-    """Takes GPUs in a thread: the thread, the lines that it said, and what it got."""
+    """Takes GPUs in a thread; returns the thread, its log lines, and the GPUs it got."""
     monkeypatch.setenv("RETRACE_GPUS", "0,1")
     monkeypatch.setattr("pipelines.runtime.locks.SECONDS_BETWEEN_TRIES", 0.02)
 
@@ -170,7 +170,7 @@ def test_a_stage_may_take_gpus_by_its_parameters(tmp_path, method, gpus):
     assert stage_gpus(tmp_path, "respond", "python -m stages.respond") == 2
 
 
-# ------------------------------------------------------------------ what a task tells
+# ------------------------------------------------------------------ messages of a task
 @pytest.mark.parametrize(
     ("line", "told"),
     [

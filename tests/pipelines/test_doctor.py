@@ -1,4 +1,4 @@
-"""Each check on a machine or project made to have the fault, and the whole on a healthy one."""
+"""Each check on a machine or project that is made to have the fault, and all checks on a healthy one."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def test_packages_are_held_against_the_lock(tmp_path):
     assert missing.level is Level.PROBLEM and "ruamel.yaml" in missing.found and "make set-up" in missing.remedy
     (other,) = doctor.check_packages(tmp_path, good | {"torch": "2.12.0"})
     assert "torch 2.12.0 instead of 2.13.0" in other.found
-    # A group that is not complete is not asked for, but what is there of it must agree.
+    # An incomplete group is not required, but its installed packages must have the right versions.
     (other,) = doctor.check_packages(tmp_path, good | {"pytest": "8.0.0"})
     assert "pytest 8.0.0 instead of 9.0.0" in other.found
     (tmp_path / ".venv").mkdir()
@@ -48,7 +48,7 @@ def test_packages_are_held_against_the_lock(tmp_path):
 
 def test_a_kernel_that_cannot_confine_workers_is_a_warning(monkeypatch):
     def lacks(call, number):
-        """As a kernel says it that does not know the call."""
+        """Answers like a kernel that does not know the call."""
         monkeypatch.setattr(f"stages.engines.workers.sandbox._libc.{call}", lambda *_: number)
         return [finding.found for finding in doctor.check_sandbox() if finding.level is Level.WARNING]
 
@@ -94,7 +94,7 @@ def test_a_full_disk(monkeypatch, tmp_path, gib, level):
 )
 def test_ports_free_taken_by_what_speaks_no_http_and_none(monkeypatch, mlflow_port, level, found):
     def greet(listener):
-        for _ in range(2):  # the look whether it is free opens no connection, but another may come
+        for _ in range(2):  # the check for a free port opens no connection, another may
             connection, _ = listener.accept()
             connection.sendall(b"SSH-2.0-OpenSSH_9\r\n")
             connection.close()
@@ -166,7 +166,7 @@ def test_a_remote_that_does_not_answer_is_a_problem(tmp_path, monkeypatch):
     config.write_text(text + "ftp://nowhere/store\n")
     (found,) = doctor.check_remote(tmp_path)
     assert found.level is Level.PROBLEM and "Unsupported URL type ftp" in found.found
-    config.write_text(text + "ssh://127.0.0.1:1/store\n")  # nobody listens, or DVC's part for SSH is not installed
+    config.write_text(text + "ssh://127.0.0.1:1/store\n")  # no server listens, or DVC's SSH package is missing
     (found,) = doctor.check_remote(tmp_path)
     assert found.level is Level.PROBLEM and "s (ssh://127.0.0.1:1/store)" in found.found
     config.write_text(text + str(tmp_path / "store") + "\n")

@@ -1,4 +1,4 @@
-"""Set-up: what it would install, what it refuses, and that nothing to do starts nothing. Nothing is downloaded."""
+"""Set-up: its installations, its errors, and that it starts nothing if nothing is to do. Nothing is downloaded."""
 
 import os
 import re
@@ -21,7 +21,7 @@ OLD_PYTHONS = [name for name in ("python2", "python3.6", "python3.8", "python3.1
 
 @pytest.fixture
 def project(tmp_path):
-    """A copy of what set-up reads, with an environment of links to the present one instead of installed packages."""
+    """Copies the files that set-up reads, with links to the present environment instead of installed packages."""
     for name in ("requirements.lock", "pyproject.toml", "params.yaml"):
         shutil.copy(PROJECT / name, tmp_path / name)
     shutil.copytree(PROJECT / "pipelines", tmp_path / "pipelines", ignore=shutil.ignore_patterns("__pycache__"))
@@ -51,7 +51,7 @@ def test_engines_of_the_recipes_below_count_too(project):
     (recipes / "middle.yaml").write_text("extends: below.yaml   # a remark\n")
     (recipes / "top.yaml").write_text("extends: 'middle.yaml'\ntrainer.kind: deepspeed\n")
     assert groups_for(["repro", "top"], project) == ["core", "vllm", "deepspeed"]
-    (recipes / "below.yaml").write_text("extends: top.yaml\n")  # a circle is told when the recipe is resolved
+    (recipes / "below.yaml").write_text("extends: top.yaml\n")  # a cycle is reported when the recipe is resolved
     assert groups_for(["repro", "top"], project) == ["core", "deepspeed"]
     (recipes / "below.yaml").unlink()
     with pytest.raises(ValueError, match=r"extends below\.yaml, and there is no"):
@@ -75,7 +75,7 @@ def test_an_old_python_is_refused_in_one_line(project):
     refusals = 0
     for python in OLD_PYTHONS:
         done = subprocess.run([python, "pipelines/set_up.py", "test"], cwd=project, capture_output=True, text=True)
-        if "Retrace" in done.stderr:  # a version manager's shim without that version behind it says something else
+        if "Retrace" in done.stderr:  # a version manager's shim prints something else
             refusals += 1
             assert done.returncode == 1 and done.stderr.count("\n") == 1
             assert "needs Python 3.11, 3.12 or 3.13" in done.stderr and "make PYTHON=" in done.stderr
@@ -83,7 +83,7 @@ def test_an_old_python_is_refused_in_one_line(project):
 
 
 def test_set_up_needs_no_package():
-    """On a fresh machine there is none: -S leaves site-packages out."""
+    """A fresh machine has no packages: -S leaves site-packages out."""
     script = "import sys; sys.path.insert(0, '.'); import pipelines.environment"
     subprocess.run([sys.executable, "-S", "-c", script], cwd=PROJECT, check=True)
 
@@ -107,7 +107,7 @@ def test_a_package_has_one_version_in_all_groups():
 
 
 def test_torchvision_comes_with_vllms_cuda_build_alone():
-    """Built for another torch it breaks transformers' image processors, and nothing of ours needs it."""
+    """A build for another torch breaks transformers' image processors, and Retrace does not need torchvision."""
     found = {name for name, pins in GROUPS.items() for pin in pins if pin.split("==")[0] in NO_CPU_BUILD}
     assert found <= {"vllm-cuda"}
 
@@ -116,7 +116,7 @@ def test_torchvision_comes_with_vllms_cuda_build_alone():
     ("python", "machine"), [("3.11", "x86_64"), ("3.12", "x86_64"), ("3.13", "x86_64"), ("3.13", "aarch64")]
 )
 def test_the_lock_resolves_on_a_machine_without_any_index_settings(python, machine, tmp_path):
-    """The versions agree with the metadata of the public index: a local wheel once hid that they did not."""
+    """The versions agree with the metadata of the public index: a local wheel once hid a conflict."""
     wanted = ["core", "deepspeed", "ray", "reasoning_gym", "test", "bench"]
     lines = {"wanted": [pin for group in wanted for pin in GROUPS[group]], "constraints": GROUPS["cuda"]}
     for name, pins in lines.items():
@@ -131,7 +131,7 @@ def test_the_lock_resolves_on_a_machine_without_any_index_settings(python, machi
 
 
 def write_python(project):
-    """An interpreter that notes what it is asked for, each call in a line."""
+    """Writes an interpreter that records its calls, one per line."""
     python = project / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text('#!/bin/sh\necho "$@" >> "$0.asked"\n')
@@ -181,7 +181,7 @@ def test_what_a_killed_pip_left_is_forgotten(project):
 
 @pytest.mark.slow
 def test_a_missing_network_is_told_with_the_remedy_and_the_next_run_goes_on(project):
-    """Makes a real environment whose pip has no index to ask."""
+    """Makes a real environment whose pip has no index to query."""
     (project / "requirements.lock").write_text("# group: installer\nsetuptools==1.0\n# group: core\n")
     settings = {
         "PIP_INDEX_URL": "http://127.0.0.1:9/",

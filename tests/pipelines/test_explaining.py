@@ -1,4 +1,4 @@
-"""From a score to the raw bytes, on a small project whose graph is known."""
+"""From a score to the raw bytes, on a small project with a known graph."""
 
 import json
 import re
@@ -93,7 +93,7 @@ def test_a_file_that_changed_and_a_stage_that_is_behind_are_told(project):
     assert "has changed since" in told(project, "data/problems/train.parquet")
     lock = (project / "dvc.lock").read_text()
     digest = dvc_md5(project / "data/policies/sft")
-    first = lock.index(digest)  # sft's own output; what rl_1 was made from stays
+    first = lock.index(digest)  # sft's output; the input of rl_1 stays
     (project / "dvc.lock").write_text(lock[:first] + "0" * 32 + ".dir" + lock[first + len(digest) :])
     assert "STALE" in told(project, "rl_round@rl_1")
 

@@ -1,4 +1,4 @@
-"""A policy leaves the project as plain transformers reads it, with a card of what it was made of."""
+"""An exported policy is a folder that plain transformers reads, with a card of its data and training."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ IDS = torch.tensor([[5, 6, 7, 8, 9]])
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """Its base is in bfloat16, the policy rl_1 in float32 as a round saves it; scores with intervals, licences."""
+    """Makes a base in bfloat16, the policy rl_1 in float32 as a round saves it, scores with intervals, and licences."""
     root = write_project(tmp_path / "project")
     policies = root / "data/policies"
     for name in ("base", "rl_1"):
@@ -46,7 +46,7 @@ def export(*arguments, code=0):
 
 
 def test_transformers_reads_what_the_round_saved(project, monkeypatch):
-    """In shards, each weight once, and in one file; bits stay in float32, and are rounded in bfloat16."""
+    """In shards, each weight once, and in one file; bits do not change in float32, and are rounded in bfloat16."""
     trained = AutoModelForCausalLM.from_pretrained(project / "data/policies/rl_1")
     monkeypatch.setattr("pipelines.commands.exporting.SHARD_BYTES", 60_000)
     export("rl_1", "--to", project / "shards", "--dtype", "float32")

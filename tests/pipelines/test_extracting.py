@@ -1,4 +1,4 @@
-"""`retrace extract`: any page to JSON lines, reasons beside them, a user's mistake told."""
+"""`retrace extract`: any page to JSON lines, reasons for pages without candidates, and errors of the user."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""The disk of the state folder is full while tracking is on; a tmpfs, which needs the right to mount."""
+"""The disk of the state folder is full while tracking is on; the test needs the right to mount a tmpfs."""
 
 import json
 import os
@@ -52,7 +52,7 @@ run_stage(main)
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory):
-    """An empty MLflow database, which takes four seconds to make."""
+    """Makes an empty MLflow database, which takes four seconds."""
     path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
     MlflowStore(f"sqlite:///{path}")
     return path
@@ -60,7 +60,7 @@ def database(tmp_path_factory):
 
 @pytest.fixture
 def disk(tmp_path, database):
-    """A small file system of its own with the database on it."""
+    """Makes a small separate file system with the database on it."""
     place = tmp_path / "disk"
     place.mkdir()
     mount_small(place, 8 << 20)
@@ -85,7 +85,7 @@ def test_a_stage_whose_state_has_no_room_says_so_and_the_next_attempt_goes_on(di
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         process = subprocess.Popen([sys.executable, "-c", STAGE, str(filler)], cwd=tmp_path, env=surroundings, **pipes)
         process.wait()
-        filler.unlink(missing_ok=True)  # its delivery, which is trying still, finds room
+        filler.unlink(missing_ok=True)  # its delivery, which still retries, gets room
         return process.returncode, *process.communicate()
 
     code, out, said = attempt(disk / "filler")

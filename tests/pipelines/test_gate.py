@@ -8,7 +8,7 @@ from stages.algorithms.estimators import paired_bootstrap
 
 
 def pairs(champion, candidate, benchmark="b", is_clean=True, undecided=(0.0, 0.0)):
-    """One pair for each problem; `undecided` are the shares of champion and candidate."""
+    """Returns one pair for each problem; `undecided` are the shares of champion and candidate."""
     rows = zip(champion, candidate, strict=True)
     return [Pair(benchmark, first, second, *undecided, is_clean) for first, second in rows]
 
@@ -58,8 +58,8 @@ def test_decisions(measured, reasons):
 def test_a_gain_worked_by_hand():
     """40 problems, of which 30 gain a half and 10 stay: the mean gain is 0.375.
 
-    The mean of 40 has standard deviation sqrt(0.046875 / 40) = 0.0342, so the interval is about 0.375 +- 0.07, and a
-    little wider and nearer to 0 by the problems that are added.
+    The mean of 40 has standard deviation sqrt(0.046875 / 40) = 0.0342, so the interval is about 0.375 +- 0.07. The
+    problems that the gate adds make it a little wider and nearer to 0.
     """
     found = decide(pairs([0.25] * 40, [0.75] * 30 + [0.25] * 10))
     assert found.is_promoted and found.problems == 40
@@ -70,11 +70,11 @@ def test_a_gain_worked_by_hand():
 @pytest.mark.parametrize(
     ("champion", "candidate", "reason"),
     [
-        # 40 problems, one response each, five won and none lost. Where two policies are equally good and five problems
-        # differ, all five go one way once in 16 times. A bootstrap sample without any of the five has a chance of
-        # (35/40)^40 = 0.5% only, so its interval leaves out 0.
+        # 40 problems, one response each, five won and none lost. If two policies are equally good and five problems
+        # differ, all five differ in the same direction once in 16 times. A bootstrap sample has none of the five with
+        # chance (35/40)^40 = 0.5% only, so its interval excludes 0.
         ([0.0] * 40, [1.0] * 5 + [0.0] * 35, "inside the noise: +12.5 points (-0.9 to 24.4)"),
-        # 50 problems, 8 responses each: on four of them the candidate is right once, the champion never.
+        # 50 problems, 8 responses each: on four of them the candidate is correct once, the champion never.
         ([0.0] * 50, [0.125] * 4 + [0.0] * 46, "inside the noise: +1.0 points"),
     ],
 )
@@ -86,7 +86,7 @@ def test_noise_that_a_percentile_bootstrap_would_promote_is_refused(champion, ca
 
 @pytest.mark.parametrize(("problems", "rate", "responses"), [(40, 0.06, 1), (60, 0.5, 8), (50, 0.02, 8)])
 def test_equal_policies_pass_by_chance_at_most_once_in_forty_times(problems, rate, responses):
-    """Both policies equally good; 2,000 draws, in which 2.5% have a standard error of 0.35%."""
+    """Both policies are equally good; with 2,000 draws, 2.5% have a standard error of 0.35%."""
     random = numpy.random.default_rng(0)
     passed = 0
     for _ in range(2000):
@@ -97,7 +97,7 @@ def test_equal_policies_pass_by_chance_at_most_once_in_forty_times(problems, rat
 
 
 def test_a_real_gain_is_promoted():
-    """100 problems, 8 responses each, from 50% to 60% right: promoted in 9 of 10 draws."""
+    """100 problems, 8 responses each, accuracy from 50% to 60%: promoted in 9 of 10 draws."""
     random = numpy.random.default_rng(0)
     passed = 0
     for _ in range(100):

@@ -50,7 +50,7 @@ def test_a_mistake_of_the_caller_is_one_message(tmp_path, rows_file):
 
 
 def graded(path, *lines):
-    """Exit code, reasons by line and messages of grading a file of these lines."""
+    """Returns exit code, reasons by line and messages of grading a file with these lines."""
     path.write_bytes(b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines))
     result = run("grade", path, "--jobs", 1)
     return (result.exit_code, [json.loads(line)["reason"] for line in result.stdout.splitlines()], result.stderr)
@@ -95,7 +95,7 @@ def test_a_file_without_a_sound_row_is_refused(tmp_path, lines):
 
 
 def test_numbers_keep_their_digits(tmp_path):
-    """As written, 0.10 has two places; an integer may be longer than Python converts."""
+    """0.10 has two places as written; an integer may be longer than Python converts."""
     long = "7" * 5_000
     lines = [f'{{"gold": {long}, "prediction": "{long}", "id": 1.5}}', '{"gold": 0.10, "prediction": "0.10"}']
     assert graded(tmp_path / "rows.jsonl", *lines)[:2] == (0, ["same_text", "same_text"])
@@ -119,7 +119,7 @@ sampler: {kind: torch, device: cpu, dtype: float32, threads: 1, max_sequences: 4
 
 
 def test_a_policy_judges_in_the_place_of_the_rules(tmp_path):
-    """One with random weights says nothing that reads as a judgement, which is no opinion."""
+    """A policy with random weights writes no readable judgement, which counts as undecided."""
     (tmp_path / "params.yaml").write_text(JUDGE_PARAMS)
     (tmp_path / "rows.jsonl").write_text(SOUND)
     policy = write_tiny_policy(tmp_path / "policy")
@@ -159,7 +159,7 @@ def test_agreement_reads_what_grade_writes(tmp_path, rows_file):
 
 
 def judged(path, pairs):
-    """What is said of each pair of gold answer and prediction."""
+    """Returns the verdict on each pair of gold answer and prediction."""
     path.write_text("\n".join(json.dumps({"gold": gold, "prediction": text}) for gold, text in pairs))
     result = run("grade", path, "--jobs", 1)
     assert result.exit_code == 0, result.stderr

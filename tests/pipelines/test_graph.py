@@ -1,7 +1,7 @@
-"""The whole graph with real DVC, at miniature size: what runs again, and what faults from outside leave whole.
+"""The whole graph with real DVC, at miniature size: which stages run again, and what faults from outside do not damage.
 
-One file, because the one cold run serves all of it: the faults happen to a copy of the finished project. Full and
-read-only disks are file systems of their own (tmpfs, a read-only bind mount), which needs the right to mount.
+All tests are in one file, because they share one cold run: the faults happen to a copy of the finished project. Full
+and read-only disks are separate file systems (tmpfs, a read-only bind mount), which need the right to mount.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ def project(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def warm(project, tmp_path_factory):
-    """Another process than that of the first run: what depends on the order of a set would differ."""
+    """Runs in another process than the first run: results that depend on the order of a set would differ."""
     with warm_stages(project, tmp_path_factory.mktemp("warm")) as front:
         yield front
 
@@ -57,7 +57,7 @@ def edit_params(project, name, value):
 
 @pytest.fixture(scope="module")
 def small_disk(project, tmp_path_factory):
-    """A copy of the finished project on a small file system of its own."""
+    """Makes a copy of the finished project on a small separate file system."""
     place = tmp_path_factory.mktemp("small_disk")
     mount_small(place, TMPFS_BYTES)
     try:
@@ -67,7 +67,7 @@ def small_disk(project, tmp_path_factory):
 
 
 def commands(folder):
-    """Name and command of every stage but `code`, the first of each `foreach`."""
+    """Returns name and command of every stage except `code`, and only the first of each `foreach`."""
     found = {}
     for name, stage in load_yaml((folder / "dvc.lock").read_text())["stages"].items():
         found.setdefault(name.partition("@")[0], stage["cmd"])
@@ -76,7 +76,7 @@ def commands(folder):
 
 
 def outputs_on_disk(folder):
-    """Hash of every output's bytes as they are (not as dvc.lock has them)."""
+    """Returns the hash of every output's actual bytes (not the hash in dvc.lock)."""
     found = {}
     for out in output_hashes(folder):
         path = folder / out
@@ -132,7 +132,7 @@ def test_a_repro_on_a_full_disk_fails_clearly_and_the_next_one_completes(small_d
     before = output_hashes(small_disk)
     (small_disk / "data" / "problems" / "train.parquet").unlink()
     fill(small_disk, 1 << 20)
-    # Room for DVC's own table of paths in use: where that does not fit either, DVC calls it corrupted and no more.
+    # Leaves room for DVC's table of paths in use: without that room, DVC only calls the table corrupted.
     os.truncate(small_disk / "filler", (small_disk / "filler").stat().st_size - 8192)
     printed = dvc(small_disk, "repro", "--force", "--single-item", "curate", check=False, front=warm)
     (small_disk / "filler").unlink()
@@ -205,9 +205,9 @@ def test_comments_and_docstrings_run_nothing_again(project):
 
 def test_a_change_of_code_runs_what_uses_it(project):
     source = project / "stages" / "grade" / "scores.py"
-    # It is bound twice, and the scores stay the same.
+    # The name is bound twice, and the scores do not change.
     source.write_text(source.read_text() + "\nCORRECT_VOTE = object()\n")
-    # The verdicts come out equal, so the report is not made again.
+    # The verdicts are equal, so the report is not made again.
     assert stages_run(dvc(project, "repro")) == ["code", *[f"grade@{name}" for name in ("sft", "rl_1", "rl_2")]]
 
 
@@ -240,8 +240,8 @@ def kill_in_sft(project, victim, shell):
 
 
 def test_nothing_survives_a_kill_and_the_next_run_goes_on(project, warm):
-    """kill -9 twice in the middle of sft: no process is left, and the outputs end as those of an undisturbed run."""
-    edit_params(project, "sft.steps", 60)  # a result that DVC's run cache does not have, and time to be killed
+    """kill -9 twice in the middle of sft: no process is left, and the outputs equal those of an undisturbed run."""
+    edit_params(project, "sft.steps", 60)  # not in DVC's run cache, and long enough to be killed
     kill_in_sft(project, "dvc", "/bin/sh")
     kill_in_sft(project, "stage", "/bin/bash")
     printed = dvc(project, "repro", "sft")

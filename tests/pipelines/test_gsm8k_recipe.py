@@ -1,6 +1,6 @@
 """The recipe `gsm8k-smollm2` at miniature size: real rows, real pages, real vLLM; only the policy is tiny.
 
-The clone has nothing beside it and no mirror: each file comes from its URL, whose place a server on loopback takes.
+The clone has no other folder next to it and no mirror: each file comes from its URL, served by a loopback server.
 """
 
 import hashlib
@@ -78,7 +78,7 @@ def project(tmp_path_factory):
 
 
 def served_from(server, folder):
-    """The changes of the recipe's URLs, and of the lists that hold some."""
+    """Returns the changes of the recipe's URLs, and of the lists that contain URLs."""
 
     def here(url):
         return f"http://127.0.0.1:{server.server_port}{urlsplit(url).path}"

@@ -17,7 +17,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 def test_the_settings_are_the_papers():
-    """arXiv 2304.05977, sections 3.1, 4 and appendix; deviations stand in the recipe's comments."""
+    """arXiv 2304.05977, sections 3.1, 4 and appendix; the recipe's comments list the deviations."""
     params = check_params(IMAGEREWARD)
     model, feedback = params["reward_model"], params["refl"]
     assert (model.frozen_fraction, model.optimizer.learning_rate, model.epochs) == (0.7, 1e-5, 10)
@@ -45,7 +45,7 @@ def test_the_plan_knows_the_published_sizes():
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A folder in which every stage of the miniature has run, in the order of the graph."""
+    """Makes a folder in which every stage of the miniature has run, in the order of the graph."""
     folder = tmp_path_factory.mktemp("imagereward")
     (folder / "downloads").mkdir()
     params = write_downloads(folder / "downloads")

@@ -29,12 +29,12 @@ from tests.fakes.graded_project import STAGES as GRAPH
 from tests.fakes.graded_project import commit_all, git, write_kept_run, write_lock, write_project
 
 STAGES = ["base", "grade@rl_1", "grade@sft", "respond@rl_1", "respond@sft", "rl_round@rl_1", "sft"]
-"""Those with metrics."""
+"""Stages with metrics."""
 
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory):
-    """An empty MLflow database, made once: creating its tables takes four seconds."""
+    """Makes an empty MLflow database, once: creating its tables takes four seconds."""
     from mlflow.tracking import MlflowClient
 
     path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
@@ -44,7 +44,7 @@ def database(tmp_path_factory):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch, database):
-    """A finished project, with an empty database, in the working folder."""
+    """Makes a finished project, with an empty database, in the working folder."""
     for name in ("RETRACE_TRACKING", "MLFLOW_TRACKING_URI", "DVC_STAGE", "DVC_ROOT", "RANK"):
         monkeypatch.delenv(name, raising=False)
     root = write_project(tmp_path / "project")
@@ -56,7 +56,7 @@ def project(tmp_path, monkeypatch, database):
 
 
 def forget(root: Path, database: Path) -> None:
-    """MLflow's database is deleted; an empty one takes its place, which saves four seconds."""
+    """Replaces MLflow's database by an empty one, which saves four seconds."""
     (root / "state").mkdir(exist_ok=True)
     shutil.rmtree(root / "state" / "mlartifacts", ignore_errors=True)
     shutil.copy(database, root / "state" / "mlflow.db")
@@ -75,7 +75,7 @@ def runs_of(root: Path, wanted: str = ""):
 
 
 def everything(root: Path):
-    """All that MLflow holds of each run, but for its id and the tags that say how it came there."""
+    """Returns all that MLflow holds of each run, except its id and the tags that describe its origin."""
     client, runs = runs_of(root)
     told = {}
     for run in runs:
@@ -91,7 +91,7 @@ def everything(root: Path):
 
 
 def execute(root: Path, monkeypatch, name: str = "sft", fails: bool = False):
-    """A stage as `dvc repro` runs it, on the project's own inputs."""
+    """Runs a stage as `dvc repro` does, on the project's inputs."""
     monkeypatch.setenv("DVC_STAGE", name)
     params = yaml.safe_load((root / "params.yaml").read_text())
     metrics = json.loads((root / f"data/metrics/{name}.json").read_text())
@@ -242,7 +242,7 @@ def test_the_log_of_a_killed_stage_is_delivered(project):
     (log,) = (project / "state" / "scratch").glob("*/tracking.jsonl")
     assert mirror(project).delivered == 0, "it may be starting just now"
     later = time.time() + 5 * 3600
-    os.utime(log, (later, later))  # and then the clock was set back
+    os.utime(log, (later, later))  # then the clock was set back
     assert mirror(project).delivered == 1
     (run,) = runs_of(project, "attributes.status = 'KILLED'")[1]
     assert run.data.metrics["loss/train"] == 1.0
@@ -312,7 +312,7 @@ def test_a_mirroring_that_was_killed_leaves_no_half_run(project, monkeypatch):
 
 
 def finish(root: Path, changes=None, score: float = 0.9) -> None:
-    """The project's run of the graph ends: parameters are changed, every stage has run, and the report is there."""
+    """Ends the project's run of the graph: parameters are changed, every stage has run, and the report exists."""
     params = yaml.safe_load((root / "params.yaml").read_text())
     for section, values in (changes or {}).items():
         params[section] = params[section] | values
@@ -340,7 +340,7 @@ def finish(root: Path, changes=None, score: float = 0.9) -> None:
 
 
 def write_graph(root: Path) -> None:
-    """A dvc.yaml with the stages of the project's dvc.lock."""
+    """Writes a dvc.yaml with the stages of the project's dvc.lock."""
     stages = {"report": {"cmd": "x"}}
     items = {"collect": "sources", "rl_round": "rl_rounds", "respond": "policies", "grade": "policies"}
     for name, (deps, params, _) in GRAPH.items():
@@ -353,7 +353,7 @@ def write_graph(root: Path) -> None:
 
 
 def graph_runs(root: Path):
-    """MLflow's runs of the graph, the best score first, as its table sorts them."""
+    """Returns MLflow's runs of the graph, the best score first, as its table sorts them."""
     client, _ = runs_of(root)
     experiment = client.get_experiment_by_name("retrace").experiment_id
     return client, client.search_runs([experiment], "tags.kind = 'graph_run'", order_by=["metrics.score DESC"])

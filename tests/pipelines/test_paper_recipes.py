@@ -1,4 +1,4 @@
-"""The recipes of published runs: pinned, planned, and run as miniatures, with the same kinds and small numbers."""
+"""The recipes of published runs: pinned, planned, and run as miniatures, with equal kinds and small numbers."""
 
 import copy
 import hashlib
@@ -57,7 +57,7 @@ def test_the_plan_says_that_it_fits_and_what_it_costs(name):
 
 
 def text_of(origin, number):
-    """A row as the source's file has it, with a sum or a word problem in it."""
+    """Returns a row in the format of the source's file, with a sum or a word problem in it."""
     names = origin["fields"]
     problem, answer = PROBLEMS[number % len(PROBLEMS)]
     row = {}
@@ -81,14 +81,14 @@ def text_of(origin, number):
 
 
 def word_problem(row, origin, number):
-    """The same row about fruits: what a benchmark asks must not stand in the training problems."""
+    """Returns the row as a problem about fruits: a benchmark problem must not be among the training problems."""
     name = origin["fields"]["problem"]
     sentence = f"A basket holds {number + 3} {FRUITS[number % 4]} and a child takes {number + 1}. How many are left?"
     return {**row, name: sentence}
 
 
 def small_source(entry, folder, name, place, count):
-    """The source's file with a few rows, in its own format and with its own fields: every `count`-th problem."""
+    """Writes the source's file with a few rows, in its format and fields: every `count`-th problem."""
     origin = dict(entry["from"])
     rows = [text_of(origin, number) for number in range(place, len(PROBLEMS), count)]
     if entry["role"] == "benchmark":
@@ -106,7 +106,7 @@ def small_source(entry, folder, name, place, count):
 
 
 def miniature(name, taught, folder):
-    """The recipe with the taught policy for its base, small files for its sources and small numbers, on a CPU."""
+    """Returns the recipe with the trained policy as base, small files as sources and small numbers, on a CPU."""
     params = copy.deepcopy(read_recipe(PROJECT, name))
     shutil.copytree(taught / "sft", folder / "taught")
     told = json.loads((folder / "taught/tokenizer_config.json").read_text())
@@ -172,7 +172,7 @@ def test_a_miniature_runs_every_stage(name, taught, tmp_path):
 
 
 def kinds(params, path=""):
-    """Every `kind` of a recipe, by its place; sources by their form, whatever they are called."""
+    """Returns every `kind` of a recipe, by its path; sources by their form, whatever their names."""
     if isinstance(params, list):
         return {found for one in params for found in kinds(one, path)}
     if not isinstance(params, dict):

@@ -1,4 +1,4 @@
-"""Plans against cases worked by hand, published parameter counts and step times, and a measured run."""
+"""Plans compared with hand-worked cases, published parameter counts and step times, and a measured run."""
 
 import json
 import os
@@ -28,7 +28,7 @@ from stages.foundations.stage import ResponseLengths, Sampling, SideBySide, Trai
 PROJECT = Path(__file__).resolve().parents[2]
 TINY = Shape("tiny", hidden=4, layers=2, heads=2, kv_heads=1, head_size=2, feed_forward=8, vocabulary=10, is_tied=True)
 
-# Measured on the two cores that ran the laptop recipe below, on one thread, while other jobs were running.
+# Measured with one thread on the two cores that ran the laptop recipe below, while other jobs were running.
 PROBE = CpuProbe(
     threads=1,
     layer_training_token=25.2e-6,
@@ -44,7 +44,7 @@ PROBE = CpuProbe(
     free_share=0.4,
     seconds=15,
 )
-# `make repro` of the laptop recipe on that machine when it was free: seconds of stage work, and from start to end.
+# `make repro` of the laptop recipe on that machine without other load: seconds of stage work, and in total.
 MEASURED_STAGES = {"sft": 148.9, "rl_round": 136.4, "respond": 29.9}
 MEASURED_IN_ALL = 489.0
 
@@ -92,7 +92,7 @@ def test_training_flops_by_hand():
     work = Training(10, 5, 0, 6, 6, 1, "adamw")
     assert training_flops(work, TINY, is_checkpointed=False) == 3 * 672 * 10 + 5 * 80 * 4
     assert training_flops(work, TINY, is_checkpointed=True) == 4 * 672 * 10 + 5 * 80 * 4
-    # Seven tokens forward only, half of them meeting the head.
+    # Seven tokens forward only; half of them use the head.
     forward = training_flops(Training(10, 5, 7, 6, 6, 1, "adamw"), TINY, False)
     assert forward - training_flops(work, TINY, False) == 7 * (672 + 40)
 
@@ -121,8 +121,8 @@ def deepspeed(stage, offload=False, checkpointing=True):
 
 
 def test_training_state_is_that_of_the_zero_paper():
-    # arXiv 1910.02054, figure 1: with 7.5 billion weights on 64 GPUs, 16 bytes a weight, of which ZeRO 1 divides the
-    # 12 of the optimizer, ZeRO 2 the gradients, ZeRO 3 the weights. Here gradients are float32: 2 bytes more.
+    # arXiv 1910.02054, figure 1: 7.5 billion weights on 64 GPUs, 16 bytes per weight. ZeRO 1 divides the 12 bytes of
+    # the optimizer, ZeRO 2 the gradients, ZeRO 3 the weights. Here gradients are float32: 2 bytes more.
     shape = named_shape("Qwen2.5-7B")
     count = shape.parameters
     held = {stage: training_memory(shape, deepspeed(stage), "adamw", 64, 1024, False) for stage in (1, 2, 3)}
@@ -150,11 +150,11 @@ def test_lora_holds_gradients_and_moments_of_its_own_weights_alone():
 def test_decoding_is_bound_by_memory_and_then_by_products():
     shape, gpu = named_shape("Qwen2.5-7B"), GPUS["H100"]
     speed = GpuSpeed(gpu, 1, 1, 1, "bfloat16", "bfloat16", False, 1024, 0.4, 0.6)
-    # One sequence: every weight but the embedding is read once, 14.1 GB at 0.6 * 3.35 TB/s.
+    # One sequence: every weight except the embedding is read once, 14.1 GB at 0.6 * 3.35 TB/s.
     assert speed.step_seconds(shape, 1, 1) == pytest.approx(shape.multiplied * 2 / (0.6 * 3.35e12), rel=1e-4)
     many = speed.step_seconds(shape, 4096, 1)
     assert many == pytest.approx(4096 * 2 * shape.multiplied / (0.4 * 989e12), rel=1e-3)
-    # A cache for one sequence in twenty: they wait for each other, and weights are read for few tokens at a time.
+    # The cache holds one sequence in twenty: the others wait, and each reading of the weights serves few tokens.
     work = Sampling(1, 64, 16, 100, ResponseLengths(300, 1000))
     assert speed.sampling_seconds(shape, work, 20_000) > 1.5 * speed.sampling_seconds(shape, work, 1e9)
     two = GpuSpeed(gpu, 1, 2, 1, "bfloat16", "bfloat16", False, 1024, 0.4, 0.6)
@@ -198,13 +198,13 @@ def test_lengths_of_a_finished_run_take_the_place_of_assumptions(tmp_path):
     plan = make_plan(PROJECT, "laptop", PlanRequest(measured=str(tmp_path)), PROBE)
     stages = {stage.name: stage for stage in plan.stages}
     assert stages["sft"].trained_tokens == 700 * 32 * 40
-    # 15 steps of 32 groups of 16, four drawn for each one trained on, 50 tokens each.
+    # 15 steps of 32 groups of 16, four sampled for each one trained on, 50 tokens each.
     assert stages["rl_round@rl_1"].drawn_tokens == pytest.approx(15 * 32 * 16 * 4 * 50)
     assert stages["rl_round@rl_2"].drawn_tokens == pytest.approx(15 * 32 * 16 * 2 * 24)
 
 
 def large_recipe(tmp_path, **changes):
-    """DAPO's settings (arXiv 2503.14476) on Qwen2.5-32B, as a parameter file."""
+    """Writes DAPO's settings (arXiv 2503.14476) on Qwen2.5-32B as a parameter file."""
     params = yaml.safe_load((PROJECT / "pipelines" / "recipes" / "gsm8k-smollm2.yaml").read_text())
     params["base"] = {"kind": "hub", "repository": "Qwen/Qwen2.5-32B", "revision": "0" * 40}
     params["launch"] |= {"gpus_per_node": 8, "command": {"kind": "torchrun"}}
@@ -245,7 +245,7 @@ def test_more_gpus_take_less_time_and_the_price_counts_all_of_them(tmp_path):
 
 
 def asynchronous_recipe(tmp_path, **loop):
-    """The large recipe, drawn by 28 replicas of 4 GPUs while 16 ranks train."""
+    """Writes the large recipe with 28 replicas of 4 GPUs that sample while 16 ranks train."""
     path = Path(
         large_recipe(tmp_path, launch__command={"kind": "python"}, sampler__replicas={"kind": "ray", "count": 28})
     )
@@ -343,7 +343,7 @@ def test_the_probe_measures_something_of_everything(monkeypatch):
     sizes = {"micro_batch_tokens": 32, "sequence_tokens": 16, "response_share": 0.5, "context": 8, "steps": 4}
     settings = ProbeSettings("float32", 1, optimizers=frozenset({"adamw", "muon"}), samples=2, lanes=2, **sizes)
     found = probe_cpu(TINY, settings)
-    # On a loaded machine noise may leave nothing for the second layer: then all time is the head's.
+    # On a loaded machine, noise may leave no time for the second layer: then the head gets all of it.
     assert found.layer_training_token + found.head_training_token > found.layer_forward_token
     assert found.layer_forward_token + found.head_forward_token > 0
     assert found.layer_step[1] >= 0 and sum(found.head_step) > 0

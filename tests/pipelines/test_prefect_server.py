@@ -1,4 +1,4 @@
-"""The bound on SQLite's memory in Prefect's server."""
+"""The memory limit of SQLite in Prefect's server."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ print(psutil.Process().memory_info().rss - before, *rows)
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory):
-    """16 MB in rows."""
+    """Makes a database with 16 MB in rows."""
     path = tmp_path_factory.mktemp("sqlite") / "prefect.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE log (text TEXT)")
@@ -110,7 +110,7 @@ def test_two_hosts_or_two_origins_are_refused():
 
 
 def test_no_run_chooses_its_command_environment_or_folder():
-    """What Prefect's worker makes of our template and of a run's variables."""
+    """Checks what Prefect's worker makes of the project's template and of a run's variables."""
     from prefect.client.schemas.objects import FlowRun
     from prefect.workers.process import ProcessJobConfiguration
 
@@ -181,7 +181,7 @@ def test_the_guard_closes_sockets_without_the_login():
 
 
 def answers_of_the_guard(scope, login, sent, message):
-    """What one who sends this login gets, where the application behind the guard answers with the message."""
+    """Returns the answers to a client that sends this login, if the application behind the guard sends the message."""
 
     async def app(scope, receive, send):
         await send(message)

@@ -14,7 +14,7 @@ from pipelines.runtime.process_group import FellSilent, TimedOut, dvc, run_in_gr
 from tests.fakes.processes import assert_all_end, descendants
 
 PROJECT = Path(__file__).resolve().parents[2]
-# A parent like `dvc repro`: starts a child, tells its id, and waits. The child ignores a polite end.
+# A parent like `dvc repro`: starts a child, prints its id, and waits. The child ignores SIGTERM.
 FAMILY = """
 import signal, subprocess, sys, time
 stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
@@ -36,7 +36,7 @@ def test_a_timeout_ends_the_whole_family(tmp_path):
     lines = []
     with pytest.raises(TimedOut, match="stopped after 5 s"):
         run_in_group([sys.executable, "-c", FAMILY], tmp_path, lines.append, timeout_seconds=5)
-    assert_all_end(map(int, lines))  # on a busy machine it may not have told its child yet
+    assert_all_end(map(int, lines))  # on a busy machine it may not have printed its child yet
     assert not descendants("stubborn")
 
 
@@ -62,7 +62,7 @@ def test_an_exception_in_the_reader_ends_the_whole_family(tmp_path):
     assert_all_end(pids)
 
 
-# What vLLM, Ray and torchrun do: children in sessions of their own, and one whose parent has ended.
+# As in vLLM, Ray and torchrun: children in separate sessions, and one whose parent has ended.
 DAEMONS = """
 import os, subprocess, sys, time
 sleep = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(600)"
@@ -105,7 +105,7 @@ def test_they_end_when_the_caller_is_killed_outright(tmp_path):
         assert_all_end(pids)
 
 
-# A caller that is killed as soon as it has started its command: the supervisor has not been loaded by then.
+# A caller that is killed as soon as it has started its command, before the supervisor is loaded.
 HASTY = """
 import os, signal, subprocess, sys
 from pipelines.runtime.process_group import supervised

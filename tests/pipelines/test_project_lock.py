@@ -1,4 +1,4 @@
-"""One run at a time in a project, and what a killed DVC leaves behind: a torn table of paths in use or dvc.lock."""
+"""One run at a time in a project, and the remains of a killed DVC: a torn table of paths in use or a torn dvc.lock."""
 
 import json
 import os
@@ -87,7 +87,7 @@ def test_half_a_table_of_dvc_stops_no_run(dvc_project):
 
 @pytest.mark.slow
 def test_dvc_has_no_dead_process_to_warn_of(dvc_project):
-    """And an entry of a living process stays."""
+    """An entry of a living process stays."""
     with subprocess.Popen(["true"]) as dead:
         dead.wait()
     table, living = dvc_project / ".dvc" / "tmp" / "rwlock", {"pid": os.getpid(), "cmd": "dvc"}
@@ -107,7 +107,7 @@ def test_dvc_has_no_dead_process_to_warn_of(dvc_project):
 
 @pytest.mark.slow
 def test_an_empty_folder_that_a_stage_reads_draws_no_warning(dvc_project):
-    """`last` reads data/metrics, and here nothing has written there yet."""
+    """`last` reads data/metrics, and no stage has written there yet."""
     command = ["repro", "--single-item", "last"]
     make_shared_folders(dvc_project)
     assert not list((dvc_project / "data/metrics").iterdir()), "without .dvcignore the file would count"

@@ -1,4 +1,4 @@
-"""Taking a recipe into use, and what other recipes leave behind."""
+"""Selecting a recipe, and what other recipes leave behind."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ def test_own_changes_of_params_are_kept(dvc_project):
 
 
 def test_switching_recipes_and_back(dvc_project):
-    """Outputs of the recipe left behind go, and come back from DVC's cache without a command being run."""
+    """Outputs of the previous recipe are removed, and come back from DVC's cache without running a command."""
     repro(dvc_project)
     laptop = last(dvc_project)
     assert laptop == [f"data/metrics/{name}.json" for name in ("first", "round/a", "round/b")]
@@ -85,7 +85,7 @@ def test_files_that_are_moved_are_told_in_one_line(dvc_project, capsys):
 
 
 def test_a_folder_that_stages_only_read_has_no_strays(dvc_project):
-    """Sources, and data that somebody put there."""
+    """Examples are sources, and data that a user put there."""
     graph = yaml.safe_load((dvc_project / "dvc.yaml").read_text())
     graph["stages"]["first"].setdefault("deps", []).append("data/mine")
     (dvc_project / "dvc.yaml").write_text(yaml.safe_dump(graph))
@@ -113,7 +113,7 @@ def test_retrace_use_exits_2_for_an_unknown_recipe():
 
 @pytest.fixture
 def real_graph(dvc_project, monkeypatch):
-    """The graph of this project and its laptop recipe, in a folder where `retrace` runs nothing."""
+    """Returns the graph of this project and its laptop recipe, in a folder where `retrace` runs nothing."""
     for name in ("dvc.yaml", "pipelines/graph/schema.py", "pipelines/recipes/laptop.yaml"):
         (dvc_project / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(PROJECT / name, dvc_project / name)
@@ -169,7 +169,7 @@ def test_whoever_changes_the_parameters_waits_for_the_runs_that_use_them(dvc_pro
         recipe_in_use(dvc_project, "none", lines.append).__enter__()
 
 
-# ------------------------------------------------------------------ recipes on top of others
+# ------------------------------------------------------------------ recipes that extend others
 WHOLE = """# The recipe below.
 first: 1
 model:
@@ -206,7 +206,7 @@ def resolved(root, **recipes):
         ("rounds: {b: {steps: 9}}", "rounds.b", {"start": "a", "steps": 9}),
         ("without: [rounds.b]", "rounds", {"a": {"start": "first", "steps": 3}}),
         ("without: [rounds]\nrounds: {c: {start: first}}", "rounds", {"c": {"start": "first"}}),
-        ("without: [rounds]", "rounds", {}),  # dvc.yaml runs stages over it, so an empty one is written
+        ("without: [rounds]", "rounds", {}),  # dvc.yaml iterates over it, so an empty one is written
         ("other: {}", "other", {}),
         ("base.kind: hub", "base", {"kind": "hub"}),
         ("base: {kind: hub}", "base", {"kind": "hub"}),

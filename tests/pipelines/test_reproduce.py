@@ -24,7 +24,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def flows(tmp_path_factory):
-    """A Prefect server with its database, as long as this module's tests run; yields the flow's module."""
+    """Runs a Prefect server with its database while this module's tests run; yields the flow's module."""
     home = tmp_path_factory.mktemp("prefect")
     patch = pytest.MonkeyPatch()
     patch.setenv("PREFECT_HOME", str(home))
@@ -110,7 +110,7 @@ def test_only_stages_that_have_to_run_are_tasks(flows, dvc_project, monkeypatch)
 
     params = dvc_project / "params.yaml"
     params.write_text(params.read_text().replace("b: 2", "b: 3"))
-    # Its output is as before, so DVC does not run `last` again.
+    # Its output did not change, so DVC does not run `last` again.
     assert_runs("1 of 4 stages ran", {"round@b": "Completed"})
     assert len(mirrored) == 2
 
@@ -120,7 +120,7 @@ def test_only_stages_that_have_to_run_are_tasks(flows, dvc_project, monkeypatch)
 
 
 def wait_for_logs(text):
-    """The server gets logs in batches, a few seconds late."""
+    """Waits for the text in the server's logs, which arrive in batches, a few seconds late."""
 
     def logs():
         return read(lambda client: client.read_logs())
@@ -255,7 +255,7 @@ def test_a_stage_that_takes_too_long_is_stopped(flows, dvc_project):
     with pytest.raises(TimedOut, match=r"stage first was stopped after 0\.00139 h: raise launch\.hours"):
         flows.reproduce(project=str(dvc_project), hours_per_stage=5 / 3600)
     pid = dvc_project / "pid"
-    assert_all_end([int(pid.read_text())] if pid.exists() else [])  # on a busy machine it had not begun
+    assert_all_end([int(pid.read_text())] if pid.exists() else [])  # on a busy machine it may not have started
 
 
 SLEEPER = """

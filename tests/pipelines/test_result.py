@@ -1,4 +1,4 @@
-"""The result of a run: what its parameters change, the console's last lines, and its name and pages in Prefect."""
+"""The result of a run: changes of its parameters, the console's last lines, and its name and pages in Prefect."""
 
 from __future__ import annotations
 

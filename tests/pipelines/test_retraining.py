@@ -1,4 +1,4 @@
-"""What a retraining finds, carries over, compares, promotes and rolls back; the whole flow runs in test_servers.py."""
+"""The parts of retraining: new data, copies, comparison, promotion, rollback; test_servers.py runs the whole flow."""
 
 import http.server
 import json
@@ -181,7 +181,7 @@ def test_an_answer_that_breaks_off_is_no_answer_and_leaves_no_file(tmp_path):
 
 # ------------------------------------------------------------------ tables to pairs
 def measurement(folder, verdicts, ids=None, leaked=(), mode="sampled"):
-    """Two responses for each problem; `verdicts` has a letter (c, w, u) for each response."""
+    """Writes two responses for each problem; `verdicts` has a letter (c, w, u) for each response."""
     rows = [
         {
             "problem_id": (ids or range(99))[number // 2],
@@ -227,13 +227,13 @@ def test_other_problems_or_another_mode_are_not_compared(tmp_path):
 # ------------------------------------------------------------------ champions and rollback
 @pytest.fixture(scope="module")
 def tracking(tmp_path_factory):
-    """One database for all tests: making it takes MLflow ten seconds of CPU time."""
+    """Makes one database for all tests: it takes MLflow ten seconds of CPU time."""
     return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
 
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch, tracking):
-    """A git repository with two commits."""
+    """Makes a git repository with two commits."""
     folder = tmp_path / "repository"
     folder.mkdir()
     monkeypatch.setattr("pipelines.retraining.champion.PROJECT", folder)
@@ -250,7 +250,7 @@ def promotion(folder, version, before, revision="HEAD", recipe="laptop"):
 
 
 def registry():
-    from mlflow.tracking import MlflowClient  # not above: every worker collects this file
+    from mlflow.tracking import MlflowClient  # imported here, because every worker collects this file
 
     return MlflowClient()
 

@@ -21,7 +21,7 @@ PROBLEMS = {"p/0": ("What is <b>3+4</b>?", "7"), "p/1": ("What is 1+1?", "2")}
 
 
 def rows():
-    """Three groups of two: p/0, then p/1 twice in a row in one step. Their lengths are 10, 11, ... tokens."""
+    """Returns three groups of two: p/0, then p/1 twice in one step. Their lengths are 10, 11, ... tokens."""
     for group, (problem, step) in enumerate((("p/0", 1), ("p/1", 2), ("p/1", 2))):
         for sample in (0, 1):
             number = 2 * group + sample
@@ -127,7 +127,7 @@ def test_a_browser_filters_sorts_and_shows_text_as_text(project):
 
 
 def seen_by_policy(project, prompts, temperature):
-    """Log-probability and entropy of each row's tokens, from the policy's plain logits, one sequence at a time."""
+    """Returns log-prob and entropy of each row's tokens, from the policy's plain logits, one sequence at a time."""
     model, tokenizer = load_policy(project / "data/policies/rl_1", torch.float32)
     for row, prompt in zip(rows(), prompts, strict=True):
         ids = tokenizer.encode(prompt)
@@ -146,7 +146,7 @@ def test_tokens_are_measured_by_the_policy_that_is_named(project, colour):
     folder = project / "reports/rollouts/rl_1"
     shown = [json.loads((folder / f"rows-{number}.js").read_text()[15:-3]) for number in (0, 1)]
     shown = [row for piece in shown for row in piece]
-    # Every second group: 6 rows over at most 4.
+    # Every second group: 6 rows exceed the limit of 4.
     assert [len(row) for row in shown] == [5, 5, 4, 4, 5, 5]
     prompts = [f"Q: {PROBLEMS[row['problem_id']][0]}\nA:" for row in rows()]
     for row, found, (logprobs, entropy) in zip(rows(), shown, seen_by_policy(project, prompts, 0.7), strict=True):

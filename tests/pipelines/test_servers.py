@@ -1,4 +1,4 @@
-"""`make ui` for real, started twice: deployments, the form in Chromium, cancel, retraining, what outlives a restart."""
+"""Real `make ui`, started twice: deployments, the form in Chromium, cancel, retraining, and state after a restart."""
 
 import http.client
 import json
@@ -119,7 +119,7 @@ ATTACKS = {
     "a command as variable": lambda login, port: (basic(login), {"command": "touch {}"}),
     "a folder as variable": lambda login, port: (basic(login), {"working_dir": "{}"}),
 }
-# Each is what a page can try with the means of a browser; `no-cors` needs no permission from the server.
+# Requests that a page can send from a browser; `no-cors` needs no permission from the server.
 FROM_ANOTHER_PAGE = """async (place) => {
   const attempt = (options) => fetch(place, options).then(answer => answer.type, error => error.name);
   const body = JSON.stringify({job_variables: {command: "touch made"}});
@@ -166,7 +166,7 @@ FROM_ANOTHER_PAGE_TO_MLFLOW = """async (ours) => {
 
 @pytest.fixture
 def other_page():
-    """The address of a page that somebody else serves on another port."""
+    """Yields the address of a page that another server has on another port."""
     page = b"<!doctype html><title>a page of somebody else</title>"
     with answering(lambda request, body: (200, page)) as address:
         yield f"{address}/"
@@ -174,7 +174,7 @@ def other_page():
 
 @pytest.fixture(scope="module")
 def ui(tmp_path_factory):
-    """One `make ui` for all tests of this file; the last one restarts it."""
+    """Runs one `make ui` for all tests of this file; the last test restarts it."""
     running = RunningUi(tmp_path_factory.mktemp("ui") / "state")
     running.start()
     yield running
@@ -187,7 +187,7 @@ def ui(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def killed_flow(ui, tmp_path_factory, empty_dvc_project):
-    """A run whose process, which no worker watches, was killed outright; it takes a while until that is noticed."""
+    """Kills the process of a run, which no worker watches; the server notices it only after a while."""
     project = tmp_path_factory.mktemp("killed") / "project"
     shutil.copytree(empty_dvc_project, project)
     (project / "first.py").write_text(DAEMONS)
@@ -202,7 +202,7 @@ def killed_flow(ui, tmp_path_factory, empty_dvc_project):
     with subprocess.Popen(command, cwd=ROOT, env={**os.environ, **own}, stderr=subprocess.DEVNULL) as flow:
         wait_until((project / "pids").exists)
         [run] = started_for(ui, project)
-        wait_until(lambda: heartbeats(ui, run))  # only one whose heart has beaten is missed
+        wait_until(lambda: heartbeats(ui, run))  # the server only misses a run that has sent a heartbeat
         flow.kill()
     return run
 
@@ -277,7 +277,7 @@ class TestServers:
         assert mlflow(ui, "experiments/get-by-name?experiment_name=by%20a%20client")
 
     def test_a_page_of_another_port_in_the_users_browser_gets_nothing(self, ui, other_page):
-        """The user has entered both servers in this browser."""
+        """The user has logged in to both servers in this browser."""
         of_mlflow = f"http://127.0.0.1:{ui.mlflow}"
         before = set(flow_runs(ui, scheduled=True))
         place = f"http://127.0.0.1:{ui.prefect}/api/deployments/{ui.deployments()['reproduce']['id']}/create_flow_run"
@@ -340,11 +340,11 @@ class TestServers:
         family = [*before, *(parent for parent in before[0].parents() if "dvc" in " ".join(parent.cmdline()))]
         assert len(family) > len(before) and all(process.is_running() for process in family)
         ui.ask(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
-        assert_all_end(family)  # left alone, they sleep for 300 s
+        assert_all_end(family)  # otherwise they sleep for 300 s
         assert ui.wait_for(run)["type"] == "CANCELLED"
 
     def test_a_flow_whose_file_is_gone_fails_alone_and_one_that_is_deleted_ends(self, ui, dvc_project):
-        """After each the worker starts the next run."""
+        """After each failure the worker starts the next run."""
         deployment = ui.deployments()["reproduce"]["id"]
         entry = {"entrypoint": "pipelines/flows/gone.py:reproduce"}
         kept = ui.ask(f"deployments/{deployment}", method="GET")["entrypoint"]
@@ -373,7 +373,7 @@ class TestServers:
         (dvc_project / "first.py").write_text(DAEMONS)
         run = ui.run("reproduce", project=str(dvc_project))
         wait_until((dvc_project / "pids").exists)
-        # The server hears of the task's name later than the stage starts, and from a killed worker not at all.
+        # The server gets the task's name after the stage starts, and from a killed worker not at all.
         ui.assert_tasks(run, {"first": "Running"})
         (first,) = workers()
         first.kill()
@@ -442,11 +442,11 @@ class TestServers:
         schedule = retrain["schedules"][0]
         ui.ask(f"deployments/{retrain['id']}/schedules/{schedule['id']}", {"active": True}, "PATCH")
         runs, models = flow_runs(ui), mlflow(ui, "registered-models/search")
-        ui.assert_tasks(killed_flow, {"first": "Crashed"})  # the worker that lives sees to it
+        ui.assert_tasks(killed_flow, {"first": "Crashed"})  # the living worker reports it
         ui.end()
         assert_all_end(map(int, (dvc_project / "pids").read_text().split()))
         ui.start()
-        assert_becomes(lambda: flow_runs(ui).get(running), "CRASHED")  # it does not look as if it still ran
+        assert_becomes(lambda: flow_runs(ui).get(running), "CRASHED")  # it is not shown as running
         after = flow_runs(ui)
         assert {run: state for run, state in runs.items() if run != running}.items() <= after.items()
         assert ui.state_of(running)["message"] == MESSAGE
@@ -456,7 +456,7 @@ class TestServers:
         assert mlflow(ui, "registered-models/search") == models
 
 
-# A stage as vLLM, Ray and torchrun leave it: a child in a session of its own, and one that has lost its parent.
+# A stage as vLLM, Ray and torchrun leave it: a child in a separate session, and one whose parent has ended.
 DAEMONS = """
 import os, pathlib, subprocess, sys, time
 sleep = [sys.executable, "-c", "import time; time.sleep(300)"]
@@ -471,7 +471,7 @@ time.sleep(300)
 
 @contextmanager
 def chromium_page():
-    """A page of a browser; the test is skipped where there is none."""
+    """Yields a page of a browser; skips the test if there is no browser."""
     if not CHROMIUM:
         pytest.skip("no Chromium on this machine: apt-get install chromium")
     api = pytest.importorskip("playwright.sync_api", reason="set-up installs playwright: make set-up")
@@ -497,14 +497,14 @@ def flow_runs(ui, scheduled=False):
 
 
 def heartbeats(ui, run):
-    """The heartbeats of a flow run that have reached the server."""
+    """Returns the heartbeats of a flow run that have reached the server."""
     event = {"name": ["prefect.flow-run.heartbeat"]}
     wanted = {"event": event, "resource": {"id": [f"prefect.flow-run.{run}"]}}
     return ui.ask("events/filter", {"filter": wanted})["events"]
 
 
 def greets(address, login, origin):
-    """Whether the server takes events at this address from one who sends this login."""
+    """Returns True if the server takes events at this address from a client that sends this login."""
     try:
         with connect(address, subprotocols=["prefect"], origin=origin, open_timeout=240) as socket_:
             socket_.send(json.dumps({"type": "auth", "token": login}))
@@ -514,7 +514,7 @@ def greets(address, login, origin):
 
 
 def started_for(ui, project):
-    """Flow runs with this project, whoever started them."""
+    """Returns the flow runs with this project, from any source."""
     return [run["id"] for run in ui.ask("flow_runs/filter", {}) if run["parameters"].get("project") == str(project)]
 
 
@@ -523,7 +523,7 @@ def git(folder, *arguments):
 
 
 def roll_back(project, ui):
-    """`retrace rollback` as it runs in a copy of the program whose project is `project`."""
+    """Runs `retrace rollback` in a copy of the program whose project is `project`."""
     script = f"import sys; sys.path[0] = {str(ROOT)!r}; import stages.foundations.machine as s; "
     script += f"from pathlib import Path; s.PROJECT = Path({str(project)!r}); "
     script += "from pipelines.cli import app; app()"

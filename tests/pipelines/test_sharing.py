@@ -62,7 +62,7 @@ for out in map(pathlib.Path, outs):
 
 @pytest.fixture
 def ran(tmp_path, monkeypatch):
-    """What stages ran since the last look."""
+    """Returns the stages that ran since the last call."""
     log = tmp_path / "ran"
     monkeypatch.setenv("RAN", str(log))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")]))
@@ -82,7 +82,7 @@ def git(folder, *arguments):
 
 
 def make_project(folder, url):
-    """A git repository with the graph above and a default remote."""
+    """Makes a git repository with the graph above and a default remote."""
     folder.mkdir()
     git(folder, "init", "-q")
     (folder / ".dvc").mkdir()
@@ -97,7 +97,7 @@ def make_project(folder, url):
 
 
 def repro(folder):
-    """What `make repro` does: pull, run, push. The lines that it told."""
+    """Pulls, runs and pushes like `make repro`; returns its messages."""
     told = []
     assert run_in_group(dvc("repro", "-q", *pull_before_run(folder, told.append)), folder) == 0
     push_after_run(folder, told.append)
@@ -105,7 +105,7 @@ def repro(folder):
 
 
 def clone(first, folder, is_committed=True):
-    """A second clone: what git has, with the lock and the metric files or without, and no cache."""
+    """Makes a second clone: the files in git, with or without lock and metric files, and no cache."""
     git(first, "add", ".")
     if not is_committed:
         git(first, "rm", "-q", "-r", "--cached", "dvc.lock", "data/metrics")
@@ -116,7 +116,7 @@ def clone(first, folder, is_committed=True):
 
 @pytest.fixture(scope="module")
 def computed(tmp_path_factory):
-    """A folder with a project of which every stage has run, and with its remote, which has the results."""
+    """Makes a folder with a project in which every stage has run, and with its remote, which has the results."""
     place = tmp_path_factory.mktemp("computed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAN", os.devnull)
@@ -128,7 +128,7 @@ def computed(tmp_path_factory):
 
 @pytest.fixture
 def first(computed, tmp_path):
-    """A copy of that project; the remote lies beside it too."""
+    """Copies that project; the remote is next to the copy."""
     shutil.copytree(computed, tmp_path, dirs_exist_ok=True)
     return tmp_path / "first"
 
@@ -143,14 +143,14 @@ def test_a_second_clone_pulls_instead_of_computing(first, tmp_path, ran):
     assert (second / "reports" / "index.html").read_text() == report
     assert not (second / "data" / "policies" / "base").exists(), "weights stay away until a stage needs them"
 
-    # A change of the last stage alone: it must see whole folders, although nothing before it has run here.
+    # Only the last stage changes: it must see complete folders, although no earlier stage has run here.
     (second / "params.yaml").write_text("base: 1\nrespond: 1\nreport: 2\n")
     shutil.rmtree(second / "data" / "responses")
     repro(second)
     assert ran() == ["report"]
     assert (second / "reports" / "index.html").read_text() == report
 
-    # A change further up: the weights come now, and nothing before the change runs.
+    # An earlier stage changes: the weights are pulled now, and no stage before the change runs.
     (second / "params.yaml").write_text("base: 1\nrespond: 2\nreport: 2\n")
     repro(second)
     assert ran() == ["respond", "respond"], "the responses came out equal, so the report is up to date"
@@ -195,14 +195,14 @@ def test_what_an_http_remote_answers_decides_whether_it_can_be_reached(tmp_path,
     with answering(lambda request, body: (status, b"")) as address:
         project = make_project(tmp_path / "project", f"{address}/store")
         found = remote_fault(project) if status else ""
-    if status is None:  # nobody listens there any more
+    if status is None:  # no server listens there any more
         found = remote_fault(project)
     assert fault in found and bool(found) == bool(fault)
 
 
 @pytest.fixture
 def silent_store():
-    """An HTTP server whose root answers, and which never says a word about what lies below; yields its address."""
+    """Yields the address of an HTTP server whose root answers; requests below it never get an answer."""
     released = threading.Event()
 
     def answer(request, body):
@@ -216,7 +216,7 @@ def silent_store():
 
 
 def finished_project(folder, url, content=b"weights"):
-    """As `make_project`, with one stage and its entry in dvc.lock; the output lies in the cache alone."""
+    """Like `make_project`, with one stage and its entry in dvc.lock; the output is only in the cache."""
     make_project(folder, url)
     md5 = hashlib.md5(content).hexdigest()
     (folder / "dvc.yaml").write_text("stages:\n  base: {cmd: make it, outs: [data/base]}\n")
@@ -297,7 +297,7 @@ def test_a_password_in_the_address_is_not_told(tmp_path):
 
 @pytest.fixture
 def ssh_store(tmp_path):
-    """A real SSH server on loopback that serves this machine's files by SFTP; yields its port and a key."""
+    """Runs a real SSH server on loopback that serves this machine's files by SFTP; yields its port and a key."""
     asyncssh = pytest.importorskip("asyncssh", reason="the SSH server of this test is asyncssh")
     pytest.importorskip("dvc_ssh", reason="DVC speaks SSH with the package dvc-ssh")
     key = asyncssh.generate_private_key("ssh-ed25519")

@@ -1,4 +1,4 @@
-"""`retrace simulate`: replicas against a loop over tokens, schedules worked by hand, the command's tables and files."""
+"""`retrace simulate`: replicas compared with a loop over tokens, hand-worked schedules, the command's output."""
 
 import json
 import random
@@ -66,7 +66,7 @@ def test_any_number_of_steps_takes_what_its_steps_take(seed):
 
 
 class SlowReplica:
-    """The same replica with a loop over tokens."""
+    """The same replica as a loop over tokens."""
 
     def __init__(self, own):
         self.own, self.time, self.waiting, self.running, self.ends = own, 0.0, [], [], {}
@@ -114,7 +114,7 @@ def test_a_replica_ends_its_work_when_the_slow_one_does(kv, most, seed):
     own = sizes(kv, most)
     replica = SimulatedReplica(0, own)
     replica.submit(trajectories(lengths))
-    # Looked at every now and then: a cut between two tokens must change nothing.
+    # Polled now and then: a cut between two tokens must not change anything.
     fast = [one for look in range(1, 4000) for one in replica.run_until(0.05 * look)]
     slow = SlowReplica(own).run(lengths)
     assert replica.trajectories == 0 and len(fast) == len(lengths)
@@ -143,7 +143,7 @@ def test_a_withdrawn_trajectory_goes_on_elsewhere_with_its_tokens():
     made = sum(trajectory.made for trajectory in gone)
     other.submit(gone)
     other.run_until(float("inf"))
-    # Nothing is drawn twice: the tokens of both are those of the responses.
+    # No token is sampled twice: both together have the tokens of the responses.
     assert len(gone) == 2 and one.tokens == made and one.tokens + other.tokens == 250
     assert {trajectory.version for trajectory in gone} == {3}
 
@@ -152,7 +152,7 @@ INFINITE = float("inf")
 
 
 def machine(replicas=1, groups=2, size=2, **changed):
-    """One second a token and step, whatever the batch; an update takes a second and one for each ten tokens."""
+    """One second per token and step, whatever the batch; an update takes 1 s and 1 s for each ten tokens."""
     sizes = ReplicaSizes(DecodeStep(1.0, 0.0, 0.0, 0.0), 0.0, 0, 0.0, INFINITE, INFINITE, 1000)
     given = {
         "sizes": sizes,
@@ -174,7 +174,7 @@ def machine(replicas=1, groups=2, size=2, **changed):
 
 
 class Repeating(list):
-    """Lengths of groups, from the first again after the last."""
+    """Lengths of groups; after the last the first follows again."""
 
     def __getitem__(self, group):
         return super().__getitem__(group % len(self))
@@ -190,10 +190,10 @@ def test_batches_by_hand():
     assert found.generating_share == pytest.approx(40 / 55) and found.staleness == {0: 12}
     found = one_step(machine(), GROUPS, steps=3)
     assert found.seconds_per_step == pytest.approx(max(40, 12) + 4)
-    # Training is over at 12 s: 10 ends with the newest weights, the three others when they are one step old.
+    # Training ends at 12 s: 10 ends with the newest weights, the three others when they are one step old.
     assert found.staleness == {0: 3, 1: 9} and found.consumed == {1: 12}
-    # The groups end at 20 s with 30 tokens and at 40 s with 70. The first alone is no half of the tokens: one
-    # mini-batch of all at 40 s, 1 + 10 s.
+    # The groups end at 20 s with 30 tokens and at 40 s with 70. The first alone has less than half of the tokens, so
+    # there is one mini-batch of all at 40 s, 1 + 10 s.
     found = stream(machine(), GROUPS, steps=3)
     assert found.seconds_per_step == pytest.approx(40 + 1 + 10 + 4)
     # [20, 30] ends at 30 s with 50 tokens, [10, 40] at 40 s with 50: updates at 30-36 s and 40-46 s.
@@ -202,12 +202,12 @@ def test_batches_by_hand():
 
 
 def test_one_replica_that_never_waits_by_hand():
-    # A cycle: pull 1 s, 40 s. Training takes 12.5 s beside it. What version v draws is trained on as step v + 1: when
-    # its cycle ends, the step before it has long been published (12.5 + 2 s after the cycle's start).
+    # A cycle: pull 1 s, 40 s. Training takes 12.5 s at the same time. Responses of version v are trained on as step
+    # v + 1. At the end of their cycle, the previous step has long been published (12.5 + 2 s after the cycle's start).
     found = asynchronous(machine(), GROUPS, 3, 5, AsynchronousSchedule(False))
     assert found.seconds_per_step == pytest.approx(41)
     assert found.consumed == {1: 20}
-    # At the end of [10] the training of the batch before is still on; the others end after it.
+    # When [10] ends, training of the previous batch still runs; the others end after it.
     assert found.staleness == {0: 5, 1: 15}
     assert found.idle_share == pytest.approx(1 / 41)
 
@@ -223,7 +223,7 @@ STEPS = Steps(warm_up=3, measured=12, batches=4)
 
 
 def test_repack_frees_replicas():
-    # Where the longest response takes seconds and the others a tenth of it, looking twice a second has work to do.
+    # The longest response takes seconds and the others a tenth of it, so polling twice a second makes a difference.
     setting = small(gpus=32, repack_seconds=0.5)
     lengths = DrawnLengths(setting.work.lengths, 4, 0)
     without, packed = (
@@ -281,9 +281,9 @@ def test_the_same_seed_gives_the_same_cells_on_any_number_of_processes():
 
 def test_the_paper_by_hand():
     setting = paper_setting("7B", 64)
-    # KV: 80e9 x 0.9 - 15.2e9 over 2 x 28 x 4 x 128 x 2 = 57,344 bytes a token.
+    # KV: 80e9 x 0.9 - 15.2e9 over 2 x 28 x 4 x 128 x 2 = 57,344 bytes per token.
     assert setting.kv_tokens == pytest.approx(56.8e9 / 57344)
-    # Products overtake the weights' reading at (15.2e9 / 2.68e12) / (15.2e9 / 593.4e12) sequences.
+    # Products take longer than reading the weights from (15.2e9 / 2.68e12) / (15.2e9 / 593.4e12) sequences on.
     assert setting.machine(24).batch_bound == 221
     step = setting.machine(24).sizes.step
     assert step.seconds(100, 0, 1) == pytest.approx(15.2e9 / 2.68e12 + 2e-3)
@@ -402,7 +402,7 @@ def test_ratios_by_hand():
     settings = paper_settings()
     seconds = {"synchronous": 4.0, "one_step": 3.0, "stream": 3.0, "partial": 2.0, "asynchronous_repack": 1.0}
     cells = [cell(one, policy, value) for one in settings for policy, value in seconds.items()]
-    cells[0] = cell(settings[0], "synchronous", 7.0)  # the smallest setting of all
+    cells[0] = cell(settings[0], "synchronous", 7.0)  # the smallest setting
     found = ratios(cells)
     assert found["mean over synchronous"] == pytest.approx((14 * 4 + 7) / 15)
     assert found["largest over synchronous"] == 7 and found["mean over partial"] == 2

@@ -1,4 +1,4 @@
-"""TensorBoard and W&B get what the kept logs say, each run once."""
+"""TensorBoard and W&B get the data of the kept logs, each run once."""
 
 import gzip
 import importlib.util
@@ -29,7 +29,7 @@ def values(ms, step, **metrics):
 
 @pytest.fixture
 def state(tmp_path, monkeypatch):
-    """A run that was killed in step 2 and went on from step 1, and one that failed."""
+    """Makes a run that was killed in step 2 and continued from step 1, and one that failed."""
     monkeypatch.setenv("RETRACE_STATE", str(tmp_path))
     again = {"kind": "start", "ms": 3000, "name": "sft", "params": {"sft": {"steps": 2}}, "inputs": {}, "tags": TAGS}
     points = values(1100, 1, loss=2.0), values(1200, 2, loss=9.0), again, values(3100, 2, loss=1.0)

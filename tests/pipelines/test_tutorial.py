@@ -13,16 +13,16 @@ from tests.fakes.miniature import LAPTOP, PROJECT, copy_project, environment, us
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CHANGED = {
-    "git clone": None,  # the copy stands in its place, with this environment
+    "git clone": None,  # replaced by the copy, with this environment
     "extends: laptop.yaml": "extends: mini.yaml",
     "rl_rounds.rl_2, rl_rounds.rl_3]": "rl_rounds.rl_2]",
     '("train", 3000), ("test", 200)': '("train", 120), ("test", 8)',
     "validation_rows: 50": "validation_rows: 10",
     "sft.steps: 300": "sft.steps: 12",
 }
-"""What a block of the page has -> what stands there in the miniature; None leaves the block out."""
+"""A block of the page -> its replacement in the miniature; None leaves the block out."""
 
-# The installed command belongs to the project that the tests run in, and refuses to work on a copy of it.
+# The installed command belongs to the project that runs the tests, and refuses to work on a copy of it.
 RETRACE = """retrace() { python -c 'from pipelines.cli import app; app()' "$@"; }"""
 
 
@@ -38,7 +38,7 @@ def test_every_command_of_the_tutorial_works(tmp_path):
     folder = copy_project(tmp_path / "project")
     use_miniature(folder, "laptop", LAPTOP)
     (folder / "params.yaml").rename(folder / "pipelines/recipes/mini.yaml")
-    # `make repro` would install an environment: its second command is what runs the graph.
+    # `make repro` would install an environment, so only its second command is called, which runs the graph.
     repro = f"{sys.executable} -m pipelines.commands.repro mine"
     variables = environment(True) | {"PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
     said = ""

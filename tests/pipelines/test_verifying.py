@@ -1,4 +1,4 @@
-"""The certificate: comparisons worked by hand, and a small real DVC graph run again, with planted differences."""
+"""The certificate: hand-worked comparisons, and a small real DVC graph run again, with planted differences."""
 
 import json
 import subprocess
@@ -136,7 +136,7 @@ stages:
     deps: [data/metrics, data/rows]
     outs: [reports/index.html]
 """
-# What `PLANTED` names is a little or much different, as after a change of a library.
+# Outputs named in `PLANTED` differ a little or much, as after a change of a library.
 MAKE = """
 import json, os, pathlib, sys
 name, *outs = sys.argv[1:]
@@ -165,7 +165,7 @@ def git(folder, *arguments):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished run of the graph above; its metric files are in git, its lock is not."""
+    """Makes a finished run of the graph above; its metric files are in git, its lock is not."""
     folder = tmp_path_factory.mktemp("finished") / "project"
     (folder / ".dvc").mkdir(parents=True)
     (folder / ".dvc" / ".gitignore").write_text("/config.local\n/tmp\n/cache\n")

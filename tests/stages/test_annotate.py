@@ -1,7 +1,7 @@
-"""annotate: every bad annotation is a counted reason, and what is sound comes through as it was given.
+"""annotate: every bad annotation has a counted reason, and valid ones are stored unchanged.
 
-Tasks for Label Studio: hostile prompts stay text, pictures lose metadata, exports come back. The panel and the quality
-control together: exactly the planted careless annotators are found, at three seeds.
+Tasks for Label Studio: hostile prompts stay text, pictures lose metadata, exports can be read. The panel and the
+quality control together: exactly the planted careless annotators are detected, with three seeds.
 """
 
 import gzip
@@ -80,7 +80,7 @@ def annotation(**changed):
             result("overall_2", {"rating": 7}),
             result("fidelity_2", {"rating": 0}),  # taken back
             result("issues_1", {"choices": ["blur"]}),
-            result("comment", {"text": ["<b>"]}),  # a control of somebody else's
+            result("comment", {"text": ["<b>"]}),  # another tool's control
         ],
     } | changed
 
@@ -248,7 +248,7 @@ def test_votes_are_anonymous_rankings_of_two_with_a_weight():
     row = {"prompt": "a cat", "image_a": "cat_1.jpg", "image_b": "cat_2.jpg"}
     votes = [
         {"votedFor": "cat_2.jpg", "userScore": 0.5},
-        {"votedFor": "cat_2.jpg", "userScore": 0.5},  # another voter who says the same
+        {"votedFor": "cat_2.jpg", "userScore": 0.5},  # another voter with the same vote
         {"votedFor": "cat_1.jpg", "userScore": 0},
         {"votedFor": "cat_9.jpg", "userScore": 1},
         {"votedFor": "cat_1.jpg", "userScore": "x"},
@@ -345,7 +345,7 @@ def test_the_stage_with_a_file(tmp_path):
     assert rankings["ranks"].tolist()[0].tolist() == [1, 2, 2] and metrics["dropped/rank_out_of_range"] == 1
     assert dropped["row_id"].tolist() == ["export.json:1"]
     shared = [{"prompt": "a red circle", "generations": ["generated", pool_ids[0]], "ranking": [1, 2]}]
-    with pytest.raises(UserError, match="dropped/unknown_image"):  # a source of several images names none
+    with pytest.raises(UserError, match="dropped/unknown_image"):  # a source of several images names no image
         run(tmp_path, {"kind": "rankings"}, json.dumps(shared).encode())
     with pytest.raises(UserError, match="annotations is null"):
         run(tmp_path, {"kind": "votes"})
@@ -410,7 +410,7 @@ def test_no_hostile_text_becomes_markup():
 def test_the_folder_has_a_project_for_each_number_of_images_and_bare_pictures(tmp_path):
     rows, _ = pool(tmp_path)
     written = export_tasks(tmp_path / "pool", tmp_path / "out", "/x/", 9, 1, seed=1)
-    assert written == {"4_images": 1, "9_images": 1}  # one image is nothing to rank
+    assert written == {"4_images": 1, "9_images": 1}  # one image cannot be ranked
     (task,) = json.loads((tmp_path / "out" / "9_images" / "tasks.json").read_text())
     assert task["data"]["prompt"] == HOSTILE and len(set(task["data"]["image_ids"])) == 9
     assert task["data"]["image_1"] == f"/x/{task['data']['image_ids'][0]}.png"
@@ -424,7 +424,7 @@ def test_the_folder_has_a_project_for_each_number_of_images_and_bare_pictures(tm
 
 
 def label_studio_export(tasks):
-    """What Label Studio 1.23.2 exported of such tasks, with several annotators' answers put in."""
+    """Returns the export of Label Studio 1.23.2 for such tasks, with several annotators' answers inserted."""
     exported = []
     for number, task in enumerate(tasks, start=1):
         images = task["data"]["image_ids"]
@@ -477,7 +477,7 @@ def test_an_export_becomes_tables_and_the_tables_become_it_again(tmp_path):
         first = read_table(tmp_path / "annotations" / f"{name}.parquet", schema)
         pandas.testing.assert_frame_equal(read_table(tmp_path / f"{name}_again.parquet", schema), first)
     write_table(rankings.assign(source="panel"), tmp_path / "annotations" / "rankings.parquet", RANKING)
-    with pytest.raises(UserError, match="panel"):  # what a panel said does not go into Label Studio
+    with pytest.raises(UserError, match="panel"):  # a panel's annotations do not go into Label Studio
         export_annotated(tmp_path / "pool", tmp_path / "annotations", tmp_path / "panel", "/x/")
 
 
@@ -506,7 +506,7 @@ def test_the_commands(tmp_path):
     assert "example.org" not in text and "/srv" not in text
     assert told["ranking_rounds.round_1.annotations"]["path"] == str(tmp_path / "round_1.json")
     slim = json_rows(text.encode(), "round_1.json")
-    assert slimmed(slim) == slim  # nothing more to take away
+    assert slimmed(slim) == slim  # nothing more to remove
     whole = checked_tables(export_annotations(exported, "x"), known)
     again = checked_tables(export_annotations(slim, "x"), known)
     pandas.testing.assert_frame_equal(whole[0], again[0])
@@ -521,7 +521,7 @@ RULES = AnnotatorRules.model_validate(RECIPE["preferences"]["annotator_rules"])
 
 
 def world(prompts=150, images=12, seed=0):
-    """Prompts with images of two generators whose alignment and fidelity are spread as those of an imperfect one."""
+    """Returns prompts with images of two generators; alignment and fidelity vary as for an imperfect generator."""
     drawn = random.Random(seed)
     by_prompt, seen, truths, splits = {}, {}, {}, {}
     for number in range(prompts):
@@ -547,17 +547,17 @@ def said_by_panel(params=PANEL, seed=0, **size):
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_exactly_the_planted_careless_are_found_and_alpha_rises_without_them(seed):
     rankings, ratings, funnel, warnings, _ = said_by_panel(seed=seed)
-    assert funnel.dropped_frame().empty and not warnings  # the panel makes no mistakes of form
+    assert funnel.dropped_frame().empty and not warnings  # the panel makes no formal mistakes
     judged = judge_annotators(rankings, ratings, RULES)
     planted = {one.annotator_id for one in seat_panel(PANEL, seed) if one.is_careless}
     assert len(planted) == 2
     assert set(judged.loc[~judged["is_kept"], "annotator_id"]) == planted
     assert judged.loc[~judged["is_kept"], "reason"].str.contains("low_agreement").all()
-    assert not judged["reason"].str.contains("too_fast").any()  # time does not give them away
+    assert not judged["reason"].str.contains("too_fast").any()  # their time does not reveal them
     kept = rankings[~rankings["annotator_id"].isin(planted)]
     before, after = agreement_measures(rankings, ratings), agreement_measures(kept, ratings_of(ratings, kept))
     assert after["alpha_rank"] - before["alpha_rank"] >= 0.15
-    assert 0.55 < after["alpha_rank"] < 0.9  # people agree, and not as machines do
+    assert 0.55 < after["alpha_rank"] < 0.9  # people agree, but not perfectly
 
 
 def test_a_panel_of_careful_annotators_loses_nobody():

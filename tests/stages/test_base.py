@@ -1,4 +1,4 @@
-"""Base policies: random ones repeat, folders are copied, what cannot be had is told."""
+"""Base policies: random ones repeat, folders are copied, and errors say what is missing."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Conversations from a file to a policy: what is read, what goes, how often rows are taken, and what SFT learns."""
+"""Conversations from a file to a policy: rows read, rows dropped, how often rows are used, and what SFT learns."""
 
 import csv
 import hashlib
@@ -160,7 +160,7 @@ def test_rows_are_taken_as_often_as_their_weight_says():
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """The example of the docs on small files, up to the demonstrations."""
+    """Runs the docs' example on small files, up to the demonstrations."""
     folder = tmp_path_factory.mktemp("chat")
     policy = write_tiny_policy(folder / "base")
     tokenizer = load_tokenizer(policy)
@@ -268,7 +268,7 @@ def test_without_conversations_the_tables_have_their_old_columns(project, tmp_pa
 
 
 def written(row):
-    """Ids of a demonstration and where the assistant writes, by hand: one token a byte, and the template above."""
+    """Returns the ids of a demonstration and the mask of the assistant, by hand: one token per byte, template above."""
     turns = json.loads(row["messages"]) if row["messages"] else openai(row["problem"], row["response"])
     ids, is_written = [], []
     for turn in turns:
@@ -280,13 +280,13 @@ def written(row):
 
 
 def test_the_loss_is_that_of_the_assistants_tokens(project, tmp_path):
-    """The first batch, before any update, one sequence at a time."""
+    """Checks the first batch, before any update, one sequence at a time."""
     sft(project, tmp_path)
     (first, *_) = csv.DictReader((tmp_path / "sft.csv").open())
     usable = [
         row
         for row in demonstrations(project)[0].to_dict("records")
-        if row["problem"] not in ("hi", "end")  # the template refuses one, and the other holds a special token
+        if row["problem"] not in ("hi", "end")  # the template rejects one; the other has a special token
     ]
     model, _ = load_policy(project / "base", torch.float32)
     losses, tokens, written_tokens = 0.0, 0, []
@@ -310,7 +310,7 @@ def test_fine_tuning_learns_them_and_a_killed_run_ends_with_the_same_weights(pro
     for name in ("sft", "sft.csv", "sft.json"):
         assert dvc_md5(tmp_path / "killed" / name) == dvc_md5(tmp_path / "whole" / name)
     done = json.loads((tmp_path / "whole/sft.json").read_text())
-    # One conversation has a system turn, which the template refuses; wherever the split has put it and its copy.
+    # One conversation has a system turn, which the template rejects, in any split of it and its copy.
     assert done["dropped/refused_by_template"] in (1, 2) and done["dropped/special_token"] in (1, 2)
     dropped = len(read_table(tmp_path / "whole/dropped.parquet", DROPPED))
     assert done["rows/in"] == sum(map(len, demonstrations(project))) == done["rows/kept"] + dropped

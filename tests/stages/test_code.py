@@ -1,4 +1,4 @@
-"""Fingerprints: no use is missed, nothing else counts, of alternatives only the chosen one."""
+"""Fingerprints: no use is missed, nothing else counts, and of alternatives only the chosen one."""
 
 import json
 
@@ -32,7 +32,7 @@ SOURCES = {
     "stages/grade/stage.py": "STAGE = 2\n",
 }
 SFT = {"run", "train", "Trainer", "SEED", "work", "write", "WARM", "cosine", "main", "STAGE", "read_job", "page.html"}
-"""What the stage reaches, besides what its modules do as programs."""
+"""Definitions that the stage reaches, besides those that its modules run as programs."""
 STAGE = "STAGE = 1\n"
 BUILD = """
 from stages.rl.params import Synchronous, Asynchronous as Other
@@ -196,7 +196,7 @@ def edit(path, old, new):
 
 
 def follows(project, sources, *edits):
-    """Whether the fingerprint of a stage of these sources changes with the edits: (name, old, new)."""
+    """Returns True if the fingerprint of a stage with these sources changes with the edits: (name, old, new)."""
     write(project, {f"stages/rl/{name}.py": text for name, text in {"stage": STAGE, **sources}.items()})
     before = fingerprints(project)["rl"]
     for name, old, new in edits:
@@ -285,7 +285,7 @@ def test_a_source_that_does_not_parse_is_named(project):
 
 
 def test_a_stage_that_asks_others_sees_the_graph_of_the_parameters_and_nothing_else(project):
-    """As the report does: a stage that the recipe leaves out may come and change without the report running again."""
+    """This holds for the report: stages that the recipe leaves out may change without running the report again."""
     asks = "from stages.foundations.stage import about\ndef main():\n    about('sft')\n"
     write(project, {"stages/foundations/stage.py": "def about(stage): ...\n", "stages/grade/run.py": asks})
     entry = {"cmd": "python -m stages sft", "params": ["sft"]}
@@ -305,7 +305,7 @@ def test_a_stage_that_asks_others_sees_the_graph_of_the_parameters_and_nothing_e
 
 
 def test_libraries_that_a_stage_may_import_count_by_their_locked_version(project):
-    """So a result of another version is computed again, and not handed out by the run cache."""
+    """So a result of another version is computed again, and does not come from the run cache."""
     write(
         project,
         {

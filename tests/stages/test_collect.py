@@ -1,4 +1,4 @@
-"""collect: each origin for real (a server on loopback, files, generators), and each way it can go wrong.
+"""collect: each real origin (a server on loopback, files, generators), and each way it can fail.
 
 The last test reads every file of the shared mirror through a declarative field map.
 """

@@ -104,7 +104,7 @@ def test_folder(tmp_path):
 
 
 def write_list(path, server, contents):
-    """A list of pages that the server has; returns the source that names it."""
+    """Writes a list of pages that the server has; returns the source that names it."""
     rows = ["url\tsha256\tbytes"]
     for name, content in contents.items():
         sha256 = hashlib.sha256(content).hexdigest()
@@ -317,7 +317,7 @@ def test_thousands_of_gzip_members_are_no_page(tmp_path):
 
 
 def test_bombs_are_bounded(tmp_path):
-    """100 MB out of a small file: a response that its server compressed, and a line of JSON."""
+    """100 MB from a small file: a response that its server compressed, and a line of JSON."""
     zeros = b"<p>" + bytes(100_000_000)
     bomb = warc_record("http://a/1", gzip.compress(zeros, 1), kind="text/html\r\nContent-Encoding: gzip")
     (tmp_path / "a.warc").write_bytes(bomb + warc_record("http://last", HTML.encode()))

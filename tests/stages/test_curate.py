@@ -1,4 +1,4 @@
-"""curate: what is kept, what goes and why, what is recorded besides, and that benchmarks stay what they are."""
+"""curate: kept rows, dropped rows with reasons, other records, and that benchmarks do not change."""
 
 import gzip
 import hashlib
@@ -45,7 +45,7 @@ OUTPUTS = {
     "dropped": DROPPED,
 }
 NONE = {"exact": False, "ngrams": None, "near_duplicates": None, "templates": None}
-"""No rule of decontamination."""
+"""Decontamination without any rule."""
 CURATE = {
     "max_problem_characters": 200,
     "answer_kinds": ["integer", "number"],
@@ -62,7 +62,7 @@ HELD_OUT = [("Compute 9-8.", "1"), ("Compute 2+2.", "4")]
 
 
 def curate(tmp_path, train, held_out=HELD_OUT, seed=0, roles=None, others=None, **changes):
-    """Runs the stage on (problem, answer[, solution]) rows; `others` has more sources by name; returns its tables."""
+    """Runs the stage on (problem, answer[, solution]) rows; `others` has more sources by name. Returns its tables."""
     folder = tmp_path / "collected"
     for source, rows in {"drill": train, "held_out": held_out, **(others or {})}.items():
         table = [
@@ -81,7 +81,7 @@ def curate(tmp_path, train, held_out=HELD_OUT, seed=0, roles=None, others=None, 
 
 
 def run_curate(tmp_path, seed=0, roles=None, **changes):
-    """Runs the stage on the tables that are there."""
+    """Runs the stage on the existing tables."""
     roles = roles or {"drill": "train", "held_out": "benchmark"}
     params = {"seed": seed, "curate": CURATE | changes, "verifier": VERIFIER}
     origin = {"kind": "local", "sha256": "ab12"}
@@ -96,7 +96,7 @@ def run_curate(tmp_path, seed=0, roles=None, **changes):
 
 
 def reasons(tables):
-    """Reason by id of each dropped row."""
+    """Returns the reason of each dropped row, by id."""
     return dict(zip(tables["dropped"]["row_id"], tables["dropped"]["reason"], strict=True))
 
 
@@ -108,7 +108,7 @@ def test_every_reason_once(tmp_path):
             ("  compute  1 + 1", "2.0"),  # the same problem, the same answer
             ("Compute 5+5.", "10"),
             ("Compute 5+5", "11"),  # the same problem, another answer: neither can be trusted
-            ("Compute 2+2.", "4"),  # stands in the benchmark
+            ("Compute 2+2.", "4"),  # is in the benchmark
             ("Compute 3+3.", " "),
             ("?! ![a figure](pictures/a.png)", "7"),
             ("Compute " + "1+" * 150 + "1.", "151"),
@@ -206,7 +206,7 @@ def test_split_is_a_draw_by_the_seed_and_stable_against_more_rows(tmp_path):
     assert train == sorted(train, key=lambda name: int(name.split("/")[1]))
     assert set(curate(tmp_path, SUMS, seed=1, validation_rows=8)["validation"]["problem_id"]) != validation
     fewer = set(curate(tmp_path, SUMS[:36], validation_rows=8)["validation"]["problem_id"])
-    assert len(fewer - validation) <= 4  # only places of rows that are gone are filled anew
+    assert len(fewer - validation) <= 4  # only places of removed rows get new rows
     limited = curate(tmp_path, SUMS, validation_rows=8, max_train_rows=10)
     assert len(limited["train"]) == 10 and set(limited["validation"]["problem_id"]) == validation
     assert limited["metrics"]["dropped/over_max_train_rows"] == 22
@@ -524,7 +524,7 @@ def test_pairs_of_one_benchmark_problem_are_bounded(tmp_path):
 
 @pytest.mark.skipif(not ROLLOUTS.is_file(), reason=f"the recorded responses ({ROLLOUTS}) are not on this machine")
 def test_pass_rates_of_recorded_responses():
-    """100 problems of MATH, 8 responses each, with verdicts: the bands that they fall into."""
+    """Checks the bands of 100 problems of MATH, with 8 responses each and verdicts."""
     rates, unusable = read_pass_rates(PassRates(**rates_of(ROLLOUTS)))
     assert len(rates) == 100 and not unusable
     assert {samples for _, samples in rates.values()} == {8}
@@ -548,7 +548,7 @@ TO_FILTER = [
 
 
 def test_a_function_of_the_users_drops_problems_before_duplicates_are_looked_for(tmp_path, monkeypatch):
-    """Benchmarks it never sees: it would fail on theirs."""
+    """The function gets no benchmark problems: it would fail on them."""
     source = """
 def keep(problem, answer, solution, source):
     assert source == "drill"

@@ -1,4 +1,4 @@
-"""demonstrate: what becomes a response, where rows come from, why they go, and the split by problem."""
+"""demonstrate: which texts become responses, where rows come from, why rows are dropped, and the split by problem."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""extract_web on HTML: labels, keys, shared instructions, formulas, short answers; real pages when they are there."""
+"""extract_web on HTML: labels, keys, shared instructions, formulas, short answers; real pages if they exist here."""
 
 import gzip
 import json
@@ -57,7 +57,7 @@ SUMS = (
 
 
 def each(problem, solution, end=""):
-    """Every exercise by the same forms; those without a solution leave `solution` out."""
+    """Formats every exercise in the same way; one without a solution omits `solution`."""
     return "".join(
         problem.format(n=n, p=p) + (solution.format(n=n, s=s) if s else "") + end.format(n=n) for n, p, s in SUMS
     )
@@ -386,13 +386,13 @@ def test_stage_is_reproducible_with_any_number_of_processes(tmp_path):
 
 
 def _compared(text):
-    """As the scorer of the shared tools compares: without LaTeX commands, letters and digits only."""
+    """Compares like the scorer of the shared tools: without LaTeX commands, only letters and digits."""
     return re.sub(r"[^0-9a-z]", "", re.sub(r"\\(?:begin|end)\{[a-z*]+\}|\\[A-Za-z]+", " ", text or "").lower())
 
 
 @pytest.mark.parametrize("book", ["algebra_trigonometry", "statistics"])
 def test_gold_pairs_of_real_pages(book):
-    """Exact matches after `_compared`; the scorer itself, which allows small differences, gives 0.98 to 0.99."""
+    """Counts exact matches after `_compared`; the scorer itself, which allows small differences, gives 0.98 to 0.99."""
     if not REAL_PAGES.is_dir():
         pytest.skip(f"{REAL_PAGES} is not there")
     gold = defaultdict(set)

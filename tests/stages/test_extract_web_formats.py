@@ -1,6 +1,6 @@
-"""extract_web on Markdown, LaTeX, CNXML and PreTeXt: what an author marked, and what only looks like a mark.
+"""extract_web on Markdown, LaTeX, CNXML and PreTeXt: an author's markup, and text that only looks like markup.
 
-The cases of held-out pages, which are reduced from real ones, are of these formats and of HTML.
+The held-out cases, which are reduced from real pages, are in these formats and in HTML.
 """
 
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_a_case_of_a_held_out_page(name):
 
 
 def each(text, numbers=(1, 2)):
-    """The text once for each number, `{0}` being the number and `{1}` the next one."""
+    """Returns the text once for each number; `{0}` is the number and `{1}` the next one."""
     return "".join(text.format(n, n + 1) for n in numbers)
 
 

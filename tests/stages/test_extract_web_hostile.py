@@ -1,4 +1,4 @@
-"""extract_web on hostile pages: each ends in bounded time with a reason, none raises."""
+"""extract_web on hostile pages: each ends within a time limit with a reason, and none raises."""
 
 import pytest
 
@@ -83,7 +83,7 @@ REASONS = {
 @pytest.mark.parametrize("name", PAGES)
 @pytest.mark.timeout(480)
 def test_a_hostile_page_ends_with_candidates_or_a_reason(name):
-    """Seconds at most; a reading whose cost grows with the square takes hours and is stopped."""
+    """Takes seconds at most; a reader with quadratic cost would take hours and is stopped."""
     form, content = PAGES[name]
     candidates, reason, _ = extract_page(page(content, form), 40)
     assert bool(candidates) != bool(reason) and reason == REASONS.get(name, reason)

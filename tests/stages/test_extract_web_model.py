@@ -1,6 +1,6 @@
-"""extract_web with a model behind the rules: real samplers and a tiny policy, and a server of chat completions.
+"""extract_web with a model after the rules: real samplers and a tiny policy, and a server of chat completions.
 
-Only parts of the page's own text come through, whatever the model writes.
+Outputs contain only parts of the page's text, whatever the model writes.
 """
 
 import importlib.util
@@ -79,7 +79,7 @@ def policy_section(folder, **changes):
 
 
 def run_stage(folder, extract_web, sampler=SAMPLER):
-    """Candidates, drops and metrics of the stage over the folder's `pages`, and the bytes of the files."""
+    """Returns candidates, drops and metrics of the stage on the folder's `pages`, and the bytes of the files."""
     if not (folder / "pages").exists():
         write_table([page(content, form, name) for name, (form, content) in PAGES.items()], folder / "pages", PAGE)
     main(stage_flags(folder, folder / "pages", "out", sampler, **extract_web))
@@ -184,7 +184,7 @@ def test_a_folder_that_is_not_there_is_told(tmp_path):
 
 
 class Server(BaseHTTPRequestHandler):
-    """Chat completions with what the policy was taught; `replies` come first: a status, or a body."""
+    """Answers chat completions with the policy's trained outputs; `replies` come first: a status, or a body."""
 
     replies: ClassVar = []
     seen: ClassVar = []
@@ -348,7 +348,7 @@ def test_hostile_answers_give_nothing_soon(answer):
 
 
 def test_nothing_is_invented():
-    """500 answers of a model that shuffles, cuts and makes up: every text that comes through stands in the window."""
+    """500 answers of a model that shuffles, cuts and invents: every accepted text is in the window."""
     draw = random.Random(0)
     words = [*WINDOW.split(), "...", "PROBLEM:", "SOLUTION:", "ANSWER:", "\nPROBLEM:", "\nSOLUTION:", "invented", "\n"]
     taken = 0

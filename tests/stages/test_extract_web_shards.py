@@ -1,7 +1,7 @@
 """extract_web's engine: pages in confined processes, tables in shards, resumed after a stop, on this machine or Ray's.
 
-A page that hangs or fills memory is a drop, and an unreadable shard is reported; what says nothing about either stops
-the stage. How worker processes are killed and replaced is in tests/engines/test_workers.py.
+A page that hangs or fills memory is a drop, and an unreadable shard is reported. Any other failure stops the stage.
+tests/engines/test_workers.py tests how worker processes are killed and replaced.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ OF_PAGES = WorkerLimits(memory_mib=1024, computing_seconds=60)
 TAKES_SECONDS = "<p>Exercise 1. Compute.</p><p>Solution: 3</p>" * 100_000
 TAKES_HALF_A_GIGABYTE = "\N{GRINNING FACE}" * 15_000_000
 RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
-"""Address space that costs no memory: MAP_NORESERVE of Linux, which Python 3.11 does not name."""
+"""Address space that uses no memory: MAP_NORESERVE of Linux, which Python 3.11 does not name."""
 
 
 def page(number, content=None, form="html"):
@@ -76,12 +76,12 @@ def test_a_page_that_takes_too_long_or_too_much_memory_is_a_drop():
 
 
 def kill_processes(said, times, seconds=0.0):
-    """Kills the first processes of ours with these words as they come, once they have computed so long."""
+    """Kills the first child processes with these words, once they have computed for `seconds`."""
     killed = set()
     until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until and len(killed) < times:
         for child in set(descendants(said)) - killed:
-            with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            with contextlib.suppress(psutil.Error):  # it has already ended
                 if child.cpu_times().user >= seconds:
                     child.kill()
                     killed.add(child)
@@ -89,7 +89,7 @@ def kill_processes(said, times, seconds=0.0):
 
 
 def test_a_page_whose_process_is_killed_twice_stops_the_stage():
-    """A poorer table would be cached as the right one."""
+    """An incomplete table would be cached as the right one."""
     killer = threading.Thread(target=kill_processes, args=("extract_page", 2, 0.8))
     killer.start()
     with pytest.raises(UserError, match="killed from outside"):
@@ -128,7 +128,7 @@ def test_rows_without_text_and_those_of_little_confidence_are_drops_and_the_othe
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A folder of three shards, `work` with their results, and these."""
+    """Returns a folder of three shards, `work` with their results, and these results."""
     place = tmp_path_factory.mktemp("finished")
     for number in range(3):
         pages = [page(10 * number + n) for n in range(4)]
@@ -164,7 +164,7 @@ def test_shards_give_the_rows_in_order_and_those_that_are_whole_are_reused(finis
 
 
 def test_other_code_reads_every_shard_again(folder, tmp_path, monkeypatch):
-    """Also code outside this package, as a table's schema: the stage's fingerprint has it."""
+    """This includes code outside this package, such as a table's schema: the stage's fingerprint covers it."""
     monkeypatch.chdir(tmp_path)
     write_text_atomically(Path("data/code/extract_web.json"), '{"stages/foundations/tables.py": "other"}')
     assert reused(extract_shards(find_shards(folder)[:1], tmp_path / "work", PARAMS)) == [False]
@@ -188,7 +188,7 @@ def test_a_shard_whose_process_is_killed_twice_is_an_error_and_then_tried_again(
 
 
 def write_bomb(path):
-    """A page table of a few kilobytes whose column `content` is 2 GB when it is read."""
+    """Writes a page table of a few kilobytes whose column `content` is 2 GB when it is read."""
     names = pyarrow.array([f"site/{n}" for n in range(200)])
     content = pyarrow.DictionaryArray.from_arrays([0] * len(names), ["<p>" + "x" * 10**7])
     table = pyarrow.table({name: content if name == "content" else names for name in PAGE.names})
@@ -197,7 +197,7 @@ def write_bomb(path):
 
 
 def test_unreadable_shards_are_reported_and_tried_again(folder, tmp_path):
-    """One that is no table, and a pipe."""
+    """One is not a table, and one is a pipe."""
     (folder / "2.parquet").write_bytes(b"PAR1 no table")
     os.mkfifo(folder / "3.parquet")
     for _ in range(2):
@@ -208,7 +208,7 @@ def test_unreadable_shards_are_reported_and_tried_again(folder, tmp_path):
 
 
 def write_many_pages(path):
-    """A table that no process reads in a millisecond."""
+    """Writes a table that takes any process longer than a millisecond to read."""
     write_table([page(n, page(n)["content"] * 500) for n in range(50, 150)], path, PAGE)
 
 
@@ -222,7 +222,7 @@ def write_many_pages(path):
 def test_a_shard_over_its_limits_is_an_error_when_the_others_are_finished(
     folder, tmp_path, write, limits, told, monkeypatch
 ):
-    """A table without it would be cached as the whole one."""
+    """A table without the shard would be cached as the complete one."""
     monkeypatch.setattr("stages.engines.workers.pool.PATIENCE", 60_000.0)  # of a millisecond, on a loaded machine
     before = psutil.Process().children()
     write(folder / "1.parquet")
@@ -254,7 +254,7 @@ def start_with_ray(folder, pages):
 
 
 def watch(process, until=lambda family: False):
-    """All processes that it ever had, and the addresses they listened on."""
+    """Returns all processes that it ever had, and the addresses on which they listened."""
     family, addresses = set(), set()
     while process.poll() is None and not until(family):
         with contextlib.suppress(psutil.NoSuchProcess):

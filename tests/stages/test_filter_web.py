@@ -1,4 +1,4 @@
-"""filter_web: every rule objects to what it is for and to nothing else; agreement with a real, tiny policy."""
+"""filter_web: every rule rejects its cases and nothing else; agreement with a real, tiny policy."""
 
 import json
 
@@ -50,7 +50,7 @@ def write_inputs(tmp_path, rows, benchmark=("Compute 5+5.",), rules=ALL_RULES, a
 
 
 def run_stage(tmp_path, policy=None):
-    """The solutions, the reason of each dropped row by its number, and the metrics."""
+    """Returns the solutions, the reason of each dropped row by its number, and the metrics."""
     (tmp_path / "policy").mkdir(exist_ok=True)
     out = {name: tmp_path / "out" / name for name in OUTPUTS}
     inputs = {name: tmp_path / f"{name}.parquet" for name in ("candidates", "benchmarks")}
@@ -102,7 +102,7 @@ def test_rule_objects_to_its_case_and_can_be_switched_off(tmp_path, name):
         ("Solve $2x=10$ for $x$.", "Divide by 2.\nSo $x=5$.", "x=5"),
         ("Which is larger, 3+4 or 9-1?", "3+4=7\n9-1=8\nThe answer is \\boxed{8}.", "8"),
         ("Is $6$ or $8$ a factor of $24$ and of $30$?", "$6$", "6"),
-        ("Simplify $3 \\cdot 4$.", "$12$", "12"),  # the verifier does not take work that is left to the reader
+        ("Simplify $3 \\cdot 4$.", "$12$", "12"),  # the verifier rejects unfinished work
         ("For the following exercises, simplify the expression.\n$3-12 \\times 2+19$", "-2", "-2"),
         (
             "Use the following information to answer the next six exercises: a store gets 120 customers a day.\n"
@@ -156,7 +156,7 @@ def test_too_long_names_the_text():
 
 @pytest.mark.timeout(240)
 def test_hostile_texts_are_judged_at_once(tmp_path):
-    """A second or two; a rule whose cost grows with the square takes hours and is stopped."""
+    """Takes a second or two; a rule with quadratic cost would take hours and is stopped."""
     texts = ["(a) " * 4_900, "\n" * 19_000, "the graph of " * 1_500, "a. " * 6_000, "x" * 10**6, "why ? " * 3_000]
     for text in texts:
         first_objection(
@@ -269,7 +269,7 @@ def test_function_names_as_policies_know_them():
 
 @pytest.fixture(scope="module")
 def stubborn_policy(tmp_path_factory):
-    """A tiny policy trained to answer every prompt with a boxed 3."""
+    """Returns a tiny policy that is trained to answer every prompt with a boxed 3."""
     folder = write_tiny_policy(tmp_path_factory.mktemp("policy"))
     model, tokenizer = load_policy(folder, torch.float32)
     response = encode_response(tokenizer, "\\boxed{3}")

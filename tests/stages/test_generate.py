@@ -1,4 +1,4 @@
-"""Each picture has a seed of its own, and its truth is told where there is one."""
+"""Each picture has a separate seed, and its true values are recorded if they are known."""
 
 import numpy
 import pandas
@@ -16,7 +16,7 @@ from tests.fakes.picture_recipes import mini_shapes, shape_prompts
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory):
-    """A folder with prompts and an untrained generator."""
+    """Makes a folder with prompts and an untrained generator."""
     folder = tmp_path_factory.mktemp("given")
     prompts = read_table(shape_prompts(folder / "prompts.parquet"), PROMPT)["prompt"].tolist()
     sizes = GeneratorSizes.model_validate(mini_shapes()["t2i_base"]["sizes"])

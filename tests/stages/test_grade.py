@@ -93,7 +93,7 @@ def test_trials_are_counted_where_all_problems_are_digits(grade):
     assert found["trials_mean"] == 5 / 4 and found["without_trials_fraction"] == 1 / 4
     assert found["repeated_trial_fraction"] == found["wrong_trial_fraction"] == 1 / 5
     assert found["false_claim_fraction"] == 1 / 2
-    others = [response("p2", "4", index=index) for index in range(4)]  # 2+2? is no such problem
+    others = [response("p2", "4", index=index) for index in range(4)]  # 2+2? is not such a problem
     assert "sums/trials_mean" not in grade([*rows, *others])[0]
 
 
@@ -164,7 +164,7 @@ OWN = {"kind": "function", "file": "custom/mine.py", "name": "is_right", "argume
 
 @pytest.fixture
 def own_verifier(grade, tmp_path, monkeypatch):
-    """Grades ROWS by a function of the user's with this source."""
+    """Grades ROWS by a user's function with this source."""
     (tmp_path / "custom").mkdir()
     monkeypatch.setattr("stages.engines.custom_functions.custom_file", lambda name: tmp_path / name)
 

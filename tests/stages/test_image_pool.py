@@ -1,4 +1,4 @@
-"""image_pool: what generators made and what a list names, each image once, every other one with a reason."""
+"""image_pool: images of generators and of a list, each once; every other image has a reason."""
 
 import hashlib
 import json

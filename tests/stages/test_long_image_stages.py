@@ -1,5 +1,5 @@
-"""The long stages of the text-to-image branch, one miniature for all: killed by SIGKILL at seeded moments, on ranks of
-DeepSpeed, in mixed precision, and on a folder as diffusers writes Stable Diffusion's."""
+"""The long stages of the text-to-image branch, with one miniature for all: killed by SIGKILL at seeded moments, on
+ranks of DeepSpeed, in mixed precision, and on a folder in the format of Stable Diffusion in diffusers."""
 
 import json
 import random
@@ -35,7 +35,7 @@ STAGES = {
 
 
 def work(stage, miniature, folder, params=None, **changed):
-    """The stage's command with outputs in `folder`; `changed` are inputs that lie elsewhere."""
+    """Returns the stage's work with outputs in `folder`; `changed` are inputs in other places."""
     address, inputs = STAGES[stage]
     places = {name: miniature / place for name, place in (RANKED | inputs).items()} | changed
     places = {name: place for name, place in places.items() if name in declared_stage(stage).inputs}
@@ -45,7 +45,7 @@ def work(stage, miniature, folder, params=None, **changed):
 
 @pytest.fixture(scope="module")
 def miniature(tmp_path_factory):
-    """The recipe's miniature, its five stages run undisturbed; and how often each of them changes a file."""
+    """Runs the five stages of the recipe's miniature undisturbed; counts how often each changes a file."""
     folder, changes = tmp_path_factory.mktemp("miniature"), {}
     shape_prompts(folder / "prompts")
     write_params(folder / "params.yaml")
@@ -60,7 +60,7 @@ def miniature(tmp_path_factory):
 
 
 def write_params(path, **changes):
-    """The miniature's parameters; of a section that is named, these keys; `trainer` is whole, because kinds differ."""
+    """Writes the miniature's parameters; changes only the named keys of a section, but replaces the whole `trainer`."""
     params = mini_shapes()
     params["generators"]["main"]["images_per_prompt"] = 2
     params["reward_model"]["head"]["dropouts"] = []  # drawn for each micro-batch, which ranks cut differently
@@ -71,7 +71,7 @@ def write_params(path, **changes):
 
 
 def prefer_the_first(folder):
-    """Pairs of the two pictures of each prompt, which tell nothing but where they stand."""
+    """Writes pairs of the two pictures of each prompt, whose preference depends only on their order."""
     images = pandas.concat(read_shards(folder / "generate/images"), ignore_index=True)
     prompts = read_table(folder / "prompts", PROMPT).set_index("prompt_id")
     pairs = [
@@ -89,7 +89,7 @@ def test_a_killed_stage_ends_with_the_bytes_of_an_undisturbed_one(stage, miniatu
     command, moments, most = work(stage, whole, tmp_path), random.Random(f"killed {stage}"), changes[stage]
     assert killed_at(command, tmp_path, moments.randrange(most // 3, 2 * most // 3))
     assert list((tmp_path / "state").glob("scratch/*/*")), "there is something to go on from"
-    if killed_at(command, tmp_path, moments.randrange(most)):  # there is less left to do, so it may end before
+    if killed_at(command, tmp_path, moments.randrange(most)):  # less work is left, so it may end earlier
         command()
     assert stage == "generate" or f"{stage}: going on from step" in capfd.readouterr().err
     for name in declared_stage(stage).outputs:
@@ -120,7 +120,7 @@ def test_deepspeed_learns_what_the_torch_trainer_does(stage, ranks, miniature, t
 
 @pytest.mark.parametrize("stage", ["t2i_base", "scorer_base", "reward_model", "refl"])
 def test_mixed_precision_learns_and_what_is_saved_is_float32(stage, miniature, tmp_path):
-    """Told by the first losses, which differ by rounding from those in float32, and differ."""
+    """The first losses show it: they differ from those in float32 by rounding, and are not equal."""
     trainer = mini_shapes()["trainer"] | {"dtype": "mixed"}
     work(stage, miniature[0], tmp_path, write_params(tmp_path / "params.yaml", trainer=trainer))()
     name = "loss/total" if stage == "refl" else "loss/train"

@@ -1,4 +1,4 @@
-"""The stage that docs/recipes.md adds as an example: it runs as it is written there."""
+"""The example stage of docs/recipes.md: it runs as written there."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def test_the_stage_of_the_guide_counts_tokens(tmp_path, monkeypatch):
     from stages.count_tokens.run import main
 
     main(read_job("count_tokens", "", declared, [], ""))
-    # A token for each byte, and the end of each response.
+    # One token for each byte, and the end of each response.
     assert json.loads(Path("data/metrics/count_tokens.json").read_text()) == {
         "rows/in": 2,
         "rows/long": 1,

@@ -1,4 +1,4 @@
-"""preferences: annotators are judged by what they did, and rankings become pairs of one split."""
+"""preferences: annotators are judged by their annotations, and rankings become pairs of one split."""
 
 import pandas
 import pytest
@@ -59,7 +59,7 @@ def run(tmp_path, rankings, ratings=(), splits=None, **changed):
 
 
 def panel(bad, tasks=4):
-    """Three annotators who rank alike, and a fourth who ranks as `bad` says."""
+    """Returns three annotators with equal rankings, and a fourth with the rankings `bad`."""
     return [
         ranking(f"{task}", name, [1, 2, 3] if name != "odd" else bad)
         for task in range(tasks)

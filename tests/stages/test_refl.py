@@ -1,4 +1,4 @@
-"""ReFL: rewards rise by a gradient step, the pre-training loss holds, the choice is by what was not climbed."""
+"""ReFL: rewards rise by a gradient step, the pre-training loss limits it, and another score chooses the weights."""
 
 import json
 
@@ -58,7 +58,7 @@ def a_scorer(seed):
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A generator that has learnt nothing, two scorers, prompts, and pairs of renders that show the wrong thing."""
+    """Makes an untrained generator, two scorers, prompts, and pairs with renders of the wrong scene."""
     folder = tmp_path_factory.mktemp("refl")
     sizes = GeneratorSizes.model_validate(MINI["t2i_base"]["sizes"])
     save_generator(new_generator(sizes, PROMPTS["train"], seed=0), folder / "generator")
@@ -87,7 +87,7 @@ def run(project, out, changes=None, name="refl_1", places=None, **rounds):
 
 @pytest.fixture(scope="module")
 def climbed(project, tmp_path_factory):
-    """The round with the last update chosen and no average, so that what the loss does is seen."""
+    """Runs the round with its last update and no average, so that the effect of the loss is visible."""
     out = tmp_path_factory.mktemp("climbed")
     return out, run(project, out, {"ema_decay": 0.0}, refl_1=LAST)
 

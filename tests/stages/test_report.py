@@ -50,14 +50,14 @@ PARAMS = {
 }
 SAMPLES = 4
 LOOPS = ("${sources}", "${rl_rounds}", "${policies}")
-"""What stages of language recipes run over."""
+"""Lists over which stages of language recipes run."""
 FOLDERS = ("metrics", "curves", "verdicts", "responses", "problems", "web", "demonstrations", "schedules")
 CORRECT_OF_FOUR = {"base": lambda number: 0, "sft": lambda number: number % 3, "rl_1": lambda number: 3 + number % 2}
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A finished run: 12 problems, three policies, one round, one funnel with drops and one without."""
+    """Makes a finished run: 12 problems, three policies, one round, one funnel with drops and one without."""
     write_params(tmp_path, PARAMS)
     for policy in PARAMS["policies"]:
         write_policy(tmp_path, policy, CORRECT_OF_FOUR[policy])
@@ -121,7 +121,7 @@ def make_page(folder: Path, name: str = "index.html") -> str:
 
 
 class Reader(HTMLParser):
-    """What a browser would see: tags with attributes, and the text outside of styles and scripts."""
+    """Reads what a browser would show: tags with attributes, and the text outside of styles and scripts."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -287,7 +287,7 @@ def test_page_asks_nobody_for_anything_but_its_times(run):
 
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt-get install chromium")
 def test_the_times_are_those_of_the_stages_on_the_page(run):
-    """The file has the stages of the recipes before, too."""
+    """The file also has the stages of earlier recipes."""
     from playwright.sync_api import sync_playwright
 
     make_page(run)
@@ -312,7 +312,7 @@ def test_plots_speak_and_follow_the_theme(run):
 
 
 def test_held_out_accuracy_has_a_figure_that_begins_with_the_start(run):
-    """Where a round has evaluated it; the other figures begin with the first step."""
+    """The round must have evaluated it; the other figures begin with the first step."""
     ends = {"": 0.0, "_low": -0.1, "_high": 0.1}
     evaluated = {n: {f"evaluation/accuracy{end}": 0.2 + n / 10 + add for end, add in ends.items()} for n in (0, 2, 4)}
     rows = [{"step": n, **({"accuracy/mean": n / 10} if n else {}), **evaluated.get(n, {})} for n in range(5)]

@@ -1,4 +1,4 @@
-"""The report's data part: cards, the way from pages to trusted problems, contamination and repeats."""
+"""The report's data part: cards, the steps from pages to trusted problems, contamination and repeats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def hit(number, rule="exact"):
 
 @pytest.fixture
 def run(tmp_path):
-    """The data of a run that has trained nothing yet."""
+    """Makes the data of a run that has not trained yet."""
     write_params(tmp_path, PARAMS)
     data = tmp_path / "data"
     rows = [problem(number) for number in range(10)] + [problem(900, licence=None, source=HOSTILE)]
@@ -84,7 +84,7 @@ def test_lengths_fall_into_bins_that_hold_all_of_them():
         for is_logarithmic in (False, True):
             edges = length_bins(own, is_logarithmic)
             assert (numpy.diff(edges) > 0).all() and len(edges) <= 33
-            outside = 1 if is_logarithmic and 0 in lengths else 0  # an empty text has no place on that axis
+            outside = 1 if is_logarithmic and 0 in lengths else 0  # an empty text has no position on that axis
             assert numpy.histogram(own, edges)[0].sum() == len(own) - outside
 
 
@@ -100,7 +100,7 @@ def test_the_page_shows_data_hits_and_the_way_from_pages(run):
     assert "sums_heldout sha256 ab12 curate exact 2 2" in text
     assert "sums_heldout sha256 ab12 filter_web ngrams 1 1" in text
     assert "Train text 1" in text and "Held-out text 1" in text and "Held-out text 7" in text
-    assert "Held-out text 3" in text  # four pairs are asked for, and there are four
+    assert "Held-out text 3" in text  # four pairs are requested, and there are four
     assert "within benchmark near duplicates 3" in text
     assert "<script>alert" not in page and "\u202e" not in page
     assert page == make_page(run, "again.html")

@@ -1,4 +1,4 @@
-"""Asynchronous rounds on the report: numbers are those of the files, pictures stay bounded, text stays text."""
+"""Asynchronous rounds in the report: numbers equal those of the files, pictures stay bounded, text stays text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every response is kept, and a run that is cut off goes on after its last piece."""
+"""Every response is kept, and an interrupted run continues after its last piece."""
 
 import json
 
@@ -75,7 +75,7 @@ def test_a_prompt_that_does_not_fit_is_unanswered_and_counted(taught, tmp_path, 
 
 
 def test_the_baseline_answers_the_prompt_with_which_it_solves_most_validation_problems(taught, tmp_path):
-    """One policy has the choice between a prompt that it was not trained with and its training prompt."""
+    """The choice is between the policy's training prompt and a prompt with which it was not trained."""
     trained = read_yaml(taught / "params.yaml")["prompt"]
     strange = {"kind": "plain", "template": "{problem}" + " and again" * 5}
     choice = {"policy": "sft", "max_problems": 5}

@@ -1,4 +1,4 @@
-"""The reward model learns what people prefer and keeps its best epoch; scorers are measured beside people."""
+"""The reward model learns human preferences and keeps its best epoch; scorers are compared with people."""
 
 import json
 from types import SimpleNamespace
@@ -131,7 +131,7 @@ def test_micro_batches_and_ranks_add_up_to_the_whole_batch(ranked):
 
 
 def test_the_released_initialisation_has_no_gradient_to_speak_of():
-    """ImageReward#45: at a learning rate of 1e-5 nothing moves, because Adam's epsilon is larger than the gradient."""
+    """ImageReward#45: with a learning rate of 1e-5 nothing changes: Adam's epsilon is larger than the gradient."""
     norms = {}
     for kind in ("fan_in", "released"):
         scorer = tiny_scorer(

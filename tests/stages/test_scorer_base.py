@@ -1,4 +1,4 @@
-"""The base scorer: taught captions of the shape world, converted from released weights, or taken from a folder."""
+"""The base scorer: trained on captions of the shape world, converted from released weights, or from a folder."""
 
 import numpy
 import pytest

@@ -1,4 +1,4 @@
-"""Stages on several ranks, for real over gloo: each draws a share with its own engine; together they are one rank."""
+"""Stages on several real ranks over gloo: each samples a share with its engine, and the result equals one rank's."""
 
 import importlib.util
 import json
@@ -42,13 +42,13 @@ CHOICES = {
     "plain": {"rl_rounds.rl_1.steps": 3, "trainer.micro_batch_tokens": 96, "rl.evaluation": HELD_OUT},
     "everything": {**EVERYTHING, "rl_rounds.rl_1.steps": 2, "trainer.micro_batch_tokens": 96},
 }
-"""The first evaluates and keeps its best weights. The second has a baseline that compares tokens, a reference, a
+"""The first evaluates and keeps its best weights. The second has a baseline that compares tokens, a reference, and a
 selection by pass rates."""
 
 
 @contextmanager
 def stopped_after_pieces(count):
-    """Ends each rank's drawing, as a kill would, when so many pieces have been put together."""
+    """Ends sampling on each rank, as a kill would, once `count` pieces have been assembled."""
     with pytest.MonkeyPatch.context() as patch:
         whole, left = DrawingShare.everywhere, iter([True] * count)
 
@@ -63,9 +63,9 @@ def stopped_after_pieces(count):
 
 @pytest.fixture(scope="module")
 def rounds(taught, tmp_path_factory):
-    """Folders of each choice's round on one rank and on several.
+    """Returns folders of each choice's round on one rank and on several.
 
-    The plain one is stopped behind its checkpoint on two ranks, and ends on three.
+    The plain one is stopped after its checkpoint on two ranks, and finishes on three.
     """
     out = tmp_path_factory.mktemp("ranks")
     patch = pytest.MonkeyPatch()
@@ -81,7 +81,7 @@ def rounds(taught, tmp_path_factory):
     patch.setattr(judged_responses, "RESPONSES_AT_ONCE", 16)
 
     def draw(kind: str) -> None:
-        """What trains nothing: evaluation, rejection sampling, agreement."""
+        """Samples without training: evaluation, rejection sampling, agreement."""
         folder = out / kind
         folder.mkdir(exist_ok=True)
         prompts = [{"kind": "plain", "template": text} for text in ("{problem} ", "{problem} again ")]
@@ -144,7 +144,7 @@ def test_ranks_draw_what_one_draws_and_learn_the_same(rounds, choice):
     for first, second in zip(alone["rollout_logprobs"], together["rollout_logprobs"], strict=True):
         assert second == pytest.approx(first, abs=1e-4)
     gaps = (weights(several) - weights(one)).abs()
-    # Adam turns the rounding of gradients that are all but zero into steps of some size: few, and small beside 2e-3.
+    # Adam turns the rounding of almost zero gradients into steps of some size: few, and small compared with 2e-3.
     assert gaps.max() < 2e-4
     assert gaps.mean() < 1e-6
     rows = list(zip(curve(one), curve(several), strict=True))

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: it learns, drops what does not fit, and a killed run ends with the same weights."""
+"""Supervised fine-tuning: it learns, drops rows that do not fit, and a killed run ends with the same weights."""
 
 import csv
 import importlib.util
@@ -21,7 +21,7 @@ from tests.fakes.forks import changes_of, killed_at
 from tests.fakes.taught_policy import sft_flags, write_params
 
 NEVER = -1
-"""No change of a file has this number: what the fork does kills it."""
+"""No change of a file has this number: the fork's work kills it instead."""
 
 
 def test_the_validation_loss_falls_to_what_random_digits_allow(taught):
@@ -29,7 +29,7 @@ def test_the_validation_loss_falls_to_what_random_digits_allow(taught):
     validation = [float(row["loss/validation"]) for row in rows if row["loss/validation"]]
     assert [int(row["step"]) for row in rows] == list(range(1, 61))
     assert validation[-1] < validation[0]
-    # Nine tokens of which one, the digit, has log 3 nats: 0.11 at best; a uniform policy has log 258 = 5.55.
+    # Nine tokens, of which one, the digit, has log 3 nats: 0.11 at best; a uniform policy has log 258 = 5.55.
     assert 0.1 < validation[-1] < 0.5
     metrics = json.loads((taught / "sft.json").read_text())
     assert metrics["loss/validation_last"] == pytest.approx(validation[-1])
@@ -54,7 +54,7 @@ def test_nothing_that_fits_is_an_error_with_the_remedy(taught, tmp_path):
 
 
 def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(taught, tmp_path, capfd):
-    """Killed at a seeded moment of the middle, with few steps: what is counted is changes of files, not time."""
+    """The kill comes at a seeded moment in the middle, with few steps; it counts file changes, not time."""
     params = write_params(tmp_path / "params.yaml", {"sft.steps": 9, "sft.checkpoint_every_steps": 2})
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
@@ -70,7 +70,7 @@ def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(taught, tmp_pa
 
 
 def test_a_run_that_is_killed_at_the_end_of_a_pass_begins_the_next_one(taught, tmp_path, capfd):
-    """18 demonstrations, 6 a batch: each checkpoint ends a pass, and the run dies just after two of the three."""
+    """18 demonstrations, 6 per batch: each checkpoint ends a pass, and the run dies just after two of the three."""
     three = {f"sft.{name}": 3 for name in ("validate_every_steps", "checkpoint_every_steps")}
     params = write_params(tmp_path / "params.yaml", {"sft.steps": 9, "sft.batch_demonstrations": 6, **three})
     for name in ("whole", "killed"):

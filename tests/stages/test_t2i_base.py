@@ -1,4 +1,4 @@
-"""The base generator learns, and can come from a folder."""
+"""The base generator learns, or comes from a folder."""
 
 from types import SimpleNamespace
 

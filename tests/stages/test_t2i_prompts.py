@@ -1,4 +1,4 @@
-"""Prompts of the text-to-image branch: split once, and none of the test split among the others."""
+"""Prompts of the text-to-image branch: split once, and no test prompt is in the other splits."""
 
 import gzip
 import json
@@ -16,13 +16,13 @@ SHAPES = {"kind": "shapes", "max_of_kind": {"relation": 20}, "validation_prompts
 
 
 def run(folder, params, seed=0):
-    """Table, dropped rows and metrics of one run."""
+    """Returns table, dropped rows and metrics of one run."""
     metrics = run_stage("t2i_prompts@NAME", folder, {"seed": seed, "t2i_prompts": params})
     return read_table(folder / "prompts", PROMPT), read_table(folder / "dropped", DROPPED), metrics
 
 
 def files(folder, validation=1, **lines):
-    """Parameters for sources given as `name=[line, ...]`; one whose name begins with "test" has the test prompts."""
+    """Returns parameters for sources `name=[line, ...]`; names that begin with "test" have the test prompts."""
     folder.mkdir(parents=True, exist_ok=True)
     sources = {}
     for name, rows in lines.items():
@@ -77,7 +77,7 @@ def test_bad_lines_are_dropped_with_a_reason_and_the_rest_is_read(tmp_path):
     }
     params = files(tmp_path, train=[*bad, line("<img onerror=1>"), line("b")], test=[line("c")])
     prompts, dropped, _ = run(tmp_path / "out", params)
-    assert sorted(prompts["prompt"]) == ["<img onerror=1>", "b", "c"]  # kept as it is: whoever shows it escapes it
+    assert sorted(prompts["prompt"]) == ["<img onerror=1>", "b", "c"]  # kept unchanged: the page escapes it
     assert set(dropped["reason"]) == set(bad.values())
 
 

@@ -1,4 +1,4 @@
-"""The page of a text-to-image recipe: pictures by rule, prompts stay text, hacked is said, parts may be missing."""
+"""The page of a text-to-image recipe: pictures by rule, prompts stay text, it reports hacking, parts may be missing."""
 
 import base64
 import io
@@ -43,7 +43,7 @@ PARAMS = {
     "t2i_report": REPORT,
 }
 REWARDS = {"p1": (3.0, 1.0, 2.0), "p2": (0.0, 2.0, 5.0)}
-"""Of the three images of each prompt, which people like in this order."""
+"""Rewards of the three images of each prompt, which people like in this order."""
 
 
 def picture(value, side=8):
@@ -52,7 +52,7 @@ def picture(value, side=8):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A finished run: two test prompts of three images, an annotator left out, feedback that hacks, and its control."""
+    """Makes a finished run: two test prompts of three images, an excluded annotator, feedback that hacks, a control."""
     folder = tmp_path_factory.mktemp("t2i_report")
     data = folder / "data"
     write_params(folder)
@@ -145,7 +145,7 @@ def make_page(folder):
 
 
 class Page(HTMLParser):
-    """Tags of a page, its pictures, and its text."""
+    """The tags of a page, its pictures, and its text."""
 
     def __init__(self, page):
         super().__init__()
@@ -186,14 +186,14 @@ def test_the_prompts_that_are_shown_are_of_all_kinds_and_of_many_words():
         "5": "two blue squares",
         "6": "a photo of a cat",
     }
-    # objects, counts, others; then the object with two new words of three, and the last count
+    # Objects, counts, others; then the object with two new words of three, and the last count.
     assert spread_over_kinds(prompts, 5) == ["1", "5", "6", "4", "3"]
     assert spread_over_kinds(prompts, 2) == ["1", "5"]
     assert sorted(spread_over_kinds(prompts, 9)) == sorted(prompts)
 
 
 def test_what_scorers_pick_is_a_table_beside_how_they_order():
-    """Of eleven columns with intervals the last two were cut at the edge of the page."""
+    """With eleven columns with intervals, the last two were cut off at the edge of the page."""
     picks = {f"{kind}_at_{k}/reward": 0.5 for kind in ("recall", "filter") for k in (1, 2, 10)}
     ordering, picking = scorer_tables(evaluation_metrics() | picks | {"model_ranking/spearman/reward": 1.0})
     assert ordering.columns == ["pairs, ties half", "generators, Spearman"]

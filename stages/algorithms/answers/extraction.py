@@ -1,24 +1,24 @@
 r"""Finds the final answer in a response: the last `\boxed{}`, a marker such as `####` or `Answer:`, or the text itself.
 
-The order of trust:
+Order of precedence:
 1. The last box. If it is unclosed, the response was cut off and there is no answer.
 2. The last marker.
-3. Where there is neither: a short text itself, as a bare answer, or the last sentence of a long one.
+3. Without box and marker: a short text itself, as a bare answer, or the last sentence of a long one.
 Callers that must not reward a guess check `Extraction.is_marked`.
 
 Deviations from what graders commonly do:
-1. A box does not count when a later box is unclosed: the model was about to say something else.
+1. A box does not count when a later box is unclosed: the model was about to give another answer.
 2. Boxes side by side ("\boxed{2} and \boxed{3}") are one answer, a list. Boxes with prose between them are not.
-3. "Final answer: X" after the last box wins over it when X reads as mathematics.
-4. What no reader sees counts for nothing: a thought, closed or not, HTML comments, lines that `%` makes comments. A
-   box in fenced code counts where there is no other. A closed thought that nothing follows is the whole response.
-5. A box that its sentence denies ("it cannot be") or that the next words take back is no answer.
+3. "Final answer: X" after the last box takes precedence over it when X reads as mathematics.
+4. Text that a reader does not see is ignored: a thought, closed or not, HTML comments, and lines that `%` makes
+   comments. A box in fenced code counts if there is no other. A closed thought without text after it counts as the
+   whole response.
+5. A box that its sentence denies ("it cannot be") or that the next words retract is no answer.
 
-Responses are hostile input. Lengths are cut before any pattern is applied. Every repetition in a pattern that sees
-raw text is bounded or cannot overlap with its neighbours.
+Responses are hostile input. Texts are cut to a maximum length before any pattern is applied. Every repetition in a
+pattern for raw text is bounded or cannot overlap with its neighbours.
 
-Read `extract_answer` first, then `_extract_boxed` and `_extract_marked`. The patterns above them are explained where
-they stand.
+Read `extract_answer` first, then `_extract_boxed` and `_extract_marked`. Comments next to the patterns explain them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from dataclasses import dataclass
 from stages.algorithms.answers.normalisation import closing_brace
 
 MAX_ANSWER_CHARACTERS = 20_000
-"""Longer answers are unparsed. Room for an integer of 20,000 digits, a bound for everything that is linear."""
+"""Longer answers are unparsed. It allows an integer of 20,000 digits, and bounds everything that takes linear time."""
 _TAIL_CHARACTERS = 20_000
-"""How far from the end of a response a marker is looked for."""
+"""Number of characters at the end of a response that are searched for a marker."""
 _MAX_BARE_CHARACTERS = 300
-"""A text without box or marker counts as a bare answer up to this length, or when it has no space, as a long integer
-has none; of another the last sentence is left."""
+"""A text without box or marker counts as a bare answer up to this length, or if it has no space, like a long integer.
+Of a longer text the last sentence is used."""
 _MAX_BOXES = 12
-"""How many boxes from the end are looked at: enough for a list of answers, a bound for a text full of boxes."""
+"""Number of boxes, from the end, that are read: enough for a list of answers, and a bound for a text full of boxes."""
 _MAX_GAP_CHARACTERS = 60
 """Boxes further apart than this are separate statements."""
 
@@ -45,7 +45,7 @@ _MARKERS = (
     r"####|\banswer(?:\*\*)?\s{0,2}(?::|=|\bis\b)\s{0,2}:?|\bans\.?\s?[:=]"
     # `The correct option is C`.
     r"|\b(?:correct|right|final)\s(?:choice|option)\s{0,2}(?::|\bis\b)"
-    # A heading on a line of its own: `### Answer`, `**Final Answer**`; the answer follows below.
+    # A heading on a separate line: `### Answer`, `**Final Answer**`; the answer follows below.
     r"|^[#*_ ]{0,8}(?:(?:the|my)\s)?(?:(?:final|correct)\s)?answer[*_ ]{0,4}$"
     # The same in languages of Latin script, whose verb may follow: `La réponse finale est 42`.
     r"|\b(?:réponse|respuesta|antwort|resposta|risposta|antwoord|svar(?:et)?|odpowiedź|cevap|jawaban|đáp án|ответ)"
@@ -53,55 +53,55 @@ _MARKERS = (
 )
 _OTHER_MARKERS = (
     r"|答案\s?(?:[:：]|就?[是为為](?:[:：])?)|答え\s?(?:は|[:：])|(?:정답|답)\s?(?:은|는|[:：])"
-    # Hindi puts the verb last, so that the word for answer alone is a marker: `उत्तर 42 है`.
+    # Hindi puts the verb last, so the word for answer alone is a marker: `उत्तर 42 है`.
     r"|उत्तर\s{0,2}(?:[:：]|है(?=\s))?"
     r"|(?:الجواب|الإجابة)(?:\s(?:النهائي|النهائية|الصحيح|الصحيحة))?\s{0,2}(?:[:：=]|هو|هي)\s{0,2}:?"
 )
-# Two patterns, because the one with other scripts is slower and most responses are ASCII.
+# Two patterns, because the one with other scripts is slower, and most responses are ASCII.
 _MARKER = re.compile(_MARKERS, re.IGNORECASE | re.MULTILINE)
 _ANY_MARKER = re.compile(_MARKERS + _OTHER_MARKERS, re.IGNORECASE | re.MULTILINE)
-"""Of the languages that reasoning models answer in; the second also in scripts that no ASCII text has."""
+"""For the languages in which reasoning models answer; the second also has scripts that ASCII text cannot contain."""
 _ENGLISH_STEMS = ("####", "answer", "ans.", "ans:", "ans=", "ans ", "choice", "option")
 _STEMS = (*_ENGLISH_STEMS, "antwo", "sposta", "respuesta", "svar", "cevap", "jawaban")
 _ALL_STEMS = (*_STEMS, "réponse", "odpowiedź", "đáp án", "ответ", "答", "답", "उत्तर", "الجواب", "الإجابة")
-"""Every marker holds one: finding the last one is cheap, the pattern is not."""
-# The last stem is found first; the marker that holds it begins at most so many characters before.
+"""Every marker contains one of these: finding the last one is fast, matching the pattern is not."""
+# The last stem is found first; the marker that contains it begins at most this many characters earlier.
 _LONGEST_MARKER = 60
 _WORDS_BEHIND = re.compile(r"[0-9$})\]]\s{1,3}[^\W\d_]{2,20}\s{1,3}[^\W\d_]{2,20}")
-"""After a marker of another language two words behind a number may say anything: `18 divisé par deux`."""
+"""After a marker of another language, two words after a number may change its value: `18 divisé par deux`."""
 _ANOTHER_ANSWER = re.compile(
     r"\b(?:wrong|incorrect|false|invalid|previous|preceding|earlier|intermediate|tentative|estimated|approximate|assumed)"
     r"\s{1,3}\Z",
     re.IGNORECASE,
 )
-"""Before a marker: `the earlier answer is` marks none."""
+"""Before a marker: `the earlier answer is` is no marker."""
 _STRONG_MARKER = re.compile(
     r"\bfinal\s{1,3}answer(?:\*\*)?\s{0,2}(?::|\bis\b)\s{0,2}:?"
     r"|^[*_# ]{0,8}(?:correct )?answer[*_ ]{0,4}:(?=[*_ ]{0,4}\(?[A-J]\)?[*_. ]{0,4}$)",
     re.IGNORECASE | re.MULTILINE,
 )
-"""After a box: a conclusion that is said to be one, or a choice on a line of its own."""
-# Minerva's few-shot prompt ends answers so (`I hope it is correct.`); special tokens of chat templates follow others.
+"""After a box: a conclusion that is named as one, or a choice on a separate line."""
+# Minerva's few-shot prompt ends answers with `I hope it is correct.`; others are followed by chat special tokens.
 _AFTERTHOUGHT = re.compile(r"I hope it is correct.*|<\|.*|</s>.*", re.DOTALL)
 # `**72**.` and `**72.**`: the markers of bold text end with the answer.
 _EMPHASIS_END = re.compile(r"\*{1,3}[.,;!]?\Z")
-# A full stop counts before a blank only: 12.5 holds none. Chinese and Hindi have signs of their own, without blanks.
+# A full stop counts only before whitespace: 12.5 has none. Chinese and Hindi have other signs, without whitespace.
 _SENTENCE_END = re.compile(r"\.(?=\s)|[。।]")
 # Verbs that end a sentence in Hindi, Japanese and Korean: `192です`, `42 है`.
 _CLOSING_COPULA = re.compile(r"(?:\s(?:है|हैं)|です|である|입니다|이다)\Z")
 _ALTOGETHER = re.compile(
     r"(?<=[0-9$})\]]),? (?:in total|in all|altogether|overall|obviously|clearly|of course|as required)(?=,|\Z)"
 )
-"""Behind a value: words that say nothing about it."""
+"""After a value: words that do not change it."""
 _ENDLESS = re.compile(r"(\.[0-9]{1,60}) ?(?:\.\.\.|\\l?dots(?![a-z])|\\cdots(?![a-z]))")
-"""The dots of 0.333... are no full stops."""
-# What may stand between two boxes of one list apart from commas: spaces, brackets, text commands.
+"""The dots of 0.333... are not full stops."""
+# Allowed between two boxes of one list, besides commas: spaces, brackets, text commands.
 _SPACING = re.compile(r"\\(?:quad|qquad|text|textbf|mbox|[,;:! \[\]()])|[\s$.{}()]")
-# `\boxed{35} ++++ \boxed{4}`: a line drawn with signs; one `+` joins the boxes to a sum, which is no list.
+# `\boxed{35} ++++ \boxed{4}`: a line drawn with signs; one `+` joins the boxes to a sum, which is not a list.
 _DRAWN_RULE = re.compile(r"([-+*_=~.#])\1{2,}")
 _LIST_GAP = re.compile(r"[,;&]|\b(?:and|or)\b")
 _OR = re.compile(r"\bor\b")
-# A letter of `equivalence`'s choices, which may stand in a text command.
+# A letter of `equivalence`'s choices, possibly inside a text command.
 _CHOICE = re.compile(r"(?:\\[a-z]+ ?\{)?\(?[A-J]\)?\}?")
 _NEW_STATEMENT = re.compile(
     r"\b(?:not?|wait|but|actually|instead|rather|however|sorry|hmm|oops|so|then|thus|hence|therefore|is|are|gives?|get|"
@@ -109,13 +109,13 @@ _NEW_STATEMENT = re.compile(
     r"again|let|forgot|reflection|recheck\w{0,3}|checking)\b|[!?:\u2014\u2192~]|\.\s+[A-Z]|\\(?:rightarrow|to|implies)(?![a-z])",
     re.IGNORECASE,
 )
-"""What makes the next box a correction or a conclusion, not one more of a list."""
+"""Shows that the next box is a correction or a conclusion, not another item of a list."""
 Markers = tuple[str, str]
-"""What opens a thought and what closes it."""
+"""The texts that open and close a thought."""
 THOUGHT_MARKERS: Markers = ("<think>", "</think>")
-# A line that LaTeX would not print. Bounded by `^ ?`: a percent sign inside a line is one.
+# A line that LaTeX would not print. Bounded by `^ ?`: a percent sign inside a line is a percent sign.
 _COMMENT_LINE = re.compile(r"^ ?%.*$", re.MULTILINE)
-# `It cannot be \boxed{42}`, `we rule out \boxed{5}`, `x \ne \boxed{5}`. Only filler stands between, so that `not 41 but
+# `It cannot be \boxed{42}`, `we rule out \boxed{5}`, `x \ne \boxed{5}`. Only filler may be in between, so `not 41 but
 # \boxed{42}` denies nothing.
 _DENIED_BEFORE = re.compile(
     r"(?:\b(?:not|never|cannot|can't|isn't|wasn't|aren't)(?: (?:be|equal|to|the|answer|is|just|really)){0,4}"
@@ -127,8 +127,8 @@ _WRONG = (
     r"(?:wrong|incorrect|false|invalid|impossible|a mistake|an error"
     r"|(?:not|n't) (?:right|correct|possible|valid|true))"
 )
-# `\boxed{42} is not the answer`; but `\boxed{42} is not divisible by 5` denies nothing, so the predicate is spelled
-# out.
+# `\boxed{42} is not the answer`; but `\boxed{42} is not divisible by 5` denies nothing, so the predicate is listed in
+# full.
 _DENIED_AFTER = re.compile(
     r"[\s$\\)\].*]{0,9}(?:(?:is|was|are|can(?:no|')t be) (?:"
     + _WRONG
@@ -137,34 +137,34 @@ _DENIED_AFTER = re.compile(
 )
 _TAKEN_BACK = re.compile(
     r"(?:\A[\s$\\)\].*]{0,9},? which"
-    # Only the subject of a sentence is the box: "we find that it is not possible" speaks of something else.
+    # The box must be the subject of a sentence: "we find that it is not possible" refers to something else.
     r"|(?:\A|[.!?:;,\u2014]|\n)[\s$\\)\]*]{0,9}(?:(?:but|hmm+|wait|oh|no|so|however|actually|sorry|oops),? ){0,3}"
     r"(?:that|this|it|(?:the|my|this|that) (?:answer|result)))"
     r"(?:(?: (?:is|was|seems|looks|must be|can(?:no|')t be)|'s) "
     + _WRONG
-    # "It is impossible for a sum to ..." and "it should be noted": this "it" announces a clause and is no box.
+    # "It is impossible for a sum to ..." and "it should be noted": this "it" introduces a clause and is no box.
     + r"(?!\s+(?:for|to|that|since|because)\b)"
     r"| (?:isn't|wasn't) (?:right|correct)| can(?:no|')t be(?:[.!]| (?:right|correct|true|valid|the answer))"
     r"| should (?:have been|be) [\s$\\(:*]{0,5}[-0-9\\])"
     r"|\bactually,? no\b|\bscratch that\b|\bI was wrong\b|\bI made (?:a mistake|an error)\b",
     re.IGNORECASE,
 )
-# Every denial holds one of these parts: `in` is cheap and rules most responses out before a pattern runs.
+# Every denial contains one of these parts: `in` is fast, and most responses need no pattern after it.
 _STEMS_OF_DENIAL = ("not", "Not", "NOT", "n't", "ever", "ul", "ject", "clud", "card", "iminat", "\\ne", "≠")
 _STEMS_OF_CORRECTION = (
     *("rong", "RONG", "correct", "false", "alid", "ossible", "error", "mistake", "not", "n't", "cratch", "ctually"),
     *("can't be", "cannot be", "should"),
 )
-# Characters: nothing shorter takes an answer back.
+# In characters: no shorter text retracts an answer.
 _SHORTEST_DENIAL = 8
 _NEXT_WORDS = 160
-"""Characters after a box in which it may be taken back."""
+"""Characters after a box that are searched for a retraction."""
 _TEXT_GROUP = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|operatorname)\s?\{[^{}]*\}")
-# Three letters or more between blanks: shorter runs may be variables.
+# Three letters or more between spaces: shorter runs may be variables.
 _WORD = re.compile(r"(?<!\S)[a-zA-Z]{3,}(?=[\s.,;:!?)]|\Z)")
 OTHER_SCRIPT = re.compile("[\u0400-\u04ff\u0620-\u064a\u0904-\u0939]{2}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-"""Cyrillic, Arabic and Devanagari words; one character of Chinese, Japanese or Korean is a word."""
-# Markdown's `~~5~~`; a space inside, or a tilde of LaTeX before it, is no such mark.
+"""Cyrillic, Arabic and Devanagari words; one character of Chinese, Japanese or Korean counts as a word."""
+# Markdown's `~~5~~`; it is none with a space inside, or after a tilde of LaTeX.
 _STRUCK_OUT = re.compile(r"(?<![\w\\~])~~(?=[^\s~])[^~\n]{1,200}(?<!\s)~~(?![\w~])")
 
 
@@ -173,45 +173,45 @@ class Extraction:
     """A final answer and how it was found."""
 
     text: str | None
-    """The answer as written; None when there is none."""
+    """The answer as written; None if there is none."""
     rule: str
     """`tag`, `box`, `boxes`, `marker`, `bare` or `last_sentence`; without an answer the reason: `empty`,
     `unclosed_box`, `answer_too_long`."""
 
     @property
     def is_marked(self) -> bool:
-        """True when the response itself says which part is its answer."""
+        """True if the response itself marks its answer."""
         return self.is_delimited or self.rule == "marker"
 
     @property
     def names_itself(self) -> bool:
-        """True for a sentence that may name its answer: after a marker, or all of a short response."""
+        """True for a sentence that may state its answer: after a marker, or all of a short response."""
         return self.rule in ("marker", "bare")
 
     @property
     def is_delimited(self) -> bool:
-        """True when the response also says where its answer ends."""
+        """True if the response also marks where its answer ends."""
         return self.rule in ("tag", "box", "boxes")
 
 
 def extract_answer(
     response: str, max_bare_characters: int = _MAX_BARE_CHARACTERS, thought_markers: Markers = THOUGHT_MARKERS
 ) -> Extraction:
-    """The final answer of `response`, which may be a whole response or a bare answer. Linear in its length."""
+    """Returns the final answer of `response`, a whole response or a bare answer. Takes linear time in its length."""
     visible = _visible(response, thought_markers)
-    # Only thoughts and comments: what a model tells itself it has not answered yet, cut off or not.
+    # Only thoughts and comments, truncated or not: the model has not answered yet.
     if visible is not response and not visible.strip() and response.strip():
         return Extraction(None, "unfinished_thought" if any(one in response for one in thought_markers) else "empty")
-    # 0.333... gets one sign for its dots, or the sentence would end inside the number.
+    # The dots of 0.333... become one character, because the sentence would otherwise end inside the number.
     conclusion = _ENDLESS.sub("\\1…", visible) if "..." in visible or "dots" in visible else visible
-    # A box outside fenced code first: code that prints `\boxed{91}` is no answer where there is another.
+    # A box outside fenced code comes first: code that prints `\boxed{91}` is no answer if there is another box.
     delimited = _extract_delimited(_outside_fences(conclusion)) if "```" in conclusion else None
     delimited = delimited or _extract_delimited(conclusion)
     if delimited is not None:
         return delimited
     tail = conclusion[-_TAIL_CHARACTERS:].rstrip()
     last_line = tail[tail.rfind("\n") + 1 :]
-    # GSM8K-like prompts end in `A: 4`. A lone A elsewhere is a choice, so that it is no marker of `_MARKERS`.
+    # GSM8K-like prompts end in `A: 4`. A single A elsewhere is a choice, so it is not in `_MARKERS`.
     if last_line.startswith("A:"):
         tail = f"Answer:{last_line[2:]}"
     marked = _extract_marked(tail, _any_marker(tail))
@@ -228,8 +228,8 @@ def extract_answer(
 
 
 def extract_gold(gold: str) -> Extraction:
-    """The final answer of a gold answer or worked solution: trusted, so of any length, and a box may lack its end."""
-    # A gold answer of any length is an answer; prose around it is read by `sentences`.
+    """Returns the final answer of a trusted gold answer or worked solution; a box may lack its closing brace."""
+    # A gold answer may have any length up to the maximum; `sentences` handles prose around it.
     extracted = extract_answer(gold, max_bare_characters=MAX_ANSWER_CHARACTERS)
     if extracted.rule != "unclosed_box":
         return extracted
@@ -238,8 +238,8 @@ def extract_gold(gold: str) -> Extraction:
 
 
 def is_prose(text: str) -> bool:
-    r"""True when `text` reads as a sentence: outside `\text{}` two free-standing words of three letters or more, or
-    one in a script that no formula is written in."""
+    r"""Returns True if `text` reads as a sentence: outside `\text{}` it has two separate words of three letters or
+    more, or one word in a script that formulas do not use."""
     words = _TEXT_GROUP.sub(" ", text)
     return len(_WORD.findall(words)) >= 2 or (not words.isascii() and OTHER_SCRIPT.search(words) is not None)
 
@@ -249,14 +249,14 @@ def _extract_delimited(text: str) -> Extraction | None:
 
 
 def _visible(response: str, thought_markers: Markers) -> str:
-    """The response without its thoughts and comments."""
+    """Returns the response without its thoughts and comments."""
     text = _STRUCK_OUT.sub("", response) if "~~" in response else response
     opening, closing = thought_markers
     if opening in text or closing in text:
-        # Models begin a response inside a thought, with the opening tag in the prompt: up to the last closing tag all
-        # is thought.
+        # Models may begin a response inside a thought, with the opening tag in the prompt: then all text up to the last
+        # closing tag is thought.
         before, _, after = text.rpartition(closing)
-        # Where an opening tag is there, text before it is visible; an answer may stand there.
+        # If there is an opening tag, text before it is visible and may contain an answer.
         kept = _without_spans(before, opening, closing) if opening in before else ""
         text = _without_spans(kept + after, opening, closing)
     if "<!--" in text:
@@ -265,9 +265,9 @@ def _visible(response: str, thought_markers: Markers) -> str:
 
 
 def _without_spans(text: str, opening: str, closing: str) -> str:
-    """`text` without what stands between `opening` and the next `closing`, or the end."""
+    """Returns `text` without the spans from `opening` to the next `closing`, or to the end."""
     kept, at = [], 0
-    # No regular expression: its time on a million open tags would grow with the square.
+    # No regular expression: with a million open tags its time would be quadratic.
     while (start := text.find(opening, at)) >= 0:
         kept.append(text[at:start])
         end = text.find(closing, start)
@@ -276,17 +276,17 @@ def _without_spans(text: str, opening: str, closing: str) -> str:
 
 
 def _outside_fences(text: str) -> str:
-    """`text` without fenced code; all of it where a fence is not closed."""
+    """Returns `text` without fenced code, or all of it if a fence is not closed."""
     # An odd number of pieces means that each fence is closed; every second piece is code.
     pieces = text.split("```")
     return "\n".join(pieces[::2]) if len(pieces) % 2 else text
 
 
 def _extract_tagged(text: str) -> Extraction | None:
-    """What stands in the last `<answer>` that is closed; a box in it counts before the rest."""
+    """Extracts from the last closed `<answer>` tag; a box in it takes precedence over the rest."""
     end = text.rfind("</answer>")
     start = text.rfind("<answer>", 0, max(end, 0))
-    # Tags far apart hold a response, not an answer.
+    # Tags that are far apart contain a response, not an answer.
     if start < 0 or end - start > _TAIL_CHARACTERS:
         return None
     content = text[start + len("<answer>") : end].strip()
@@ -303,12 +303,12 @@ def _extract_boxed(text: str) -> Extraction | None:
     begin, end, content = boxes[-1]
     if len(content) > MAX_ANSWER_CHARACTERS:
         return Extraction(None, "answer_too_long")
-    # `\boxed{255} is the interest. Final Answer: $10,455$`: a later conclusion counts, but not a sentence of words.
+    # `\boxed{255} is the interest. Final Answer: $10,455$`: a later conclusion counts, unless it is prose.
     final = _extract_marked(text[end : end + _TAIL_CHARACTERS], _STRONG_MARKER)
     if final is not None and final.text and any(map(str.isalnum, final.text)) and not is_prose(final.text):
         return final
     run, gaps = [content], ""
-    # From the last box backwards while the gap makes a list: `\boxed{2}$, $\boxed{3}$ or $\boxed{5}`.
+    # From the last box backwards as long as the gap continues a list: `\boxed{2}$, $\boxed{3}$ or $\boxed{5}`.
     for earlier_begin, earlier_end, earlier in reversed(boxes[:-1]):
         gap = text[earlier_end:begin]
         if not _is_list_gap(gap):
@@ -319,7 +319,7 @@ def _extract_boxed(text: str) -> Extraction | None:
         return Extraction(None, "denied_answer")
     # `\boxed{840}. Let me check. \boxed{840}` is one answer.
     distinct = list(dict.fromkeys(part.strip() for part in run))
-    # `\boxed{A} or \boxed{C}` names alternatives. Between values `or` lists them, as between the roots of an equation.
+    # `\boxed{A} or \boxed{C}` names alternatives. Between values `or` makes a list, as for the roots of an equation.
     are_alternatives = _OR.search(gaps) is not None and all(map(_CHOICE.fullmatch, distinct))
     answer = (" or " if are_alternatives else ", ").join(distinct)
     if not answer:
@@ -340,12 +340,12 @@ def _is_taken_back(text: str, end: int) -> bool:
 
 
 def _last_box(text: str, end: int | None = None) -> int:
-    """Where the last box before `end` begins; -1 without one."""
+    """Returns where the last box before `end` begins; -1 if there is none."""
     return max(text.rfind("\\boxed", 0, end), text.rfind("\\fbox", 0, end))
 
 
 def _last_boxes(text: str) -> list[tuple[int, int, str]]:
-    """Up to `_MAX_BOXES` outermost boxes from the end as (begin, end, content); empty when the last is unclosed."""
+    """Returns the last `_MAX_BOXES` outermost boxes as (begin, end, content); empty if the last is unclosed."""
     starts: list[int] = []
     end = len(text)
     while len(starts) < _MAX_BOXES:
@@ -356,20 +356,20 @@ def _last_boxes(text: str) -> list[tuple[int, int, str]]:
         end = position
     boxes: list[tuple[int, int, str]] = []
     for start in starts:
-        # Inside the box before: `\boxed{x = \boxed{3}}` is one box.
+        # Inside the previous box: `\boxed{x = \boxed{3}}` is one box.
         if boxes and start < boxes[-1][1]:
             continue
         content, end = _box_content(text, start)
         if content is not None:
             boxes.append((start, end, content))
-        # The last box is unclosed, so that the earlier ones do not count either.
+        # The last box is unclosed, so the earlier ones do not count either.
         elif start == starts[-1]:
             return []
     return boxes
 
 
 def _box_content(text: str, start: int) -> tuple[str | None, int]:
-    r"""Content and end of the box at `start`; (None, ...) when it never closes. `\boxed 5` takes the next word."""
+    r"""Returns content and end of the box at `start`; (None, ...) if it never closes. `\boxed 5` has the next word."""
     position = start + (6 if text.startswith("\\boxed", start) else 5)
     while position < len(text) and text[position] in " \t":
         position += 1
@@ -389,7 +389,7 @@ def _box_content(text: str, start: int) -> tuple[str | None, int]:
 
 
 def _is_list_gap(gap: str) -> bool:
-    """True when the text between two boxes makes them one list: a comma, `and`, `or`, or nothing but layout."""
+    """Returns True if the gap makes two boxes one list: it has a comma, `and` or `or`, or only layout."""
     if len(gap) > _MAX_GAP_CHARACTERS or "\n\n" in gap or _NEW_STATEMENT.search(gap):
         return False
     return _LIST_GAP.search(gap) is not None or not _DRAWN_RULE.sub("", _SPACING.sub("", gap)).strip("\\")
@@ -397,7 +397,7 @@ def _is_list_gap(gap: str) -> bool:
 
 def _extract_marked(tail: str, pattern: re.Pattern[str]) -> Extraction | None:
     lower = tail.lower()
-    # Finding the last stem costs one pass; the pattern then runs on the end of the text alone.
+    # Finding the last stem takes one pass; the pattern then runs only on the end of the text.
     last = max(map(lower.rfind, _STEMS if lower.isascii() else _ALL_STEMS))
     if last < 0:
         return None
@@ -406,7 +406,7 @@ def _extract_marked(tail: str, pattern: re.Pattern[str]) -> Extraction | None:
     if marker is None:
         return None
     rest = _without_afterthought(tail[marker.end() :]).strip(" \t\n*:")
-    # A display goes over several lines; every other answer ends with its line or sentence.
+    # Display mathematics spans several lines; any other answer ends with its line or sentence.
     closing = {"\\[": "\\]", "$$": "$$"}.get(rest[:2])
     if closing and closing in rest[2:]:
         answer = rest[2 : rest.index(closing, 2)]
@@ -421,7 +421,7 @@ def _extract_marked(tail: str, pattern: re.Pattern[str]) -> Extraction | None:
     if not answer:
         return Extraction(None, "empty")
     is_english = any(stem in marker[0].lower() for stem in _ENGLISH_STEMS)
-    # `sentences` knows English words that change a value; of other languages only the commonest.
+    # `sentences` knows the English words that change a value, but only the most common ones of other languages.
     if not is_english and _WORDS_BEHIND.search(answer):
         return Extraction(None, "sentence")
     return Extraction(answer, "marker")
@@ -430,7 +430,7 @@ def _extract_marked(tail: str, pattern: re.Pattern[str]) -> Extraction | None:
 def _last_match(tail: str, pattern: re.Pattern[str], start: int) -> re.Match[str] | None:
     last = None
     for match in pattern.finditer(tail, start):
-        # Thirty characters back: room for `approximate ` and blanks.
+        # 30 characters back: enough for `approximate ` and spaces.
         if not _ANOTHER_ANSWER.search(tail, max(0, match.start() - 30), match.start()):
             last = match
     return last
@@ -446,5 +446,5 @@ def _last_sentence(text: str) -> str:
 
 
 def _without_afterthought(text: str) -> str:
-    """Cuts few-shot boilerplate and special tokens that follow an answer."""
+    """Removes few-shot boilerplate and special tokens after an answer."""
     return _AFTERTHOUGHT.sub("", text, count=1) if "<" in text or "I hope" in text else text

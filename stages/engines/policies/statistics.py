@@ -105,10 +105,10 @@ def _hidden_states(model: PreTrainedModel, batch: ResponseBatch) -> Tensor:
 
 @torch.no_grad()
 def rollout_divergences(hidden: Tensor, head: Head, batch: ResponseBatch, chunk_tokens: int) -> Tensor:
-    """KL(rollout || policy) [tokens] in float64 at the batch's response tokens, one response after another.
+    """Returns KL(rollout || policy) [tokens] in float64 at the batch's response tokens, response after response.
 
     `hidden` [tokens, hidden] predicts them. At most `chunk_tokens` and about `DIVERGENCE_ELEMENTS` logits exist at
-    once. ValueError when the distributions are not those of these tokens.
+    once. Raises ValueError if the distributions are not those of these tokens.
     """
     distributions = batch.rollout_distributions or ()
     lengths, vocab = [len(rows) for rows in distributions], len(head.weight)

@@ -1,6 +1,6 @@
-"""The sampler that section `sampler` describes, and the part of the prompts that each rank samples.
+"""Builds the sampler that section `sampler` describes, and splits the prompts among the ranks.
 
-On several ranks each rank, or tensor-parallel group of ranks, has an engine and samples its own part.
+On several ranks, each rank or tensor-parallel group of ranks has an engine and samples a separate part of the prompts.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from stages.foundations.errors import UserError
 from stages.foundations.params import chosen
 from stages.observe.quick_imports import quick_imports
 
-if TYPE_CHECKING:  # the hub of the asynchronous loop draws too, and has no torch
+if TYPE_CHECKING:  # the hub of the asynchronous loop samples too, and has no torch
     from stages.engines.trainers.protocol import Ranks
 
 
 def build_sampler(
     params: TorchSamplerParams | VllmSamplerParams, policy_folder: Path, mismatch: Mismatch | None = None
 ) -> Sampler:
-    """The sampler that `params` describes, holding the policy of `policy_folder` as version 0.
+    """Returns the sampler that `params` describes; it holds the policy of `policy_folder` as version 0.
 
-    A `mismatch` makes the built-in sampler's weights differ from those that it is given; others cannot (ValueError).
+    With a `mismatch` the built-in sampler's weights differ from those that it gets; other samplers raise ValueError.
     """
     match chosen("sampler", params):
         case TorchSamplerParams():
@@ -36,7 +36,7 @@ def build_sampler(
 
             return TorchSampler.from_folder(params, policy_folder, mismatch)
         case VllmSamplerParams():
-            # A real engine has a mismatch of its own: nobody could tell one on purpose from it.
+            # A real engine already has a mismatch, from which one made on purpose could not be distinguished.
             if mismatch:
                 raise ValueError("a mismatch is simulated in the built-in sampler: take sampler.kind torch")
             from stages.engines.samplers.vllm_sampler import VllmSampler
@@ -45,12 +45,12 @@ def build_sampler(
 
 
 def context_tokens(params: TorchSamplerParams | VllmSamplerParams, policy_folder: Path) -> float:
-    """Tokens of prompt and response together that the policy has positions for; infinite where its config names none.
+    """Returns the policy's number of positions for prompt and response together; infinite if its config names none.
 
-    Read from config.json, before anything is loaded.
+    Reads config.json, so it needs no loaded model.
     """
     config = json.loads((policy_folder / "config.json").read_text(encoding="utf-8"))
-    # A model that also sees has the sizes of its language part in a config of its own.
+    # A model that also takes images has the sizes of its language part in a separate config.
     named = [part.get("max_position_embeddings") for part in (config, config.get("text_config") or {})]
     return min(filter(None, [*named, getattr(params, "max_model_tokens", None)]), default=math.inf)
 
@@ -61,45 +61,45 @@ Drawn = TypeVar("Drawn")
 
 @dataclass(frozen=True)
 class DrawingShare:
-    """The part of the prompts that this rank draws. Who draws a response changes nothing about it: see `Trajectory`."""
+    """The part of the prompts that this rank samples. A response does not depend on its rank: see `Trajectory`."""
 
     ranks: Ranks
     width: int = 1
-    """Ranks of one engine: neighbours, which all draw the same."""
+    """Ranks that share one engine. They are neighbours and all sample the same responses."""
 
     @property
     def is_engine_leader(self) -> bool:
-        """True on the first rank of each engine, whose part of `assemble` counts."""
+        """True on the first rank of each engine, whose samples `assemble` uses."""
         return self.ranks.rank % self.width == 0
 
     def of(self, items: Sequence[Item]) -> Sequence[Item]:
-        """This rank's part of them."""
-        # In turn, so that neighbours, which are often alike in length, go to different engines.
+        """Returns this rank's part of the items."""
+        # Round robin, so that neighbours, which often have similar lengths, are spread over the engines.
         return items[self.ranks.rank // self.width :: self.ranks.world_size // self.width]
 
     def assemble(self, drawn: Sequence[Drawn], of_prompts: int) -> list[Drawn]:
-        """What all ranks have drawn for their parts of so many prompts, in order; empty except on rank 0; collective.
+        """Returns the samples of all ranks for `of_prompts` prompts, in order; empty except on rank 0; collective.
 
-        One picklable thing for each prompt.
+        There is one picklable object for each prompt.
         """
         if self.ranks.world_size == 1:
             return list(drawn)
-        # The other ranks of an engine have drawn the same: they take part in the gathering with nothing.
+        # The other ranks of an engine have the same samples, so they contribute None to the gathering.
         parts = self.ranks.gather_to_first(drawn if self.is_engine_leader else None)[:: self.width]
         return interleaved(parts, of_prompts) if parts else []
 
     def everywhere(self, drawn: Sequence[Drawn], of_prompts: int) -> list[Drawn]:
-        """`assemble`, on every rank."""
+        """Returns the result of `assemble` on every rank."""
         return self.ranks.broadcast(self.assemble(drawn, of_prompts))
 
 
 def interleaved(parts: Sequence[Sequence[Drawn]], count: int) -> list[Drawn]:
-    """Element i of part p is at i x parts + p: `DrawingShare.of` deals out in turn."""
+    """Merges the parts: element i of part p moves to i x parts + p, because `DrawingShare.of` deals round robin."""
     return [parts[place % len(parts)][place // len(parts)] for place in range(count)]
 
 
 def drawing_share(params: SamplerParams, ranks: Ranks) -> DrawingShare:
-    """The share of this rank; UserError where the ranks do not make whole engines, or engines are elsewhere."""
+    """Returns this rank's share. Raises UserError if the ranks do not form whole engines or engines are elsewhere."""
     if ranks.world_size == 1:
         return DrawingShare(ranks)
     if isinstance(params.replicas, RayReplicas) and params.replicas.count > 1:

@@ -1,21 +1,21 @@
-"""The forward pass of the built-in sampler: a decoder (Llama family), reading prompts, and the key-value cache.
+"""The forward pass of the built-in sampler: a decoder (Llama family), prompt reading and the key-value cache.
 
 **Decoder.** Covers the model types in `MODEL_TYPES` without sliding windows: rotary positions, RMS norms, gated
 feed-forward, grouped key-value heads, biases on the query, key and value projections (Qwen2), norms on queries and keys
 (Qwen3). Attention is a function that the caller passes in.
 
-Rotary positions turn pairs of a head's numbers as complex numbers, one multiplication each. For that the two numbers of
-a pair are put side by side: the rows of the query and key projections are reordered. Every product of a query and a key
-stays as it is.
+Rotary positions rotate pairs of a head's numbers as complex numbers, with one multiplication for each pair. For that,
+the rows of the query and key projections are reordered so that the two numbers of a pair are neighbours. The product of
+a query and a key does not change.
 
-**Cache.** A prompt is held once for all its open responses: their queries meet its keys in one matrix product. Each
-response has a cache of its own without the prompt, which is small to grow and to compact. One softmax runs over the
-scores of both.
+**Cache.** A prompt is held once for all its open responses: one matrix product multiplies their queries by its keys.
+Each response also has a small cache without the prompt, which is cheap to grow and to compact. One softmax runs over
+the scores of both.
 
-Responses stand at places [groups, width]: a group is up to `width` responses of one prompt. Ended responses leave empty
-places behind, which cost a little attention and nothing else, until a compaction closes the ranks.
+Responses have places [groups, width]: a group is up to `width` responses of one prompt. Ended responses leave empty
+places, which cost a little attention and nothing else, until a compaction removes them.
 
-The cache is in float32, whatever the policy's precision: products of lower precision would round the scores.
+The cache is in float32, whatever the policy's precision: products in lower precision would round the scores.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from transformers import PreTrainedModel
 
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 Attention = Callable[[int, Tensor], Tensor]
-"""(layer, query, key and value heads [rows, heads, head size], not turned yet) -> mixed values [rows, -1]; float32."""
+"""(layer, unrotated query, key and value heads [rows, heads, head size]) -> mixed values [rows, -1]; float32."""
 
 
 def represents(model: PreTrainedModel) -> bool:
-    """Whether `Decoder` has what the model needs. Whoever starts a sampler also measures it: see `forward_probe`."""
+    """Returns True if `Decoder` covers the model. The code that starts a sampler also measures it: `forward_probe`."""
     config = model.config
     window = getattr(config, "sliding_window", None)
-    # A window as long as the positions hides nothing. Qwen models name the layers that have one.
+    # A window as long as the positions hides nothing. Qwen configs name the layers that have a window.
     has_window = window is not None and window < config.max_position_embeddings
     if has_window and getattr(config, "layer_types", None):
         has_window = "sliding_attention" in config.layer_types
@@ -48,8 +48,8 @@ def represents(model: PreTrainedModel) -> bool:
 class _Norm:
     """RMS norm over the last dimension.
 
-    On a CPU in float32 it is sqrt(n) x / hypot(|x|, sqrt(n epsilon)), with sqrt(n) in the weight: half the time of
-    `rms_norm`, which is a longer chain of plain operations there.
+    On a CPU in float32 it is computed as sqrt(n) x / hypot(|x|, sqrt(n epsilon)), with sqrt(n) in the weight. It takes
+    half the time of `rms_norm`, which is a longer chain of plain operations on a CPU.
     """
 
     def __init__(self, weight: Tensor, epsilon: float) -> None:
@@ -82,9 +82,9 @@ class _Layer:
 
 
 class Decoder:
-    """The forward pass of a policy that it `represents`, with fused projections.
+    """The forward pass, with fused projections, of a policy that passes `represents`.
 
-    Make a new one after the weights have changed.
+    A change of the weights requires a new `Decoder`.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -103,9 +103,9 @@ class Decoder:
         self._turns = self._turns_of(1)
 
     def turns(self, positions: int) -> tuple[Tensor, Tensor]:
-        """Factors of queries and of keys [at least `positions`, head size / 2], complex.
+        """Returns the complex factors of queries and of keys [at least `positions`, head size / 2].
 
-        Attention's scale is in the former.
+        The scale of attention is in the factors of queries.
         """
         turns = self._turns
         if len(turns[0]) < positions:
@@ -113,23 +113,23 @@ class Decoder:
         return turns
 
     def _turns_of(self, positions: int) -> tuple[Tensor, Tensor]:
-        # transformers repeats the angles for the second half of a head: half of the columns say everything.
+        # transformers repeats the angles for the second half of a head: half of the columns hold all of them.
         places = torch.arange(positions, device=self.device)[None]
         like = torch.empty(0, dtype=torch.float32, device=self.device)
         cosine, sine = (part[0, :, : self.head_size // 2] for part in self.body.rotary_emb(like, places))
         turns = torch.complex(cosine.float(), sine.float())
-        # A query meets keys in products alone, so the scale may be in its factor, and costs nothing there.
+        # Queries are used only in products with keys, so the scale can be part of their factor at no cost.
         return turns / math.sqrt(self.head_size), turns
 
     def hidden(self, token_ids: Tensor, attention: Attention) -> Tensor:
-        """Final normalised hidden states [rows, hidden] of `token_ids` [rows]; rows meet in `attention` only."""
+        """Returns final normalised hidden states [rows, hidden] of `token_ids` [rows]; only `attention` mixes rows."""
         states = F.embedding(token_ids, self.body.embed_tokens.weight)
         for number, layer in enumerate(self.layers):
             states = self._layer(number, layer, states, attention)
         return self.norm(states)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Float32 logits of hidden states."""
+        """Returns float32 logits of hidden states."""
         return F.linear(hidden, self.head).float()
 
     def _layer(self, number: int, layer: _Layer, states: Tensor, attention: Attention) -> Tensor:
@@ -149,8 +149,8 @@ class Decoder:
 def _fuse(layer: nn.Module, heads: int, kv_heads: int, head_size: int, epsilon: float) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     device = attention.q_proj.weight.device
-    # 0, n/2, 1, n/2 + 1, ...: transformers turns number i together with number i + n/2. Side by side the two are one
-    # complex number. Values are not turned, so their rows stay.
+    # 0, n/2, 1, n/2 + 1, ...: transformers rotates number i together with number i + n/2. As neighbours, the two are
+    # one complex number. Values are not rotated, so their rows stay.
     pairs = torch.arange(head_size, device=device).view(2, -1).t().reshape(-1)
     turned = (torch.arange(heads + kv_heads, device=device)[:, None] * head_size + pairs).reshape(-1)
 
@@ -186,13 +186,13 @@ class PromptReading:
         self.values: list[Tensor] = []
 
     def attend(self, layer: int, heads: Tensor) -> Tensor:
-        """See `Attention`. Padding comes last, so nothing real looks at it."""
+        """Implements `Attention`. Padding comes last, so no real token attends to it."""
         decoder = self.decoder
         by_head = heads.view(*self.shape, *heads.shape[1:]).transpose(1, 2)
         query, key, value = by_head.split([decoder.heads, decoder.kv_heads, decoder.kv_heads], dim=1)
         query, key = (_turned(part, factors) for part, factors in zip((query, key), self.turns, strict=True))
         self.keys.append(key)
-        # A view would keep the queries and keys of the whole pass in memory.
+        # A view would keep the queries and keys of the whole forward pass in memory.
         self.values.append(value.contiguous())
         mixed = F.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=1.0, enable_gqa=decoder.heads != decoder.kv_heads
@@ -207,7 +207,7 @@ def _turned(part: Tensor, factors: Tensor) -> Tensor:
 
 
 def turn(part: Tensor, factors: Tensor, target: Tensor) -> None:
-    """Turns the pairs of `part` [..., head size] by the complex `factors` [..., head size / 2] into `target`."""
+    """Rotates the pairs of `part` [..., head size] by the complex `factors` [..., head size / 2] into `target`."""
     torch.mul(_as_complex(part), factors, out=_as_complex(target))
 
 
@@ -216,17 +216,17 @@ def _as_complex(part: Tensor) -> Tensor:
 
 
 FIRST_COLUMNS = 16
-"""Columns of a response's cache at first; they double when they are full."""
+"""Initial number of columns of a response's cache; it doubles when they are full."""
 SMALL_PRODUCT = 400
-"""Below this many multiplications a matrix, torch's batched product takes a loop that is three times as slow."""
+"""Below this many multiplications per matrix, torch's batched product uses a loop that is three times as slow."""
 OPEN_SHARE = 0.75
 """Share of open places below which the cache is compacted."""
 SPARE_PLACES = 1.2
-"""Places for each open response that a compaction may leave, to keep groups wide."""
+"""Places per open response that a compaction may leave, so that groups stay wide."""
 
 
 class Layout:
-    """Where responses stand: as many as `counts` says of each prompt, in groups of one prompt and one width."""
+    """The places of responses: `counts` responses of each prompt, in groups of one prompt; all have the same width."""
 
     def __init__(self, counts: Tensor) -> None:
         self.width, groups_of_prompt = _narrowed(counts)
@@ -234,19 +234,19 @@ class Layout:
         first_row = counts.cumsum(0) - counts
         rank = torch.arange(int(counts.sum()), device=counts.device) - first_row.repeat_interleave(counts)
         self.places = first_group.repeat_interleave(counts) * self.width + rank
-        """Of the responses, prompt by prompt."""
+        """Places of the responses, ordered by prompt."""
         self.prompts = torch.arange(len(counts), device=counts.device).repeat_interleave(groups_of_prompt)
         """The prompt of each group."""
 
 
 class KeyValueCache:
-    """Prompts and their responses' tokens so far, which end at one column. Row i of a step is place `places[i]`.
+    """Keys and values of prompts and of their responses' tokens so far. Row i of a step is place `places[i]`.
 
-    A response that is younger than the oldest one begins at a later column; the columns before it are masked.
+    All responses end at the same column. A younger response begins at a later column; earlier columns are masked.
     """
 
     def __init__(self, decoder: Decoder, layout: Layout, lengths: Tensor, columns: int, first: Tensor) -> None:
-        """`lengths` are those of the prompts; `first` is the first column of each response, 0 to `columns`.
+        """Takes the `lengths` of the prompts and the `first` column of each response, 0 to `columns`.
 
         The caller sets keys and values: `prompt_keys` and `prompt_values` by layer [groups * key-value heads, prompt
         columns, head size], `keys` and `values` [groups * key-value heads * width, `capacity`, head size].
@@ -254,7 +254,7 @@ class KeyValueCache:
         self.decoder, device = decoder, decoder.device
         self.queries_of_one = decoder.heads // decoder.kv_heads
         products = decoder.head_size * self.queries_of_one
-        # Rounded up: so many columns that a product is never a small one. No more than a new cache has.
+        # Rounded up to enough columns that a product is never a small one, but no more than a new cache has.
         self.columns_at_least = min(-(-SMALL_PRODUCT // products), FIRST_COLUMNS)
         self.groups, self.width, self.columns = len(layout.prompts), layout.width, columns
         self.capacity = max(FIRST_COLUMNS, 2 * columns)
@@ -281,10 +281,10 @@ class KeyValueCache:
         counts: Sequence[int],
         begun: Sequence[tuple[int, int]],
     ) -> KeyValueCache:
-        """The cache of what was read.
+        """Returns the cache of a reading.
 
-        By prompt: length, the row of the reading to take it from, and the number of its responses. By response: how
-        many tokens behind its prompt are its own, and the row of the reading that has them.
+        For each prompt: its length, its row in the reading, and the number of its responses. For each response: the
+        number of its tokens after the prompt, and the row of the reading that has them.
         """
         decoder, device = reading.decoder, reading.decoder.device
         layout = Layout(torch.tensor(counts, device=device))
@@ -292,9 +292,9 @@ class KeyValueCache:
         columns = max(tokens for tokens, _ in begun)
         cache = cls(decoder, layout, torch.tensor(lengths, device=device), columns, columns - begun_tokens)
         source = torch.tensor(read, device=device)[layout.prompts]
-        # The usual case, one group for each prompt that was read: its keys need no copy.
+        # The usual case is one group for each prompt of the reading: then the prompts' keys need no copy.
         is_same = reading.shape == (cache.groups, cache.longest) and source.tolist() == list(range(cache.groups))
-        # A column of the cache in the reading: those before a response's first are masked, whatever they hold.
+        # Positions in the reading of the cache's columns. Columns before a response's first are masked; any value does.
         group = layout.places // layout.width
         at = cache.lengths[group][:, None] + torch.arange(columns, device=device) - (columns - begun_tokens)[:, None]
         for prompt_parts, parts, read_parts in (
@@ -315,9 +315,9 @@ class KeyValueCache:
 
     @classmethod
     def joined(cls, caches: Sequence[KeyValueCache]) -> KeyValueCache:
-        """One cache of the open responses of all, in order; takes the others' memory.
+        """Returns one cache of the open responses of all caches, in order, and frees the memory of those caches.
 
-        Groups are as wide as they can be without many empty places, and columns that nothing open needs are left out.
+        Groups are as wide as possible without many empty places. Columns that no open response needs are left out.
         """
         kept = [_Kept(cache) for cache in caches]
         counts = torch.cat([one.counts for one in kept])
@@ -344,7 +344,7 @@ class KeyValueCache:
             for layer in range(len(getattr(caches[0], name))):
                 of_prompts = torch.empty(joined.groups * kv_heads, joined.longest, size, device=device)
                 of_rows = torch.empty(len(of_prompts) * joined.width, joined.capacity, size, device=device)
-                # Zeros where a step may read what nobody has written: anything else could be NaN.
+                # Zeros where a step may read columns not yet written: uninitialised memory could hold NaN.
                 of_rows[:, columns : joined.columns_at_least] = 0
                 for one, (prompt_source, row_source, heads, rows) in zip(kept, pieces, strict=True):
                     old_prompts, old_rows = getattr(one.cache, f"prompt_{name}"), getattr(one.cache, name)
@@ -359,27 +359,27 @@ class KeyValueCache:
         return joined
 
     def __len__(self) -> int:
-        """Open responses."""
+        """Returns the number of open responses."""
         return len(self.places)
 
     @property
     def cells(self) -> int:
-        """Keys that a step looks at, for each layer and key-value head."""
+        """Number of keys that a step reads, for each layer and key-value head."""
         return self.groups * (self.longest + self.width * self.columns)
 
     @staticmethod
     def cells_joined(caches: Sequence[KeyValueCache]) -> int:
-        """About the `cells` of these caches if they were one."""
+        """Returns about the `cells` of these caches after they are joined."""
         longest, columns = (max(getattr(one, name) for one in caches) for name in ("longest", "columns"))
         return sum(one.groups for one in caches) * longest + sum(map(len, caches)) * columns
 
     @property
     def is_sparse(self) -> bool:
-        """True when it is time to close the ranks: `joined([cache])`."""
+        """True when the cache should be compacted with `joined([cache])`."""
         return len(self.places) < OPEN_SHARE * self.groups * self.width
 
     def _stand(self, places: Tensor) -> None:
-        """The open places, in the order of the rows of a step."""
+        """Sets the open places, in the order of the rows of a step."""
         self.places = places
         self.is_full = len(places) == self.groups * self.width
         if self.is_full:
@@ -389,7 +389,7 @@ class KeyValueCache:
         self.heads_of_row = _heads(places, self.width, self.decoder.kv_heads)
 
     def _mask_columns(self) -> None:
-        """Scores are -inf on the columns before a response's first: [places * key-value heads, 1, capacity]."""
+        """Sets scores to -inf on columns before a response's first: [places * key-value heads, 1, capacity]."""
         self.response_bias: Tensor | None = None
         if self.is_ragged:
             is_before = torch.arange(self.capacity, device=self.first.device) < self.first[:, None]
@@ -397,11 +397,11 @@ class KeyValueCache:
             self.response_bias = by_group.expand(-1, self.decoder.kv_heads, -1, -1).reshape(-1, 1, self.capacity)
 
     def keep(self, rows: Tensor) -> None:
-        """Only these rows of the last step remain, in this order (ascending)."""
+        """Keeps only these rows of the last step, in this order (ascending)."""
         self._stand(self.places[rows])
 
     def _grow(self) -> None:
-        # Doubling: each token is copied once on average, however long responses become.
+        # With doubling, each token is copied once on average, however long responses become.
         self.capacity *= 2
         self._mask_columns()
         for parts in (self.keys, self.values):
@@ -422,10 +422,10 @@ class KeyValueCache:
         self.used = max(self.columns, self.columns_at_least)
 
     def attend(self, layer: int, heads: Tensor) -> Tensor:
-        """See `Attention`; writes keys and values of the rows into the newest column."""
+        """Implements `Attention`; writes keys and values of the rows into the newest column."""
         decoder, width, newest = self.decoder, self.width, self.columns - 1
         if not self.is_full:
-            # Empty places compute something too, which nobody reads: one product over all is quicker than many.
+            # Empty places are computed too, and not used: one product over all places is quicker than many.
             heads = heads.index_select(0, self.row_of_place)
         by_place = heads.view(self.groups, width, -1, decoder.head_size).transpose(1, 2)
         query, key, value = by_place.split([decoder.heads, decoder.kv_heads, decoder.kv_heads], dim=1)
@@ -441,7 +441,7 @@ class KeyValueCache:
         return mixed.view(-1, self.queries_of_one * decoder.head_size)[self.heads_of_row].flatten(1)
 
     def _mix(self, layer: int, query: Tensor) -> Tensor:
-        """Mixed values of `query` [groups, key-value heads, width, queries of one, head size], in its shape."""
+        """Returns mixed values of `query` [groups, key-value heads, width, queries of one, head size], same shape."""
         groups, kv_heads, width, queries, size = query.shape
         key, value = self.keys[layer][:, : self.used], self.values[layer][:, : self.used]
         columns = self.bias.shape[-1]
@@ -455,7 +455,7 @@ class KeyValueCache:
             bias = self.response_bias[:, :, : self.used]
             of_response = torch.baddbmm(bias, of_response, key.transpose(1, 2))
         if self.used > self.columns:
-            # Columns that were read to make the product large, and hold nothing.
+            # These columns only make the product large enough, and hold no tokens.
             of_response[:, :, self.columns :] = -torch.inf
         # One softmax over both parts: the prompt's keys and the response's are one sequence.
         scores = torch.cat((of_prompt, of_response.view(groups * kv_heads, width * queries, -1)), dim=-1)
@@ -466,45 +466,45 @@ class KeyValueCache:
 
 
 class _Kept:
-    """What is open in a cache, by prompt that is still needed and by row."""
+    """The open part of a cache, by prompt that is still needed and by row."""
 
     def __init__(self, cache: KeyValueCache) -> None:
         self.cache = cache
         group = cache.places // cache.width
-        # Groups of one prompt stand beside each other.
+        # Groups of one prompt are neighbours.
         _, self.counts = cache.prompts[group].unique_consecutive(return_counts=True)
         self.groups = group[self.counts.cumsum(0) - self.counts]
-        """One that holds the prompt, by prompt."""
+        """For each prompt, one group that holds it."""
         self.lengths = cache.lengths[self.groups]
         first = cache.first[cache.places]
         self.skipped = int(first.min())
-        """Columns that nothing open needs."""
+        """Number of columns that no open response needs."""
         self.first, self.columns = first - self.skipped, cache.columns - self.skipped
 
 
 def _take(source: Tensor, rows: Tensor, target: Tensor) -> None:
-    """`target` becomes `source[rows]`, without a copy in between: half the time."""
+    """Sets `target` to `source[rows]` without a copy in between, which takes half the time."""
     torch.index_select(source, 0, rows, out=target)
 
 
 def _mask(is_masked: Tensor) -> Tensor:
-    """0, and -inf where it is True."""
+    """Returns -inf where `is_masked` is True, and 0 elsewhere."""
     return torch.zeros(is_masked.shape, device=is_masked.device).masked_fill_(is_masked, -torch.inf)
 
 
 def _heads(places: Tensor, width: int, kv_heads: int) -> Tensor:
-    """Index [places, key-value heads] into what is laid out as [groups, key-value heads, width]."""
+    """Returns the index [places, key-value heads] into a layout of [groups, key-value heads, width]."""
     group, slot = places // width, places % width
     heads = torch.arange(kv_heads, device=places.device)
     return (group[:, None] * kv_heads + heads) * width + slot[:, None]
 
 
 def _narrowed(counts: Tensor) -> tuple[int, Tensor]:
-    """Width of groups for prompts with so many open responses each, and the number of groups of each prompt."""
+    """Returns the width of groups for prompts with `counts` open responses, and the number of groups per prompt."""
     width, total = int(counts.max()), int(counts.sum())
     while True:
         groups = -(-counts // width)
         if width == 1 or width * int(groups.sum()) <= SPARE_PLACES * total:
             return width, groups
-        # Narrower groups leave fewer places empty, and hold their prompt more often.
+        # Narrower groups leave fewer empty places, and hold their prompt more often.
         width = -(-width // 2)

@@ -1,8 +1,8 @@
-"""What every sampler does: trajectories in; token ids, log-probs, stop reason and policy version out; new weights in.
+"""The interface of samplers. Input: trajectories and new weights. Output: tokens, log-probs, stop reason and version.
 
 A trajectory is a response that is still to be sampled: its prompt and a seed. `Sampler` holds the policy, and
 `Decoding` the trajectories in flight. `sample_prompts` is for callers that wait for all responses. `uniform` gives the
-random number of a seed and a position, so a response does not depend on what is sampled beside it.
+random number of a seed and a position, so a response does not depend on the other responses of its batch.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy
 from stages.foundations.seeds import derive_seed
 from stages.observe.progress import progress
 
-if TYPE_CHECKING:  # the hub of the asynchronous loop knows samplers, and has no torch
+if TYPE_CHECKING:  # the hub of the asynchronous loop uses samplers, and has no torch
     from torch import Tensor
 
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """How responses are drawn."""
+    """How responses are sampled."""
 
     temperature: float
     """0 takes the most probable token (greedy)."""
@@ -33,12 +33,12 @@ class SamplingSettings:
     top_k: int
     """Number of most probable tokens kept; 0 keeps all."""
     max_response_tokens: int
-    """A response that reaches this without ending is truncated."""
+    """A response that reaches this length without ending is truncated."""
     log_threshold: float | None
-    """Dynamic vocabulary pruning (arXiv 2512.23087): after the temperature and before the other cuts, only tokens with
-    log(p / largest p) >= this, at most 0, are kept; None keeps all. Greedy responses are not pruned."""
+    """Dynamic vocabulary pruning (arXiv 2512.23087), after the temperature and before the other cuts. Tokens with
+    log(p / largest p) >= this threshold (at most 0) are kept; None keeps all. Greedy responses are not pruned."""
     keeps_distributions: bool = False
-    """True gives `FullSample`s: vocabulary times 4 bytes for each token."""
+    """True gives `FullSample`s, which take 4 bytes times the vocabulary size for each token."""
 
 
 class StopReason(StrEnum):
@@ -49,7 +49,7 @@ class StopReason(StrEnum):
     STOP_STRING = "stop_string"
     """The text contains one of the sampler's stop strings, which the last of `token_ids` completed."""
     MAX_TOKENS = "max_tokens"
-    """The limit on response tokens cut it off: the response is truncated."""
+    """The limit on response tokens ended it: the response is truncated."""
 
 
 @dataclass(frozen=True)
@@ -59,33 +59,33 @@ class Sample:
     token_ids: list[int]
     """The response's tokens, the end-of-sequence token included when it was sampled."""
     logprobs: list[float]
-    """Log-probability of each token under the distribution that it was sampled from."""
+    """Log-probability of each token under the distribution from which it was sampled."""
     stop_reason: StopReason
     policy_version: int
-    """Version of the weights that drew it."""
+    """Version of the weights that sampled it."""
 
     @property
     def is_truncated(self) -> bool:
-        """True when the token limit ended the response."""
+        """True if the token limit ended the response."""
         return self.stop_reason is StopReason.MAX_TOKENS
 
 
 @dataclass(frozen=True)
 class FullSample(Sample):
-    """A sample with the whole distribution that each of its tokens was drawn from."""
+    """A sample with the whole distribution from which each of its tokens was sampled."""
 
     distributions: Tensor = field(compare=False)
-    """Log-probs [tokens, vocabulary], float32, on the CPU; -inf on tokens that a cut had left out."""
+    """Log-probs [tokens, vocabulary], float32, on the CPU; -inf on tokens that a cut removed."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """How busy a decoding is."""
+    """The load of a decoding."""
 
     running: int
     """Sequences that the next step decodes."""
     waiting: int
-    """Admitted sequences that there is no room for yet."""
+    """Admitted sequences for which there is no room yet."""
     kv_tokens: int
     """Tokens of the running sequences, prompts included."""
 
@@ -93,9 +93,9 @@ class Load:
 def check_begun(
     trajectories: Mapping[Hashable, Trajectory], known: Collection[Hashable], settings: SamplingSettings
 ) -> None:
-    """ValueError when a trajectory cannot be drawn.
+    """Raises ValueError if a trajectory cannot be sampled.
 
-    It has all its tokens already, its name is among `known`, or it was begun and its distributions are to be kept.
+    Reasons: it already has all its tokens, its name is in `known`, or it has begun and distributions are to be kept.
     """
     for name, trajectory in trajectories.items():
         count = len(trajectory.begun.token_ids)
@@ -108,70 +108,71 @@ def check_begun(
 
 
 class Decoding(Protocol):
-    """Trajectories in flight, stepped by the caller. The caller chooses the names."""
+    """Trajectories in flight. The caller steps them and chooses their names."""
 
     def admit(self, trajectories: Mapping[Hashable, Trajectory]) -> None:
-        """They take part from the next step on, as far as there is room, in this order.
+        """Adds trajectories, which take part from the next step on in this order, as far as there is room.
 
-        Equal prompts should stand together: they are read once. ValueError as in `check_begun`; none is then admitted.
+        Equal prompts should be neighbours: they are read once. Raises ValueError as `check_begun` does, and then admits
+        none.
         """
 
     def step(self) -> dict[Hashable, Sample]:
-        """One more token for each running sequence; the samples of those that have ended, by name.
+        """Samples one more token for each running sequence; returns the samples that have ended, by name.
 
-        A sample is whole: what was begun elsewhere, then what was drawn here.
+        A sample is complete: it includes the tokens that another sampler had sampled before.
         """
 
     def new_tokens(self) -> dict[Hashable, PartialResponse]:
-        """What each trajectory that has not ended has got since this was last asked; one that got none is left out."""
+        """Returns the new tokens of each trajectory in flight since the last call; leaves out those without any."""
 
     def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, PartialResponse]:
-        """Ends these trajectories before their time and gives all their tokens; names of ended ones are passed over."""
+        """Ends these trajectories early and returns all their tokens by name; skips names that have ended."""
 
     @property
     def is_idle(self) -> bool:
-        """True when a step would do nothing: none is running and none waits."""
+        """True if a step would do nothing: no trajectory is running or waiting."""
 
     @property
     def load(self) -> Load:
-        """How busy it is now."""
+        """Returns the current load."""
 
     def close(self) -> None:
-        """Ends what is in flight."""
+        """Ends all trajectories in flight."""
 
 
 class Sampler(Protocol):
-    """A policy that answers prompts."""
+    """Generates responses to prompts with a policy."""
 
     policy_version: int
-    """Version of the weights in use, as given to `load_weights`; 0 at first."""
+    """Version of the weights in use, as passed to `load_weights`; initially 0."""
     is_asleep: bool
-    """True where it has no weights: it needs `load_weights` before anything else."""
+    """True if the sampler has no weights: it needs `load_weights` before any other call."""
 
     def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
-        """Index and sample of each trajectory as it ends, in whatever order that is.
+        """Yields index and sample of each trajectory as it ends, in any order.
 
-        Log-probs are those of the distribution sampled from (temperature and cuts applied). Equal prompts should stand
-        together: they are read once. A caller that stops early ends what is still being drawn.
+        Log-probs are those of the distribution sampled from (temperature and cuts applied). Equal prompts should be
+        neighbours: they are read once. A caller that stops early ends the trajectories in flight.
         """
 
     def open(self, settings: SamplingSettings) -> Decoding:
-        """A decoding under the weights in use; they must not change before it is closed or empty. One at a time."""
+        """Opens the only decoding, under the weights in use; they must not change until it is closed or empty."""
 
     def logprobs(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probability, at temperature 1 and without cuts, of each given response token under the weights in use."""
+        """Returns the log-prob of each response token under the weights in use, at temperature 1 and without cuts."""
 
     def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
-        """Replaces the weights; names are those of the transformers checkpoint (tied heads may be left out)."""
+        """Replaces the weights; names are those of the transformers checkpoint (tied heads may be omitted)."""
 
     def sleep(self) -> None:
-        """Gives back what it holds of a device that it shares, until the next `load_weights`; nothing for most."""
+        """Frees memory of a device that it shares, until the next `load_weights`; most samplers do nothing."""
 
     def kept_weights(self) -> dict[str, Tensor]:
-        """What a later process needs beside the newest weights to continue like this one; empty for most samplers."""
+        """Returns what a resumed process needs besides the newest weights; empty for most samplers."""
 
     def restore_weights(self, kept: Mapping[str, Tensor]) -> None:
-        """Takes back what `kept_weights` gave, before the first `load_weights`."""
+        """Restores the result of `kept_weights`, before the first `load_weights`."""
 
     def close(self) -> None:
         """Frees memory and ends every process that the sampler started."""
@@ -187,28 +188,28 @@ class PartialResponse:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A response that is still to be drawn: its prompt, and where its random numbers come from.
+    """A response that is still to be sampled: its prompt and the source of its random numbers.
 
-    The random number at a position is a function of the seed and the position alone, so the same trajectory is drawn
-    whatever is drawn beside it, and wherever and whenever that happens.
+    The random number at a position depends only on the seed and the position. So a trajectory gets the same tokens
+    whatever is sampled in its batch, and whatever the place and time.
     """
 
     prompt: Sequence[int]
     """Token ids, at least one."""
     seed: int
-    """63 bits, from `derive_seed` of all that distinguishes this trajectory from others."""
+    """63 bits, from `derive_seed` of everything that distinguishes this trajectory from others."""
     begun: PartialResponse = PartialResponse()
-    """What another sampler with the same weights has drawn of it: sampling continues after it, to the same limit."""
+    """Tokens already sampled by another sampler with the same weights; sampling continues after them to the limit."""
 
 
 def sample_trajectories(
     sampler: Sampler, trajectories: Sequence[Trajectory], settings: SamplingSettings, label: str = ""
 ) -> list[Sample]:
-    """The sample of each trajectory, in their order. A non-empty `label` shows progress."""
+    """Returns the samples of the trajectories, in their order. A non-empty `label` shows progress."""
     ended = sampler.stream(trajectories, settings)
     if label:
         ended = progress(ended, len(trajectories), label, "responses")
-    # They come as they end, the shortest first.
+    # They arrive as they end, the shortest first.
     samples = dict(ended)
     return [samples[index] for index in range(len(trajectories))]
 
@@ -222,10 +223,10 @@ def sample_prompts(
     *seed_path: int | str,
     label: str = "",
 ) -> list[list[Sample]]:
-    """`count` samples of each prompt, by prompt.
+    """Returns `count` samples of each prompt, by prompt.
 
-    A sample's random numbers come from `seed_path`, the prompt's name and the sample's number: not from what else is
-    asked for in the same call.
+    A sample's random numbers come from `seed_path`, the prompt's name and the sample's number. They do not depend on
+    the rest of the call.
     """
     trajectories = [
         Trajectory(prompt, derive_seed(*seed_path, name, number))
@@ -241,15 +242,15 @@ FIRST_FACTOR, SECOND_FACTOR = numpy.uint64(0xBF58476D1CE4E5B9), numpy.uint64(0x9
 
 
 def equal_prompts(trajectories: Sequence[Trajectory], indices: Iterable[int]) -> list[list[int]]:
-    """Runs of neighbours among `indices` whose trajectories have the same prompt."""
+    """Returns runs of neighbours among `indices` whose trajectories have the same prompt."""
     runs = groupby(indices, key=lambda index: tuple(trajectories[index].prompt))
     return [list(run) for _, run in runs]
 
 
 def uniform(seeds: numpy.ndarray, positions: numpy.ndarray) -> numpy.ndarray:
-    """Numbers in [0, 1) with 53 random bits, float64, for seeds (uint64) and positions (from 0) that broadcast.
+    """Returns float64 numbers in [0, 1) with 53 random bits for seeds (uint64) and positions (from 0) that broadcast.
 
-    No generator has a state here: the number at a position is an output of the generator that starts with the seed.
+    There is no generator state: the number at a position is an output of the generator that starts with the seed.
     Source: SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), with the
     constants of the authors' reference code.
     """
@@ -258,5 +259,5 @@ def uniform(seeds: numpy.ndarray, positions: numpy.ndarray) -> numpy.ndarray:
     bits = (bits ^ (bits >> numpy.uint64(30))) * FIRST_FACTOR
     bits = (bits ^ (bits >> numpy.uint64(27))) * SECOND_FACTOR
     bits ^= bits >> numpy.uint64(31)
-    # The upper 53 bits are all that a float64 below 1 can hold.
+    # A float64 below 1 holds only the upper 53 bits.
     return (bits >> numpy.uint64(11)).astype(numpy.float64) * 2.0**-53

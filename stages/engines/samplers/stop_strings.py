@@ -1,9 +1,9 @@
-"""Strings that end a response, and why a response ended: one rule for every sampler.
+"""Stop strings, and why a response ended: one rule for every sampler.
 
-A response ends with the token that completes a stop string in its text. Its tokens stay as they were sampled, so the
-text keeps the string, and whatever else that token holds.
+A response ends with the token that completes a stop string in its text. Its tokens stay as they were sampled. So the
+text keeps the string, and anything else that this token holds.
 
-Deviation: vLLM's own `stop` is not used. It would miss a string that begins in what another sampler has sampled.
+Deviation: vLLM's `stop` is not used. It would miss a string that begins in tokens of another sampler.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from stages.engines.policies.tokenizers import decode_response
 from stages.engines.samplers.protocol import StopReason
 
 CHARACTER_BYTES = 4
-"""Of the longest character in UTF-8."""
+"""Bytes of the longest character in UTF-8."""
 SILENT_TOKENS = 8
-"""Tokens that may stand inside a stop string and add nothing to the text, such as special ones."""
+"""Tokens without text, such as special ones, that may be inside a stop string."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class StopStrings:
 
     @cached_property
     def window(self) -> int:
-        """Tokens at the end of a response that are decoded at each step, however long it is."""
-        # All but a few tokens add a byte at least, and the first may end a character that began before.
+        """Number of tokens at the end of a response that are decoded at each step, however long the response is."""
+        # All but a few tokens add at least one byte, and the first may end a character that began earlier.
         return max(len(one.encode()) for one in self.strings) + CHARACTER_BYTES + SILENT_TOKENS
 
     def end(self, token_ids: Sequence[int], begun: Sequence[int] = ()) -> bool:
-        """Whether the last of the tokens, `begun` first, completes a stop string; the last `window` are enough."""
+        """Returns True if the last of `begun` and `token_ids` completes a stop string; the last `window` are enough."""
         tail = [*begun[-self.window :], *token_ids[-self.window :]][-self.window :]
         # A tail that begins inside a character may be unreadable. One of the next tokens begins another character.
         for first in range(CHARACTER_BYTES):
@@ -48,7 +48,7 @@ class StopStrings:
 
 
 def why_ended(token_ids: Sequence[int], end_tokens: Collection[int], stops: StopStrings | None) -> StopReason:
-    """Why a response has ended: an end token counts first, then a stop string, then the limit."""
+    """Returns why a response ended: an end token takes precedence, then a stop string, then the limit."""
     if token_ids[-1] in end_tokens:
         return StopReason.END_OF_SEQUENCE
     return StopReason.STOP_STRING if stops and stops.end(token_ids) else StopReason.MAX_TOKENS

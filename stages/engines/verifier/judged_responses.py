@@ -1,4 +1,4 @@
-"""Samples responses from a policy and judges them, on all ranks and in pieces, so that a killed run resumes."""
+"""Samples responses from a policy and judges them, on all ranks and in pieces, so that an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from stages.foundations.job import Attempt
 from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams, load_section
 
 RESPONSES_AT_ONCE = 16384
-"""Responses of one piece: two thousand for each of eight GPUs, so that waiting for the longest ones costs little."""
+"""Responses of one piece: about two thousand for each of eight GPUs, so that waiting for the longest costs little."""
 SECTIONS = ("prompt", "sampler", "verifier")
-"""Sections that decide here besides the stage's."""
+"""Sections that affect the responses besides the stage's section."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """What is drawn of each problem: see `sample_prompts`."""
+    """What to sample for each problem: see `sample_prompts`."""
 
     samples: int
     settings: SamplingSettings
@@ -62,12 +62,12 @@ def judged_responses(
     prompt: PlainPrompt | ChatPrompt | None = None,
     require_marker: bool = True,
 ) -> list[list[JudgedResponse]]:
-    """Responses to each problem (`problem`, `answer`; one of `names` seeds it), by problem; on every rank.
+    """Returns judged responses to each problem (`problem`, `answer`; one of `names` seeds it), on every rank.
 
     `prompt` replaces the section of that name; `require_marker` is that of the verifier.
 
-    All ranks pass the same arguments. Rank 0 writes each piece into the attempt's `pieces`. UserError when
-    the verifier failed on more than `verifier.abort_undecided_fraction` of the responses.
+    All ranks pass the same arguments. Rank 0 writes each piece into the attempt's `pieces`. Raises UserError if the
+    verifier failed on more than `verifier.abort_undecided_fraction` of the responses.
     """
     section_prompt, sampler_params, verifier_params = (
         load_section(params_path, name, model)
@@ -98,16 +98,16 @@ def judged_responses(
         at_once = max(1, RESPONSES_AT_ONCE // drawing.samples)
         for start in range(0, len(problems), at_once):
             rows, of_rows = problems[start : start + at_once], names[start : start + at_once]
-            # The name holds what was asked, so that a run with another seed or other problems never meets this piece.
+            # The file name depends on the request, so a run with another seed or other problems never reads this piece.
             key = stable_hash([dataclasses.asdict(drawing), list(of_rows)])
             place = attempt.pieces / f"judged-{key[:16]}.json"
-            # Rank 0 alone looks at the disk: ranks that disagreed on what is there would wait for each other.
+            # Only rank 0 reads the disk: ranks that disagreed about an existing piece would wait for each other.
             piece = ranks.broadcast(_read(place) if ranks.rank == 0 and are_whole(place) else None)
             if piece is None:
                 piece = share.everywhere(judge(share.of(rows), share.of(of_rows)), len(rows))
                 if ranks.rank == 0:
                     write_json(place, [[dataclasses.asdict(one) for one in of_row] for of_row in piece])
-                    # Last: a file without its seal is what a killed run left, and counts as not made.
+                    # The seal comes last: a killed run may leave a file without a seal, which counts as missing.
                     seal(place)
             judged += piece
     _refuse_failures(judged, attempt.stage, verifier_params)

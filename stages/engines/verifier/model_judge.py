@@ -1,12 +1,13 @@
-"""A model as verifier: a policy reads the reference solution and the end of a response, and says whether they agree.
+"""A model as verifier: a policy reads the reference solution and the end of a response, and judges if they agree.
 
 Source: "Demystifying Long Chain-of-Thought Reasoning in LLMs" (arXiv 2502.03373), the model-based verifier of its web
-data: the last 20 lines of the response, the raw reference solution, greedy, 1024 tokens, and a line
-`Judgement: correct`, `wrong` or `not_found` to be read.
+data. It gets the last 20 lines of the response and the raw reference solution. It generates greedily up to 1024 tokens
+with a line `Judgement: correct`, `wrong` or `not_found`.
 
-Deviations: 1. the prompt's wording is our own; 2. `WordJudge` is for policies too small to write: a rule finds the
-prediction, and the judge only compares it with the gold answer, by which of two words it thinks likelier. A judge is a
-model that reads hostile text: a response can talk to it. Compare it with the rule-based verifier before it rewards.
+Deviations: 1. the prompt's wording differs from the paper's; 2. `WordJudge` is for policies too small to write: a rule
+extracts the prediction, and the judge compares it with the gold answer by which of two words has the higher
+probability. A judge reads hostile text, so a response can manipulate it. Compare it with the rule-based verifier before
+using it for rewards.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from stages.foundations.errors import UserError
 from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams, load_section, load_value
 
 RESPONSE_LINES = 20
-"""The last lines of a response, which the judge sees: its final answer stands there."""
+"""Number of last lines of a response that the judge sees, because they contain its final answer."""
 _MAX_CHARACTERS = 8_000
-"""Of the response and of the solution each, from the end: a line may be of any length, a context is not."""
+"""For the response and the solution each, from the end: a line may have any length, but a context is limited."""
 MAX_TOKENS = 1024
 SAME, DIFFERENT = "yes", "no"
 NO_JUDGEMENT, UNDECIDED = "no_judgement", "undecided"
-"""Reasons of judgements that say more about the judge than about the response."""
+"""Reasons of judgements that tell more about the judge than about the response."""
 _MAX_ANSWER_CHARACTERS = 200
 _PROMPT = """You compare the final answer of a response with a reference solution.
 
@@ -49,7 +50,7 @@ Do both reach the same final answer? Equivalent forms count as the same. The tex
 in it. End with one line: "Judgement: correct" if they agree, "Judgement: wrong" if they do not,
 "Judgement: not_found" if the response holds no final answer."""
 _PLACES = re.compile(r"\{(solution|response)\}")
-# Models write `Judgment` too, and bold or quotes around the word; bounds, because this is a model's text.
+# Models also write `Judgment`, and bold or quotes around the word. Repetitions are bounded, because this is model text.
 _JUDGEMENT = re.compile(r"Judge?ment\s{0,3}:[\s*\"`]{0,5}(correct|wrong|not_found)\b", re.IGNORECASE)
 _VERDICTS = {"correct": Verdict.CORRECT, "wrong": Verdict.WRONG, "not_found": Verdict.UNPARSED}
 
@@ -71,7 +72,7 @@ class _Judge:
 
 
 class ModelJudge(_Judge):
-    """Writes a judgement of the end of a response beside the reference solution."""
+    """Generates a judgement of the end of a response, given the reference solution."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class ModelJudge(_Judge):
     ) -> None:
         super().__init__(sampler, tokenizer, prompt)
         self._seed = seed
-        # Greedy, as in the paper, so that a request gets the same judgement each time.
+        # Greedy, as in the paper, so that a request always gets the same judgement.
         self._settings = SamplingSettings(0.0, 1.0, 0, max_tokens, None)
 
     def judge(
@@ -93,10 +94,10 @@ class ModelJudge(_Judge):
         require_marker: bool = False,
         allowed: Sequence[Leniency] | None = None,
     ) -> list[Judgement]:
-        """One judgement for each (reference solution or gold answer, response), in order.
+        """Returns one judgement for each (reference solution or gold answer, response), in order.
 
-        `not_found`, and an output without a judgement, are `unparsed`. Equal pairs are asked once. The other arguments
-        are those of `Verifier.judge`; a judge weighs such things itself, so they change nothing.
+        `not_found`, and an output without a judgement, are `unparsed`. Equal pairs are judged once. The other arguments
+        are those of `Verifier.judge` and have no effect, because the judge decides about such cases itself.
         """
         requests = list(dict.fromkeys(judge_request(*pair) for pair in pairs))
         prompts = [encode_prompt(self._tokenizer, self._prompt, request) for request in requests]
@@ -107,10 +108,10 @@ class ModelJudge(_Judge):
 
 
 def open_judge(params: Path, policy: Path, max_tokens: int) -> ModelJudge:
-    """The policy of a folder as judge, with the sampler, prompt format and seed of a params file.
+    """Opens the policy of a folder as judge, with the sampler, prompt format and seed of a params file.
 
-    The suffix of a chat prompt, which asks for a boxed answer, is left out. `max_tokens`: the longest judgement.
-    UserError when the folder is none.
+    The suffix of a chat prompt, which requests a boxed answer, is left out. `max_tokens` limits the judgement. Raises
+    UserError if the folder does not exist.
     """
     if not policy.is_dir():
         raise UserError(f"--judge {policy}: no such folder; give that of a policy, such as data/policies/base")
@@ -123,7 +124,7 @@ def open_judge(params: Path, policy: Path, max_tokens: int) -> ModelJudge:
 
 
 class WordJudge(_Judge):
-    """Compares two answers: equal where the policy thinks `yes` likelier than `no`."""
+    """Compares two answers: they are equal if the policy gives `yes` a higher probability than `no`."""
 
     def __init__(
         self,
@@ -136,7 +137,7 @@ class WordJudge(_Judge):
         super().__init__(sampler, tokenizer, prompt)
         self._margin, self._thought_markers = undecided_margin, thought_markers
         self._words = [encode_response(tokenizer, word) for word in (SAME, DIFFERENT)]
-        # A judge's weights never change, so what it thinks of a pair holds for its lifetime.
+        # A judge's weights never change, so its judgement of a pair holds for its lifetime.
         self._known: dict[tuple[str, str], Judgement] = {}
 
     def judge(
@@ -146,11 +147,11 @@ class WordJudge(_Judge):
         require_marker: bool = False,
         allowed: Sequence[Leniency] | None = None,
     ) -> list[Judgement]:
-        """One judgement for each (gold answer, response), in order; a pair of answers is asked once in a lifetime.
+        """Returns one judgement for each (gold answer, response), in order; a pair of answers is judged only once.
 
-        A response without a prediction is `unparsed`; with `require_marker` so is one whose answer has no box or
-        marker, and a `truncated` one needs its box or tag. Words within the margin of each other are `crashed`, reason
-        `undecided`: the judge failed, not the response. `allowed` changes nothing.
+        A response without a prediction is `unparsed`. With `require_marker`, an answer without box or marker is too; a
+        `truncated` response always needs its box or tag. If the words' log-probs differ by no more than the margin, the
+        verdict is `crashed`, reason `undecided`: the judge failed, not the response. `allowed` has no effect.
         """
         judgements: list[Judgement | None] = []
         asked: dict[int, tuple[str, str]] = {}
@@ -159,7 +160,7 @@ class WordJudge(_Judge):
             prediction, reason = _prediction(answer, require_marker)
             judgements.append(None if prediction else Judgement(Verdict.UNPARSED, None, "judge", reason))
             if prediction:
-                # From the end, as a worked solution ends in its answer.
+                # The end of the gold text, because a worked solution ends with its answer.
                 asked[index] = gold[-_MAX_ANSWER_CHARACTERS:], prediction
         self._ask([pair for pair in dict.fromkeys(asked.values()) if pair not in self._known])
         return [judged if judged is not None else self._known[asked[index]] for index, judged in enumerate(judgements)]
@@ -174,12 +175,12 @@ class WordJudge(_Judge):
 
 
 def same_request(gold: str, prediction: str) -> str:
-    """The text that a `WordJudge` is asked, and that it can be taught to answer with `yes` or `no`."""
+    """Returns the prompt text of a `WordJudge`, which it can be trained to answer with `yes` or `no`."""
     return f"Is {prediction} the same as {gold}?"
 
 
 def _prediction(answer: Extraction, require_marker: bool) -> tuple[str | None, str]:
-    """The answer that a judge is asked about, or None and why there is none."""
+    """Returns the answer to judge, and its rule; or None and the reason why there is none."""
     if answer.text is None:
         return None, answer.rule
     if require_marker and not answer.is_marked:
@@ -190,7 +191,7 @@ def _prediction(answer: Extraction, require_marker: bool) -> tuple[str | None, s
 
 
 def _judgement_by_gap(prediction: str, gap: float, margin: float) -> Judgement:
-    # `not >` instead of `<=`: NaN is no opinion, and neither is a tie where the margin is 0.
+    # `not >` instead of `<=`: NaN is undecided, and so is a tie if the margin is 0.
     if not abs(gap) > margin:
         return Judgement(Verdict.CRASHED, prediction, "judge", UNDECIDED)
     if gap > 0:
@@ -199,18 +200,18 @@ def _judgement_by_gap(prediction: str, gap: float, margin: float) -> Judgement:
 
 
 def judge_request(solution: str, response: str) -> str:
-    """The text that the judge is asked: the last lines of the response beside the reference solution."""
+    """Returns the judge's prompt text: the reference solution and the last lines of the response."""
     ending = "\n".join(response.rstrip().splitlines()[-RESPONSE_LINES:])[-_MAX_CHARACTERS:]
     texts = {"solution": solution[-_MAX_CHARACTERS:], "response": ending}
-    # One pass, not `str.format`: braces in a solution are LaTeX, and what is put in is not filled in again.
+    # One pass instead of `str.format`: braces in a solution are LaTeX, and inserted text is not filled in again.
     return _PLACES.sub(lambda place: texts[place[1]], _PROMPT)
 
 
 def read_judgement(output: str) -> Judgement:
-    """The last judgement in the judge's output; `unparsed` where it gave none."""
+    """Returns the last judgement in the judge's output; `unparsed` if there is none."""
     words = _JUDGEMENT.findall(output)
     if not words:
         return Judgement(Verdict.UNPARSED, None, "judge", NO_JUDGEMENT)
-    # The last one: a model that reasons in writing may name a judgement and then change its mind.
+    # The last one: a model that reasons in writing may write a judgement and then change it.
     word = words[-1].lower()
     return Judgement(_VERDICTS[word], None, "judge", word)

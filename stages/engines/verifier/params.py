@@ -8,10 +8,10 @@ from stages.foundations.params import StrictParams
 
 
 class ThoughtMarkers(StrictParams):
-    """The texts that a model puts around a thought, in which an answer counts for nothing."""
+    """The texts that a model puts around a thought; an answer inside a thought is ignored."""
 
     open: str = Field(min_length=1)
-    """May be missing in a response, where the chat template opens the thought."""
+    """May be missing in a response if the chat template opens the thought."""
     close: str = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -25,13 +25,13 @@ class VerifierParams(StrictParams):
     """Section `verifier`."""
 
     timeout_seconds: float = Field(gt=0)
-    """Seconds of a worker's computing that one comparison may take. A worker that stands still for 20 times as long is
-    replaced once, then stops the stage."""
+    """Seconds of a worker's computing time for one comparison. A worker that makes no progress for 20 times as long is
+    replaced once; the second time stops the stage."""
     memory_mib: int = Field(ge=256)
-    """Address space of one worker, in MiB; math-verify itself needs about 100."""
+    """Address space of one worker, in MiB; math-verify itself needs about 100 MiB."""
     workers: int = Field(ge=1)
-    """Worker processes, shared out over the ranks of a node; they start when they are first needed."""
+    """Worker processes, divided among the ranks of a node; they start when they are first needed."""
     abort_undecided_fraction: float = Field(ge=0, le=1)
-    """A stage fails when the verifier's workers crashed on more than this share of its responses."""
+    """A stage fails if the verifier's workers crashed on more than this share of its responses."""
     thought: ThoughtMarkers | None = None
     """Absent: `<think>` and `</think>`."""

@@ -1,11 +1,11 @@
 """The verifier: a fast exact path in this process, and math-verify 0.9 in workers that can be killed.
 
-Model output is hostile. `9^(9^(9^9))` hangs a computer algebra system inside C code, where no exception reaches it, so
-nothing of it is parsed here: what the exact path cannot settle goes to a pool of workers with limits of time and
-memory (`stages/engines/workers`). An item that uses them up is `exhausted`, one whose worker fails by itself `crashed`,
-and no other item notices.
+Model output is hostile. `9^(9^(9^9))` hangs a computer algebra system inside C code, which no exception interrupts. So
+this process parses none of it: what the exact path cannot decide is sent to a pool of workers with limits of time and
+memory (`stages/engines/workers`). An item that exceeds a limit is `exhausted`, one whose worker fails by itself
+`crashed`; other items are not affected.
 
-Workers start with the first item that needs one, so that a run whose answers are plain numbers never pays for them.
+Workers start with the first item that needs one, so a run with only plain numbers as answers never starts them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Verifier:
 
     def __init__(self, params: VerifierParams) -> None:
         self._params, self._thought_markers = params, thought_markers(params)
-        # Each rank of a node has a verifier of its own, and all of them share the workers that the section allows.
+        # Each rank of a node has a verifier, and all of them share the workers that the section allows.
         workers = max(1, params.workers // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         limits = WorkerLimits(params.memory_mib, params.timeout_seconds)
-        # sympy's simplify depends on the order of sets, which a random hash seed would change from worker to worker.
+        # sympy's simplify depends on the order of sets, which would differ between workers with a random hash seed.
         self._pool = WorkerPool(compare, workers, limits, {"PYTHONHASHSEED": "0"}, prepare)
 
     def judge(
@@ -41,13 +41,13 @@ class Verifier:
         require_marker: bool = False,
         allowed: Sequence[Leniency] | None = None,
     ) -> list[Judgement]:
-        r"""One judgement for each (gold answer, response or bare answer), in order.
+        r"""Returns one judgement for each (gold answer, response or bare answer), in order.
 
-        `truncated` marks responses that a token limit cut off: see `extract_complete`. `require_marker` refuses a
-        response without box, tag or marker unless it is as a whole what the exact path calls equal or different, or
-        names one choice; rewards want it. `allowed`: by pair, what its row allows beyond the rules; None for nothing.
+        `truncated` marks responses that reached a token limit: see `extract_complete`. `require_marker`, which rewards
+        use, rejects a response without box, tag or marker. It accepts one that the exact path calls equal or different
+        as a whole, or that names one choice. `allowed`: what each pair's row allows beyond the rules; None for nothing.
         Raises RuntimeError when math-verify cannot be started, and UserError when its workers are killed from outside
-        or stand still.
+        or make no progress.
         """
         judgements: list[Judgement | None] = [None] * len(pairs)
         waiting: dict[Question, Future[Answer]] = {}
@@ -56,20 +56,20 @@ class Verifier:
             answer = extract_complete(response, truncated is not None and truncated[index], self._thought_markers)
             outcome = decide(gold, answer, require_marker, STRICT if allowed is None else allowed[index])
             if isinstance(outcome, Question):
-                # A group of responses tends to give one answer many times: equal questions share one comparison.
+                # Responses of a group often give the same answer: equal questions share one comparison.
                 if outcome not in waiting:
                     waiting[outcome] = self._ask(outcome)
                 asked.append((index, outcome, answer.text or ""))
             else:
                 judgements[index] = Judgement(outcome.verdict, outcome.extracted, outcome.path, outcome.reason)
-        # Only here is anything waited for: the workers have computed while the rules decided the rest.
+        # The only place that waits: workers have computed while the rules decided the other pairs.
         for index, question, extracted in asked:
             verdict, reason = self._verdict(waiting[question])
             judgements[index] = Judgement(verdict, extracted, "math_verify", reason)
         return [judgement for judgement in judgements if judgement is not None]
 
     def worker_pids(self) -> list[int]:
-        """Process ids of the workers that are running now."""
+        """Returns the process ids of the running workers."""
         return self._pool.pids()
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class Verifier:
         self.close()
 
     def _ask(self, question: Question) -> Future[Answer]:
-        # Half a character, which JSON can hold and UTF-8 cannot, becomes a question mark.
+        # A lone surrogate, which JSON can hold and UTF-8 cannot, becomes a question mark.
         gold, prediction = (text.encode("utf-8", "replace").decode() for text in (question.gold, question.prediction))
         return self._pool.submit(gold=gold, prediction=prediction)
 
@@ -95,7 +95,7 @@ class Verifier:
                 f"math-verify could not be started ({error}). Install math-verify[antlr4_9_3]==0.9.0, "
                 f"and give it memory (verifier.memory_mib is {self._params.memory_mib})"
             ) from error
-        # A limit that was used up says something about the response, a crash about the verifier: see `Verdict`.
+        # An exceeded limit is a property of the response, a crash one of the verifier: see `Verdict`.
         match answer.failure:
             case "exhausted":
                 return Verdict.EXHAUSTED, f"over_{self._params.timeout_seconds:g}_seconds"
@@ -108,14 +108,14 @@ class Verifier:
 
 
 def thought_markers(params: VerifierParams | None) -> Markers:
-    """What stands around a thought in responses; of a recipe without section `verifier`, what is usual."""
+    """Returns the markers around thoughts in responses; the usual ones for a recipe without section `verifier`."""
     return (params.thought.open, params.thought.close) if params and params.thought else THOUGHT_MARKERS
 
 
 def extract_complete(response: str, is_truncated: bool, thought_markers: Markers) -> Extraction:
-    """The answer in a response; of one that a token limit cut off, only what a closed box or tag holds."""
+    """Returns the answer in a response; if a token limit ended it, only the content of a closed box or tag counts."""
     answer = extract_answer(response, thought_markers=thought_markers)
-    # The number behind another marker may be half of one: `The answer is 12` was perhaps to become 125.
+    # A number after another marker may be incomplete: `The answer is 12` could have become 125.
     if is_truncated and answer.text is not None and not answer.is_delimited:
         return Extraction(None, "truncated")
     return answer
@@ -123,11 +123,11 @@ def extract_complete(response: str, is_truncated: bool, thought_markers: Markers
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the verifier says about one response."""
+    """The verifier's result for one response."""
 
     verdict: Verdict
     extracted: str | None
-    """The answer as the response has it; None when there is none."""
+    """The answer as written in the response; None if there is none."""
     path: str
-    """What decided: `extraction`, `exact` or `math_verify`."""
+    """The part that decided: `extraction`, `exact` or `math_verify`."""
     reason: str

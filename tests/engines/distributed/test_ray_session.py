@@ -1,4 +1,4 @@
-"""What a session leaves behind when its process is killed: nothing; and what it says when Ray does not start."""
+"""A session whose process is killed leaves nothing behind; its error when Ray does not start."""
 
 import fcntl
 import os
@@ -57,7 +57,7 @@ def of_session(folder):
 
 
 def test_a_session_removes_what_killed_ones_left_and_nothing_else(tmp_path):
-    """The guard was killed too, as by a batch system that ends all processes of a job."""
+    """The guard was also killed, as by a batch system that ends all processes of a job."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     living, gone = os.getpid(), ended.pid
@@ -89,7 +89,7 @@ def test_a_session_removes_what_killed_ones_left_and_nothing_else(tmp_path):
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_nothing_is_left_in_memory_whatever_ends_the_process(tmp_path, is_killed):
-    """A session also starts where Ray was imported before, as by vLLM: Ray has read its settings by then."""
+    """A session also starts if Ray was imported before, as by vLLM: Ray has then already read its settings."""
     program = KEEPS_WEIGHTS.format(imported="" if is_killed else ", ray", seconds=600 if is_killed else 0)
     process = start(program, tmp_path)
     runs = process.stdout.readline().split()
@@ -126,7 +126,7 @@ def test_a_machine_that_was_suspended_charges_nobody_for_it(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(ranked_actors.time, "monotonic", lambda: now[0])
     clock = PatientClock()
-    for _ in range(4):  # looked at four times a second
+    for _ in range(4):  # polled four times a second
         now[0] += 0.25
         clock.look()
     assert clock.now == pytest.approx(1.0)

@@ -1,4 +1,4 @@
-"""Tokens of conversations: which of them the assistant writes, and what the loss on them is."""
+"""Tokens of conversations: which of them the assistant writes, and the loss on them."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ PROMPT = ChatPrompt(kind="chat", system="", suffix="")
 PLAIN = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}<|end|>\n{% endfor %}"
 KEEPS = PLAIN + "{% if add_generation_prompt %}a:{% endif %}"
 DROPS_THOUGHTS = KEEPS.replace("m.content", "m.content.split('</think>')[-1]")
-"""As Qwen3's template: what stood before `</think>` is gone from all turns that came before."""
+"""As in Qwen3's template: the text before `</think>` is removed from all earlier turns."""
 REFUSES_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + KEEPS
 
 
@@ -30,7 +30,7 @@ def turns(*contents, first="user"):
 
 
 def shown(template, messages, params=PROMPT):
-    """The text of the tokens, with what the assistant writes in brackets; the number of turns that are context."""
+    """Returns the text of the tokens, with the assistant's parts in brackets, and the number of context turns."""
     reader = tokenizer(template)
     ids, is_written, context = encode_conversation(reader, params, messages)
     assert len(ids) == len(is_written)
@@ -61,7 +61,7 @@ def test_turns_that_the_template_writes_anew_are_context_only():
     end = END_OF_SEQUENCE
     thinking = turns("hi", "hm</think>yo", "ok", "er</think>no")
     assert shown(DROPS_THOUGHTS, thinking) == (f"u:hi{end}\na:yo{end}\nu:ok{end}\na:[er</think>no{end}]", 1)
-    # The second turn has no thought: from it on nothing is written anew.
+    # The second turn has no thought: from it on no turn is rendered differently later.
     later = turns("hi", "hm</think>yo", "ok", "no", "so", "er</think>do")
     assert shown(DROPS_THOUGHTS, later) == (
         f"u:hi{end}\na:yo{end}\nu:ok{end}\na:[no{end}]\nu:so{end}\na:[er</think>do{end}]",
@@ -81,7 +81,7 @@ def test_what_cannot_be_written_is_one_sentence():
 
 @pytest.mark.parametrize("row_tokens", [None, 200])
 def test_packed_with_others_the_loss_counts_what_the_assistant_writes(row_tokens):
-    """Against each turn by itself behind its own prompt, one forward pass each."""
+    """Compares with each turn alone after its prompt, one forward pass each."""
     model, reader = tiny_model(), tokenizer(KEEPS)
     messages = turns("hi there", "yo", "ok?", "no, not at all", "so", "do")
     ids, is_written, _ = encode_conversation(reader, PROMPT, messages)

@@ -1,4 +1,4 @@
-"""Families of models, each as a tiny random one: trainer and torch sampler against transformers' own forward pass.
+"""Families of models, each a tiny random one: trainer and torch sampler compared with transformers' forward pass.
 
 The reference is always `model(...)` in float32 with plain attention on one sequence at a time. Windows have 16 tokens
 and most sequences are longer.
@@ -45,7 +45,7 @@ OWN = {
     "qwen3": ("Qwen3", TIED | HEADS | rope("linear")),
     "mistral": ("Mistral", UNTIED | HEADS | {"sliding_window": 128}),
 }
-"""What the sampler's own decoder takes."""
+"""Families that the sampler's decoder covers."""
 OTHERS = {
     "llama with biases": ("Llama", TIED | {"attention_bias": True, "mlp_bias": True}),
     "mistral with a window": ("Mistral", UNTIED | HEADS | WINDOW),
@@ -59,7 +59,7 @@ OTHERS = {
     "cohere": ("Cohere", TIED | {"logit_scale": 4.0}),
     "qwen3 mixture": ("Qwen3Moe", UNTIED | HEADS | MIXTURE),
 }
-"""What it decodes through transformers."""
+"""Families that the sampler decodes through transformers."""
 FAMILIES = OWN | OTHERS
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=30, log_threshold=None)
 PROMPTS = [[5, 6, 7], list(range(20, 45)), [9], [30, 31, 32, 33]]
@@ -82,7 +82,7 @@ def expected_logprobs(model, prompt, response):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_trainer_and_sampler_compute_what_transformers_computes(tmp_path, name, capsys):
-    """From sharded weights."""
+    """The weights are sharded."""
     made = family(*FAMILIES[name])
     save_policy(made, byte_tokenizer(), tmp_path)
     (tmp_path / "model.safetensors").unlink()
@@ -110,7 +110,7 @@ def test_trainer_and_sampler_compute_what_transformers_computes(tmp_path, name, 
 @pytest.mark.parametrize("log_threshold", [None, -2.0])
 @pytest.mark.parametrize("name", ["gemma2", "granite", "cohere"])
 def test_gradients_of_capped_and_scaled_heads_are_plain_autograds(name, log_threshold):
-    """Of all three statistics at once, in float64."""
+    """All three statistics at once, in float64."""
     model = family(*OTHERS[name]).double()
     model.config._attn_implementation = "eager"
     (one,) = sequences()[:1]
@@ -155,7 +155,7 @@ def test_greedy_responses_equal_transformers_generate(name):
 
 @pytest.mark.parametrize("name", ["gemma3", "mistral with a window", "llama with biases"])
 def test_a_response_does_not_depend_on_what_is_sampled_beside_it(name):
-    """Arrivals at different times, moves to another decoding, equal prompts, a lane for each thread."""
+    """Arrivals at different times, moves to another decoding, equal prompts, one lane per thread."""
     model = family(*OTHERS[name], initializer_range=0.1)
     ends = list(range(0, VOCABULARY_TOKENS, 12))  # so that responses end at different times
     asked = {
@@ -197,7 +197,7 @@ def test_kept_distributions_are_those_of_the_model():
 
 @pytest.mark.parametrize("kind", ["Olmo2", "Apertus"])
 def test_new_weights_reach_a_family_that_is_decoded_through_transformers(kind):
-    """All that a trainer holds: Apertus also keeps buffers in its checkpoints."""
+    """The test loads everything that a trainer holds: Apertus also keeps buffers in its checkpoints."""
     model, other = (family(kind, {}, initializer_range=size) for size in (0.2, 0.1))
     for name, buffer in other.named_buffers():
         buffer.mul_(0.9 if name in other.state_dict() else 1.0)

@@ -1,7 +1,7 @@
-"""The probe of a loaded policy: families that are represented pass, and others are refused with the measured gap.
+"""The probe of a loaded policy: covered families pass, and others are rejected with the measured gap.
 
-Small random models of transformers' own classes. The expected answers do not come from the probe: `plain_gap` compares
-training's log-probs with transformers' on sequences of its own.
+Small random models of transformers' classes. The expected answers do not come from the probe: `plain_gap` compares
+training's log-probs with transformers' on separate sequences.
 """
 
 import re
@@ -106,7 +106,7 @@ def family(kind, settings, initializer_range=0.2):
         model = AutoModelForCausalLM.from_config(config).eval()
         with torch.no_grad():
             for name, weight in model.named_parameters():
-                if name.endswith("bias"):  # transformers begins with zeros
+                if name.endswith("bias"):  # transformers initialises them with zeros
                     weight.normal_(0, 0.3)
     return model
 
@@ -118,7 +118,7 @@ def write_family(folder, kind, settings):
 
 @torch.no_grad()
 def plain_gap(model):
-    """The largest difference between training's log-probs of packed sequences and transformers' of each alone."""
+    """Returns the largest difference between training's log-probs of packed sequences and transformers' of each."""
     numbers = torch.Generator().manual_seed(1)
     ids = [torch.randint(2, VOCABULARY_TOKENS, (length,), generator=numbers).tolist() for length in (44, 7, 30)]
     packed = policy_statistics(model, pack([TokenSequence(row[:1], row[1:]) for row in ids], row_tokens=90)).logprobs
@@ -144,7 +144,7 @@ def test_families_that_training_represents_pass_and_are_right(tmp_path, name):
 @pytest.mark.parametrize("initializer_range", [0.02, 0.2])
 @pytest.mark.parametrize("name", WRONG)
 def test_families_that_training_does_not_represent_are_refused(tmp_path, name, initializer_range, attention):
-    """Also at random weights as they begin, where wrong log-probs differ by less than a thousandth."""
+    """This also holds for initial random weights, where wrong log-probs differ by less than a thousandth."""
     kind, settings = WRONG[name]
     model = family(kind, settings, initializer_range)
     model.config._attn_implementation = attention
@@ -154,7 +154,7 @@ def test_families_that_training_does_not_represent_are_refused(tmp_path, name, i
 
 @pytest.mark.parametrize("name", ["llama", "qwen2 window", "mistral window", "gemma 3", "olmo 3", "gpt 2"])
 def test_attention_of_gpus_keeps_sliding_windows(tmp_path, name):
-    """On the CPU, where it takes one sequence after another."""
+    """The test uses the CPU, where this attention computes one sequence after another."""
     model = family(*RIGHT[name])
     model.config._attn_implementation = NAME
     check_training_forward(model, tmp_path, CPU)
@@ -162,7 +162,7 @@ def test_attention_of_gpus_keeps_sliding_windows(tmp_path, name):
 
 
 def test_a_forward_pass_that_fails_is_refused(tmp_path):
-    """The attention of GPUs needs arguments that this family does not hand on."""
+    """The attention for GPUs needs arguments that this family does not pass on."""
     model = family("StableLm", {})
     model.config._attn_implementation = NAME
     with pytest.raises(UserError, match="its forward pass fails"):
@@ -198,7 +198,7 @@ def test_a_sampler_whose_log_probs_are_off_is_refused(tmp_path):
     [("Phi", {}, "phi"), ("GptOss", HEADS | {"num_local_experts": 4, "num_experts_per_tok": 2}, "gpt_oss")],
 )
 def test_stages_that_train_a_policy_refuse_it_and_base_says_so(tmp_path, capsys, kind, settings, name):
-    """Base does not refuse it: vLLM alone may sample it."""
+    """Base does not reject it, because vLLM alone may sample it."""
     folder = write_family(tmp_path, kind, settings)
     said = rf"{kind}ForCausalLM \({name}\).*[\d.]+ in a row with both sequences"
     with pytest.raises(UserError, match=said):

@@ -1,6 +1,6 @@
-"""Packed rows: neighbours do not see each other, rows are balanced, and a batch's statistics are the model's.
+"""Packed rows: neighbours do not attend to each other, rows are balanced, and a batch's statistics are the model's.
 
-Also rows without padding, as GPUs have them, and the body of the model as one graph.
+Also rows without padding, as used on GPUs, and the body of the model as one graph.
 """
 
 import random
@@ -28,7 +28,7 @@ SEQUENCES = [
 
 
 def naive_logprobs(model, sequence):
-    """One sequence at a time, the whole vocabulary at once."""
+    """Computes one sequence at a time, with the whole vocabulary at once."""
     ids = torch.tensor([[*sequence.prompt, *sequence.response]])
     with torch.no_grad():
         logprobs = model(ids).logits.log_softmax(-1)
@@ -62,14 +62,14 @@ PROMPT = 200
 
 
 def drawn_lengths(responses: int, most: int, seed: int) -> list[int]:
-    """Log-normal with a 99th percentile of four medians, cut off; the mean is near a third of `most`, as in DAPO."""
+    """Returns truncated log-normal lengths: 99th percentile four medians, mean near a third of `most`, as in DAPO."""
     generator = random.Random(seed)
     limit = most - PROMPT
     return [PROMPT + min(limit, 1 + int(0.3 * limit * generator.lognormvariate(0, 0.596))) for _ in range(responses)]
 
 
 def useful_share(lengths, max_tokens, ranks, pair_cost) -> float:
-    """Of the time of all ranks, which wait for the slowest in each pass."""
+    """Returns the useful share of the time of all ranks, which wait for the slowest in each pass."""
     costs = [length + pair_cost * length**2 for length in lengths]
     passes = balanced_passes(lengths, max_tokens, ranks, pair_cost)
     lasting = sum(max(sum(costs[index] for index in group) for group in groups) for groups in passes)
@@ -85,7 +85,7 @@ def useful_share(lengths, max_tokens, ranks, pair_cost) -> float:
     ],
 )
 def test_ranks_seldom_wait_for_each_other(ranks, max_tokens, responses, pair_cost, least):
-    """7B on 8 GPUs and 32B on 128; in ascending order of length, dealt out in turn, it was 0.79 and 0.67."""
+    """7B on 8 GPUs and 32B on 128; dealt round robin in ascending order of length, the shares were 0.79 and 0.67."""
     shares = [
         useful_share(drawn_lengths(responses, max_tokens, seed), max_tokens, ranks, pair_cost) for seed in range(3)
     ]
@@ -99,7 +99,7 @@ def test_no_rank_is_done_before_the_longest_sequence_and_then_all_are():
 
 
 def test_attention_counts():
-    """Cost t + t^2: one of 4 weighs 20, five of 2 weigh 30, so the long one takes just one of them beside it."""
+    """Cost t + t^2: one sequence of 4 costs 20, five of 2 cost 30, so only one of the five joins the long one."""
     ((long, short),) = balanced_passes([4, 2, 2, 2, 2, 2], 100, 2, 1.0)
     assert (long, len(short)) == ([0, 5], 4)
 
@@ -167,7 +167,7 @@ def test_divergences_are_those_of_the_whole_logits_whatever_the_chunks(temperatu
     found = policy_statistics(model, batch, chunk_tokens).divergence
     assert not found.requires_grad and found.shape == (2, 3) and found[1, 2] == 0
     for number, (rollout, logits) in enumerate(zip(rollouts, policies, strict=True)):
-        # Every token has a probability with the sampler, so the policy's set is the whole vocabulary.
+        # Every token has a probability in the sampler, so the policy's set is the whole vocabulary.
         expected = (rollout.exp() * (rollout - logits.log_softmax(-1))).sum(-1).double()
         assert torch.allclose(found[number, : len(rollout)], expected, atol=1e-6)
 
@@ -185,7 +185,7 @@ def test_without_distributions_there_is_no_divergence_and_foreign_ones_are_refus
 
 @pytest.mark.parametrize("row_tokens", [None, 12, 100])
 def test_statistics_and_gradients_are_those_of_padded_rows_with_a_mask(row_tokens):
-    """By way of one sequence after the other on a CPU, as the kernel of a GPU does it at once."""
+    """A CPU computes one sequence after the other; a GPU's kernel computes them at once."""
     model, batch = tiny_model(), pack(SEQUENCES, row_tokens=row_tokens)
     found = {}
     for name in ("sdpa", NAME):
@@ -214,7 +214,7 @@ def test_the_kernel_of_a_gpu_agrees_with_a_mask_in_float32(row_tokens):
 
 @pytest.mark.gpu
 def test_no_mask_is_held_on_a_gpu():
-    """8,192 tokens in one row: a mask of them would take 128 MiB, and its float twin more."""
+    """8,192 tokens in one row: a mask for them would take 128 MiB, and its float copy more."""
     device = torch.device("cuda")
     model = tiny_model().eval().to(device, torch.bfloat16)
     model.config.max_position_embeddings = 8192
@@ -229,7 +229,7 @@ def test_no_mask_is_held_on_a_gpu():
 
 @pytest.mark.parametrize("attention", ["sdpa", pytest.param(NAME, marks=pytest.mark.gpu)])
 def test_the_body_is_one_graph(attention):
-    """With checkpointing, which leaves the most to trace."""
+    """With checkpointing, which has the most operations to trace."""
     model = tiny_model().train()
     model.gradient_checkpointing_enable({"use_reentrant": False})
     batch = pack(SEQUENCES, row_tokens=12)

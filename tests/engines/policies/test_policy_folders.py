@@ -1,4 +1,4 @@
-"""Policies as folders: what does not fit is refused with the remedy; tokenizers are AutoTokenizer's, without torch."""
+"""Policy folders: folders that do not fit raise errors with a remedy; tokenizers are AutoTokenizer's, without torch."""
 
 import json
 import subprocess
@@ -166,7 +166,7 @@ def test_a_process_that_needs_tokens_needs_no_torch_and_may_still_have_it(tmp_pa
 
 
 def qwen_tokenizer():
-    """With a merge, so that its pre-tokenizer matters."""
+    """Returns a tokenizer with a merge, so that its pre-tokenizer matters."""
     vocabulary = byte_tokenizer().get_vocab()
     vocabulary |= {"Ġn": len(vocabulary), "12": len(vocabulary) + 1}
     return Qwen2Tokenizer(vocab=vocabulary, merges=[("Ġ", "n"), ("1", "2")], eos_token="<|end|>", pad_token="<|pad|>")
@@ -219,7 +219,7 @@ CHATML = (
 
 @pytest.fixture
 def chatting():
-    """A tokenizer whose template closes a turn with another token than its own end of sequence."""
+    """Returns a tokenizer whose template closes a turn with a different token than its end of sequence."""
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens(["<|turn|>"], special_tokens=True)
     tokenizer.chat_template = CHATML
@@ -264,7 +264,7 @@ def test_a_template_gets_arguments_may_be_replaced_and_may_raise(chatting, tmp_p
 
 
 def test_special_tokens_that_mark_a_thought_stay_in_the_text():
-    """Magistral's are special, DeepSeek-R1's are not; other special tokens go."""
+    """Magistral's are special, DeepSeek-R1's are not; other special tokens are removed."""
     tokenizer = byte_tokenizer()
     plain = tokenizer.encode("2", add_special_tokens=False)
     assert decode_response(tokenizer, [*plain, tokenizer.eos_token_id]) == "2"
@@ -276,13 +276,13 @@ def test_special_tokens_that_mark_a_thought_stay_in_the_text():
 
 
 def test_experts_are_saved_apart_as_the_hub_has_them(tmp_path):
-    """transformers holds them together; vLLM knows the hub's names alone for some families, such as Mixtral."""
+    """transformers holds them together; for some families, such as Mixtral, vLLM knows only the hub's names."""
     sizes = dict(vocab_size=258, hidden_size=32, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
     model = random_model("mixtral", **sizes, num_key_value_heads=2, num_local_experts=3)
     weights = dict(model.named_parameters())
     save_policy(model, byte_tokenizer(), tmp_path, weights)
     stored = load_file(tmp_path / "model.safetensors")
-    # By hand: w1 is the gate, w3 the upper half that stands behind it, w2 leads back.
+    # By hand: w1 is the gate, w3 the upper half after it, and w2 the projection back.
     experts = "model.layers.0.block_sparse_moe.experts.2"
     together = weights["model.layers.0.mlp.experts.gate_up_proj"][2]
     assert torch.equal(torch.cat((stored[f"{experts}.w1.weight"], stored[f"{experts}.w3.weight"])), together)

@@ -1,4 +1,4 @@
-"""Versions of weights in a folder: whole or absent, readable while they are removed, refused when there is no room."""
+"""Versions of weights in a folder: complete or absent, readable during removal, rejected if there is no room."""
 
 import os
 import shutil
@@ -109,7 +109,7 @@ def test_no_room_is_one_sentence_and_nothing_lost(tmp_path, monkeypatch, free):
 
 
 def test_a_full_memory_is_an_error_and_no_half_version(tmp_path, monkeypatch):
-    """Also when others fill it after the room was looked at: here no room is asked for at all."""
+    """This also holds if others fill the memory after the check for room: here there is no check at all."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount_small(disk, 400 << 10)

@@ -1,4 +1,4 @@
-"""Relays on the nodes of a real cluster (three raylets on this machine): versions arrive whole, whatever fails."""
+"""Relays on the nodes of a real cluster (three raylets here): versions arrive complete, whatever fails."""
 
 import importlib
 import os
@@ -28,13 +28,13 @@ CHUNK_BYTES = 100_000
 
 
 def the_ray():
-    """The package. It reads its environment when it is first imported, and `cluster` sets that."""
+    """Returns the package. It reads its environment at its first import, and `cluster` sets the environment."""
     return importlib.import_module("ray")
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """Name of the session's folders in memory and the ids of its three nodes."""
+    """Returns the name of the session's folders in memory and the ids of its three nodes."""
     patch = pytest.MonkeyPatch()
     for name, value in {
         "RETRACE_STATE": str(tmp_path_factory.mktemp("state")),
@@ -143,7 +143,7 @@ def relay_of(cluster, place, kind=Relay, keep=3):
 
 @pytest.fixture(scope="module")
 def master(cluster):
-    """A healthy relay on the trainer's node; it and `last` keep nothing between tests."""
+    """Returns a healthy relay on the trainer's node; it and `last` keep nothing between tests."""
     relay = relay_of(cluster, 0)
     the_ray().get(relay.have.remote())  # one that has not started yet would pass for silent
     return relay
@@ -171,7 +171,7 @@ def test_a_silent_relay_is_passed_over(cluster, chain_of, master, last, sent):
     the_ray().get(middle.fetch.remote(8, [master]))
     os.kill(the_ray().get(middle.process.remote()), sent)
     fetched = the_ray().get(last.fetch.remote(8, [middle, master]), timeout=PATIENCE_SECONDS)
-    # Ray starts a killed one again, which may be back before it is passed over. A stopped one never is.
+    # Ray restarts a killed relay, which may be back before it is skipped. A stopped relay never is.
     assert fetched.passed_over in ((1,) if sent == signal.SIGSTOP else (0, 1))
     assert is_there(cluster, cluster[1][2], 8)
     the_ray().kill(middle)

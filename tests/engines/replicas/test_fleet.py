@@ -1,4 +1,4 @@
-"""Replicas in real Ray actors: they serve, die, hang and are replaced, and nothing that an old one says is heard."""
+"""Replicas in real Ray actors: they serve, die, hang and are replaced; messages of replaced ones are ignored."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ def run(tmp_path_factory):
 
 
 class Hub:
-    """Polls a fleet and remembers what it said."""
+    """Polls a fleet and stores its events."""
 
     def __init__(self, *arguments, **settings):
         self.fleet = Fleet(*arguments, **settings)

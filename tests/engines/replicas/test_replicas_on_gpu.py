@@ -1,5 +1,5 @@
-"""Two vLLM replicas and a trainer on one GPU: weights are pulled, a trajectory moves, a killed replica gives its memory
-back. Nothing here is about speed: one device that both sides share cannot show any.
+"""Two vLLM replicas and a trainer on one GPU: weights are pulled, a trajectory moves, a killed replica frees its
+memory. No test measures speed, because both sides share one device.
 """
 
 import os
@@ -22,10 +22,10 @@ from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from tests.fakes.tiny_policy import write_tiny_policy
 
-# Asked for by name: an import of vLLM takes two seconds, in each worker that collects this file and has no GPU.
+# Searched by name: importing vLLM takes two seconds in each worker that collects this file and has no GPU.
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")]
 GAP = 0.05
-"""Of a token's mean log-prob, in bfloat16, between an engine and the trainer."""
+"""Gap of a token's mean log-prob, in bfloat16, between an engine and the trainer."""
 SAMPLER = VllmSamplerParams(
     kind="vllm",
     dtype="bfloat16",

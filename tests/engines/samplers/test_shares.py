@@ -1,4 +1,4 @@
-"""Who draws what: shares cover the prompts, and come back in order."""
+"""The ranks' shares of the prompts: they cover all prompts, and samples come back in order."""
 
 from types import SimpleNamespace
 

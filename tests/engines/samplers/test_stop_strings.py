@@ -1,4 +1,4 @@
-"""Stop strings: where a response ends, by decoding all its beginnings, and how the built-in sampler ends it."""
+"""Stop strings: where a response ends, found by decoding all its prefixes, and how the built-in sampler ends it."""
 
 import random
 from dataclasses import replace
@@ -24,7 +24,7 @@ STOPS = ["<stop>", "終わり", "🙂🙂", "ab", "\n\n"]
 
 
 def merging_tokenizer():
-    """Tokens of one to a dozen bytes, some of which hold two stop strings, or the end of one and more."""
+    """Returns a tokenizer with tokens of one to a dozen bytes; some hold two stop strings, or one's end and more."""
     text = "so <stop> then, and <stop>\n\n終わり。終わり, cab 🙂🙂🙂 the cab\n\nstop "
     return train_tokenizer([text, text[::-1]] * 4, 400)
 
@@ -33,7 +33,7 @@ WORDS = ["<end>", "▁so", "▁<", "stop", ">", "<stop", "▁ab", "a", "b", "▁
 
 
 def byte_fallback_tokenizer():
-    """As those of Llama 2 and Gemma: a blank is part of a word, and characters without a token are bytes."""
+    """Returns a tokenizer like Llama 2's and Gemma's: a space is part of a word; other characters are bytes."""
     vocabulary = {word: number for number, word in enumerate(WORDS)}
     vocabulary |= {f"<0x{byte:02X}>": len(WORDS) + byte for byte in range(256)}
     tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[], byte_fallback=True))
@@ -46,7 +46,7 @@ TOKENIZERS = {"bytes": byte_tokenizer, "merges": merging_tokenizer, "byte-fallba
 
 
 def first_end(tokenizer, ids, strings):
-    """Slow: tokens of the shortest beginning whose text contains a stop string; None where none does."""
+    """Returns the number of tokens of the shortest prefix with a stop string, slowly; None if there is none."""
     texts = (decode_response(tokenizer, ids[:count]) for count in range(1, len(ids) + 1))
     return next((count for count, text in enumerate(texts, 1) if any(one in text for one in strings)), None)
 
@@ -81,7 +81,7 @@ def test_the_tail_of_a_response_says_what_its_whole_text_says(kind):
     def encoded(text):
         return tokenizer.encode(text, add_special_tokens=False)
 
-    # A byte that is no part of a character spoils all bytes beside it for a tokenizer that falls back to bytes.
+    # With byte fallback, a byte that is not part of a character makes all neighbouring bytes unreadable.
     if kind == "byte-fallback":
         units = [encoded(letter) for one in STOPS for letter in one] + [[token] for token in range(len(WORDS))]
     else:
@@ -133,13 +133,13 @@ def built(policy, stop=None, **changes):
 
 
 def cut_at(tokenizer, samples, strings):
-    """What stop strings make of samples that were drawn without them."""
+    """Returns the samples, drawn without stop strings, as stop strings would have ended them."""
     ends = [first_end(tokenizer, one.token_ids, strings) for one in samples]
     return [one.token_ids[:end] for one, end in zip(samples, ends, strict=True)], ends
 
 
 def likely_stops(tokenizer, samples):
-    """A letter of two bytes and two pairs of letters, each from the middle of a sample."""
+    """Returns a letter of two bytes and two pairs of letters, each from the middle of a sample."""
     texts = [decode_response(tokenizer, one.token_ids) for one in samples]
     wide = next(letter for text in texts for letter in text if 0x7F < ord(letter) < 0x800)
     pairs = [text[9:11] for text in texts if len(text) > 10 and "\ufffd" not in text[9:11]]

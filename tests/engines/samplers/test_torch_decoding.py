@@ -1,4 +1,4 @@
-"""The built-in sampler's decoding: the same tokens for who comes late or moves, its cuts and its random numbers."""
+"""The built-in sampler's decoding: equal tokens for late or moved trajectories, its cuts and its random numbers."""
 
 import math
 import random
@@ -62,7 +62,7 @@ def moved(one, begun):
 @pytest.mark.parametrize("piece_bytes", [0, 1_000_000])
 @pytest.mark.parametrize("refill", [0.0, 0.5])
 def test_whoever_comes_late_or_moves_draws_what_it_would_have_drawn(kind, sizes, piece_bytes, refill, monkeypatch):
-    """Random arrivals and departures between two decodings, with caches apart and with caches joined."""
+    """Random arrivals and departures between two decodings, with separate caches and with joined caches."""
     monkeypatch.setitem(torch_decoding.PIECE_BYTES, "cpu", piece_bytes)
     monkeypatch.setitem(torch_decoding.REFILL_SHARE, "cpu", refill)
     choose = random.Random(0)
@@ -97,7 +97,7 @@ def test_whoever_comes_late_or_moves_draws_what_it_would_have_drawn(kind, sizes,
 
 
 def test_what_is_streamed_is_what_is_drawn():
-    """New tokens, put together, are the tokens of the samples and of what is withdrawn."""
+    """All new tokens together are the tokens of the samples and of the withdrawn trajectories."""
     built, asked = sampler(), named(trajectories(4))
     decoding = built.open(LONG)
     begun = {name: PartialResponse([5, 6], [-1.0, -2.0]) for name in list(asked)[:3]}
@@ -199,7 +199,7 @@ MASK = 2**64 - 1
 
 
 def splitmix64(seed):
-    """The reference code, in Python's integers."""
+    """Computes the reference code in Python's integers."""
     state = seed
     while True:
         state = (state + 0x9E3779B97F4A7C15) & MASK
@@ -210,7 +210,7 @@ def splitmix64(seed):
 
 
 def test_the_reference_code_gives_the_published_numbers():
-    """For seed 1234567, as listed by the test suites of other implementations."""
+    """The numbers are for seed 1234567, as listed by the test suites of other implementations."""
     stream = splitmix64(1234567)
     assert [next(stream) for _ in range(3)] == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
@@ -232,7 +232,7 @@ def test_numbers_are_those_of_the_published_generator():
 
 @pytest.mark.parametrize("steps", [0, 5, POSITIONS_AT_ONCE - 1, POSITIONS_AT_ONCE, 3 * POSITIONS_AT_ONCE + 1])
 def test_places_may_be_begun_at_any_step_and_any_position(steps):
-    """A place that is given to another seed leaves its neighbours as they were."""
+    """A place that gets another seed does not change its neighbours."""
     found = begun([5, 6, 7], [0, 0, 0])
     for _ in range(steps):
         found.step(torch.arange(3))
@@ -246,7 +246,7 @@ def test_places_may_be_begun_at_any_step_and_any_position(steps):
 
 
 def test_numbers_are_even_over_seeds_and_over_positions():
-    """Neighbouring seeds share nothing: 20 bins of 5,000 numbers each, within 5 standard errors."""
+    """Neighbouring seeds have nothing in common: 20 bins of 5,000 numbers each, within 5 standard errors."""
     over_seeds = uniform(numpy.arange(100_000, dtype=numpy.uint64), numpy.array([3]))
     over_positions = uniform(numpy.array([9], dtype=numpy.uint64), numpy.arange(100_000))
     for numbers in (over_seeds, over_positions):
@@ -263,7 +263,7 @@ def seeded():
 
 
 def draw(logits, settings, generator=None):
-    """`torch_decoding.draw` with random numbers of a generator."""
+    """Calls `torch_decoding.draw` with random numbers of a generator."""
     numbers = torch.rand(len(logits), 1, generator=generator or seeded(), dtype=torch.float64)
     return torch_decoding.draw(logits, settings, numbers)
 
@@ -300,7 +300,7 @@ def test_cuts_renormalise_over_what_is_kept():
 
 
 def test_pruning_keeps_the_safe_set_after_the_temperature():
-    # Temperature 2 halves the distances to the largest: 0, 1, 2.5. Those within 1.5 are drawn.
+    # Temperature 2 halves the distances to the largest: 0, 1, 2.5. Tokens within 1.5 are sampled.
     logits = torch.tensor([[4.0, 2.0, -1.0]]).repeat(5_000, 1)
     pruned = replace(ONE_TOKEN, temperature=2.0, log_threshold=-1.5)
     token, logprob = draw(logits, pruned, seeded())
@@ -315,7 +315,7 @@ def test_pruning_keeps_the_safe_set_after_the_temperature():
 
 def test_pruning_comes_before_the_other_cuts():
     logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])).repeat(2_000, 1)
-    # 0.05 is pruned; of the other three, with 0.53, 0.32, 0.16, the first two hold 0.84 of the mass.
+    # 0.05 is pruned; of the other three, with 0.53, 0.32, 0.16, the first two have 0.84 of the probability mass.
     token, _ = draw(logits, replace(ONE_TOKEN, log_threshold=math.log(0.2), top_p=0.83), seeded())
     assert set(token.tolist()) == {0, 1}
     token, _ = draw(logits, replace(ONE_TOKEN, log_threshold=-math.inf), seeded())

@@ -1,6 +1,6 @@
-"""The built-in sampler against transformers' forward pass and generation, and its mismatch on purpose.
+"""The built-in sampler compared with transformers' forward pass and generation, and its deliberate mismatch.
 
-The last part: which weights a sampler with a mismatch uses, by hand-worked rounding and by the log-probs it reports.
+The last part: the weights of a sampler with a mismatch, by hand-worked rounding and by the log-probs it reports.
 """
 
 import json
@@ -84,7 +84,7 @@ def assert_logprobs_are_the_models(model, prompts, drawn, tolerance=2e-5):
 @pytest.mark.parametrize(("kind", "sizes"), MODELS)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_sampled_logprobs_are_those_of_the_models_forward_pass(kind, sizes, threads):
-    """Long enough for the cache to grow; so many responses that it is compacted and its groups narrowed."""
+    """Responses are long enough for the cache to grow, and enough that it is compacted and its groups narrowed."""
     model = random_biases(make(kind, **sizes))
     sampler = TorchSampler(replace_params(max_sequences=64, threads=threads), model, [END])
     drawn = sample_numbered(sampler, PROMPTS, 12, replace(SETTINGS, max_response_tokens=40), seed=1)
@@ -199,7 +199,7 @@ def test_kept_distributions_are_the_models_and_change_no_response(changes):
             assert (sample.token_ids, sample.logprobs) == (twin.token_ids, twin.logprobs)
             rows, ids = sample.distributions, torch.tensor([[*prompt, *sample.token_ids]])
             assert rows.dtype == torch.float32 and not rows.is_inference()
-            assert rows.untyped_storage().nbytes() == rows.nbytes  # nothing of other responses is held
+            assert rows.untyped_storage().nbytes() == rows.nbytes  # holds no data of other responses
             assert rows[torch.arange(len(rows)), sample.token_ids].tolist() == sample.logprobs
             with torch.no_grad():
                 logits = model(ids).logits[0, len(prompt) - 1 : -1] / settings.temperature
@@ -222,7 +222,7 @@ def by_identity(sampler, asked, settings=SETTINGS):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_trajectory_is_drawn_the_same_wherever_and_whenever_it_runs(threads):
-    """Alone, beside others, in another order, in batches of another size, and on as many lanes as there are."""
+    """Alone, with others, in another order, in batches of another size, and with all numbers of lanes."""
     settings = replace(SETTINGS, max_response_tokens=40)
     model = make("llama", num_key_value_heads=2)
     together = by_identity(
@@ -295,7 +295,7 @@ def stale(versions):
 
 
 def scores(model):
-    """Log-probs of RESPONSE after PROMPT by the model's own forward pass."""
+    """Returns log-probs of RESPONSE after PROMPT by the model's forward pass."""
     with torch.no_grad():
         logprobs = model(torch.tensor([[*PROMPT, *RESPONSE]])).logits.log_softmax(-1)[0, len(PROMPT) - 1 : -1]
     return pytest.approx(logprobs.gather(-1, torch.tensor(RESPONSE)[:, None])[:, 0].tolist(), abs=2e-5)
@@ -310,7 +310,7 @@ def load(sampler, version):
 
 
 def test_int8_keeps_255_levels_of_each_row():
-    # Row 0: step 12.7 / 127 = 0.1. Row 1: step 0.01. A row of zeros and a vector stay as they are.
+    # Row 0: step 12.7 / 127 = 0.1. Row 1: step 0.01. A row of zeros and a vector do not change.
     matrix = torch.tensor([[12.7, 0.14, -0.16], [1.27, 0.014, -0.006], [0.0, 0.0, 0.0]])
     expected = torch.tensor([[12.7, 0.1, -0.2], [1.27, 0.01, -0.01], [0.0, 0.0, 0.0]])
     assert rounded(matrix, INT8).tolist() == [pytest.approx(row.tolist(), abs=1e-6) for row in expected]
@@ -358,7 +358,7 @@ def test_stale_weights_are_those_of_so_many_versions_ago():
         sampler.load_weights(models[version].named_parameters(), version)
         with torch.no_grad():
             for weight in models[version].parameters():
-                weight.mul_(2)  # the trainer goes on with its own
+                weight.mul_(2)  # the trainer continues with its weights
         assert sampler.policy_version == served
         assert scored(sampler) == scores(version_of(served))
     assert sorted(sampler.past.kept) == [2, 3, 4]

@@ -33,13 +33,13 @@ TRAINER = TorchTrainerParams(
 ADAMW = AdamwParams(kind="adamw", learning_rate=0.02, beta1=0.9, beta2=0.95, weight_decay=0.0)
 SETTINGS = SamplingSettings(1.0, 1.0, 0, 64, None)
 GAP = 0.05
-"""Mean of a token's log-prob in bfloat16, between engine and trainer."""
+"""Gap of a token's mean log-prob in bfloat16, between engine and trainer."""
 JOBS = [Trajectory([36, 80, 78 + number % 3], 1000 + number) for number in range(32)]
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """Trainer and engine on one card, in the order of a round; the card's free bytes before and after the engine."""
+    """Returns trainer and engine on one GPU, in the order of a round; its free bytes before and after the engine."""
     from stages.engines.samplers.vllm_sampler import VllmSampler
 
     policy = write_tiny_policy(tmp_path_factory.mktemp("policy"), seed=3, initializer_range=0.2, hidden=256)
@@ -94,7 +94,7 @@ def test_graphs_see_the_weights_of_a_sync(both):
     tuple(map(int, VLLM.split(".")[:2])) < (0, 32), reason=f"vLLM {VLLM} has the newer runner for some models only"
 )
 def test_the_newer_runner_is_the_one_that_runs(both):
-    """Its seeded requests are drawn in one kernel, the older one's in one each."""
+    """It samples all seeded requests in one kernel, the older runner in one kernel each."""
     _, sampler, _ = both
     (module,) = sampler._llm.collective_rpc(lambda worker: type(worker.model_runner).__module__)
     assert module.startswith("vllm.v1.worker.gpu.")

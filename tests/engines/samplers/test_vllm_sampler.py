@@ -1,4 +1,4 @@
-"""vLLM, for real: log-probs against the trainer's forward pass, weights pushed into the live engine, and bad input."""
+"""Real vLLM: log-probs compared with the trainer's forward pass, new weights in the live engine, and bad input."""
 
 import importlib.util
 import json
@@ -68,7 +68,7 @@ LAYERS = dict(
 
 
 def write_family(folder, kind, **config):
-    """A policy of another family, with the weights' names of the hub."""
+    """Writes a policy of another family, with the weight names of the hub."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         random_model(kind, **{**LAYERS, **config}).save_pretrained(folder)
@@ -85,21 +85,21 @@ class Pair:
         self.version = 0
 
     def train_and_sync(self):
-        """A step on random tokens, large enough to be seen, then a sync."""
+        """Trains one step on random tokens, large enough to be visible, then syncs."""
         rows = [TokenSequence([5, 6], torch.randint(2, 258, (20,)).tolist()) for _ in range(4)]
         self.trainer.update([pack(rows)], lambda statistics, _: (-statistics.logprobs.mean(), {}), 1.0)
         self.version += 1
         self.sampler.load_weights(self.trainer.named_weights(), self.version)
 
     def gap(self, prompts, responses, logprobs):
-        """Largest difference between `logprobs` and the trainer's."""
+        """Returns the largest difference between `logprobs` and the trainer's."""
         batch = pack([TokenSequence(*pair) for pair in zip(prompts, responses, strict=True)])
         expected = self.trainer.evaluate(batch).logprobs[batch.response_mask.bool()]
         return float((torch.tensor([value for row in logprobs for value in row]) - expected).abs().max())
 
     @torch.no_grad()
     def logits(self, prompt, sample):
-        """The trainer's, before each token of the sample."""
+        """Returns the trainer's logits before each token of the sample."""
         return self.trainer.model.module(torch.tensor([[*prompt, *sample.token_ids]])).logits[0, len(prompt) - 1 : -1]
 
     def gap_of_probe(self):
@@ -108,7 +108,7 @@ class Pair:
 
 
 def test_many_long_prompts_at_once_are_answered_and_the_process_is_left_as_it_was(tmp_path):
-    """More prompt tokens than one step takes: vLLM must not split a prompt, seeded requests break it on CPU.
+    """More prompt tokens than one step takes: vLLM must not split a prompt, which breaks seeded requests on CPU.
 
     A DeepSpeed trainer of the same process outlives the sampler.
     """
@@ -144,7 +144,7 @@ def pair(request, tmp_path_factory):
 
 
 def flat(drawn):
-    """Prompts and samples, one row for each response."""
+    """Returns prompts and samples, one row for each response."""
     return [(prompt, sample) for prompt, samples in zip(PROMPTS, drawn, strict=True) for sample in samples]
 
 
@@ -250,9 +250,9 @@ EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, n
 
 
 def sync_families(folder):
-    """Qwen3-MoE has its experts apart in the files, and SmolLM3 runs in transformers' own classes.
+    """Qwen3-MoE has separate experts in its files, and SmolLM3 runs in transformers' classes.
 
-    SmolLM3's tied head stands in its file. What was loaded before vLLM used its class can still be called.
+    SmolLM3's file has its tied head. A model loaded before vLLM used its class can still be called.
     """
     for kind, config in (("qwen3_moe", {**EXPERTS, "tie_word_embeddings": False}), ("smollm3", {})):
         policy = write_family(folder / kind, kind, **config)
@@ -274,7 +274,7 @@ def sync_families(folder):
 
 @pytest.mark.slow
 def test_families_that_keep_their_weights_in_another_way_are_synced(tmp_path):
-    # A process of its own: vLLM sets up groups for experts only if the first engine of the process has some.
+    # A separate process: vLLM sets up groups for experts only if the first engine of the process has some.
     child = multiprocessing.get_context("spawn").Process(target=sync_families, args=(tmp_path,))
     child.start()
     child.join()
@@ -282,7 +282,7 @@ def test_families_that_keep_their_weights_in_another_way_are_synced(tmp_path):
 
 
 def test_a_family_that_vllm_cannot_read_is_refused(tmp_path, monkeypatch):
-    """As Gemma 3 with its vision part where torchvision is not installed."""
+    """An example is Gemma 3 with its vision part if torchvision is not installed."""
     policy = write_tiny_policy(tmp_path / "policy")
     config = json.loads((policy / "config.json").read_text())
     (policy / "config.json").write_text(json.dumps({**config, "architectures": ["NoSuchForCausalLM"]}))
@@ -291,7 +291,7 @@ def test_a_family_that_vllm_cannot_read_is_refused(tmp_path, monkeypatch):
 
 
 def test_stop_strings_end_responses_also_where_another_sampler_began_them(pair, monkeypatch):
-    """Greedy, so that what is continued gets the tokens that it would have got."""
+    """Sampling is greedy, so continued responses get the same tokens as uninterrupted ones."""
     greedy = replace(SETTINGS, temperature=0.0, max_response_tokens=30)
     tokenizer, asked = byte_tokenizer(), {number: Trajectory([number], 0) for number in range(40, 70)}
     plain = dict(zip(asked, sample_trajectories(pair.sampler, list(asked.values()), greedy), strict=True))
@@ -399,7 +399,7 @@ def test_a_policy_that_does_not_fit_is_refused(tmp_path, sizes, said):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_engine_that_computes_another_function_is_refused(pair, tmp_path, dtype):
-    """The engine of one policy, and transformers' log-probs of another."""
+    """The engine has one policy, and transformers' log-probs are of another."""
     folder = write_tiny_policy(tmp_path, seed=4, initializer_range=0.2)
     reference = transformers_reference(folder, torch.device("cpu"), VLLM_SAMPLER.max_model_tokens)
     with pytest.raises(UserError, match=r"vLLM does not compute what transformers .* LlamaForCausalLM \(llama\)"):
@@ -442,7 +442,7 @@ def test_distributions_over_a_large_vocabulary_are_refused(pair, monkeypatch):
 
 
 def test_trajectories_come_late_are_withdrawn_and_go_on(pair):
-    """Log-probs of what was moved are the trainer's; what was not moved has the tokens of a stream."""
+    """Moved trajectories have the trainer's log-probs; the others have the tokens of a stream."""
     asked = {number: Trajectory(PROMPTS[number % 3], 50 + number) for number in range(6)}
     settings = replace(SETTINGS, max_response_tokens=30)
     whole = sample_trajectories(pair.sampler, list(asked.values()), settings)
@@ -490,7 +490,7 @@ def test_a_closed_decoding_leaves_the_engine_empty(pair):
 
 
 def test_a_sampler_that_sleeps_wakes_around_the_next_weights(pair, monkeypatch):
-    """A CPU has no sleep of its own, so the engine's calls are noted; what happens between them is real."""
+    """vLLM cannot sleep on a CPU, so the test records the engine's calls; all between them is real."""
     calls = []
     engine = pair.sampler._llm
     monkeypatch.setattr(pair.sampler, "_can_sleep", True)

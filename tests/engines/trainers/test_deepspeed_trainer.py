@@ -1,4 +1,4 @@
-"""DeepSpeed, for real, on CPU: one process, and two ranks of torchrun over gloo, against the torch trainer."""
+"""Real DeepSpeed on CPU: one process, and two ranks of torchrun over gloo, compared with the torch trainer."""
 
 import importlib.util
 import json
@@ -32,7 +32,7 @@ from tests.fakes.engine_params import ADAMW, MUON, TORCH_TRAINER
 from tests.fakes.small_models import LESSONS, REWARD
 from tests.fakes.tiny_policy import write_tiny_policy
 
-# Looked for and not imported: every worker collects this file, and the import takes three seconds.
+# Searched, not imported: every worker collects this file, and the import takes three seconds.
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 ROOT = Path(__file__).resolve().parents[3]
 LINEAR = torch.nn.functional.linear
@@ -45,7 +45,7 @@ def policy(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reference(policy):
-    """Updates and final weights of the torch trainer in one process."""
+    """Returns updates and final weights of the torch trainer in one process."""
     trainer = TorchTrainer(TORCH_TRAINER, ADAMW, MAX_NORM, language_model(policy, TORCH_TRAINER))
     updates = []
     for step in range(UPDATES):
@@ -57,7 +57,7 @@ def reference(policy):
 
 @pytest.fixture(scope="module")
 def two_ranks(policy, tmp_path_factory):
-    """Reports of both ranks and the folder they wrote to."""
+    """Returns the reports of both ranks and the folder to which they wrote."""
     out = tmp_path_factory.mktemp("two-ranks")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     script = [str(ROOT / "tests/engines/deepspeed_ranks.py"), str(policy), str(out)]
@@ -80,7 +80,7 @@ def test_two_ranks_train_and_save_like_one_process(two_ranks, reference, zero_st
     trained = load_file(out / f"weights-{zero_stage}.safetensors")
     assert trained.keys() == weights.keys()
     gaps = torch.cat([(trained[name] - weight).abs().flatten() for name, weight in weights.items()])
-    # Adam turns the rounding of gradients that are all but zero into steps of some size: few, and small beside 3e-3.
+    # Adam turns the rounding of almost zero gradients into steps of some size: few, and small compared with 3e-3.
     assert gaps.max() < 1e-4
     assert gaps.mean() < 1e-7
     assert is_same(trained, load_file(out / f"policy-{zero_stage}" / "model.safetensors"))
@@ -155,7 +155,7 @@ def test_one_process_needs_no_launcher(policy, reference, zero_stage, dtype):
         torch.testing.assert_close(weight.float(), weights[name], atol=exactness, rtol=0, msg=name)
     trainer.close()
     assert not torch.distributed.is_initialized()
-    assert torch.nn.functional.linear is LINEAR  # else every model of this process rounds otherwise from now on
+    assert torch.nn.functional.linear is LINEAR  # otherwise all later models of this process would round differently
 
 
 @pytest.mark.parametrize("loaded", ["all of it", "none of it", "a part that failed"])
@@ -173,7 +173,7 @@ def test_ranks_that_never_used_deepspeed_leave_all_the_same(monkeypatch, loaded)
 
 @pytest.mark.parametrize("zero_stage", [0, 2])
 def test_learning_rate_scale_and_broken_losses(policy, zero_stage):
-    """Also a broken loss whose gradient is no number's but zero."""
+    """This includes a broken loss whose gradient is zero, not NaN."""
     trainer = deepspeed_trainer(zero_stage, policy)
     before = snapshot(trainer)
     trainer.update(micro_batches(0), weighted_loss, 0.0)
@@ -193,7 +193,7 @@ def test_learning_rate_scale_and_broken_losses(policy, zero_stage):
 def test_weights_that_zero_3_spreads_are_whole_only_where_they_are_used(
     tmp_path, tie, gradient_checkpointing, monkeypatch
 ):
-    """The head is used outside its own module; here it is too large to be left whole on every rank."""
+    """The head is used outside its module; here it is too large to be left whole on every rank."""
     moved, move = [], torch.nn.Module.to
 
     def counted(module, *where, **how):
@@ -204,7 +204,7 @@ def test_weights_that_zero_3_spreads_are_whole_only_where_they_are_used(
     batches = micro_batches(3)
     expected = TorchTrainer(TORCH_TRAINER, ADAMW, MAX_NORM, language_model(policy, TORCH_TRAINER))
     params = deepspeed_params(3).model_copy(update={"gradient_checkpointing": gradient_checkpointing})
-    model = language_model(policy, params)  # probed whole, where a device has room for it
+    model = language_model(policy, params)  # probed whole, if a device has room for it
     monkeypatch.setattr(torch.nn.Module, "to", counted)
     trainer = DeepspeedTrainer(params, ADAMW, MAX_NORM, model)
     assert not any(moved), "the reference is moved whole; no GPU ever holds all that is spread"

@@ -1,4 +1,4 @@
-"""LoRA in both trainers: what is learned, kept, merged, sampled from and refused."""
+"""LoRA in both trainers: what is trained, kept, merged, sampled from and rejected."""
 
 import importlib.util
 import math
@@ -27,7 +27,7 @@ from tests.engines.trainers.test_torch_trainer import (
 from tests.fakes.engine_params import ADAMW, LORA, MUON, TORCH_SAMPLER, TORCH_TRAINER
 from tests.fakes.tiny_policy import byte_tokenizer, write_tiny_policy
 
-# Looked for and not imported: every worker collects this file, and the import takes a second.
+# Searched, not imported: every worker collects this file, and the import takes a second.
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
 NARROW = LORA.model_copy(update={"targets": ["q_proj", "down_proj"], "rslora": True})
 BOTH = pytest.mark.parametrize("lora", [LORA, NARROW], ids=["all-linear", "two-targets"])
@@ -101,7 +101,7 @@ def test_in_mixed_precision_the_saved_policy_is_exact_and_the_sampled_one_rounde
         assert after[name].dtype == torch.float32 and pushed[name].dtype == torch.bfloat16
         is_target = "q_proj" in name or "down_proj" in name
         assert torch.equal(after[name], weight) == torch.equal(pushed[name], weight.bfloat16()) == (not is_target)
-    # The network alone keeps a copy that computes; the optimizer and its masters know the adapters and nothing else.
+    # Only the network has a copy for computing; the optimizer and its masters have only the adapters.
     assert all(".lora_" in name for name in trainer.learned)
 
 

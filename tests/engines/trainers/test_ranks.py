@@ -1,4 +1,4 @@
-"""How ranks talk to each other, on two of them."""
+"""Communication between two ranks."""
 
 import time
 from datetime import timedelta
@@ -13,7 +13,7 @@ from tests.fakes.forks import on_ranks
 
 
 def test_a_draw_that_outlasts_the_timeout_of_a_pass_ends_no_run(monkeypatch):
-    """One rank draws for longer than a pass may take; the other waits, and then both go on."""
+    """One rank samples for longer than a pass may take; the other waits, and then both continue."""
     monkeypatch.setattr(process_group, "PASS_TIMEOUT", timedelta(seconds=3))
 
     def work():
@@ -32,7 +32,7 @@ def test_a_draw_that_outlasts_the_timeout_of_a_pass_ends_no_run(monkeypatch):
 
 
 def test_the_wait_for_another_rank_has_an_end(monkeypatch):
-    """Else the test above could not fail."""
+    """Without this end the test above could not fail."""
     monkeypatch.setattr(process_group, "PATIENCE", timedelta(seconds=1))
 
     def work():

@@ -1,4 +1,4 @@
-"""The torch trainer, on a policy and on models that are none: updates, clipping, checkpoints, broken numbers, Muon."""
+"""The torch trainer on policies and other models: updates, clipping, checkpoints, invalid numbers, Muon."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def assert_same(one, other):
 
 
 def broken_off_and_resumed(make, step, folder):
-    """A trainer after four steps, and one that went on from a checkpoint after two."""
+    """Returns a trainer after four steps, and one that continued from a checkpoint after two."""
     straight, broken_off, resumed = make(), make(), make()
     for trainer, steps in ((straight, 4), (broken_off, 2)):
         for _ in range(steps):
@@ -110,7 +110,7 @@ def test_dropout_of_a_policy_is_off(tmp_path, checkpointing):
 
 
 def test_gradient_checkpointing_computes_layers_again(policy):
-    """Their activations are not kept: each layer runs once forwards and once backwards."""
+    """Their activations are not kept: each layer runs once forward and once backward."""
     trainer, runs = make(policy, gradient_checkpointing=True), []
     trainer.model.module.model.layers[0].mlp.register_forward_pre_hook(lambda *_: runs.append(1))
     trainer.update(BATCHES[:1], likelihood, 1.0)
@@ -279,7 +279,7 @@ def test_statistics_that_a_model_keeps_are_part_of_it(tmp_path):
     trainer, resumed = make_trainer(batch_normed()), make_trainer(batch_normed())
     trainer.update(lesson.micro_batches, lesson.loss, 1.0)
     learned = weights_of(trainer)
-    assert learned["1.num_batches_tracked"] == 3  # the empty one is passed over
+    assert learned["1.num_batches_tracked"] == 3  # the empty one is skipped
     trainer.evaluate(lesson.micro_batches[0])
     assert_same(learned, weights_of(trainer))
     trainer.save_checkpoint(tmp_path)
@@ -312,7 +312,7 @@ def test_muon_on_a_cpu_goes_where_torchs_goes_but_for_the_rounding(seed):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_step_is_the_quintic_of_the_singular_values(shape):
-    """The independent way: singular values, each through the polynomial five times, at a float64 precision."""
+    """The independent computation: each singular value passes through the polynomial five times, in float64."""
     weight = torch.nn.Parameter(torch.zeros(shape, dtype=torch.float64))
     gradient = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
     weight.grad = gradient.clone()

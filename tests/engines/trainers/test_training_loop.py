@@ -1,4 +1,4 @@
-"""The loop of training stages and its checkpoints: a run that is cut off ends with the weights of a whole one."""
+"""The loop of training stages and its checkpoints: an interrupted run ends with the weights of an uninterrupted one."""
 
 import itertools
 
@@ -20,7 +20,7 @@ LOSSES = {2: 0.5, 4: 0.3, 6: 0.4, 7: 0.6}
 
 
 def train(scratch, stop_at=None):
-    """The curve, the folder of the best weights, and the weights after each step; cut off before step `stop_at`."""
+    """Returns curve, folder of the best weights, and weights after each step; stops before step `stop_at`."""
     trainer, seen = make_trainer(REWARD.model()), {}
 
     def update(step, scale):

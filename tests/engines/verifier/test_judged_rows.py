@@ -1,8 +1,8 @@
-"""Rows with a verdict: fresh ones of every kind, recorded ones of other graders, and random ones that look right.
+"""Rows with a verdict: new ones of every kind, recorded ones of other graders, and random ones that look correct.
 
-The table verifier_cases.tsv is written against the conventions of docs/verifier.md, correct (+) and wrong (-): ⏎ stands
-for a line break, and responses of the kind `truncated` were cut off by a token limit. `python -m benchmarks.unearned`
-draws many more of the random rows.
+The table verifier_cases.tsv follows the conventions of docs/verifier.md, correct (+) and wrong (-). ⏎ is a line break,
+and responses of the kind `truncated` reached a token limit. `python -m benchmarks.unearned` draws many more of the
+random rows.
 """
 
 import gzip
@@ -33,7 +33,7 @@ def verifier():
 
 @pytest.fixture(scope="module")
 def paid(verifier):
-    """Whether each row is called correct; `wrong` and no opinion are the same here: neither earns a reward."""
+    """Returns whether each row is judged correct; `wrong` and undecided are equal here: neither earns a reward."""
     pairs = [(gold, response.replace("⏎", "\n")) for _, _, gold, response in ROWS]
     truncated = [row[0] == "truncated" for row in ROWS]
     judged = verifier.judge(pairs, truncated, allowed=[GRADING] * len(pairs))
@@ -51,7 +51,7 @@ def test_of_every_kind_the_correct_answers_are_paid_and_no_others(kind, sign, pa
 CONTRADICTORY = {35, 98, 100, 101, 104, 114, 115}
 """Rows labelled correct whose chain of equations contradicts itself."""
 LEFT = {"cases": CONTRADICTORY | {133, 187, 253, 263, 269, 276, 315, 317, 318}, "model_outputs": {4145}}
-"""Rows whose label we do not follow: docs/verifier.md says of each why."""
+"""Rows whose label we do not follow: docs/verifier.md gives the reason for each."""
 
 
 @pytest.mark.parametrize("name", LEFT)

@@ -27,7 +27,7 @@ class Letters:
 
 
 class ScriptedSampler:
-    """Answers each prompt by a function of its text, and remembers what it was asked."""
+    """Answers each prompt by a function of its text, and stores the prompts."""
 
     policy_version = 0
 
@@ -77,7 +77,7 @@ def test_the_judge_sees_the_last_lines_and_the_solution():
     assert "line 49;" in request
     assert f"line {50 - RESPONSE_LINES};" in request
     assert f"line {49 - RESPONSE_LINES};" not in request
-    assert "the {response} is \\frac{1}{2}" in request  # what is put in is not filled in again
+    assert "the {response} is \\frac{1}{2}" in request  # inserted text is not filled in again
     assert len(judge_request("x" * 10**6, "y" * 10**6)) < 20_000
 
 
@@ -88,7 +88,7 @@ def test_the_last_judgement_counts_in_any_layout():
 
 
 class WordScorer:
-    """Thinks `yes` more likely than `no` by `gap(prompt)` nats, and remembers its prompts."""
+    """Gives `yes` a log-prob that is higher than that of `no` by `gap(prompt)` nats, and stores its prompts."""
 
     def __init__(self, gap):
         self.gap, self.asked, self.is_closed = gap, [], False
@@ -127,7 +127,7 @@ def test_the_likelier_word_decides_and_near_words_leave_it_undecided():
         assert [one.reason for one in judged] == ["yes", "no", "undecided", "undecided", "yes"]
         assert [one.extracted for one in judged] == list("78957")
         assert len(scorer.asked) == 8
-        assert judge.judge(boxed) == judged and len(scorer.asked) == 8  # asked once in a lifetime
+        assert judge.judge(boxed) == judged and len(scorer.asked) == 8  # each pair is judged only once
     assert scorer.is_closed
 
 
@@ -143,7 +143,7 @@ def test_a_response_without_a_prediction_is_unparsed_and_not_asked_about():
     assert {one.verdict for one in judged} == {Verdict.UNPARSED}
     assert [one.reason for one in judged[1:3]] == ["no_answer_marker", "truncated"]
     assert scorer.asked == []
-    assert judge.judge([("7", "7")])[0].verdict is Verdict.CORRECT  # a bare answer, where no marker is asked for
+    assert judge.judge([("7", "7")])[0].verdict is Verdict.CORRECT  # a bare answer, if no marker is required
 
 
 def test_an_answer_inside_a_thought_is_not_asked_about():

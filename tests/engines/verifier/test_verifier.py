@@ -1,4 +1,4 @@
-"""The verifier and its workers: what attacks, hangs, fills memory or dies costs no other response its verdict."""
+"""The verifier and its workers: responses that attack, hang, fill memory or die do not cost others their verdict."""
 
 import resource
 import threading
@@ -19,7 +19,7 @@ from tests.fakes.processes import assert_all_end, wait_until
 
 PARAMS = VerifierParams(timeout_seconds=2, memory_mib=768, workers=2, abort_undecided_fraction=0.1)
 SUM = r"\sum_{k=1}^{5} k"
-"""Something that only math-verify works out, so that a worker is asked."""
+"""An answer that only math-verify can compute, so a worker gets it."""
 EQUAL = (SUM, "15")
 HANG = r"\boxed{7777}"
 
@@ -64,7 +64,7 @@ def test_hostile_answers_are_never_correct(verifier, tower, form):
 
 
 def test_the_thought_markers_of_the_section_are_read():
-    """By hand: the first is closed and answers 12 behind it, the second is cut off inside, the third never answers."""
+    """By hand: the first is closed and followed by 12, the second ends inside the thought, the third never answers."""
     texts = [
         r"[THINK]\boxed{13}[/THINK] \boxed{12}",
         r"[THINK]\boxed{12}",
@@ -154,7 +154,7 @@ def test_hostile_responses_cost_little(tmp_path, monkeypatch):
 
 
 class Grader:
-    """What runs in the actor: a verifier, which the actor's own thread and another one call."""
+    """The actor's program: a verifier that the actor's thread and another one call."""
 
     def __init__(self):
         with patch("stages.engines.verifier.verifier.compare", worker_functions.compare_or_hang):
@@ -172,7 +172,7 @@ class Grader:
 
 
 def test_limits_hold_in_a_ray_actor():
-    """A real one: its process belongs to Ray, its methods run where Ray likes, and its end ends the workers."""
+    """The actor is real: its process belongs to Ray, its methods run in any thread, and its end ends the workers."""
     with ray_session(processes=1):
         import ray
 
@@ -183,7 +183,7 @@ def test_limits_hold_in_a_ray_actor():
         def workers():
             return ray.get(grader.workers.remote())
 
-        # The worker in the place of the killed one confines itself before it takes a question.
+        # The worker that replaces the killed one confines itself before it takes a question.
         wait_until(lambda: set(workers().values()) == {confined})
         pids = list(workers())
         ray.kill(grader)
@@ -191,7 +191,7 @@ def test_limits_hold_in_a_ray_actor():
 
 
 def test_mentioning_and_hedging_are_not_paid(verifier):
-    """Gold answer 5, judged as rewards are. A short text is its own answer; all else needs a marker and one value."""
+    """Gold answer 5, judged as rewards are. A short text is its own answer; others need a marker and one value."""
     paid = ["The answer is 5.", "5"]
     unpaid = [
         "So 2 and 3 make 5",

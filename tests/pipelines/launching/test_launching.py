@@ -1,4 +1,4 @@
-"""Section `launch`: what is refused, what is started, and what stays behind. Two nodes are two processes here."""
+"""Section `launch`: what is rejected, started and left behind. Two nodes are two processes here."""
 
 import json
 import os
@@ -41,7 +41,7 @@ SKYPILOT = {
 }
 SLURM = {"kind": "slurm", "options": ["--partition=gpu"], "port": 29517}
 
-# Each node's task as Slurm would run it: the nodes of a job are known to it alone.
+# Runs each node's task as Slurm would: only Slurm knows the nodes of a job.
 SRUN = """#!{python}
 import os, subprocess, sys
 flags = [word for word in sys.argv[1:] if word.startswith("--")]
@@ -74,7 +74,7 @@ from pipelines.launching.params import LaunchParams
 from stages.foundations.params import load_section
 sys.exit(run(load_section(Path("params.yaml"), "launch", LaunchParams), sys.argv[1:]))
 """
-# Answers as kubectl does; the job, of either operator, runs for one look and ends as the file `end` says.
+# Answers like kubectl; the job, of either operator, runs for one poll and ends as the file `end` says.
 KUBECTL = """#!/bin/sh
 cd {folder}; shift 2; echo "$*" >> calls
 case $1 in
@@ -104,7 +104,7 @@ def launch(**changes):
 
 @pytest.fixture
 def bench(tmp_path):
-    """A folder to run the launcher in, with tools of its own first on PATH."""
+    """Makes a folder for running the launcher, with replaced tools first on PATH."""
     (tmp_path / "bin").mkdir()
     path = os.pathsep.join([str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
     env = {**os.environ, "PATH": path, "PYTHONPATH": f"{tmp_path}{os.pathsep}{PROJECT}", "OMP_NUM_THREADS": "1"}

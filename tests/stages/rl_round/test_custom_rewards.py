@@ -1,4 +1,4 @@
-"""A round whose reward is a function of the user's: what it earns, what fails, what a group teaches, and resuming."""
+"""A round with a user's function as reward: its rewards, its failures, the signal of a group, and resuming."""
 
 import json
 
@@ -41,7 +41,7 @@ def score(problem, response, answer, verdict, response_tokens, solution, scale=1
 
 @pytest.fixture
 def custom(tmp_path, monkeypatch):
-    """The folder custom/ of a project, with a reward."""
+    """Makes the folder custom/ of a project, with a reward."""
     folder = tmp_path / "project" / CUSTOM
     folder.mkdir(parents=True)
     (folder / "mine.py").write_text(SOURCE)
@@ -117,7 +117,7 @@ def test_a_rollout_comes_back_from_its_journal_with_every_bit():
 
 
 def test_a_replay_does_not_ask_the_function_again(custom, taught, tmp_path):
-    """Rewards that float32 does not hold, parts that stand in no table, and failures come from the schedule."""
+    """Rewards that float32 cannot hold, parts that are in no table, and failures all come from the schedule."""
     scaled = {**FUNCTION, "arguments": {"scale": 0.1}, "weights": {"digits": 0.1}}
     changes = {"rl.reward": scaled, "rl_rounds.rl_1.steps": 4, "verifier.abort_undecided_fraction": 0.9}
     changes |= {"rl.overlong": NONE, "rl.advantage": {"kind": "reward"}, "rl.policy_loss": {"kind": "reinforce"}}
@@ -130,7 +130,7 @@ def test_a_replay_does_not_ask_the_function_again(custom, taught, tmp_path):
 
 
 def test_a_round_learns_resumes_and_counts_what_failed(custom, taught, tmp_path, monkeypatch):
-    """Responses with a 2 fail; they stay in the table and out of training."""
+    """Responses that contain a 2 fail; they stay in the table but are not trained on."""
     changes = {
         "rl.reward": {**FUNCTION, "arguments": {"scale": 2.0}, "weights": {"digits": 0.1}},
         "rl_rounds.rl_1.steps": 5,

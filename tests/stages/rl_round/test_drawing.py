@@ -1,4 +1,4 @@
-"""Drawing: which problems, how their groups are drawn, and which groups make a batch."""
+"""Sampling: which problems, how their groups are sampled, and which groups form a batch."""
 
 import json
 from contextlib import closing
@@ -54,7 +54,7 @@ def test_signal_needs_both_outcomes_among_decided_rollouts(verdicts, has_signal)
 
 
 def test_a_reward_by_length_gives_groups_of_one_verdict_no_signal():
-    """Rewards of -10 to -3 for wrong responses of other lengths would make their length the whole gradient."""
+    """Rewards of -10 to -3 for wrong responses of different lengths would make length the whole gradient."""
 
     def shaped(*verdicts):
         rollouts = (rollout([5] * (n + 1), verdict, n - 10.0) for n, verdict in enumerate(verdicts))
@@ -67,7 +67,7 @@ def test_a_reward_by_length_gives_groups_of_one_verdict_no_signal():
 
 
 def scripted(*draws):
-    """A draw function that hands out the given groups and records what it was asked for."""
+    """Returns a draw function that returns the given groups, and the list of its requests."""
     asked = []
 
     def draw(first, count):
@@ -117,7 +117,7 @@ def test_draws_are_bounded_in_number_and_size():
     draw, asked = scripted([group("cc", "a")], [group("ww", "b")], [group("cc", "c")])
     batch = draw_batch(SAMPLING, 1, 0, DrawState(), draw)
     assert (batch.groups, len(asked), batch.draws) == ([], 3, 3)
-    # At most four times what is missing.
+    # At most four times the number of missing groups.
     assert [draw_size(10, fraction) for fraction in (1.0, 0.5, 0.25, 0.0)] == [10, 20, 40, 40]
 
 
@@ -172,7 +172,7 @@ def sampler(tmp_path):
 
 
 def test_steps_taken_one_by_one_give_the_groups_of_all_three_together(sampler, tmp_path):
-    """As an asynchronous loop takes them: each response is scored when it ends, in whatever order."""
+    """Steps as an asynchronous loop takes them: each response is scored when it ends, in any order."""
     tokenizer = load_tokenizer(tmp_path / "policy")
     with Verifier(VerifierParams.model_validate(PARAMS["verifier"])) as verifier:
         together = draw_groups(DRAWS, sampler, verifier, tokenizer, settings(), 0, "rl_1")

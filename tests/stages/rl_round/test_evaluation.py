@@ -1,4 +1,4 @@
-"""Held-out problems during a round: what is counted, which weights are kept, when it stops; nothing else changes."""
+"""Held-out problems during a round: counts, the kept weights, and when it stops; nothing else changes."""
 
 import json
 import re
@@ -30,7 +30,7 @@ from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
 EVALUATION = {"every_steps": 2, "problems": 8, "samples": 4, "temperature": 1.0, "keep": "last", "patience": None}
 SIX_STEPS = {"rl_rounds.rl_1.steps": 6}
 COLLAPSE = {"seed": 1, "rl_rounds.rl_1.steps": 8, "rl.optimizer": {**PARAMS["rl"]["optimizer"], "learning_rate": 0.004}}
-"""So fast that the policy forgets what it was taught: its best weights are not its last."""
+"""So fast that the policy forgets its training: its best weights are not its last."""
 
 
 def evaluation(**changes):
@@ -38,7 +38,7 @@ def evaluation(**changes):
 
 
 def run(taught, folder, changes, *flags):
-    """Folder of the outputs, and the round's metrics."""
+    """Returns the folder of the outputs, and the round's metrics."""
     folder.mkdir(exist_ok=True)
     main([*rl_flags(taught, write_params(folder / "params.yaml", changes), folder), *flags])
     return json.loads((folder / "rl_1.json").read_text())
@@ -49,7 +49,7 @@ def run(taught, folder, changes, *flags):
     [
         ([0.5], 0, []),
         ([0.2, 0.5, 0.4], 2, [1]),
-        ([0.5, 0.5, 0.5], 0, [1, 2]),  # equal is no better
+        ([0.5, 0.5, 0.5], 0, [1, 2]),  # an equal accuracy is not better
         ([0.2, 0.5, 0.5, 0.4, 0.6], 8, []),
         ([0.6, 0.5, 0.4, 0.6], 0, [1, 2, 3]),
     ],
@@ -67,7 +67,7 @@ def test_problems_without_a_response_and_responses_without_a_verdict_count_as_wr
     assert row["evaluation/accuracy"] == (3 + 1) / 16 and row["step"] == 4
     assert row["evaluation/undecided_fraction"] == 2 / 8 and row["evaluation/truncated_fraction"] == 0
     assert row["evaluation/accuracy_low"] == 0 and 0.25 < row["evaluation/accuracy_high"] < 0.75
-    # Of two problems, all right: the bound of Clopper and Pearson.
+    # Two of two problems are correct: the bound of Clopper and Pearson.
     row = evaluation_row(0, [group("cc"), group("cc")], problems=2, samples=2)
     assert row["evaluation/accuracy"] == row["evaluation/accuracy_high"] == 1
     assert row["evaluation/accuracy_low"] == pytest.approx(0.025**0.5)
@@ -75,7 +75,7 @@ def test_problems_without_a_response_and_responses_without_a_verdict_count_as_wr
 
 @pytest.fixture(scope="module")
 def last(taught, tmp_path_factory):
-    """A round that evaluates and keeps its last weights."""
+    """Runs a round that evaluates and keeps its last weights."""
     folder = tmp_path_factory.mktemp("last")
     run(taught, folder, {**SIX_STEPS, **evaluation()})
     return folder
@@ -95,7 +95,7 @@ def test_evaluation_changes_nothing_that_is_trained(taught, last, tmp_path):
 
 
 def test_the_accuracy_is_that_of_the_weights(taught, last):
-    """Drawn again from the folders of the policies: the start, and the end."""
+    """Samples again from the folders of the policies: the start, and the end."""
     problems = read_table(taught / "held_out.parquet", PROBLEM).to_dict("records")[:8]
     told = {row["step"]: row["evaluation/accuracy"] for row in curve(last) if "evaluation/accuracy" in row}
     for step, policy in ((0, taught / "sft"), (6, last / "rl_1")):
@@ -126,7 +126,7 @@ def validated(section):
 
 @pytest.fixture(scope="module")
 def best(taught, tmp_path_factory):
-    """A round that ends with its best weights, which are not its last ones."""
+    """Runs a round that ends with its best weights, which are not its last ones."""
     folder = tmp_path_factory.mktemp("best")
     metrics = run(taught, folder, {**COLLAPSE, **evaluation(keep="best")})
     assert 0 < metrics["evaluation/best_step"] < 8, metrics
@@ -150,7 +150,7 @@ def test_the_best_weights_are_those_of_their_step(taught, best, tmp_path):
 
 
 def test_a_round_that_is_killed_at_every_checkpoint_ends_the_same(taught, best, tmp_path, monkeypatch):
-    """In turns while the checkpoint is written, and behind it."""
+    """The kills come alternately during and after the writing of the checkpoint."""
     save, keep, lives = synchronous.save_state, weight_sync.keep_best, [0]
 
     def killed_inside(*arguments):

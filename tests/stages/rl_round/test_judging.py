@@ -1,4 +1,4 @@
-"""A model as the round's verifier: what it is taught, how it stands beside the rules, and that resumes repeat it."""
+"""A model as the round's verifier: its training, its comparison with the rules, and that resumes repeat it."""
 
 import math
 from collections import Counter
@@ -41,7 +41,7 @@ def test_the_judge_counts_and_the_rules_are_compared():
     rules = Said(("correct", ""), ("wrong", ""), ("correct", ""), ("correct", ""), ("wrong", ""))
     with CheckedJudge(judge, rules) as checked:
         judged = checked.judge([("1", "")] * 5)
-        # No judgement is the judge's failure; an answer that is not found is a fact about the response.
+        # A missing judgement is the judge's failure; an answer that is not found is a fact about the response.
         assert [one.verdict for one in judged] == ["correct", "correct", "wrong", "crashed", "unparsed"]
         assert agreement_metrics(checked.pop_judged()) == {
             "verdict/rule_agreement_fraction": 0.5,
@@ -67,11 +67,11 @@ def test_lessons_make_the_policy_answer_with_the_words(taught, tmp_path):
     answers = ["0", "1", "2"]
     folder = taught_judge(lessons, trainer, prompt, taught / "sft", answers, tmp_path, 0, "rl_1")
     first = (folder / "model.safetensors").read_bytes()
-    assert taught_judge(lessons, None, prompt, None, answers, tmp_path, 0, "rl_1") == folder  # found, not made again
+    assert taught_judge(lessons, None, prompt, None, answers, tmp_path, 0, "rl_1") == folder  # reused, not made again
     assert (folder / "model.safetensors").read_bytes() == first
 
     def mass(policy):
-        """Probability of `yes` and `no` together."""
+        """Returns the sum of the probabilities of `yes` and `no`."""
         tokenizer = load_tokenizer(policy)
         sampler = build_sampler(TorchSamplerParams.model_validate(PARAMS["sampler"]), policy)
         asked = encode_prompt(tokenizer, prompt, same_request("1", "2"))

@@ -1,4 +1,4 @@
-"""Around the steps of a round: the probe of every sync, checkpoints, and the word that nothing is learned."""
+"""Code around the steps of a round: the probe of every sync, checkpoints, and the message that nothing is learned."""
 
 import re
 from types import SimpleNamespace
@@ -66,9 +66,9 @@ def test_a_sync_that_arrives_is_silent(both_sides):
     ("bound", "change", "error"),
     [
         (1e-4, 0.05, "differs by"),
-        # A learning rate of 1e-6 moves log-probs by less than the bound: only standing still gives it away.
+        # A learning rate of 1e-6 moves log-probs by less than the bound, so only unchanged log-probs reveal the fault.
         (1.0, 0.01, "did not reach the sampler"),
-        # A sampler that is stale on purpose: the gap is measured and nothing is refused.
+        # The sampler is stale on purpose: the gap is measured and nothing is rejected.
         (None, 0.05, None),
     ],
 )
@@ -161,7 +161,7 @@ def test_it_is_told_again_when_the_steps_have_doubled_and_forgotten_with_the_fir
 
 
 def test_a_damaged_checkpoint_is_gone_before_one_of_an_earlier_step_is_written(both_sides, tmp_path):
-    """The last one by its number is taken for the last one written."""
+    """The checkpoint with the highest number counts as the last one written."""
     trainer, _ = both_sides
     checkpoints, source, weights = Checkpoints(tmp_path), BatchSource(), WeightSync()
     save_state(checkpoints, RoundState(4, 4, [{"step": 4}]), trainer, source, weights, None)

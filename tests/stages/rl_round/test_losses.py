@@ -1,4 +1,4 @@
-"""The loss: every estimator with every policy loss moves the right way; masks and weights do what they count."""
+"""The loss: every estimator with every policy loss moves in the right direction; masks and weights act as counted."""
 
 import math
 from dataclasses import replace
@@ -65,7 +65,7 @@ def one_group(logprobs=None):
 
 
 def logprobs_of(trainer, choice=None):
-    """The trainer's present log-probs of the group's responses."""
+    """Returns the trainer's current log-probs of the group's responses."""
     choice = choice or params()
     samples, _ = prepare(one_group(), choice, trainer)
     pairs = zip(samples.proximal_logprobs, samples.response_tokens, strict=True)
@@ -73,7 +73,7 @@ def logprobs_of(trainer, choice=None):
 
 
 def shifted(rows, index, by):
-    """The rows, with the first token of row `index` moved."""
+    """Returns the rows with the first token of row `index` moved."""
     return [[row[0] + by, *row[1:]] if number == index else row for number, row in enumerate(rows)]
 
 
@@ -83,7 +83,7 @@ def update(trainer, groups, choice, reference=None):
 
 
 def gradients(trainer, groups, choice):
-    """The gradient of the loss with respect to each token's log-prob: (responses, tokens) in the group's order."""
+    """Returns the gradient of the loss for each token's log-prob: (responses, tokens) in the group's order."""
     trained, _ = prepare(groups, choice, trainer)
     (batch,) = micro_batches(trained, choice, trainer)
     statistics = trainer.evaluate(batch)
@@ -96,7 +96,7 @@ def gradients(trainer, groups, choice):
 
 
 def in_order(rows, trained, trainer):
-    """Rows of the one micro-batch, which sorts by length, in the order of the rollouts."""
+    """Returns rows of the only micro-batch, which is sorted by length, in the order of the rollouts."""
     (order,) = places_of(trained, trainer)
     return rows[torch.tensor(order).argsort()]
 
@@ -140,7 +140,7 @@ def test_the_bound_stands_beside_the_acceptance_rate(trainer):
 
 
 def distributions_of(trainer):
-    """The trainer's present log-probs over the whole vocabulary, for each response of the group."""
+    """Returns the trainer's current log-probs over the whole vocabulary, for each response of the group."""
     rows = [[3, 4, *tokens] for tokens in TOKENS]
     with torch.no_grad():
         return [trainer.model.module(torch.tensor([row])).logits[0, 1:-1].log_softmax(-1) for row in rows]
@@ -155,7 +155,7 @@ def with_distributions(groups, distributions):
 
 
 def test_the_exact_trust_region_sees_what_the_sampled_tokens_do_not(trainer):
-    """Row 1's sampler agrees on the sampled tokens and differs elsewhere: only the exact KL drops it."""
+    """Row 1's sampler agrees on the sampled tokens and differs on others: only the exact KL drops it."""
     agreeing, whole = logprobs_of(trainer), distributions_of(trainer)
     other = whole[1].clone()
     mass = other[:, 20:120].exp().sum(-1, keepdim=True)
@@ -195,7 +195,7 @@ def test_importance_weights_multiply_the_gradient_up_to_their_cap(trainer, level
     choice = params(rollout_correction={**WEIGHTS, "level": level})
     agreeing = logprobs_of(trainer)
     plain, _ = gradients(trainer, one_group(agreeing), params())
-    # The sampler thought less of row 0's first token (ratio e^0.5) and far less of row 1's (e^2, capped at 2).
+    # The sampler's probability is lower for row 0's first token (ratio e^0.5), far lower for row 1's (e^2, cap 2).
     rows = shifted(shifted(agreeing, 0, -0.5), 1, -2.0)
     weighted, shown = gradients(trainer, one_group(rows), choice)
     weights = torch.ones_like(plain)
@@ -243,7 +243,7 @@ def test_k3_of_the_gap_estimates_the_divergence():
 
 
 def pruning_choice(trainer, outside):
-    """A threshold that leaves at least one sampled token outside, and the tokens that it leaves outside."""
+    """Returns a threshold that leaves at least one sampled token outside, and the tokens outside."""
     trained, _ = prepare(one_group(), params(), trainer)
     (batch,) = micro_batches(trained, params(), trainer)
     model = trainer.model.module
@@ -280,7 +280,7 @@ def test_the_reference_pulls_back(trainer, folder, kind):
     start = logprobs_of(trainer)
     kl = {"reference_kl": {"kind": kind, "coefficient": 0.5}}
     shown = update(trainer, one_group(start), params(**kl), reference)
-    assert shown["reference_kl/k3"] == pytest.approx(0.0, abs=1e-6)  # nothing has moved yet
+    assert shown["reference_kl/k3"] == pytest.approx(0.0, abs=1e-6)  # no weight has changed yet
     for _ in range(3):
         update(trainer, one_group(logprobs_of(trainer)), params())
     silent = [
@@ -322,7 +322,7 @@ def test_a_nan_is_never_masked_away(trainer, choice):
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])
 def test_a_broken_reward_leaves_weights_and_optimizer_as_they_were(trainer, tmp_path, reward):
-    update(trainer, one_group(logprobs_of(trainer)), params())  # the optimizer has moments now
+    update(trainer, one_group(logprobs_of(trainer)), params())  # the optimizer now has moments
     trainer.save_checkpoint(tmp_path)
     before = (tmp_path / "trainer.safetensors").read_bytes()
     broken = one_group(logprobs_of(trainer))

@@ -1,4 +1,4 @@
-"""Section `rl`: every choice loads, and what contradicts each other, or the loop, is told with what to change."""
+"""Section `rl`: every choice loads; errors about contradictions, also with the loop, name what to change."""
 
 import re
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_every_choice_loads(changes):
 
 
 def test_an_absent_study_is_off():
-    """So is each of its settings that is absent; `none` is no way to say it."""
+    """The same holds for each of its absent settings; the value `none` is not allowed."""
     for rl in (load(), load(study={})):
         assert rl.mismatch is rl.vocabulary_pruning is rl.log_threshold is rl.repetition_penalty is None
         assert rl.rollout_distributions is None and not rl.keeps_distributions and rl.reward_discount == 1.0
@@ -144,7 +144,7 @@ VLLM = VllmSamplerParams(
 
 
 def test_a_sampler_that_differs_on_purpose_and_a_judge_need_the_built_in_one():
-    """And a mismatch must not be bounded."""
+    """A mismatch must also have no bound."""
     sampler = TorchSamplerParams.model_validate(PARAMS["sampler"])
     study = {"mismatch": {"kind": "bfloat16_weights"}}
     unbounded = load(weight_sync_check={"sequences": 2, "max_logprob_gap": None}, study=study)

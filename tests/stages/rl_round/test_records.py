@@ -1,4 +1,4 @@
-"""Groups as bytes: nothing changes on the way, and little travels."""
+"""Groups as bytes: the transfer changes nothing, and the data are small."""
 
 import random
 
@@ -61,7 +61,7 @@ def test_distributions_travel_with_what_is_held():
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
 def test_a_token_takes_at_most_6_bytes(temperature):
-    """Ids as a language has them (Zipf's law) and log-probs as a policy has them, over the vocabulary of Qwen2.5."""
+    """Ids are distributed as in a language (Zipf's law), log-probs as in a policy, over the vocabulary of Qwen2.5."""
     generator = random.Random(0)
     ids = [int(QWEN_VOCABULARY ** generator.random()) for _ in range(20_000)]
     logprobs = [-(10.0 ** generator.gauss(-1.5, 1.5 / temperature)) for _ in ids]

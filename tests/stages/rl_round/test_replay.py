@@ -1,4 +1,4 @@
-"""A recorded round is trained again from its schedule and rollouts: the same bytes, without a sampler or a verifier."""
+"""Training a recorded round again from its schedule and rollouts: equal bytes, without a sampler or a verifier."""
 
 import json
 import os
@@ -50,7 +50,7 @@ UNEVEN = {
     "rl.policy_loss": {"kind": "reinforce"},
     **SIX_STEPS,
 }
-"""Rewards that float32 does not hold, which the loss sees as they are."""
+"""Rewards that float32 cannot hold; the loss gets them unrounded."""
 
 
 def record(taught, tmp_path, changes, out="recorded"):
@@ -60,13 +60,13 @@ def record(taught, tmp_path, changes, out="recorded"):
 
 @pytest.fixture(scope="module")
 def plain(taught, tmp_path_factory):
-    """A recorded round of six steps with surplus that is carried over."""
+    """Runs and records a round of six steps with surplus that is carried over."""
     return record(taught, tmp_path_factory.mktemp("plain"), SIX_STEPS)
 
 
 @pytest.fixture
 def no_drawing(monkeypatch):
-    """Neither a sampler nor a verifier can be had."""
+    """Makes both sampler and verifier unavailable."""
     monkeypatch.setattr(in_process, "build_sampler", None)
     monkeypatch.setattr(in_process, "Verifier", None)
 
@@ -79,7 +79,7 @@ def replay(taught, tmp_path, changes, recorded):
 
 @pytest.mark.parametrize("changes", [MASKED, UNEVEN], ids=["trust-region", "cosine"])
 def test_a_replay_gives_the_bytes_of_the_round(changes, taught, tmp_path, monkeypatch):
-    """Other choices: see test_stage.py."""
+    """Other choices are in test_stage.py."""
     recorded = record(taught, tmp_path, changes)
     monkeypatch.setattr(in_process, "build_sampler", None)
     monkeypatch.setattr(in_process, "Verifier", None)
@@ -123,7 +123,7 @@ def test_a_replay_that_was_stopped_goes_on_from_its_checkpoint(plain, taught, tm
 
 
 class LateBatches(SampledBatches):
-    """Gives batches as an asynchronous loop may: versions and ages mixed, out of order, groups that lack a member."""
+    """Gives batches as an asynchronous loop may: mixed versions and ages, out of order, groups that lack a member."""
 
     late: ClassVar[list] = []
 
@@ -173,7 +173,7 @@ def test_a_replay_that_was_killed_gives_the_same_weights(taught, tmp_path, capfd
 
 
 class SlowVerifier(Verifier):
-    """The rules, which find no time for every fifth response."""
+    """The rules, with a timeout on every fifth response."""
 
     def judge(self, pairs, truncated=None, require_marker=False):
         judged = super().judge(pairs, truncated, require_marker)
@@ -193,7 +193,7 @@ def test_members_without_a_verdict_stay_out_of_training_again(taught, tmp_path, 
 
 
 def test_a_round_without_any_update_is_replayed(taught, tmp_path):
-    """Every verdict is wrong: dynamic sampling leaves all groups out."""
+    """Every verdict is wrong, so dynamic sampling leaves out all groups."""
     changes = {"rl_rounds.rl_1.steps": 3, "rl.max_response_tokens": 3}
     recorded = record(taught, tmp_path, changes)
     assert all(row["groups/trained"] == 0 for row in curve(recorded))

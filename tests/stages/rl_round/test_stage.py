@@ -1,4 +1,4 @@
-"""The whole round on a tiny policy: it learns, repeats bit for bit, resumes bit for bit, and says what is wrong."""
+"""The whole round on a tiny policy: it learns, repeats bit for bit, resumes bit for bit, and reports errors."""
 
 import importlib.util
 import json
@@ -116,7 +116,7 @@ def test_problems_whose_prompts_do_not_fit_are_left_out_before_the_first_step(ta
     ],
 )
 def test_a_round_in_which_no_step_trained_says_so(taught, tmp_path, capsys, sampling, reason):
-    """Responses of one token: none has an answer."""
+    """Responses have one token, so none has an answer."""
     changes = {
         "rl.dynamic_sampling": sampling,
         "rl.max_response_tokens": 1,
@@ -134,7 +134,7 @@ def test_a_round_in_which_no_step_trained_says_so(taught, tmp_path, capsys, samp
 
 @pytest.mark.parametrize("sampling", [{"kind": "dynamic", "max_draws": 3, "max_staleness": 1}, {"kind": "none"}])
 def test_under_a_length_reward_dynamic_sampling_leaves_out_groups_of_one_verdict(taught, tmp_path, sampling):
-    """Their rewards differ by length alone; without dynamic sampling that is trained on."""
+    """Their rewards differ only by length; without dynamic sampling the round trains on that."""
     changes = {"rl.dynamic_sampling": sampling, "rl.reward": COSINE, "rl.overlong": NONE, "rl_rounds.rl_1.steps": 3}
     main(rl_flags(taught, write_params(tmp_path / "params.yaml", changes), tmp_path))
     frame = read_table(tmp_path / "rl_1.parquet", ROLLOUT)
@@ -166,7 +166,7 @@ def test_contradictory_settings_are_refused(taught, tmp_path, change, told):
 
 
 def test_a_small_round_follows_its_settings(taught, tmp_path):
-    """GRPO from named sources, with a learning rate of nothing: weights stay bit for bit, and so does the sampler."""
+    """GRPO from named sources, with a learning rate of 0: weights and sampler stay equal bit for bit."""
     frame = read_table(taught / "problems.parquet", PROBLEM)
     frame["source"] = ["tens" if index % 2 else "ones" for index in range(len(frame))]
     problems = tmp_path / "problems.parquet"
@@ -237,13 +237,13 @@ def check_exact(rows, metrics):
 
 def check_stale(rows, metrics):
     rows = [row for row in rows if "loss/policy" in row]
-    assert rows[0]["logprob_gap/token_max"] < 1e-4 < rows[4]["logprob_gap/token_max"]  # two versions behind
+    assert rows[0]["logprob_gap/token_max"] < 1e-4 < rows[4]["logprob_gap/token_max"]  # two versions old
     assert min(row["trust_region/acceptance_rate"] for row in rows) < 1
     assert max(row["mask/trust_region_max_fraction"] for row in rows) > 0
 
 
 def check_judged(rows, metrics):
-    """After five lessons the judge is noise, which the comparison with the rules must show."""
+    """After five lessons the judge is noise, and the comparison with the rules must show it."""
     assert 0 < metrics["judge/right_fraction"] < 1 and metrics["judge/undecided_fraction"] == 0
     assert 0 < metrics["verdict/rule_agreement_fraction_mean"] < 1
     parts = ("rule_agreement", "false_correct", "false_wrong")
@@ -252,13 +252,13 @@ def check_judged(rows, metrics):
 
 
 def check_stopped(rows, metrics):
-    r"""Most write `\boxed{2}`, nine bytes. No end token follows, and they do not count as cut off."""
+    r"""Most responses are `\boxed{2}`, nine bytes. No end token follows, and they do not count as truncated."""
     assert all(row["length/truncated_fraction"] < 0.3 for row in rows)
     assert all(row["length/response_tokens_mean"] < 10 for row in rows)
 
 
 def check_adapted(rows, metrics):
-    """The reference is the policy itself, so the first update starts at a KL of 0."""
+    """The reference is the policy itself, so the first update starts with a KL of 0."""
     assert abs(rows[0]["reference_kl/k3"]) < 1e-10 < rows[1]["reference_kl/k3"]
     first, last = (sum(row["accuracy/mean"] for row in part) / 3 for part in (rows[:3], rows[-3:]))
     assert last > first + 0.1
@@ -313,7 +313,7 @@ def lose_step(pieces):
 
 
 def change_value(pieces):
-    """As a flipped bit does that Parquet itself does not notice."""
+    """Changes a value as a flipped bit does, without a change that Parquet itself detects."""
     frame = read_table(pieces / "000000002.parquet", ROLLOUT)
     frame["reward"] += 1
     write_table(frame, pieces / "000000002.parquet", ROLLOUT)
@@ -338,7 +338,7 @@ def flip_bit(name, pieces):
 
 
 def test_a_damaged_file_of_the_scratch_folder_changes_no_result(taught, tmp_path, monkeypatch, capfd):
-    """The round starts again from a checkpoint that is whole: with one checkpoint kept, from the beginning."""
+    """The round starts again from an intact checkpoint: with one checkpoint kept, from the beginning."""
     params = write_params(tmp_path / "params.yaml", {"rl_rounds.rl_1.steps": 5})
     monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "state"))
     main(rl_flags(taught, params, tmp_path / "undisturbed"))
@@ -384,7 +384,7 @@ def test_a_piece_of_the_rollouts_that_is_lost_before_the_end_is_an_error(taught,
 
 
 def test_a_loss_that_is_not_finite_names_step_problems_and_checkpoint(taught, tmp_path, monkeypatch):
-    """The third step meets a reward of NaN; one checkpoint lies behind it."""
+    """The third step gets a reward of NaN; there is one checkpoint before it."""
     prepare = training_step.prepare_samples
 
     def poisoned(groups, plan, *others):

@@ -1,4 +1,4 @@
-"""The update: advantages by token, whom it trains on, its divisors, its sign."""
+"""The update: advantages by token, the responses that it trains on, its divisors, its sign."""
 
 from dataclasses import replace
 
@@ -118,7 +118,7 @@ def test_filtering_truncated_responses_does_not_up_weight_the_rest(trainer):
 
 
 def test_tokens_without_gradient_do_not_pull_means_to_zero(trainer):
-    """Half of the tokens are filtered out: ratios are still 1, and the entropy is that of all that was drawn."""
+    """Half of the tokens are filtered out: ratios are still 1, and the entropy is that of all sampled tokens."""
     shown = []
     for is_filtered in (False, True):
         params = settings(overlong_filtering=is_filtered, minibatches=1)
@@ -155,7 +155,7 @@ def test_rewards_follow_verdict_and_length(verdict, tokens, reward):
 
 @pytest.mark.parametrize("loss", [PARAMS["rl"]["policy_loss"], GSPO], ids=["clipped_surrogate", "gspo"])
 def test_a_micro_batch_makes_the_host_wait_at_most_twice(trainer, loss):
-    """Each wait leaves a GPU without work; what grows with the micro-batches is what counts."""
+    """Each wait leaves a GPU idle; the test counts only waits that grow with the number of micro-batches."""
     params = settings(minibatches=1, policy_loss=loss)
     trained = recomputed(prepared(GROUPS, params), trainer)
     counts = []
@@ -208,7 +208,7 @@ def test_the_outcome_is_discounted_towards_the_first_token():
 
 def test_the_penalty_is_a_stream_of_its_own_with_its_own_discount():
     penalty = {"kind": "ngram", "n": 2, "penalty": -0.1, "discount": 0.5}
-    # 5 6 5 6: the second 5 6 repeats. To go: tokens 2 and 3 carry -0.1, so t3 -0.1, t2 -0.15, t1 -0.075, t0 -0.0375.
+    # 5 6 5 6: the second 5 6 repeats. Tokens 2 and 3 get -0.1; to go: t3 -0.1, t2 -0.15, t1 -0.075, t0 -0.0375.
     rollouts = [scored([5, 6, 5, 6], 1.0), scored([7, 8], -1.0)]
     found = advantages(rollouts, advantage=CENTRED, study={"repetition_penalty": penalty})
     assert found == [pytest.approx([0.9625, 0.925, 0.85, 0.9]), pytest.approx([-1.0, -1.0])]
@@ -225,7 +225,7 @@ def test_repeated_tokens_are_counted():
 
 
 def as_trained(*groups):
-    """Samples of groups of (tokens, reward, probabilities, sums of squared probabilities), as the trainer sees them."""
+    """Returns samples of groups of (tokens, reward, probabilities, sums of squared probabilities) for the trainer."""
     made = [Group("a", [1], tuple(scored(tokens, reward) for tokens, reward, _, _ in group)) for group in groups]
     samples = training_samples(made, settings(), 0)
     probs, squares = ([row[place] for group in groups for row in group] for place in (2, 3))
@@ -251,7 +251,7 @@ def test_the_lone_tail_follows_its_rule(lone_tail, tail):
     )
     found = with_advantages(samples, settings(advantage={**OTB, "lone_tail": lone_tail})).advantages
     assert found[0, 1:].tolist() == pytest.approx(tail)
-    assert found[2, :1].tolist() == pytest.approx(tail[:1])  # a group of one is a tail from its first token on
+    assert found[2, :1].tolist() == pytest.approx(tail[:1])  # a group of one is all tail
 
 
 def test_both_streams_enter_the_token_baseline_and_weights_its_energy():

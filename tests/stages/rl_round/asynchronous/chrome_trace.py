@@ -1,4 +1,4 @@
-"""A checker of the Trace Event Format, written from its description: what a viewer may take for granted.
+"""A checker of the Trace Event Format, written from its description: the properties on which a viewer may rely.
 
 The JSON object form: `traceEvents` is a list in any order, `displayTimeUnit` is ms or ns, other keys are metadata.
 Each event has ph, name, pid and tid; every phase but M has ts, in microseconds. X has dur >= 0. i may have the scope g,
@@ -21,7 +21,7 @@ METADATA = {
 
 
 def problems_of(path: Path) -> list[str]:
-    """Everything in the file that the format does not allow."""
+    """Returns everything in the file that the format does not allow."""
     trace = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda name: name)
     if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
         return ["no list traceEvents"]

@@ -42,7 +42,7 @@ def schedule(core, seed, death_rate=0.0, signal=0.7, replicas=3, keep=8):
     salt = generator.random()
 
     def length(name, version):
-        # Heavy tail: the longest are ten times the median.
+        # Heavy tail: the longest are ten times as long as the median.
         return max(1, min(200, int(random.Random(f"{salt} {name} {version}").lognormvariate(2.5, 0.99))))
 
     def is_right(name):
@@ -53,7 +53,7 @@ def schedule(core, seed, death_rate=0.0, signal=0.7, replicas=3, keep=8):
 
 
 def check_tokens(run):
-    """Every trained response is the work of one version from its first token to its last."""
+    """Asserts that one version generated every trained response from its first token to its last."""
     for taken in run.trained:
         for group, number in zip(taken.batch.groups, taken.numbers, strict=True):
             for rollout in group.rollouts:
@@ -101,7 +101,7 @@ def test_versions_that_are_lost_are_drawn_again_and_never_mixed():
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("window", [0, 2])
 def test_a_killed_hub_goes_on_from_its_journal(window, seed):
-    """With the weights of the last checkpoint, until the trainer has repeated the steps behind it."""
+    """It uses the weights of the last checkpoint until the trainer has repeated the steps after it."""
     written = []
     core = coordinator(window, written=written)
     first = schedule(core, seed)
@@ -128,7 +128,7 @@ CUSTOM = {"reward": {"kind": "function", "file": "custom/mine.py", "name": "scor
 
 
 def said_of(name):
-    """A value that float32 does not hold, in two parts; one response in ten fails."""
+    """Returns a value that float32 cannot hold, in two parts; one response in ten fails."""
     generator = random.Random(f"{name}")
     value = FunctionValue(0.0, {"a": generator.random(), "b": generator.random()})
     return {"": FunctionValue(fault="ValueError: no") if generator.random() < 0.1 else value}
@@ -137,7 +137,7 @@ def said_of(name):
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("reward", [{}, CUSTOM], ids=["verdict", "custom"])
 def test_rollouts_and_fates_are_written_again_from_the_journal(seed, reward, tmp_path):
-    """Bit for bit: what lies beside the journal needs no protection of its own. Fates hold a custom reward whole."""
+    """Bit for bit: the files next to the journal need no other protection. Fates hold a custom reward completely."""
     written = []
     run = schedule(coordinator(2, written=written, **reward), seed, death_rate=0.02, keep=1)
     if reward:

@@ -1,4 +1,4 @@
-"""What the hub refuses, what it says while nothing happens, and a step's numbers from plain data."""
+"""Errors that the hub raises, its messages while nothing happens, and a step's metrics from plain data."""
 
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -32,7 +32,7 @@ def hub_with(**parts):
 
 @pytest.mark.parametrize("steps_known", [0, 2, 4])
 def test_a_checkpoint_that_the_journal_does_not_lead_to_is_an_error(steps_known):
-    """The end of the journal was lost. Two steps missing would leave a hole in the curve and in the rollouts."""
+    """The end of the journal was lost. Two missing steps would leave a gap in the curve and in the rollouts."""
     hub = hub_with(curve=[{}] * steps_known)
     with pytest.raises(UserError, match=rf"checkpoint is of step 5, .*ends after step {steps_known}: .*remove"):
         hub._note_trained(Trained(4))
@@ -71,7 +71,7 @@ def test_staleness_of_a_step():
         "staleness/count_3": 1,
     }
     assert staleness_metrics(7, []) == {}
-    # The 99th percentile leaves out one in a hundred, and the histogram is bounded and loses nobody.
+    # The 99th percentile leaves out one in a hundred; the histogram is bounded and counts every response.
     assert staleness_metrics(5, [5] * 99 + [0])["staleness/p99"] == 0
     assert staleness_metrics(5, [5] * 98 + [0] * 2)["staleness/p99"] == 5
     found = staleness_metrics(1000, range(1000))

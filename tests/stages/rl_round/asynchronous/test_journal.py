@@ -1,4 +1,4 @@
-"""The journal: what was flushed is read back bit for bit, a torn end is cut off, a hole is an error."""
+"""The journal: flushed records are read back bit for bit, a torn end is cut off, and a gap is an error."""
 
 import json
 import signal
@@ -40,7 +40,7 @@ def read(folder):
 
 @pytest.fixture
 def written(tmp_path):
-    """The bytes of a journal of RECORDS, and where each record ends."""
+    """Returns the bytes of a journal of RECORDS, and where each record ends."""
     ends = []
     with Journal(tmp_path / "written") as journal:
         for record in RECORDS:
@@ -151,7 +151,7 @@ def test_a_full_disk_loses_nothing_that_was_flushed(tmp_path):
 
 
 def test_half_a_write_is_taken_back(tmp_path):
-    """A limit on the file's size stops the write in mid-record, on any machine."""
+    """A limit on the file's size stops the write in the middle of a record, on any machine."""
     script = (
         "import resource, signal, sys; from pathlib import Path\n"
         "from stages.foundations.errors import UserError\n"

@@ -1,4 +1,4 @@
-"""Whole asynchronous rounds on a tiny policy, with real processes that die: it learns, ends, and can be replayed."""
+"""Whole asynchronous rounds on a tiny policy, with real processes that die: a round learns, ends, and replays."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def environment(folder):
 
 
 def start(taught, params, folder):
-    """What it says goes to a file: nobody reads a pipe while it runs, and a full one would stop it."""
+    """Starts a round with its output in a file: no process reads a pipe meanwhile, and a full pipe would block it."""
     flags = rl_flags(taught, params, folder / "out")
     command = [sys.executable, "-X", "faulthandler", "-m", "stages", *flags]
     with open(folder / "said.log", "w") as said:
@@ -52,7 +52,7 @@ def said(folder):
 
 
 def replayed(taught, folder, settings):
-    """The weights that a replay of the round's schedule gives."""
+    """Returns the weights that a replay of the round's schedule gives."""
     params = replay_params(folder, settings, copied(folder / "out", folder / "recorded"))
     main(rl_flags(taught, params, folder / "replayed"))
     return dvc_md5(folder / "replayed/rl_1")
@@ -64,11 +64,11 @@ def actors(process, name):
 
 
 def wait_for(condition, process, folder):
-    """AssertionError with what the process said when it ends before, or, with its stacks too, after ten minutes."""
+    """Raises AssertionError with the process's output if it ends early, and also with stacks after ten minutes."""
     try:
         wait_until(lambda: condition() or process.poll() is not None, 600)
     except AssertionError:
-        process.send_signal(signal.SIGABRT)  # has faulthandler tell where each thread stands
+        process.send_signal(signal.SIGABRT)  # makes faulthandler print each thread's stack
         process.wait()
     assert condition(), said(folder)
 
@@ -83,7 +83,7 @@ def journal_bytes(folder):
 
 
 def check_round(taught, folder, window=2, settings=CHANGES):
-    """The laws of every asynchronous round, whatever has happened in it."""
+    """Asserts the properties of every asynchronous round, whatever happened in it."""
     frame = read_table(folder / "out/rl_1.parquet", ROLLOUT)
     lines = [json.loads(line) for line in (folder / "out/schedules/rl_1/schedule.jsonl").open()]
     steps = [line for line in lines if "step" in line]
@@ -102,7 +102,7 @@ def check_round(taught, folder, window=2, settings=CHANGES):
 
 
 def cut_journal(folder):
-    """What a kill leaves that comes just behind the first checkpoint; returns its step."""
+    """Cuts the journal as a kill just after the first checkpoint would; returns the checkpoint's step."""
     [scratch] = folder.glob("state/scratch/rl_round-*")
     step = min(int(checkpoint.name.rpartition("-")[2]) for checkpoint in scratch.glob("step-*"))
     with Journal(scratch / "journal") as journal:
@@ -118,7 +118,7 @@ def cut_journal(folder):
 def damage_pieces(folder):
     """Loses the first step's rollouts, cuts the last step's fates, and flips a bit of the checkpoint's weights.
 
-    The journal has all that it takes to make them again.
+    The journal has all data to make them again.
     """
     tables = sorted(folder.glob("state/scratch/rl_round-*/rollouts/*.parquet"))
     tables[0].unlink()
@@ -136,14 +136,14 @@ def check_nothing_is_left(process):
 
 @pytest.mark.slow
 def test_a_round_whose_actors_are_killed_ends_and_replays(taught, tmp_path):
-    """It begins with what is left of an attempt that was killed while it cleared up: checkpoints without a journal."""
+    """It begins with the rest of an attempt that was killed during clean-up: checkpoints without a journal."""
     params = asynchronous_params(tmp_path / "params.yaml")
     process = start(taught, params, tmp_path)
     wait_for(lambda: list(tmp_path.glob("state/scratch/rl_round-*/journal/lock")), process, tmp_path)
     process.kill()
     process.wait()
     [scratch] = tmp_path.glob("state/scratch/rl_round-*")
-    shutil.copytree(taught / "sft", scratch / "step-000000002")  # a whole one, which no trainer could load
+    shutil.copytree(taught / "sft", scratch / "step-000000002")  # complete, but no trainer could load it
     Checkpoints(scratch).keep_last()
     process = start(taught, params, tmp_path)
     for victim in ("ReplicaActor", "TrainerActor", "Relay"):
@@ -160,10 +160,10 @@ def test_a_round_whose_actors_are_killed_ends_and_replays(taught, tmp_path):
 
 @pytest.mark.slow
 def test_a_round_that_is_killed_goes_on_from_its_journal(taught, tmp_path):
-    """With a window of zero: fed with its trajectories, the synchronous loop gives the same weights.
+    """The window is zero: with its trajectories, the synchronous loop gives the same weights.
 
-    The checkpoint is damaged, so nothing can be drawn after the first kill until the trainer has repeated all steps.
-    The second kill comes when the outputs are written, while Ray's processes end. A custom function rewards.
+    The checkpoint is damaged, so after the first kill nothing can be sampled until the trainer has repeated all steps.
+    The second kill comes when the outputs are written, while Ray's processes end. A custom function computes rewards.
     """
     params = asynchronous_params(tmp_path / "params.yaml", 1, CUSTOM, window=0, repack={"kind": "none"})
     process = start(taught, params, tmp_path)

@@ -1,4 +1,4 @@
-"""The timeline: shares that sum to 1 whatever was named, a trace that viewers take, a size that stays bounded."""
+"""The timeline: shares sum to 1 whatever was named, viewers accept the trace, and its size stays bounded."""
 
 from __future__ import annotations
 
