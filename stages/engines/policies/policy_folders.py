@@ -81,6 +81,12 @@ def load_config(folder: Path) -> PretrainedConfig:
 
 
 def _not_a_policy(folder: Path, error: Exception) -> UserError:
+    # transformers advises to run the code, and names a page on the hub for a local folder.
+    if "trust_remote_code" in str(error):
+        return UserError(
+            f"{folder} brings Python code for its model (`auto_map` in config.json), which Retrace never runs: use a "
+            "policy of a family that transformers has"
+        )
     return UserError(f"{folder} is not a policy ({error}): run `dvc repro base` to make one")
 
 

@@ -50,6 +50,17 @@ def test_a_folder_that_is_no_policy_is_refused(tmp_path):
         load_policy(tmp_path, torch.float32)
 
 
+def test_a_policy_which_brings_code_is_refused_and_runs_none(tmp_path):
+    write_tiny_policy(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    classes = {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "mystery", "auto_map": classes}))
+    (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(UserError, match="which Retrace never runs: use a policy of a family"):
+        load_policy(tmp_path, torch.float32)
+    assert not (tmp_path / "ran").exists()
+
+
 def rewrite_weights(folder, change):
     weights = load_file(folder / "model.safetensors")
     change(weights)
