@@ -3,6 +3,7 @@
 `RETRACE_GPU_TESTS_ON=cpu pytest tests/engines/test_on_gpu.py` runs the part that a CPU can run, to keep it working.
 """
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -15,15 +16,19 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from stages.engines.policies.language_model import language_model
+from stages.engines.policies.lora import with_lora
 from stages.engines.policies.packing import TokenSequence, pack
+from stages.engines.policies.policy_folders import save_policy
 from stages.engines.policies.statistics import policy_statistics
 from stages.engines.samplers.params import TorchSamplerParams
-from stages.engines.samplers.protocol import SamplingSettings, Trajectory
+from stages.engines.samplers.protocol import SamplingSettings, Trajectory, sample_trajectories
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams, MuonParams, TorchTrainerParams
 from stages.foundations.errors import gpu_failure
-from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
+from tests.engines.policies import test_families as families
+from tests.fakes.engine_params import LORA
+from tests.fakes.tiny_policy import byte_tokenizer, tiny_model, write_tiny_policy
 
 DEVICE = os.environ.get("RETRACE_GPU_TESTS_ON", "cuda")
 pytestmark = pytest.mark.gpu
@@ -51,13 +56,14 @@ def loss_of(statistics, batch):
     return -(statistics.logprobs * batch.response_mask).sum() / 6, {"tokens": batch.response_mask.sum()}
 
 
-def trainer_on(folder, device=DEVICE, dtype="mixed", optimizer=ADAMW, checkpointing=False, **deepspeed):
+def trainer_on(folder, device=DEVICE, dtype="mixed", optimizer=ADAMW, checkpointing=False, lora=None, **deepspeed):
     own = {"threads": 1, "micro_batch_tokens": 64, "gradient_checkpointing": checkpointing, "dtype": dtype}
     if deepspeed:
         params = DeepspeedTrainerParams(kind="deepspeed", offload_optimizer=False, **own, **deepspeed)
     else:
         params = TorchTrainerParams(kind="torch", device=device, **own)
-    return build_trainer(params, optimizer, 1.0, language_model(folder, params))
+    model = language_model(folder, params)
+    return build_trainer(params, optimizer, 1.0, with_lora(model, lora, 0) if lora else model)
 
 
 def losses(trainer, updates=5):
@@ -140,9 +146,12 @@ def test_a_broken_loss_leaves_the_weights_alone(policy):
     assert all(torch.equal(weight, before[name]) for name, weight in weights_of(trainer).items())
 
 
+def sampler_params(device=DEVICE, dtype="float32"):
+    return TorchSamplerParams(kind="torch", device=device, dtype=dtype, threads=1, max_sequences=8)
+
+
 def sampler_on(device, dtype="float32"):
-    params = TorchSamplerParams(kind="torch", device=device, dtype=dtype, threads=1, max_sequences=8)
-    return TorchSampler(params, tiny_model().to(getattr(torch, dtype)), [0])
+    return TorchSampler(sampler_params(device, dtype), tiny_model().to(getattr(torch, dtype)), [0])
 
 
 def drawn(sampler, temperature):
@@ -196,6 +205,47 @@ def test_zero_on_one_device_trains_as_the_torch_trainer(policy, stage):
     found = losses(trainer, 4)
     trainer.close()  # the next one starts another group
     assert found == pytest.approx(losses(trainer_on(policy, dtype="float32"), 4), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["qwen2", "gemma2", "gemma3", "phi3", "granite", "qwen3 mixture"])
+def test_a_family_computes_what_transformers_computes_on_a_cpu(tmp_path, name):
+    """Capped and scaled heads, windows shorter than the sequences, experts."""
+    made = families.family(*families.FAMILIES[name])
+    save_policy(made, byte_tokenizer(), tmp_path)
+    trainer, sampler = trainer_on(tmp_path, dtype="float32"), TorchSampler.from_folder(sampler_params(), tmp_path)
+    jobs = [Trajectory(prompt, seed) for seed, prompt in enumerate(families.PROMPTS)]
+    for job, sample in zip(jobs, sample_trajectories(sampler, jobs, families.SETTINGS), strict=True):
+        expected = families.expected_logprobs(made, job.prompt, sample.token_ids)
+        torch.testing.assert_close(torch.tensor(sample.logprobs), expected, rtol=0, atol=1e-3)
+        trained = trainer.evaluate(pack([TokenSequence(job.prompt, sample.token_ids)])).logprobs[0].cpu()
+        torch.testing.assert_close(trained, expected, rtol=0, atol=1e-3)
+    packed = trainer.evaluate(pack(families.sequences(), row_tokens=90)).logprobs.cpu()
+    for one, ours in zip(families.sequences(), packed, strict=True):
+        expected = families.expected_logprobs(made, one.prompt, one.response)
+        torch.testing.assert_close(ours[: len(expected)], expected, rtol=0, atol=1e-3)
+
+
+needs_peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
+
+
+@needs_peft
+def test_adapters_in_mixed_precision_learn_as_float32_does_on_a_cpu(policy, tmp_path):
+    there, here = trainer_on(policy, lora=LORA), trainer_on(policy, device="cpu", dtype="float32", lora=LORA)
+    found, exact = losses(there, 20), losses(here, 20)
+    assert found[-1] < found[0] - 0.05 and found == pytest.approx(exact, abs=1e-2 + 0.02 * abs(exact[0]))
+    there.save_model(tmp_path / "merged")
+    merged = trainer_on(tmp_path / "merged", dtype="float32").evaluate(BATCH).logprobs.cpu()
+    torch.testing.assert_close(there.evaluate(BATCH).logprobs.float().cpu(), merged, rtol=0, atol=0.1)
+
+
+@needs_peft
+def test_a_checkpoint_of_adapters_goes_on_where_it_was(policy, tmp_path):
+    first, second = (trainer_on(policy, lora=LORA) for _ in range(2))
+    losses(first, 2)
+    first.save_checkpoint(tmp_path)
+    expected = losses(first, 2)
+    second.load_checkpoint(tmp_path)
+    assert losses(second, 2) == pytest.approx(expected, rel=1e-3)
 
 
 HOLDER = "import torch, time; held = torch.empty(2**30, device='cuda'); print('held', flush=True); time.sleep(600)"

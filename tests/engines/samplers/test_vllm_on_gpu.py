@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from stages.engines.policies.language_model import language_model
+from stages.engines.policies.lora import with_lora
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.samplers.params import VllmSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings, Trajectory, sample_trajectories
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
+from tests.fakes.engine_params import LORA
 from tests.fakes.tiny_policy import write_tiny_policy
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
@@ -88,6 +90,21 @@ def test_graphs_see_the_weights_of_a_sync(both):
     sampler.load_weights(trainer.named_weights(), 2)
     assert tokens(sampler) != drawn
     assert gap(trainer, sampler) < GAP
+
+
+@pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
+def test_trained_adapters_reach_the_engine(both, tmp_path):
+    _, sampler, _ = both
+    policy = write_tiny_policy(tmp_path / "policy", seed=3, initializer_range=0.2, hidden=256)
+    adapted = TorchTrainer(TRAINER, ADAMW, 1.0, with_lora(language_model(policy, TRAINER), LORA, 0))
+    sampler.load_weights(adapted.named_weights(), 3)
+    drawn = tokens(sampler)
+    rows = [TokenSequence([5, 6], torch.randint(2, 258, (20,)).tolist()) for _ in range(4)]
+    adapted.update([pack(rows)], lambda statistics, _: (-statistics.logprobs.mean(), {}), 1.0)
+    sampler.load_weights(adapted.named_weights(), 4)
+    assert tokens(sampler) != drawn
+    assert gap(adapted, sampler) < GAP
+    adapted.close()
 
 
 @pytest.mark.skipif(
