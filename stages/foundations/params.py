@@ -1,4 +1,7 @@
-"""Sections of a parameter file as strict models, and section `prompt`, which stages that sample or train share."""
+"""Sections of a parameter file as strict models, and section `prompt`, which stages that sample or train share.
+
+`prompt.environment` names what answers the policy's turns, and is absent in recipes of one turn.
+"""
 
 from __future__ import annotations
 
@@ -105,12 +108,152 @@ def _explain(name: str, detail: Any) -> str:
     return f"  {key}: {detail['msg']} (given: {given[:80]})"
 
 
+# prompt.environment: what answers the policy's turns.
+
+
+class CalculatorTool(StrictParams):
+    """Adds, subtracts, multiplies or divides two whole numbers: `28*36`."""
+
+    kind: Literal["calculator"]
+    busy_fraction: float = Field(ge=0, lt=1)
+    """Share of calls that are answered with `b` (busy), by the episode's seed: the policy must call again."""
+
+
+class PythonTool(StrictParams):
+    """Runs a Python program in a sandbox and returns what it prints."""
+
+    kind: Literal["python"]
+    sandbox: Literal["monty", "confined"]
+    """`monty`: an interpreter without files, network and processes, for a part of Python (package pydantic-monty).
+    `confined`: whole CPython in a new process that the kernel confines (docs/security.md)."""
+
+
+class SearchTool(StrictParams):
+    """Returns the passages of a table that match best."""
+
+    kind: Literal["search"]
+    file: str = Field(pattern=r"^custom/[A-Za-z0-9_./-]*\.(jsonl|parquet)$")
+    """Documents with a column `text`, and `title` if they have one."""
+    results: int = Field(ge=1)
+    result_characters: int = Field(ge=20)
+    """Longest passage of one document."""
+
+
+class FunctionTool(StrictParams):
+    """A Python function of the user with type hints and a docstring."""
+
+    kind: Literal["function"]
+    file: str = Field(pattern=r"^custom/[A-Za-z0-9_./-]*\.py$")
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+
+
+Tool = Annotated[CalculatorTool | PythonTool | SearchTool | FunctionTool, Field(discriminator="kind")]
+
+
+class MarkedCalls(StrictParams):
+    """A turn that begins with one mark calls the only tool with the rest; one that begins with the other answers."""
+
+    kind: Literal["marked"]
+    call: str = Field(min_length=1)
+    answer: str = Field(min_length=1)
+
+
+class TaggedCalls(StrictParams):
+    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`; a turn without it is the answer."""
+
+    kind: Literal["tagged"]
+
+
+class TextFrame(StrictParams):
+    """Text around an observation, for policies without a chat format."""
+
+    kind: Literal["text"]
+    before: str
+    after: str
+
+
+class ChatFrame(StrictParams):
+    """What the chat template writes around a message of a tool."""
+
+    kind: Literal["chat"]
+
+
+class EnvironmentWorkers(StrictParams):
+    """Processes that run environments, and their limits."""
+
+    processes: int = Field(ge=1)
+    memory_mib: int = Field(ge=128)
+    timeout_seconds: float = Field(gt=0)
+    """Computing time of one step."""
+
+
+class _Environment(StrictParams):
+    frame: Annotated[TextFrame | ChatFrame, Field(discriminator="kind")]
+    max_turns: int = Field(ge=1)
+    """Turns of the policy; after the last one the episode has ended."""
+    max_observation_tokens: int = Field(ge=1)
+    """A longer observation is cut in the middle."""
+    workers: EnvironmentWorkers
+
+
+class ToolsEnvironment(_Environment):
+    """Tools that the policy calls; the verifier judges its answer."""
+
+    kind: Literal["tools"]
+    tools: dict[str, Tool]
+    """By the name that the policy uses. Empty: every call is refused (the control without tools)."""
+    calls: Annotated[MarkedCalls | TaggedCalls, Field(discriminator="kind")]
+
+
+class CustomEnvironment(_Environment):
+    """A class of the user (stages/engines/environments/protocol.py)."""
+
+    kind: Literal["custom"]
+    file: str = Field(pattern=r"^custom/[A-Za-z0-9_./-]*\.py$")
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    arguments: dict[str, Any] | None = Field(default=None, exclude_if=lambda value: value is None)
+
+
+class GymEnvironment(_Environment):
+    """A class of the user with gymnasium's methods: `reset(seed)` and `step(text)`."""
+
+    kind: Literal["gym"]
+    file: str = Field(pattern=r"^custom/[A-Za-z0-9_./-]*\.py$")
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    arguments: dict[str, Any] | None = Field(default=None, exclude_if=lambda value: value is None)
+
+
+class ReasoningGymEnvironment(_Environment):
+    """Scores the answer as the generator of package reasoning-gym that made the problem."""
+
+    kind: Literal["reasoning_gym"]
+
+
+class VerifiersEnvironment(_Environment):
+    """An environment of package verifiers, which runs in a virtual environment of its own."""
+
+    kind: Literal["verifiers"]
+    python: str
+    """Python of that virtual environment."""
+    id: str
+    """Module of the environment, which has `load_environment`."""
+    arguments: dict[str, Any] | None = Field(default=None, exclude_if=lambda value: value is None)
+
+
+EnvironmentParams = Annotated[
+    ToolsEnvironment | CustomEnvironment | GymEnvironment | ReasoningGymEnvironment | VerifiersEnvironment,
+    Field(discriminator="kind"),
+]
+
+
 class PlainPrompt(StrictParams):
     """The problem in a template, for policies without a chat format."""
 
     kind: Literal["plain"]
     template: str
     """Text with `{problem}` once, at the place of the problem."""
+    environment: EnvironmentParams | None = Field(default=None, exclude_if=lambda value: value is None)
+    """What answers the policy's turns. Absent: a response is one turn."""
 
     @field_validator("template")
     @classmethod
@@ -132,6 +275,8 @@ class ChatPrompt(StrictParams):
     """Arguments of the template, by name, such as `enable_thinking: false`."""
     template: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """A Jinja file that replaces the tokenizer's template, such as `custom/chat.jinja`."""
+    environment: EnvironmentParams | None = Field(default=None, exclude_if=lambda value: value is None)
+    """What answers the policy's turns. Absent: a response is one turn."""
 
 
 PromptParams = Annotated[PlainPrompt | ChatPrompt, Field(discriminator="kind")]

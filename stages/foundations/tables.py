@@ -167,6 +167,17 @@ BENCHMARK = TableSchema("benchmark", {**PROBLEM_COLUMNS, "benchmark": TEXT})
 
 SAMPLED = {"problem_id": TEXT, "benchmark": TEXT, "mode": TEXT, "sample_index": pyarrow.int32()}
 """Columns that identify a response."""
+EPISODE = {
+    "observed": pyarrow.list_(pyarrow.int32()),  # start, end, start, end, ... of the observed tokens
+    "turns": pyarrow.int32(),
+    "calls": pyarrow.int32(),
+    "failed_calls": pyarrow.int32(),
+    "final_response": TEXT,
+    "ending": TEXT,
+    "environment_reward": pyarrow.float32(),
+    "environment_fault": TEXT,
+}
+"""Columns of responses of several turns: see `Episode`. Its seconds are not here: outputs hold no times."""
 RESPONSE = TableSchema(
     "response",
     {
@@ -177,6 +188,7 @@ RESPONSE = TableSchema(
         "response_tokens": pyarrow.int32(),
         "is_truncated": pyarrow.bool_(),
     },
+    EPISODE,
 )
 """A policy's response to a benchmark problem."""
 
@@ -205,6 +217,7 @@ ROLLOUT = TableSchema(
         "is_truncated": pyarrow.bool_(),
         "is_trained": pyarrow.bool_(),
     },
+    EPISODE,
 )
 """A response that a round of reinforcement learning has sampled."""
 

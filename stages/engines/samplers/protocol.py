@@ -11,7 +11,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import groupby
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy
 
@@ -50,6 +50,32 @@ class StopReason(StrEnum):
     """The text contains one of the sampler's stop strings, which the last of `token_ids` completed."""
     MAX_TOKENS = "max_tokens"
     """The limit on response tokens ended it: the response is truncated."""
+    MAX_TURNS = "max_turns"
+    """The policy took its last turn, and the environment had not ended the episode."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """The course of a response of several turns, between which an environment answered."""
+
+    observed: tuple[tuple[int, int], ...]
+    """Spans [start, end) of the response's tokens that the environment wrote; the policy sampled all others."""
+    turns: int
+    """Turns of the policy, at least one."""
+    response: str
+    """The text to be judged: that of the last turn, or what the environment took from it. Never an observation."""
+    calls: int = 0
+    """Calls of tools, those that failed included."""
+    failed_calls: int = 0
+    """Calls that could not be parsed, or that a tool answered with an error."""
+    seconds: float = 0.0
+    """Time that the environment took; unlike everything else here it differs between runs."""
+    reward: float | None = None
+    """The environment's reward; None if it gives none."""
+    is_correct: bool | None = None
+    """Whether the environment counts the response as correct; None leaves it to the verifier."""
+    fault: str = ""
+    """The reason why the environment failed. Such a response is never trained on."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +85,12 @@ class Sample:
     token_ids: list[int]
     """The response's tokens, the end-of-sequence token included when it was sampled."""
     logprobs: list[float]
-    """Log-probability of each token under the distribution from which it was sampled."""
+    """Log-probability of each token under the distribution from which it was sampled; 0 for observed tokens."""
     stop_reason: StopReason
     policy_version: int
     """Version of the weights that sampled it."""
+    episode: Episode | None = None
+    """None for a response of one turn, without an environment."""
 
     @property
     def is_truncated(self) -> bool:
@@ -74,7 +102,7 @@ class Sample:
 class FullSample(Sample):
     """A sample with the whole distribution from which each of its tokens was sampled."""
 
-    distributions: Tensor = field(compare=False)
+    distributions: Tensor = field(compare=False, kw_only=True)
     """Log-probs [tokens, vocabulary], float32, on the CPU; -inf on tokens that a cut removed."""
 
 
@@ -184,6 +212,8 @@ class PartialResponse:
 
     token_ids: Sequence[int] = ()
     logprobs: Sequence[float] = ()
+    observed: tuple[tuple[int, int], ...] = ()
+    """As in `Episode`."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +230,9 @@ class Trajectory:
     """63 bits, from `derive_seed` of everything that distinguishes this trajectory from others."""
     begun: PartialResponse = PartialResponse()
     """Tokens already sampled by another sampler with the same weights; sampling continues after them to the limit."""
+    problem: Mapping[str, Any] = field(default_factory=dict)
+    """JSON values of the problem that an environment needs: `problem_id`, `problem`, `answer`, and other columns of its
+    row. Empty without an environment."""
 
 
 def sample_trajectories(

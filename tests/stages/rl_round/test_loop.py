@@ -116,7 +116,7 @@ def test_surplus_groups_come_back_with_their_versions_and_distributions(both_sid
     trainer, _ = both_sides
     rows = torch.randn(3, 5).log_softmax(-1)
     rows[1, 2] = -torch.inf
-    full = FullSample([1, 2, 0], [-0.1, -1 / 3, -2e-9], StopReason.END_OF_SEQUENCE, 2, rows)
+    full = FullSample([1, 2, 0], [-0.1, -1 / 3, -2e-9], StopReason.END_OF_SEQUENCE, 2, distributions=rows)
     plain = Sample([4], [-0.5], StopReason.MAX_TOKENS, 1)
     groups = [Group("a", [3], (right(plain),)), Group("b", [5], (right(plain), right(full)))]
     context = SimpleNamespace(trainer=trainer)

@@ -52,7 +52,7 @@ def test_of_what_is_not_held_only_lengths_and_rewards_are_known():
 
 def test_distributions_travel_with_what_is_held():
     rows = torch.randn(3, 4).log_softmax(-1)
-    full = FullSample([1, 2, 3], [-0.5, -1.0, -2.0], StopReason.END_OF_SEQUENCE, 0, rows)
+    full = FullSample([1, 2, 3], [-0.5, -1.0, -2.0], StopReason.END_OF_SEQUENCE, 0, distributions=rows)
     groups = [Group("a", [3], (Rollout(full, "", Verdict.WRONG, 0.0), rollout([7])))]
     (found, plain) = unpack_groups(pack_groups(groups))[0].rollouts
     assert torch.equal(found.sample.distributions, rows)
