@@ -1,7 +1,7 @@
 """Advantages from the rewards of a group: of whole responses (GRPO, Dr. GRPO, RLOO, OPO), or of tokens.
 
-Advantages of tokens use a baseline for each token that minimises the variance of the gradient. The baseline needs only
-the forward pass.
+Advantages of tokens use a baseline for each token that lowers the variance of the gradient. It needs only the forward
+pass.
 
 Sources: DeepSeekMath (arXiv 2402.03300, section 4.1.2) for `group_normalized`; Dr. GRPO (arXiv 2503.20783) for
 the same without the division; RLOO (arXiv 2402.14740, equation 8); OPO (arXiv 2505.23585, equation 9); Optimal Token
@@ -11,7 +11,9 @@ The optimal token baseline, with s2 the squared norm of the gradient of log pi(a
     W_{i,t} = sum_{j <= t} m_{i,j} s2_{i,j} w_{i,j}^2      B_t = sum_i m W G / (sum_i m W + 1e-8)
 over the responses i of one group that are still alive at t; the caller's advantage is (G - B) * mask. W accumulates
 because the score terms of a response are martingale differences: the squared norm of their sum is, in expectation, the
-sum of their squared norms.
+sum of their squared norms. B minimises this sum, not the variance itself. Enumerated for three tokens of a vocabulary
+of three, with logits of their own in each context: variance 0.273, against 0.281 of the plain mean and 0.268 of the
+best baseline; with shared logits 0.166, 0.176 and 0.156.
 
 Deviations:
 1. A group whose rewards are all equal has advantage exactly 0. Subtracting a rounded mean would leave about 1e-8,

@@ -169,6 +169,8 @@ class ModelSizes:
     """Random weights: the end token is as likely as any other."""
     policy: str = ""
     """Name of the policy."""
+    positions: int | None = None
+    """Its number of positions where it is not the published one."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The methods that a round may choose in section `rl`: one model for each `kind`, ordered by field.
 
 The order: the loop (`rl.loop`), selection of problems and groups (`dynamic_sampling`, `prompt_selection`), the verifier
-(`verifier`), rewards (`reward`, `overlong`), and the update (`advantage`, `policy_loss`, `rollout_correction`,
-`reference_kl`).
+(`verifier`), rewards (`reward`, `overlong`), and the update (`advantage`, `policy_loss`, `schedule`,
+`rollout_correction`, `reference_kl`).
 """
 
 from __future__ import annotations
@@ -387,6 +387,25 @@ class Reinforce(StrictParams):
 
 
 PolicyLossParams = Annotated[ClippedSurrogate | Gspo | Cispo | Reinforce, Field(discriminator="kind")]
+
+
+class CosineSchedule(StrictParams):
+    """After the warm-up the learning rate falls along half a cosine over the round's steps."""
+
+    kind: Literal["cosine"]
+    final_fraction: float = Field(ge=0, le=1)
+    """Share of the peak learning rate in the last step (Demystify: 0.1)."""
+
+
+class LinearSchedule(StrictParams):
+    """After the warm-up the learning rate falls by the same amount each step."""
+
+    kind: Literal["linear"]
+    final_fraction: float = Field(ge=0, le=1)
+    """Share of the peak learning rate in the last step."""
+
+
+ScheduleParams = Annotated[CosineSchedule | LinearSchedule, Field(discriminator="kind")]
 
 
 class NoCorrection(StrictParams):

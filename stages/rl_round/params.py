@@ -36,6 +36,7 @@ from stages.rl_round.methods import (
     RewardParams,
     RolloutCorrectionParams,
     RoundVerifierParams,
+    ScheduleParams,
     SoftOverlong,
     SynchronousLoop,
     TrustRegionMasking,
@@ -160,6 +161,11 @@ class RlParams(StrictParams):
     """Optimizer updates of one step."""
     max_gradient_norm: float = Field(gt=0)
     optimizer: OptimizerParams
+    schedule: ScheduleParams | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The learning rate after the warm-up; absent: constant."""
+    advantage_whitening: Literal["tokens"] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """`tokens`: the advantages of a step are shifted and scaled to mean 0 and variance 1 over its tokens (OpenRLHF,
+    Demystify). Absent: they are used as they are."""
     weight_sync_check: WeightSyncCheckParams
     checkpoint_every_steps: int = Field(ge=1)
     loop: LoopParams

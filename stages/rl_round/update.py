@@ -63,7 +63,11 @@ def prepare_samples(
         samples = with_proximal_statistics(samples, plan, params, trainer)
     if reference is not None:
         samples = with_reference_logprobs(samples, plan, params, trainer, reference)
-    return with_advantages(samples, params)
+    samples = with_advantages(samples, params)
+    if params.advantage_whitening:
+        held = sorted({index for indices in plan.forward_passes[trainer.rank] for index in indices})
+        return replace(samples, advantages=whitened(samples.advantages, samples.response_mask, held, trainer))
+    return samples
 
 
 def update_policy(
@@ -217,6 +221,24 @@ def with_advantages(samples: TrainingSamples, params: RlParams) -> TrainingSampl
             return replace(samples, advantages=_beyond_token_baseline(samples, params, penalties))
     per_token = outcome_returns(whole, mask, params) + _to_go_of_penalties(penalties, mask, params)
     return replace(samples, advantages=per_token)
+
+
+def whitened(advantages: Tensor, mask: Tensor, held: Sequence[int], trainer: Trainer) -> Tensor:
+    """Returns advantages of mean 0 and variance 1 over the tokens of all responses, 0 outside the mask; collective.
+
+    `held` are this rank's responses, [responses, tokens] both; together the ranks hold each response once. Advantages
+    that are all equal become 0. Source: `normalize("advantages")` of OpenRLHF's replay buffer.
+    """
+    values = advantages[list(held)][mask[list(held)].bool()].double()
+
+    def over_ranks(value: Tensor) -> float:
+        # Added up in the order of the ranks, so that every rank has the same bits.
+        return sum(trainer.gather(float(value)))
+
+    count = over_ranks(torch.tensor(values.numel()))
+    mean = over_ranks(values.sum()) / max(1.0, count)
+    variance = over_ranks((values - mean).square().sum()) / max(1.0, count)
+    return ((advantages - mean) * max(variance, 1e-8) ** -0.5 * mask).to(advantages.dtype)
 
 
 def _beyond_token_baseline(samples: TrainingSamples, params: RlParams, penalties: Tensor) -> Tensor:

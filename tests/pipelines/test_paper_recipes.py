@@ -23,6 +23,7 @@ RECIPES = [
     "dapo-qwen2.5-32b",
     "demystify-llama3.1-8b",
     "demystify-qwen2.5-math-7b",
+    "demystify-qwen2.5-math-7b-zero",
     "otb-qwen3-8b",
     "trm-qwen3-8b",
 ]
