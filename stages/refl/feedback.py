@@ -103,7 +103,7 @@ class RewardGradient:
         return FeedbackBatch(tuple(prompts), self.generator.tokenize(prompts), {"noise": noise}, position)
 
     def outputs(self, generator: Generator, batch: FeedbackBatch) -> Tensor:
-        """Returns pictures with a gradient, float[images, 3, side, side]; values outside of 0..1 are kept if not clamped."""
+        """Returns pictures with a gradient, float[images, 3, side, side]; within 0..1 only if `clamped`."""
         # The text encoder does not learn, as in ReFL, and the trainer has only the U-Net.
         with torch.no_grad():
             states = generator.encode_tokens(batch.token_ids)
