@@ -21,12 +21,15 @@ from stages.rl_round.methods import (
     CosineReward,
     DynamicSampling,
     DynamicSamplingParams,
+    IcePop,
     ImportanceWeights,
     LoopParams,
+    MeanNormalized,
     ModelVerifier,
     NoCorrection,
     OptimalTokenBaseline,
     OverlongParams,
+    PassAtK,
     PlainReward,
     PolicyLossParams,
     ProblemSlice,
@@ -40,6 +43,7 @@ from stages.rl_round.methods import (
     SoftOverlong,
     SynchronousLoop,
     TrustRegionMasking,
+    VerdictReward,
 )
 
 
@@ -263,6 +267,12 @@ def reward_contradictions(rl: RlParams) -> Iterator[str]:
                 f"overlong.buffer_tokens {rl.overlong.buffer_tokens} must be less than max_response_tokens "
                 f"{rl.max_response_tokens}"
             )
+    is_negative = isinstance(rl.reward, VerdictReward) and min(rl.reward.wrong, rl.reward.unparsed) < 0
+    if isinstance(rl.advantage, MeanNormalized) and (is_negative or isinstance(rl.reward, CosineReward)):
+        yield (
+            f"advantage.kind mean_normalized divides by the mean reward, and reward.kind {rl.reward.kind} may be "
+            "negative: set reward: {kind: by_verdict, correct: 1.0, wrong: 0.0, unparsed: 0.0}"
+        )
     penalty = rl.repetition_penalty
     if penalty and penalty.n >= rl.max_response_tokens:
         yield (
@@ -272,6 +282,8 @@ def reward_contradictions(rl: RlParams) -> Iterator[str]:
 
 
 def _group_contradictions(rl: RlParams) -> Iterator[str]:
+    if isinstance(rl.advantage, PassAtK) and rl.advantage.k > rl.group_size:
+        yield f"advantage.k {rl.advantage.k} is more than group_size {rl.group_size}: lower it, or raise group_size"
     # Without these checks such a round would silently learn nothing: a group of one has advantage 0, or never a signal.
     if rl.group_size > 1:
         return
@@ -288,14 +300,14 @@ def _group_contradictions(rl: RlParams) -> Iterator[str]:
 
 
 def _update_contradictions(rl: RlParams) -> Iterator[str]:
-    is_weighted = isinstance(rl.rollout_correction, ImportanceWeights)
+    is_weighted = isinstance(rl.rollout_correction, ImportanceWeights | IcePop)
     if isinstance(rl.advantage, OptimalTokenBaseline):
         if rl.proximal != "recompute":
             yield (
                 "advantage.kind optimal_token_baseline weighs tokens by the trainer's probabilities before the "
                 "update: set proximal: recompute"
             )
-        if rl.advantage.is_importance_weighted and not is_weighted:
+        if rl.advantage.is_importance_weighted and not isinstance(rl.rollout_correction, ImportanceWeights):
             yield (
                 "advantage.is_importance_weighted takes the weights of rollout_correction, which has none: set "
                 "rollout_correction.kind importance_weights, or is_importance_weighted false"
@@ -304,7 +316,7 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
     if is_weighted and rl.proximal == "rollout" and not isinstance(rl.policy_loss, Reinforce):
         yield (
             f"with proximal: rollout the ratio of policy_loss.kind {rl.policy_loss.kind} is that of trainer to "
-            "sampler already, and importance_weights would count it twice: set proximal: recompute, "
+            f"sampler already, and {rl.rollout_correction.kind} would count it twice: set proximal: recompute, "
             "rollout_correction.kind none, or policy_loss.kind reinforce"
         )
     if rl.is_divergence_exact and not rl.keeps_distributions:

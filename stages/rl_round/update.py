@@ -23,23 +23,30 @@ import torch
 from torch import Tensor
 
 from stages.algorithms.advantages import (
+    batch_normalized,
     group_normalized,
     leave_one_out,
     length_weighted,
     logit_gradient_proxy,
+    mean_normalized,
     optimal_token_baseline,
+    pass_at_k,
 )
+from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.length_rewards import discounted_to_go, ngram_repetition_penalty
 from stages.algorithms.policy_losses import error_bounds, importance_weights
 from stages.engines.policies.packing import ResponseBatch, pack
 from stages.engines.trainers.protocol import Diagnostics, Trainer, Update, add_diagnostics
 from stages.rl_round.losses import OVER_TOKENS, effective_sample_fraction, policy_loss, rates_by_staleness
 from stages.rl_round.methods import (
+    BatchNormalized,
     GroupNormalized,
     ImportanceWeights,
     LeaveOneOut,
     LengthWeighted,
+    MeanNormalized,
     OptimalTokenBaseline,
+    PassAtK,
     PlainReward,
 )
 from stages.rl_round.params import RlParams
@@ -106,6 +113,8 @@ def _finished(update: Update, responses: int, max_response_tokens: int) -> Updat
     metrics["importance/weight_mean"] = sums["sum/weights"] / tokens
     if "sum/capped_tokens" in sums:
         metrics["importance/capped_fraction"] = sums["sum/capped_tokens"] / tokens
+    if "sum/left_out_tokens" in sums:
+        metrics["importance/left_out_fraction"] = sums["sum/left_out_tokens"] / tokens
     power, signal = responses * sums["sum/gradient_power"], update.gradient_norm**2
     metrics["variance_proxy/power"], metrics["variance_proxy/signal"] = power, signal
     if "trust_region/acceptance_rate" in metrics:
@@ -211,6 +220,13 @@ def with_advantages(samples: TrainingSamples, params: RlParams) -> TrainingSampl
     match params.advantage:
         case GroupNormalized(divide_by_std=divide_by_std):
             whole = group_normalized(rewards, group_ids, divide_by_std=divide_by_std)
+        case BatchNormalized():
+            whole = batch_normalized(rewards, group_ids)
+        case MeanNormalized():
+            whole = mean_normalized(rewards, group_ids)
+        case PassAtK(k=k):
+            is_correct = torch.tensor([one.verdict is Verdict.CORRECT for one in samples.rollouts], dtype=torch.bool)
+            whole = pass_at_k(is_correct, group_ids, k)
         case LeaveOneOut():
             whole = leave_one_out(rewards, group_ids)
         case LengthWeighted():

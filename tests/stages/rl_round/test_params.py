@@ -32,6 +32,8 @@ from tests.fakes.rounds import (
 )
 from tests.fakes.taught_policy import PARAMS
 
+ICE_POP = {"kind": "ice_pop", "low": 0.5, "high": 5.0}
+
 
 def load(**changes):
     return validate_section({**PARAMS["rl"], **changes}, "rl", RlParams, Path("params.yaml"))
@@ -48,6 +50,9 @@ def load(**changes):
         {"policy_loss": {"kind": "gspo", "clip_low": 0.0003, "clip_high": 0.0004}},
         {"policy_loss": {"kind": "cispo", "clip_low": 1.0, "clip_high": 2.0}},
         {"policy_loss": {"kind": "reinforce"}, "proximal": "rollout", "rollout_correction": WEIGHTS},
+        {"advantage": {"kind": "pass_at_k", "k": 2}, "advantage_whitening": "tokens"},
+        {"schedule": {"kind": "cosine", "final_fraction": 0.1}, "advantage": {"kind": "batch_normalized"}},
+        {"rollout_correction": {"kind": "bad_response_mask", "max_divergence": 0.1}},
         {"rollout_correction": TRM, "proximal": "rollout"},
         {"rollout_correction": {**TRM, "mean_threshold": None}},
         EXACT,
@@ -82,6 +87,9 @@ def test_an_absent_study_is_off():
         ({"advantage": OTB, "proximal": "rollout"}, "set proximal: recompute"),
         ({"advantage": {**OTB, "is_importance_weighted": True}}, "or is_importance_weighted false"),
         ({"proximal": "rollout", "rollout_correction": WEIGHTS}, "would count it twice: set proximal: recompute"),
+        ({"proximal": "rollout", "rollout_correction": ICE_POP}, "ice_pop would count it twice"),
+        ({"advantage": {"kind": "pass_at_k", "k": 9}}, r"advantage.k 9 is more than group_size \d"),
+        ({"advantage": {"kind": "mean_normalized"}}, "wrong: 0.0, unparsed: 0.0"),
         ({**EXACT, "study": {}}, "study.rollout_distributions: {kind: whole, .* or set divergence sampled"),
         ({**EXACT, "rollout_correction": TRM}, "keeps what only an exact divergence reads: leave it out"),
         ({**EXACT, "rollout_correction": NONE}, "keeps what only an exact divergence reads: leave it out"),
