@@ -330,6 +330,13 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
             "study.rollout_distributions keeps what only an exact divergence reads: leave it out, or set "
             "rollout_correction.kind trust_region_masking with divergence exact"
         )
+    uses_rollout_logprobs = rl.proximal == "rollout" or not isinstance(rl.rollout_correction, NoCorrection)
+    if uses_rollout_logprobs and not rl.vocabulary_pruning and (rl.top_p < 1 or rl.top_k):
+        yield (
+            f"with top_p {rl.top_p} and top_k {rl.top_k} the sampler's log-probs are normalised over fewer tokens than "
+            f"the trainer's, and proximal {rl.proximal} with rollout_correction.kind {rl.rollout_correction.kind} "
+            "compares the two: set top_p 1.0 and top_k 0, or cut on both sides with study.vocabulary_pruning"
+        )
     if rl.vocabulary_pruning and (rl.top_p < 1 or rl.top_k):
         yield (
             f"study.vocabulary_pruning needs the log-probs of the safe set, and with top_p {rl.top_p} and top_k "

@@ -96,6 +96,7 @@ def test_an_absent_study_is_off():
         ({"study": {"rollout_distributions": {"kind": "whole"}}}, r"max_gib: missing"),
         ({"verifier": {**MODEL, "teaching": {"kind": "prayer"}}}, "verifier.model.teaching.*made_pairs"),
         ({"rollout_correction": {**TRM, "max_threshold": None, "mean_threshold": None}}, "both null"),
+        ({"rollout_correction": WEIGHTS, "top_p": 0.9}, "normalised over fewer tokens than the trainer's"),
         ({"study": {"vocabulary_pruning": SAFE_SET}, "top_p": 0.9}, "set top_p 1.0 and top_k 0"),
         ({"study": {"vocabulary_pruning": SAFE_SET}, "top_k": 50}, "set top_p 1.0 and top_k 0"),
         ({"study": {"vocabulary_pruning": {**SAFE_SET, "log_threshold": 1.0}}}, "less than 0"),
