@@ -157,6 +157,7 @@ def test_a_sampler_that_differs_on_purpose_and_a_judge_need_the_built_in_one():
 
 
 REPLICAS = {"kind": "ray", "count": 2}
+EVALUATION = {"every_steps": 2, "problems": 8, "samples": 4, "temperature": 1.0, "keep": "last", "patience": None}
 REPLAY = {"kind": "replay", "schedule": "data/schedules/rl_1"}
 RECOMPUTE = {"proximal": "recompute", "rollout_correction": WEIGHTS}
 STALE = {"study": {"mismatch": {"kind": "stale_weights", "versions": 1}}}
@@ -185,6 +186,7 @@ def looped(**changes):
         {"proximal": "rollout", "policy_loss": {"kind": "reinforce"}, "advantage": {"kind": "reward"}},
         {"loop": REPLAY, "proximal": "recompute", "rollout_correction": NONE},
         {"loop": REPLAY, "verifier": MODEL},
+        {**RECOMPUTE, "evaluation": EVALUATION},
         {"loop": REPLAY, **RECOMPUTE, **STALE},
     ],
 )
