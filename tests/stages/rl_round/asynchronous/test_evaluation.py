@@ -11,6 +11,7 @@ import pytest
 
 from stages.__main__ import main
 from stages.rl_round.asynchronous import hub, trainer
+from stages.rl_round.asynchronous import round as asynchronous_round
 from tests.fakes.asynchronous_round import play_in_one_process
 from tests.fakes.rounds import ASYNCHRONOUS, NONE, assert_same, copied, curve, replay_params
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
@@ -134,15 +135,19 @@ def test_a_killed_round_has_the_same_points(taught, synchronous, tmp_path, monke
         except KeyboardInterrupt:
             lives += 1
     assert lives >= 2
-    assert evaluated(tmp_path / "out") == evaluated(folder)
+    assert evaluated(tmp_path / "out") == evaluated(folder) and len(curve(tmp_path / "out")) == len(curve(folder))
     assert_same(tmp_path / "out", folder, ("rl_1",))
 
 
 def test_patience_ends_the_round_and_its_schedule_replays(taught, tmp_path, monkeypatch):
-    """With a window and dynamic sampling: groups are under way when the round ends."""
+    """Also when it is killed at its end, with a whole batch waiting, and the trainer repeats the last evaluation."""
     play_in_one_process(monkeypatch, tmp_path / "weights")
+    killed(monkeypatch, asynchronous_round, "sum_up", False)
     changes = {**CHANGES, "rl.dynamic_sampling": PARAMS["rl"]["dynamic_sampling"], "rl.proximal": "rollout"}
-    metrics = run(taught, tmp_path / "out", LOOP, changes, {"rl.loop": ASYNCHRONOUS}, patience=1)
+    changes |= {**LOOP, "rl.loop": ASYNCHRONOUS}
+    with pytest.raises(KeyboardInterrupt):
+        run(taught, tmp_path / "out", changes, patience=1)
+    metrics = run(taught, tmp_path / "out", changes, patience=1)
     points = {step: point["evaluation/accuracy"] for step, point in evaluated(tmp_path / "out")}
     steps = metrics["progress/steps"]
     assert metrics["evaluation/stopped_early"] == 1 and steps < 8 and max(points) == steps
