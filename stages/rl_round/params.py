@@ -36,6 +36,7 @@ from stages.rl_round.methods import (
     PromptSelectionParams,
     ReferenceKlParams,
     Reinforce,
+    ReplayLoop,
     RewardParams,
     RolloutCorrectionParams,
     RoundVerifierParams,
@@ -375,12 +376,13 @@ def loop_contradictions(rl: RlParams, sampler: SamplerParams, trainer: TrainerPa
     """
     if not isinstance(rl.loop, AsynchronousLoop):
         return list(_contradictions_of_loop_and_update(rl))
-    return [*_contradictions_of_loop_and_update(rl), *_process_contradictions(rl.loop, sampler, trainer, ranks)]
+    of_processes = _process_contradictions(rl.loop, sampler, trainer, ranks)
+    return [*_contradictions_of_loop_and_update(rl), *of_processes, *_evaluation_contradictions(rl, sampler)]
 
 
 def _contradictions_of_loop_and_update(rl: RlParams) -> Iterator[str]:
     loop = rl.loop
-    if rl.evaluation and (rl.mismatch or not isinstance(loop, SynchronousLoop)):
+    if rl.evaluation and (rl.mismatch or isinstance(loop, ReplayLoop)):
         yield (
             f"rl.evaluation needs a sampler with the trainer's weights, which rl.loop.kind {loop.kind}"
             f"{' with rl.study.mismatch' if rl.mismatch else ''} does not have: leave rl.evaluation out, or set "
@@ -459,4 +461,13 @@ def _process_contradictions(
         yield (
             f"launch starts the round {ranks} times, once a rank, and rl.loop.kind asynchronous starts its ranks "
             "itself: set launch.command.kind python, and rl.loop.trainer_ranks to the number of ranks"
+        )
+
+
+def _evaluation_contradictions(rl: RlParams, sampler: SamplerParams) -> Iterator[str]:
+    width, ranks = getattr(sampler, "tensor_parallel", 1), rl.loop.trainer_ranks
+    if rl.evaluation and ranks % width:
+        yield (
+            f"rl.evaluation samples in the trainer's ranks, and rl.loop.trainer_ranks {ranks} makes no whole engines "
+            f"of sampler.tensor_parallel {width}: set a multiple of that, or leave rl.evaluation out"
         )

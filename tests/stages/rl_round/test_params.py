@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pydantic import TypeAdapter
@@ -166,6 +167,7 @@ def test_a_sampler_that_differs_on_purpose_and_a_judge_need_the_built_in_one():
 
 
 REPLICAS = {"kind": "ray", "count": 2}
+EVALUATION = {"every_steps": 2, "problems": 8, "samples": 4, "temperature": 1.0, "keep": "last", "patience": None}
 REPLAY = {"kind": "replay", "schedule": "data/schedules/rl_1"}
 RECOMPUTE = {"proximal": "recompute", "rollout_correction": WEIGHTS}
 STALE = {"study": {"mismatch": {"kind": "stale_weights", "versions": 1}}}
@@ -194,6 +196,7 @@ def looped(**changes):
         {"proximal": "rollout", "policy_loss": {"kind": "reinforce"}, "advantage": {"kind": "reward"}},
         {"loop": REPLAY, "proximal": "recompute", "rollout_correction": NONE},
         {"loop": REPLAY, "verifier": MODEL},
+        {**RECOMPUTE, "evaluation": EVALUATION},
         {"loop": REPLAY, **RECOMPUTE, **STALE},
     ],
 )
@@ -217,6 +220,15 @@ def test_what_is_sound_is_not_refused(changes):
 def test_what_collapses_or_has_no_process_is_refused(changes, told):
     (found,) = contradictions_of(**changes)
     assert re.search(told, found)
+
+
+def test_an_evaluation_needs_whole_engines_in_the_trainers_ranks():
+    rl = settings(loop={**ASYNCHRONOUS, "trainer_ranks": 3}, evaluation=EVALUATION, **RECOMPUTE)
+    trainer = SimpleNamespace(kind="deepspeed")
+    wide = VLLM.model_copy(update={"tensor_parallel": 2, "replicas": REPLICAS})
+    (told,) = loop_contradictions(rl, wide, trainer)
+    assert "rl.loop.trainer_ranks 3 makes no whole engines of sampler.tensor_parallel 2: set a multiple" in told
+    assert not loop_contradictions(rl, wide.model_copy(update={"tensor_parallel": 3}), trainer)
 
 
 @pytest.fixture(scope="module")
