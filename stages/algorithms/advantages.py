@@ -11,7 +11,8 @@ The optimal token baseline, with s2 the squared norm of the gradient of log pi(a
     W_{i,t} = sum_{j <= t} m_{i,j} s2_{i,j} w_{i,j}^2      B_t = sum_i m W G / (sum_i m W + 1e-8)
 over the responses i of one group that are still alive at t; the caller's advantage is (G - B) * mask. W accumulates
 because the score terms of a response are martingale differences: the squared norm of their sum is, in expectation, the
-sum of their squared norms.
+sum of their squared norms. t counts tokens inside the mask: a policy's k-th token is compared with the k-th of the
+others, whatever tools wrote in between.
 
 Deviations:
 1. A group whose rewards are all equal has advantage exactly 0. Subtracting a rounded mean would leave about 1e-8,
@@ -145,6 +146,15 @@ def optimal_token_baseline(
     if lone_tail not in ("zero", "return"):
         raise ValueError(f"lone_tail must be 'zero' or 'return', not {lone_tail!r}")
     mask = response_mask.bool()
+    alive = torch.arange(mask.shape[1], device=mask.device) < mask.sum(-1, keepdim=True)
+    if not torch.equal(alive, mask):
+        # With tokens of a tool in between: without them first, then the baselines back to their places.
+        parts = [
+            part if part is None else torch.zeros_like(part).masked_scatter_(alive, part[mask])
+            for part in (returns, proxy, importance_weights)
+        ]
+        baseline = optimal_token_baseline(parts[0], alive, parts[1], group_ids, parts[2], lone_tail)
+        return torch.zeros_like(returns).masked_scatter_(mask, baseline[alive])
     energy = proxy.detach().double()
     if importance_weights is not None:
         # The weight enters the gradient linearly, so its square enters the variance.

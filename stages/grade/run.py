@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pandas
 
 from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.samplers.episodes import episode_of
 from stages.engines.verifier.params import VerifierParams
-from stages.engines.verifier.verifier import Judgement, Verifier, extract_complete, thought_markers
+from stages.engines.verifier.verifier import Judgement, Verifier, extract_complete, overruled, thought_markers
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
@@ -56,11 +57,20 @@ def _verify(responses: pandas.DataFrame, params: GradeParams, limits: VerifierPa
     with Verifier(limits) as verifier:
 
         def judge(rows: pandas.DataFrame) -> list[Judgement]:
-            pairs = list(zip(rows["answer"], rows["response"], strict=True))
+            pairs = list(zip(rows["answer"], judged_texts(rows), strict=True))
             # A response must mark its answer (a box): a number somewhere in the text is not enough for a score.
-            return verifier.judge(pairs, truncated=rows["is_truncated"].tolist(), require_marker=True)
+            judgements = verifier.judge(pairs, truncated=rows["is_truncated"].tolist(), require_marker=True)
+            episodes = map(episode_of, rows.to_dict("records"))
+            return [overruled(*pair) for pair in zip(judgements, episodes, strict=True)]
 
         return judge_responses(responses, judge)
+
+
+def judged_texts(rows: pandas.DataFrame) -> list[str]:
+    """Returns the text of each response to judge: of an episode the answer alone, not what a tool printed."""
+    if "final_response" not in rows:
+        return rows["response"].tolist()
+    return rows["final_response"].fillna(rows["response"]).tolist()
 
 
 def judge_by_function(rows: pandas.DataFrame, function: CustomFunction, limits: VerifierParams) -> list[Judgement]:
@@ -69,9 +79,10 @@ def judge_by_function(rows: pandas.DataFrame, function: CustomFunction, limits: 
     `extracted` is what the rules find in the response: majority votes tell wrong answers apart by it.
     """
     path, judgements = f"{function.params.file}: {function.params.name}", []
-    for row, value in zip(rows.itertuples(), function.decide(rows.to_dict("records")), strict=True):
+    texts = judged_texts(rows)
+    for row, text, value in zip(rows.itertuples(), texts, function.decide(rows.to_dict("records")), strict=True):
         verdict = Verdict.CRASHED if value.fault else Verdict.CORRECT if value.value else Verdict.WRONG
-        extracted = extract_complete(row.response, row.is_truncated, thought_markers(limits)).text
+        extracted = extract_complete(text, row.is_truncated, thought_markers(limits)).text
         judgements.append(Judgement(verdict, extracted, path, value.fault))
     return judgements
 
