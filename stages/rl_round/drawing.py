@@ -29,7 +29,7 @@ from stages.engines.custom_functions import CustomFunction, FunctionValue
 from stages.engines.pieces import are_whole, remove_piece, seal
 from stages.engines.policies.tokenizers import decode_response
 from stages.engines.samplers.build import DrawingShare
-from stages.engines.samplers.episodes import environment_verdict, episode_columns, judged_text
+from stages.engines.samplers.episodes import environment_verdict, fields_for_functions, judged_text
 from stages.engines.samplers.protocol import (
     Sample,
     Sampler,
@@ -450,9 +450,9 @@ def make_rollout(
 def rewarded_tokens(sample: Sample, limit: int) -> int:
     """Returns the length for rewards: the policy's tokens. A response that the limit cut off counts as at the limit.
 
-    The limit is for all tokens, so the policy's alone are fewer when an environment wrote some.
+    The limit is for all tokens, also for those of an environment that found no room.
     """
-    return limit if sample.observed and sample.is_truncated else sample.policy_tokens
+    return limit if sample.episode and sample.is_truncated else sample.policy_tokens
 
 
 def recorded_rollout(
@@ -541,7 +541,7 @@ class CustomRewards:
                 "response_tokens": sample.policy_tokens,
                 "is_truncated": sample.is_truncated,
                 "verdict": verdict.value,
-                **_episode_row(sample),
+                **(fields_for_functions(sample.episode) if sample.episode else {}),
             }
             for problem, sample, response, verdict in zip(problems, samples, responses, verdicts, strict=True)
         ]
@@ -552,15 +552,6 @@ class CustomRewards:
     def close(self) -> None:
         for function in self._functions.values():
             function.close()
-
-
-EPISODE_FIELDS = ("turns", "calls", "failed_calls", "final_response", "environment_reward")
-"""Columns of an episode that a custom function may read."""
-
-
-def _episode_row(sample: Sample) -> dict[str, Any]:
-    columns = episode_columns(sample)
-    return {name: columns[name] for name in EPISODE_FIELDS if columns}
 
 
 def _environment_value(sample: Sample) -> FunctionValue:

@@ -68,6 +68,17 @@ def episode_of(row: Mapping[str, Any]) -> Episode | None:
     )
 
 
+def fields_for_functions(episode: Episode | None) -> dict[str, Any]:
+    """Returns what a user's function may read of an episode, as JSON values; None in each field without one."""
+    return {
+        "turns": episode and episode.turns,
+        "calls": episode and episode.calls,
+        "failed_calls": episode and episode.failed_calls,
+        "final_response": episode and episode.response,
+        "environment_reward": episode and episode.reward,
+    }
+
+
 def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 

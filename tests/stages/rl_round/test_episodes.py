@@ -2,27 +2,52 @@
 
 import math
 import random
+from contextlib import closing
 from dataclasses import replace
 
+import pandas
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from stages.__main__ import main
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.token_statistics import TokenStatistics
 from stages.engines.policies.language_model import language_model
+from stages.engines.samplers.episodes import episode_columns, episode_of
 from stages.engines.samplers.protocol import Episode, Sample, StopReason
 from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
-from stages.rl_round.drawing import make_rollout
+from stages.engines.verifier.params import VerifierParams
+from stages.engines.verifier.verifier import Verifier
+from stages.foundations.errors import UserError
+from stages.foundations.params import PlainPrompt
+from stages.foundations.tables import RESPONSE, ROLLOUT, read_table, write_table
+from stages.observe.tracking import Run
+from stages.respond.run import response_metrics
+from stages.rl_round.drawing import CustomRewards, abort_on_verifier_failures, make_rollout, score_samples
+from stages.rl_round.loop import in_process
 from stages.rl_round.losses import policy_loss
-from stages.rl_round.records import Group, Rollout
+from stages.rl_round.params import environment_contradictions
+from stages.rl_round.records import Group, Problem, Rollout, pack_groups, unpack_groups
 from stages.rl_round.samples import make_micro_batches, training_samples
 from stages.rl_round.update import outcome_returns, with_advantages, with_proximal_statistics
-from tests.fakes.rounds import COSINE, NONE, OTB, TRM, WEIGHTS, settings
+from tests.fakes.rounds import (
+    COSINE,
+    NONE,
+    OTB,
+    TRM,
+    WEIGHTS,
+    assert_replayed,
+    assert_same,
+    copied,
+    curve,
+    replay_params,
+    settings,
+)
 from tests.fakes.step_plans import plan_of
-from tests.fakes.taught_policy import PARAMS
-from tests.fakes.tiny_policy import write_tiny_policy
+from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
+from tests.fakes.tiny_policy import byte_tokenizer, write_tiny_policy
 
 NAN = math.nan
 
@@ -168,10 +193,12 @@ def test_neither_what_a_tool_repeats_nor_what_spans_its_answer_is_a_repetition()
     whole = sample([*own, *error, *own, *error, 7, *own], (2, 5), (7, 10))
     # `6 7` stands around an observation first: it is no repetition of the pair that follows.
     split = sample([6, *error, 7, 6, 7], (1, 4))
-    rollouts = tuple(Rollout(one, "", Verdict.CORRECT, 1.0) for one in (whole, split))
+    # `6` ends two turns: the end of a turn and its observation are no pair that could repeat.
+    ends = sample([5, 6, *error, 8, 6, *error, 7], (2, 5), (7, 10))
+    rollouts = tuple(Rollout(one, "", Verdict.CORRECT, 1.0) for one in (whole, split, ends))
     trained = with_advantages(training_samples([Group("a", [1], rollouts)], params, 0), params)
     assert trained.penalised[0].nonzero()[:, 0].tolist() == [5, 6, 11, 12]
-    assert not trained.penalised[1].any()
+    assert not trained.penalised[1:].any()
 
 
 def test_length_is_the_policys_and_the_limit_is_that_of_all_tokens():
@@ -185,3 +212,193 @@ def test_length_is_the_policys_and_the_limit_is_that_of_all_tokens():
     soft = settings(reward={"kind": "by_verdict", "correct": 1.0, "wrong": 0.0, "unparsed": 0.0})
     assert make_rollout(long, "", Verdict.CORRECT, soft).reward == 1.0
     assert make_rollout(cut, "", Verdict.CORRECT, soft).reward == 0.0
+
+
+ENDED, CUT = StopReason.END_OF_SEQUENCE, StopReason.MAX_TURNS
+TURNS = [
+    # The text of the whole, then the answer, what the environment says, and the verdict.
+    (r"[output: \boxed{7}] I cannot say.", "I cannot say.", {}, Verdict.UNPARSED),
+    (r"print('\boxed{7}')", r"print('\boxed{7}')", {"stop": CUT, "response": ""}, Verdict.UNPARSED),
+    (r"[output: \boxed{6}] \boxed{7}", r"\boxed{7}", {}, Verdict.CORRECT),
+    (r"!7", r"\boxed{7}", {}, Verdict.CORRECT),
+    (r"\boxed{6}", r"\boxed{6}", {"is_correct": True}, Verdict.CORRECT),
+    (r"\boxed{7}", r"\boxed{7}", {"is_correct": False}, Verdict.WRONG),
+    (r"\boxed{7}", r"\boxed{7}", {"fault": "its process ended"}, Verdict.CRASHED),
+]
+
+
+TOKENIZER = byte_tokenizer()
+
+
+def spelled(text, response, **values):
+    return sample(TOKENIZER.encode(text), (0, 1), **{"response": response, **values})
+
+
+def scored(samples, params, functions=None, problems=()):
+    limits = VerifierParams.model_validate(PARAMS["verifier"])
+    with Verifier(limits) as verifier:
+        return score_samples(["7"] * len(samples), samples, verifier, TOKENIZER, params, functions, problems)
+
+
+def test_the_answer_is_judged_and_neither_a_call_nor_what_a_tool_printed():
+    samples = [spelled(text, **{"response": answer, **said}) for text, answer, said, _ in TURNS]
+    rollouts = scored(samples, settings())
+    assert [one.verdict for one in rollouts] == [verdict for *_, verdict in TURNS]
+    assert [one.response for one in rollouts] == [text for text, *_ in TURNS]
+    assert (rollouts[-1].is_decided, rollouts[-1].reward, rollouts[-1].failure) == (False, 0.0, "its process ended")
+    assert [one.is_decided for one in rollouts[:-1]] == [True] * 6
+
+
+def test_faults_of_an_environment_stop_a_round_with_their_reason():
+    sound, faulty = scored([spelled("7", r"\boxed{7}"), spelled("7", "", fault="reset() failed: no file")], settings())
+    group = Group("p", [1], (sound, sound, faulty))
+    abort_on_verifier_failures([group], 0.5, settings().verifier)
+    said = r"the environment .* could not decide 1 of 3 responses \(reset\(\) failed: no file\).* correct the env"
+    with pytest.raises(UserError, match=said):
+        abort_on_verifier_failures([group], 0.1, settings().verifier)
+    # Never trained on, and no part of a baseline.
+    assert len(training_samples([group], settings(), 0)) == 2
+
+
+ENVIRONMENT = {"kind": "environment"}
+
+
+def rewarded(samples, reward):
+    params = settings(reward=reward, overlong=NONE)
+    functions = CustomRewards(params.reward, VerifierParams.model_validate(PARAMS["verifier"]))
+    return scored(samples, params, functions, [Problem("p", [1], "7")] * len(samples))
+
+
+def test_an_environment_gives_the_reward_alone_or_in_a_sum():
+    won, lost, cut, silent, broken = (
+        spelled("6", r"\boxed{6}", reward=1 / 3),
+        spelled("7", r"\boxed{7}", reward=0.1),
+        spelled("7", "", stop=StopReason.MAX_TURNS),
+        spelled("7", r"\boxed{7}"),
+        spelled("7", r"\boxed{7}", reward=NAN),
+    )
+    rollouts = rewarded([won, lost, cut, silent, broken], ENVIRONMENT)
+    assert [one.reward for one in rollouts] == [1 / 3, 0.1, 0.0, 0.0, 0.0]
+    assert [one.fault for one in rollouts[2:]] == ["", *(f"the environment gave the reward {it}" for it in (None, NAN))]
+    assert [one.verdict for one in rollouts[:2]] == [Verdict.WRONG, Verdict.CORRECT]
+    assert Group("p", [1], tuple(rollouts[:2])).has_signal
+    assert not Group("p", [1], (rollouts[0], rollouts[0])).has_signal, "the verdicts do not count"
+    verdict = {"kind": "by_verdict", "correct": 1.0, "wrong": -1.0, "unparsed": -1.0}
+    parts = {"env": {"weight": 3.0, "reward": ENVIRONMENT}, "right": {"weight": 0.5, "reward": verdict}}
+    (one, other) = rewarded([won, lost], {"kind": "sum", "rewards": parts})
+    assert (one.reward, other.reward) == (0.0 + 3.0 * (1 / 3) + 0.5 * -1.0, 0.0 + 3.0 * 0.1 + 0.5)
+    assert one.parts == {"env": 1 / 3, "right": -1.0}
+    assert unpack_groups(pack_groups([Group("p", [1], (one, other))])) == [Group("p", [1], (one, other))]
+
+
+def test_a_function_sees_the_course_of_an_episode(tmp_path, monkeypatch):
+    source = "def score(turns, calls, failed_calls, final_response, environment_reward, response, response_tokens):\n"
+    source += "    assert (final_response, response, response_tokens) == ('yes', 'o yes', 4)\n"
+    source += "    return turns + 10 * calls + 100 * failed_calls + environment_reward\n"
+    (tmp_path / "mine.py").write_text(source)
+    monkeypatch.setattr("stages.engines.custom_functions.custom_file", lambda name: tmp_path / "mine.py")
+    params = settings(reward={"kind": "function", "file": "custom/mine.py", "name": "score"})
+    with closing(CustomRewards(params.reward, VerifierParams.model_validate(PARAMS["verifier"]))) as functions:
+        one = spelled("o yes", "yes", calls=3, failed_calls=1, reward=0.5)
+        (rollout,) = scored([one], params, functions, [Problem("p", [1], "7")])
+    assert (rollout.reward, rollout.fault) == (2 + 30 + 100 + 0.5, "")
+
+
+TOOLS = {
+    "kind": "tools",
+    "tools": {},
+    "calls": {"kind": "tagged"},
+    "frame": {"kind": "text", "before": "", "after": ""},
+    "max_turns": 3,
+    "max_observation_tokens": 4,
+    "workers": {"processes": 1, "memory_mib": 256, "timeout_seconds": 1.0},
+}
+OWN = {**{name: TOOLS[name] for name in TOOLS if name not in ("tools", "calls")}, "kind": "custom"}
+OWN |= {"file": "custom/world.py", "name": "World"}
+WHOLE = {"rollout_correction": {**TRM, "divergence": "exact"}}
+WHOLE |= {"study": {"rollout_distributions": {"kind": "whole", "max_gib": 1.0}}}
+
+
+def test_settings_that_an_environment_does_not_give_are_refused():
+    def told(environment, **changes):
+        prompt = {"kind": "plain", "template": "{problem}"} | ({"environment": environment} if environment else {})
+        return [*environment_contradictions(settings(**changes), PlainPrompt.model_validate(prompt))]
+
+    assert told(OWN, reward=ENVIRONMENT) == told(None) == told(TOOLS) == told(None, **WHOLE) == []
+    assert "which is absent" in told(None, reward=ENVIRONMENT)[0]
+    assert "of kind tools gives none" in told(TOOLS, reward=ENVIRONMENT)[0]
+    assert "rollout_distributions" in told(OWN, **WHOLE)[0]
+
+
+class Observing:
+    """A sampler around another one that writes two tokens after the first of each response."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def stream(self, trajectories, settings):
+        for place, one in self._inner.stream(trajectories, settings):
+            first, rest = one.token_ids[:1], one.token_ids[1:]
+            said = {"turns": 2, "calls": 2, "failed_calls": len(rest) % 2, "response": "\\boxed{1}"}
+            # A time that differs between runs, and a reward that float32 cannot hold.
+            whole = episode((1, 3), seconds=random.random(), reward=len(rest) / 7, **said)
+            tokens, logprobs = [*first, 9, 9, *rest], [*one.logprobs[:1], 0.0, 0.0, *one.logprobs[1:]]
+            reason = StopReason.MAX_TURNS if len(rest) % 3 == 0 else one.stop_reason
+            yield place, Sample(tokens, logprobs, reason, one.policy_version, whole)
+
+
+def test_a_round_of_several_turns_is_recorded_and_replayed_without_an_environment(taught, tmp_path, monkeypatch):
+    changes = {"rl.reward": ENVIRONMENT, "prompt.environment": OWN, "rl_rounds.rl_1.steps": 4, "rl.overlong": NONE}
+    changes |= {"rl.advantage": {"kind": "reward"}, "rl.weight_sync_check.max_logprob_gap": None}
+    logged, real = [], in_process.build_sampler
+    monkeypatch.setattr(in_process, "build_sampler", lambda *args, **_: Observing(real(*args)))
+    log = Run.log
+    monkeypatch.setattr(Run, "log", lambda self, metrics, step: logged.append(metrics) or log(self, metrics, step))
+    for name in ("recorded", "again"):
+        main(rl_flags(taught, write_params(tmp_path / f"{name}.yaml", changes), tmp_path / name))
+    # Its times differ, its outputs do not.
+    assert_same(tmp_path / "recorded", tmp_path / "again")
+    assert any("environment/seconds_p99" in metrics for metrics in logged)
+    monkeypatch.setattr(in_process, "build_sampler", None)
+    monkeypatch.setattr(in_process, "Verifier", None)
+    params = replay_params(tmp_path, changes, copied(tmp_path / "recorded", tmp_path / "kept"))
+    main(rl_flags(taught, params, tmp_path / "replayed"))
+    assert_replayed(tmp_path / "replayed", tmp_path / "recorded")
+    table = read_table(tmp_path / "recorded" / "rl_1.parquet", ROLLOUT)
+    assert "seconds" not in " ".join(table.columns)
+    rows = table.to_dict("records")
+    assert all(row["response_tokens"] == len(row["token_ids"]) - 2 for row in rows)
+    assert "max_turns" in set(table["ending"])
+    assert {episode_of(row).observed for row in rows} == {((1, 3),)}
+    row = curve(tmp_path / "recorded")[-1]
+    assert (row["turns/mean"], row["calls/mean"], row["environment/fault_fraction"]) == (2.0, 2.0, 0.0)
+    endings = [value for name, value in row.items() if name.startswith("ending/")]
+    assert len(endings) == len(StopReason) and sum(endings) == pytest.approx(1)
+    assert row["tokens/observed"] > 0 and not any("seconds" in name for name in row)
+
+
+def test_an_episode_comes_back_from_a_table_and_a_table_of_one_turn_has_no_columns_for_it(tmp_path):
+    full = episode((1, 2), (3, 5), calls=2, failed_calls=1, reward=0.25, is_correct=False, fault="no", response="ä")
+    samples = [replace(sample(range(6)), episode=one) for one in (full, episode(), None)]
+    kept = {"problem_id": "p", "benchmark": "b", "problem": "", "answer": "", "mode": "sampled"}
+    rows = [{**kept, "response": "", "response_tokens": 6, "is_truncated": False} for _ in samples]
+    table = [{**row, "sample_index": 0, **episode_columns(one)} for row, one in zip(rows, samples, strict=True)]
+    write_table(table, tmp_path / "several.parquet", RESPONSE)
+    back = read_table(tmp_path / "several.parquet", RESPONSE).to_dict("records")
+    assert [episode_of(row) for row in back] == [full, episode(), None]
+    write_table(table[2:], tmp_path / "one.parquet", RESPONSE)
+    assert list(read_table(tmp_path / "one.parquet", RESPONSE).columns) == RESPONSE.names
+
+
+def test_a_time_is_no_part_of_the_response_metrics():
+    rows = [
+        {"problem_id": "p", "mode": "sampled", "response_tokens": 4, "is_truncated": False, **episode_columns(one)}
+        for one in (sample(range(6), (1, 3), calls=2, failed_calls=1), replace(sample(range(4)), episode=None))
+    ]
+    metrics = response_metrics(pandas.DataFrame(rows))
+    assert metrics["turns/mean"] == 2 and metrics["calls/failed_fraction"] == 0.5 and metrics["tokens/observed"] == 2
+    assert metrics["environment/fault_fraction"] == 0
+    assert "turns/mean" not in response_metrics(pandas.DataFrame(rows[1:]))
