@@ -123,7 +123,8 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     evaluations, held_out = [], rl.evaluation
     if held_out:
         calls = 2 + (this_round.steps - 1) // held_out.every_steps
-        evaluations = [Sampling(calls, held_out.problems, held_out.samples, lengths.prompt, drawn)]
+        evaluation = Sampling(calls, held_out.problems, held_out.samples, lengths.prompt, drawn)
+        evaluations = [replace(evaluation, is_by_trainer=side_by_side is not None)]
     responses = this_round.steps * rl.problems_per_step * rl.group_size
     sequence = lengths.prompt + drawn.mean
     # Attention grows with the square of a length, so this is the mean square, not the square of the mean.

@@ -17,13 +17,16 @@ from stages.engines.samplers.protocol import StopReason
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import LoraParams
+from stages.engines.trainers.training_loop import warmup_then_cosine
 from stages.foundations.params import chosen
 from stages.foundations.seeds import derive_seed
 from stages.rl_round.drawing import rewarded_tokens, verdict_reward
 from stages.rl_round.methods import (
     CosineReward,
+    CosineSchedule,
     EnvironmentReward,
     FunctionReward,
+    LinearSchedule,
     NoOverlong,
     NoReferenceKl,
     SoftOverlong,
@@ -74,14 +77,29 @@ def train_step(this_round: Round, step: int, batch: Batch | None) -> TrainedStep
     groups, plan = scatter_batch(batch, params, tokens, trainer, this_round.seed, this_round.name, step)
     with _explain_nonfinite_loss(this_round, step, groups):
         samples = prepare_samples(groups, plan, params, trainer, this_round.reference)
-        # From 1 / warmup_steps upwards: a first step with rate 0 would sample a whole batch and learn nothing.
-        warm_up = min(1.0, (step + 1) / max(1, this_round.settings.warmup_steps))
-        updates = update_policy(samples, plan, params, warm_up, trainer)
+        updates = update_policy(samples, plan, params, learning_rate_scale(step, this_round), trainer)
     row = {"step": step + 1} | (summarise(updates) if updates else {})
     # Only rank 0 has the whole batch, and only its row is written.
     if batch is not None:
         row |= step_metrics(batch, samples, params)
     return TrainedStep(row, bool(updates), samples)
+
+
+def learning_rate_scale(step: int, this_round: Round) -> float:
+    """Returns the share of the peak learning rate in step `step` (from 0): all updates of a step have the same."""
+    steps, warmup_steps = this_round.settings.steps, this_round.settings.warmup_steps
+    # From 1 / warmup_steps upwards: a first step with rate 0 would sample a whole batch and learn nothing.
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    match this_round.params.schedule:
+        case None:
+            return 1.0
+        case CosineSchedule(final_fraction=final):
+            return warmup_then_cosine(step, steps, warmup_steps, final)
+        case LinearSchedule(final_fraction=final):
+            return 1.0 - (1.0 - final) * (step - warmup_steps) / max(1, steps - 1 - warmup_steps)
+        case other:
+            assert_never(other)
 
 
 @contextmanager
