@@ -14,7 +14,8 @@ over the responses i of one group that are still alive at t; the caller's advant
 because the score terms of a response are martingale differences: the squared norm of their sum is, in expectation, the
 sum of their squared norms. B minimises this sum, not the variance itself. Enumerated for three tokens of a vocabulary
 of three, with logits of their own in each context: variance 0.273, against 0.281 of the plain mean and 0.268 of the
-best baseline; with shared logits 0.166, 0.176 and 0.156.
+best baseline; with shared logits 0.166, 0.176 and 0.156. t counts tokens inside the mask: a policy's k-th token is
+compared with the k-th of the others, whatever tools wrote in between.
 
 Deviations:
 1. A group whose rewards are all equal has advantage exactly 0. Subtracting a rounded mean would leave about 1e-8,
@@ -198,6 +199,15 @@ def optimal_token_baseline(
     if lone_tail not in ("zero", "return"):
         raise ValueError(f"lone_tail must be 'zero' or 'return', not {lone_tail!r}")
     mask = response_mask.bool()
+    alive = torch.arange(mask.shape[1], device=mask.device) < mask.sum(-1, keepdim=True)
+    if not torch.equal(alive, mask):
+        # With tokens of a tool in between: without them first, then the baselines back to their places.
+        parts = [
+            part if part is None else torch.zeros_like(part).masked_scatter_(alive, part[mask])
+            for part in (returns, proxy, importance_weights)
+        ]
+        baseline = optimal_token_baseline(parts[0], alive, parts[1], group_ids, parts[2], lone_tail)
+        return torch.zeros_like(returns).masked_scatter_(mask, baseline[alive])
     energy = proxy.detach().double()
     if importance_weights is not None:
         # The weight enters the gradient linearly, so its square enters the variance.

@@ -7,7 +7,7 @@ The order: the loop (`rl.loop`), selection of problems and groups (`dynamic_samp
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -258,11 +258,17 @@ class FunctionReward(CustomFunctionParams):
     """Weights of the parts that the function returns, by name. A part without a weight has weight 1."""
 
 
+class EnvironmentReward(StrictParams):
+    """The reward that `prompt.environment` gives. An episode that a limit cut off before any reward has earned 0."""
+
+    kind: Literal["environment"]
+
+
 class WeightedReward(StrictParams):
     """One of several rewards."""
 
     weight: float
-    reward: Annotated[VerdictReward | CosineReward | FunctionReward, Field(discriminator="kind")]
+    reward: Annotated[VerdictReward | CosineReward | FunctionReward | EnvironmentReward, Field(discriminator="kind")]
 
 
 class SumReward(StrictParams):
@@ -285,15 +291,24 @@ class SoftOverlong(StrictParams):
     buffer_tokens: int = Field(ge=1)
 
 
-RewardParams = Annotated[VerdictReward | CosineReward | FunctionReward | SumReward, Field(discriminator="kind")]
+RewardParams = Annotated[
+    VerdictReward | CosineReward | FunctionReward | EnvironmentReward | SumReward, Field(discriminator="kind")
+]
 OverlongParams = Annotated[NoOverlong | SoftOverlong, Field(discriminator="kind")]
 
 
 def function_rewards(reward: RewardParams) -> dict[str, FunctionReward]:
     """Returns the custom functions of a reward, by their names in the sum; "" for a single function."""
-    if isinstance(reward, SumReward):
-        return {name: one.reward for name, one in reward.rewards.items() if isinstance(one.reward, FunctionReward)}
-    return {"": reward} if isinstance(reward, FunctionReward) else {}
+    return {name: one for name, one in _by_name(reward).items() if isinstance(one, FunctionReward)}
+
+
+def environment_rewards(reward: RewardParams) -> list[str]:
+    """Returns the names at which an environment gives the reward, as in `function_rewards`."""
+    return [name for name, one in _by_name(reward).items() if isinstance(one, EnvironmentReward)]
+
+
+def _by_name(reward: RewardParams) -> dict[str, Any]:
+    return {name: one.reward for name, one in reward.rewards.items()} if isinstance(reward, SumReward) else {"": reward}
 
 
 # The update: advantage, policy loss, rollout correction, KL to the reference.

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from stages.engines.samplers.params import Mismatch, SamplerParams, TorchSamplerParams
 from stages.engines.trainers.params import AdapterParams, OptimizerParams, TrainerParams
-from stages.foundations.params import StrictParams
+from stages.foundations.params import PromptParams, StrictParams, ToolsEnvironment
 from stages.rl_round.methods import (
     AdvantageParams,
     AsynchronousLoop,
@@ -45,6 +45,7 @@ from stages.rl_round.methods import (
     SynchronousLoop,
     TrustRegionMasking,
     VerdictReward,
+    environment_rewards,
 )
 
 
@@ -367,6 +368,22 @@ def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:
             f"{sampler.kind} does not give: set sampler.kind torch, or rl.verifier.kind rule"
         )
     return sentences
+
+
+def environment_contradictions(rl: RlParams, prompt: PromptParams) -> Iterator[str]:
+    """Yields contradictions between section `rl`, with the reward of a round, and `prompt.environment`."""
+    environment = prompt.environment
+    if environment_rewards(rl.reward) and (environment is None or isinstance(environment, ToolsEnvironment)):
+        there = "is absent" if environment is None else "of kind tools gives none: the verifier judges the answer"
+        yield (
+            f"reward.kind environment takes the reward of prompt.environment, which {there}: set reward.kind "
+            "by_verdict, or name an environment that gives rewards"
+        )
+    if environment is not None and rl.keeps_distributions:
+        yield (
+            "rl.study.rollout_distributions needs a distribution for each token, and prompt.environment writes tokens "
+            "that have none: set rl.rollout_correction.divergence sampled and leave them out"
+        )
 
 
 def loop_contradictions(rl: RlParams, sampler: SamplerParams, trainer: TrainerParams, ranks: int = 1) -> list[str]:

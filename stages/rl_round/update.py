@@ -36,6 +36,7 @@ from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.length_rewards import discounted_to_go, ngram_repetition_penalty
 from stages.algorithms.policy_losses import error_bounds, importance_weights
 from stages.engines.policies.packing import ResponseBatch, pack
+from stages.engines.samplers.protocol import Sample
 from stages.engines.trainers.protocol import Diagnostics, Trainer, Update, add_diagnostics
 from stages.rl_round.losses import OVER_TOKENS, effective_sample_fraction, policy_loss, rates_by_staleness
 from stages.rl_round.methods import (
@@ -270,12 +271,15 @@ def _beyond_token_baseline(samples: TrainingSamples, params: RlParams, penalties
 
 
 def outcome_returns(outcomes: Tensor, mask: Tensor, params: RlParams) -> Tensor:
-    """Returns outcome * discount^(T - 1 - t) at token t of a response of T tokens: (responses, tokens)."""
+    """Returns outcome * discount^(T - 1 - t) at the policy's token t of T in a response: (responses, tokens).
+
+    Tokens of an environment have no return and cost no discount: a long observation does not weaken the turns before.
+    """
     # The usual case: without a discount every token has the outcome, and no pass over the tokens is needed.
     if params.reward_discount == 1:
         return outcomes[:, None] * mask
-    # The mask minus the mask shifted left by one token: 1 on the last token of each response.
-    is_last = mask - torch.nn.functional.pad(mask, (0, 1))[:, 1:]
+    # 1 on the last token of the mask, the one at which its running sum is complete.
+    is_last = mask * (mask.cumsum(-1) == mask.sum(-1, keepdim=True))
     return discounted_to_go(outcomes[:, None] * is_last, mask, params.reward_discount)
 
 
@@ -284,11 +288,24 @@ def _penalties(samples: TrainingSamples, params: RlParams) -> Tensor:
     penalty = params.repetition_penalty
     if penalty is None:
         return torch.zeros_like(samples.response_mask)
-    by_response = (
-        ngram_repetition_penalty(rollout.sample.token_ids, penalty.n, penalty.penalty).tolist()
-        for rollout in samples.rollouts
-    )
+    by_response = []
+    for rollout in samples.rollouts:
+        text = _with_breaks(rollout.sample)
+        penalties = ngram_repetition_penalty(text, penalty.n, penalty.penalty).tolist()
+        by_response.append([value for token, value in zip(text, penalties, strict=True) if token >= 0])
     return rows(by_response, samples.response_mask)
+
+
+def _with_breaks(sample: Sample) -> list[int]:
+    """Returns the policy's tokens, with a negative number of its own in place of each observation.
+
+    So no n-gram crosses an observation, and what an environment repeats costs the policy nothing.
+    """
+    text, start = list[int](), 0
+    for number, (begin, end) in enumerate(sample.observed, start=1):
+        text += [*sample.token_ids[start:begin], -number]
+        start = end
+    return [*text, *sample.token_ids[start:]]
 
 
 def _to_go_of_penalties(penalties: Tensor, mask: Tensor, params: RlParams) -> Tensor:

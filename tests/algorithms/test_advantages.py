@@ -152,20 +152,19 @@ def test_negative_length_is_refused():
 def slow_baseline(returns, mask, proxy, group_ids, weights, lone_tail):
     baseline = np.zeros_like(returns)
     size, tokens = returns.shape
+    own = [[t for t in range(tokens) if mask[i, t]] for i in range(size)]
     for i in range(size):
-        for t in range(tokens):
-            if not mask[i, t]:
-                continue
-            alive = [j for j in range(size) if group_ids[j] == group_ids[i] and mask[j, t]]
+        for k in range(len(own[i])):
+            alive = [j for j in range(size) if group_ids[j] == group_ids[i] and k < len(own[j])]
             if len(alive) == 1:
-                baseline[i, t] = returns[i, t] if lone_tail == "zero" else 0.0
+                baseline[i, own[i][k]] = returns[i, own[i][k]] if lone_tail == "zero" else 0.0
                 continue
             above, below = 0.0, 0.0
             for j in alive:
-                energy = sum(mask[j, s] * proxy[j, s] * weights[j, s] ** 2 for s in range(t + 1))
-                above += energy * returns[j, t]
+                energy = sum(proxy[j, t] * weights[j, t] ** 2 for t in own[j][: k + 1])
+                above += energy * returns[j, own[j][k]]
                 below += energy
-            baseline[i, t] = above / (below + 1e-8)
+            baseline[i, own[i][k]] = above / (below + 1e-8)
     return baseline
 
 
@@ -210,6 +209,17 @@ def test_the_optimal_baseline_against_loops(lone_tail, is_weighted, responses):
     )
     used = weights if is_weighted else np.ones_like(weights)
     np.testing.assert_allclose(ours, slow_baseline(returns, mask, proxy, group_ids, used, lone_tail), atol=1e-12)
+
+
+def test_a_response_is_lone_by_its_own_tokens_and_not_by_its_place():
+    """The first response has three tokens of its own around a tool's two; the second has two, then ends."""
+    returns, proxy = torch.tensor([[1.0] * 5, [-1.0] * 5]), torch.ones(2, 5)
+    mask = torch.tensor([[1, 0, 0, 1, 1], [1, 1, 0, 0, 0]])
+    # Tokens 1 and 2: both alive, equal energy, so the mean of 1 and -1. Token 3 is the first one's alone.
+    zero = optimal_token_baseline(returns, mask, proxy, torch.tensor([0, 0]))
+    torch.testing.assert_close(zero, torch.tensor([[0.0, 0, 0, 0, 1], [0.0, 0, 0, 0, 0]]))
+    full = optimal_token_baseline(returns, mask, proxy, torch.tensor([0, 0]), lone_tail="return")
+    torch.testing.assert_close(full, torch.zeros(2, 5))
 
 
 def test_padding_and_order_change_nothing(responses):

@@ -85,7 +85,11 @@ class RoundTrainer:
         started = time.perf_counter()
         if not self._probe:
             chosen = batch.groups[: self._round.params.weight_sync_check.sequences]
-            self._probe = [[group.prompt, group.rollouts[0].sample.token_ids[:PROBE_TOKENS]] for group in chosen]
+            # Of the first turn alone: an environment's tokens may be as unlikely as those.
+            samples = [group.rollouts[0].sample for group in chosen]
+            ends = [min([PROBE_TOKENS, *(start for start, _ in sample.observed)]) for sample in samples]
+            parts = zip(chosen, samples, ends, strict=True)
+            self._probe = [[group.prompt, sample.token_ids[:end]] for group, sample, end in parts]
         row = train_step(self._round, step, batch).row
         self._standing = TrainerProgress(step + 1, row, self._standing.evaluations)
         trained = time.perf_counter()
