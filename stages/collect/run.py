@@ -42,7 +42,6 @@ from stages.collect.stage import (
     LocalSource,
     Matches,
     QuestionWithChoices,
-    ReasoningGymSource,
     SourceParams,
     UrlSource,
     require_word,
@@ -52,6 +51,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import packed_bytes, packed_lines, require_sha256, write_metrics
 from stages.foundations.job import Job
 from stages.foundations.machine import from_root
+from stages.foundations.params import ReasoningGymSource
 from stages.foundations.tables import DROPPED, PROBLEM, Funnel, write_table
 from stages.observe.progress import progress
 from stages.observe.tracking import track

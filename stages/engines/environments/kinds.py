@@ -5,10 +5,13 @@ Each kind is a module with `build(params, problem, seed)`, which is imported onl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from stages.engines.environments.protocol import Environment
+from stages.foundations.errors import UserError
+from stages.foundations.machine import from_root
 from stages.foundations.params import (
     CustomEnvironment,
     EnvironmentParams,
@@ -43,3 +46,21 @@ def make_environment(params: EnvironmentParams, problem: Mapping[str, Any], seed
             from stages.engines.environments import verifiers_environment
 
             return verifiers_environment.build(params, problem, seed)
+
+
+def preparation(params: EnvironmentParams) -> tuple[Callable[[], None] | None, str]:
+    """Returns what a worker does before its first request, and its Python. UserError where there is no such Python."""
+    match chosen("prompt.environment", params):
+        case ReasoningGymEnvironment():
+            from stages.engines.environments import reasoning_gym_environment
+
+            return reasoning_gym_environment.prepare, sys.executable
+        case VerifiersEnvironment():
+            from stages.engines.environments import verifiers_environment
+
+            python = from_root(params.python)
+            if not python.is_file():
+                raise UserError(f"prompt.environment.python {params.python!r} does not exist: see docs/environments.md")
+            return verifiers_environment.prepare, str(python)
+        case _:
+            return None, sys.executable
