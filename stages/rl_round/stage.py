@@ -18,6 +18,7 @@ from stages.foundations.stage import (
     Stage,
     Training,
     Work,
+    over_turns,
     unknown_sources,
 )
 from stages.rl_round.methods import AsynchronousLoop
@@ -115,6 +116,8 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     calls_a_step = min(max(1.0, factor), rl.dynamic_sampling.max_draws) if is_dynamic else 1.0
     prompts = factor * rl.problems_per_step / calls_a_step
     sampling = Sampling(this_round.steps * calls_a_step, prompts, rl.group_size, lengths.prompt, drawn)
+    environment, keeps_prefixes = sections["prompt"].environment, sections["sampler"].kind == "vllm"
+    sampling, assumed_turns = over_turns(sampling, environment, keeps_prefixes)
     loop, side_by_side = rl.loop, None
     if isinstance(loop, AsynchronousLoop):
         count = sections["sampler"].replicas.count
@@ -124,6 +127,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     if held_out:
         calls = 2 + (this_round.steps - 1) // held_out.every_steps
         evaluation = Sampling(calls, held_out.problems, held_out.samples, lengths.prompt, drawn)
+        evaluation, _ = over_turns(evaluation, environment, keeps_prefixes)
         evaluations = [replace(evaluation, is_by_trainer=side_by_side is not None)]
     responses = this_round.steps * rl.problems_per_step * rl.group_size
     sequence = lengths.prompt + drawn.mean
@@ -144,7 +148,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         adapter=rl.adapter,
     )
     source = "measured for each round" if lengths.drawn else lengths.sources["drawn_per_trained"]
-    assumed = []
+    assumed = [*assumed_turns]
     if is_dynamic:
         assumed.append(f"dynamic sampling: {lengths.drawn_per_trained:.1f} groups drawn for one trained on ({source})")
     if side_by_side:

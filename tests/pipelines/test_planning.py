@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -17,13 +18,13 @@ from pipelines.planning.memory import training_memory
 from pipelines.planning.plan import PlanRequest, make_plan
 from pipelines.planning.probe import CpuProbe, ProbeSettings, probe_cpu
 from pipelines.planning.sizes import GPUS, PUBLISHED, Shape, named_shape, read_config
-from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, GpuSpeed, training_flops
+from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, GpuSpeed, layer_flops, sampling_flops, training_flops
 from stages.base.run import make_base_policy
 from stages.base.stage import BaseParams
 from stages.engines.policies.policy_folders import count_policy
 from stages.engines.trainers.params import DeepspeedTrainerParams, LoraParams
 from stages.foundations.errors import UserError
-from stages.foundations.stage import ResponseLengths, Sampling, SideBySide, Training
+from stages.foundations.stage import ResponseLengths, Sampling, SideBySide, Training, over_turns
 
 PROJECT = Path(__file__).resolve().parents[2]
 TINY = Shape("tiny", hidden=4, layers=2, heads=2, kv_heads=1, head_size=2, feed_forward=8, vocabulary=10, is_tied=True)
@@ -267,6 +268,36 @@ def test_prompts_that_take_each_others_place_empty_the_batch_once():
     assert full < found < full * 1.2 and found < 0.6 * speed.sampling_seconds(shape, calls, 1e9)
     both = SideBySide(replicas=2, trainer_ranks=1, steps=10)
     assert both.seconds(100.0, 40.0) == both.seconds(40.0, 100.0) == 104.0, "the longer, and a step of the other"
+
+
+def test_later_turns_read_the_earlier_ones_again_unless_the_sampler_keeps_them(tmp_path):
+    environment = SimpleNamespace(max_turns=5)
+    part = Sampling(10, 8, 4, 100.0, ResponseLengths(60.0, 200))
+    assert over_turns(part, None, keeps_prefixes=False) == (part, ())
+    # 3 turns: the second and the third read the prompt of 100 and half of the 60 tokens, in each of 4 samples.
+    again, (sentence,) = over_turns(part, environment, keeps_prefixes=False)
+    assert again.read_again == 2 * 130 and again.read_for_prompt == 100 + 4 * 260
+    assert "3 turns a response, the middle of 1 to 5" in sentence and "again for each turn" in sentence
+    more = sampling_flops(again, TINY) - sampling_flops(part, TINY)
+    assert more == pytest.approx(10 * 8 * 4 * 260 * layer_flops(TINY, 100.0))
+    kept, (sentence,) = over_turns(part, environment, keeps_prefixes=True)
+    assert kept == part and "keeps earlier turns" in sentence
+
+    recipe = read_recipe(PROJECT, "laptop")
+    plain = make_plan(PROJECT, "laptop", PlanRequest(), PROBE)
+    limits = {"max_turns": 5, "max_observation_tokens": 8}
+    workers = {"processes": 1, "memory_mib": 256, "timeout_seconds": 1}
+    tools = {"tools": {}, "calls": {"kind": "marked", "call": "!", "answer": "="}}
+    frame = {"kind": "text", "before": ":", "after": ";"}
+    recipe["prompt"]["environment"] = {"kind": "tools", **tools, **limits, "frame": frame, "workers": workers}
+    path = tmp_path / "turns.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    turns = make_plan(PROJECT, str(path), PlanRequest(), PROBE)
+    for one, other in zip(plain.stages, turns.stages, strict=True):
+        draws = one.name.partition("@")[0] in ("rl_round", "respond")
+        assert (other.sampling_seconds > one.sampling_seconds) is draws, one.name
+        assert other.training_seconds == one.training_seconds
+    assert sum("prompt.environment: 3 turns a response" in line for line in turns.assumptions) == 1
 
 
 def test_the_asynchronous_loop_is_planned_side_by_side_on_gpus_of_its_own(tmp_path):
