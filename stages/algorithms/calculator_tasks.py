@@ -7,8 +7,8 @@
     1481
     !1481               the last turn: the answer
 
-So a response with the right calls has three turns. The calculator is busy now and then and observes `b`; the policy must
-call again. Pure functions of their arguments and a `random.Random`; equal seeds give equal problems.
+So a response with the right calls has three turns. The calculator is busy now and then, its observation is `b`, and the
+policy must call again. Pure functions of their arguments and a `random.Random`; equal seeds give equal problems.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def write_demonstration(
 ) -> list[dict[str, str]]:
     """Returns turns {role, content} of a conversation that ends with the right answer.
 
-    A share `called` makes both calls, and a share `miscalled` begins with a turn that the calculator refuses. All others
-    write the answer at once. A share `busy` of the calls meets a busy calculator and is repeated.
+    A share `called` makes both calls, and a share `miscalled` begins with a turn that the calculator refuses. All
+    others write the answer at once. A share `busy` of the calls meets a busy calculator and is repeated.
     """
     turns = [{"role": "user", "content": problem.problem}]
     product = problem.left * problem.right

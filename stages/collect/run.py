@@ -268,9 +268,7 @@ def calculator_conversations(origin: CalculatorConversations) -> Iterator[dict[s
     rng = random.Random(origin.seed)
     for problem in calculator_tasks.generate_problems(origin.seed, origin.rows, is_held_out=False):
         yield {
-            "messages": calculator_tasks.write_demonstration(
-                problem, rng, origin.called, origin.miscalled, origin.busy
-            )
+            "messages": calculator_tasks.write_demonstration(problem, rng, origin.called, origin.miscalled, origin.busy)
         }
 
 

@@ -50,7 +50,7 @@ class DigitSource(StrictParams):
 
 
 class CalculatorSource(StrictParams):
-    """Generated: sums of a product that a small policy needs a calculator for (stages/algorithms/calculator_tasks.py)."""
+    """Generated: sums too hard for the head of a small policy (stages/algorithms/calculator_tasks.py)."""
 
     kind: Literal["calculator"]
     rows: int = Field(ge=1, le=MOST_ROWS)
