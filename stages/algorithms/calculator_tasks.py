@@ -23,9 +23,8 @@ MOST_ROWS = 100_000
 """A seventh of the held-out problems, so that new ones are found quickly."""
 CALL, ANSWER = "?", "!"
 """First characters of a turn, as `prompt.environment.calls` of the recipe has them."""
-BUSY = "b"
-REFUSED = "error: not a call"
-"""Observation of a call that is not one operation of two whole numbers."""
+BUSY, REFUSED = "b", "e"
+"""Observations of a busy calculator, and of a turn that is not one operation of two whole numbers."""
 MOST_RETRIES = 3
 """More busy calls in a row would exceed the turns of an episode."""
 
