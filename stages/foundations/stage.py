@@ -169,6 +169,8 @@ class ModelSizes:
     """Random weights: the end token is as likely as any other."""
     policy: str = ""
     """Name of the policy."""
+    positions: int | None = None
+    """Its number of positions where it is not the published one."""
 
 
 @dataclass(frozen=True)
@@ -220,6 +222,8 @@ class Sampling:
     lengths: ResponseLengths
     in_flight: float | None = None
     """Most prompts at once, each starting when another ends; None where each call waits for its longest response."""
+    is_by_trainer: bool = False
+    """In a stage that samples and trains side by side: the trainer's devices sample it, and do not train meanwhile."""
 
     @property
     def responses(self) -> float:

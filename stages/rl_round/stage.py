@@ -24,6 +24,7 @@ from stages.rl_round.methods import AsynchronousLoop
 from stages.rl_round.params import (
     RlParams,
     RoundParams,
+    environment_contradictions,
     loop_contradictions,
     reward_contradictions,
     sampler_contradictions,
@@ -69,6 +70,11 @@ def _contradictions(sections: Sections) -> list[str]:
         if this_round.reward is not None
         for sentence in reward_contradictions(this_round.of(rl))
     ]
+    of_environment = [
+        f"rl_rounds.{name}: {sentence}"
+        for name, this_round in sections["rl_rounds"].items()
+        for sentence in environment_contradictions(this_round.of(rl), sections["prompt"])
+    ]
     of_adapter = adapter_contradictions("rl", rl.adapter, rl.optimizer, sections["trainer"])
     of_split, wanted = [], rl.evaluation.problems if rl.evaluation else 0
     if "curate" in sections and (rows := sections["curate"].validation_rows) < wanted:
@@ -80,6 +86,7 @@ def _contradictions(sections: Sections) -> list[str]:
         *of_loop,
         *of_adapter,
         *of_rounds,
+        *of_environment,
         *of_split,
         *_unknown_sources(sections),
     ]
@@ -116,7 +123,8 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     evaluations, held_out = [], rl.evaluation
     if held_out:
         calls = 2 + (this_round.steps - 1) // held_out.every_steps
-        evaluations = [Sampling(calls, held_out.problems, held_out.samples, lengths.prompt, drawn)]
+        evaluation = Sampling(calls, held_out.problems, held_out.samples, lengths.prompt, drawn)
+        evaluations = [replace(evaluation, is_by_trainer=side_by_side is not None)]
     responses = this_round.steps * rl.problems_per_step * rl.group_size
     sequence = lengths.prompt + drawn.mean
     # Attention grows with the square of a length, so this is the mean square, not the square of the mean.

@@ -288,6 +288,23 @@ def test_the_asynchronous_loop_is_planned_side_by_side_on_gpus_of_its_own(tmp_pa
     assert "waits for the longest response of its own share" in " ".join(plain.assumptions)
 
 
+def test_the_trainer_of_the_asynchronous_loop_stands_still_while_it_evaluates(tmp_path):
+    recipe = Path(asynchronous_recipe(tmp_path))
+    plain = make_plan(PROJECT, str(recipe), PlanRequest("H100", 128))
+    params = yaml.safe_load(recipe.read_text())
+    held_out = {"every_steps": 1, "problems": 64, "samples": 8, "temperature": 1.0, "keep": "best", "patience": None}
+    params["rl"]["evaluation"] = held_out
+    params["curate"]["validation_rows"] = 64
+    recipe.write_text(yaml.safe_dump(params))
+    made = make_plan(PROJECT, str(recipe), PlanRequest("H100", 128))
+    before, after = (next(one for one in plan.stages if one.name == "rl_round@rl_1") for plan in (plain, made))
+    evaluated = after.sampling_seconds - before.sampling_seconds
+    longer, shorter = sorted((before.training_seconds + evaluated, before.sampling_seconds), reverse=True)
+    assert evaluated > 0 and after.seconds == pytest.approx(longer + shorter / params["rl_rounds"]["rl_1"]["steps"])
+    assert after.drawn_tokens > before.drawn_tokens and after.training_seconds == before.training_seconds
+    assert any("share rank 0's GPU" in line for line in made.problems), "its sampler is there"
+
+
 def test_on_this_cpu_the_cores_bound_what_is_gained_side_by_side():
     made = make_plan(PROJECT, "laptop-asynchronous", PlanRequest(), PROBE)
     stage = next(stage for stage in made.stages if stage.name == "rl_round@rl_1")
