@@ -24,6 +24,7 @@ from stages.rl_round.methods import AsynchronousLoop, ReplayLoop, SynchronousLoo
 from stages.rl_round.params import (
     RlParams,
     RoundParams,
+    environment_contradictions,
     loop_contradictions,
     reward_contradictions,
     sampler_contradictions,
@@ -119,6 +120,7 @@ def _refuse_contradictions(paths: Namespace, params: RlParams, sections: Mapping
         *turn_contradictions(
             sections["prompt"], sections["sampler"], {"rl.max_response_tokens": params.max_response_tokens}
         ),
+        *environment_contradictions(params, sections["prompt"]),
     ]
     if lines:
         raise UserError(f"{paths.params} is not usable:\n" + "\n".join(f"  {line}" for line in lines))
