@@ -80,3 +80,10 @@ class EnvironmentPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def with_openings(params: EnvironmentParams, texts: Sequence[str], problems: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns each problem's text, with the text of `reset` behind a blank line where there is one."""
+    with EnvironmentPool(params) as pool:
+        openings = pool.openings(problems)
+    return [f"{text}\n\n{opening}" if opening else text for text, opening in zip(texts, openings, strict=True)]
