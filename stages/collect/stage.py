@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from stages.algorithms.arithmetic_tasks import Kind
+from stages.algorithms.calculator_tasks import MOST_ROWS
 from stages.foundations.errors import UserError
 from stages.foundations.params import ReasoningGymSource, StrictParams
 from stages.foundations.stage import About, Stage
@@ -46,6 +47,40 @@ class DigitSource(StrictParams):
     """Factors of A and B, all equally likely."""
     is_held_out: bool
     """True generates held-out problems: a tenth of all, by a hash that ignores the order of the digits."""
+
+
+class CalculatorSource(StrictParams):
+    """Generated: sums too hard for the head of a small policy (stages/algorithms/calculator_tasks.py)."""
+
+    kind: Literal["calculator"]
+    rows: int = Field(ge=1, le=MOST_ROWS)
+    """Different problems."""
+    seed: int
+    """Seed of the generator; another seed gives other problems, some of which coincide."""
+    is_held_out: bool
+    """True generates held-out problems: a tenth of all, by a hash that ignores the order of the factors."""
+
+
+class CalculatorConversations(StrictParams):
+    """Generated: conversations in which an author uses the calculator, badly or not at all, for role chat."""
+
+    kind: Literal["calculator_conversations"]
+    rows: int = Field(ge=1, le=MOST_ROWS)
+    """Conversations, each about another problem that is not held out."""
+    seed: int
+    """Seed of the problems and of the authors."""
+    called: float = Field(ge=0, le=1)
+    """Share of conversations with both calls."""
+    miscalled: float = Field(ge=0, le=1)
+    """Share that begins with a call that the calculator refuses. All others answer at once."""
+    busy: float = Field(ge=0, lt=1)
+    """Share of calls that meet a busy calculator."""
+
+    @model_validator(mode="after")
+    def _has_shares_of_a_whole(self) -> CalculatorConversations:
+        if self.called + self.miscalled > 1:
+            raise ValueError("called and miscalled are shares of all conversations: together they are at most 1")
+        return self
 
 
 def _compiles(pattern: str) -> str:
@@ -236,7 +271,14 @@ class UrlSource(FileContent):
 
 
 Origin = Annotated[
-    UrlSource | LocalSource | HubSource | ArithmeticSource | DigitSource | ReasoningGymSource,
+    UrlSource
+    | LocalSource
+    | HubSource
+    | ArithmeticSource
+    | DigitSource
+    | CalculatorSource
+    | CalculatorConversations
+    | ReasoningGymSource,
     Field(discriminator="kind"),
 ]
 
@@ -254,8 +296,12 @@ class SourceParams(StrictParams):
 
     @model_validator(mode="after")
     def _has_fields_of_its_role(self) -> SourceParams:
-        if (self.role == "chat") != isinstance(getattr(self.origin, "fields", None), str):
-            raise ValueError("role chat takes a file whose `fields` is one name, as `messages`; other roles take a map")
+        has_turns = isinstance(getattr(self.origin, "fields", None), str)
+        if (self.role == "chat") != (has_turns or isinstance(self.origin, CalculatorConversations)):
+            raise ValueError(
+                "role chat takes a file whose `fields` is one name, as `messages`, or kind calculator_conversations; "
+                "other roles take a map"
+            )
         return self
 
 

@@ -17,10 +17,12 @@ from stages.engines.pieces import are_whole, seal
 from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
 from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.build import DrawingShare, context_tokens, drawing_share
+from stages.engines.samplers.episodes import episode_columns
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import Sample, Sampler, SamplingSettings, StopReason, sample_prompts
 from stages.engines.trainers.one_rank import launched_ranks
 from stages.engines.trainers.protocol import Ranks
+from stages.engines.turns import problem_columns, problem_texts
 from stages.foundations.files import write_metrics
 from stages.foundations.job import Attempt, Job
 from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams
@@ -54,7 +56,7 @@ def main(job: Job) -> None:
             prompt = best.prompt
             params = params.model_copy(update={"max_response_tokens": best.max_response_tokens})
         context = context_tokens(sampler_params, paths.policy)
-        with closing(build_sampler(sampler_params, paths.policy)) as sampler:
+        with closing(build_sampler(sampler_params, paths.policy, prompt=prompt)) as sampler:
             responses = respond(frame, params, prompt, seed, sampler, share, tokenizer, attempt.scratch, run, context)
         # On ranks other than 0: rank 0's table has their responses.
         if responses is None:
@@ -116,7 +118,7 @@ def _respond_to(
     context: float,
 ) -> list[dict]:
     mine = share.of(piece)
-    prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in mine]
+    prompts = [encode_prompt(tokenizer, prompt, text) for text in problem_texts(prompt, mine)]
     fits = [len(one) + params.max_response_tokens <= context for one in prompts]
     # Random numbers depend on these names, so an additional benchmark does not change responses to the others.
     names = [f"{row['benchmark']}/{row['problem_id']}" for row in mine]
@@ -127,7 +129,8 @@ def _respond_to(
     modes = [("greedy", 1, greedy)] if params.is_greedy_included else []
     rows = []
     for mode, count, settings in [*modes, ("sampled", params.samples, sampled)]:
-        drawn = iter(sample_prompts(sampler, *_only(fits, prompts, names), count, settings, seed, "respond"))
+        *given, columns = _only(fits, prompts, names, [problem_columns(prompt, row) for row in mine])
+        drawn = iter(sample_prompts(sampler, *given, count, settings, seed, "respond", problems=columns))
         of_problems = [
             # A prompt that does not fit gets an empty response, which `grade` counts as wrong.
             [
@@ -153,8 +156,9 @@ def _row(problem: dict, mode: str, index: int, sample: Sample, tokenizer) -> dic
         "mode": mode,
         "sample_index": index,
         "response": decode_response(tokenizer, sample.token_ids),
-        "response_tokens": len(sample.token_ids),
+        "response_tokens": sample.policy_tokens,
         "is_truncated": sample.is_truncated,
+        **episode_columns(sample),
     }
 
 
@@ -169,6 +173,23 @@ def response_metrics(responses: pandas.DataFrame) -> dict[str, float]:
         "tokens/sampled": int(responses["response_tokens"].sum()),
         "length/response_tokens_mean": float(sampled["response_tokens"].mean()),
         "length/truncated_fraction": float(sampled["is_truncated"].mean()),
+        **_episode_metrics(responses),
+    }
+
+
+def _episode_metrics(responses: pandas.DataFrame) -> dict[str, float]:
+    """Returns turns, calls and observed tokens of the sampled episodes; empty without an environment."""
+    if "turns" not in responses:
+        return {}
+    # Prompts that leave no room for a response have no episode.
+    episodes = responses[(responses["mode"] == "sampled") & responses["turns"].notna()]
+    calls, spans = episodes["calls"].sum(), responses["observed"].dropna()
+    return {
+        "turns/mean": float(episodes["turns"].mean()),
+        "calls/mean": float(episodes["calls"].mean()),
+        "calls/failed_fraction": float(episodes["failed_calls"].sum() / max(1, calls)),
+        "tokens/observed": int(sum(sum(span[1::2]) - sum(span[::2]) for span in spans)),
+        "environment/fault_fraction": float((episodes["environment_fault"] != "").mean()),
     }
 
 

@@ -5,8 +5,7 @@ Each kind is a module with `build(params, problem, seed)`, which is imported onl
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from stages.engines.environments.protocol import Environment
@@ -48,19 +47,23 @@ def make_environment(params: EnvironmentParams, problem: Mapping[str, Any], seed
             return verifiers_environment.build(params, problem, seed)
 
 
-def preparation(params: EnvironmentParams) -> tuple[Callable[[], None] | None, str]:
-    """Returns what a worker does before its first request, and its Python. UserError where there is no such Python."""
+def worker_options(params: EnvironmentParams) -> dict[str, Any]:
+    """Returns arguments of the `WorkerPool` in which this kind works. UserError where it cannot work."""
     match chosen("prompt.environment", params):
+        case ToolsEnvironment():
+            from stages.engines.environments import tools_environment
+
+            return tools_environment.worker_options(params)
         case ReasoningGymEnvironment():
             from stages.engines.environments import reasoning_gym_environment
 
-            return reasoning_gym_environment.prepare, sys.executable
+            return {"prepare": reasoning_gym_environment.prepare}
         case VerifiersEnvironment():
             from stages.engines.environments import verifiers_environment
 
             python = from_root(params.python)
             if not python.is_file():
                 raise UserError(f"prompt.environment.python {params.python!r} does not exist: see docs/environments.md")
-            return verifiers_environment.prepare, str(python)
+            return {"prepare": verifiers_environment.prepare, "python": str(python)}
         case _:
-            return None, sys.executable
+            return {}

@@ -15,11 +15,13 @@ from stages.engines.pieces import are_whole, seal
 from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
 from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.build import drawing_share
+from stages.engines.samplers.episodes import judged_text
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import SamplingSettings, sample_prompts
 from stages.engines.trainers.protocol import Ranks
+from stages.engines.turns import problem_columns, problem_texts
 from stages.engines.verifier.params import VerifierParams
-from stages.engines.verifier.verifier import Judgement, Verifier
+from stages.engines.verifier.verifier import Judgement, Verifier, overruled
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_json
 from stages.foundations.job import Attempt
@@ -73,24 +75,36 @@ def judged_responses(
         load_section(params_path, name, model)
         for name, model in zip(SECTIONS, (PromptParams, SamplerParams, VerifierParams), strict=True)
     )
+    prompt = prompt or section_prompt
     share, tokenizer = drawing_share(sampler_params, ranks), load_tokenizer(policy)
     judged: list[list[JudgedResponse]] = []
-    with closing(build_sampler(sampler_params, policy)) as sampler, Verifier(verifier_params) as verifier:
+    with (
+        closing(build_sampler(sampler_params, policy, prompt=prompt)) as sampler,
+        Verifier(verifier_params) as verifier,
+    ):
 
         def judge(rows: Sequence[Mapping[str, Any]], of_rows: Sequence[str]) -> list[list[JudgedResponse]]:
-            prompts = [encode_prompt(tokenizer, prompt or section_prompt, row["problem"]) for row in rows]
+            prompts = [encode_prompt(tokenizer, prompt, text) for text in problem_texts(prompt, rows)]
             drawn = sample_prompts(
-                sampler, prompts, of_rows, drawing.samples, drawing.settings, *drawing.seed_path, label=drawing.label
+                sampler,
+                prompts,
+                of_rows,
+                drawing.samples,
+                drawing.settings,
+                *drawing.seed_path,
+                label=drawing.label,
+                problems=[problem_columns(prompt, row) for row in rows],
             )
             flat = [
                 (row["answer"], decode_response(tokenizer, sample.token_ids), sample)
                 for row, samples in zip(rows, drawn, strict=True)
                 for sample in samples
             ]
-            pairs, truncated = ([(gold, text) for gold, text, _ in flat], [one.is_truncated for *_, one in flat])
+            pairs = [(gold, judged_text(sample, text)) for gold, text, sample in flat]
+            truncated = [one.is_truncated for *_, one in flat]
             judgements = verifier.judge(pairs, truncated, require_marker=require_marker)
             made = [
-                JudgedResponse(text, len(sample.token_ids), sample.is_truncated, judgement)
+                JudgedResponse(text, sample.policy_tokens, sample.is_truncated, overruled(judgement, sample.episode))
                 for (_, text, sample), judgement in zip(flat, judgements, strict=True)
             ]
             return [made[start : start + drawing.samples] for start in range(0, len(made), drawing.samples)]

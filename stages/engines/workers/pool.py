@@ -98,6 +98,7 @@ class WorkerPool:
     The first requests start the processes. `function` and `prepare` are functions of modules that the worker imports
     by name; their arguments and values are JSON. `prepare` runs once in each worker, before its first request.
     `environment` is added to the few variables that a worker gets, and `readable` are folders that it may read.
+    `start` runs once in each worker before it confines itself, for instance to start another process.
     `python` may be the interpreter of another virtual environment that has what the functions import.
     """
 
@@ -109,12 +110,14 @@ class WorkerPool:
         environment: Mapping[str, str] | None = None,
         prepare: Callable[[], None] | None = None,
         readable: Sequence[Path] = (),
+        start: Callable[[], None] | None = None,
         python: str = sys.executable,
     ) -> None:
         order = {
             "parent": os.getpid(),
             "function": _name(function),
             "prepare": _name(prepare) if prepare else "",
+            "start": _name(start) if start else "",
             "memory_mib": limits.memory_mib,
             "is_trusted": limits.is_trusted,
             "code": [*(_folder(one) for one in (function, prepare) if one), *map(str, readable)],
