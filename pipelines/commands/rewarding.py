@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from stages.rl_round.methods import FunctionReward
 
 COLUMNS = ("problem_id", "problem", "answer", "response", "response_tokens", "is_truncated", "verdict")
+COLUMNS += ("turns", "calls", "failed_calls", "final_response", "environment_reward")  # of several turns
 """Columns of a row that a function may read, as in a round."""
 SHOWN = 3
 """Responses shown at each end."""

@@ -28,6 +28,10 @@ class GivenDemonstrations(WeightedDemonstrations):
     """Names of the sources whose solutions or conversations are used; null for all sources."""
     max_rows: int | None = Field(ge=1)
     """Rows used, drawn by the seed; null for all."""
+    verified: Literal[True] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """True: the verifier judges each solution against the problem's answer, and only correct ones are used. A solution
+    that does not end with an answer is dropped too. Conversations are not judged. Absent: solutions are trusted, and
+    one without a box gets the problem's answer."""
 
 
 class RejectionSampledDemonstrations(WeightedDemonstrations):

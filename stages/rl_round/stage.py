@@ -25,6 +25,7 @@ from stages.rl_round.methods import AsynchronousLoop
 from stages.rl_round.params import (
     RlParams,
     RoundParams,
+    environment_contradictions,
     loop_contradictions,
     reward_contradictions,
     sampler_contradictions,
@@ -70,6 +71,11 @@ def _contradictions(sections: Sections) -> list[str]:
         if this_round.reward is not None
         for sentence in reward_contradictions(this_round.of(rl))
     ]
+    of_environment = [
+        f"rl_rounds.{name}: {sentence}"
+        for name, this_round in sections["rl_rounds"].items()
+        for sentence in environment_contradictions(this_round.of(rl), sections["prompt"])
+    ]
     of_adapter = adapter_contradictions("rl", rl.adapter, rl.optimizer, sections["trainer"])
     of_split, wanted = [], rl.evaluation.problems if rl.evaluation else 0
     if "curate" in sections and (rows := sections["curate"].validation_rows) < wanted:
@@ -81,6 +87,7 @@ def _contradictions(sections: Sections) -> list[str]:
         *of_loop,
         *of_adapter,
         *of_rounds,
+        *of_environment,
         *of_split,
         *_unknown_sources(sections),
     ]
@@ -120,11 +127,14 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     if held_out:
         calls = 2 + (this_round.steps - 1) // held_out.every_steps
         evaluation = Sampling(calls, held_out.problems, held_out.samples, lengths.prompt, drawn)
-        evaluations = [over_turns(evaluation, environment, keeps_prefixes)[0]]
+        evaluation, _ = over_turns(evaluation, environment, keeps_prefixes)
+        evaluations = [replace(evaluation, is_by_trainer=side_by_side is not None)]
     responses = this_round.steps * rl.problems_per_step * rl.group_size
-    sequence = lengths.prompt + drawn.mean
+    # Observations are read like a prompt: they pass through the layers and not through the head.
+    given = lengths.prompt + sampling.observed
+    sequence = given + drawn.mean
     # Attention grows with the square of a length, so this is the mean square, not the square of the mean.
-    square = lengths.prompt**2 + 2 * lengths.prompt * drawn.mean + drawn.mean_square
+    square = given**2 + 2 * given * drawn.mean + drawn.mean_square
     has_reference = rl.reference_kl.kind != "none"
     training = Training(
         tokens=responses * sequence,

@@ -271,17 +271,19 @@ def test_prompts_that_take_each_others_place_empty_the_batch_once():
 
 
 def test_later_turns_read_the_earlier_ones_again_unless_the_sampler_keeps_them(tmp_path):
-    environment = SimpleNamespace(max_turns=5)
+    environment = SimpleNamespace(max_turns=5, max_observation_tokens=20)
     part = Sampling(10, 8, 4, 100.0, ResponseLengths(60.0, 200))
     assert over_turns(part, None, keeps_prefixes=False) == (part, ())
-    # 3 turns: the second and the third read the prompt of 100 and half of the 60 tokens, in each of 4 samples.
+    # 3 turns: the second and the third read the prompt of 100 and half of 60 + 2 * 20 tokens, in each of 4 samples.
     again, (sentence,) = over_turns(part, environment, keeps_prefixes=False)
-    assert again.read_again == 2 * 130 and again.read_for_prompt == 100 + 4 * 260
+    assert (again.observed, again.read_between, again.read_for_prompt) == (40, 2 * 150, 100 + 4 * 300)
     assert "3 turns a response, the middle of 1 to 5" in sentence and "again for each turn" in sentence
     more = sampling_flops(again, TINY) - sampling_flops(part, TINY)
-    assert more == pytest.approx(10 * 8 * 4 * 260 * layer_flops(TINY, 100.0))
+    assert more == pytest.approx(10 * 8 * 4 * 300 * layer_flops(TINY, 100.0))
     kept, (sentence,) = over_turns(part, environment, keeps_prefixes=True)
-    assert kept == part and "keeps earlier turns" in sentence
+    assert (kept.observed, kept.read_between) == (40, 40) and "keeps earlier turns" in sentence
+    wide = SimpleNamespace(max_turns=5, max_observation_tokens=500)
+    assert over_turns(part, wide, keeps_prefixes=True)[0].observed == 140, "the limit of 200 counts observations"
 
     recipe = read_recipe(PROJECT, "laptop")
     plain = make_plan(PROJECT, "laptop", PlanRequest(), PROBE)
@@ -296,7 +298,7 @@ def test_later_turns_read_the_earlier_ones_again_unless_the_sampler_keeps_them(t
     for one, other in zip(plain.stages, turns.stages, strict=True):
         draws = one.name.partition("@")[0] in ("rl_round", "respond")
         assert (other.sampling_seconds > one.sampling_seconds) is draws, one.name
-        assert other.training_seconds == one.training_seconds
+        assert (other.training_seconds > one.training_seconds) is one.name.startswith("rl_round"), one.name
     assert sum("prompt.environment: 3 turns a response" in line for line in turns.assumptions) == 1
 
 
@@ -317,6 +319,23 @@ def test_the_asynchronous_loop_is_planned_side_by_side_on_gpus_of_its_own(tmp_pa
     alone = next(stage for stage in plain.stages if stage.name == "rl_round@rl_1")
     assert alone.sampling_seconds > stage.sampling_seconds
     assert "waits for the longest response of its own share" in " ".join(plain.assumptions)
+
+
+def test_the_trainer_of_the_asynchronous_loop_stands_still_while_it_evaluates(tmp_path):
+    recipe = Path(asynchronous_recipe(tmp_path))
+    plain = make_plan(PROJECT, str(recipe), PlanRequest("H100", 128))
+    params = yaml.safe_load(recipe.read_text())
+    held_out = {"every_steps": 1, "problems": 64, "samples": 8, "temperature": 1.0, "keep": "best", "patience": None}
+    params["rl"]["evaluation"] = held_out
+    params["curate"]["validation_rows"] = 64
+    recipe.write_text(yaml.safe_dump(params))
+    made = make_plan(PROJECT, str(recipe), PlanRequest("H100", 128))
+    before, after = (next(one for one in plan.stages if one.name == "rl_round@rl_1") for plan in (plain, made))
+    evaluated = after.sampling_seconds - before.sampling_seconds
+    longer, shorter = sorted((before.training_seconds + evaluated, before.sampling_seconds), reverse=True)
+    assert evaluated > 0 and after.seconds == pytest.approx(longer + shorter / params["rl_rounds"]["rl_1"]["steps"])
+    assert after.drawn_tokens > before.drawn_tokens and after.training_seconds == before.training_seconds
+    assert any("share rank 0's GPU" in line for line in made.problems), "its sampler is there"
 
 
 def test_on_this_cpu_the_cores_bound_what_is_gained_side_by_side():

@@ -93,6 +93,26 @@ class Sample:
     """None for a response of one turn, without an environment."""
 
     @property
+    def observed(self) -> tuple[tuple[int, int], ...]:
+        """Returns the spans of the tokens that an environment wrote: none without an episode."""
+        return self.episode.observed if self.episode else ()
+
+    @property
+    def policy_tokens(self) -> int:
+        """Returns the number of tokens that the policy sampled: its length wherever length counts."""
+        return len(self.token_ids) - sum(end - start for start, end in self.observed)
+
+    @property
+    def is_written(self) -> list[bool] | None:
+        """Returns True for each token that the policy sampled; None when it sampled all."""
+        if not self.observed:
+            return None
+        marks = [True] * len(self.token_ids)
+        for start, end in self.observed:
+            marks[start:end] = [False] * (end - start)
+        return marks
+
+    @property
     def is_truncated(self) -> bool:
         """True if the token limit ended the response."""
         return self.stop_reason is StopReason.MAX_TOKENS
