@@ -109,10 +109,10 @@ def _encode_chat(tokenizer: PreTrainedTokenizerBase, params: ChatPrompt, message
     if not tokenizer.chat_template and not params.template:
         raise UserError("the policy's tokenizer has no chat template: set `prompt.kind: plain`")
     # The template has already written its special tokens: a second start token would change the prompt.
-    return list(tokenizer.encode(_rendered(tokenizer, params, messages), add_special_tokens=False))
+    return list(tokenizer.encode(render_chat(tokenizer, params, messages), add_special_tokens=False))
 
 
-def _rendered(tokenizer: PreTrainedTokenizerBase, params: ChatPrompt, messages: list[dict[str, str]]) -> str:
+def render_chat(tokenizer: PreTrainedTokenizerBase, params: ChatPrompt, messages: list[dict[str, str]]) -> str:
     """Returns the conversation rendered by the template. UserError when the template raises."""
     template = _template(params.template) if params.template else None
     arguments = {"chat_template": template, "add_generation_prompt": True, "tokenize": False}

@@ -68,7 +68,7 @@ class Episode:
     """Calls of tools, those that failed included."""
     failed_calls: int = 0
     """Calls that could not be parsed, or that a tool answered with an error."""
-    seconds: float = 0.0
+    seconds: float = field(default=0.0, compare=False)
     """Time that the environment took; unlike everything else here it differs between runs."""
     reward: float | None = None
     """The environment's reward; None if it gives none."""

@@ -27,9 +27,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -96,7 +97,7 @@ class WorkerPool:
 
     The first requests start the processes. `function` and `prepare` are functions of modules that the worker imports
     by name; their arguments and values are JSON. `prepare` runs once in each worker, before its first request.
-    `environment` is added to the few variables that a worker gets.
+    `environment` is added to the few variables that a worker gets, and `readable` are folders that it may read.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class WorkerPool:
         limits: WorkerLimits,
         environment: Mapping[str, str] | None = None,
         prepare: Callable[[], None] | None = None,
+        readable: Sequence[Path] = (),
     ) -> None:
         order = {
             "parent": os.getpid(),
@@ -113,7 +115,7 @@ class WorkerPool:
             "prepare": _name(prepare) if prepare else "",
             "memory_mib": limits.memory_mib,
             "is_trusted": limits.is_trusted,
-            "code": [_folder(one) for one in (function, prepare) if one],
+            "code": [*(_folder(one) for one in (function, prepare) if one), *map(str, readable)],
         }
         # -s, -P, -B: no user packages, none from the working folder, no byte code written.
         command = [sys.executable, "-s", "-P", "-B", "-m", WORKER, json.dumps(order)]
