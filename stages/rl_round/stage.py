@@ -132,9 +132,11 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         evaluation, _ = over_turns(evaluation, environment, keeps_prefixes)
         evaluations = [replace(evaluation, is_by_trainer=side_by_side is not None)]
     responses = this_round.steps * rl.problems_per_step * rl.group_size
-    sequence = lengths.prompt + drawn.mean
+    # Observations are read like a prompt: they pass through the layers and not through the head.
+    given = lengths.prompt + sampling.observed
+    sequence = given + drawn.mean
     # Attention grows with the square of a length, so this is the mean square, not the square of the mean.
-    square = lengths.prompt**2 + 2 * lengths.prompt * drawn.mean + drawn.mean_square
+    square = given**2 + 2 * given * drawn.mean + drawn.mean_square
     has_reference = rl.reference_kl.kind != "none"
     training = Training(
         tokens=responses * sequence,
