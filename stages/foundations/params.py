@@ -246,13 +246,17 @@ EnvironmentParams = Annotated[
 ]
 
 
+def _is_absent(value: Any) -> bool:
+    return value is None
+
+
 class PlainPrompt(StrictParams):
     """The problem in a template, for policies without a chat format."""
 
     kind: Literal["plain"]
     template: str
     """Text with `{problem}` once, at the place of the problem."""
-    environment: EnvironmentParams | None = Field(default=None, exclude_if=lambda value: value is None)
+    environment: EnvironmentParams | None = Field(default=None, exclude_if=_is_absent)
     """What answers the policy's turns. Absent: a response is one turn."""
 
     @field_validator("template")
@@ -275,7 +279,7 @@ class ChatPrompt(StrictParams):
     """Arguments of the template, by name, such as `enable_thinking: false`."""
     template: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """A Jinja file that replaces the tokenizer's template, such as `custom/chat.jinja`."""
-    environment: EnvironmentParams | None = Field(default=None, exclude_if=lambda value: value is None)
+    environment: EnvironmentParams | None = Field(default=None, exclude_if=_is_absent)
     """What answers the policy's turns. Absent: a response is one turn."""
 
 

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib.util import find_spec
@@ -74,14 +74,6 @@ def start() -> None:
         cwd=_MONTY_FOLDER,
         env={**os.environ, "PYTHONPATH": path},
     )
-
-
-def stop() -> None:
-    """Ends the helper, if there is one."""
-    global _helper
-    if _helper is not None:
-        _helper.communicate()
-        _helper = None
 
 
 def run_program(sandbox: str, program: str, seed: int, memory_mib: int, seconds: float) -> tuple[str, bool]:
@@ -165,37 +157,38 @@ def _run_confined(program: str, seed: int, memory_mib: int, seconds: float) -> t
 def _run_monty(program: str, seed: int, memory_mib: int, seconds: float) -> tuple[str, str]:
     from pydantic_monty import MontyCrashedError, MontyError, MontySyntaxError
 
-    pool, printed = _monty(), []
-    count = 0
+    printed: list[str] = []
 
     def keep(_: str, text: str) -> None:
-        nonlocal count
-        count += len(text)
-        if count > OUTPUT_CHARACTERS:
+        printed.append(text)
+        if sum(map(len, printed)) > OUTPUT_CHARACTERS:
             # An exception here would be raised only when the program has ended.
             interpreter.kill()
-        printed.append(text)
 
     limits = {"max_feed_duration_secs": PATIENCE * seconds, "max_memory": memory_mib << 20}
     policy: Any = {"datetime": _CLOCK, "sleep": "zero", "random_start": {"seed": seed}}
     error = ""
-    with suppress(MontyCrashedError), pool.checkout(limits=limits, os_policy=policy) as session:
-        interpreter = _interpreter()
-        with _ended_after(seconds, interpreter.pid) as is_over:
-            try:
-                # The value of the last line would be sent here, however large.
-                session.feed_run(program + "\nNone", print_callback=keep)
-            except MontyCrashedError:
-                error = "the interpreter crashed"
-                _interpreter.cache_clear()
-            except MontySyntaxError as failure:
-                error = f"SyntaxError: {failure}"
-            except MontyError as failure:
-                error = str(failure)
+    with ExitStack() as stack:
+        try:
+            session = stack.enter_context(_monty().checkout(limits=limits, os_policy=policy))
+            interpreter = _interpreter()
+        except MontyError as failure:
+            raise UserError(f"sandbox: monty cannot start here ({failure}): set sandbox: confined") from None
+        is_over = stack.enter_context(_ended_after(seconds, interpreter.pid))
+        try:
+            # The value of the last line would be sent here, however large.
+            session.feed_run(program + "\nNone", print_callback=keep)
+        except MontyCrashedError:
+            error = "the interpreter crashed"
+            _interpreter.cache_clear()
+        except MontySyntaxError as failure:
+            error = f"SyntaxError: {failure}"
+        except MontyError as failure:
+            error = str(failure)
     output = "".join(printed)[:OUTPUT_CHARACTERS]
     if is_over() or error.startswith("TimeoutError: feed"):
         return "", _too_long(seconds)
-    if count > OUTPUT_CHARACTERS:
+    if sum(map(len, printed)) > OUTPUT_CHARACTERS:
         return output, _TOO_MUCH
     return output, "" if error in ("SystemExit", "SystemExit: 0") else error
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from stages.engines.environments import python_programs
-from stages.engines.environments.python_programs import check_sandbox, run_program, stop
+from stages.engines.environments.python_programs import check_sandbox, run_program
 from stages.engines.workers.sandbox import lacking
 from stages.foundations.errors import UserError
 from tests.fakes.guest_attacks import FLOOD, FORGERY, FORK_BOMB, all_in_one, one_by_one
@@ -27,9 +27,11 @@ BOTH = ["monty", pytest.param("confined", marks=has_sandbox)]
 def helper():
     """One helper for all tests; it has a secret in its environment, as a stage may."""
     os.environ["SECRET"] = "the secret"
-    yield
+    python_programs.start()
     del os.environ["SECRET"]
-    stop()
+    yield
+    python_programs._helper.communicate()
+    python_programs._helper = None
 
 
 @pytest.fixture
