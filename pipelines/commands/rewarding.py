@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from stages.rl_round.methods import FunctionReward
 
 COLUMNS = ("problem_id", "problem", "answer", "response", "response_tokens", "is_truncated", "verdict")
+COLUMNS += ("turns", "calls", "failed_calls", "final_response", "environment_reward")  # of several turns
 """Columns of a row that a function may read, as in a round."""
 SHOWN = 3
 """Responses shown at each end."""
@@ -57,7 +58,7 @@ def reward(
     from stages.observe.progress import progress
 
     named = _in_recipe(file, name)
-    parsed = _arguments(arguments) if arguments is not None else named.arguments if named else None
+    parsed = parsed_arguments(arguments) if arguments is not None else named.arguments if named else None
     table = _evenly(read_responses(responses), rows)
     known = {"kind": "function", "file": "custom/_.py", "name": name}
     params = CustomFunctionParams(**known, arguments=parsed, sandbox="off" if trusted else None)
@@ -92,7 +93,8 @@ def _in_recipe(file: Path, name: str) -> FunctionReward | None:
     return next((one for one in rewards if one.name == name and (PROJECT / one.file).resolve() == file.resolve()), None)
 
 
-def _arguments(text: str) -> dict[str, Any]:
+def parsed_arguments(text: str) -> dict[str, Any]:
+    """Returns the JSON object of `--arguments`; UserError for anything else."""
     try:
         parsed = json.loads(text)
     except ValueError as error:

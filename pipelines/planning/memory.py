@@ -139,9 +139,10 @@ def problems_of(
     """
     trainer, sampler, memory = sections["trainer"], sections["sampler"], gpu.memory_gb * 1e9
     longest = max((part.prompt_tokens + part.lengths.most for part in item.sampling), default=0.0)
+    evaluates = any(part.is_by_trainer for part in item.sampling)
     if gpu.name == "cpu":
         # Replicas on a CPU are processes on this machine, and each holds the policy.
-        copies = item.side_by_side.replicas if item.side_by_side else 1
+        copies = item.side_by_side.replicas + evaluates if item.side_by_side else 1
         total = (training.total if training else 0.0) + (sampling.total * copies if sampling else 0.0)
         if total > memory:
             yield f"{name}: needs {total / 1e9:.1f} GB and this machine has {gpu.memory_gb:.1f}"
@@ -153,7 +154,7 @@ def problems_of(
             )
         if sampling:
             yield from _sampling_problems(name, gpu, sampler, sampling, longest)
-        if training and sampling and item.side_by_side is None:  # both on rank 0's GPU
+        if training and sampling and (item.side_by_side is None or evaluates):  # both on rank 0's GPU
             # vLLM reserves its share at the start, even if the cache never fills.
             held = memory * sampler.memory_fraction if sampler.kind == "vllm" else sampling.total
             if training.total <= memory < training.total + held:

@@ -355,7 +355,13 @@ def _planned(
     # FLOPs are for the table. The seconds below come from the device model.
     flops = training_flops(training, shape, trainer.gradient_checkpointing) if training else 0.0
     trained = speed.training_seconds(shape, training) if training else 0.0
-    drawn = sum(speed.sampling_seconds(shape, part, kv_tokens) for part in drawing)
+    drawn, evaluated = 0.0, 0.0
+    for part in drawing:
+        if part.is_by_trainer:
+            engines = together.trainer_ranks // getattr(speed, "gpus_per_replica", 1)
+            evaluated += replace(speed, replicas=max(1, engines)).sampling_seconds(shape, part, kv_tokens)
+        else:
+            drawn += speed.sampling_seconds(shape, part, kv_tokens)
     return StagePlan(
         name=name,
         training=held,
@@ -365,8 +371,8 @@ def _planned(
         flops=flops + sum(sampling_flops(part, shape) for part in drawing),
         start_seconds=start,
         training_seconds=trained,
-        sampling_seconds=drawn,
-        together_seconds=speed.together_seconds(together, trained, drawn) if together else None,
+        sampling_seconds=drawn + evaluated,
+        together_seconds=speed.together_seconds(together, trained + evaluated, drawn) if together else None,
     )
 
 

@@ -153,7 +153,8 @@ def shape_of(sizes: ModelSizes, root: Path) -> Shape:
     """Returns the policy that the recipe starts from. UserError says what to pass if its sizes need a download."""
     match sizes.config:
         case None:
-            return named_shape(sizes.name)
+            shape = named_shape(sizes.name)
+            return replace(shape, max_positions=sizes.positions) if sizes.positions else shape
         case Path() as path:
             return read_config(root / path)
         case config:

@@ -44,8 +44,8 @@ def training_flops(work: Training, shape: Shape, is_checkpointed: bool) -> float
 
 
 def sampling_flops(work: Sampling, shape: Shape) -> float:
-    """Prompts are read once, then every token is generated."""
-    read = work.calls * work.prompts * work.prompt_tokens * layer_flops(shape, work.prompt_tokens)
+    """Prompts are read once, with earlier turns where the sampler reads them again; every token is generated."""
+    read = work.calls * work.prompts * work.read_for_prompt * layer_flops(shape, work.prompt_tokens)
     return read + work.tokens * token_flops(shape, work.context)
 
 
@@ -116,7 +116,7 @@ class GpuSpeed:
         """
         prompts = work.prompts / self.replicas
         sequences = prompts * work.samples
-        read = prompts * work.prompt_tokens * layer_flops(shape, work.prompt_tokens) / self._replica_flops()
+        read = prompts * work.read_for_prompt * layer_flops(shape, work.prompt_tokens) / self._replica_flops()
         room = min(self.max_sequences, kv_tokens / (work.prompt_tokens + work.lengths.mean))
         # Without the key, all prompts of a call start at once.
         in_flight = math.inf if work.in_flight is None else work.in_flight * work.samples / self.replicas
@@ -198,7 +198,7 @@ class CpuSpeed:
             batches = 1.0
         # The probe's context is used for all.
         emptied = _emptying_seconds(work.lengths, rows, lambda rows, _: self.step_seconds(shape, rows))
-        read = work.prompts / lanes * work.prompt_tokens * shape.layers * self.probe.layer_forward_token
+        read = work.prompts / lanes * work.read_for_prompt * shape.layers * self.probe.layer_forward_token
         return work.calls * (batches * emptied + full + read)
 
     def start_seconds(self, loads_policy: bool) -> float:

@@ -3,6 +3,8 @@
 The page is a folder that needs no server: index.html, a script, and the rollouts in pieces of PIECE rows, which are
 scripts too and are loaded when shown. The columns for filters, a few numbers per row, are loaded at once, so 100,000
 rollouts open as fast as ten. All text is inserted as text, never as HTML, because responses are untrusted.
+
+A response of several turns is shown in segments, what the environment wrote set off from what the policy wrote.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -128,6 +131,24 @@ class _Index:
     """1 for a truncated response, 2 for one that was trained on, and their sum."""
 
 
+@dataclass
+class _EpisodeIndex:
+    """The same for tables of responses of several turns."""
+
+    turns: list[int] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+    faulty: list[int] = field(default_factory=list)
+    """1 where the environment failed."""
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        # A row without an episode has nulls: it is one turn without a call.
+        self.turns.append(row["turns"] or 1)
+        self.calls.append(row["calls"] or 0)
+        self.failed.append(row["failed_calls"] or 0)
+        self.faulty.append(int(bool(row["environment_fault"])))
+
+
 def write_page(
     table: Path,
     problems: Mapping[str, tuple[str, str]],
@@ -147,12 +168,12 @@ def write_page(
     import pyarrow
     import pyarrow.parquet
 
-    from stages.foundations.tables import ROLLOUT
+    from stages.foundations.tables import EPISODE, ROLLOUT
     from stages.pages.page import fill_page
 
     markers = _thought_markers(PROJECT / "params.yaml")
     # Texts are written into pieces, numbers into the index, which the page loads at once.
-    index, named, verdicts = _Index(), {}, {}
+    index, episodes, named, verdicts = _Index(), _EpisodeIndex(), {}, {}
     pieces: dict[int, str] = {}
     group, last, rows = -1, None, 0
     try:
@@ -160,6 +181,7 @@ def write_page(
         missing = [name for name in ROLLOUT.names if name not in file.schema_arrow.names]
         if missing:
             raise UserError(f"{table} is no table of rollouts: it has no column {', '.join(missing)}")
+        has_episodes = set(EPISODE) <= set(file.schema_arrow.names)
         for number, batch in enumerate(_batches(file)):
             shown = []
             for row in batch.to_pylist():
@@ -174,11 +196,13 @@ def write_page(
                 index.tokens.append(row["response_tokens"])
                 index.group.append(group)
                 index.flags.append(row["is_truncated"] + 2 * row["is_trained"])
+                if has_episodes:
+                    episodes.add(row)
                 if vocabulary is not None:
                     for token in row["token_ids"]:
                         if token not in pieces:
                             pieces[token] = vocabulary.decode([token], skip_special_tokens=False)
-                shown.append(_shown(row, markers, has_tokens=vocabulary is not None))
+                shown.append(_shown(row, markers, vocabulary))
                 if measured := values.get(len(index.step) - 1):
                     shown[-1].append([round(one, DIGITS) for one in measured])
             _write_script(folder / f"rows-{number}.js", f"retraceRows({number}, {json.dumps(shown)});")
@@ -192,10 +216,11 @@ def write_page(
         "pieces": pieces,
         "colour": colour,
         **vars(index),
+        **(vars(episodes) if has_episodes else {}),
     }
     _write_script(folder / "index.js", f"window.RETRACE_ROLLOUTS = {json.dumps(content, separators=(',', ':'))};")
     shutil.copyfile(FOLDER / "rollouts.js", folder / "rollouts.js")
-    filled = {"round": title, "rows": rows, "verdicts": list(verdicts), "legend": legend}
+    filled = {"round": title, "rows": rows, "verdicts": list(verdicts), "legend": legend, "has_episodes": has_episodes}
     html = fill_page(FOLDER, filled, {}, has_files=True)
     (folder / "index.html").write_text(html, encoding="utf-8")
     return rows
@@ -216,14 +241,41 @@ def _batches(file: pyarrow.parquet.ParquetFile) -> Iterator[pyarrow.Table]:
         yield kept
 
 
-def _shown(row: Mapping[str, Any], markers: tuple[str, str], has_tokens: bool) -> list[Any]:
-    """Returns the response, its extracted answer, and its tokens with log-probabilities if they can be shown."""
+def _shown(row: Mapping[str, Any], markers: tuple[str, str], vocabulary: Any) -> list[Any]:
+    """Returns the response, its extracted answer, and its tokens with log-probabilities if they can be shown.
+
+    A response of several turns is an object with its segments.
+    """
     from stages.algorithms.answers.extraction import extract_answer
 
-    answer = extract_answer(row["response"], thought_markers=markers).text or ""
-    if not has_tokens:
-        return [row["response"], answer]
-    return [row["response"], answer, row["token_ids"], [round(one, DIGITS) for one in row["rollout_logprobs"]]]
+    has_episode = row.get("observed") is not None
+    # Only what was judged: an observation may hold a box too.
+    judged = row["final_response"] if has_episode else row["response"]
+    answer = extract_answer(judged or "", thought_markers=markers).text or ""
+    shown = _episode(row, vocabulary) if has_episode else row["response"]
+    if vocabulary is None:
+        return [shown, answer]
+    return [shown, answer, row["token_ids"], [round(one, DIGITS) for one in row["rollout_logprobs"]]]
+
+
+def _episode(row: Mapping[str, Any], vocabulary: Any) -> dict[str, Any]:
+    """Returns the course of a response of several turns, with segments [text, 1 if observed]."""
+    observed, tokens = row["observed"], row["token_ids"]
+    segments = [[row["response"], 0]]
+    if vocabulary is not None:
+        cuts = [0, *observed, len(tokens)]
+        # Policy and environment alternate: every second stretch between two cuts was observed.
+        stretches = [(start, end, place % 2) for place, (start, end) in enumerate(pairwise(cuts)) if start < end]
+        # Special tokens stay, for they show where a turn ends.
+        segments = [[vocabulary.decode(tokens[a:b], skip_special_tokens=False), seen] for a, b, seen in stretches]
+    reward = row["environment_reward"]
+    return {
+        "segments": segments,
+        "observed": observed,
+        "ending": row["ending"] or "",
+        "reward": None if reward is None else round(reward, 4),
+        "fault": row["environment_fault"] or "",
+    }
 
 
 def _write_script(path: Path, text: str) -> None:

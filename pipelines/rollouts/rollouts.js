@@ -65,25 +65,40 @@
         isWithin(data.reward[row], "reward", fields) &&
         isWithin(data.tokens[row], "tokens", fields) &&
         isWithin(data.step[row], "step", fields) &&
+        (!data.turns ||
+          (isWithin(data.turns[row], "turns", fields) &&
+            isWithin(data.failed[row], "failed", fields) &&
+            (fields.fault === "" || data.faulty[row] === Number(fields.fault)))) &&
         matches[data.problem[row]] &&
         (fields.groups === "" || kindOf(groups[data.group[row]]) === fields.groups) &&
         (fields.kept === "" ||
           (fields.kept === "cut" ? flags & 1 : fields.kept === "trained" ? flags & 2 : !(flags & 2)));
       if (keeps) found.push(row);
     }
-    const by = { long: ["tokens", -1], short: ["tokens", 1], low: ["reward", 1], high: ["reward", -1] }[fields.order];
+    const by = {
+      long: ["tokens", -1], short: ["tokens", 1], low: ["reward", 1], high: ["reward", -1],
+      turns: ["turns", -1], failed: ["failed", -1], faulty: ["faulty", -1],
+    }[fields.order];
     if (by) found.sort((a, b) => by[1] * (data[by[0]][a] - data[by[0]][b]) || a - b);
     return found;
   };
 
-  const response = (row, parts) => {
+  const marked = (text, answer) => {
+    const at = answer ? text.lastIndexOf(answer) : -1;
+    return at < 0 ? [text] : [text.slice(0, at), element("mark", "", answer), text.slice(at + answer.length)];
+  };
+  const response = (parts) => {
     const [text, answer, tokens, logprobs, measured] = parts;
+    const episode = typeof text === "object" ? text : { segments: [[text || "(empty)", 0]], observed: [] };
     const values = data.colour ? measured : logprobs;
     const full = { gap: 1, entropy: 3 }[data.colour] || 5; // nats of the full shade
     const shown = element("pre");
     shown.dir = "auto";
     if (shade.checked && values) {
+      let cut = 0; // borders passed: after an odd number of them the environment wrote
       tokens.forEach((token, place) => {
+        while (episode.observed[cut] <= place) cut++;
+        if (cut % 2) return shown.append(element("span", "observed", data.pieces[token]));
         const piece = element("span", values[place] > 0 ? "token more" : "token", data.pieces[token]);
         piece.style.setProperty("--surprise", `${Math.min(1, Math.abs(values[place]) / full) * 70}%`);
         const drawn = `log-probability ${logprobs[place]}, probability ${Math.exp(logprobs[place]).toPrecision(2)}`;
@@ -92,9 +107,12 @@
       });
       return shown;
     }
-    const at = answer ? text.lastIndexOf(answer) : -1;
-    if (at < 0) shown.textContent = text || "(empty)";
-    else shown.append(text.slice(0, at), element("mark", "", answer), text.slice(at + answer.length));
+    const last = episode.segments.findLastIndex((one) => !one[1]); // the turn that was judged
+    episode.segments.forEach(([own, isObserved], place) => {
+      const part = isObserved ? element("span", "observed") : shown;
+      part.append(...(place === last ? marked(own, answer) : [own]));
+      if (isObserved) shown.append(part);
+    });
     return shown;
   };
   const card = async (row) => {
@@ -103,7 +121,16 @@
     made.append(element("span", "chip", `${verdict}, reward ${data.reward[row]}`));
     const flags = [data.flags[row] & 1 ? "truncated" : "", data.flags[row] & 2 ? "trained on" : "left out"];
     made.append(element("p", "quiet", [`${data.tokens[row]} tokens`, ...flags.filter(Boolean)].join(", ")));
-    made.append(response(row, await rowOf(row)));
+    const parts = await rowOf(row);
+    const { ending, reward, fault } = parts[0];
+    if (ending !== undefined) {
+      const said = [`turns ${data.turns[row]}`, `calls ${data.calls[row]}`, `failed calls ${data.failed[row]}`];
+      if (ending) said.push(`ending ${ending.replaceAll("_", " ")}`);
+      if (reward !== null) said.push(`environment's reward ${reward}`);
+      made.append(element("p", "quiet", said.join(", ")));
+      if (fault) made.append(element("p", "fault", `The environment failed: ${fault}`));
+    }
+    made.append(response(parts));
     return made;
   };
   const article = async (row) => {

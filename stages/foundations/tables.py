@@ -175,6 +175,7 @@ EPISODE = {
     "final_response": TEXT,
     "ending": TEXT,
     "environment_reward": pyarrow.float32(),
+    "environment_correct": pyarrow.bool_(),
     "environment_fault": TEXT,
 }
 """Columns of responses of several turns: see `Episode`. Its seconds are not here: outputs hold no times."""

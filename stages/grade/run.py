@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import pandas
 
 from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.samplers.episodes import episode_of, fields_for_functions
 from stages.engines.verifier.params import VerifierParams
-from stages.engines.verifier.verifier import Judgement, Verifier, extract_complete, thought_markers
+from stages.engines.verifier.verifier import Judgement, Verifier, extract_complete, overruled, thought_markers
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
 from stages.foundations.params import CustomFunctionParams, chosen
-from stages.foundations.tables import RESPONSE, SAMPLED, VERDICT, read_table, require_rows, write_table
+from stages.foundations.tables import EPISODE, RESPONSE, SAMPLED, VERDICT, read_table, require_rows, write_table
 from stages.grade.scores import headlines, score_benchmarks
 from stages.grade.stage import GradeParams
 from stages.observe.progress import progress
@@ -56,11 +57,18 @@ def _verify(responses: pandas.DataFrame, params: GradeParams, limits: VerifierPa
     with Verifier(limits) as verifier:
 
         def judge(rows: pandas.DataFrame) -> list[Judgement]:
-            pairs = list(zip(rows["answer"], rows["response"], strict=True))
+            pairs = list(zip(rows["answer"], judged_texts(rows), strict=True))
             # A response must mark its answer (a box): a number somewhere in the text is not enough for a score.
             return verifier.judge(pairs, truncated=rows["is_truncated"].tolist(), require_marker=True)
 
         return judge_responses(responses, judge)
+
+
+def judged_texts(rows: pandas.DataFrame) -> list[str]:
+    """Returns the text of each response to judge: of an episode the answer alone, not what a tool printed."""
+    if "final_response" not in rows:
+        return rows["response"].tolist()
+    return rows["final_response"].fillna(rows["response"]).tolist()
 
 
 def judge_by_function(rows: pandas.DataFrame, function: CustomFunction, limits: VerifierParams) -> list[Judgement]:
@@ -69,9 +77,13 @@ def judge_by_function(rows: pandas.DataFrame, function: CustomFunction, limits: 
     `extracted` is what the rules find in the response: majority votes tell wrong answers apart by it.
     """
     path, judgements = f"{function.params.file}: {function.params.name}", []
-    for row, value in zip(rows.itertuples(), function.decide(rows.to_dict("records")), strict=True):
+    records = rows.drop(columns=[*EPISODE], errors="ignore").to_dict("records")
+    if "turns" in rows:
+        episodes = map(episode_of, rows.to_dict("records"))
+        records = [row | fields_for_functions(episode) for row, episode in zip(records, episodes, strict=True)]
+    for row, text, value in zip(rows.itertuples(), judged_texts(rows), function.decide(records), strict=True):
         verdict = Verdict.CRASHED if value.fault else Verdict.CORRECT if value.value else Verdict.WRONG
-        extracted = extract_complete(row.response, row.is_truncated, thought_markers(limits)).text
+        extracted = extract_complete(text, row.is_truncated, thought_markers(limits)).text
         judgements.append(Judgement(verdict, extracted, path, value.fault))
     return judgements
 
@@ -83,11 +95,13 @@ _ROWS_AT_ONCE = 1_000
 def judge_responses(
     responses: pandas.DataFrame, judge: Callable[[pandas.DataFrame], list[Judgement]]
 ) -> pandas.DataFrame:
-    """The verdict table of a response table, in its row order."""
+    """The verdict table of a response table, in its row order. What an environment has decided, it has decided."""
     judgements = []
     starts = range(0, len(responses), _ROWS_AT_ONCE)
     for start in progress(starts, label="grade", unit=f"x {_ROWS_AT_ONCE} responses"):
-        judgements += judge(responses.iloc[start : start + _ROWS_AT_ONCE])
+        rows = responses.iloc[start : start + _ROWS_AT_ONCE]
+        episodes = map(episode_of, rows.to_dict("records"))
+        judgements += [overruled(*pair) for pair in zip(judge(rows), episodes, strict=True)]
     # `score_benchmarks` joins the two tables by position, so the order stays.
     verdicts = responses[[*SAMPLED]].reset_index(drop=True)
     for column in ("verdict", "extracted", "path", "reason"):

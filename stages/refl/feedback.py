@@ -95,13 +95,15 @@ class RewardGradient:
         first, position = update * self.params.batch_images, 0
         prompts = [in_turn(self.prompts, first + one, *self.stream, "prompts") for one in positions]
         if isinstance(self.feedback, ReflFeedback):
-            # The position of the gradient is the same for the whole update, as in ReFL's code.
-            position = random.Random(derive_seed(*self.stream, "position", update)).randint(*self.feedback.window)
+            # Each micro-batch of an update has a position of its own, as in ReFL's code: its gradient then averages
+            # over the window. The first one has the stream of a recipe with one micro-batch.
+            stream = [*self.stream, "position", update, *filter(None, positions[:1])]
+            position = random.Random(derive_seed(*stream)).randint(*self.feedback.window)
         noise = self.generator.noise([derive_seed(*self.stream, update, one) for one in positions])
         return FeedbackBatch(tuple(prompts), self.generator.tokenize(prompts), {"noise": noise}, position)
 
     def outputs(self, generator: Generator, batch: FeedbackBatch) -> Tensor:
-        """Returns pictures with a gradient, float[images, 3, side, side]; values outside of 0..1 are kept."""
+        """Returns pictures with a gradient, float[images, 3, side, side]; within 0..1 only if `clamped`."""
         # The text encoder does not learn, as in ReFL, and the trainer has only the U-Net.
         with torch.no_grad():
             states = generator.encode_tokens(batch.token_ids)
@@ -116,7 +118,9 @@ class RewardGradient:
                 latents = guess_at(noise, timesteps, batch.position, step)
             case DraftFeedback(gradient_steps=gradient_steps):
                 latents = drawn_with_gradient(noise, timesteps, gradient_steps, step)
-        return generator.to_images(latents)
+        pictures = generator.to_images(latents)
+        is_clamped = isinstance(self.feedback, ReflFeedback) and self.feedback.clamped
+        return pictures.clamp(0, 1) if is_clamped else pictures
 
     def to(self, device: torch.device) -> None:
         self.scorer.to(device)

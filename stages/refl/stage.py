@@ -84,6 +84,9 @@ class ReflFeedback(StrictParams):
     the image, and the last step alone is unstable."""
     bound: float
     """Images with at least this reward have no gradient; in units of the reward's spread on validation images (2)."""
+    clamped: Literal[True] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """True: pixels are cut to 0..1 before the reward, and have no gradient beyond (the released code). Absent: they are
+    not cut, so the reward can pull them back."""
 
 
 class ReflParams(OptimizationParams):
@@ -100,6 +103,9 @@ class ReflParams(OptimizationParams):
     warmup_updates: int = Field(ge=0)
     ema_decay: float = Field(ge=0, lt=1)
     """Decay of the moving average of the weights, which is measured and saved; 0 uses the current weights."""
+    ema_ramp: Literal[True] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """True: the decay after n updates is at most n / (9 + n), as diffusers has it (the released code). Absent: the
+    decay is constant."""
     evaluate_every_updates: int = Field(ge=1)
     checkpoint_every_updates: int = Field(ge=1)
     """A killed run resumes from the last checkpoint."""

@@ -63,7 +63,7 @@ def train_with_feedback(
 
     def update(number: int, scale: float) -> dict[str, float]:
         row = _update(params, this_round, learner, norms, number, scale)
-        _follow(learner, params.ema_decay)
+        _follow(learner, decay_of(params, number))
         return row
 
     def validate() -> dict[str, float]:
@@ -167,6 +167,14 @@ class KeptWeights:
     def load(self, folder: Path) -> None:
         use_weights(self.learner.average, load_file(folder / "average.safetensors"))
         self.best = load_file(folder / "best.safetensors")
+
+
+def decay_of(params: ReflParams, update: int) -> float:
+    """Returns the decay of the moving average after update `update` (from 0)."""
+    if not params.ema_ramp:
+        return params.ema_decay
+    # diffusers' `EMAModel` takes the first weights as they are.
+    return min(params.ema_decay, (1 + update) / (10 + update)) if update else 0.0
 
 
 @torch.no_grad()

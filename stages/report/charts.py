@@ -58,6 +58,13 @@ PANELS = (
         {"verdict/undecided_fraction": "verifier failed", "verdict/unparsed_fraction": "no answer found"},
         "%",
     ),
+    Panel("Turns and calls of a response", {"turns/mean": "turns", "calls/mean": "calls of tools"}),
+    Panel(
+        "Failures between the turns",
+        {"calls/failed_fraction": "failed calls", "environment/fault_fraction": "environment failed"},
+        "%",
+    ),
+    Panel("Text of the environment", {"tokens/observed": "observed"}, "tokens"),
 )
 
 

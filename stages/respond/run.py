@@ -17,6 +17,7 @@ from stages.engines.pieces import are_whole, seal
 from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
 from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.build import DrawingShare, context_tokens, drawing_share
+from stages.engines.samplers.episodes import episode_columns
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import Sample, Sampler, SamplingSettings, StopReason, sample_prompts
 from stages.engines.trainers.one_rank import launched_ranks
@@ -153,8 +154,9 @@ def _row(problem: dict, mode: str, index: int, sample: Sample, tokenizer) -> dic
         "mode": mode,
         "sample_index": index,
         "response": decode_response(tokenizer, sample.token_ids),
-        "response_tokens": len(sample.token_ids),
+        "response_tokens": sample.policy_tokens,
         "is_truncated": sample.is_truncated,
+        **episode_columns(sample),
     }
 
 
@@ -169,6 +171,23 @@ def response_metrics(responses: pandas.DataFrame) -> dict[str, float]:
         "tokens/sampled": int(responses["response_tokens"].sum()),
         "length/response_tokens_mean": float(sampled["response_tokens"].mean()),
         "length/truncated_fraction": float(sampled["is_truncated"].mean()),
+        **_episode_metrics(responses),
+    }
+
+
+def _episode_metrics(responses: pandas.DataFrame) -> dict[str, float]:
+    """Returns turns, calls and observed tokens of the sampled episodes; empty without an environment."""
+    if "turns" not in responses:
+        return {}
+    # Prompts that leave no room for a response have no episode.
+    episodes = responses[(responses["mode"] == "sampled") & responses["turns"].notna()]
+    calls, spans = episodes["calls"].sum(), responses["observed"].dropna()
+    return {
+        "turns/mean": float(episodes["turns"].mean()),
+        "calls/mean": float(episodes["calls"].mean()),
+        "calls/failed_fraction": float(episodes["failed_calls"].sum() / max(1, calls)),
+        "tokens/observed": int(sum(sum(span[1::2]) - sum(span[::2]) for span in spans)),
+        "environment/fault_fraction": float((episodes["environment_fault"] != "").mean()),
     }
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import PromptParams, StrictParams
-from stages.foundations.stage import About, Lengths, Sampling, Sections, Stage, Work
+from stages.foundations.stage import About, Lengths, Sampling, Sections, Stage, Work, over_turns
 
 
 class CandidatePrompt(StrictParams):
@@ -80,7 +80,10 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     # A piece waits for its longest response, so the number of pieces matters, not only that of responses.
     at_once = min(respond.problems_at_once, problems)
     samples = [respond.samples, *([1] if respond.is_greedy_included else [])]
-    return Work(sampling=tuple(Sampling(problems / at_once, at_once, each, lengths.prompt, drawn) for each in samples))
+    parts = [Sampling(problems / at_once, at_once, each, lengths.prompt, drawn) for each in samples]
+    environment, keeps_prefixes = sections["prompt"].environment, sections["sampler"].kind == "vllm"
+    told = [over_turns(part, environment, keeps_prefixes) for part in parts]
+    return Work(sampling=tuple(part for part, _ in told), taken_for_granted=told[0][1])
 
 
 def _problems(sections: Sections) -> float | None:

@@ -29,7 +29,15 @@ from stages.engines.custom_functions import CustomFunction, FunctionValue
 from stages.engines.pieces import are_whole, remove_piece, seal
 from stages.engines.policies.tokenizers import decode_response
 from stages.engines.samplers.build import DrawingShare
-from stages.engines.samplers.protocol import Sample, Sampler, SamplingSettings, Trajectory, sample_trajectories
+from stages.engines.samplers.episodes import environment_verdict, fields_for_functions, judged_text
+from stages.engines.samplers.protocol import (
+    Sample,
+    Sampler,
+    SamplingSettings,
+    StopReason,
+    Trajectory,
+    sample_trajectories,
+)
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Judgement
 from stages.foundations.errors import UserError
@@ -39,6 +47,7 @@ from stages.observe.progress import progress
 from stages.rl_round.methods import (
     CosineReward,
     DynamicSampling,
+    EnvironmentReward,
     FunctionReward,
     ModelVerifier,
     NoDynamicSampling,
@@ -50,6 +59,7 @@ from stages.rl_round.methods import (
     SoftOverlong,
     SumReward,
     VerdictReward,
+    environment_rewards,
     function_rewards,
 )
 from stages.rl_round.params import RlParams
@@ -382,18 +392,30 @@ def score_samples(
     Only custom functions need `problems`: they see the rows of these problems.
     """
     responses = [decode_response(tokenizer, sample.token_ids) for sample in samples]
-    judgements = verifier.judge(
-        list(zip(answers, responses, strict=True)),
-        truncated=[sample.is_truncated for sample in samples],
-        # A number somewhere in the text is not an answer: a reward requires a box, a tag or a marker before it.
-        require_marker=True,
-    )
-    verdicts = [judgement.verdict for judgement in judgements]
+    verdicts = _verdicts(answers, samples, responses, verifier)
     values = functions.ask(problems, samples, responses, verdicts) if functions else [{}] * len(samples)
     return [
         make_rollout(sample, response, verdict, params, of_functions)
         for sample, response, verdict, of_functions in zip(samples, responses, verdicts, values, strict=True)
     ]
+
+
+def _verdicts(
+    answers: Sequence[str], samples: Sequence[Sample], responses: Sequence[str], verifier: RoundVerifier
+) -> list[Verdict]:
+    verdicts = [environment_verdict(sample.episode) for sample in samples]
+    # The others: those that no environment has decided.
+    asked = [index for index, verdict in enumerate(verdicts) if verdict is None]
+    if asked:
+        judgements = verifier.judge(
+            [(answers[index], judged_text(samples[index], responses[index])) for index in asked],
+            truncated=[samples[index].is_truncated for index in asked],
+            # A number somewhere in the text is not an answer: a reward requires a box, a tag or a marker before it.
+            require_marker=True,
+        )
+        for index, judgement in zip(asked, judgements, strict=True):
+            verdicts[index] = judgement.verdict
+    return verdicts
 
 
 class RoundVerifier(Protocol):
@@ -412,14 +434,25 @@ def make_rollout(
     params: RlParams,
     values: Mapping[str, FunctionValue] = MappingProxyType({}),
 ) -> Rollout:
-    """Returns a rollout with the reward of its verdict and length; `values` are custom functions' values, by reward."""
+    """Returns a rollout with the reward of its verdict and length.
+
+    `values` are those of custom functions and environments, by reward.
+    """
     # 0 is a placeholder here, not a reward: undecided rollouts leave the batch before any baseline is computed.
     if verdict.is_failure:
         return Rollout(sample, response, verdict, 0.0)
     if fault := next((value.fault for value in values.values() if value.fault), ""):
         return Rollout(sample, response, verdict, 0.0, fault=fault, is_custom=True)
-    reward, parts = outcome_reward(verdict, len(sample.token_ids), params, values)
+    reward, parts = outcome_reward(verdict, rewarded_tokens(sample, params.max_response_tokens), params, values)
     return Rollout(sample, response, verdict, reward, parts, is_custom=bool(values))
+
+
+def rewarded_tokens(sample: Sample, limit: int) -> int:
+    """Returns the length for rewards: the policy's tokens. A response that the limit cut off counts as at the limit.
+
+    The limit is for all tokens, also for those of an environment that found no room.
+    """
+    return limit if sample.episode and sample.is_truncated else sample.policy_tokens
 
 
 def recorded_rollout(
@@ -427,11 +460,12 @@ def recorded_rollout(
 ) -> Rollout:
     """Returns the rollout whose `custom` this is, with every bit of its reward; calls no function again.
 
-    UserError when a function has rewarded it and `custom` is empty, as in schedules of earlier versions.
+    UserError when a function or an environment has rewarded it and `custom` is empty, as in schedules of earlier
+    versions.
     """
     if custom:
         return Rollout(sample, response, verdict, **custom, is_custom=True)
-    if function_rewards(params.reward) and not verdict.is_failure:
+    if (function_rewards(params.reward) or environment_rewards(params.reward)) and not verdict.is_failure:
         raise UserError("the recorded round has no rewards of its custom function: record it again with this version")
     return make_rollout(sample, response, verdict, params)
 
@@ -467,6 +501,8 @@ def reward_of(
         case FunctionReward():
             value = values[name]
             return value.weighted(reward.weights), dict(value.parts or {})
+        case EnvironmentReward():
+            return values[name].value, {}
         case SumReward():
             total, parts = 0.0, {}
             for part, weighted in reward.rewards.items():
@@ -479,9 +515,13 @@ def reward_of(
 
 
 class CustomRewards:
-    """The functions that a round's reward names, each in separate worker processes; `close` ends them."""
+    """The functions that a round's reward names, each in separate worker processes, and the environment's rewards.
+
+    `close` ends the processes.
+    """
 
     def __init__(self, reward: RewardParams, limits: VerifierParams) -> None:
+        self._environments = environment_rewards(reward)
         self._functions = {name: CustomFunction(params, limits) for name, params in function_rewards(reward).items()}
 
     def ask(
@@ -491,25 +531,36 @@ class CustomRewards:
         responses: Sequence[str],
         verdicts: Sequence[Verdict],
     ) -> list[dict[str, FunctionValue]]:
-        """Returns, for each response, the value of each function, by the name of the reward."""
+        """Returns, for each response, the value of each function and of the environment, by the name of the reward."""
         rows = [
             {
                 **problem.row,
                 "problem_id": problem.problem_id,
                 "answer": problem.answer,
                 "response": response,
-                "response_tokens": len(sample.token_ids),
+                "response_tokens": sample.policy_tokens,
                 "is_truncated": sample.is_truncated,
                 "verdict": verdict.value,
+                **(fields_for_functions(sample.episode) if sample.episode else {}),
             }
             for problem, sample, response, verdict in zip(problems, samples, responses, verdicts, strict=True)
         ]
         columns = {name: function.ask(rows) for name, function in self._functions.items()}
+        columns |= {name: [_environment_value(sample) for sample in samples] for name in self._environments}
         return [{name: column[place] for name, column in columns.items()} for place in range(len(rows))]
 
     def close(self) -> None:
         for function in self._functions.values():
             function.close()
+
+
+def _environment_value(sample: Sample) -> FunctionValue:
+    reward = sample.episode.reward if sample.episode else None
+    if reward is None and sample.stop_reason in (StopReason.MAX_TOKENS, StopReason.MAX_TURNS):
+        return FunctionValue(0.0)
+    if reward is None or not math.isfinite(reward):
+        return FunctionValue(fault=f"the environment gave the reward {reward}")
+    return FunctionValue(float(reward))
 
 
 def verdict_reward(reward: VerdictReward, verdict: Verdict) -> float:
@@ -524,10 +575,10 @@ def make_group(draw: ProblemDraw, rollouts: Sequence[Rollout]) -> Group:
 
 
 def abort_on_verifier_failures(drawn: Iterable[Group], most_fraction: float, verifier: RoundVerifierParams) -> None:
-    """Raises UserError when the verifier could not decide more than `most_fraction` of the responses."""
+    """Raises UserError when verifier, environment or custom reward failed on more than `most_fraction` of responses."""
     rollouts = [rollout for group in drawn for rollout in group.rollouts]
     # Without this check, a broken verifier looks like hard problems: steps without signal for hours.
-    failures = [rollout.fault or rollout.verdict for rollout in rollouts if not rollout.is_decided]
+    failures = [rollout.failure for rollout in rollouts if not rollout.is_decided]
     if len(failures) <= most_fraction * len(rollouts):
         return
     remedy = "raise verifier.timeout_seconds or memory_mib, or look at the responses"
@@ -536,6 +587,8 @@ def abort_on_verifier_failures(drawn: Iterable[Group], most_fraction: float, ver
     source = "the verifier"
     if faults := [rollout.fault for rollout in rollouts if rollout.fault]:
         source, remedy = "the custom reward", f"correct it (`retrace reward` tries it; the first: {faults[0]})"
+    if faults := [one.sample.episode.fault for one in rollouts if one.sample.episode and one.sample.episode.fault]:
+        source, remedy = "the environment or the verifier", f"correct the environment (its first fault: {faults[0]})"
     raise UserError(
         f"{source} could not decide {len(failures)} of {len(rollouts)} responses "
         f"({', '.join(sorted(set(failures))[:FAILURES_NAMED])}), more than verifier.abort_undecided_fraction "

@@ -24,12 +24,17 @@ from torch import Tensor
 from stages.algorithms.advantages import logit_gradient_proxy
 from stages.algorithms.policy_losses import (
     aggregate,
+    bad_response_mask,
     cispo,
     clipped_surrogate,
+    dppo,
+    geometric_mask,
     gspo,
+    ice_pop_weights,
     importance_weights,
     reinforce,
     sampled_divergences,
+    sapo,
     trust_region_mask,
     trust_region_mask_exact,
 )
@@ -37,9 +42,13 @@ from stages.engines.policies.packing import ResponseBatch
 from stages.engines.policies.statistics import PolicyStatistics
 from stages.engines.trainers.protocol import LossFunction
 from stages.rl_round.methods import (
+    BadResponseMask,
     Cispo,
     ClippedSurrogate,
+    Dppo,
+    GeometricMask,
     Gspo,
+    IcePop,
     ImportanceWeights,
     NoReferenceKl,
     PolicyLossParams,
@@ -48,6 +57,7 @@ from stages.rl_round.methods import (
     ReferenceK3,
     ReferenceKlParams,
     Reinforce,
+    Sapo,
     TrustRegionMasking,
 )
 from stages.rl_round.params import RlParams
@@ -119,6 +129,10 @@ def surrogate(
             return gspo(*tensors, params.clip_low, params.clip_high)
         case Cispo():
             return cispo(*tensors, params.clip_low, params.clip_high)
+        case Dppo():
+            return dppo(*tensors, params.limit_low, params.limit_high, params.ratio_cap, params.divergence)
+        case Sapo():
+            return sapo(*tensors, params.temperature_positive, params.temperature_negative)
         case Reinforce():
             # The losses have one signature; REINFORCE ignores both clips.
             return reinforce(*tensors, clip_low=0.0, clip_high=0.0)
@@ -203,10 +217,14 @@ def select_tokens(statistics: PolicyStatistics, batch: ResponseBatch, params: Rl
     if isinstance(params.rollout_correction, TrustRegionMasking):
         mask, counted = _inside_trust_region(statistics, batch, mask, params.rollout_correction, totals)
         metrics |= counted
+    elif isinstance(params.rollout_correction, GeometricMask | BadResponseMask):
+        accepted = _accepted(policy_logprobs, batch, params.rollout_correction)
+        mask = mask * accepted[:, None]
+        metrics["mask/correction_fraction"] = _emptied(before, mask) / totals.responses
     weights, in_use, weighed = _weights(policy_logprobs, batch, mask, params)
     metrics |= weighed
     if (staleness := batch.fields.get("staleness")) is not None:
-        after = mask if isinstance(params.rollout_correction, TrustRegionMasking) else None
+        after = mask if mask is not before else None
         metrics |= shares_by_staleness(staleness, in_use, before, after)
     metrics["mask/fraction_dropped"] = _emptied(response_mask, mask) / totals.responses
     metrics["mask/token_fraction_dropped"] = (response_mask.sum() - mask.sum()) / totals.tokens
@@ -265,18 +283,33 @@ def _inside_trust_region(
     }
 
 
+def _accepted(policy_logprobs: Tensor, batch: ResponseBatch, correction: GeometricMask | BadResponseMask) -> Tensor:
+    """Returns the responses that a mask accepts, judged by all their tokens: bool[responses]."""
+    rollout_logprobs, mask = batch.fields["rollout_logprobs"], batch.response_mask
+    match correction:
+        case GeometricMask():
+            return geometric_mask(policy_logprobs, rollout_logprobs, mask, correction.low, correction.high)
+        case BadResponseMask():
+            advantages = batch.fields["advantages"]
+            return bad_response_mask(policy_logprobs, rollout_logprobs, advantages, mask, correction.max_divergence)
+
+
 def _weights(
     policy_logprobs: Tensor, batch: ResponseBatch, mask: Tensor, params: RlParams
 ) -> tuple[Tensor | None, Tensor, Shares]:
     """Returns the weights in use, or None; the weights or the raw ratios; and sums for the effective sample size."""
     correction, rollout_logprobs = params.rollout_correction, batch.fields["rollout_logprobs"]
-    if not isinstance(correction, ImportanceWeights):
+    if not isinstance(correction, ImportanceWeights | IcePop):
         # Nothing is weighted, but the raw ratios still show how far the sampler is from the policy that is trained.
         ratio = importance_weights(policy_logprobs, rollout_logprobs, mask, "token", math.inf)
         return None, ratio, _weight_sums(ratio, mask)
     # A clipped loss already contains the ratio to the proximal policy; REINFORCE has no ratio.
     is_whole = isinstance(params.policy_loss, Reinforce)
     corrected = policy_logprobs if is_whole else batch.fields["proximal_logprobs"]
+    if isinstance(correction, IcePop):
+        weights = ice_pop_weights(corrected, rollout_logprobs, batch.response_mask, correction.low, correction.high)
+        left_out = (weights == 0) & mask.bool()
+        return weights, weights, {**_weight_sums(weights * mask, mask), "sum/left_out_tokens": left_out.sum()}
     weights = importance_weights(corrected, rollout_logprobs, batch.response_mask, correction.level, correction.cap)
     capped = (weights >= correction.cap) & mask.bool()
     return weights, weights, {**_weight_sums(weights * mask, mask), "sum/capped_tokens": capped.sum()}

@@ -1,13 +1,13 @@
 """The methods that a round may choose in section `rl`: one model for each `kind`, ordered by field.
 
 The order: the loop (`rl.loop`), selection of problems and groups (`dynamic_sampling`, `prompt_selection`), the verifier
-(`verifier`), rewards (`reward`, `overlong`), and the update (`advantage`, `policy_loss`, `rollout_correction`,
-`reference_kl`).
+(`verifier`), rewards (`reward`, `overlong`), and the update (`advantage`, `policy_loss`, `schedule`,
+`rollout_correction`, `reference_kl`).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -258,11 +258,17 @@ class FunctionReward(CustomFunctionParams):
     """Weights of the parts that the function returns, by name. A part without a weight has weight 1."""
 
 
+class EnvironmentReward(StrictParams):
+    """The reward that `prompt.environment` gives. An episode that a limit cut off before any reward has earned 0."""
+
+    kind: Literal["environment"]
+
+
 class WeightedReward(StrictParams):
     """One of several rewards."""
 
     weight: float
-    reward: Annotated[VerdictReward | CosineReward | FunctionReward, Field(discriminator="kind")]
+    reward: Annotated[VerdictReward | CosineReward | FunctionReward | EnvironmentReward, Field(discriminator="kind")]
 
 
 class SumReward(StrictParams):
@@ -285,15 +291,24 @@ class SoftOverlong(StrictParams):
     buffer_tokens: int = Field(ge=1)
 
 
-RewardParams = Annotated[VerdictReward | CosineReward | FunctionReward | SumReward, Field(discriminator="kind")]
+RewardParams = Annotated[
+    VerdictReward | CosineReward | FunctionReward | EnvironmentReward | SumReward, Field(discriminator="kind")
+]
 OverlongParams = Annotated[NoOverlong | SoftOverlong, Field(discriminator="kind")]
 
 
 def function_rewards(reward: RewardParams) -> dict[str, FunctionReward]:
     """Returns the custom functions of a reward, by their names in the sum; "" for a single function."""
-    if isinstance(reward, SumReward):
-        return {name: one.reward for name, one in reward.rewards.items() if isinstance(one.reward, FunctionReward)}
-    return {"": reward} if isinstance(reward, FunctionReward) else {}
+    return {name: one for name, one in _by_name(reward).items() if isinstance(one, FunctionReward)}
+
+
+def environment_rewards(reward: RewardParams) -> list[str]:
+    """Returns the names at which an environment gives the reward, as in `function_rewards`."""
+    return [name for name, one in _by_name(reward).items() if isinstance(one, EnvironmentReward)]
+
+
+def _by_name(reward: RewardParams) -> dict[str, Any]:
+    return {name: one.reward for name, one in reward.rewards.items()} if isinstance(reward, SumReward) else {"": reward}
 
 
 # The update: advantage, policy loss, rollout correction, KL to the reference.
@@ -305,6 +320,25 @@ class GroupNormalized(StrictParams):
     kind: Literal["group_normalized"]
     divide_by_std: bool
     """False is Dr. GRPO."""
+
+
+class BatchNormalized(StrictParams):
+    """Reward minus the group's mean, over the standard deviation of the whole batch (Lite PPO)."""
+
+    kind: Literal["batch_normalized"]
+
+
+class MeanNormalized(StrictParams):
+    """Reward minus the group's mean, over that mean (MaxRL); needs rewards that are not negative."""
+
+    kind: Literal["mean_normalized"]
+
+
+class PassAtK(StrictParams):
+    """The reward is that one of k responses is correct, over all subsets of k of the group; `rl.reward` is not used."""
+
+    kind: Literal["pass_at_k"]
+    k: int = Field(ge=1)
 
 
 class LeaveOneOut(StrictParams):
@@ -336,7 +370,15 @@ class PlainReward(StrictParams):
 
 
 AdvantageParams = Annotated[
-    GroupNormalized | LeaveOneOut | LengthWeighted | OptimalTokenBaseline | PlainReward, Field(discriminator="kind")
+    GroupNormalized
+    | BatchNormalized
+    | MeanNormalized
+    | PassAtK
+    | LeaveOneOut
+    | LengthWeighted
+    | OptimalTokenBaseline
+    | PlainReward,
+    Field(discriminator="kind"),
 ]
 
 
@@ -380,13 +422,56 @@ class Cispo(StrictParams):
     clip_high: float = Field(gt=0, lt=10)
 
 
+class Dppo(StrictParams):
+    """DPPO: as CISPO, but a token is left out by the divergence of its probability from the proximal policy's."""
+
+    kind: Literal["dppo"]
+    divergence: Literal["total_variation", "kl"]
+    """Of the sampled token against all others together."""
+    limit_low: float = Field(gt=0)
+    """Largest divergence of a token that gets less likely (the paper: 0.2 for total variation, 0.05 for kl)."""
+    limit_high: float = Field(gt=0)
+    """Of a token that gets more likely."""
+    ratio_cap: float = Field(gt=1)
+    """Upper truncation of the ratio, which weighs the token (20)."""
+
+
+class Sapo(StrictParams):
+    """SAPO: a sigmoid of the ratio instead of a clip."""
+
+    kind: Literal["sapo"]
+    temperature_positive: float = Field(gt=0)
+    """Steepness for tokens with a positive advantage (1.0)."""
+    temperature_negative: float = Field(gt=0)
+    """For others (1.05: what is pushed down loses its gradient sooner)."""
+
+
 class Reinforce(StrictParams):
     """REINFORCE: log-probability times advantage, no ratio and no clip."""
 
     kind: Literal["reinforce"]
 
 
-PolicyLossParams = Annotated[ClippedSurrogate | Gspo | Cispo | Reinforce, Field(discriminator="kind")]
+PolicyLossParams = Annotated[ClippedSurrogate | Gspo | Cispo | Dppo | Sapo | Reinforce, Field(discriminator="kind")]
+
+
+class CosineSchedule(StrictParams):
+    """After the warm-up the learning rate falls along half a cosine over the round's steps."""
+
+    kind: Literal["cosine"]
+    final_fraction: float = Field(ge=0, le=1)
+    """Share of the peak learning rate in the last step (Demystify: 0.1)."""
+
+
+class LinearSchedule(StrictParams):
+    """After the warm-up the learning rate falls by the same amount each step."""
+
+    kind: Literal["linear"]
+    final_fraction: float = Field(ge=0, le=1)
+    """Share of the peak learning rate in the last step."""
+
+
+ScheduleParams = Annotated[CosineSchedule | LinearSchedule, Field(discriminator="kind")]
 
 
 class NoCorrection(StrictParams):
@@ -403,6 +488,35 @@ class ImportanceWeights(StrictParams):
     """The ratio of each token, or the product over its response."""
     cap: float = Field(ge=1)
     """Upper truncation (2 is usual)."""
+
+
+class IcePop(StrictParams):
+    """Each token's loss times its ratio of trainer to sampler; tokens whose ratio is out of bounds are left out."""
+
+    kind: Literal["ice_pop"]
+    low: float = Field(ge=0, lt=1)
+    """(0.5)"""
+    high: float = Field(gt=1)
+    """(5)"""
+
+
+class GeometricMask(StrictParams):
+    """Drops whole responses whose geometric mean of the ratios of trainer to sampler is out of bounds."""
+
+    kind: Literal["geometric_mask"]
+    low: float = Field(ge=0, lt=1)
+    """(0.99)"""
+    high: float = Field(gt=1)
+    """(1.001)"""
+
+
+class BadResponseMask(StrictParams):
+    """Drops responses with a negative advantage that the sampler found much likelier than the trainer does
+    (DeepSeek-V3.2)."""
+
+    kind: Literal["bad_response_mask"]
+    max_divergence: float = Field(gt=0)
+    """Largest mean log-ratio of sampler to trainer, in nats."""
 
 
 class TrustRegionMasking(StrictParams):
@@ -427,7 +541,10 @@ class TrustRegionMasking(StrictParams):
         return self
 
 
-RolloutCorrectionParams = Annotated[NoCorrection | ImportanceWeights | TrustRegionMasking, Field(discriminator="kind")]
+RolloutCorrectionParams = Annotated[
+    NoCorrection | ImportanceWeights | IcePop | GeometricMask | BadResponseMask | TrustRegionMasking,
+    Field(discriminator="kind"),
+]
 
 
 class NoReferenceKl(StrictParams):

@@ -14,31 +14,38 @@ from pydantic import AfterValidator, Field, model_validator
 
 from stages.engines.samplers.params import Mismatch, SamplerParams, TorchSamplerParams
 from stages.engines.trainers.params import AdapterParams, OptimizerParams, TrainerParams
-from stages.foundations.params import StrictParams
+from stages.foundations.params import PromptParams, StrictParams, ToolsEnvironment
 from stages.rl_round.methods import (
     AdvantageParams,
     AsynchronousLoop,
     CosineReward,
     DynamicSampling,
     DynamicSamplingParams,
+    IcePop,
     ImportanceWeights,
     LoopParams,
+    MeanNormalized,
     ModelVerifier,
     NoCorrection,
     OptimalTokenBaseline,
     OverlongParams,
+    PassAtK,
     PlainReward,
     PolicyLossParams,
     ProblemSlice,
     PromptSelectionParams,
     ReferenceKlParams,
     Reinforce,
+    ReplayLoop,
     RewardParams,
     RolloutCorrectionParams,
     RoundVerifierParams,
+    ScheduleParams,
     SoftOverlong,
     SynchronousLoop,
     TrustRegionMasking,
+    VerdictReward,
+    environment_rewards,
 )
 
 
@@ -160,6 +167,11 @@ class RlParams(StrictParams):
     """Optimizer updates of one step."""
     max_gradient_norm: float = Field(gt=0)
     optimizer: OptimizerParams
+    schedule: ScheduleParams | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The learning rate after the warm-up; absent: constant."""
+    advantage_whitening: Literal["tokens"] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """`tokens`: the advantages of a step are shifted and scaled to mean 0 and variance 1 over its tokens (OpenRLHF,
+    Demystify). Absent: they are used as they are."""
     weight_sync_check: WeightSyncCheckParams
     checkpoint_every_steps: int = Field(ge=1)
     loop: LoopParams
@@ -257,6 +269,12 @@ def reward_contradictions(rl: RlParams) -> Iterator[str]:
                 f"overlong.buffer_tokens {rl.overlong.buffer_tokens} must be less than max_response_tokens "
                 f"{rl.max_response_tokens}"
             )
+    is_negative = isinstance(rl.reward, VerdictReward) and min(rl.reward.wrong, rl.reward.unparsed) < 0
+    if isinstance(rl.advantage, MeanNormalized) and (is_negative or isinstance(rl.reward, CosineReward)):
+        yield (
+            f"advantage.kind mean_normalized divides by the mean reward, and reward.kind {rl.reward.kind} may be "
+            "negative: set reward: {kind: by_verdict, correct: 1.0, wrong: 0.0, unparsed: 0.0}"
+        )
     penalty = rl.repetition_penalty
     if penalty and penalty.n >= rl.max_response_tokens:
         yield (
@@ -266,6 +284,8 @@ def reward_contradictions(rl: RlParams) -> Iterator[str]:
 
 
 def _group_contradictions(rl: RlParams) -> Iterator[str]:
+    if isinstance(rl.advantage, PassAtK) and rl.advantage.k > rl.group_size:
+        yield f"advantage.k {rl.advantage.k} is more than group_size {rl.group_size}: lower it, or raise group_size"
     # Without these checks such a round would silently learn nothing: a group of one has advantage 0, or never a signal.
     if rl.group_size > 1:
         return
@@ -282,14 +302,14 @@ def _group_contradictions(rl: RlParams) -> Iterator[str]:
 
 
 def _update_contradictions(rl: RlParams) -> Iterator[str]:
-    is_weighted = isinstance(rl.rollout_correction, ImportanceWeights)
+    is_weighted = isinstance(rl.rollout_correction, ImportanceWeights | IcePop)
     if isinstance(rl.advantage, OptimalTokenBaseline):
         if rl.proximal != "recompute":
             yield (
                 "advantage.kind optimal_token_baseline weighs tokens by the trainer's probabilities before the "
                 "update: set proximal: recompute"
             )
-        if rl.advantage.is_importance_weighted and not is_weighted:
+        if rl.advantage.is_importance_weighted and not isinstance(rl.rollout_correction, ImportanceWeights):
             yield (
                 "advantage.is_importance_weighted takes the weights of rollout_correction, which has none: set "
                 "rollout_correction.kind importance_weights, or is_importance_weighted false"
@@ -298,7 +318,7 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
     if is_weighted and rl.proximal == "rollout" and not isinstance(rl.policy_loss, Reinforce):
         yield (
             f"with proximal: rollout the ratio of policy_loss.kind {rl.policy_loss.kind} is that of trainer to "
-            "sampler already, and importance_weights would count it twice: set proximal: recompute, "
+            f"sampler already, and {rl.rollout_correction.kind} would count it twice: set proximal: recompute, "
             "rollout_correction.kind none, or policy_loss.kind reinforce"
         )
     if rl.is_divergence_exact and not rl.keeps_distributions:
@@ -311,6 +331,13 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
         yield (
             "study.rollout_distributions keeps what only an exact divergence reads: leave it out, or set "
             "rollout_correction.kind trust_region_masking with divergence exact"
+        )
+    uses_rollout_logprobs = rl.proximal == "rollout" or not isinstance(rl.rollout_correction, NoCorrection)
+    if uses_rollout_logprobs and not rl.vocabulary_pruning and (rl.top_p < 1 or rl.top_k):
+        yield (
+            f"with top_p {rl.top_p} and top_k {rl.top_k} the sampler's log-probs are normalised over fewer tokens than "
+            f"the trainer's, and proximal {rl.proximal} with rollout_correction.kind {rl.rollout_correction.kind} "
+            "compares the two: set top_p 1.0 and top_k 0, or cut on both sides with study.vocabulary_pruning"
         )
     if rl.vocabulary_pruning and (rl.top_p < 1 or rl.top_k):
         yield (
@@ -343,6 +370,22 @@ def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:
     return sentences
 
 
+def environment_contradictions(rl: RlParams, prompt: PromptParams) -> Iterator[str]:
+    """Yields contradictions between section `rl`, with the reward of a round, and `prompt.environment`."""
+    environment = prompt.environment
+    if environment_rewards(rl.reward) and (environment is None or isinstance(environment, ToolsEnvironment)):
+        there = "is absent" if environment is None else "of kind tools gives none: the verifier judges the answer"
+        yield (
+            f"reward.kind environment takes the reward of prompt.environment, which {there}: set reward.kind "
+            "by_verdict, or name an environment that gives rewards"
+        )
+    if environment is not None and rl.keeps_distributions:
+        yield (
+            "rl.study.rollout_distributions needs a distribution for each token, and prompt.environment writes tokens "
+            "that have none: set rl.rollout_correction.divergence sampled and leave them out"
+        )
+
+
 def loop_contradictions(rl: RlParams, sampler: SamplerParams, trainer: TrainerParams, ranks: int = 1) -> list[str]:
     """Returns settings that do not work with the processes of `rl.loop`, and updates that are known to collapse.
 
@@ -350,12 +393,13 @@ def loop_contradictions(rl: RlParams, sampler: SamplerParams, trainer: TrainerPa
     """
     if not isinstance(rl.loop, AsynchronousLoop):
         return list(_contradictions_of_loop_and_update(rl))
-    return [*_contradictions_of_loop_and_update(rl), *_process_contradictions(rl.loop, sampler, trainer, ranks)]
+    of_processes = _process_contradictions(rl.loop, sampler, trainer, ranks)
+    return [*_contradictions_of_loop_and_update(rl), *of_processes, *_evaluation_contradictions(rl, sampler)]
 
 
 def _contradictions_of_loop_and_update(rl: RlParams) -> Iterator[str]:
     loop = rl.loop
-    if rl.evaluation and (rl.mismatch or not isinstance(loop, SynchronousLoop)):
+    if rl.evaluation and (rl.mismatch or isinstance(loop, ReplayLoop)):
         yield (
             f"rl.evaluation needs a sampler with the trainer's weights, which rl.loop.kind {loop.kind}"
             f"{' with rl.study.mismatch' if rl.mismatch else ''} does not have: leave rl.evaluation out, or set "
@@ -434,4 +478,13 @@ def _process_contradictions(
         yield (
             f"launch starts the round {ranks} times, once a rank, and rl.loop.kind asynchronous starts its ranks "
             "itself: set launch.command.kind python, and rl.loop.trainer_ranks to the number of ranks"
+        )
+
+
+def _evaluation_contradictions(rl: RlParams, sampler: SamplerParams) -> Iterator[str]:
+    width, ranks = getattr(sampler, "tensor_parallel", 1), rl.loop.trainer_ranks
+    if rl.evaluation and ranks % width:
+        yield (
+            f"rl.evaluation samples in the trainer's ranks, and rl.loop.trainer_ranks {ranks} makes no whole engines "
+            f"of sampler.tensor_parallel {width}: set a multiple of that, or leave rl.evaluation out"
         )

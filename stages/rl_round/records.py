@@ -17,6 +17,7 @@ import pyarrow
 from pyarrow import parquet
 
 from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.samplers.episodes import episode_from_json, episode_to_json
 from stages.engines.samplers.protocol import FullSample, Sample, StopReason
 
 
@@ -41,23 +42,29 @@ class Rollout:
     parts: Mapping[str, float] = field(default_factory=dict)
     """The named parts of the reward; empty when it has none."""
     fault: str = ""
-    """The reason why a custom function gave no reward. Such a rollout is never trained on either."""
+    """The reason why a custom function or an environment gave no reward. Such a rollout is never trained on either."""
     is_custom: bool = False
-    """True when a custom function contributed to the reward."""
+    """True when a custom function or an environment contributed to the reward."""
 
     @property
     def is_decided(self) -> bool:
-        """Returns False when the verifier or a custom reward failed: the response is then neither good nor bad."""
+        """Returns False when verifier, environment or custom reward failed: the response is neither good nor bad."""
         return not self.verdict.is_failure and not self.fault
 
     @property
+    def failure(self) -> str:
+        """Returns the reason why it is undecided: the environment's, a custom function's, or the verdict."""
+        episode = self.sample.episode
+        return (episode.fault if episode else "") or self.fault or self.verdict.value
+
+    @property
     def custom(self) -> dict[str, Any]:
-        """Returns reward, parts and fault for JSON when a custom function contributed to the reward; else empty."""
+        """Returns reward, parts and fault for JSON when `is_custom`; else empty."""
         return {"reward": self.reward, "parts": dict(self.parts), "fault": self.fault} if self.is_custom else {}
 
     @property
     def outcome(self) -> float:
-        """Returns the value for comparing members of a group: correctness, or the reward of a custom function."""
+        """Returns the value for comparing members of a group: correctness, or the reward when `is_custom`."""
         return self.reward if self.is_custom else float(self.verdict is Verdict.CORRECT)
 
 
@@ -128,6 +135,7 @@ _ROWS = pyarrow.schema(
         "parts": pyarrow.string(),  # JSON
         "fault": pyarrow.string(),
         "is_custom": pyarrow.bool_(),
+        "episode": pyarrow.string(),  # JSON
         "token_ids": pyarrow.list_(pyarrow.int32()),
         "logprobs": pyarrow.list_(pyarrow.float64()),
         "response": pyarrow.string(),
@@ -164,6 +172,9 @@ def pack_groups(groups: Sequence[Group], is_held: Sequence[bool] | None = None, 
             }
             if rollout.is_custom:
                 row |= {"parts": json.dumps(dict(rollout.parts)), "fault": rollout.fault, "is_custom": True}
+            # Of rollouts that are not held too: their lengths are the policy's tokens.
+            if sample.episode is not None:
+                row["episode"] = json.dumps(episode_to_json(sample.episode))
             if has_tokens:
                 row |= {"token_ids": sample.token_ids, "logprobs": sample.logprobs}
                 row |= {"response": rollout.response} if with_texts else {}
@@ -194,7 +205,8 @@ def unpack_groups(packed: bytes) -> list[Group]:
         else:
             # Divisors and the plan of the step still need the lengths, so there are as many zeros as tokens.
             tokens = numpy.broadcast_to(0, row["tokens"]), numpy.broadcast_to(0.0, row["tokens"])
-        sample = Sample(*tokens, StopReason(row["stop_reason"]), row["policy_version"])
+        episode = episode_from_json(json.loads(row["episode"] or "null"))
+        sample = Sample(*tokens, StopReason(row["stop_reason"]), row["policy_version"], episode)
         if row["distributions"]:
             # Imported only here: the hub of the asynchronous loop unpacks groups too, and does not import torch.
             from torch import from_numpy

@@ -88,6 +88,8 @@ class TrainerProgress:
     """Steps in its weights, which is their version."""
     last_row: dict[str, float]
     """Row of the last step; empty before the first."""
+    evaluations: Sequence[dict[str, float]] = ()
+    """Held-out accuracy, from step 0 on."""
     lines: Sequence[str] = ()
     """Lines for the log. Lines that an actor prints itself are lost in Ray's log."""
 
@@ -103,6 +105,9 @@ class Trained:
     train_seconds: float = 0.0
     publish_seconds: float = 0.0
     """Time for which the trainer stood still to publish."""
+    evaluate_seconds: float = 0.0
     checkpoint_seconds: float = 0.0
     ended_at: float = 0.0
     """Time of day, seconds since 1970."""
+    evaluations: Sequence[dict[str, float]] = ()
+    """All until now, as in `TrainerProgress`."""

@@ -23,6 +23,7 @@ from stages.rl_round.methods import AsynchronousLoop, ReplayLoop, SynchronousLoo
 from stages.rl_round.params import (
     RlParams,
     RoundParams,
+    environment_contradictions,
     loop_contradictions,
     reward_contradictions,
     sampler_contradictions,
@@ -115,6 +116,7 @@ def _refuse_contradictions(paths: Namespace, params: RlParams, sections: Mapping
         *loop_contradictions(params, sections["sampler"], sections["trainer"]),
         *adapter_contradictions("rl", params.adapter, params.optimizer, sections["trainer"]),
         *reward_contradictions(params),
+        *environment_contradictions(params, sections["prompt"]),
     ]
     if lines:
         raise UserError(f"{paths.params} is not usable:\n" + "\n".join(f"  {line}" for line in lines))

@@ -1,7 +1,8 @@
 """The training data of one step: rollouts with padded tensors of their tokens, and their distribution over ranks.
 
-Every tensor [responses, tokens] is padded with 0 on the right; `response_mask` marks the tokens. Log-probs keep this
-layout from the pass that computes them to the loss.
+Every tensor [responses, tokens] is padded with 0 on the right, and 0 at tokens that an environment wrote.
+`response_mask` marks the other tokens, those of the policy: losses, divisors, lengths and baselines see only them.
+Log-probs keep this layout from the pass that computes them to the loss.
 
 Baselines and divisors are over all responses, so every rank needs all rewards and lengths. Tokens and log-probs are
 most of a batch's bytes; they are sent only to the rank that trains on them, which follows from the lengths.
@@ -40,7 +41,7 @@ class TrainingSamples:
     is_fresh: Tensor
     """True for responses of the newest weights, false for surplus of earlier steps, [responses]."""
     response_mask: Tensor
-    """1 for each response token, float, [responses, tokens]."""
+    """1 for each token of the policy, float, [responses, tokens]; 0 at padding and at an environment's tokens."""
     rollout_logprobs: Tensor
     proximal_logprobs: Tensor
     """The sampler's log-probs, until `with_proximal_statistics` replaces them with the trainer's."""
@@ -64,12 +65,13 @@ class TrainingSamples:
 
     @property
     def response_tokens(self) -> list[int]:
-        return [len(rollout.sample.token_ids) for rollout in self.rollouts]
+        """Returns the number of the policy's tokens in each response."""
+        return [rollout.sample.policy_tokens for rollout in self.rollouts]
 
     @property
     def sequences(self) -> list[TokenSequence]:
-        pairs = zip(self.prompts, self.rollouts, strict=True)
-        return [TokenSequence(prompt, rollout.sample.token_ids) for prompt, rollout in pairs]
+        pairs = zip(self.prompts, (rollout.sample for rollout in self.rollouts), strict=True)
+        return [TokenSequence(prompt, sample.token_ids, sample.is_written) for prompt, sample in pairs]
 
     def select(self, indices: Sequence[int]) -> TrainingSamples:
         """Returns the samples at `indices`, in that order."""
@@ -108,8 +110,14 @@ def training_samples(groups: Sequence[Group], params: RlParams, newest_version: 
     # `group_ids` number the groups of the batch. A group with only undecided rollouts leaves a gap, which does not
     # affect any estimator.
     lengths = torch.tensor([len(rollout.sample.token_ids) for rollout in rollouts], dtype=torch.long)
-    mask = (torch.arange(int(lengths.max()) if chosen else 0)[None] < lengths[:, None]).float()
-    logprobs = rows((rollout.sample.logprobs for rollout in rollouts), mask)
+    is_token = torch.arange(int(lengths.max()) if chosen else 0)[None] < lengths[:, None]
+    mask = is_token.float()
+    for row, rollout in zip(mask, rollouts, strict=True):
+        for start, end in rollout.sample.observed:
+            row[start:end] = 0.0
+    # Scattered over all tokens: over the mask, every value after an observation would move to another token.
+    logprobs = rows((rollout.sample.logprobs for rollout in rollouts), is_token)
+    logprobs = logprobs.masked_fill_(mask == 0, 0.0)
     truncated = torch.tensor([rollout.sample.is_truncated for rollout in rollouts], dtype=torch.bool)
     staleness = None
     if newest_version is not None and not isinstance(params.loop, SynchronousLoop):
@@ -187,12 +195,15 @@ def make_micro_batches(
     return [_with_fields(part, params) for part in parts]
 
 
-def rows(values: Iterable[Sequence[float]], response_mask: Tensor) -> Tensor:
-    """Returns one row for each response: the values of its tokens, then 0 where the mask is 0; (responses, tokens)."""
+def rows(values: Iterable[Sequence[float]], mask: Tensor) -> Tensor:
+    """Returns one row for each response: its values, in order, at the places of the mask, else 0; (responses, tokens).
+
+    Each response has as many values as its row of the mask has places.
+    """
     flat = [numpy.asarray(row, dtype=numpy.float32) for row in values]
     # `masked_scatter_` fills the places of the mask row by row, which is the order of the flat values.
     whole = torch.from_numpy(numpy.concatenate(flat or [numpy.zeros(0, numpy.float32)]))
-    return torch.zeros(response_mask.shape).masked_scatter_(response_mask.bool(), whole)
+    return torch.zeros(mask.shape).masked_scatter_(mask.bool(), whole)
 
 
 def _with_fields(samples: TrainingSamples, params: RlParams) -> ResponseBatch:

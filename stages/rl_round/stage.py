@@ -18,12 +18,14 @@ from stages.foundations.stage import (
     Stage,
     Training,
     Work,
+    over_turns,
     unknown_sources,
 )
 from stages.rl_round.methods import AsynchronousLoop
 from stages.rl_round.params import (
     RlParams,
     RoundParams,
+    environment_contradictions,
     loop_contradictions,
     reward_contradictions,
     sampler_contradictions,
@@ -69,6 +71,11 @@ def _contradictions(sections: Sections) -> list[str]:
         if this_round.reward is not None
         for sentence in reward_contradictions(this_round.of(rl))
     ]
+    of_environment = [
+        f"rl_rounds.{name}: {sentence}"
+        for name, this_round in sections["rl_rounds"].items()
+        for sentence in environment_contradictions(this_round.of(rl), sections["prompt"])
+    ]
     of_adapter = adapter_contradictions("rl", rl.adapter, rl.optimizer, sections["trainer"])
     of_split, wanted = [], rl.evaluation.problems if rl.evaluation else 0
     if "curate" in sections and (rows := sections["curate"].validation_rows) < wanted:
@@ -80,6 +87,7 @@ def _contradictions(sections: Sections) -> list[str]:
         *of_loop,
         *of_adapter,
         *of_rounds,
+        *of_environment,
         *of_split,
         *_unknown_sources(sections),
     ]
@@ -108,6 +116,8 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     calls_a_step = min(max(1.0, factor), rl.dynamic_sampling.max_draws) if is_dynamic else 1.0
     prompts = factor * rl.problems_per_step / calls_a_step
     sampling = Sampling(this_round.steps * calls_a_step, prompts, rl.group_size, lengths.prompt, drawn)
+    environment, keeps_prefixes = sections["prompt"].environment, sections["sampler"].kind == "vllm"
+    sampling, assumed_turns = over_turns(sampling, environment, keeps_prefixes)
     loop, side_by_side = rl.loop, None
     if isinstance(loop, AsynchronousLoop):
         count = sections["sampler"].replicas.count
@@ -116,7 +126,9 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     evaluations, held_out = [], rl.evaluation
     if held_out:
         calls = 2 + (this_round.steps - 1) // held_out.every_steps
-        evaluations = [Sampling(calls, held_out.problems, held_out.samples, lengths.prompt, drawn)]
+        evaluation = Sampling(calls, held_out.problems, held_out.samples, lengths.prompt, drawn)
+        evaluation, _ = over_turns(evaluation, environment, keeps_prefixes)
+        evaluations = [replace(evaluation, is_by_trainer=side_by_side is not None)]
     responses = this_round.steps * rl.problems_per_step * rl.group_size
     sequence = lengths.prompt + drawn.mean
     # Attention grows with the square of a length, so this is the mean square, not the square of the mean.
@@ -136,7 +148,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         adapter=rl.adapter,
     )
     source = "measured for each round" if lengths.drawn else lengths.sources["drawn_per_trained"]
-    assumed = []
+    assumed = [*assumed_turns]
     if is_dynamic:
         assumed.append(f"dynamic sampling: {lengths.drawn_per_trained:.1f} groups drawn for one trained on ({source})")
     if side_by_side:

@@ -23,23 +23,31 @@ import torch
 from torch import Tensor
 
 from stages.algorithms.advantages import (
+    batch_normalized,
     group_normalized,
     leave_one_out,
     length_weighted,
     logit_gradient_proxy,
+    mean_normalized,
     optimal_token_baseline,
+    pass_at_k,
 )
+from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.length_rewards import discounted_to_go, ngram_repetition_penalty
 from stages.algorithms.policy_losses import error_bounds, importance_weights
 from stages.engines.policies.packing import ResponseBatch, pack
+from stages.engines.samplers.protocol import Sample
 from stages.engines.trainers.protocol import Diagnostics, Trainer, Update, add_diagnostics
 from stages.rl_round.losses import OVER_TOKENS, effective_sample_fraction, policy_loss, rates_by_staleness
 from stages.rl_round.methods import (
+    BatchNormalized,
     GroupNormalized,
     ImportanceWeights,
     LeaveOneOut,
     LengthWeighted,
+    MeanNormalized,
     OptimalTokenBaseline,
+    PassAtK,
     PlainReward,
 )
 from stages.rl_round.params import RlParams
@@ -63,7 +71,11 @@ def prepare_samples(
         samples = with_proximal_statistics(samples, plan, params, trainer)
     if reference is not None:
         samples = with_reference_logprobs(samples, plan, params, trainer, reference)
-    return with_advantages(samples, params)
+    samples = with_advantages(samples, params)
+    if params.advantage_whitening:
+        held = sorted({index for indices in plan.forward_passes[trainer.rank] for index in indices})
+        return replace(samples, advantages=whitened(samples.advantages, samples.response_mask, held, trainer))
+    return samples
 
 
 def update_policy(
@@ -102,6 +114,8 @@ def _finished(update: Update, responses: int, max_response_tokens: int) -> Updat
     metrics["importance/weight_mean"] = sums["sum/weights"] / tokens
     if "sum/capped_tokens" in sums:
         metrics["importance/capped_fraction"] = sums["sum/capped_tokens"] / tokens
+    if "sum/left_out_tokens" in sums:
+        metrics["importance/left_out_fraction"] = sums["sum/left_out_tokens"] / tokens
     power, signal = responses * sums["sum/gradient_power"], update.gradient_norm**2
     metrics["variance_proxy/power"], metrics["variance_proxy/signal"] = power, signal
     if "trust_region/acceptance_rate" in metrics:
@@ -207,6 +221,13 @@ def with_advantages(samples: TrainingSamples, params: RlParams) -> TrainingSampl
     match params.advantage:
         case GroupNormalized(divide_by_std=divide_by_std):
             whole = group_normalized(rewards, group_ids, divide_by_std=divide_by_std)
+        case BatchNormalized():
+            whole = batch_normalized(rewards, group_ids)
+        case MeanNormalized():
+            whole = mean_normalized(rewards, group_ids)
+        case PassAtK(k=k):
+            is_correct = torch.tensor([one.verdict is Verdict.CORRECT for one in samples.rollouts], dtype=torch.bool)
+            whole = pass_at_k(is_correct, group_ids, k)
         case LeaveOneOut():
             whole = leave_one_out(rewards, group_ids)
         case LengthWeighted():
@@ -217,6 +238,24 @@ def with_advantages(samples: TrainingSamples, params: RlParams) -> TrainingSampl
             return replace(samples, advantages=_beyond_token_baseline(samples, params, penalties))
     per_token = outcome_returns(whole, mask, params) + _to_go_of_penalties(penalties, mask, params)
     return replace(samples, advantages=per_token)
+
+
+def whitened(advantages: Tensor, mask: Tensor, held: Sequence[int], trainer: Trainer) -> Tensor:
+    """Returns advantages of mean 0 and variance 1 over the tokens of all responses, 0 outside the mask; collective.
+
+    `held` are this rank's responses, [responses, tokens] both; together the ranks hold each response once. Advantages
+    that are all equal become 0. Source: `normalize("advantages")` of OpenRLHF's replay buffer.
+    """
+    values = advantages[list(held)][mask[list(held)].bool()].double()
+
+    def over_ranks(value: Tensor) -> float:
+        # Added up in the order of the ranks, so that every rank has the same bits.
+        return sum(trainer.gather(float(value)))
+
+    count = over_ranks(torch.tensor(values.numel()))
+    mean = over_ranks(values.sum()) / max(1.0, count)
+    variance = over_ranks((values - mean).square().sum()) / max(1.0, count)
+    return ((advantages - mean) * max(variance, 1e-8) ** -0.5 * mask).to(advantages.dtype)
 
 
 def _beyond_token_baseline(samples: TrainingSamples, params: RlParams, penalties: Tensor) -> Tensor:
@@ -232,12 +271,15 @@ def _beyond_token_baseline(samples: TrainingSamples, params: RlParams, penalties
 
 
 def outcome_returns(outcomes: Tensor, mask: Tensor, params: RlParams) -> Tensor:
-    """Returns outcome * discount^(T - 1 - t) at token t of a response of T tokens: (responses, tokens)."""
+    """Returns outcome * discount^(T - 1 - t) at the policy's token t of T in a response: (responses, tokens).
+
+    Tokens of an environment have no return and cost no discount: a long observation does not weaken the turns before.
+    """
     # The usual case: without a discount every token has the outcome, and no pass over the tokens is needed.
     if params.reward_discount == 1:
         return outcomes[:, None] * mask
-    # The mask minus the mask shifted left by one token: 1 on the last token of each response.
-    is_last = mask - torch.nn.functional.pad(mask, (0, 1))[:, 1:]
+    # 1 on the last token of the mask, the one at which its running sum is complete.
+    is_last = mask * (mask.cumsum(-1) == mask.sum(-1, keepdim=True))
     return discounted_to_go(outcomes[:, None] * is_last, mask, params.reward_discount)
 
 
@@ -246,11 +288,24 @@ def _penalties(samples: TrainingSamples, params: RlParams) -> Tensor:
     penalty = params.repetition_penalty
     if penalty is None:
         return torch.zeros_like(samples.response_mask)
-    by_response = (
-        ngram_repetition_penalty(rollout.sample.token_ids, penalty.n, penalty.penalty).tolist()
-        for rollout in samples.rollouts
-    )
+    by_response = []
+    for rollout in samples.rollouts:
+        text = _with_breaks(rollout.sample)
+        penalties = ngram_repetition_penalty(text, penalty.n, penalty.penalty).tolist()
+        by_response.append([value for token, value in zip(text, penalties, strict=True) if token >= 0])
     return rows(by_response, samples.response_mask)
+
+
+def _with_breaks(sample: Sample) -> list[int]:
+    """Returns the policy's tokens, with a negative number of its own in place of each observation.
+
+    So no n-gram crosses an observation, and what an environment repeats costs the policy nothing.
+    """
+    text, start = list[int](), 0
+    for number, (begin, end) in enumerate(sample.observed, start=1):
+        text += [*sample.token_ids[start:begin], -number]
+        start = end
+    return [*text, *sample.token_ids[start:]]
 
 
 def _to_go_of_penalties(penalties: Tensor, mask: Tensor, params: RlParams) -> Tensor:

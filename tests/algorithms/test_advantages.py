@@ -1,5 +1,6 @@
 """Advantages of groups and the optimal token baseline: by hand, against loops, and what must not change them."""
 
+import itertools
 import math
 
 import numpy as np
@@ -7,11 +8,14 @@ import pytest
 import torch
 
 from stages.algorithms.advantages import (
+    batch_normalized,
     group_normalized,
     leave_one_out,
     length_weighted,
     logit_gradient_proxy,
+    mean_normalized,
     optimal_token_baseline,
+    pass_at_k,
 )
 
 
@@ -148,20 +152,19 @@ def test_negative_length_is_refused():
 def slow_baseline(returns, mask, proxy, group_ids, weights, lone_tail):
     baseline = np.zeros_like(returns)
     size, tokens = returns.shape
+    own = [[t for t in range(tokens) if mask[i, t]] for i in range(size)]
     for i in range(size):
-        for t in range(tokens):
-            if not mask[i, t]:
-                continue
-            alive = [j for j in range(size) if group_ids[j] == group_ids[i] and mask[j, t]]
+        for k in range(len(own[i])):
+            alive = [j for j in range(size) if group_ids[j] == group_ids[i] and k < len(own[j])]
             if len(alive) == 1:
-                baseline[i, t] = returns[i, t] if lone_tail == "zero" else 0.0
+                baseline[i, own[i][k]] = returns[i, own[i][k]] if lone_tail == "zero" else 0.0
                 continue
             above, below = 0.0, 0.0
             for j in alive:
-                energy = sum(mask[j, s] * proxy[j, s] * weights[j, s] ** 2 for s in range(t + 1))
-                above += energy * returns[j, t]
+                energy = sum(proxy[j, t] * weights[j, t] ** 2 for t in own[j][: k + 1])
+                above += energy * returns[j, own[j][k]]
                 below += energy
-            baseline[i, t] = above / (below + 1e-8)
+            baseline[i, own[i][k]] = above / (below + 1e-8)
     return baseline
 
 
@@ -206,6 +209,17 @@ def test_the_optimal_baseline_against_loops(lone_tail, is_weighted, responses):
     )
     used = weights if is_weighted else np.ones_like(weights)
     np.testing.assert_allclose(ours, slow_baseline(returns, mask, proxy, group_ids, used, lone_tail), atol=1e-12)
+
+
+def test_a_response_is_lone_by_its_own_tokens_and_not_by_its_place():
+    """The first response has three tokens of its own around a tool's two; the second has two, then ends."""
+    returns, proxy = torch.tensor([[1.0] * 5, [-1.0] * 5]), torch.ones(2, 5)
+    mask = torch.tensor([[1, 0, 0, 1, 1], [1, 1, 0, 0, 0]])
+    # Tokens 1 and 2: both alive, equal energy, so the mean of 1 and -1. Token 3 is the first one's alone.
+    zero = optimal_token_baseline(returns, mask, proxy, torch.tensor([0, 0]))
+    torch.testing.assert_close(zero, torch.tensor([[0.0, 0, 0, 0, 1], [0.0, 0, 0, 0, 0]]))
+    full = optimal_token_baseline(returns, mask, proxy, torch.tensor([0, 0]), lone_tail="return")
+    torch.testing.assert_close(full, torch.zeros(2, 5))
 
 
 def test_padding_and_order_change_nothing(responses):
@@ -278,3 +292,55 @@ def test_proxy_is_the_squared_norm_of_the_logit_gradient():
 
 def test_proxy_of_a_certain_token_is_not_negative():
     assert logit_gradient_proxy(torch.zeros(1, 1), torch.tensor([[1 - 1e-7]])).item() == 0.0
+
+
+def test_batch_and_mean_normalisation_by_hand():
+    rewards, ids = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0]), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    centred = torch.tensor([0.75, -0.25, -0.25, -0.25, 0.5, 0.5, -0.5, -0.5])
+    # Three of eight are 1: the sample variance is 8/7 * 3/8 * 5/8.
+    deviation = math.sqrt(8 / 7 * 15 / 64)
+    torch.testing.assert_close(batch_normalized(rewards, ids), centred / (deviation + 1e-6))
+    torch.testing.assert_close(mean_normalized(rewards, ids), torch.tensor([3.0, -1, -1, -1, 1, 1, -1, -1]))
+    assert not mean_normalized(torch.zeros(4), torch.zeros(4, dtype=torch.long)).any()
+    assert batch_normalized(torch.tensor([2.0]), torch.tensor([0])).tolist() == [2.0]
+
+
+def test_mean_normalisation_is_the_gradient_of_the_log_of_the_mean_reward():
+    """For a policy over three answers: the mean of A times the score is the derivative of log E[R]."""
+    logits = torch.tensor([0.3, -0.4, 0.1], dtype=torch.float64, requires_grad=True)
+    rewards = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
+    p = logits.softmax(-1)
+    (exact,) = torch.autograd.grad((p * rewards).sum().log(), logits)
+    # Each answer as often as its probability says, of 10,000: the group's mean reward is then E[R].
+    counts = (p.detach() * 10_000).round().long()
+    answers = torch.arange(3).repeat_interleave(counts)
+    advantages = mean_normalized(rewards[answers], torch.zeros(len(answers), dtype=torch.long))
+    (found,) = torch.autograd.grad((advantages * logits.log_softmax(-1)[answers]).mean(), logits)
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+def test_pass_at_k_against_all_subsets(k):
+    """The advantage of a response is the mean, over the subsets with it, of (reward - mean) / deviation."""
+    is_correct = [True, False, False, True, False]
+    subsets = list(itertools.combinations(range(5), k))
+    reward = {one: float(any(is_correct[place] for place in one)) for one in subsets}
+    mean = sum(reward.values()) / len(reward)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in reward.values()) / len(reward))
+    expected = [
+        sum(reward[one] - mean for one in subsets if place in one)
+        / sum(place in one for one in subsets)
+        / (deviation or 1)
+        for place in range(5)
+    ]
+    found = pass_at_k(torch.tensor(is_correct), torch.zeros(5, dtype=torch.long), k)
+    assert found.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_pass_at_k_of_small_groups_and_of_groups_without_signal():
+    is_correct, ids = torch.tensor([True, True, False, False, True, False]), torch.tensor([0, 0, 1, 1, 2, 2])
+    found = pass_at_k(is_correct, ids, 4)
+    assert not found.any(), "every group as a whole either passes or fails"
+    assert pass_at_k(is_correct, ids, 1).tolist() == pytest.approx([0, 0, 0, 0, 1, -1])
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        pass_at_k(is_correct, ids, 0)

@@ -8,13 +8,18 @@ import torch
 
 from stages.algorithms.policy_losses import (
     aggregate,
+    bad_response_mask,
     cispo,
     clipped_surrogate,
+    dppo,
     error_bounds,
     exact_divergences,
+    geometric_mask,
     gspo,
+    ice_pop_weights,
     importance_weights,
     reinforce,
+    sapo,
     trust_region_mask,
     trust_region_mask_exact,
 )
@@ -491,3 +496,103 @@ def test_weights_undo_the_sampler():
     pi, mu = torch.tensor([0.2, 0.3, 0.5]), torch.tensor([0.6, 0.3, 0.1])
     weights = importance_weights(pi.log()[:, None], mu.log()[:, None], torch.ones(3, 1), "token", math.inf)[:, 0]
     torch.testing.assert_close((mu * weights * torch.arange(3)).sum(), (pi * torch.arange(3)).sum())
+
+
+def coins(policy, proximal):
+    return math.exp(policy), math.exp(proximal)
+
+
+@pytest.mark.parametrize("divergence", ["total_variation", "kl"])
+def test_dppo_against_a_loop(divergence):
+    rng = np.random.default_rng(0)
+    policy, proximal = -rng.exponential(1.5, (40, 6)), -rng.exponential(1.5, (40, 6))
+    advantages, mask = rng.normal(size=(40, 6)), rng.random((40, 6)) < 0.8
+    low, high, cap = (0.1, 0.2, 3.0) if divergence == "total_variation" else (0.03, 0.06, 3.0)
+    expected, held = np.zeros_like(policy), {"low": 0, "high": 0}
+    for place in np.ndindex(*policy.shape):
+        if not mask[place]:
+            continue
+        p, q = coins(policy[place], proximal[place])
+        apart = (
+            abs(p - q)
+            if divergence == "total_variation"
+            else q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
+        )
+        side = "high" if advantages[place] > 0 and p > q else "low" if advantages[place] <= 0 and p < q else ""
+        if side and apart > {"low": low, "high": high}[side]:
+            held[side] += 1
+            continue
+        expected[place] = -min(p / q, cap) * advantages[place] * policy[place]
+    tensors = [torch.tensor(one) for one in (policy, proximal, advantages, mask)]
+    loss, diagnostics = dppo(*tensors, low, high, cap, divergence)
+    torch.testing.assert_close(loss, torch.tensor(expected), rtol=1e-9, atol=1e-9)
+    assert min(held.values()) > 5
+    for side, count in held.items():
+        assert diagnostics[f"clip_fraction/{side}"].item() == pytest.approx(count / mask.sum())
+
+
+def test_dppo_keeps_a_token_that_ppo_would_clip_and_drops_one_that_it_would_keep():
+    """A rare token may double its probability; a common one may not gain 0.3."""
+    policy, proximal = torch.tensor([[2e-4, 0.9]]).log(), torch.tensor([[1e-4, 0.6]]).log()
+    ones = torch.ones(1, 2)
+    loss, _ = dppo(policy, proximal, ones, ones, 0.2, 0.2, 20.0)
+    assert loss[0, 0] > 0 and loss[0, 1] == 0
+    assert clipped_surrogate(policy, proximal, ones, ones, 0.2, 0.6)[1]["clip_fraction/high"] == 0.5
+
+
+def test_sapo_has_reinforces_gradient_at_ratio_1_and_less_far_from_it():
+    proximal = torch.full((1, 5), -1.0)
+    policy = (proximal + torch.tensor([[0.0, 1.0, -1.0, 0.0, 1.0]])).requires_grad_()
+    advantages = torch.tensor([[2.0, 2.0, 2.0, -3.0, -3.0]])
+    loss, diagnostics = sapo(policy, proximal, advantages, torch.ones(1, 5), 1.0, 1.05)
+    (gradient,) = torch.autograd.grad(loss.sum(), policy)
+    # d/dr (4/t) sigmoid(t (r - 1)) = 4 s (1 - s), times dr/dlogp = r.
+    for place, (ratio, advantage) in enumerate(
+        zip([1, math.e, 1 / math.e, 1, math.e], advantages[0].tolist(), strict=True)
+    ):
+        t = 1.0 if advantage > 0 else 1.05
+        s = 1 / (1 + math.exp(-t * (ratio - 1)))
+        assert gradient[0, place].item() == pytest.approx(-4 * s * (1 - s) * ratio * advantage, rel=1e-5)
+        assert loss[0, place].item() == pytest.approx(-4 / t * s * advantage, rel=1e-5)
+    assert gradient[0, 0].item() == pytest.approx(-2.0) and gradient[0, 3].item() == pytest.approx(3.0)
+    assert diagnostics["clip_fraction/high"] > 0
+
+
+def test_ice_pop_keeps_ratios_within_its_bounds_and_drops_the_others():
+    rollout = torch.zeros(1, 6)
+    policy = torch.tensor([[0.4, 0.5, 1.0, 5.0, 5.1, 2.0]]).log()
+    mask = torch.tensor([[1.0, 1, 1, 1, 1, 0]])
+    found = ice_pop_weights(policy, rollout, mask, 0.5, 5.0001)
+    assert found[0].tolist() == pytest.approx([0, 0.5, 1, 5, 0, 0])
+    with pytest.raises(ValueError, match="must enclose 1"):
+        ice_pop_weights(policy, rollout, mask, 1.5, 5.0)
+
+
+def test_masks_of_whole_responses_by_hand():
+    rollout = torch.zeros(4, 3)
+    policy = torch.tensor([[0.1, -0.1, 0.003], [0.0, 0.0, 0.3], [-0.2, -0.4, 9.0], [0.0, math.nan, 0.0]])
+    mask = torch.tensor([[1.0, 1, 1], [1, 1, 1], [1, 1, 0], [1, 1, 1]])
+    # Means of the log-ratio: 0.001, 0.1, -0.3 (the third token does not count), NaN.
+    assert geometric_mask(policy, rollout, mask, 0.7, 1.05).tolist() == [True, False, True, False]
+    assert geometric_mask(policy, rollout, mask, 0.8, 1.2).tolist() == [True, True, False, False]
+    bad, good = torch.full((4,), -1.0), torch.full((4,), 1.0)
+    assert bad_response_mask(policy, rollout, bad, mask, 0.25).tolist() == [True, True, False, False]
+    assert bad_response_mask(policy, rollout, good, mask, 0.25).tolist() == [True, True, True, False]
+    assert geometric_mask(policy, rollout, torch.zeros(4, 3), 0.9, 1.1).all(), "a response without tokens is accepted"
+
+
+@pytest.mark.parametrize("name", ["dppo", "sapo"])
+def test_nan_outside_the_mask_reaches_neither_new_loss_nor_its_gradient(name):
+    policy = torch.tensor([[-1.0, math.nan]], requires_grad=True)
+    proximal, advantages, mask = (
+        torch.tensor([[-1.1, math.nan]]),
+        torch.tensor([[1.0, math.nan]]),
+        torch.tensor([[1, 0]]),
+    )
+    loss, diagnostics = {
+        "dppo": lambda *tensors: dppo(*tensors, 0.2, 0.2),
+        "sapo": lambda *tensors: sapo(*tensors, 1.0, 1.05),
+    }[name](policy, proximal, advantages, mask)
+    (gradient,) = torch.autograd.grad(loss.sum(), policy)
+    assert loss[0, 1] == 0 and gradient[0, 1] == 0 and gradient.isfinite().all()
+    assert all(value.isfinite() for value in diagnostics.values())

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.replicas.replica import Orders, Report
-from stages.engines.samplers.protocol import Load, PartialResponse, Sample, StopReason
+from stages.engines.samplers.protocol import Episode, Load, PartialResponse, Sample, StopReason
 from stages.rl_round.asynchronous.coordinator import Coordinator, StepBatch
 from stages.rl_round.asynchronous.journal import Record, record_from_json, record_to_json
 from stages.rl_round.drawing import make_rollout
@@ -24,21 +24,24 @@ def token(name: tuple[int, int], version: int, position: int) -> int:
     return ((group * 64 + member) * 64 + version) * 1024 + position
 
 
+def spans(start: int, end: int) -> tuple[tuple[int, int], ...]:
+    """Returns the observations of an observing replica among these positions: every fifth token."""
+    return tuple((place, place + 1) for place in range(start, end) if place % 5 == 3)
+
+
 @dataclass
 class ScriptedReplica:
     """One replica; `lengths` gives the final length of each response."""
 
     lengths: Callable[[tuple[int, int], int], int]
+    observes: bool = False
+    """True lets an environment write tokens in between."""
     version: int | None = None
     flights: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
     def advance(self, orders: Orders, steps: int, published: list[int]) -> Report:
         """Acts like a real replica, with a fixed number of decode steps instead of time."""
-        withdrawn = {
-            name: PartialResponse(self.flights[name], [-1.0] * len(self.flights.pop(name)))
-            for name in orders.withdraw
-            if name in self.flights
-        }
+        withdrawn = {name: self._part(self.flights.pop(name)) for name in orders.withdraw if name in self.flights}
         failed, pulled = None, None
         if orders.pull is not None:
             assert not self.flights, "weights change only while nothing is in flight"
@@ -48,6 +51,7 @@ class ScriptedReplica:
                 failed = "gone"
         for name, trajectory in orders.begin.items():
             self.flights[name] = list(trajectory.begun.token_ids)
+            assert trajectory.begun == self._part(self.flights[name]), "tokens move with their spans"
         before = {name: len(tokens) for name, tokens in self.flights.items()}
         ended = {}
         for _ in range(steps):
@@ -55,14 +59,17 @@ class ScriptedReplica:
                 tokens = self.flights[name]
                 tokens.append(token(name, self.version, len(tokens)))
                 if len(tokens) >= self.lengths(name, self.version):
-                    ended[name] = Sample(tokens, [-1.0] * len(tokens), StopReason.END_OF_SEQUENCE, self.version)
+                    episode = Episode(spans(0, len(tokens)), 2, "", reward=1 / 3) if self.observes else None
+                    reason = StopReason.END_OF_SEQUENCE
+                    ended[name] = Sample(tokens, [-1.0] * len(tokens), reason, self.version, episode)
                     del self.flights[name]
-        fresh = {
-            name: PartialResponse(tokens[before[name] :], [-1.0] * (len(tokens) - before[name]))
-            for name, tokens in self.flights.items()
-        }
+        fresh = {name: self._part(tokens, before[name]) for name, tokens in self.flights.items()}
         load = Load(len(self.flights), 0, sum(map(len, self.flights.values())))
         return Report(self.version, ended, fresh, withdrawn, load, steps, pulled=pulled, pull_failed=failed)
+
+    def _part(self, tokens: list[int], start: int = 0) -> PartialResponse:
+        observed = spans(start, len(tokens)) if self.observes else ()
+        return PartialResponse(tokens[start:], [-1.0] * (len(tokens) - start), observed)
 
 
 @dataclass
@@ -78,6 +85,8 @@ class Schedule:
     keep: int = 8
     values: Callable[[tuple[int, int]], dict] = lambda name: {}
     """Values of custom functions for a response."""
+    observes: bool = False
+    """As in `ScriptedReplica`."""
     now: float = 0.0
     trained: list[StepBatch] = field(default_factory=list)
     ready_since: dict[int, int] = field(default_factory=dict)
@@ -86,7 +95,7 @@ class Schedule:
 
     def run(self, stop_after: float = float("inf")) -> None:
         """Runs until the round has ended, or the clock reaches `stop_after`."""
-        fleet = {number: ScriptedReplica(self.lengths) for number in range(self.replicas)}
+        fleet = {number: ScriptedReplica(self.lengths, self.observes) for number in range(self.replicas)}
         for name in fleet:
             self.coordinator.pool.join(name)
         pending: list[tuple[int, Report]] = []
@@ -98,7 +107,7 @@ class Schedule:
             if self.generator.random() < self.death_rate:
                 self.coordinator.lose(name, self.now)
                 self.coordinator.pool.join(name)
-                fleet[name] = ScriptedReplica(self.lengths)
+                fleet[name] = ScriptedReplica(self.lengths, self.observes)
                 pending = [(other, report) for other, report in pending if other != name]
             elif all(other != name for other, _ in pending):
                 orders = self.coordinator.orders(name, self.published[-1], self.published)

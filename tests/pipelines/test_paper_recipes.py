@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas
 import pytest
+import yaml
 
 from pipelines.graph.recipes import read_recipe
 from pipelines.graph.schema import check_values
@@ -23,6 +24,7 @@ RECIPES = [
     "dapo-qwen2.5-32b",
     "demystify-llama3.1-8b",
     "demystify-qwen2.5-math-7b",
+    "demystify-qwen2.5-math-7b-zero",
     "otb-qwen3-8b",
     "trm-qwen3-8b",
 ]
@@ -189,3 +191,26 @@ def test_what_has_no_miniature_of_its_own_has_the_kinds_of_one_that_has():
     ):
         own, run = read_recipe(PROJECT, name), read_recipe(PROJECT, other)
         assert set(own) == set(run) and kinds({**own, "launch": {}}) == kinds({**run, "launch": {}})
+
+
+PAGE = (PROJECT / "docs/papers.md").read_text(encoding="utf-8")
+TABLES = {
+    part.partition("`")[0]: re.findall(r"^\| `([\w.]+)` \| .+ \| `(.+)` \|.*\|$", part, flags=re.MULTILINE)
+    for part in PAGE.split("\n## `")[1:]
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_table_beside_the_paper_has_the_values_of_the_recipe(name):
+    rows, params = TABLES[name], read_recipe(PROJECT, name)
+    section = PAGE.split(f"\n## `{name}`")[1].split("\n## ")[0]
+    assert len(rows) == section.count("\n| `") >= 8, "a row was not understood"
+    for setting, here in rows:
+        value = params
+        for part in setting.split("."):
+            value = value[part]
+        assert yaml.safe_load(here) == value, setting
+
+
+def test_every_recipe_with_the_name_of_a_paper_has_a_table():
+    assert {*RECIPES, "imagereward-blip-large"} - {"grpo-qwen2.5-1.5b", "dapo-qwen2.5-7b"} == set(TABLES)

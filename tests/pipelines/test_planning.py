@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -17,13 +18,13 @@ from pipelines.planning.memory import training_memory
 from pipelines.planning.plan import PlanRequest, make_plan
 from pipelines.planning.probe import CpuProbe, ProbeSettings, probe_cpu
 from pipelines.planning.sizes import GPUS, PUBLISHED, Shape, named_shape, read_config
-from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, GpuSpeed, training_flops
+from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, GpuSpeed, layer_flops, sampling_flops, training_flops
 from stages.base.run import make_base_policy
 from stages.base.stage import BaseParams
 from stages.engines.policies.policy_folders import count_policy
 from stages.engines.trainers.params import DeepspeedTrainerParams, LoraParams
 from stages.foundations.errors import UserError
-from stages.foundations.stage import ResponseLengths, Sampling, SideBySide, Training
+from stages.foundations.stage import ResponseLengths, Sampling, SideBySide, Training, over_turns
 
 PROJECT = Path(__file__).resolve().parents[2]
 TINY = Shape("tiny", hidden=4, layers=2, heads=2, kv_heads=1, head_size=2, feed_forward=8, vocabulary=10, is_tied=True)
@@ -269,6 +270,36 @@ def test_prompts_that_take_each_others_place_empty_the_batch_once():
     assert both.seconds(100.0, 40.0) == both.seconds(40.0, 100.0) == 104.0, "the longer, and a step of the other"
 
 
+def test_later_turns_read_the_earlier_ones_again_unless_the_sampler_keeps_them(tmp_path):
+    environment = SimpleNamespace(max_turns=5)
+    part = Sampling(10, 8, 4, 100.0, ResponseLengths(60.0, 200))
+    assert over_turns(part, None, keeps_prefixes=False) == (part, ())
+    # 3 turns: the second and the third read the prompt of 100 and half of the 60 tokens, in each of 4 samples.
+    again, (sentence,) = over_turns(part, environment, keeps_prefixes=False)
+    assert again.read_again == 2 * 130 and again.read_for_prompt == 100 + 4 * 260
+    assert "3 turns a response, the middle of 1 to 5" in sentence and "again for each turn" in sentence
+    more = sampling_flops(again, TINY) - sampling_flops(part, TINY)
+    assert more == pytest.approx(10 * 8 * 4 * 260 * layer_flops(TINY, 100.0))
+    kept, (sentence,) = over_turns(part, environment, keeps_prefixes=True)
+    assert kept == part and "keeps earlier turns" in sentence
+
+    recipe = read_recipe(PROJECT, "laptop")
+    plain = make_plan(PROJECT, "laptop", PlanRequest(), PROBE)
+    limits = {"max_turns": 5, "max_observation_tokens": 8}
+    workers = {"processes": 1, "memory_mib": 256, "timeout_seconds": 1}
+    tools = {"tools": {}, "calls": {"kind": "marked", "call": "!", "answer": "="}}
+    frame = {"kind": "text", "before": ":", "after": ";"}
+    recipe["prompt"]["environment"] = {"kind": "tools", **tools, **limits, "frame": frame, "workers": workers}
+    path = tmp_path / "turns.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    turns = make_plan(PROJECT, str(path), PlanRequest(), PROBE)
+    for one, other in zip(plain.stages, turns.stages, strict=True):
+        draws = one.name.partition("@")[0] in ("rl_round", "respond")
+        assert (other.sampling_seconds > one.sampling_seconds) is draws, one.name
+        assert other.training_seconds == one.training_seconds
+    assert sum("prompt.environment: 3 turns a response" in line for line in turns.assumptions) == 1
+
+
 def test_the_asynchronous_loop_is_planned_side_by_side_on_gpus_of_its_own(tmp_path):
     made = make_plan(PROJECT, asynchronous_recipe(tmp_path), PlanRequest("H100", 128))
     stages = {stage.name: stage for stage in made.stages}
@@ -286,6 +317,23 @@ def test_the_asynchronous_loop_is_planned_side_by_side_on_gpus_of_its_own(tmp_pa
     alone = next(stage for stage in plain.stages if stage.name == "rl_round@rl_1")
     assert alone.sampling_seconds > stage.sampling_seconds
     assert "waits for the longest response of its own share" in " ".join(plain.assumptions)
+
+
+def test_the_trainer_of_the_asynchronous_loop_stands_still_while_it_evaluates(tmp_path):
+    recipe = Path(asynchronous_recipe(tmp_path))
+    plain = make_plan(PROJECT, str(recipe), PlanRequest("H100", 128))
+    params = yaml.safe_load(recipe.read_text())
+    held_out = {"every_steps": 1, "problems": 64, "samples": 8, "temperature": 1.0, "keep": "best", "patience": None}
+    params["rl"]["evaluation"] = held_out
+    params["curate"]["validation_rows"] = 64
+    recipe.write_text(yaml.safe_dump(params))
+    made = make_plan(PROJECT, str(recipe), PlanRequest("H100", 128))
+    before, after = (next(one for one in plan.stages if one.name == "rl_round@rl_1") for plan in (plain, made))
+    evaluated = after.sampling_seconds - before.sampling_seconds
+    longer, shorter = sorted((before.training_seconds + evaluated, before.sampling_seconds), reverse=True)
+    assert evaluated > 0 and after.seconds == pytest.approx(longer + shorter / params["rl_rounds"]["rl_1"]["steps"])
+    assert after.drawn_tokens > before.drawn_tokens and after.training_seconds == before.training_seconds
+    assert any("share rank 0's GPU" in line for line in made.problems), "its sampler is there"
 
 
 def test_on_this_cpu_the_cores_bound_what_is_gained_side_by_side():

@@ -126,6 +126,89 @@ def test_a_browser_filters_sorts_and_shows_text_as_text(project):
         browser.close()
 
 
+TOOL = "[<b onclick=x>\\boxed{42}</b>]"
+
+
+def episodes():
+    """Returns the rows with two episodes first: calls, an observation that has a box, an answer; and a fault."""
+    turns = [("!1+1;", 0), (TOOL, 1), ("!2*é;", 0), ("[error: é]", 1), ("It is 7.", 0)]
+    tokens, observed = [], []
+    for text, is_observed in turns:
+        start = len(tokens)
+        tokens += byte_tokenizer().encode(text)
+        observed += [start, len(tokens)] if is_observed else []
+    course = {"observed": observed, "turns": 3, "calls": 2, "failed_calls": 1, "final_response": "\\boxed{7}"}
+    course |= {"ending": "max_turns", "environment_reward": 0.5, "environment_fault": None}
+    whole = {"response": "".join(text for text, _ in turns), "token_ids": tokens}
+    whole["rollout_logprobs"] = [
+        0.0 if any(a <= at < b for a, b in zip(observed[::2], observed[1::2], strict=True)) else -2.0
+        for at in range(len(tokens))
+    ]
+    first, second, *others = rows()
+    yield first | whole | course
+    fault = {"failed_calls": 0, "environment_fault": "a worker died <twice>", "environment_reward": None}
+    yield second | {"observed": [], "turns": 1, "calls": 1, "final_response": "", "ending": "fault"} | fault
+    yield from others
+
+
+def test_segments_alternate_and_an_observations_box_is_no_answer(project):
+    write_table(list(episodes()), project / "data/rollouts/rl_1.parquet", ROLLOUT)
+    make("rl_1")
+    folder = project / "reports/rollouts/rl_1"
+    index = json.loads((folder / "index.js").read_text().removeprefix("window.RETRACE_ROLLOUTS = ").rstrip(";\n"))
+    assert index["turns"] == [3, 1, 1, 1, 1, 1] and index["calls"] == [2, 1, 0, 0, 0, 0]
+    assert index["failed"] == [1, 0, 0, 0, 0, 0] and index["faulty"] == [0, 1, 0, 0, 0, 0]
+    shown = json.loads((folder / "rows-0.js").read_text().removeprefix("retraceRows(0, ").rstrip(");\n"))
+    course, answer, *_ = shown[0]
+    assert course["segments"] == [["!1+1;", 0], [TOOL, 1], ["!2*é;", 0], ["[error: é]", 1], ["It is 7.", 0]]
+    assert (answer, course["ending"], course["reward"], course["fault"]) == ("7", "max_turns", 0.5, "")
+    assert (shown[1][0]["reward"], shown[1][0]["fault"]) == (None, "a worker died <twice>")
+    assert shown[2][0] == "It is \\boxed{2}.", "a row without an episode is a text, as in a table of one turn"
+
+
+def test_a_table_of_one_turn_has_no_word_of_turns(project):
+    make("rl_1")
+    folder = project / "reports/rollouts/rl_1"
+    assert (
+        '"turns"' not in (folder / "index.js").read_text() and "turns_from" not in (folder / "index.html").read_text()
+    )
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt-get install chromium")
+def test_a_browser_sets_observations_off_and_filters_by_turns_and_faults(project):
+    from playwright.sync_api import sync_playwright
+
+    write_table(list(episodes()), project / "data/rollouts/rl_1.parquet", ROLLOUT)
+    make("rl_1")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page()
+        problems = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(f"file://{project}/reports/rollouts/rl_1/index.html")
+        page.fill("[name=turns_from]", "2")
+        page.wait_for_function("document.getElementById('count').textContent.startsWith('1 to 1 of 1')")
+        shown = page.locator("article .answer")
+        assert shown.locator("pre .observed").all_text_contents() == [TOOL, "[error: é]"]
+        assert shown.locator("pre mark").all_text_contents() == ["7"]
+        words = "turns 3, calls 2, failed calls 1, ending max turns, environment's reward 0.5"
+        assert shown.locator(".quiet").nth(1).inner_text() == words
+        assert not page.locator("article b").count()
+        page.check("#shade")
+        page.wait_for_selector(".token")
+        policy = len("!1+1;!2*é;It is 7.".encode())
+        assert shown.locator(".token").count() == policy, "observed tokens were not drawn and are not shaded"
+        page.uncheck("#shade")
+        page.click("button[type=reset]")
+        page.select_option("[name=order]", "failed")
+        page.wait_for_function("document.getElementById('count').textContent.startsWith('1 to 6 of 6')")
+        page.select_option("[name=fault]", "1")
+        page.wait_for_function("document.getElementById('count').textContent.startsWith('1 to 1 of 1')")
+        assert page.locator("article .fault").inner_text() == "The environment failed: a worker died <twice>"
+        assert not problems
+        browser.close()
+
+
 def seen_by_policy(project, prompts, temperature):
     """Returns log-prob and entropy of each row's tokens, from the policy's plain logits, one sequence at a time."""
     model, tokenizer = load_policy(project / "data/policies/rl_1", torch.float32)

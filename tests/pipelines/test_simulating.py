@@ -35,7 +35,7 @@ from pipelines.simulating.schedules import (
     stream,
     synchronous,
 )
-from pipelines.simulating.setting import PAPER_WORK, DrawnLengths, LogNormal, paper_setting, paper_settings
+from pipelines.simulating.setting import PAPER_WORK, DrawnLengths, LogNormal, Tools, paper_setting, paper_settings
 from pipelines.simulating.table import Cell, draw, ratios, sentence, simulate_cells
 from stages.foundations.errors import UserError
 
@@ -146,6 +146,92 @@ def test_a_withdrawn_trajectory_goes_on_elsewhere_with_its_tokens():
     # No token is sampled twice: both together have the tokens of the responses.
     assert len(gone) == 2 and one.tokens == made and one.tokens + other.tokens == 250
     assert {trajectory.version for trajectory in gone} == {3}
+
+
+def with_calls(lengths, calls):
+    made = trajectories(lengths)
+    for one, own in zip(made, calls, strict=True):
+        one.calls = tuple(own)
+    return made
+
+
+def in_whole_steps(lengths, calls):
+    """Ends of responses with tools, a loop over steps of 1 s: a row that comes back during a step joins after it."""
+    made, back, ends, time = [0] * len(lengths), [0.0] * len(lengths), {}, 0.0
+    left = [list(own) for own in calls]
+    while len(ends) < len(lengths):
+        rows = [row for row in range(len(lengths)) if row not in ends and back[row] <= time]
+        if not rows:
+            time = min(back[row] for row in range(len(lengths)) if row not in ends)
+            continue
+        time += 1.0
+        for row in rows:
+            made[row] += 1
+            if left[row] and made[row] == left[row][0][0]:
+                back[row] = time + left[row].pop(0)[1]
+            elif made[row] == lengths[row]:
+                ends[row] = time
+    return ends
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_row_that_waits_for_a_tool_holds_up_nobody(seed):
+    rng = random.Random(seed)
+    lengths = [rng.randint(2, 60) for _ in range(12)]
+    calls = [
+        [(end, rng.choice([0.25, 3.0, 40.5])) for end in sorted(rng.sample(range(1, length), min(2, length - 1)))]
+        for length in lengths
+    ]
+    replica = SimulatedReplica(0, machine().sizes)
+    replica.submit(with_calls(lengths, calls))
+    # Polled between two tokens, which must change nothing.
+    ended = [one for look in range(1, 900) for one in replica.run_until(0.37 * look)]
+    assert replica.trajectories == 0 and replica.kv == 0 and replica.tokens == sum(lengths)
+    assert {one.number: time for time, one in ended} == pytest.approx(in_whole_steps(lengths, calls))
+
+
+def test_a_row_that_waits_is_withdrawn_with_its_wait_and_read_again():
+    sizes = replace(machine().sizes, prefill_token=0.5)
+    one, other = SimulatedReplica(0, sizes), SimulatedReplica(1, sizes)
+    one.submit(with_calls([10], [[(4, 6.0)]]))
+    assert one.run_until(5.0) == [] and (one.trajectories, one.kv, one.time) == (1, 0, 4.0)
+    other.submit(one.withdraw())
+    assert one.trajectories == 0 and other.trajectories == 1
+    # Back at 10 s; 4 tokens are read in 2 s, 6 are left.
+    ((time, ended),) = other.run_until(float("inf"))
+    assert (time, ended.length, other.tokens, other.busy_seconds) == (18.0, 10, 6, 6.0)
+
+
+def test_calls_are_those_of_the_group_and_their_seconds_are_log_normal():
+    tools = Tools(turns=4, seconds=2.0, tail=50.0)
+    lengths = [2000] * 3000
+    calls = tools.calls(7, lengths)
+    assert calls == tools.calls(7, lengths) and calls != tools.calls(8, lengths)
+    seconds = sorted(seconds for own in calls for _, seconds in own)
+    assert seconds[len(seconds) // 2] == pytest.approx(2.0, rel=0.1)
+    assert seconds[len(seconds) * 99 // 100] == pytest.approx(100.0, rel=0.2)
+    turns = sorted(1 + len(own) for own in calls)
+    assert turns[len(turns) // 2] == 4 and turns[0] >= 1
+    assert all(0 < end < 2000 for own in calls for end, _ in own)
+    assert all(own == tuple(sorted(set(own))) for own in calls), "turns end one after the other"
+    assert tools.calls(0, [1, 1]) == [(), ()], "a single token has no room for a call"
+
+
+def test_slow_tools_hold_up_a_batch_more_than_replicas_that_do_not_wait():
+    setting = small(gpus=16, repack_seconds=0.5)
+    lengths = DrawnLengths(setting.work.lengths, 4, 0)
+
+    def seconds(policy, tools):
+        own = replace(setting, work=replace(setting.work, tools=tools))
+        found = simulate_split(policy, own, lengths, 8, STEPS)
+        assert found.issued == found.finished + found.in_flight
+        return found.seconds_per_step
+
+    gains = [
+        seconds("synchronous", tools) / seconds("asynchronous_repack", tools)
+        for tools in (None, Tools(4, 0.5, 4.0), Tools(4, 0.5, 40.0))
+    ]
+    assert gains[0] < gains[1] < gains[2]
 
 
 INFINITE = float("inf")

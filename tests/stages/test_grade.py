@@ -73,6 +73,30 @@ def test_scores_by_hand_and_a_second_run_gives_equal_bytes(grade, tmp_path):
     )
 
 
+def in_turns(problem, text, final, index, is_correct=None, fault=""):
+    known = {"observed": [2, 4], "turns": 2, "calls": 1, "failed_calls": 0, "final_response": final}
+    said = {"ending": "end_of_sequence", "environment_reward": None, "environment_correct": is_correct}
+    return {**response(problem, text, index=index), **known, **said, "environment_fault": fault}
+
+
+def test_of_several_turns_the_answer_counts_and_the_environment_may_decide(grade):
+    printed = r"print('\boxed{4}')[output: \boxed{4}]"
+    rows = [
+        in_turns("p1", printed, "I do not know", 0),
+        in_turns("p1", r"[output: \boxed{5}]\boxed{4}", r"\boxed{4}", 1),
+        in_turns("p1", r"[output: 4]\boxed{5}", r"\boxed{5}", 2, is_correct=True),
+        in_turns("p1", r"[output: 4]\boxed{4}", r"\boxed{4}", 3, is_correct=False),
+        in_turns("p2", printed, r"\boxed{4}", 0, fault="its process ended"),
+        # A prompt that left no room has no episode.
+        response("p2", "", index=1),
+        *(in_turns("p2", "", "", index) for index in (2, 3)),
+    ]
+    _, verdicts = grade(rows)
+    unparsed = ["unparsed"] * 3
+    assert list(verdicts["verdict"]) == ["unparsed", "correct", "correct", "wrong", "crashed", *unparsed]
+    assert verdicts["reason"][4] == "its process ended" and verdicts["path"][3] == "environment"
+
+
 def test_wrong_answers_that_begin_alike_do_not_vote_together(grade):
     texts = [rf"\boxed{{{answer}}}" for answer in (137, 12, 15, 4, 4)]
     metrics, verdicts = grade([response("p1", text, index=index) for index, text in enumerate(texts)])
@@ -168,10 +192,10 @@ def own_verifier(grade, tmp_path, monkeypatch):
     (tmp_path / "custom").mkdir()
     monkeypatch.setattr("stages.engines.custom_functions.custom_file", lambda name: tmp_path / name)
 
-    def run(source, verifier=OWN, **limits):
+    def run(source, verifier=OWN, rows=ROWS, **limits):
         (tmp_path / "custom/mine.py").write_text(source)
         params = {"grade": {**PARAMS["grade"], "verifier": verifier}, "verifier": {**PARAMS["verifier"], **limits}}
-        return grade(ROWS, params)
+        return grade(rows, params)
 
     return run
 
@@ -183,6 +207,15 @@ def test_a_function_of_the_users_judges_in_place_of_the_rules(own_verifier, grad
     assert set(verdicts["path"]) == {"custom/mine.py: is_right"} and set(verdicts["reason"]) == {""}
     assert verdicts["extracted"].tolist() == grade(ROWS)[1]["extracted"].tolist(), "as the rules extract, for votes"
     assert metrics["sums/avg_at_4"] == sum(right) / 8
+
+
+def test_a_function_of_the_users_reads_the_course_of_several_turns(own_verifier):
+    source = "def is_right(turns, calls, final_response, environment_reward, response, least):\n"
+    source += "    return (turns, calls, final_response, environment_reward) == (2, 1, 'yes', None)"
+    rows = [in_turns("p1", "call yes", "yes", 0), in_turns("p1", "call no", "no", 1), response("p1", "yes", index=2)]
+    rows.append(in_turns("p1", "call no", "no", 3, is_correct=True))
+    _, verdicts = own_verifier(source, rows=rows)
+    assert list(verdicts["verdict"]) == ["correct", "wrong", "wrong", "correct"]
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from stages.engines.image_scorers.scorer import save_scorer
 from stages.engines.images.shards import pixels_of, write_shards
 from stages.foundations.errors import UserError
 from stages.foundations.tables import FEEDBACK_IMAGE, PAIR, PROMPT, prompt_id, read_table, write_table
+from stages.refl.feedback import RewardGradient
 from stages.refl.measurement import diversity, gains, saturation, shown_for, without
 from stages.refl.stage import ABOUT, ReflParams, ReflRound
-from stages.refl.training import chosen_update
+from stages.refl.training import chosen_update, decay_of
 from stages.refl_control.stage import ABOUT as CONTROL_ABOUT
 from tests.fakes.one_stage import curve_of, pair_row, picture_row, run_stage, write_prompts
 from tests.fakes.picture_recipes import mini_shapes
@@ -263,3 +264,24 @@ def test_a_window_outside_of_the_draw_and_a_pretraining_weight_of_zero_are_refus
     ):
         with pytest.raises(ValueError, match=told):
             ReflParams.model_validate({**REFL, **change})
+
+
+def test_each_micro_batch_has_a_gradient_position_of_its_own():
+    window = {"feedback": {"kind": "refl", "window": [30, 39], "bound": 2.0}, "sampling_steps": 40}
+    generator = new_generator(GeneratorSizes.model_validate(MINI["t2i_base"]["sizes"]), PROMPTS["train"], seed=0)
+    feedback = RewardGradient(ReflParams.model_validate(REFL | window), generator, None, PROMPTS["train"], 0, "refl")
+    parts = [0, 1], [2, 3], [4, 5]
+    positions = {update: [feedback.batch(update, part).position for part in parts] for update in range(20)}
+    assert all(30 <= one <= 39 for of_update in positions.values() for one in of_update)
+    assert sum(len(set(of_update)) > 1 for of_update in positions.values()) > 15
+    assert positions[3] == [feedback.batch(3, part).position for part in ([0], [2], [4])], "not a matter of the size"
+
+
+def test_the_average_follows_as_diffusers_average_does():
+    from diffusers.training_utils import EMAModel
+
+    params = ReflParams.model_validate(REFL | {"ema_decay": 0.9999, "ema_ramp": True})
+    theirs = EMAModel([torch.nn.Parameter(torch.zeros(1))], decay=0.9999)
+    # Its counter is 1 in the first update.
+    assert [decay_of(params, update) for update in range(100)] == [theirs.get_decay(step) for step in range(1, 101)]
+    assert decay_of(params, 99) == pytest.approx(0.917, abs=1e-3)

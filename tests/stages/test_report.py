@@ -21,7 +21,7 @@ from stages.__main__ import main
 from stages.algorithms.estimators import clustered_bootstrap, compare_paired
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_curves, write_metrics
-from stages.foundations.tables import RESPONSE, VERDICT, write_table
+from stages.foundations.tables import RESPONSE, VERDICT, read_table, write_table
 from stages.observe.tracking import write_timings
 from stages.pages.page import graph_lanes, visible_text
 from stages.report.benchmarks import Comparison, compare, verdict_sentence
@@ -260,6 +260,31 @@ def test_hostile_responses_stay_text_and_are_cut(run):
     assert f"[cut: {len(HOSTILE):,} characters in all]" in reader.text
     assert "A" * 400 not in page and "\u202e" not in page and "\x07" not in page
     assert "Sums <on a laptop>" in reader.text
+
+
+def test_an_examples_observations_are_set_off_and_curves_of_turns_are_drawn(run):
+    path = run / "data/responses/rl_1.parquet"
+    rows = read_table(path, RESPONSE).to_dict("records")
+    turns = ["!1+1;", "<b>2</b>", "!3;", "error: <i>", "=2"]
+    ends = numpy.cumsum([len(turn) for turn in turns]).tolist()
+    course = {"turns": 3, "calls": 2, "failed_calls": 1, "final_response": "\\boxed{2}", "ending": "max_turns"}
+    course |= {"observed": ends[:4], "environment_reward": None, "environment_fault": None}
+    fault = {"observed": [], "turns": 1, "calls": 0, "failed_calls": 0, "environment_fault": "a worker <died>"}
+    for row in rows:
+        row |= {"response": "".join(turns), **course} if row["problem_id"] != "sums/0" else course | fault
+    write_table(rows, path, RESPONSE)
+    curve = pandas.read_csv(run / "data/curves/rl_round/rl_1.csv")
+    columns = {"turns/mean": 2.5, "calls/mean": 1.5, "calls/failed_fraction": 0.5, "tokens/observed": 40.0}
+    write_curves(run / "data/curves/rl_round/rl_1.csv", curve.assign(**columns).to_dict("records"))
+    page = make_page(run)
+    assert (
+        '<pre dir="auto">!1+1;<span class="observed">&lt;b&gt;2&lt;/b&gt;</span>!3;'
+        '<span class="observed">error: &lt;i&gt;</span>=2</pre>' in page
+    )
+    assert "turns 3, calls 2, failed calls 1, ending max turns" in page
+    assert "the environment failed: a worker &lt;died&gt;" in page
+    for title in ("Turns and calls of a response", "Failures between the turns", "Text of the environment"):
+        assert f"<b>{title}</b>" in page
 
 
 def test_visible_text_keeps_lines_and_short_texts():

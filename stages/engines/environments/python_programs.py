@@ -35,16 +35,22 @@ from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.observe.lifetime import die_with_parent
 
+TOO_LONG = "it ran out of time"
 OUTPUT_CHARACTERS = 10_000
 """A program that prints more is ended."""
 _ERROR_CHARACTERS = 300
-PATIENCE = 8.0
-"""Ratio of wall clock to computing time after which a program is ended: it sleeps, or waits for itself."""
+PATIENCE = 5.0
+"""Ratio of wall clock to computing time after which a program is ended: it sleeps, or waits for itself. A worker counts
+as stalled only at a higher ratio."""
 _HELPER, _GUEST = "stages.engines.environments.python_programs", "stages.engines.environments.program_guest"
 _MONTY_FOLDER = Path(__file__).parent / "monty_process"
 _FIXED_ADDRESSES = 0x0040000
 """ADDR_NO_RANDOMIZE of personality(2): a program that prints an address prints the same one each time."""
 _helper: subprocess.Popen[bytes] | None = None
+
+
+class HelperEnded(BaseException):
+    """Ends the worker, which the pool replaces. No Exception, because those count as faults of the episode."""
 
 
 def check_sandbox(sandbox: str) -> None:
@@ -90,7 +96,7 @@ def run_program(sandbox: str, program: str, seed: int, memory_mib: int, seconds:
     _helper.stdin.flush()
     line = _helper.stdout.readline()
     if not line:
-        raise RuntimeError("the process that starts programs has ended")
+        raise HelperEnded("the process that starts programs has ended")
     answer = json.loads(line)
     if "refused" in answer:
         raise UserError(answer["refused"])
@@ -145,7 +151,7 @@ def _run_confined(program: str, seed: int, memory_mib: int, seconds: float) -> t
             process.kill()
         code = process.wait()
     if is_over():
-        return "", _too_long(seconds)
+        return "", TOO_LONG
     if len(output) > OUTPUT_CHARACTERS:
         return output[:OUTPUT_CHARACTERS], _TOO_MUCH
     output, has_raised, line = output.partition("\0") if code == 1 else (output, "", "")
@@ -187,7 +193,7 @@ def _run_monty(program: str, seed: int, memory_mib: int, seconds: float) -> tupl
             error = str(failure)
     output = "".join(printed)[:OUTPUT_CHARACTERS]
     if is_over() or error.startswith("TimeoutError: feed"):
-        return "", _too_long(seconds)
+        return "", TOO_LONG
     if sum(map(len, printed)) > OUTPUT_CHARACTERS:
         return output, _TOO_MUCH
     return output, "" if error in ("SystemExit", "SystemExit: 0") else error
@@ -195,10 +201,6 @@ def _run_monty(program: str, seed: int, memory_mib: int, seconds: float) -> tupl
 
 _CLOCK = datetime(2000, 1, 1, tzinfo=UTC)
 _TOO_MUCH = f"it printed more than {OUTPUT_CHARACTERS:,} characters"
-
-
-def _too_long(seconds: float) -> str:
-    return f"it took more than {seconds:g} s"
 
 
 @cache

@@ -18,13 +18,11 @@ from fractions import Fraction
 from typing import Any
 
 from stages.engines.environments.protocol import Done, Observation
-from stages.engines.environments.python_programs import check_sandbox, run_program, start
+from stages.engines.environments.python_programs import TOO_LONG, check_sandbox, run_program, start
 from stages.engines.environments.search_tool import load_index
 from stages.engines.environments.tool_schemas import argument_fault, tool_schemas
 from stages.engines.workers.custom_function_worker import load
-from stages.foundations.machine import PROJECT
 from stages.foundations.params import (
-    CUSTOM,
     CalculatorTool,
     FunctionTool,
     MarkedCalls,
@@ -57,7 +55,6 @@ def worker_options(params: ToolsEnvironment) -> dict[str, Any]:
     return {
         "environment": {"PYTHONHASHSEED": "0", _SEARCHED: os.pathsep.join(searched)},
         "prepare": load_indexes if searched else None,
-        "readable": [PROJECT / CUSTOM],
         "start": start if sandboxes else None,
     }
 
@@ -109,6 +106,9 @@ class Tools:
             except CallError as error:
                 texts.append(str(error))
                 failed += 1
+                # So the time of a turn is bounded, even where every program sleeps.
+                if str(error) == f"error: {TOO_LONG}":
+                    break
         return Observation("\n".join(texts), len(texts), failed)
 
     def _marked(self, turn: str, marks: MarkedCalls) -> tuple[str, dict[str, Any]]:

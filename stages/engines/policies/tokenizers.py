@@ -84,10 +84,12 @@ def encode_conversation(
 
     A turn of the assistant is its text and the token that closes it, after the prompt that a policy would see there.
     Some templates render earlier turns differently, for instance without their thoughts: these turns are only context.
-    UserError as in `encode_prompt`, and for a plain prompt.
+    UserError as in `encode_prompt`, for a plain prompt, and for a turn of a tool.
     """
     if not isinstance(params, ChatPrompt):
         raise UserError("a conversation needs `prompt.kind: chat`: set it, or take no source with role chat")
+    if any(message["role"] == "tool" for message in messages):
+        raise UserError("a turn of a tool needs `prompt.environment`: the policy would learn to call a tool it lacks")
     if params.system and messages[0]["role"] != "system":
         messages = [{"role": "system", "content": params.system}, *messages]
     ids: list[int] = []

@@ -68,7 +68,7 @@ class Episode:
     """Calls of tools, those that failed included."""
     failed_calls: int = 0
     """Calls that could not be parsed, or that a tool answered with an error."""
-    seconds: float = 0.0
+    seconds: float = field(default=0.0, compare=False)
     """Time that the environment took; unlike everything else here it differs between runs."""
     reward: float | None = None
     """The environment's reward; None if it gives none."""
@@ -91,6 +91,26 @@ class Sample:
     """Version of the weights that sampled it."""
     episode: Episode | None = None
     """None for a response of one turn, without an environment."""
+
+    @property
+    def observed(self) -> tuple[tuple[int, int], ...]:
+        """Returns the spans of the tokens that an environment wrote: none without an episode."""
+        return self.episode.observed if self.episode else ()
+
+    @property
+    def policy_tokens(self) -> int:
+        """Returns the number of tokens that the policy sampled: its length wherever length counts."""
+        return len(self.token_ids) - sum(end - start for start, end in self.observed)
+
+    @property
+    def is_written(self) -> list[bool] | None:
+        """Returns True for each token that the policy sampled; None when it sampled all."""
+        if not self.observed:
+            return None
+        marks = [True] * len(self.token_ids)
+        for start, end in self.observed:
+            marks[start:end] = [False] * (end - start)
+        return marks
 
     @property
     def is_truncated(self) -> bool:

@@ -140,6 +140,14 @@ def keep_best(trainer: Trainer, folder: Path, before: Path | None, is_best: bool
         shutil.copytree(before / BEST, folder / BEST, copy_function=os.link)
 
 
+def save_kept(trainer: Trainer, checkpoints: Checkpoints, folder: Path, is_current: bool) -> None:
+    """Writes the model to keep into `folder`: the trainer's, or the best one in the last checkpoint; collective."""
+    if is_current:
+        trainer.save_model(folder)
+    elif trainer.rank == 0:
+        shutil.copytree(checkpoints.newest() / BEST, folder, dirs_exist_ok=True)
+
+
 def best_row(curve: Curve) -> dict[str, float]:
     """Returns the row with the lowest validation loss, the first of equal ones; ValueError when none was validated."""
     return min((row for row in curve if VALIDATION in row), key=lambda row: row[VALIDATION])

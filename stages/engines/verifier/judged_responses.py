@@ -15,11 +15,12 @@ from stages.engines.pieces import are_whole, seal
 from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
 from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.build import drawing_share
+from stages.engines.samplers.episodes import judged_text
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import SamplingSettings, sample_prompts
 from stages.engines.trainers.protocol import Ranks
 from stages.engines.verifier.params import VerifierParams
-from stages.engines.verifier.verifier import Judgement, Verifier
+from stages.engines.verifier.verifier import Judgement, Verifier, overruled
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_json
 from stages.foundations.job import Attempt
@@ -87,10 +88,11 @@ def judged_responses(
                 for row, samples in zip(rows, drawn, strict=True)
                 for sample in samples
             ]
-            pairs, truncated = ([(gold, text) for gold, text, _ in flat], [one.is_truncated for *_, one in flat])
+            pairs = [(gold, judged_text(sample, text)) for gold, text, sample in flat]
+            truncated = [one.is_truncated for *_, one in flat]
             judgements = verifier.judge(pairs, truncated, require_marker=require_marker)
             made = [
-                JudgedResponse(text, len(sample.token_ids), sample.is_truncated, judgement)
+                JudgedResponse(text, sample.policy_tokens, sample.is_truncated, overruled(judgement, sample.episode))
                 for (_, text, sample), judgement in zip(flat, judgements, strict=True)
             ]
             return [made[start : start + drawing.samples] for start in range(0, len(made), drawing.samples)]

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from stages.algorithms.answers.decisions import Question, decide
 from stages.algorithms.answers.extraction import THOUGHT_MARKERS, Extraction, Markers, extract_answer
 from stages.algorithms.answers.verdicts import STRICT, Leniency, Verdict
+from stages.engines.samplers.episodes import environment_verdict
+from stages.engines.samplers.protocol import Episode
 from stages.engines.verifier.math_verify_worker import compare, prepare
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
@@ -129,5 +131,13 @@ class Judgement:
     extracted: str | None
     """The answer as written in the response; None if there is none."""
     path: str
-    """The part that decided: `extraction`, `exact` or `math_verify`."""
+    """The part that decided: `extraction`, `exact`, `math_verify` or `environment`."""
     reason: str
+
+
+def overruled(judgement: Judgement, episode: Episode | None) -> Judgement:
+    """Returns the judgement of an episode's answer, replaced where the environment has failed or decides itself."""
+    verdict = environment_verdict(episode)
+    if episode is None or verdict is None:
+        return judgement
+    return Judgement(verdict, judgement.extracted, "environment", episode.fault)

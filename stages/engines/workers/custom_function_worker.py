@@ -38,7 +38,7 @@ def call_function(
         except Exception as error:
             return [{"fault": _described(error)}] * len(rows)
         if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != len(rows):
-            returned = f"{len(values)} values" if isinstance(values, Sequence) else _article(values)
+            returned = f"{len(values)} values" if isinstance(values, Sequence) else article(values)
             return [{"fault": f"it returned {returned} for {len(rows)} rows"}] * len(rows)
         return [_checked(value) for value in values]
     return [_of_row(function, {key: row[key] for key in wanted}, arguments) for row in rows]
@@ -67,7 +67,7 @@ def load(file: str, name: str, source: str) -> Callable[..., Any]:
         classes = ", ".join(one.__name__ for one in own if inspect.isclass(one)) or "none"
         raise UserError(f"{file} has no {name}: its functions are {functions}, its classes {classes}")
     if not callable(function):
-        raise UserError(f"{name} in {file} is {_article(function)}: it has to be a function or a class")
+        raise UserError(f"{name} in {file} is {article(function)}: it has to be a function or a class")
     _loaded[source, name] = function
     return function
 
@@ -114,7 +114,7 @@ def _checked(value: Any) -> dict[str, Any]:
             is_number = False
         if not is_number or not isinstance(name, str):
             where = f" as {name!r}" if name else ""
-            shown = repr(part) if isinstance(part, float | int) else _article(part)
+            shown = repr(part) if isinstance(part, float | int) else article(part)
             fault = {"fault": f"it returned {shown}{where}, which is no finite number"}
             return fault | {"text": _short(value)} if isinstance(value, str) else fault
     if not parts:
@@ -122,7 +122,7 @@ def _checked(value: Any) -> dict[str, Any]:
     return {"value": {name: float(part) for name, part in parts.items()} if value is parts else float(value)}
 
 
-def _article(value: Any) -> str:
+def article(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 

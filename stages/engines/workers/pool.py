@@ -99,6 +99,7 @@ class WorkerPool:
     by name; their arguments and values are JSON. `prepare` runs once in each worker, before its first request.
     `environment` is added to the few variables that a worker gets, and `readable` are folders that it may read.
     `start` runs once in each worker before it confines itself, for instance to start another process.
+    `python` may be the interpreter of another virtual environment that has what the functions import.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class WorkerPool:
         prepare: Callable[[], None] | None = None,
         readable: Sequence[Path] = (),
         start: Callable[[], None] | None = None,
+        python: str = sys.executable,
     ) -> None:
         order = {
             "parent": os.getpid(),
@@ -121,7 +123,7 @@ class WorkerPool:
             "code": [*(_folder(one) for one in (function, prepare) if one), *map(str, readable)],
         }
         # -s, -P, -B: no user packages, none from the working folder, no byte code written.
-        command = [sys.executable, "-s", "-P", "-B", "-m", WORKER, json.dumps(order)]
+        command = [python, "-s", "-P", "-B", "-m", WORKER, json.dumps(order)]
         path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
         passed = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         environment = {**passed, **(environment or {}), **guard_environment(), "PYTHONPATH": path}

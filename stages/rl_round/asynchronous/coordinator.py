@@ -269,7 +269,7 @@ class Coordinator:
                 continue
             flight.written = len(flight.token_ids)
             fresh = flight.token_ids[start:], flight.logprobs[start:]
-            self._write(Partial(number, member, start, flight.version, *fresh))
+            self._write(Partial(number, member, start, flight.version, *fresh, flight.observed))
 
     def restore(self, records: Iterable[Record]) -> list[StepBatch]:
         """Resumes from a journal; returns the batches of the steps that were taken, in order.
@@ -291,9 +291,9 @@ class Coordinator:
                     self.next_number = number + 1
                     for member, trajectory in enumerate(self._trajectories(draw)):
                         unfinished[number, member] = InFlightTrajectory(trajectory, None, version)
-                case Partial(number, member, start, version, token_ids, logprobs):
+                case Partial(number, member, start, version, token_ids, logprobs, observed):
                     flight = unfinished[number, member]
-                    flight.version = version
+                    flight.version, flight.observed = version, observed
                     # A slice from `start`: a trajectory that began again (start 0) loses the tokens of an older
                     # version.
                     flight.token_ids[start:], flight.logprobs[start:] = token_ids, logprobs
@@ -377,5 +377,5 @@ class Lengths:
 
     def add(self, rollouts: Iterable[Rollout]) -> None:
         for rollout in rollouts:
-            self.tokens += len(rollout.sample.token_ids)
+            self.tokens += rollout.sample.policy_tokens
             self.responses += 1

@@ -35,6 +35,7 @@ from stages.rl_round.asynchronous.timeline import BATCH_TAKEN, FAULT, MOVED, PUB
 from stages.rl_round.asynchronous.trainers import Trainers
 from stages.rl_round.asynchronous.trajectory_pool import Faults, Name, Repacked
 from stages.rl_round.drawing import CustomRewards, RoundVerifier, score_samples
+from stages.rl_round.loop.evaluation import is_over, tell
 from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.methods import BestFitRepack
 from stages.rl_round.params import RlParams
@@ -85,6 +86,8 @@ class Hub:
     _failed_probes: Counter[int] = field(default_factory=Counter)
     """Failures in a row, by replica."""
     _is_training: int | None = None
+    _told_step: float = -1
+    """The step of the last evaluation that was logged."""
     _seen: set[int] = field(default_factory=set)
     """Replicas that have started once."""
     _probe_gaps: list[float] = field(default_factory=list)
@@ -101,7 +104,9 @@ class Hub:
         return self.this_round.name
 
     def run(self) -> None:
-        """Runs until the curve has the round's last step."""
+        """Runs until the curve has the round's last step, or until patience with the held-out accuracy is over."""
+        # The row of a step is logged before the journal has the step.
+        self._told_step = len(self.curve) or -1
         done, last = len(self.curve), self.this_round.settings.steps
         for _ in progress(self._steps(), last, self.name, "steps", done=done, curve=self.curve):
             self.coordinator.check_conservation()
@@ -110,14 +115,14 @@ class Hub:
     def _wait_for_trainer(self) -> None:
         """Returns when the trainer has the last weights: an earlier attempt may have reported steps and been killed
         before their checkpoint, so the trainer has to repeat them."""
-        while self.trainers.steps_done < self.this_round.settings.steps:
+        while self.trainers.steps_done < len(self.curve):
             self.trainers.poll()
             time.sleep(POLL_SECONDS)
 
     def _steps(self) -> Iterator[int]:
         """Yields each finished step."""
         done = len(self.curve)
-        while done < self.this_round.settings.steps:
+        while done < self.this_round.settings.steps and not self._is_over():
             self._order_replicas()
             for event in self.fleet.poll(POLL_SECONDS, self.trainers.calls):
                 self._take_event(event)
@@ -127,6 +132,11 @@ class Hub:
             while done < len(self.curve):
                 done += 1
                 yield done
+
+    def _is_over(self) -> bool:
+        """Returns True when patience ends the round; a batch that was taken is trained on all the same."""
+        is_taken = len(self.curve) in self.batches
+        return not is_taken and is_over(self.trainers.evaluations, self.this_round.params.evaluation)
 
     def _order_replicas(self) -> None:
         for replica in self.fleet.started():
@@ -206,9 +216,15 @@ class Hub:
             self.timeline.instant("trainer", FAULT, time.time(), reason="lost")
             self._trainer_free_since, self._trainer_idle = time.time(), "dead"
             self._note_fault("died", "trainer", "lost")
+        for row in trainers.evaluations:
+            if row["step"] > self._told_step:
+                tell(row, self.this_round)
+                self._told_step = row["step"]
         if trained:
             self._note_trained(trained)
-        if self._is_training is None and trainers.is_up:
+        # A trainer that repeats steps may come to an evaluation that ends the round.
+        has_all = trainers.is_up and trainers.steps_done >= len(self.curve)
+        if self._is_training is None and has_all and not self._is_over():
             # A resumed hub may have taken this batch in an earlier attempt: the same groups are trained on again.
             taken = self.batches.get(len(self.curve)) or self.coordinator.next_batch(time.time())
             if taken:
@@ -230,14 +246,16 @@ class Hub:
                 f"the folder {self.journal.folder.parent} to start the round again"
             )
         taken = self.batches[trained.step]
-        busy = trained.train_seconds + trained.publish_seconds + trained.checkpoint_seconds
+        after = trained.evaluate_seconds + trained.checkpoint_seconds
+        busy = trained.train_seconds + trained.publish_seconds + after
         self.timeline.span("trainer", self._trainer_idle, self._trainer_free_since, trained.ended_at - busy)
         # Until its next batch is taken the trainer waits for groups; its other activities are in the report below.
         self._trainer_idle = "no_groups"
         spent = {"train": trained.train_seconds, "publish": trained.publish_seconds}
+        spent |= {"evaluate": trained.evaluate_seconds} if trained.evaluate_seconds else {}
         self.timeline.report("trainer", trained.ended_at, spent | {"checkpoint": trained.checkpoint_seconds})
-        # The checkpoint came last, while replicas could load the version already.
-        published = trained.ended_at - trained.checkpoint_seconds
+        # Evaluation and checkpoint came last, while replicas could load the version already.
+        published = trained.ended_at - after
         self.timeline.instant("trainer", PUBLISHED, published, version=trained.step + 1)
         self._trainer_free_since = trained.ended_at
         row = {**trained.row, **self._step_numbers(trained, taken)}

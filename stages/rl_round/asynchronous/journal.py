@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.samplers.episodes import episode_from_json, episode_to_json
 from stages.engines.samplers.protocol import Sample, StopReason
 from stages.foundations.errors import UserError
 from stages.foundations.files import sync_folder
@@ -216,6 +217,8 @@ class Partial:
     """Version that generated them."""
     token_ids: list[int]
     logprobs: list[float]
+    observed: tuple[tuple[int, int], ...] = ()
+    """The spans of the whole response so far, as in `PartialResponse`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +305,8 @@ def record_to_json(record: Record) -> dict[str, Any]:
         case Partial(logprobs=logprobs):
             stored["logprobs"] = pack_floats(logprobs)
         case Finished(sample=sample):
-            stored["sample"] = {**vars(sample), "logprobs": pack_floats(sample.logprobs)}
+            packed = {"logprobs": pack_floats(sample.logprobs), "episode": episode_to_json(sample.episode)}
+            stored["sample"] = {**vars(sample), **packed}
     return stored
 
 
@@ -312,10 +316,12 @@ def record_from_json(stored: Mapping[str, Any]) -> Record:
     match kind := values.pop("kind", None):
         case "partial":
             values["logprobs"] = unpack_floats(values["logprobs"])
+            values["observed"] = tuple(map(tuple, values.get("observed", ())))
         case "finished":
             sample = values["sample"]
             stop, logprobs = StopReason(sample["stop_reason"]), unpack_floats(sample["logprobs"])
-            values["sample"] = Sample(sample["token_ids"], logprobs, stop, sample["policy_version"])
+            episode = episode_from_json(sample.get("episode"))
+            values["sample"] = Sample(sample["token_ids"], logprobs, stop, sample["policy_version"], episode)
             values["verdict"] = Verdict(values["verdict"])
         case "trained":
             values["groups"] = tuple(values["groups"])

@@ -28,6 +28,7 @@ from stages.rl_round.asynchronous.journal import Journal, Stepped, record_from_j
 from stages.rl_round.asynchronous.timeline import Timeline
 from stages.rl_round.asynchronous.trainers import Trainers
 from stages.rl_round.drawing import CustomRewards, GroupDrawing, delete_pass_counts, select_problems
+from stages.rl_round.loop.evaluation import sum_up
 from stages.rl_round.loop.round_log import RolloutLog, write_outputs
 from stages.rl_round.methods import AsynchronousLoop, PassRateSelection
 from stages.rl_round.round import Round
@@ -111,13 +112,14 @@ def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: Asynch
             curve=curve,
         ).run()
         # Training is complete. The processes are still up, because the trainer writes the policy.
-        log.finish(this_round.settings.steps, coordinator.leftover())
+        log.finish(len(curve), coordinator.leftover())
         with replace_folder(this_round.paths.out) as folder:
             trainers.save_model(folder)
         # Written before the outputs: the schedule's folder takes a copy of it.
         timeline.write(scratch / TIMELINE)
         seal(scratch / TIMELINE)
-        write_outputs(this_round, log, curve, known | round_totals(curve), scratch / TIMELINE)
+        known |= round_totals(curve) | sum_up(this_round, trainers.evaluations, len(curve))
+        write_outputs(this_round, log, curve, known, scratch / TIMELINE, evaluations=trainers.evaluations)
 
 
 def _clear_but_journal(scratch: Path, log: RolloutLog) -> None:

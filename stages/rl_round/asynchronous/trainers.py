@@ -6,11 +6,12 @@ version number means the same weights as before. The hub is informed of each ste
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from stages.engines.distributed.ranked_actors import RankedActors, RanksLost
 from stages.foundations.errors import UserError
 from stages.observe.progress import say
 from stages.rl_round.asynchronous.coordinator import StepBatch
+from stages.rl_round.loop.evaluation import is_due
 from stages.rl_round.records import Batch
 from stages.rl_round.round import Round, Trained, TrainerProgress
 
@@ -71,7 +73,7 @@ class Trainers:
         `batches` must contain each step that was submitted since the last checkpoint. `steps_known`: steps that an
         earlier hub was informed of.
         """
-        self._name, self._batches = this_round.name, batches
+        self._round, self._name, self._batches = this_round, this_round.name, batches
         self._every, self._last = this_round.params.checkpoint_every_steps, this_round.settings.steps
         arguments = this_round.for_trainer(), weights
         self._actors = RankedActors(TrainerActor, arguments, ranks, this_round.trainer_params.threads, gpus)
@@ -79,8 +81,13 @@ class Trainers:
         """Number of steps in its weights."""
         # It repeats the steps after its checkpoint at once: older weights cannot generate new groups.
         self._steps_known, self._target = steps_known, steps_known - 1
+        self.evaluations: Sequence[dict[str, float]] = ()
+        """Held-out accuracy of its weights and of those before them; the rows of repeated steps come again."""
         # The median of the last ones: the first step compiles, and lengths grow over a round.
-        self._usual: deque[float] = deque(maxlen=USUAL_STEPS)
+        self._usual: dict[bool, deque[float]] = {True: deque(maxlen=USUAL_STEPS), False: deque(maxlen=USUAL_STEPS)}
+        """Seconds of calls with an evaluation, and of those without."""
+        self._evaluates = this_round.params.evaluation is not None
+        """The outstanding call evaluates as well; a start may."""
         self._deaths_in_a_row = 0
         self._is_starting = True
         self.is_up = False
@@ -119,7 +126,7 @@ class Trainers:
 
     def _take_standing(self, standing: TrainerProgress) -> Trained | None:
         self._is_starting, self.is_up = False, True
-        self.steps_done = standing.steps_done
+        self.steps_done, self.evaluations = standing.steps_done, standing.evaluations
         for line in standing.lines:
             say(line)
         if standing.steps_done <= self._steps_known:
@@ -129,9 +136,9 @@ class Trainers:
         return Trained(standing.steps_done - 1, standing.last_row, ended_at=time.time())
 
     def _take_step(self, trained: Trained, seconds: float) -> Trained | None:
-        self._usual.append(seconds)
+        self._usual[self._evaluates].append(seconds)
         self._deaths_in_a_row = 0
-        self.steps_done = trained.step + 1
+        self.steps_done, self.evaluations = trained.step + 1, trained.evaluations
         # Steps repeated after a restart are not reported: the curve has their rows.
         is_new = trained.step >= self._steps_known
         self._steps_known = max(self._steps_known, trained.step + 1)
@@ -142,13 +149,16 @@ class Trainers:
             step = self.steps_done
             # Not after the last step: the policy itself is written then.
             saves = (step + 1) % self._every == 0 and step + 1 < self._last
+            self._evaluates = is_due(self.evaluations, step + 1, self._round)
             self._actors.call("train", step, self._batches[step].batch, saves)
 
     def _patience(self) -> float:
-        # The first step after a start compiles as well, so it gets the time limit of a start.
-        if self._is_starting or not self._usual:
-            return START_SECONDS
-        return max(LEAST_STALL_SECONDS, USUAL_STEPS * statistics.median(self._usual))
+        usual = self._usual[self._evaluates]
+        # The first step after a start compiles as well, so it gets the time limit of a start. How long an evaluation
+        # takes is known from the first one only.
+        if self._is_starting or not usual:
+            return math.inf if self._evaluates else START_SECONDS
+        return max(LEAST_STALL_SECONDS, USUAL_STEPS * statistics.median(usual))
 
     def _start_again(self, lost: RanksLost) -> None:
         self.restarts += 1
@@ -161,7 +171,7 @@ class Trainers:
             ) from lost
         say(f"{self._name}: the trainer starts again from its last checkpoint, because {lost}")
         self._actors.start_again()
-        self._is_starting = True
+        self._is_starting, self._evaluates = True, self._round.params.evaluation is not None
         self._actors.call("start")
 
     def save_model(self, folder: Path) -> None:

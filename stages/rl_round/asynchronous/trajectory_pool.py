@@ -46,14 +46,17 @@ class InFlightTrajectory:
     logprobs: list[float] = field(default_factory=list)
     written: int = 0
     """Number of tokens in the journal."""
+    observed: tuple[tuple[int, int], ...] = ()
+    """Spans of these tokens that an environment wrote."""
 
     def add(self, more: PartialResponse) -> None:
         self.token_ids += more.token_ids
         self.logprobs += more.logprobs
+        self.observed += more.observed
 
     def so_far(self) -> Trajectory:
         """Returns the data that another replica needs to continue it."""
-        return replace(self.trajectory, begun=PartialResponse(self.token_ids, self.logprobs))
+        return replace(self.trajectory, begun=PartialResponse(self.token_ids, self.logprobs, self.observed))
 
 
 @dataclass
@@ -130,6 +133,7 @@ class TrajectoryPool:
             if flight:
                 # The whole response, not the newest part: it replaces the tokens that were reported piece by piece.
                 flight.token_ids, flight.logprobs = list(begun.token_ids), list(begun.logprobs)
+                flight.observed = begun.observed
                 self.waiting[name] = flight
         if report.withdrawn or not state.flights:
             state.is_emptying = state.is_withdrawing = False
@@ -242,6 +246,7 @@ class TrajectoryPool:
                 self.faults.restarted_from_prompt += 1
                 self.faults.tokens_lost += len(flight.token_ids)
                 flight.token_ids, flight.logprobs, flight.version, flight.written = [], [], None, 0
+                flight.observed = ()
 
     def _version_for(self, replica: ReplicaId, newest: int, kept: Collection[int]) -> int | None:
         """Returns the version that an empty replica should hold: the newest, unless trajectories wait for another."""

@@ -2,22 +2,26 @@
 
 Their responses use separate random numbers, so nothing that the round draws or trains on depends on them. All ranks
 sample; rank 0 counts and broadcasts the result, so all ranks decide the same.
+The trainer of the asynchronous loop evaluates as well, and its hub, which imports no torch, decides and reports.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.estimators import clustered_bootstrap, with_width
 from stages.observe.progress import say
 from stages.rl_round.drawing import GroupDrawing, ProblemDraw
-from stages.rl_round.loop.weight_sync import RoundState
 from stages.rl_round.methods import ModelVerifier, VerdictReward
 from stages.rl_round.params import EvaluationParams
 from stages.rl_round.records import Group
 from stages.rl_round.round import Round
+
+if TYPE_CHECKING:  # imports torch
+    from stages.rl_round.loop.weight_sync import RoundState
 
 Row = dict[str, float]
 ACCURACY = "evaluation/accuracy"
@@ -26,29 +30,38 @@ ACCURACY = "evaluation/accuracy"
 def evaluate_if_due(state: RoundState, this_round: Round, drawing: GroupDrawing) -> bool:
     """Evaluates when due and adds the row to the state; returns True when a checkpoint must keep these weights.
 
-    An evaluation is due at the start, every `every_steps` steps, and at the end. Collective.
+    Collective.
     """
-    settings, step, last = this_round.params.evaluation, state.step, this_round.settings.steps
-    # A round that resumes from a checkpoint already has the row of its step.
-    is_known = bool(state.evaluations) and state.evaluations[-1]["step"] == step
-    if settings is None or is_known or (step % settings.every_steps and step < last):
+    if not is_due(state.evaluations, state.step, this_round):
         return False
     with this_round.run.phase("evaluate"):
-        row: Row = this_round.trainer.broadcast(_evaluate(step, this_round, drawing, settings))
+        row = evaluate(state.step, this_round, drawing)
     state.evaluations.append(row)
-    this_round.run.log(row, step=step)
     if this_round.trainer.rank == 0:
-        say(f"{this_round.name}: {_shown(row)}")
-    if settings.keep == "last" or best_evaluation(state.evaluations) is not row:
-        return False
-    state.best_step = step
+        tell(row, this_round)
+    state.best_step = kept_step(state.evaluations, this_round.params.evaluation)
     # After the last step the trainer still has these weights.
-    return step < last
+    return state.best_step == state.step < this_round.settings.steps
 
 
-def _evaluate(step: int, this_round: Round, drawing: GroupDrawing, settings: EvaluationParams) -> Row | None:
-    """Returns the row of `step`; None except on rank 0."""
-    params, sampler, samples = this_round.params, drawing.sampler, settings.samples
+def is_due(evaluations: Sequence[Row], step: int, this_round: Round) -> bool:
+    """Returns True for the start, every `every_steps` steps and the end, unless the last evaluation is of that step."""
+    settings = this_round.params.evaluation
+    # A round that resumes from a checkpoint already has the row of its step.
+    if settings is None or (evaluations and evaluations[-1]["step"] == step):
+        return False
+    return step % settings.every_steps == 0 or step == this_round.settings.steps
+
+
+def tell(row: Row, this_round: Round) -> None:
+    """Reports an evaluation to tracking and to the log."""
+    this_round.run.log(row, step=row["step"])
+    say(f"{this_round.name}: {_shown(row)}")
+
+
+def evaluate(step: int, this_round: Round, drawing: GroupDrawing) -> Row:
+    """Returns the row of `step`, whose weights the sampler has; collective."""
+    params, settings, sampler = this_round.params, this_round.params.evaluation, drawing.sampler
     # Still asleep when the last step changed no weights.
     if sampler.is_asleep:
         sampler.load_weights(this_round.trainer.named_weights(), sampler.policy_version)
@@ -58,11 +71,12 @@ def _evaluate(step: int, this_round: Round, drawing: GroupDrawing, settings: Eva
     params = params.model_copy(update={"reward": reward, "study": study, "temperature": settings.temperature})
     draws = [ProblemDraw(problem, 0) for problem in this_round.held_out]
     seed_path = this_round.seed, this_round.name, "evaluation", step
-    groups = replace(drawing, functions=None).draw(draws, params, *seed_path, group_size=samples)
+    groups = replace(drawing, functions=None).draw(draws, params, *seed_path, group_size=settings.samples)
     if isinstance(params.verifier, ModelVerifier):
         # Discards these verdicts: they are not part of the next step's agreement with the rules.
         drawing.verifier.pop_judged()
-    return evaluation_row(step, groups, settings.problems, samples) if this_round.trainer.rank == 0 else None
+    row = evaluation_row(step, groups, settings.problems, settings.samples) if this_round.trainer.rank == 0 else None
+    return this_round.trainer.broadcast(row)
 
 
 def evaluation_row(step: int, groups: Sequence[Group], problems: int, samples: int) -> Row:
@@ -90,23 +104,33 @@ def best_evaluation(evaluations: Sequence[Row]) -> Row:
     return max(evaluations, key=lambda row: row[ACCURACY])
 
 
+def kept_step(evaluations: Sequence[Row], settings: EvaluationParams | None) -> int | None:
+    """Returns the step whose weights the round keeps; None when it keeps the last ones."""
+    if settings is None or settings.keep == "last" or not evaluations:
+        return None
+    return best_evaluation(evaluations)["step"]
+
+
 def is_over(evaluations: Sequence[Row], settings: EvaluationParams | None) -> bool:
     """Returns True after `patience` evaluations in a row without a new best."""
-    if settings is None or settings.patience is None:
+    if settings is None or settings.patience is None or not evaluations:
         return False
     return len(evaluations) - 1 - evaluations.index(best_evaluation(evaluations)) >= settings.patience
 
 
-def sum_up(this_round: Round, state: RoundState) -> Row:
-    """Logs a summary of the evaluations and returns the round's metrics of them; empty when there were none."""
-    settings, rows = this_round.params.evaluation, state.evaluations
+def sum_up(this_round: Round, rows: Sequence[Row], step: int) -> Row:
+    """Logs a summary of the evaluations of a round that ends after `step`, and returns the round's metrics of them.
+
+    Empty when there were none.
+    """
+    settings = this_round.params.evaluation
     if settings is None:
         return {}
-    best, last, is_early = best_evaluation(rows), rows[-1], state.step < this_round.settings.steps
-    kept = state.step if state.best_step is None else state.best_step
+    best, last, is_early = best_evaluation(rows), rows[-1], step < this_round.settings.steps
+    kept = step if settings.keep == "last" else best["step"]
     why = f" early, after {settings.patience} evaluations without a new best" if is_early else ""
     say(
-        f"{this_round.name} ends after step {state.step}{why}, with the weights of step {kept}. "
+        f"{this_round.name} ends after step {step}{why}, with the weights of step {kept}. "
         f"First {_shown(rows[0])}; best {_shown(best)}; last {_shown(last)}"
     )
     ends, too_long = ("", "_low", "_high"), settings.problems - len(this_round.held_out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import ExitStack, closing
 from functools import partial
 
@@ -10,7 +9,7 @@ from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.build import drawing_share
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.protocol import replace_folder_together
-from stages.engines.trainers.training_loop import BEST
+from stages.engines.trainers.training_loop import save_kept
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.params import chosen
 from stages.rl_round.drawing import CustomRewards, GroupDrawing, RoundVerifier, delete_pass_counts, select_problems
@@ -42,12 +41,10 @@ def run_in_process(this_round: Round) -> None:
                 state, known = run_synchronous_round(this_round, source, WeightSync(), log), {}
         # The policy before the metrics: metrics are written last and mark the outputs as complete.
         with replace_folder_together(this_round.trainer, this_round.paths.out) as folder:
-            if state.best_step in (None, state.step):
-                this_round.trainer.save_model(folder)
-            elif is_first:
-                shutil.copytree(Checkpoints(this_round.scratch).newest() / BEST, folder, dirs_exist_ok=True)
+            is_current = state.best_step in (None, state.step)
+            save_kept(this_round.trainer, Checkpoints(this_round.scratch), folder, is_current)
         if log:
-            known |= sum_up(this_round, state)
+            known |= sum_up(this_round, state.evaluations, state.step)
             write_outputs(this_round, log, state.curve, known, evaluations=state.evaluations)
             # Checkpoints first: after a kill in between, the next attempt finds no state to resume from. The
             # asynchronous loop removes its journal first, for the same reason.

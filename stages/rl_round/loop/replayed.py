@@ -1,7 +1,8 @@
 """The source of a replay: the batches that a recorded round trained on, from its schedule and its rollouts table.
 
-No sampler, verifier or custom function is used. Rewards are computed again from verdict and length, because the table
-rounds them to float32; rewards of custom functions are in the schedule. Log-probs and tokens come from the table.
+No sampler, verifier, environment or custom function is used. Rewards are computed again from verdict and length,
+because the table rounds them to float32; those of custom functions and environments are in the schedule. Log-probs and
+tokens come from the table.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 import pandas
 
 from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.samplers.episodes import episode_of
 from stages.engines.samplers.protocol import Sample, StopReason
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of, write_json
@@ -91,9 +93,11 @@ class ReplayedBatches(BatchSource):
 
 
 def _rollout(row: Mapping, params: RlParams, custom: Mapping) -> Rollout:
-    # A table only says whether the limit truncated a response; training does not use other stop reasons.
-    stop = StopReason.MAX_TOKENS if row["is_truncated"] else StopReason.END_OF_SEQUENCE
-    sample = Sample(row["token_ids"].tolist(), row["rollout_logprobs"].tolist(), stop, row["policy_version"])
+    # Without an episode, a table only says whether the limit truncated a response; training uses no other stop reason.
+    stop, episode = StopReason.MAX_TOKENS if row["is_truncated"] else StopReason.END_OF_SEQUENCE, episode_of(row)
+    stop = StopReason(row["ending"]) if episode else stop
+    tokens = row["token_ids"].tolist(), row["rollout_logprobs"].tolist()
+    sample = Sample(*tokens, stop, row["policy_version"], episode)
     return recorded_rollout(sample, row["response"], Verdict(row["verdict"]), params, custom)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pandas
 
 from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.samplers.episodes import episode_columns
 from stages.foundations.errors import UserError
 from stages.foundations.files import replace_folder, sha256_of, write_curves, write_json, write_metrics
 from stages.foundations.tables import ROLLOUT, read_table, write_table
@@ -67,6 +68,8 @@ class RolloutLog:
         """Records a step that took `seconds`, with the curve's `row`; writes each rollout once its fate is decided."""
         self._keep(step, batch.groups, batch.left_out, step_fates(batch))
         rates = {"time/step_seconds": seconds, "tokens/per_second": row["tokens/sampled"] / seconds}
+        # Times differ between runs, so they are not in the curve, whose bytes DVC compares.
+        rates |= environment_seconds(batch.drawn)
         self._round.run.log({**rates, **row}, step=step)
         if advice := self._signal.see(batch.drawn):
             say(f"WARNING: step {step}: {advice}")
@@ -124,7 +127,7 @@ def _row(step: int, group: Group, index: int, is_used: bool) -> dict[str, Any]:
         "policy_version": rollout.sample.policy_version,
         "sample_index": index,
         "response": rollout.response,
-        "response_tokens": len(rollout.sample.token_ids),
+        "response_tokens": rollout.sample.policy_tokens,
         "token_ids": rollout.sample.token_ids,
         "rollout_logprobs": rollout.sample.logprobs,
         "reward": rollout.reward,
@@ -132,7 +135,17 @@ def _row(step: int, group: Group, index: int, is_used: bool) -> dict[str, Any]:
         "is_truncated": rollout.sample.is_truncated,
         # An undecided rollout of a trained group is not part of any update.
         "is_trained": is_used and rollout.is_decided,
+        **episode_columns(rollout.sample),
     }
+
+
+def environment_seconds(groups: Sequence[Group]) -> dict[str, float]:
+    """Returns the median and the 99th percentile of the time that an episode's environment took; empty without one."""
+    samples = [rollout.sample for group in groups for rollout in group.rollouts]
+    seconds = sorted(sample.episode.seconds for sample in samples if sample.episode)
+    if not seconds:
+        return {}
+    return {f"environment/seconds_p{per_cent}": seconds[(len(seconds) - 1) * per_cent // 100] for per_cent in (50, 99)}
 
 
 STEPS_IN_VAIN = 3

@@ -13,15 +13,20 @@ from typing import assert_never
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.length_rewards import soft_overlong_punishment
 from stages.engines.policies.language_model import PolicyUnderAdapters, ReferencePolicy, language_model
+from stages.engines.samplers.protocol import StopReason
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import LoraParams
+from stages.engines.trainers.training_loop import warmup_then_cosine
 from stages.foundations.params import chosen
 from stages.foundations.seeds import derive_seed
-from stages.rl_round.drawing import verdict_reward
+from stages.rl_round.drawing import rewarded_tokens, verdict_reward
 from stages.rl_round.methods import (
     CosineReward,
+    CosineSchedule,
+    EnvironmentReward,
     FunctionReward,
+    LinearSchedule,
     NoOverlong,
     NoReferenceKl,
     SoftOverlong,
@@ -72,14 +77,29 @@ def train_step(this_round: Round, step: int, batch: Batch | None) -> TrainedStep
     groups, plan = scatter_batch(batch, params, tokens, trainer, this_round.seed, this_round.name, step)
     with _explain_nonfinite_loss(this_round, step, groups):
         samples = prepare_samples(groups, plan, params, trainer, this_round.reference)
-        # From 1 / warmup_steps upwards: a first step with rate 0 would sample a whole batch and learn nothing.
-        warm_up = min(1.0, (step + 1) / max(1, this_round.settings.warmup_steps))
-        updates = update_policy(samples, plan, params, warm_up, trainer)
+        updates = update_policy(samples, plan, params, learning_rate_scale(step, this_round), trainer)
     row = {"step": step + 1} | (summarise(updates) if updates else {})
     # Only rank 0 has the whole batch, and only its row is written.
     if batch is not None:
         row |= step_metrics(batch, samples, params)
     return TrainedStep(row, bool(updates), samples)
+
+
+def learning_rate_scale(step: int, this_round: Round) -> float:
+    """Returns the share of the peak learning rate in step `step` (from 0): all updates of a step have the same."""
+    steps, warmup_steps = this_round.settings.steps, this_round.settings.warmup_steps
+    # From 1 / warmup_steps upwards: a first step with rate 0 would sample a whole batch and learn nothing.
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    match this_round.params.schedule:
+        case None:
+            return 1.0
+        case CosineSchedule(final_fraction=final):
+            return warmup_then_cosine(step, steps, warmup_steps, final)
+        case LinearSchedule(final_fraction=final):
+            return 1.0 - (1.0 - final) * (step - warmup_steps) / max(1, steps - 1 - warmup_steps)
+        case other:
+            assert_never(other)
 
 
 @contextmanager
@@ -106,9 +126,10 @@ def step_metrics(batch: Batch, trained: TrainingSamples, params: RlParams) -> di
     # say little about the policy.
     groups = batch.drawn or batch.groups
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    tokens = [len(rollout.sample.token_ids) for rollout in rollouts]
+    tokens = [rollout.sample.policy_tokens for rollout in rollouts]
     return {
         **_custom_metrics(rollouts),
+        **_episode_metrics(rollouts),
         "reward/mean": _mean([rollout.reward for rollout in rollouts if rollout.is_decided]),
         "accuracy/mean": _mean([float(rollout.verdict is Verdict.CORRECT) for rollout in rollouts]),
         "verdict/undecided_fraction": _mean([float(not rollout.is_decided) for rollout in rollouts]),
@@ -125,7 +146,7 @@ def step_metrics(batch: Batch, trained: TrainingSamples, params: RlParams) -> di
         "groups/signal_fraction": batch.signal_fraction,
         **_advantage_metrics(trained),
         **_penalty_metrics(trained, params),
-        "tokens/sampled": sum(len(r.sample.token_ids) for group in batch.drawn for r in group.rollouts),
+        "tokens/sampled": sum(r.sample.policy_tokens for group in batch.drawn for r in group.rollouts),
         "tokens/trained": int(trained.response_mask.sum()),
         **batch.agreement,
     }
@@ -156,6 +177,30 @@ def _custom_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     return {"reward/failed_fraction": _mean([float(bool(rollout.fault)) for rollout in rollouts]), **means}
 
 
+def _episode_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Returns turns, calls, observed tokens and endings of the episodes; empty without an environment.
+
+    A void turn ended an episode and holds no answer that the verifier could read.
+    """
+    episodes = [(rollout, rollout.sample.episode) for rollout in rollouts if rollout.sample.episode]
+    if not episodes:
+        return {}
+    calls, limits = sum(episode.calls for _, episode in episodes), (StopReason.MAX_TOKENS, StopReason.MAX_TURNS)
+    void = [one.verdict is Verdict.UNPARSED and one.sample.stop_reason not in limits for one, _ in episodes]
+    return {
+        "turns/mean": _mean([episode.turns for _, episode in episodes]),
+        "turns/void_fraction": _mean(void),
+        "calls/mean": calls / len(episodes),
+        "calls/failed_fraction": sum(episode.failed_calls for _, episode in episodes) / max(1, calls),
+        "tokens/observed": sum(len(one.sample.token_ids) - one.sample.policy_tokens for one, _ in episodes),
+        "environment/fault_fraction": _mean([bool(episode.fault) for _, episode in episodes]),
+        **{
+            f"ending/{ending.value}_fraction": _mean([one.sample.stop_reason is ending for one, _ in episodes])
+            for ending in StopReason
+        },
+    }
+
+
 def _penalty_metrics(trained: TrainingSamples, params: RlParams) -> dict[str, float]:
     """Returns how much repetition was punished, when it is."""
     if params.repetition_penalty is None:
@@ -179,12 +224,12 @@ def _is_punished(rollout: Rollout, params: RlParams) -> bool:
             return rollout.reward < verdict_reward(params.reward, rollout.verdict)
         case CosineReward():
             return rollout.reward == params.reward.exceeded
-        case FunctionReward() | SumReward():
+        case FunctionReward() | EnvironmentReward() | SumReward():
             match params.overlong:
                 case NoOverlong():
                     return False
                 case SoftOverlong(buffer_tokens=buffer_tokens):
-                    tokens = len(rollout.sample.token_ids)
+                    tokens = rewarded_tokens(rollout.sample, params.max_response_tokens)
                     return soft_overlong_punishment(tokens, params.max_response_tokens, buffer_tokens) < 0
                 case unknown:
                     assert_never(unknown)

@@ -11,18 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.engines.environments import tool_schemas, tools_environment
+from stages.engines.environments.pool import EnvironmentPool
 from stages.engines.environments.protocol import Done, Observation
 from stages.engines.environments.search_tool import Index, load_index
 from stages.engines.environments.tools_environment import build, calculate, worker_options
 from stages.engines.policies.tokenizers import encode_prompt
-from stages.engines.workers.pool import WorkerLimits, WorkerPool
 from stages.engines.workers.sandbox import lacking
 from stages.foundations.errors import UserError
 from stages.foundations.params import ChatPrompt, ToolsEnvironment, read_yaml
 from stages.foundations.seeds import derive_seed
 from tests.fakes.guest_attacks import FORGERY
 from tests.fakes.tiny_policy import byte_tokenizer
-from tests.fakes.tool_player import play
 
 MARKED = {"kind": "marked", "call": "?", "answer": "!"}
 TAGGED = {"kind": "tagged"}
@@ -326,21 +325,32 @@ def test_a_confined_worker_plays_with_every_kind_of_tool():
         call("weekday", year=2024, month=2, day=29) + call("weekday", year=2024, month=13),
         # A program has neither the problem nor its answer, and cannot write into the worker's answers.
         call("confined", code=FORGERY),
-        call("confined", code="while True: pass") + call("monty", code="while True: pass"),
+        call("confined", code="while True: pass") + call("monty", code="print(1)"),
+        call("monty", code="while True: pass"),
         call("monty", code="") + call("confined", code="print('\\\\boxed{1}')"),
         "The answer is \\boxed{1481}.",
     ]
-    request = {"environment": environment.model_dump(mode="json"), "problem": PROBLEM, "seed": 1, "turns": turns}
-    options = worker_options(environment)
-    with WorkerPool(play, 1, WorkerLimits(1024, 20), **options) as pool:
-        first, second = (pool.submit(**request).result() for _ in range(2))
-        assert first.failure == "" and first == second
+    with EnvironmentPool(environment) as pool:
+        first, second = (
+            [pool.reply(pool.submit(PROBLEM, 1, turns[:count])) for count in range(1, len(turns) + 1)] for _ in range(2)
+        )
         [pid] = pool.pids()
         assert "Seccomp:\t2" in Path(f"/proc/{pid}/status").read_text()
-    programs, dates, forged, loops, printed, end = first.value
-    assert (programs["text"], dates["failed_calls"]) == ("42\n42", 1)
-    assert dates["text"] == "Thursday\nerror: ValueError: month must be in 1..12"
-    assert forged["text"].startswith('{"refused": "stop the run"}') and forged["failed_calls"] == 0
-    assert loops["text"] == "error: it took more than 0.5 s\nerror: it took more than 0.5 s"
-    assert printed["text"] == "(no output: use print)\n\\boxed{1}"
-    assert end == {"reward": None, "is_correct": None, "response": None, "calls": 0, "failed_calls": 0}
+    # All but the time, and counts that add up over the turns.
+    programs, dates, forged, loop, other, printed = [one["observation"] for one in first[:-1]]
+    assert [(one["calls"], one["failed_calls"]) for one in first] == [
+        (2, 0),
+        (4, 1),
+        (5, 1),
+        (6, 2),
+        (7, 3),
+        (9, 3),
+        (9, 3),
+    ]
+    assert [{**one, "seconds": 0} for one in first] == [{**one, "seconds": 0} for one in second]
+    assert programs == "42\n42"
+    assert dates == "Thursday\nerror: ValueError: month must be in 1..12"
+    assert forged.startswith('{"refused": "stop the run"}')
+    assert loop == other == "error: it ran out of time", "calls behind it are not run"
+    assert printed == "(no output: use print)\n\\boxed{1}"
+    assert first[-1]["done"]["response"] is None

@@ -8,22 +8,15 @@ import pytest
 from pipelines.graph.recipes import read_recipe
 from pipelines.graph.schema import check_values
 from stages.__main__ import main
-from stages.algorithms.answers.verdicts import Verdict
-from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
-from stages.engines.samplers.params import TorchSamplerParams
-from stages.engines.samplers.protocol import SamplingSettings, Trajectory, sample_trajectories
-from stages.engines.samplers.torch_sampler import TorchSampler
-from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
-from stages.foundations.params import validate_section
-from stages.foundations.seeds import derive_seed
 from stages.foundations.stage import Lengths
 from stages.foundations.tables import PROBLEM, ROLLOUT, read_table, write_table
 from stages.rl_round.loop import synchronous, weight_sync
 from stages.rl_round.loop.evaluation import best_evaluation, evaluation_row, is_over
 from stages.rl_round.params import EvaluationParams, loop_contradictions
-from stages.rl_round.stage import ABOUT, STAGE
+from stages.rl_round.stage import ABOUT
+from tests.fakes.held_out import held_out_accuracy
 from tests.fakes.rounds import JUDGED, assert_same, copied, curve, group, replay_params, settings
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
 
@@ -96,32 +89,10 @@ def test_evaluation_changes_nothing_that_is_trained(taught, last, tmp_path):
 
 def test_the_accuracy_is_that_of_the_weights(taught, last):
     """Samples again from the folders of the policies: the start, and the end."""
-    problems = read_table(taught / "held_out.parquet", PROBLEM).to_dict("records")[:8]
     told = {row["step"]: row["evaluation/accuracy"] for row in curve(last) if "evaluation/accuracy" in row}
     for step, policy in ((0, taught / "sft"), (6, last / "rl_1")):
-        tokenizer = load_tokenizer(policy)
-        sampler = TorchSampler.from_folder(TorchSamplerParams.model_validate(PARAMS["sampler"]), policy)
-        drawn = [
-            Trajectory(
-                encode_prompt(tokenizer, validated("prompt"), row["problem"]),
-                derive_seed(0, "rl_1", "evaluation", step, row["problem_id"], number, 0),
-            )
-            for row in problems
-            for number in range(4)
-        ]
-        samples = sample_trajectories(sampler, drawn, SamplingSettings(1.0, 1.0, 0, 12, None))
-        answers = [row["answer"] for row in problems for _ in range(4)]
-        responses = [decode_response(tokenizer, sample.token_ids) for sample in samples]
-        with Verifier(validated("verifier")) as verifier:
-            judged = verifier.judge(
-                list(zip(answers, responses, strict=True)), [one.is_truncated for one in samples], require_marker=True
-            )
-        assert told[step] == sum(one.verdict is Verdict.CORRECT for one in judged) / 32
+        assert told[step] == held_out_accuracy(taught, policy, 0, step)
     assert 0 < told[0] < 1, "else it would say little"
-
-
-def validated(section):
-    return validate_section(PARAMS[section], section, STAGE.sections[section], "params.yaml")
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.rl_round.drawing import DrawState
 from stages.rl_round.loop.batch_source import BatchSource, SampledBatches
 from stages.rl_round.loop.round_log import SignalWatch
+from stages.rl_round.loop.training_step import learning_rate_scale
 from stages.rl_round.loop.weight_sync import RoundState, WeightSync, WeightSyncCheck, load_state, save_state
 from stages.rl_round.params import WeightSyncCheckParams
 from stages.rl_round.records import Group, Rollout
@@ -170,3 +171,19 @@ def test_a_damaged_checkpoint_is_gone_before_one_of_an_earlier_step_is_written(b
     state = RoundState(2, 2, [{"step": 2}])
     save_state(checkpoints, state, trainer, source, weights, None)
     assert load_state(checkpoints, trainer, source, weights) == state
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (None, [0.5, 1, 1, 1, 1, 1]),
+        ({"kind": "cosine", "final_fraction": 0.1}, [0.5, 1, 0.775, 0.325, 0.1]),
+        ({"kind": "linear", "final_fraction": 0.1}, [0.5, 1, 0.7, 0.4, 0.1]),
+    ],
+)
+def test_the_learning_rate_warms_up_and_falls_to_its_last_share(schedule, expected):
+    """Warm-up of two steps: the second has the whole rate, and so has the third, from which the fall is counted."""
+    expected = expected if schedule is None else [*expected[:2], 1, *expected[2:]]
+    rl = settings(schedule=schedule) if schedule else settings()
+    of_round = SimpleNamespace(params=rl, settings=SimpleNamespace(steps=6, warmup_steps=2))
+    assert [learning_rate_scale(step, of_round) for step in range(6)] == pytest.approx(expected)

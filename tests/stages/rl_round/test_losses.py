@@ -26,11 +26,15 @@ LOSSES = {
     "clipped_surrogate": {"kind": "clipped_surrogate", "clip_low": 0.2, "clip_high": 0.28, "dual_clip": 10.0},
     "gspo": {"kind": "gspo", "clip_low": 0.2, "clip_high": 0.28},
     "cispo": {"kind": "cispo", "clip_low": 1.0, "clip_high": 0.28},
+    "dppo": {"kind": "dppo", "divergence": "kl", "limit_low": 0.05, "limit_high": 0.05, "ratio_cap": 20.0},
+    "sapo": {"kind": "sapo", "temperature_positive": 1.0, "temperature_negative": 1.05},
     "reinforce": {"kind": "reinforce"},
 }
 ESTIMATORS = [
     {"kind": "group_normalized", "divide_by_std": True},
     {"kind": "group_normalized", "divide_by_std": False},
+    {"kind": "batch_normalized"},
+    {"kind": "pass_at_k", "k": 2},
     {"kind": "leave_one_out"},
     {"kind": "length_weighted"},
     OTB,
@@ -205,6 +209,41 @@ def test_importance_weights_multiply_the_gradient_up_to_their_cap(trainer, level
     assert shown["sum/capped_tokens"] == (1 if level == "token" else 2)
 
 
+ICE_POP = {"kind": "ice_pop", "low": 0.5, "high": 5.0}
+
+
+def test_ice_pop_weighs_tokens_and_leaves_out_those_beyond_its_bounds(trainer):
+    agreeing = logprobs_of(trainer)
+    plain, _ = gradients(trainer, one_group(agreeing), params())
+    # Ratios of trainer to sampler: e^0.5 within the bounds, e^2 above, e^-1 below.
+    rows = shifted(shifted(shifted(agreeing, 0, -0.5), 1, -2.0), 2, 1.0)
+    weighted, shown = gradients(trainer, one_group(rows), params(rollout_correction=ICE_POP))
+    weights = torch.ones_like(plain)
+    weights[0, 0], weights[1, 0], weights[2, 0] = math.exp(0.5), 0.0, 0.0
+    assert torch.allclose(weighted, plain * weights, rtol=1e-4)
+    assert shown["sum/left_out_tokens"] == 2
+    assert update(trainer, one_group(rows), params(rollout_correction=ICE_POP))["importance/left_out_fraction"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("correction", "by"),
+    [
+        ({"kind": "geometric_mask", "low": 0.9, "high": 1.1}, -0.4),
+        ({"kind": "bad_response_mask", "max_divergence": 0.1}, 0.4),
+    ],
+)
+def test_a_mask_drops_a_response_and_up_weights_none(trainer, correction, by):
+    """Rows 0 and 1 differ by a mean of 0.13 and 0.2 from the sampler; only row 1 has a negative advantage."""
+    agreeing = logprobs_of(trainer)
+    plain, _ = gradients(trainer, one_group(agreeing), params())
+    rows = shifted(shifted(agreeing, 0, by), 1, by)
+    masked, shown = gradients(trainer, one_group(rows), params(rollout_correction=correction))
+    dropped = [0, 1] if correction["kind"] == "geometric_mask" else [1]
+    kept = [row for row in range(4) if row not in dropped]
+    assert torch.allclose(masked[kept], plain[kept]) and not masked[dropped].any()
+    assert shown["mask/correction_fraction"] == shown["mask/fraction_dropped"] == len(dropped) / 4
+
+
 def test_reinforce_is_weighted_by_the_present_policy(trainer):
     choice = params(proximal="rollout", policy_loss={"kind": "reinforce"}, rollout_correction=WEIGHTS)
     agreeing = logprobs_of(trainer)
@@ -352,7 +391,7 @@ def test_shares_and_rates_by_hand():
     )
 
 
-@pytest.mark.parametrize("correction", [WEIGHTS, {**TRM, "max_threshold": 20.0, "mean_threshold": None}])
+@pytest.mark.parametrize("correction", [WEIGHTS, ICE_POP, {**TRM, "max_threshold": 20.0, "mean_threshold": None}])
 def test_the_loop_adds_its_numbers_and_changes_no_other(folder, correction):
     right, wrong = (Verdict.CORRECT, 1.0), (Verdict.WRONG, -1.0)
     groups = [

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pydantic import TypeAdapter
@@ -32,6 +33,8 @@ from tests.fakes.rounds import (
 )
 from tests.fakes.taught_policy import PARAMS
 
+ICE_POP = {"kind": "ice_pop", "low": 0.5, "high": 5.0}
+
 
 def load(**changes):
     return validate_section({**PARAMS["rl"], **changes}, "rl", RlParams, Path("params.yaml"))
@@ -48,6 +51,9 @@ def load(**changes):
         {"policy_loss": {"kind": "gspo", "clip_low": 0.0003, "clip_high": 0.0004}},
         {"policy_loss": {"kind": "cispo", "clip_low": 1.0, "clip_high": 2.0}},
         {"policy_loss": {"kind": "reinforce"}, "proximal": "rollout", "rollout_correction": WEIGHTS},
+        {"advantage": {"kind": "pass_at_k", "k": 2}, "advantage_whitening": "tokens"},
+        {"schedule": {"kind": "cosine", "final_fraction": 0.1}, "advantage": {"kind": "batch_normalized"}},
+        {"rollout_correction": {"kind": "bad_response_mask", "max_divergence": 0.1}},
         {"rollout_correction": TRM, "proximal": "rollout"},
         {"rollout_correction": {**TRM, "mean_threshold": None}},
         EXACT,
@@ -82,12 +88,16 @@ def test_an_absent_study_is_off():
         ({"advantage": OTB, "proximal": "rollout"}, "set proximal: recompute"),
         ({"advantage": {**OTB, "is_importance_weighted": True}}, "or is_importance_weighted false"),
         ({"proximal": "rollout", "rollout_correction": WEIGHTS}, "would count it twice: set proximal: recompute"),
+        ({"proximal": "rollout", "rollout_correction": ICE_POP}, "ice_pop would count it twice"),
+        ({"advantage": {"kind": "pass_at_k", "k": 9}}, r"advantage.k 9 is more than group_size \d"),
+        ({"advantage": {"kind": "mean_normalized"}}, "wrong: 0.0, unparsed: 0.0"),
         ({**EXACT, "study": {}}, "study.rollout_distributions: {kind: whole, .* or set divergence sampled"),
         ({**EXACT, "rollout_correction": TRM}, "keeps what only an exact divergence reads: leave it out"),
         ({**EXACT, "rollout_correction": NONE}, "keeps what only an exact divergence reads: leave it out"),
         ({"study": {"rollout_distributions": {"kind": "whole"}}}, r"max_gib: missing"),
         ({"verifier": {**MODEL, "teaching": {"kind": "prayer"}}}, "verifier.model.teaching.*made_pairs"),
         ({"rollout_correction": {**TRM, "max_threshold": None, "mean_threshold": None}}, "both null"),
+        ({"rollout_correction": WEIGHTS, "top_p": 0.9}, "normalised over fewer tokens than the trainer's"),
         ({"study": {"vocabulary_pruning": SAFE_SET}, "top_p": 0.9}, "set top_p 1.0 and top_k 0"),
         ({"study": {"vocabulary_pruning": SAFE_SET}, "top_k": 50}, "set top_p 1.0 and top_k 0"),
         ({"study": {"vocabulary_pruning": {**SAFE_SET, "log_threshold": 1.0}}}, "less than 0"),
@@ -157,6 +167,7 @@ def test_a_sampler_that_differs_on_purpose_and_a_judge_need_the_built_in_one():
 
 
 REPLICAS = {"kind": "ray", "count": 2}
+EVALUATION = {"every_steps": 2, "problems": 8, "samples": 4, "temperature": 1.0, "keep": "last", "patience": None}
 REPLAY = {"kind": "replay", "schedule": "data/schedules/rl_1"}
 RECOMPUTE = {"proximal": "recompute", "rollout_correction": WEIGHTS}
 STALE = {"study": {"mismatch": {"kind": "stale_weights", "versions": 1}}}
@@ -185,6 +196,7 @@ def looped(**changes):
         {"proximal": "rollout", "policy_loss": {"kind": "reinforce"}, "advantage": {"kind": "reward"}},
         {"loop": REPLAY, "proximal": "recompute", "rollout_correction": NONE},
         {"loop": REPLAY, "verifier": MODEL},
+        {**RECOMPUTE, "evaluation": EVALUATION},
         {"loop": REPLAY, **RECOMPUTE, **STALE},
     ],
 )
@@ -208,6 +220,15 @@ def test_what_is_sound_is_not_refused(changes):
 def test_what_collapses_or_has_no_process_is_refused(changes, told):
     (found,) = contradictions_of(**changes)
     assert re.search(told, found)
+
+
+def test_an_evaluation_needs_whole_engines_in_the_trainers_ranks():
+    rl = settings(loop={**ASYNCHRONOUS, "trainer_ranks": 3}, evaluation=EVALUATION, **RECOMPUTE)
+    trainer = SimpleNamespace(kind="deepspeed")
+    wide = VLLM.model_copy(update={"tensor_parallel": 2, "replicas": REPLICAS})
+    (told,) = loop_contradictions(rl, wide, trainer)
+    assert "rl.loop.trainer_ranks 3 makes no whole engines of sampler.tensor_parallel 2: set a multiple" in told
+    assert not loop_contradictions(rl, wide.model_copy(update={"tensor_parallel": 3}), trainer)
 
 
 @pytest.fixture(scope="module")
@@ -236,3 +257,17 @@ def test_the_recipe_is_sound_and_may_select_by_pass_rate(recipe):
 def test_processes_that_do_not_fit_are_told_before_a_stage_starts(recipe, section, changes, told):
     with pytest.raises(UserError, match=told):
         check_values({**recipe, section: {**recipe[section], **changes}}, "x")
+
+
+@pytest.mark.parametrize("name", ["advantage", "policy_loss", "rollout_correction", "schedule", "reference_kl"])
+def test_the_docs_name_every_kind(name):
+    page = (Path(__file__).resolve().parents[3] / "docs/recipes.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
+    schema = RlParams.model_json_schema()
+    kinds = {
+        definition["properties"]["kind"]["const"]
+        for definition in (
+            schema["$defs"][ref] for ref in re.findall(r"#/\$defs/(\w+)", str(schema["properties"][name]))
+        )
+    }
+    assert len(kinds) > 1 and kinds <= set(re.findall(r"`(\w+)`", row))

@@ -1,12 +1,13 @@
 """Groups as bytes: the transfer changes nothing, and the data are small."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.engines.samplers.protocol import FullSample, Sample, StopReason
+from stages.engines.samplers.protocol import Episode, FullSample, Sample, StopReason
 from stages.rl_round.records import Group, Rollout, pack_groups, unpack_groups
 
 QWEN_VOCABULARY = 151_936
@@ -37,6 +38,12 @@ GROUPS = [
 def test_groups_come_back_as_they_were():
     assert unpack_groups(pack_groups(GROUPS)) == GROUPS
     assert unpack_groups(pack_groups([])) == []
+    full = Episode(((1, 2), (3, 5)), 3, "ä", 2, 1, 0.1, 1 / 3, False, "no")
+    some, bare = (replace(rollout([5] * 6).sample, episode=one) for one in (full, Episode((), 1, "")))
+    several = [Group("a", [3], (Rollout(some, "", Verdict.CRASHED, 0.0), Rollout(bare, "", *RIGHT), rollout([7])))]
+    assert unpack_groups(pack_groups(several)) == several
+    (unheld, *_) = unpack_groups(pack_groups(several, [False] * 3))[0].rollouts
+    assert (unheld.sample.policy_tokens, unheld.sample.episode) == (3, full)
     stopped = [Group("c", [1], (rollout([4], StopReason.STOP_STRING),))]
     assert unpack_groups(pack_groups(stopped)) == stopped
 

@@ -15,7 +15,14 @@ from stages.rl_round.drawing import make_rollout
 from stages.rl_round.losses import OVER_TOKENS, policy_loss
 from stages.rl_round.records import Group
 from stages.rl_round.samples import rows, training_samples
-from stages.rl_round.update import summarise, update_policy, with_advantages, with_proximal_statistics
+from stages.rl_round.update import (
+    prepare_samples,
+    summarise,
+    update_policy,
+    whitened,
+    with_advantages,
+    with_proximal_statistics,
+)
 from tests.fakes.host_waits import HostWaits
 from tests.fakes.rounds import OTB, rollout, settings
 from tests.fakes.step_plans import micro_batches, plan_of
@@ -270,3 +277,45 @@ def test_both_streams_enter_the_token_baseline_and_weights_its_energy():
         returns, mask, logit_gradient_proxy(probs.log(), squares), torch.tensor([0, 0]), weights, "return"
     )
     assert torch.allclose(found, (returns - baseline) * mask, atol=1e-6)
+
+
+def test_whitened_advantages_have_mean_0_and_variance_1_over_the_tokens(trainer):
+    plain = prepared(GROUPS, RL)
+    params = RL.model_copy(update={"advantage_whitening": "tokens"})
+    found = prepare_samples(GROUPS, plan_of(plain, params, trainer), params, trainer)
+    mask = found.response_mask.bool()
+    values = plain.advantages[mask]
+    # By hand, in float64: 8 tokens in two groups, one undecided response left out.
+    assert len(values) == 8
+    expected = (values.double() - values.double().mean()) / values.double().std(correction=0)
+    torch.testing.assert_close(found.advantages[mask].double(), expected, rtol=1e-5, atol=1e-6)
+    assert found.advantages[mask].mean().abs() < 1e-6 and not found.advantages[~mask].any()
+
+
+class TwoRanks:
+    """The other rank's sums, computed from the responses that it holds."""
+
+    def __init__(self, others):
+        self.others = iter(others)
+
+    def gather(self, value):
+        return [value, next(self.others)]
+
+
+def test_ranks_whiten_with_the_sums_of_all_ranks():
+    advantages, mask = torch.tensor([[1.0, 1.0], [-2.0, 0.0], [3.0, 3.0]]), torch.tensor([[1.0, 1], [1, 0], [1, 1]])
+    values = advantages[mask.bool()].double()
+    mean, variance = values.mean(), values.var(correction=0)
+    of_other = [2, 6.0, float((values[3:] - mean).square().sum())]  # it holds the third response
+    found = whitened(advantages, mask, [0, 1], TwoRanks(of_other))
+    expected = (advantages - mean) / variance.sqrt() * mask
+    torch.testing.assert_close(found.double(), expected.double(), rtol=1e-6, atol=1e-6)
+
+
+def test_equal_advantages_are_whitened_to_0():
+    class OneRank:
+        def gather(self, value):
+            return [value]
+
+    ones = torch.ones(2, 3)
+    assert not whitened(ones, ones, [0, 1], OneRank()).any()

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from stages.engines.custom_functions import FunctionValue
+from stages.engines.replicas.replica import Report
+from stages.engines.samplers.protocol import PartialResponse
 from stages.rl_round.asynchronous.coordinator import Coordinator
 from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.records import Problem
-from tests.fakes.replica_schedules import Schedule, through_json, token
+from tests.fakes.replica_schedules import Schedule, spans, through_json, token
 from tests.fakes.rounds import ASYNCHRONOUS, NONE, settings
 
 PROBLEMS = [Problem(f"p{number}", [1, 2, 3 + number], "7") for number in range(23)]
@@ -122,6 +124,35 @@ def test_a_killed_hub_goes_on_from_its_journal(window, seed):
     assert [one.step for one in second.trained] == list(range(STEPS))
     drawn_again = [one for one in written[marker:] if type(one).__name__ == "Finished"]
     assert finished.isdisjoint((one.group, one.member) for one in drawn_again)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_an_environment_wrote_stays_marked_through_moves_deaths_and_a_kill(seed):
+    """The replicas themselves compare the spans of every trajectory that they take over."""
+    written = []
+    first = schedule(coordinator(2, written=written), seed, death_rate=0.02)
+    first.observes = True
+    first.run(stop_after=200)
+    again = coordinator(2, written=written)
+    taken = again.restore(through_json(written))
+    assert any(flight.observed for _, flight in again.pool.flights())
+    second = schedule(again, seed)
+    second.observes, second.published, second.trained = True, [len(taken) // 2 * 2], taken
+    second.run()
+    samples = [one.sample for taken in second.trained for group in taken.batch.groups for one in group.rollouts]
+    assert all(one.episode.observed == spans(0, len(one.token_ids)) for one in samples)
+    assert {one.episode.reward for one in samples} == {1 / 3}
+    assert second.coordinator.trained_lengths.tokens == sum(one.policy_tokens for one in samples)
+
+
+def test_what_a_replica_gives_back_brings_its_spans():
+    core, begun = coordinator(2), PartialResponse([5, 6, 7], [-1.0, 0.0, -2.0], ((1, 2),))
+    core.pool.join(0)
+    core.orders(0, 0, [0])
+    core.receive(0, Report(0, pulled=0))
+    name = next(iter(core.orders(0, 0, [0]).begin))
+    core.receive(0, Report(0, withdrawn={name: begun}))
+    assert core.pool.waiting[name].so_far().begun == begun
 
 
 CUSTOM = {"reward": {"kind": "function", "file": "custom/mine.py", "name": "score"}}

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.engines.samplers.protocol import Sample, StopReason
+from stages.engines.samplers.protocol import Episode, Sample, StopReason
 from stages.foundations.errors import UserError
 from stages.rl_round.asynchronous.journal import (
     Failed,
@@ -179,11 +179,14 @@ def test_a_record_that_json_cannot_hold_is_refused_before_it_is_written(tmp_path
 
 
 SAMPLE = Sample([5, 258], [-0.1, -2.5], StopReason.END_OF_SEQUENCE, 3)
+EPISODE = Episode(((0, 1),), 2, "ä", 3, 1, 0.1, 1 / 3, False, "no")
 KINDS = [
     Issued(7, 1, "p1", 3),
     Partial(7, 2, 4, 3, [5, 6], [-0.5, -0.1]),
+    Partial(7, 2, 4, 3, [5, 6], [-0.5, -0.1], ((1, 2), (5, 6))),
     Finished(7, 2, SAMPLE, "\\boxed{ä}", Verdict.TIMED_OUT),
     Finished(7, 2, replace(SAMPLE, stop_reason=StopReason.STOP_STRING), "stop", Verdict.WRONG),
+    Finished(7, 2, replace(SAMPLE, episode=EPISODE), "\\boxed{ä}", Verdict.CRASHED),
     Failed(7, 3, "three_replicas_died"),
     LeftOut(7, "no_signal"),
     Trained(4, 3, (7, 9, 8)),

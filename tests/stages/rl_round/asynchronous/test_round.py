@@ -18,8 +18,9 @@ from stages.engines.trainers.checkpoints import Checkpoints
 from stages.foundations.files import dvc_md5
 from stages.foundations.tables import ROLLOUT, read_table
 from stages.rl_round.asynchronous.journal import Journal
+from tests.fakes.held_out import held_out_accuracy
 from tests.fakes.processes import assert_becomes, those_with, wait_until
-from tests.fakes.rounds import ASYNCHRONOUS, WEIGHTS, copied, replay_params
+from tests.fakes.rounds import ASYNCHRONOUS, WEIGHTS, copied, curve, replay_params
 from tests.fakes.taught_policy import rl_flags, write_params
 
 pytestmark = pytest.mark.timeout(1800)
@@ -30,8 +31,12 @@ CHANGES = {"rl.proximal": "recompute", "rl.rollout_correction": WEIGHTS, "rl_rou
 CUSTOM = {**CHANGES, "rl.reward": {"kind": "function", "file": "custom/brevity.py", "name": "score"}}
 
 
+EVALUATION = {"every_steps": 3, "problems": 8, "samples": 4, "temperature": 1.0, "keep": "last", "patience": None}
+
+
 def asynchronous_params(path, replicas=2, settings=CHANGES, **loop):
     changes = {"rl.loop": {**LOOP, **loop}, "sampler.replicas": {"kind": "ray", "count": replicas}}
+    changes["rl.evaluation"] = EVALUATION  # whatever dies, it has the same points
     return write_params(path, {**settings, **changes})
 
 
@@ -78,8 +83,21 @@ def wait_for_end(process, folder):
     assert process.returncode == 0, said(folder)
 
 
+JOURNALS = "state/scratch/rl_round-*/journal/records"
+
+
 def journal_bytes(folder):
-    return sum(path.stat().st_size for path in folder.glob("state/scratch/rl_round-*/journal/records"))
+    return sum(path.stat().st_size for path in folder.glob(JOURNALS))
+
+
+def stepped(folder):
+    return sum(path.read_bytes().count(b'"kind":"stepped"') for path in folder.glob(JOURNALS))
+
+
+def first_checkpoint(folder):
+    """Returns the lowest step that has a checkpoint."""
+    found = folder.glob("state/scratch/rl_round-*/step-*")
+    return min(int(checkpoint.name.rpartition("-")[2]) for checkpoint in found)
 
 
 def check_round(taught, folder, window=2, settings=CHANGES):
@@ -101,10 +119,18 @@ def check_round(taught, folder, window=2, settings=CHANGES):
     return json.loads((folder / "out/rl_1.json").read_text())
 
 
+def check_evaluations(taught, folder):
+    """Asserts one point for each evaluation, and that the last is of the round's policy."""
+    points = {row["step"]: row["evaluation/accuracy"] for row in curve(folder / "out") if "evaluation/accuracy" in row}
+    assert list(points) == [0, 3, 6, STEPS]
+    assert points[0] == held_out_accuracy(taught, taught / "sft", 0, 0)
+    assert points[STEPS] == held_out_accuracy(taught, folder / "out/rl_1", 0, STEPS)
+
+
 def cut_journal(folder):
     """Cuts the journal as a kill just after the first checkpoint would; returns the checkpoint's step."""
     [scratch] = folder.glob("state/scratch/rl_round-*")
-    step = min(int(checkpoint.name.rpartition("-")[2]) for checkpoint in scratch.glob("step-*"))
+    step = first_checkpoint(folder)
     with Journal(scratch / "journal") as journal:
         records = list(journal.records())
         kinds = [record["kind"] for record in records]
@@ -153,6 +179,7 @@ def test_a_round_whose_actors_are_killed_ends_and_replays(taught, tmp_path):
         actors(process, victim)[0].kill()
     wait_for_end(process, tmp_path)
     metrics = check_round(taught, tmp_path)
+    check_evaluations(taught, tmp_path)
     assert metrics["fault/restarts"] >= 2
     assert "Traceback" not in said(tmp_path)
     check_nothing_is_left(process)
@@ -168,7 +195,8 @@ def test_a_round_that_is_killed_goes_on_from_its_journal(taught, tmp_path):
     params = asynchronous_params(tmp_path / "params.yaml", 1, CUSTOM, window=0, repack={"kind": "none"})
     process = start(taught, params, tmp_path)
     saved = "state/scratch/rl_round-*/step-*/manifest.json"
-    wait_for(lambda: journal_bytes(tmp_path) > 60_000 and list(tmp_path.glob(saved)), process, tmp_path)
+    # The journal has a step after the trainer has written that step's checkpoint.
+    wait_for(lambda: list(tmp_path.glob(saved)) and stepped(tmp_path) >= first_checkpoint(tmp_path), process, tmp_path)
     process.kill()
     process.wait()
     check_nothing_is_left(process)
@@ -183,6 +211,7 @@ def test_a_round_that_is_killed_goes_on_from_its_journal(taught, tmp_path):
     wait_for_end(process, tmp_path)
     assert f"going on from step {STEPS}, with" in said(tmp_path)
     assert check_round(taught, tmp_path, 0, CUSTOM)["staleness/max"] == 0
+    check_evaluations(taught, tmp_path)
 
 
 def test_the_hub_has_no_torch():
