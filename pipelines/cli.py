@@ -18,6 +18,7 @@ from pipelines.commands.exporting import export
 from pipelines.commands.extracting import extract
 from pipelines.commands.grading import agreement, grade
 from pipelines.commands.mirroring import mirror
+from pipelines.commands.playing import environment
 from pipelines.commands.rewarding import reward
 from pipelines.commands.verifying import verify
 from pipelines.comparing.command import compare
@@ -123,7 +124,20 @@ def graph(
 
 
 # `--help` lists them in this order.
-for command in (data, ablate, grade, reward, agreement, extract, rollback, plan, simulate, compare, rollouts):
+for command in (
+    data,
+    ablate,
+    grade,
+    reward,
+    environment,
+    agreement,
+    extract,
+    rollback,
+    plan,
+    simulate,
+    compare,
+    rollouts,
+):
     app.command()(command)
 for command in (verify, mirror, explain, export, doctor):
     app.command()(command)

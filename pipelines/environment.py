@@ -34,7 +34,7 @@ from stages.observe.lifetime import die_with_parent
 
 PROJECT = Path(__file__).resolve().parents[1]
 STAMP = "retrace-set-up.json"
-ENGINES = ("vllm", "deepspeed", "ray", "reasoning_gym", "lora")
+ENGINES = ("vllm", "deepspeed", "ray", "reasoning_gym", "lora", "tools")
 """Groups that a recipe needs when it names them as a `kind`."""
 GIB_NEEDED = {"core": 2.5, "vllm": 1.5, "deepspeed": 0.1, "ray": 0.3, "test": 0.3, "bench": 0.3}
 """GiB on disk, measured with torch's CPU build, cache included."""

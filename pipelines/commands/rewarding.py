@@ -58,7 +58,7 @@ def reward(
     from stages.observe.progress import progress
 
     named = _in_recipe(file, name)
-    parsed = _arguments(arguments) if arguments is not None else named.arguments if named else None
+    parsed = parsed_arguments(arguments) if arguments is not None else named.arguments if named else None
     table = _evenly(read_responses(responses), rows)
     known = {"kind": "function", "file": "custom/_.py", "name": name}
     params = CustomFunctionParams(**known, arguments=parsed, sandbox="off" if trusted else None)
@@ -93,7 +93,8 @@ def _in_recipe(file: Path, name: str) -> FunctionReward | None:
     return next((one for one in rewards if one.name == name and (PROJECT / one.file).resolve() == file.resolve()), None)
 
 
-def _arguments(text: str) -> dict[str, Any]:
+def parsed_arguments(text: str) -> dict[str, Any]:
+    """Returns the JSON object of `--arguments`; UserError for anything else."""
     try:
         parsed = json.loads(text)
     except ValueError as error:

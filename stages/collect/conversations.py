@@ -6,8 +6,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-ROLES = {"system": "system", "user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}
-"""Names of roles in data sets -> our names. No tools: the policy would learn to call tools that it does not have."""
+ROLES = {
+    "system": "system",
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "tool": "tool",
+    "observation": "tool",
+}
+"""Names of roles in data sets -> our names."""
 
 
 class UnusableConversation(ValueError):
@@ -15,8 +23,11 @@ class UnusableConversation(ValueError):
 
 
 def read_conversation(messages: Any) -> list[dict[str, str]]:
-    """Returns the turns {role, content}. UnusableConversation unless, after an optional system turn, a user begins and
-    an assistant ends."""
+    """Returns the turns {role, content}.
+
+    UnusableConversation unless, after an optional system turn, a user begins, an assistant ends, and a tool's turn
+    stands only between turns of the assistant.
+    """
     turns = []
     for number, turn in enumerate(messages if isinstance(messages, list) else [messages], 1):
         if not isinstance(turn, Mapping):
@@ -30,7 +41,11 @@ def read_conversation(messages: Any) -> list[dict[str, str]]:
         # Many templates strip a message, and the tokens must match the template's output.
         turns.append({"role": ROLES[str(role).lower()], "content": content.strip()})
     order = [turn["role"] for turn in turns]
-    if not re.fullmatch("s?u[ua]*a", "".join(role[0] for role in order)):
+    if not re.fullmatch("s?u(u|a|at(?=a))*a", "".join(role[0] for role in order)):
         reason = "wrong_order" if "assistant" in order else "no_assistant_turn"
-        raise UnusableConversation(reason, f"the turns are {', '.join(order)[:200]}: a user begins, an assistant ends")
+        raise UnusableConversation(
+            reason,
+            f"the turns are {', '.join(order)[:200]}: a user begins, an assistant ends, "
+            "and a tool stands between two turns of the assistant",
+        )
     return turns

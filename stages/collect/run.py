@@ -24,7 +24,7 @@ from typing import Any, Literal
 import pyarrow
 import pyarrow.parquet
 
-from stages.algorithms import arithmetic_tasks, digit_tasks
+from stages.algorithms import arithmetic_tasks, calculator_tasks, digit_tasks
 from stages.algorithms.answers.extraction import extract_answer
 from stages.collect.conversations import UnusableConversation, read_conversation
 from stages.collect.stage import (
@@ -32,6 +32,8 @@ from stages.collect.stage import (
     ArithmeticSource,
     BeforeMarker,
     Boxed,
+    CalculatorConversations,
+    CalculatorSource,
     ChoiceLetter,
     DigitSource,
     FieldMap,
@@ -42,7 +44,6 @@ from stages.collect.stage import (
     LocalSource,
     Matches,
     QuestionWithChoices,
-    ReasoningGymSource,
     SourceParams,
     UrlSource,
     require_word,
@@ -52,6 +53,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import packed_bytes, packed_lines, require_sha256, write_metrics
 from stages.foundations.job import Job
 from stages.foundations.machine import from_root
+from stages.foundations.params import ReasoningGymSource
 from stages.foundations.tables import DROPPED, PROBLEM, Funnel, write_table
 from stages.observe.progress import progress
 from stages.observe.tracking import track
@@ -98,6 +100,10 @@ def _upstream(name: str, source: SourceParams) -> tuple[list[Row], FieldMap | st
             return list(arithmetic_rows(name, origin)), GENERATED, {}
         case DigitSource() as origin:
             return list(digit_rows(name, origin)), GENERATED, {}
+        case CalculatorSource() as origin:
+            return list(calculator_rows(origin)), GENERATED, {}
+        case CalculatorConversations() as origin:
+            return list(calculator_conversations(origin)), "messages", {}
         case ReasoningGymSource() as origin:
             return list(reasoning_gym_rows(name, origin)), GENERATED, {}
         case origin:
@@ -249,6 +255,21 @@ def digit_rows(name: str, origin: DigitSource) -> Iterator[dict[str, str | None]
     for problem in problems:
         solution, _ = digit_tasks.write_solution(problem, rng, "search", slip=0.0, retry=0.0, near_misses=0.0)
         yield {"problem": problem.problem, "answer": problem.answer, "solution": solution}
+
+
+def calculator_rows(origin: CalculatorSource) -> Iterator[dict[str, str | None]]:
+    """Yields rows with problem and answer; a policy learns calls from conversations, so there is no solution."""
+    for problem in calculator_tasks.generate_problems(origin.seed, origin.rows, origin.is_held_out):
+        yield {"problem": problem.problem, "answer": problem.answer, "solution": None}
+
+
+def calculator_conversations(origin: CalculatorConversations) -> Iterator[dict[str, list[dict[str, str]]]]:
+    """Yields rows whose `messages` are the turns of one conversation."""
+    rng = random.Random(origin.seed)
+    for problem in calculator_tasks.generate_problems(origin.seed, origin.rows, is_held_out=False):
+        yield {
+            "messages": calculator_tasks.write_demonstration(problem, rng, origin.called, origin.miscalled, origin.busy)
+        }
 
 
 def reasoning_gym_rows(name: str, origin: ReasoningGymSource) -> Iterator[dict[str, str | None]]:

@@ -102,8 +102,10 @@ def _contradictions(sections: Sections) -> list[str]:
     given = [name for source in sources if source.kind == "given" for name in source.sources or ()]
     roles = {name: source.role for name, source in sections.get("sources", {}).items() if source.role != "benchmark"}
     contradictions = unknown_sources("demonstrate.sources", given, roles, "`sources` with role train or chat")
-    if "chat" in roles.values() and sections["prompt"].kind != "chat":
-        contradictions.append("sources: role chat needs `prompt.kind: chat`, whose template writes conversations")
+    if "chat" in roles.values() and sections["prompt"].kind != "chat" and not sections["prompt"].environment:
+        contradictions.append(
+            "sources: role chat needs `prompt.kind: chat`, whose template writes conversations, or prompt.environment"
+        )
     all_given = any(source.kind == "given" and source.sources is None for source in sources)
     contradictions += [
         f"sources.{name}: no entry of demonstrate.sources takes these conversations: add it to one of kind given"

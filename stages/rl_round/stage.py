@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.trainers.params import TrainerParams, adapter_contradictions
+from stages.engines.turns import turn_contradictions
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import PromptParams
 from stages.foundations.stage import (
@@ -90,6 +91,7 @@ def _contradictions(sections: Sections) -> list[str]:
         *of_environment,
         *of_split,
         *_unknown_sources(sections),
+        *turn_contradictions(sections["prompt"], sampler, {"rl.max_response_tokens": rl.max_response_tokens}),
     ]
 
 

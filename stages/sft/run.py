@@ -25,7 +25,7 @@ from stages.engines.trainers.training_loop import VALIDATION, Curve, Schedule, t
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_curves, write_metrics
 from stages.foundations.job import Job
-from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams, chosen
+from stages.foundations.params import ChatFrame, ChatPrompt, PlainPrompt, PromptParams, TextFrame, chosen
 from stages.foundations.seeds import derive_seed, endless_order
 from stages.foundations.tables import DEMONSTRATION, DROPPED, Funnel, read_table, require_rows, write_table
 from stages.observe.progress import progress, say
@@ -190,7 +190,7 @@ def encode_demonstrations(
                 funnel.drop(row, "special_token", f"a turn holds {held[0]}")
                 continue
             try:
-                ids, is_written, turns = encode_conversation(tokenizer, prompt, json.loads(row["messages"]))
+                ids, is_written, turns = _encode_messages(tokenizer, prompt, json.loads(row["messages"]))
             except UserError as error:
                 funnel.drop(row, "refused_by_template", str(error))
                 continue
@@ -208,3 +208,23 @@ def encode_demonstrations(
     if context:
         say(f"sft: {context} assistant turns are context only: the chat template writes them anew in later prompts")
     return sequences
+
+
+def _encode_messages(
+    tokenizer, prompt: PlainPrompt | ChatPrompt, messages: list[dict[str, str]]
+) -> tuple[list[int], list[bool], int]:
+    """Returns the same as `encode_conversation`; with an environment, the ids that sampling would have produced."""
+    environment = prompt.environment
+    # Conversations without tools may stand beside those with tools, in the form that any chat recipe gives them.
+    if isinstance(prompt, PlainPrompt) or any(turn["role"] == "tool" for turn in messages):
+        match chosen("prompt.environment.frame", environment and environment.frame):
+            # Two cases, because a fingerprint follows a case of one class.
+            case TextFrame():
+                from stages.engines.environments.conversations import encode_turns
+
+                return *encode_turns(tokenizer, prompt, messages), 0
+            case ChatFrame():
+                from stages.engines.environments.conversations import encode_turns
+
+                return *encode_turns(tokenizer, prompt, messages), 0
+    return encode_conversation(tokenizer, prompt, messages)

@@ -36,8 +36,8 @@ TIMED = (
 """What the planner times and the page of rollouts asks, instead of a copy: trainer, sampler and policies."""
 PROBED = ("stages.engines.workers.sandbox",)
 """What `retrace doctor` says of the kernel must be what workers find."""
-CUSTOM = ("stages.engines.custom_functions",)
-"""`retrace reward` must treat a function of the user's as a round does."""
+CUSTOM = ("stages.engines.custom_functions", "stages.engines.environments.pool")
+"""`retrace reward` and `retrace environment` must treat code of the user's as a round does."""
 MARKED = ("stages.algorithms.answers.extraction",)
 """The page of rollouts marks the answer that the verifier reads."""
 PAGES = ("stages.pages",)

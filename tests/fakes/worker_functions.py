@@ -221,3 +221,11 @@ def honest_work():
     os.write(out, b"x")
     product = numpy.ones((300, 300)) @ numpy.ones((300, 300))
     return [sorted(found), str(Decimal(1) / 8), yaml.safe_load("[1]"), float(product.sum()), os.read(into, 1).decode()]
+
+
+def answer_of_source(**request):
+    """Answers a turn of an environment whose file has the text `source` of its problem."""
+    from stages.engines.environments import custom_environment, worker
+
+    custom_environment._source = lambda _: request["problem"]["source"]
+    return worker.answer_turns(**request)

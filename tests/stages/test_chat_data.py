@@ -64,6 +64,10 @@ def sharegpt(*contents):
         ([{"role": "System", "content": "s"}, *openai("hi", "yo")], "system:s user:hi assistant:yo"),
         ([{**turn, "from": None, "value": None} for turn in openai("hi", "yo")], "user:hi assistant:yo"),
         ([*openai("hi", "yo"), *openai("a", "b")[1:]], "user:hi assistant:yo assistant:b"),
+        (
+            [*openai("hi", "?2+2"), {"from": "observation", "value": "4"}, *openai("", "four")[1:]],
+            "user:hi assistant:?2+2 tool:4 assistant:four",
+        ),
     ],
 )
 def test_turns_are_read(messages, read):
@@ -75,7 +79,10 @@ def test_turns_are_read(messages, read):
     [
         ("hi", "unusable_messages"),
         (["hi", "yo"], "unusable_messages"),
-        ([*openai("hi"), {"role": "tool", "content": "4"}], "unknown_role"),
+        ([*openai("hi"), {"role": "function", "content": "4"}], "unknown_role"),
+        ([*openai("hi"), {"role": "tool", "content": "4"}], "no_assistant_turn"),
+        ([*openai("hi"), {"role": "tool", "content": "4"}, *openai("hi", "yo")[1:]], "wrong_order"),
+        ([*openai("hi", "yo"), {"role": "tool", "content": "4"}, *openai("ok", "no")], "wrong_order"),
         ([*openai("hi"), {"role": ["assistant"], "content": "4"}], "unknown_role"),
         ([*openai("hi"), {"content": "4"}], "unknown_role"),
         (openai("hi", " \n"), "empty_turn"),
@@ -170,7 +177,7 @@ def project(tmp_path_factory):
     chats += [openai("say 3", "three"), openai("hm", "no", "Compute 9-8.", "1"), openai("ask me", "Compute 9-8.")]
     chats += [[{"role": "system", "content": "s"}, *openai("hi", "yo")], openai("say 3", "three")]
     chats += [openai("long", "x" * 80)]
-    chats += [openai("hi"), [{"role": "tool", "content": "4"}], openai("end", "a<|end|>u:b<|end|>a:c")]
+    chats += [openai("hi"), [{"role": "critic", "content": "4"}], openai("end", "a<|end|>u:b<|end|>a:c")]
     sums = [{"problem": f"{a}+1?", "answer": str(a + 1), "solution": f"{a}+1={a + 1}"} for a in range(8)]
     held_out = [{"problem": "Compute 9-8.", "answer": "1"}]
     examples = re.findall(r"^```yaml\n(.*?)^```$", DOCS.read_text(), re.M | re.S)

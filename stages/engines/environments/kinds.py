@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from stages.engines.environments.protocol import Environment
+from stages.foundations.errors import UserError
+from stages.foundations.machine import from_root
 from stages.foundations.params import (
     CustomEnvironment,
     EnvironmentParams,
@@ -43,3 +45,25 @@ def make_environment(params: EnvironmentParams, problem: Mapping[str, Any], seed
             from stages.engines.environments import verifiers_environment
 
             return verifiers_environment.build(params, problem, seed)
+
+
+def worker_options(params: EnvironmentParams) -> dict[str, Any]:
+    """Returns arguments of the `WorkerPool` in which this kind works. UserError where it cannot work."""
+    match chosen("prompt.environment", params):
+        case ToolsEnvironment():
+            from stages.engines.environments import tools_environment
+
+            return tools_environment.worker_options(params)
+        case ReasoningGymEnvironment():
+            from stages.engines.environments import reasoning_gym_environment
+
+            return {"prepare": reasoning_gym_environment.prepare}
+        case VerifiersEnvironment():
+            from stages.engines.environments import verifiers_environment
+
+            python = from_root(params.python)
+            if not python.is_file():
+                raise UserError(f"prompt.environment.python {params.python!r} does not exist: see docs/environments.md")
+            return {"prepare": verifiers_environment.prepare, "python": str(python)}
+        case _:
+            return {}

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from stages.engines.environments.kinds import worker_options
 from stages.engines.environments.worker import answer_turns
 from stages.engines.workers.pool import Answer, LostWorker, StartError, WorkerLimits, WorkerPool
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
-from stages.foundations.params import CUSTOM, EnvironmentParams
+from stages.foundations.params import CUSTOM, EnvironmentParams, VerifiersEnvironment
 
 
 class EnvironmentPool:
@@ -20,13 +21,17 @@ class EnvironmentPool:
         """`function` runs in the workers."""
         self.params = params
         self._settings = params.model_dump(mode="json")
-        limits = WorkerLimits(params.workers.memory_mib, params.workers.timeout_seconds)
-        # Pools of one process, so that the seed decides which process has an episode. Equal episodes give equal
-        # answers: the order of a set must not depend on the process.
-        self._pools = [
-            WorkerPool(function, 1, limits, {"PYTHONHASHSEED": "0"}, readable=[PROJECT / CUSTOM])
-            for _ in range(params.workers.processes)
-        ]
+        limits = WorkerLimits(
+            params.workers.memory_mib,
+            params.workers.timeout_seconds,
+            # Its data sets read and write files of their own.
+            is_trusted=isinstance(params, VerifiersEnvironment),
+        )
+        # Equal episodes give equal answers: the order of a set must not depend on the process.
+        usual = {"environment": {"PYTHONHASHSEED": "0"}, "readable": [PROJECT / CUSTOM]}
+        options = usual | worker_options(params)
+        # Pools of one process, so that the seed decides which process has an episode.
+        self._pools = [WorkerPool(function, 1, limits, **options) for _ in range(params.workers.processes)]
 
     def submit(self, problem: Mapping[str, Any], seed: int, turns: Sequence[str]) -> Future[Answer]:
         """Asks for the answer to the last of `turns`; `reply` reads it."""
@@ -80,3 +85,10 @@ class EnvironmentPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def with_openings(params: EnvironmentParams, texts: Sequence[str], problems: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns each problem's text, with the text of `reset` behind a blank line where there is one."""
+    with EnvironmentPool(params) as pool:
+        openings = pool.openings(problems)
+    return [f"{text}\n\n{opening}" if opening else text for text, opening in zip(texts, openings, strict=True)]

@@ -6,12 +6,13 @@ import json
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from stages.foundations.errors import UserError
 from stages.foundations.machine import from_root
-from stages.foundations.params import ChatPrompt, PlainPrompt, format_problem
+from stages.foundations.params import ChatPrompt, PlainPrompt, TaggedCalls, ToolsEnvironment, chosen, format_problem
 
 KNOWN_CLASSES: dict[tuple[str, str], type[PreTrainedTokenizerBase]] = {
     ("llama", "TokenizersBackend"): PreTrainedTokenizerFast,
@@ -83,10 +84,12 @@ def encode_conversation(
 
     A turn of the assistant is its text and the token that closes it, after the prompt that a policy would see there.
     Some templates render earlier turns differently, for instance without their thoughts: these turns are only context.
-    UserError as in `encode_prompt`, and for a plain prompt.
+    UserError as in `encode_prompt`, for a plain prompt, and for a turn of a tool.
     """
     if not isinstance(params, ChatPrompt):
         raise UserError("a conversation needs `prompt.kind: chat`: set it, or take no source with role chat")
+    if any(message["role"] == "tool" for message in messages):
+        raise UserError("a turn of a tool needs `prompt.environment`: the policy would learn to call a tool it lacks")
     if params.system and messages[0]["role"] != "system":
         messages = [{"role": "system", "content": params.system}, *messages]
     ids: list[int] = []
@@ -113,17 +116,39 @@ def _encode_chat(tokenizer: PreTrainedTokenizerBase, params: ChatPrompt, message
 
 
 def render_chat(tokenizer: PreTrainedTokenizerBase, params: ChatPrompt, messages: list[dict[str, str]]) -> str:
-    """Returns the conversation rendered by the template. UserError when the template raises."""
+    """Returns the conversation rendered by the template, which gets the schemas of tools that are called by tags.
+
+    UserError when the template raises, or the policy would not read of a tool.
+    """
     template = _template(params.template) if params.template else None
     arguments = {"chat_template": template, "add_generation_prompt": True, "tokenize": False}
+    tools = _tools(params)
+    if tools:
+        arguments["tools"] = [{"type": "function", "function": tool} for tool in tools.values()]
     try:
-        return tokenizer.apply_chat_template(messages, **arguments, **(params.template_arguments or {}))
+        text = tokenizer.apply_chat_template(messages, **arguments, **(params.template_arguments or {}))
     # The template is a program of the model's author, and may raise anything.
     except Exception as error:
         raise UserError(
             f"the chat template raises {type(error).__name__}: {error}. Correct prompt.template or "
             "prompt.template_arguments, or set `prompt.kind: plain`"
         ) from error
+    if hidden := [name for name in tools if name not in text]:
+        raise UserError(
+            f"the chat template ignores its argument `tools`, so the policy would not know of {', '.join(hidden)}: "
+            "describe each by its name in prompt.system, or set prompt.template"
+        )
+    return text
+
+
+def _tools(params: ChatPrompt) -> dict[str, dict[str, Any]]:
+    match chosen("prompt.environment", params.environment):
+        case ToolsEnvironment():
+            from stages.engines.environments.tool_schemas import tool_schemas
+
+            is_tagged = isinstance(params.environment.calls, TaggedCalls)
+            return tool_schemas(params.environment) if is_tagged else {}
+    return {}
 
 
 def _template(name: str) -> str:

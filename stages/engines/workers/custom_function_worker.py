@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +28,7 @@ def call_function(
 
     UserError when the file has a mistake: no such name, not a function, parameters that no row has.
     """
-    function = _loaded.get((source, name)) or _load(file, name, source)
+    function = load(file, name, source)
     wanted = _wanted(function, file, name, arguments, rows[0])
     if wanted == [ROWS]:
         try:
@@ -36,14 +38,21 @@ def call_function(
         except Exception as error:
             return [{"fault": _described(error)}] * len(rows)
         if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != len(rows):
-            returned = f"{len(values)} values" if isinstance(values, Sequence) else _article(values)
+            returned = f"{len(values)} values" if isinstance(values, Sequence) else article(values)
             return [{"fault": f"it returned {returned} for {len(rows)} rows"}] * len(rows)
         return [_checked(value) for value in values]
     return [_of_row(function, {key: row[key] for key in wanted}, arguments) for row in rows]
 
 
-def _load(file: str, name: str, source: str) -> Callable[..., Any]:
-    namespace: dict[str, Any] = {"__name__": "custom", "__file__": file}
+def load(file: str, name: str, source: str) -> Callable[..., Any]:
+    """Returns what `name` is in the file with this source: a function or a class. Any other thing is a UserError."""
+    if (source, name) in _loaded:
+        return _loaded[source, name]
+    module = types.ModuleType("custom")
+    module.__file__ = file
+    # Dataclasses look their module up.
+    sys.modules["custom"] = module
+    namespace = vars(module)
     try:
         # Runs the file like an import would: it is the user's program, and this process is confined.
         exec(compile(source, file, "exec"), namespace)
@@ -53,10 +62,12 @@ def _load(file: str, name: str, source: str) -> Callable[..., Any]:
         raise UserError(f"{file} cannot be loaded: {_described(error)}") from None
     function = namespace.get(name)
     if function is None:
-        known = [one for one, value in namespace.items() if inspect.isfunction(value)]
-        raise UserError(f"{file} has no {name}: its functions are {', '.join(known) or 'none'}")
+        own = [one for one in namespace.values() if getattr(one, "__module__", "") == "custom"]
+        functions = ", ".join(one.__name__ for one in own if inspect.isfunction(one)) or "none"
+        classes = ", ".join(one.__name__ for one in own if inspect.isclass(one)) or "none"
+        raise UserError(f"{file} has no {name}: its functions are {functions}, its classes {classes}")
     if not callable(function):
-        raise UserError(f"{name} in {file} is {_article(function)}: it has to be a function")
+        raise UserError(f"{name} in {file} is {article(function)}: it has to be a function or a class")
     _loaded[source, name] = function
     return function
 
@@ -103,7 +114,7 @@ def _checked(value: Any) -> dict[str, Any]:
             is_number = False
         if not is_number or not isinstance(name, str):
             where = f" as {name!r}" if name else ""
-            shown = repr(part) if isinstance(part, float | int) else _article(part)
+            shown = repr(part) if isinstance(part, float | int) else article(part)
             fault = {"fault": f"it returned {shown}{where}, which is no finite number"}
             return fault | {"text": _short(value)} if isinstance(value, str) else fault
     if not parts:
@@ -111,7 +122,7 @@ def _checked(value: Any) -> dict[str, Any]:
     return {"value": {name: float(part) for name, part in parts.items()} if value is parts else float(value)}
 
 
-def _article(value: Any) -> str:
+def article(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 

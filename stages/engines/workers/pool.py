@@ -98,6 +98,8 @@ class WorkerPool:
     The first requests start the processes. `function` and `prepare` are functions of modules that the worker imports
     by name; their arguments and values are JSON. `prepare` runs once in each worker, before its first request.
     `environment` is added to the few variables that a worker gets, and `readable` are folders that it may read.
+    `start` runs once in each worker before it confines itself, for instance to start another process.
+    `python` may be the interpreter of another virtual environment that has what the functions import.
     """
 
     def __init__(
@@ -108,17 +110,20 @@ class WorkerPool:
         environment: Mapping[str, str] | None = None,
         prepare: Callable[[], None] | None = None,
         readable: Sequence[Path] = (),
+        start: Callable[[], None] | None = None,
+        python: str = sys.executable,
     ) -> None:
         order = {
             "parent": os.getpid(),
             "function": _name(function),
             "prepare": _name(prepare) if prepare else "",
+            "start": _name(start) if start else "",
             "memory_mib": limits.memory_mib,
             "is_trusted": limits.is_trusted,
             "code": [*(_folder(one) for one in (function, prepare) if one), *map(str, readable)],
         }
         # -s, -P, -B: no user packages, none from the working folder, no byte code written.
-        command = [sys.executable, "-s", "-P", "-B", "-m", WORKER, json.dumps(order)]
+        command = [python, "-s", "-P", "-B", "-m", WORKER, json.dumps(order)]
         path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
         passed = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         environment = {**passed, **(environment or {}), **guard_environment(), "PYTHONPATH": path}

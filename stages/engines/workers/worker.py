@@ -64,7 +64,7 @@ def find(name: str) -> Callable[..., Any]:
 
 
 def main(order: str) -> None:
-    """Runs `prepare`, if there is one, before it says that it is ready."""
+    """Runs `prepare`, if there is one, before it says that it is ready, and `start` before it confines itself."""
     settings = json.loads(order)
     # The answers get a separate descriptor: output that a library prints must not look like an answer.
     answers = os.fdopen(os.dup(1), "wb")
@@ -73,6 +73,8 @@ def main(order: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Before any slow step: a parent may be killed while its workers still start.
     die_with_parent(settings["parent"])
+    if settings["start"]:
+        find(settings["start"])()
     limit(settings["memory_mib"], may_write_files=settings["is_trusted"])
     # Before the function is imported: an import may start threads, and only later ones inherit the restrictions.
     if not settings["is_trusted"]:

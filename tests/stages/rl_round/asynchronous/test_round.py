@@ -83,8 +83,21 @@ def wait_for_end(process, folder):
     assert process.returncode == 0, said(folder)
 
 
+JOURNALS = "state/scratch/rl_round-*/journal/records"
+
+
 def journal_bytes(folder):
-    return sum(path.stat().st_size for path in folder.glob("state/scratch/rl_round-*/journal/records"))
+    return sum(path.stat().st_size for path in folder.glob(JOURNALS))
+
+
+def stepped(folder):
+    return sum(path.read_bytes().count(b'"kind":"stepped"') for path in folder.glob(JOURNALS))
+
+
+def first_checkpoint(folder):
+    """Returns the lowest step that has a checkpoint."""
+    found = folder.glob("state/scratch/rl_round-*/step-*")
+    return min(int(checkpoint.name.rpartition("-")[2]) for checkpoint in found)
 
 
 def check_round(taught, folder, window=2, settings=CHANGES):
@@ -117,7 +130,7 @@ def check_evaluations(taught, folder):
 def cut_journal(folder):
     """Cuts the journal as a kill just after the first checkpoint would; returns the checkpoint's step."""
     [scratch] = folder.glob("state/scratch/rl_round-*")
-    step = min(int(checkpoint.name.rpartition("-")[2]) for checkpoint in scratch.glob("step-*"))
+    step = first_checkpoint(folder)
     with Journal(scratch / "journal") as journal:
         records = list(journal.records())
         kinds = [record["kind"] for record in records]
@@ -182,7 +195,8 @@ def test_a_round_that_is_killed_goes_on_from_its_journal(taught, tmp_path):
     params = asynchronous_params(tmp_path / "params.yaml", 1, CUSTOM, window=0, repack={"kind": "none"})
     process = start(taught, params, tmp_path)
     saved = "state/scratch/rl_round-*/step-*/manifest.json"
-    wait_for(lambda: journal_bytes(tmp_path) > 60_000 and list(tmp_path.glob(saved)), process, tmp_path)
+    # The journal has a step after the trainer has written that step's checkpoint.
+    wait_for(lambda: list(tmp_path.glob(saved)) and stepped(tmp_path) >= first_checkpoint(tmp_path), process, tmp_path)
     process.kill()
     process.wait()
     check_nothing_is_left(process)

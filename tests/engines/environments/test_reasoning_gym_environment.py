@@ -1,0 +1,65 @@
+"""Problems of reasoning-gym, scored by the task that made them, in a confined worker."""
+
+import pytest
+
+from stages.engines.environments.pool import EnvironmentPool
+from stages.foundations.errors import UserError
+from stages.foundations.params import ReasoningGymEnvironment
+
+# Number 4 of this task, as package reasoning-gym 0.1.25 makes it; curate leaves out the last line break.
+TASK = {"kind": "reasoning_gym", "task": "countdown", "rows": 20, "seed": 3, "config": {}}
+PROBLEM = {
+    "problem_id": "reach/4",
+    "problem": """Find a way to make 169 using all of these numbers: 83, 94, 74, 90, 40.
+Each number can only be used once.
+
+Final answer format instructions:
+1. Provide your solution as a arithmetic expression (no '=' sign).
+2. Do not include the target number in the expression.
+3. Use '*' for multiplication.
+4. Use '/' for division.
+5. Do not include any other text or formatting.""",
+    "answer": "40*(94 - 90) + 83 - 74",
+}
+
+
+@pytest.fixture(scope="module")
+def pool():
+    section = {
+        "kind": "reasoning_gym",
+        "tasks": {"reach": TASK, "other": {**TASK, "seed": 4}},
+        "frame": {"kind": "text", "before": "", "after": ""},
+        "max_turns": 1,
+        "max_observation_tokens": 1,
+        "workers": {"processes": 1, "memory_mib": 1024, "timeout_seconds": 2.0},
+    }
+    with EnvironmentPool(ReasoningGymEnvironment.model_validate(section)) as pool:
+        yield pool
+
+
+def test_the_task_scores_the_answer(pool):
+    def end(turn):
+        return pool.reply(pool.submit(PROBLEM, 1, [turn]))["done"]
+
+    assert pool.reply(pool.submit(PROBLEM, 1, []))["observation"] == ""
+    # Another expression than the gold answer, in each form in which an answer is marked.
+    for turn in ("83 - 74 + (94 - 90)*40", "So <answer>83-74+40*(94-90)</answer>.", r"Hence \boxed{83-74+40*(94-90)}"):
+        assert (end(turn)["reward"], end(turn)["is_correct"]) == (1.0, True), turn
+    assert (end(r"\boxed{83+94}")["reward"], end(r"\boxed{83+94}")["is_correct"]) == (0.05, False)
+    assert (end(r"\boxed{83-74")["reward"], end("")["reward"]) == (0.0, 0.0)
+    # Its scorer evaluates what the policy wrote: what comes of it stays in the worker.
+    assert end(r"\boxed{open('/etc/passwd').read()}")["is_correct"] is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"problem_id": "unknown/4"}, r"unknown/4 is of no task in prompt\.environment\.tasks, which are reach, other"),
+        ({"problem_id": "other/4"}, r"environment\.tasks\.other does not make problem other/4"),
+        ({"problem_id": "reach/20"}, r"environment\.tasks\.reach does not make problem reach/20"),
+        ({"problem": "Make 168."}, r"environment\.tasks\.reach does not make problem reach/4"),
+    ],
+)
+def test_a_problem_that_the_task_did_not_make(pool, changes, sentence):
+    with pytest.raises(UserError, match=sentence):
+        pool.reply(pool.submit(PROBLEM | changes, 1, []))
