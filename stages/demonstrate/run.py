@@ -340,6 +340,10 @@ def _sort_out(
     for index, one in enumerate(judged):
         # `index` counts every response, including dropped ones, so an id always names the same response.
         row = demonstration(problem, "rejection_sampled", one.text, index)
+        if one.messages:
+            # SFT learns from the turns alone, not from what the environment has answered.
+            turns = json.dumps(one.messages, ensure_ascii=False)
+            row |= {"response": one.messages[-1]["content"], "messages": turns}
         if one.is_truncated:
             drops.append((row, "truncated", f"{one.tokens} tokens"))
         elif one.judgement.verdict is not Verdict.CORRECT:

@@ -19,7 +19,7 @@ from stages.engines.samplers.episodes import judged_text
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import SamplingSettings, sample_prompts
 from stages.engines.trainers.protocol import Ranks
-from stages.engines.turns import problem_columns, problem_texts
+from stages.engines.turns import problem_columns, problem_texts, turn_messages
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Judgement, Verifier, overruled
 from stages.foundations.errors import UserError
@@ -51,6 +51,8 @@ class JudgedResponse:
     tokens: int
     is_truncated: bool
     judgement: Judgement
+    messages: list[dict[str, str]] | None = None
+    """The problem and the turns of policy and environment; None without an environment."""
 
 
 def judged_responses(
@@ -77,6 +79,7 @@ def judged_responses(
     )
     prompt = prompt or section_prompt
     share, tokenizer = drawing_share(sampler_params, ranks), load_tokenizer(policy)
+    messages = turn_messages(prompt, tokenizer, policy)
     judged: list[list[JudgedResponse]] = []
     with (
         closing(build_sampler(sampler_params, policy, prompt=prompt)) as sampler,
@@ -84,7 +87,8 @@ def judged_responses(
     ):
 
         def judge(rows: Sequence[Mapping[str, Any]], of_rows: Sequence[str]) -> list[list[JudgedResponse]]:
-            prompts = [encode_prompt(tokenizer, prompt, text) for text in problem_texts(prompt, rows)]
+            texts = problem_texts(prompt, rows)
+            prompts = [encode_prompt(tokenizer, prompt, text) for text in texts]
             drawn = sample_prompts(
                 sampler,
                 prompts,
@@ -96,16 +100,18 @@ def judged_responses(
                 problems=[problem_columns(prompt, row) for row in rows],
             )
             flat = [
-                (row["answer"], decode_response(tokenizer, sample.token_ids), sample)
-                for row, samples in zip(rows, drawn, strict=True)
+                (row["answer"], decode_response(tokenizer, sample.token_ids), sample, messages(problem, sample))
+                for row, problem, samples in zip(rows, texts, drawn, strict=True)
                 for sample in samples
             ]
-            pairs = [(gold, judged_text(sample, text)) for gold, text, sample in flat]
-            truncated = [one.is_truncated for *_, one in flat]
+            pairs = [(gold, judged_text(sample, text)) for gold, text, sample, _ in flat]
+            truncated = [sample.is_truncated for *_, sample, _ in flat]
             judgements = verifier.judge(pairs, truncated, require_marker=require_marker)
             made = [
-                JudgedResponse(text, sample.policy_tokens, sample.is_truncated, overruled(judgement, sample.episode))
-                for (_, text, sample), judgement in zip(flat, judgements, strict=True)
+                JudgedResponse(
+                    text, sample.policy_tokens, sample.is_truncated, overruled(judgement, sample.episode), turns
+                )
+                for (_, text, sample, turns), judgement in zip(flat, judgements, strict=True)
             ]
             return [made[start : start + drawing.samples] for start in range(0, len(made), drawing.samples)]
 
