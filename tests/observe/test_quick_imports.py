@@ -54,6 +54,27 @@ def test_garbage_is_collected_as_before_also_after_a_failed_import(colorsys_unus
         gc.enable()
 
 
+def test_after_many_imports_collections_leave_out_what_is_there(monkeypatch):
+    monkeypatch.setattr(module, "MANY_MODULES", 3)
+    names = [f"made_up_{number}" for number in range(4)]
+    with quick_imports():
+        for name in names[:3]:
+            monkeypatch.setitem(sys.modules, name, module)
+    gc.unfreeze()
+    with quick_imports():
+        monkeypatch.setitem(sys.modules, names[3], module)
+    assert gc.get_freeze_count() == 0
+    with monkeypatch.context() as patch, quick_imports():
+        for name in names:
+            patch.delitem(sys.modules, name)
+        for number in range(8):
+            monkeypatch.setitem(sys.modules, f"another_{number}", module)
+    try:
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
 def test_packages_have_the_distributions_that_python_finds():
     exact, found = importlib.metadata.packages_distributions(), module.packages_distributions()
     assert {"PIL", "yaml", "sklearn"} <= set(exact)
