@@ -87,7 +87,7 @@ def end_soon(code: int) -> None:
 
 
 def end_at_once(code: int) -> None:
-    """Ends this process without Python's teardown. Raises where a stream cannot be flushed; Python then ends as usual."""
+    """Ends this process without Python's teardown. Raises where a stream cannot be flushed."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
     os._exit(code)
