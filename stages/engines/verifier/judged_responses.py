@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.pieces import are_whole, seal
@@ -18,7 +18,6 @@ from stages.engines.samplers.build import drawing_share
 from stages.engines.samplers.episodes import judged_text
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import SamplingSettings, sample_prompts
-from stages.engines.trainers.protocol import Ranks
 from stages.engines.turns import problem_columns, problem_texts, turn_messages
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Judgement, Verifier, overruled
@@ -26,6 +25,9 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_json
 from stages.foundations.job import Attempt
 from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams, load_section
+
+if TYPE_CHECKING:
+    from stages.engines.trainers.protocol import Ranks
 
 RESPONSES_AT_ONCE = 16384
 """Responses of one piece: about two thousand for each of eight GPUs, so that waiting for the longest costs little."""
