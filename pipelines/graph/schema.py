@@ -142,9 +142,9 @@ def _gaps(definitions: Definitions, stages: list[GraphStage], given: Mapping[str
 
 
 def _contradictions(sections: Mapping[str, Any], stages: list[GraphStage]) -> list[str]:
-    found = [
-        line for name in dict.fromkeys(stage.name for stage in stages) for line in about(name).contradictions(sections)
-    ]
+    names = dict.fromkeys(stage.name for stage in stages)
+    # Several stages sample with one section `prompt`, and say the same of it.
+    found = list(dict.fromkeys(line for name in names for line in about(name).contradictions(sections)))
     trainer, ranks = sections.get("trainer"), sections["launch"].ranks if "launch" in sections else 1
     width = getattr(sections.get("sampler"), "tensor_parallel", 1)
     if ranks > 1 and ranks % width:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from stages.engines.samplers.params import SamplerParams
+from stages.engines.turns import turn_contradictions
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import PromptParams, StrictParams
 from stages.foundations.stage import About, Lengths, ResponseLengths, Sampling, Sections, Stage, Work, unknown_sources
@@ -112,6 +113,13 @@ def _contradictions(sections: Sections) -> list[str]:
         for name, role in roles.items()
         if role == "chat" and not all_given and name not in given
     ]
+    sampled = {
+        f"demonstrate.sources.{number}.max_response_tokens": source.max_response_tokens
+        for number, source in enumerate(sources)
+        if source.kind == "rejection_sampled"
+    }
+    if sampled:
+        contradictions += turn_contradictions(sections["prompt"], sections["sampler"], sampled)
     has_web = "filter_web" in sections
     if not has_web and any(source.kind == "web" for source in sources):
         contradictions.append(
