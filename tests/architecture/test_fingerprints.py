@@ -252,6 +252,23 @@ def test_the_fingerprint_follows_the_kind():
             assert reached(stage, section, kind) & names == set(filter(None, [name])), (stage, section, kind)
 
 
+def test_code_of_environments_counts_only_where_the_recipe_has_one():
+    def modules(stage, **environment):
+        params = json.loads(json.dumps(LAPTOP))
+        params["prompt"] |= environment
+        reached = Project(PROJECT, params, MEMORY).reach(*stage_roots(stage)).definitions
+        return {module for module, _ in reached if module.startswith("stages.engines.environments")}
+
+    tools = {"kind": "tools", "frame": {"kind": "text"}}
+    for stage in ("rl_round", "respond", "demonstrate"):
+        assert not modules(stage), stage
+        with_tools = modules(stage, environment=tools)
+        assert {"turn_sampler", "frames", "worker", "tools_environment"} <= {
+            module.rpartition(".")[2] for module in with_tools
+        }
+        assert not any("verifiers" in module or "gym" in module for module in with_tools)
+
+
 def statements(tree):
     """A module's definitions, by name."""
     return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
