@@ -108,8 +108,8 @@ def _only_class(file: Path) -> str:
 def _described(said: dict[str, Any]) -> str:
     if "done" not in said:
         return _printable(said["observation"])
-    known = {name: value for name, value in said["done"].items() if value not in (None, 0) or name == "reward"}
-    return "The end: " + ", ".join(f"{name} {_printable(str(value))}" for name, value in known.items())
+    shown = {name: value for name, value in said["done"].items() if value is not None and "calls" not in name}
+    return f"The end: {', '.join(f'{name} {_printable(str(value))}' for name, value in shown.items()) or 'no reward'}"
 
 
 def _printable(text: str) -> str:

@@ -224,13 +224,15 @@ class Sampling:
     """Most prompts at once, each starting when another ends; None where each call waits for its longest response."""
     is_by_trainer: bool = False
     """In a stage that samples and trains side by side: the trainer's devices sample it, and do not train meanwhile."""
-    read_again: float = 0.0
-    """Tokens of earlier turns, its prompt's included, that a response reads again."""
+    observed: float = 0.0
+    """Tokens of a response that its environment writes, beside those of `lengths`."""
+    read_between: float = 0.0
+    """Tokens that a response reads between its turns: observations, and earlier turns where they are not kept."""
 
     @property
     def read_for_prompt(self) -> float:
         """Tokens that are read, not generated, for one prompt and its samples."""
-        return self.prompt_tokens + self.samples * self.read_again
+        return self.prompt_tokens + self.samples * self.read_between
 
     @property
     def responses(self) -> float:
@@ -256,15 +258,19 @@ def over_turns(part: Sampling, environment: Any, keeps_prefixes: bool) -> tuple[
         return part, ()
     # Nobody knows the turns before a run: the middle of what the recipe allows.
     turns = (1 + environment.max_turns) / 2
-    # A later turn begins, on average, in the middle of the response.
-    read_again = 0.0 if keeps_prefixes else (turns - 1) * (part.prompt_tokens + part.lengths.mean / 2)
-    reading = "keeps earlier turns" if keeps_prefixes else "reads the prompt and earlier turns again for each turn"
+    # The limit of a response counts observations too.
+    observed = min((turns - 1) * environment.max_observation_tokens, part.lengths.most - part.lengths.mean)
+    read, reading = observed, "keeps earlier turns"
+    if not keeps_prefixes:
+        # A later turn begins, on average, in the middle of the response.
+        read = (turns - 1) * (part.prompt_tokens + (part.lengths.mean + observed) / 2)
+        reading = "reads the prompt and earlier turns again for each turn"
     sentence = (
-        f"prompt.environment: {turns:g} turns a response, the middle of 1 to {environment.max_turns}; its tokens "
-        f"include observations, which are planned like generated ones; the sampler {reading}; waiting for the "
-        "environment is not counted"
+        f"prompt.environment: {turns:g} turns a response, the middle of 1 to {environment.max_turns}, and observations "
+        f"of {environment.max_observation_tokens} tokens, the most allowed, as far as the limit of a response admits "
+        f"them; the sampler {reading}; waiting for the environment is not counted"
     )
-    return replace(part, read_again=read_again), (sentence,)
+    return replace(part, observed=observed, read_between=read), (sentence,)
 
 
 @dataclass(frozen=True)

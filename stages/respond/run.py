@@ -22,6 +22,7 @@ from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import Sample, Sampler, SamplingSettings, StopReason, sample_prompts
 from stages.engines.trainers.one_rank import launched_ranks
 from stages.engines.trainers.protocol import Ranks
+from stages.engines.turns import problem_columns, problem_texts
 from stages.foundations.files import write_metrics
 from stages.foundations.job import Attempt, Job
 from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams
@@ -55,7 +56,7 @@ def main(job: Job) -> None:
             prompt = best.prompt
             params = params.model_copy(update={"max_response_tokens": best.max_response_tokens})
         context = context_tokens(sampler_params, paths.policy)
-        with closing(build_sampler(sampler_params, paths.policy)) as sampler:
+        with closing(build_sampler(sampler_params, paths.policy, prompt=prompt)) as sampler:
             responses = respond(frame, params, prompt, seed, sampler, share, tokenizer, attempt.scratch, run, context)
         # On ranks other than 0: rank 0's table has their responses.
         if responses is None:
@@ -117,7 +118,7 @@ def _respond_to(
     context: float,
 ) -> list[dict]:
     mine = share.of(piece)
-    prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in mine]
+    prompts = [encode_prompt(tokenizer, prompt, text) for text in problem_texts(prompt, mine)]
     fits = [len(one) + params.max_response_tokens <= context for one in prompts]
     # Random numbers depend on these names, so an additional benchmark does not change responses to the others.
     names = [f"{row['benchmark']}/{row['problem_id']}" for row in mine]
@@ -128,7 +129,8 @@ def _respond_to(
     modes = [("greedy", 1, greedy)] if params.is_greedy_included else []
     rows = []
     for mode, count, settings in [*modes, ("sampled", params.samples, sampled)]:
-        drawn = iter(sample_prompts(sampler, *_only(fits, prompts, names), count, settings, seed, "respond"))
+        *given, columns = _only(fits, prompts, names, [problem_columns(prompt, row) for row in mine])
+        drawn = iter(sample_prompts(sampler, *given, count, settings, seed, "respond", problems=columns))
         of_problems = [
             # A prompt that does not fit gets an empty response, which `grade` counts as wrong.
             [

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from stages.engines.samplers.params import SamplerParams
+from stages.engines.turns import turn_contradictions
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import PromptParams, StrictParams
 from stages.foundations.stage import About, Lengths, Sampling, Sections, Stage, Work, over_turns
@@ -100,10 +101,15 @@ def _problems(sections: Sections) -> float | None:
 
 
 def _contradictions(sections: Sections) -> list[str]:
-    choice, policies = sections["respond"].baseline_prompts, sections["policies"]
+    respond, policies = sections["respond"], sections["policies"]
+    choice, limits = respond.baseline_prompts, {"respond.max_response_tokens": respond.max_response_tokens}
+    of_turns = turn_contradictions(sections["prompt"], sections["sampler"], limits)
     if choice is None or choice.policy in policies:
-        return []
-    return [f"respond.baseline_prompts.policy {choice.policy!r} is not measured: choose one of {', '.join(policies)}"]
+        return of_turns
+    return [
+        *of_turns,
+        f"respond.baseline_prompts.policy {choice.policy!r} is not measured: choose one of {', '.join(policies)}",
+    ]
 
 
 def _warnings(name: str, metrics: Mapping[str, float]) -> list[str]:

@@ -362,7 +362,11 @@ def trajectories_of(draw: ProblemDraw, group_size: int, *seed_path: int | str) -
     problem = draw.problem
     # Without the draw's number, a problem that is drawn again would get the same responses as before.
     return [
-        Trajectory(problem.prompt, derive_seed(*seed_path, problem.problem_id, number, draw.number))
+        Trajectory(
+            problem.prompt,
+            derive_seed(*seed_path, problem.problem_id, number, draw.number),
+            problem=problem.for_environment,
+        )
         for number in range(group_size)
     ]
 

@@ -30,6 +30,8 @@ class Problem:
     answer: str
     row: Mapping[str, Any] = field(default_factory=dict)
     """Other columns of its row that a custom function may read; empty when there is no such function."""
+    for_environment: Mapping[str, Any] = field(default_factory=dict)
+    """The columns that an environment may read; empty without one."""
 
 
 @dataclass(frozen=True)

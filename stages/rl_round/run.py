@@ -11,6 +11,7 @@ from stages.algorithms.problem_text import normalise_problem
 from stages.engines.policies.tokenizers import encode_prompt, load_tokenizer
 from stages.engines.samplers.build import context_tokens
 from stages.engines.trainers.params import adapter_contradictions
+from stages.engines.turns import problem_columns, problem_texts, turn_contradictions
 from stages.foundations.errors import UserError
 from stages.foundations.job import Job
 from stages.foundations.params import chosen
@@ -116,6 +117,9 @@ def _refuse_contradictions(paths: Namespace, params: RlParams, sections: Mapping
         *loop_contradictions(params, sections["sampler"], sections["trainer"]),
         *adapter_contradictions("rl", params.adapter, params.optimizer, sections["trainer"]),
         *reward_contradictions(params),
+        *turn_contradictions(
+            sections["prompt"], sections["sampler"], {"rl.max_response_tokens": params.max_response_tokens}
+        ),
         *environment_contradictions(params, sections["prompt"]),
     ]
     if lines:
@@ -149,14 +153,16 @@ def _problems_of_round(job: Job, params: RlParams, settings: RoundParams, tokeni
         # Before slicing, so that rounds with the same sources and different slices share no problem.
         frame = frame[frame["source"].isin(settings.sources)]
     has_functions = bool(function_rewards(params.reward))
+    rows = frame.to_dict("records")
     problems = [
         Problem(
             row["problem_id"],
-            encode_prompt(tokenizer, prompt, row["problem"]),
+            encode_prompt(tokenizer, prompt, text),
             row["answer"],
             {name: row[name] for name in FUNCTION_COLUMNS} if has_functions else {},
+            problem_columns(prompt, row),
         )
-        for row in frame.to_dict("records")
+        for row, text in zip(rows, problem_texts(prompt, rows), strict=True)
     ]
     problems = slice_problems(problems, settings.problem_slice, job.seed)
     # After slicing, so that a different limit moves no problem into another round.
@@ -192,5 +198,13 @@ def _held_out_problems(job: Job, params: RlParams, tokenizer) -> list[Problem]:
             "raise curate.validation_rows"
         )
     room = context_tokens(job.sections["sampler"], job.paths.policy) - params.max_response_tokens
-    encoded = [(row, encode_prompt(tokenizer, job.sections["prompt"], row["problem"])) for row in rows[:wanted]]
-    return [Problem(row["problem_id"], prompt, row["answer"]) for row, prompt in encoded if len(prompt) <= room]
+    prompt, rows = job.sections["prompt"], rows[:wanted]
+    encoded = [
+        (row, encode_prompt(tokenizer, prompt, text))
+        for row, text in zip(rows, problem_texts(prompt, rows), strict=True)
+    ]
+    return [
+        Problem(row["problem_id"], ids, row["answer"], for_environment=problem_columns(prompt, row))
+        for row, ids in encoded
+        if len(ids) <= room
+    ]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.trainers.params import TrainerParams, adapter_contradictions
+from stages.engines.turns import turn_contradictions
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import PromptParams
 from stages.foundations.stage import (
@@ -90,6 +91,7 @@ def _contradictions(sections: Sections) -> list[str]:
         *of_environment,
         *of_split,
         *_unknown_sources(sections),
+        *turn_contradictions(sections["prompt"], sampler, {"rl.max_response_tokens": rl.max_response_tokens}),
     ]
 
 
@@ -130,9 +132,11 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         evaluation, _ = over_turns(evaluation, environment, keeps_prefixes)
         evaluations = [replace(evaluation, is_by_trainer=side_by_side is not None)]
     responses = this_round.steps * rl.problems_per_step * rl.group_size
-    sequence = lengths.prompt + drawn.mean
+    # Observations are read like a prompt: they pass through the layers and not through the head.
+    given = lengths.prompt + sampling.observed
+    sequence = given + drawn.mean
     # Attention grows with the square of a length, so this is the mean square, not the square of the mean.
-    square = lengths.prompt**2 + 2 * lengths.prompt * drawn.mean + drawn.mean_square
+    square = given**2 + 2 * given * drawn.mean + drawn.mean_square
     has_reference = rl.reference_kl.kind != "none"
     training = Training(
         tokens=responses * sequence,

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
 import pandas
 import torch
@@ -31,6 +33,9 @@ from stages.foundations.tables import DEMONSTRATION, DROPPED, Funnel, read_table
 from stages.observe.progress import progress, say
 from stages.observe.tracking import Run, track
 from stages.sft.stage import SftParams
+
+EncodeMessages = Callable[[list[dict[str, str]]], tuple[list[int], list[bool], int]]
+"""Encodes a conversation, with the results of `encode_conversation`."""
 
 
 def main(job: Job) -> None:
@@ -73,7 +78,11 @@ def _encode(
         for path in (paths.train, paths.validation)
     ]
     funnel = Funnel("sft", sum(map(len, frames)))
-    encoded = [encode_demonstrations(frame, tokenizer, prompt, params.max_sequence_tokens, funnel) for frame in frames]
+    encode_messages = _conversation_encoder(tokenizer, prompt, paths.policy)
+    encoded = [
+        encode_demonstrations(frame, tokenizer, prompt, encode_messages, params.max_sequence_tokens, funnel)
+        for frame in frames
+    ]
     if not all(encoded):
         raise UserError(
             f"no demonstration fits sft.max_sequence_tokens {params.max_sequence_tokens}: raise it, "
@@ -174,7 +183,12 @@ def mean_loss(sequences: Sequence[TokenSequence], max_tokens: int, row_tokens: i
 
 
 def encode_demonstrations(
-    frame: pandas.DataFrame, tokenizer, prompt: PlainPrompt | ChatPrompt, max_sequence_tokens: int, funnel: Funnel
+    frame: pandas.DataFrame,
+    tokenizer,
+    prompt: PlainPrompt | ChatPrompt,
+    encode_messages: EncodeMessages,
+    max_sequence_tokens: int,
+    funnel: Funnel,
 ) -> list[TokenSequence]:
     """Returns one sequence per row of a `demonstration` table; responses end with the end-of-sequence token.
 
@@ -190,7 +204,7 @@ def encode_demonstrations(
                 funnel.drop(row, "special_token", f"a turn holds {held[0]}")
                 continue
             try:
-                ids, is_written, turns = _encode_messages(tokenizer, prompt, json.loads(row["messages"]))
+                ids, is_written, turns = encode_messages(json.loads(row["messages"]))
             except UserError as error:
                 funnel.drop(row, "refused_by_template", str(error))
                 continue
@@ -210,21 +224,17 @@ def encode_demonstrations(
     return sequences
 
 
-def _encode_messages(
-    tokenizer, prompt: PlainPrompt | ChatPrompt, messages: list[dict[str, str]]
-) -> tuple[list[int], list[bool], int]:
-    """Returns the same as `encode_conversation`; with an environment, the ids that sampling would have produced."""
+def _conversation_encoder(tokenizer, prompt: PlainPrompt | ChatPrompt, policy: Path) -> EncodeMessages:
+    """Returns `encode_conversation`; with an environment, what encodes the ids that sampling would have produced."""
     environment = prompt.environment
-    # Conversations without tools may stand beside those with tools, in the form that any chat recipe gives them.
-    if isinstance(prompt, PlainPrompt) or any(turn["role"] == "tool" for turn in messages):
-        match chosen("prompt.environment.frame", environment and environment.frame):
-            # Two cases, because a fingerprint follows a case of one class.
-            case TextFrame():
-                from stages.engines.environments.conversations import encode_turns
+    match chosen("prompt.environment.frame", environment and environment.frame):
+        # Two cases, because a fingerprint follows a case of one class.
+        case TextFrame():
+            from stages.engines.environments.conversations import turn_encoder
 
-                return *encode_turns(tokenizer, prompt, messages), 0
-            case ChatFrame():
-                from stages.engines.environments.conversations import encode_turns
+            return turn_encoder(tokenizer, prompt, policy)
+        case ChatFrame():
+            from stages.engines.environments.conversations import turn_encoder
 
-                return *encode_turns(tokenizer, prompt, messages), 0
-    return encode_conversation(tokenizer, prompt, messages)
+            return turn_encoder(tokenizer, prompt, policy)
+    return partial(encode_conversation, tokenizer, prompt)

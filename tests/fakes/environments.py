@@ -8,13 +8,15 @@ import zlib
 
 from stages.engines.environments import worker
 from stages.engines.environments.protocol import Done, Observation
-from stages.foundations.params import EnvironmentWorkers, ReasoningGymEnvironment, TextFrame
+from stages.foundations.params import CustomEnvironment, EnvironmentWorkers, TextFrame
 
 
 def params(max_turns=4, max_observation_tokens=8, processes=2, timeout_seconds=0.5, frame=None):
     """Returns a section `prompt.environment`; its kind does not matter here."""
-    return ReasoningGymEnvironment(
-        kind="reasoning_gym",
+    return CustomEnvironment(
+        kind="custom",
+        file="custom/none.py",
+        name="None_",
         frame=frame or TextFrame(kind="text", before=":", after=";"),
         max_turns=max_turns,
         max_observation_tokens=max_observation_tokens,

@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from stages.engines.policies.tokenizers import encode_prompt, encode_response
+from stages.engines.environments.frames import encode_observation, make_frame
+from stages.engines.policies.tokenizers import encode_conversation, encode_prompt, encode_response, read_end_tokens
 from stages.foundations.errors import UserError
 from stages.foundations.params import ChatPrompt, PlainPrompt
 
+Messages = list[dict[str, str]]
 
-def encode_turns(
-    tokenizer: PreTrainedTokenizerBase, prompt: PlainPrompt | ChatPrompt, messages: Sequence[dict[str, str]]
-) -> tuple[list[int], list[bool]]:
-    """Returns the token ids of an episode and a mask of the policy's tokens.
 
-    Every turn is appended to the ids before it, in the frame of `prompt.environment`, and nothing is rendered again.
-    UserError unless a user begins, turns of the assistant and of a tool alternate, and the assistant ends.
+def turn_encoder(
+    tokenizer: PreTrainedTokenizerBase, prompt: PlainPrompt | ChatPrompt, policy: Path
+) -> Callable[[Messages], tuple[list[int], list[bool], int]]:
+    """Returns a function that encodes a conversation, with the results of `encode_conversation`.
+
+    Every turn is appended to the ids before it, an observation in the frame of `prompt.environment`; nothing is
+    rendered again. `policy` is the folder of the tokenizer. UserError if the prompt gives no frame.
+
+    The function raises UserError unless a user begins, turns of assistant and tool alternate, and the assistant ends.
+    For a chat prompt, `encode_conversation` encodes conversations without a tool.
     """
-    user, *turns = messages
-    roles = [turn["role"] for turn in turns]
-    if user["role"] != "user" or len(roles) % 2 == 0 or roles != (["assistant", "tool"] * len(roles))[: len(roles)]:
-        raise UserError(
-            f"the turns are {user['role']}, {', '.join(roles)[:200]}: with prompt.environment a user begins, and turns "
-            "of assistant and tool alternate (a system turn belongs into prompt.system)"
-        )
-    ids = encode_prompt(tokenizer, prompt, user["content"])
-    is_written = [False] * len(ids)
-    for turn in turns:
-        is_policy = turn["role"] == "assistant"
-        added = encode_response(tokenizer, turn["content"], prompt) if is_policy else _frame(tokenizer, prompt, turn)
-        ids, is_written = ids + added, is_written + [is_policy] * len(added)
-    return ids, is_written
+    end_tokens = read_end_tokens(policy, tokenizer)
+    frame = make_frame(tokenizer, prompt, end_tokens)
+    most = prompt.environment.max_observation_tokens
 
+    def encode(messages: Messages) -> tuple[list[int], list[bool], int]:
+        roles = [message["role"] for message in messages]
+        if "tool" not in roles and isinstance(prompt, ChatPrompt):
+            return encode_conversation(tokenizer, prompt, messages)
+        if roles != ["user", *["assistant", "tool"] * (len(roles) // 2 - 1), "assistant"]:
+            raise UserError(
+                f"the turns are {', '.join(roles)[:200]}: with prompt.environment a user begins and turns of assistant "
+                "and tool alternate; a system turn belongs into prompt.system"
+            )
+        ids = encode_prompt(tokenizer, prompt, messages[0]["content"])
+        is_written = [False] * len(ids)
+        for message in messages[1:]:
+            is_policy = message["role"] == "assistant"
+            if is_policy:
+                added = encode_response(tokenizer, message["content"], prompt)
+            else:
+                added = frame.around(encode_observation(tokenizer, message["content"], most, end_tokens))
+            ids += added
+            is_written += [is_policy] * len(added)
+        return ids, is_written, 0
 
-def _frame(tokenizer, prompt, turn):
-    frame = prompt.environment.frame
-    return tokenizer.encode(frame.before + turn["content"] + frame.after, add_special_tokens=False)
+    return encode

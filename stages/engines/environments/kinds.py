@@ -48,7 +48,7 @@ def make_environment(params: EnvironmentParams, problem: Mapping[str, Any], seed
 
 
 def worker_options(params: EnvironmentParams) -> dict[str, Any]:
-    """Returns arguments of `WorkerPool` that only this kind needs. UserError where it cannot be used here."""
+    """Returns arguments of the `WorkerPool` in which this kind works. UserError where it cannot work."""
     match chosen("prompt.environment", params):
         case ToolsEnvironment():
             from stages.engines.environments import tools_environment

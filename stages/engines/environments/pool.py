@@ -27,9 +27,10 @@ class EnvironmentPool:
             # Its data sets read and write files of their own.
             is_trusted=isinstance(params, VerifiersEnvironment),
         )
-        options = {"environment": {"PYTHONHASHSEED": "0"}, "readable": [PROJECT / CUSTOM], **worker_options(params)}
-        # Pools of one process, so that the seed decides which process has an episode. Equal episodes give equal
-        # answers: the order of a set must not depend on the process.
+        # Equal episodes give equal answers: the order of a set must not depend on the process.
+        usual = {"environment": {"PYTHONHASHSEED": "0"}, "readable": [PROJECT / CUSTOM]}
+        options = usual | worker_options(params)
+        # Pools of one process, so that the seed decides which process has an episode.
         self._pools = [WorkerPool(function, 1, limits, **options) for _ in range(params.workers.processes)]
 
     def submit(self, problem: Mapping[str, Any], seed: int, turns: Sequence[str]) -> Future[Answer]:
@@ -84,3 +85,10 @@ class EnvironmentPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def with_openings(params: EnvironmentParams, texts: Sequence[str], problems: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns each problem's text, with the text of `reset` behind a blank line where there is one."""
+    with EnvironmentPool(params) as pool:
+        openings = pool.openings(problems)
+    return [f"{text}\n\n{opening}" if opening else text for text, opening in zip(texts, openings, strict=True)]

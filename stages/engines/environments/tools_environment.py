@@ -20,7 +20,7 @@ from typing import Any
 from stages.engines.environments.protocol import Done, Observation
 from stages.engines.environments.python_programs import TOO_LONG, check_sandbox, run_program, start
 from stages.engines.environments.search_tool import load_index
-from stages.engines.environments.tool_schemas import argument_fault, tool_schemas
+from stages.engines.tool_schemas import argument_fault, tool_schemas
 from stages.engines.workers.custom_function_worker import load
 from stages.foundations.params import (
     CalculatorTool,

@@ -71,8 +71,9 @@ def _load(name: str, arguments: str) -> tuple[Any, dict[str, Any]]:
         rows = list(environment.get_dataset())
     except ValueError:
         rows = []  # It has only evaluation data, or none.
-    questions = {_squeezed(row["prompt"][-1]["content"]): row for row in rows}
-    return environment, questions
+    return environment, {
+        _squeezed(row["prompt"][-1]["content"]): row for row in rows if isinstance(row["prompt"], list)
+    }
 
 
 class _Episode:
@@ -105,7 +106,7 @@ class _Episode:
             try:
                 call = json.loads(found)
                 calls.append((str(call["name"]), json.dumps(call["arguments"])))
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 calls.append(("malformed", found))
         failed = sum(name == "malformed" for name, _ in calls)
         self._client.given.put_nowait((turn, calls))

@@ -144,7 +144,7 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, params: ChatPrompt, messages
 def _tools(params: ChatPrompt) -> dict[str, dict[str, Any]]:
     match chosen("prompt.environment", params.environment):
         case ToolsEnvironment():
-            from stages.engines.environments.tool_schemas import tool_schemas
+            from stages.engines.tool_schemas import tool_schemas
 
             is_tagged = isinstance(params.environment.calls, TaggedCalls)
             return tool_schemas(params.environment) if is_tagged else {}

@@ -7,12 +7,21 @@ from pathlib import Path
 from stages.engines.samplers import build
 from stages.engines.samplers.params import Mismatch, RayReplicas, SamplerParams
 from stages.engines.samplers.protocol import Sampler
+from stages.engines.turns import with_turns
 from stages.foundations.errors import UserError
-from stages.foundations.params import chosen
+from stages.foundations.params import ChatPrompt, PlainPrompt, chosen
 
 
-def build_sampler(params: SamplerParams, policy_folder: Path, mismatch: Mismatch | None = None) -> Sampler:
-    """See `stages.engines.samplers.build`. UserError for a mismatch, which replicas do not have."""
+def build_sampler(
+    params: SamplerParams,
+    policy_folder: Path,
+    mismatch: Mismatch | None = None,
+    prompt: PlainPrompt | ChatPrompt | None = None,
+) -> Sampler:
+    """See `stages.engines.samplers.build`. With a `prompt` that has an environment, responses have several turns.
+
+    UserError for a mismatch, which replicas do not have.
+    """
     match chosen("sampler.replicas", params.replicas):
         case RayReplicas(count=count) if count > 1:
             if mismatch:
@@ -21,5 +30,5 @@ def build_sampler(params: SamplerParams, policy_folder: Path, mismatch: Mismatch
                 )
             from stages.engines.replicas.replicated_sampler import ReplicatedSampler
 
-            return ReplicatedSampler(params, policy_folder)
-    return build.build_sampler(params, policy_folder, mismatch)
+            return ReplicatedSampler(params, policy_folder, prompt)
+    return with_turns(build.build_sampler(params, policy_folder, mismatch), prompt, policy_folder)

@@ -28,7 +28,9 @@ from stages.engines.replicas.replica import Name, Orders, ReplicaActor, Report
 from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import SamplerParams, TorchSamplerParams, VllmSamplerParams
 from stages.engines.samplers.protocol import Sampler
+from stages.engines.turns import with_turns
 from stages.foundations.errors import UserError
+from stages.foundations.params import ChatPrompt, PlainPrompt
 from stages.observe.progress import say
 
 OUTSTANDING_CALLS = 2
@@ -361,7 +363,12 @@ class ReplicaSpec:
 
 
 def spec_of(
-    params: SamplerParams, policy_folder: Path, run: str | None, gpus: float, version: int | None = None
+    params: SamplerParams,
+    policy_folder: Path,
+    run: str | None,
+    gpus: float,
+    version: int | None = None,
+    prompt: PlainPrompt | ChatPrompt | None = None,
 ) -> ReplicaSpec:
     """Returns replicas of the sampler that `params` describes, with the policy of a folder that every node can read."""
     alone = params.model_copy(update={"replicas": None})
@@ -373,7 +380,7 @@ def spec_of(
             memory += _held_bytes(policy_folder, dtype) + int(gib * (1 << 30))
     # On a GPU the weights are not in the node's memory.
     memory = PROCESS_BYTES if gpus else memory
-    build = partial(build_replica_sampler, alone, policy_folder.absolute())
+    build = partial(build_replica_sampler, alone, policy_folder.absolute(), prompt)
     return ReplicaSpec(build, run, version, cpus, gpus, memory)
 
 
@@ -383,14 +390,16 @@ def _held_bytes(policy_folder: Path, dtype: str) -> int:
     return 2 * stored * STORED_BYTES[dtype] // 2
 
 
-def build_replica_sampler(params: SamplerParams, policy_folder: Path) -> Sampler:
+def build_replica_sampler(
+    params: SamplerParams, policy_folder: Path, prompt: PlainPrompt | ChatPrompt | None = None
+) -> Sampler:
     """Runs in the replica's process, which may be on another node."""
     if not policy_folder.is_dir():
         raise UserError(
             f"{policy_folder} is not on {this_host()}: the project must lie on a file system that all nodes of the "
             "cluster share, under one path"
         )
-    return build_sampler(params, policy_folder)
+    return with_turns(build_sampler(params, policy_folder), prompt, policy_folder)
 
 
 def gpus_each(params: SamplerParams, count: int, others: int, total: float) -> float:

@@ -21,6 +21,7 @@ from stages.engines.replicas.fleet import Died, Fleet, Reported, Started, gpus_e
 from stages.engines.replicas.replica import Name, Orders, Report
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import Decoding, Sample, SamplingSettings, Trajectory, equal_prompts
+from stages.foundations.params import ChatPrompt, PlainPrompt
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +41,9 @@ PACKAGES = ("torch", "transformers", "safetensors", "pydantic")
 class ReplicatedSampler:
     """See `stages.engines.samplers.protocol.Sampler`."""
 
-    def __init__(self, params: SamplerParams, policy_folder: Path) -> None:
+    def __init__(
+        self, params: SamplerParams, policy_folder: Path, prompt: PlainPrompt | ChatPrompt | None = None
+    ) -> None:
         """Starts `params.replicas.count` replicas, in a new Ray session unless there is one."""
         assert params.replicas is not None
         self.params, self.policy_version, self.is_asleep = params, 0, False
@@ -60,7 +63,7 @@ class ReplicatedSampler:
             self._weights = PublishedWeights(weights_folder(run, self._node))
             # The trainer may be in this process: it takes none of Ray's GPUs, but uses one.
             gpus = gpus_each(params, replicas, 0, total_gpus())
-            spec = spec_of(params, policy_folder, run, gpus, 0)
+            spec = spec_of(params, policy_folder, run, gpus, 0, prompt)
             self._fleet = Fleet(spec, replicas, STALLED_SECONDS, REPORT_SECONDS)
             # In this order, so that they are closed in reverse: relays, replicas, then Ray.
             stack.callback(self._fleet.close)

@@ -275,15 +275,16 @@ def sample_prompts(
     settings: SamplingSettings,
     *seed_path: int | str,
     label: str = "",
+    problems: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[list[Sample]]:
-    """Returns `count` samples of each prompt, by prompt.
+    """Returns `count` samples of each prompt, by prompt; an environment needs the `problems` of the prompts.
 
     A sample's random numbers come from `seed_path`, the prompt's name and the sample's number. They do not depend on
     the rest of the call.
     """
     trajectories = [
-        Trajectory(prompt, derive_seed(*seed_path, name, number))
-        for prompt, name in zip(prompts, names, strict=True)
+        Trajectory(prompt, derive_seed(*seed_path, name, number), problem=problem)
+        for prompt, name, problem in zip(prompts, names, problems or [{}] * len(prompts), strict=True)
         for number in range(count)
     ]
     samples = sample_trajectories(sampler, trajectories, settings, label)

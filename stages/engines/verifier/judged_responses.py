@@ -19,6 +19,7 @@ from stages.engines.samplers.episodes import judged_text
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import SamplingSettings, sample_prompts
 from stages.engines.trainers.protocol import Ranks
+from stages.engines.turns import problem_columns, problem_texts
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Judgement, Verifier, overruled
 from stages.foundations.errors import UserError
@@ -74,14 +75,25 @@ def judged_responses(
         load_section(params_path, name, model)
         for name, model in zip(SECTIONS, (PromptParams, SamplerParams, VerifierParams), strict=True)
     )
+    prompt = prompt or section_prompt
     share, tokenizer = drawing_share(sampler_params, ranks), load_tokenizer(policy)
     judged: list[list[JudgedResponse]] = []
-    with closing(build_sampler(sampler_params, policy)) as sampler, Verifier(verifier_params) as verifier:
+    with (
+        closing(build_sampler(sampler_params, policy, prompt=prompt)) as sampler,
+        Verifier(verifier_params) as verifier,
+    ):
 
         def judge(rows: Sequence[Mapping[str, Any]], of_rows: Sequence[str]) -> list[list[JudgedResponse]]:
-            prompts = [encode_prompt(tokenizer, prompt or section_prompt, row["problem"]) for row in rows]
+            prompts = [encode_prompt(tokenizer, prompt, text) for text in problem_texts(prompt, rows)]
             drawn = sample_prompts(
-                sampler, prompts, of_rows, drawing.samples, drawing.settings, *drawing.seed_path, label=drawing.label
+                sampler,
+                prompts,
+                of_rows,
+                drawing.samples,
+                drawing.settings,
+                *drawing.seed_path,
+                label=drawing.label,
+                problems=[problem_columns(prompt, row) for row in rows],
             )
             flat = [
                 (row["answer"], decode_response(tokenizer, sample.token_ids), sample)

@@ -64,7 +64,7 @@ def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: Asynch
         run = stack.enter_context(ray_session(replicas.count * getattr(sampler, "threads", 1), PACKAGES))
         known = {}
         if isinstance(this_round.settings.prompt_selection, PassRateSelection):
-            with closing(ReplicatedSampler(sampler, policy)) as drawing_sampler:
+            with closing(ReplicatedSampler(sampler, policy, this_round.prompt)) as drawing_sampler:
                 judges = verifier, this_round.tokenizer, DrawingShare(OneRank()), functions
                 drawing = GroupDrawing(drawing_sampler, *judges)
                 this_round, known = select_problems(this_round, drawing)
@@ -93,7 +93,7 @@ def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: Asynch
         trainers = Trainers(this_round, versions.folder, loop.trainer_ranks, of_trainer, batches, len(curve))
         # The trainer starts before the replicas: they cannot generate until it has published a version.
         stack.enter_context(closing(trainers))
-        spec = spec_of(sampler, policy, run, gpus)
+        spec = spec_of(sampler, policy, run, gpus, prompt=this_round.prompt)
         fleet = Fleet(spec, replicas.count, loop.stalled_seconds, loop.report_seconds)
         stack.enter_context(closing(fleet))
         judge = stack.enter_context(Judge(verifier, this_round.tokenizer, this_round.params, functions))

@@ -60,7 +60,7 @@ def _sample_and_train(
     before the first step."""
     params, policy, known = this_round.params, this_round.paths.policy, dict[str, float]()
     share = drawing_share(this_round.sampler_params, this_round.trainer)
-    sampler = build_sampler(this_round.sampler_params, policy, params.mismatch)
+    sampler = build_sampler(this_round.sampler_params, policy, params.mismatch, this_round.prompt)
     stack.enter_context(closing(sampler))
     # A judge model needs the rules too: it is compared with them.
     verifier: RoundVerifier = stack.enter_context(Verifier(this_round.verifier_params))

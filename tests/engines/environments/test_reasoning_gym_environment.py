@@ -3,6 +3,8 @@
 import pytest
 
 from stages.engines.environments.pool import EnvironmentPool
+from stages.engines.environments.protocol import Done
+from stages.engines.environments.reasoning_gym_environment import build
 from stages.foundations.errors import UserError
 from stages.foundations.params import ReasoningGymEnvironment
 
@@ -23,9 +25,8 @@ Final answer format instructions:
 }
 
 
-@pytest.fixture(scope="module")
-def pool():
-    section = {
+SECTION = ReasoningGymEnvironment.model_validate(
+    {
         "kind": "reasoning_gym",
         "tasks": {"reach": TASK, "other": {**TASK, "seed": 4}},
         "frame": {"kind": "text", "before": "", "after": ""},
@@ -33,22 +34,26 @@ def pool():
         "max_observation_tokens": 1,
         "workers": {"processes": 1, "memory_mib": 1024, "timeout_seconds": 2.0},
     }
-    with EnvironmentPool(ReasoningGymEnvironment.model_validate(section)) as pool:
-        yield pool
+)
 
 
-def test_the_task_scores_the_answer(pool):
-    def end(turn):
-        return pool.reply(pool.submit(PROBLEM, 1, [turn]))["done"]
+def test_the_task_scores_the_answer_in_a_confined_worker():
+    hostile = r"\boxed{open('/etc/passwd').read()}"
+    with EnvironmentPool(SECTION) as pool:
+        assert pool.reply(pool.submit(PROBLEM, 1, []))["observation"] == ""
+        assert pool.reply(pool.submit(PROBLEM, 1, ["83-74+40*(94-90)"]))["done"]["reward"] == 1.0
+        # Its scorer evaluates what the policy wrote: what comes of it stays in the worker.
+        assert pool.reply(pool.submit(PROBLEM, 2, [hostile]))["done"]["is_correct"] is False
 
-    assert pool.reply(pool.submit(PROBLEM, 1, []))["observation"] == ""
+
+def test_how_an_answer_is_found_and_scored():
+    episode = build(SECTION, PROBLEM, 1)
+    assert episode.reset() is None
     # Another expression than the gold answer, in each form in which an answer is marked.
     for turn in ("83 - 74 + (94 - 90)*40", "So <answer>83-74+40*(94-90)</answer>.", r"Hence \boxed{83-74+40*(94-90)}"):
-        assert (end(turn)["reward"], end(turn)["is_correct"]) == (1.0, True), turn
-    assert (end(r"\boxed{83+94}")["reward"], end(r"\boxed{83+94}")["is_correct"]) == (0.05, False)
-    assert (end(r"\boxed{83-74")["reward"], end("")["reward"]) == (0.0, 0.0)
-    # Its scorer evaluates what the policy wrote: what comes of it stays in the worker.
-    assert end(r"\boxed{open('/etc/passwd').read()}")["is_correct"] is False
+        assert episode.step(turn) == Done(1.0, True), turn
+    assert episode.step(r"\boxed{83+94}") == Done(0.05, False)
+    assert episode.step(r"\boxed{83-74") == episode.step("") == Done(0.0, False)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +65,6 @@ def test_the_task_scores_the_answer(pool):
         ({"problem": "Make 168."}, r"environment\.tasks\.reach does not make problem reach/4"),
     ],
 )
-def test_a_problem_that_the_task_did_not_make(pool, changes, sentence):
+def test_a_problem_that_the_task_did_not_make(changes, sentence):
     with pytest.raises(UserError, match=sentence):
-        pool.reply(pool.submit(PROBLEM | changes, 1, []))
+        build(SECTION, PROBLEM | changes, 1)

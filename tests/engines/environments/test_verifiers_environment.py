@@ -54,13 +54,13 @@ def ask(pool, *turns, problem=PROBLEM, seed=1):
 def test_turns_answer_an_environment_that_asks(installed):
     with EnvironmentPool(section()) as pool:
         opening, product, broken, wrong, end = ask(
-            pool, call('{"a": 28, "b": 36}'), "<tool_call>{oops</tool_call>", call("[]"), "1481"
+            pool, call('{"a": 28, "b": 36}'), f"<tool_call>{'[' * 9999}</tool_call>", call("[]"), "1481"
         )
         assert opening["observation"].startswith("Be brief.\n\nCall a tool with <tool_call>")
         assert '"name": "calculate", "description": "The product of two numbers."' in opening["observation"]
         assert PROBLEM["problem"] not in opening["observation"]
         assert (product["observation"], product["calls"], product["failed_calls"]) == ("1008", 1, 0)
-        assert (broken["calls"], broken["failed_calls"]) == (2, 1) and "Expecting" in broken["observation"]
+        assert (broken["calls"], broken["failed_calls"]) == (2, 1) and "recursion" in broken["observation"]
         assert "must be a mapping" in wrong["observation"]
         assert end["done"]["reward"] == 1.0 and end["done"]["is_correct"] is None
         # The row of its data set has the bonus, which our problem lacks. Episodes do not disturb each other.

@@ -318,7 +318,7 @@ TOOLS = {
     "workers": {"processes": 1, "memory_mib": 256, "timeout_seconds": 1.0},
 }
 OWN = {**{name: TOOLS[name] for name in TOOLS if name not in ("tools", "calls")}, "kind": "custom"}
-OWN |= {"file": "custom/world.py", "name": "World"}
+OWN |= {"file": "custom/guess_number.py", "name": "GuessNumber"}
 WHOLE = {"rollout_correction": {**TRM, "divergence": "exact"}}
 WHOLE |= {"study": {"rollout_distributions": {"kind": "whole", "max_gib": 1.0}}}
 
@@ -358,7 +358,7 @@ def test_a_round_of_several_turns_is_recorded_and_replayed_without_an_environmen
     changes = {"rl.reward": ENVIRONMENT, "prompt.environment": OWN, "rl_rounds.rl_1.steps": 4, "rl.overlong": NONE}
     changes |= {"rl.advantage": {"kind": "reward"}, "rl.weight_sync_check.max_logprob_gap": None}
     logged, real = [], in_process.build_sampler
-    monkeypatch.setattr(in_process, "build_sampler", lambda *args, **_: Observing(real(*args)))
+    monkeypatch.setattr(in_process, "build_sampler", lambda *args, **_: Observing(real(*args[:3])))
     log = Run.log
     monkeypatch.setattr(Run, "log", lambda self, metrics, step: logged.append(metrics) or log(self, metrics, step))
     for name in ("recorded", "again"):
