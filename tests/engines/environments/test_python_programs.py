@@ -158,6 +158,15 @@ def test_montys_own_process_is_confined():
     assert "Seccomp:\t2\n" in status and "NoNewPrivs:\t1\n" in status
 
 
+def test_an_interpreter_that_was_killed_between_two_programs_is_replaced():
+    """As the kernel does where memory runs out."""
+    for _ in range(2):
+        assert run("monty", "print(1)") == ("1", False)
+        for child in psutil.Process(python_programs._helper.pid).children(recursive=True):
+            child.kill()
+    assert run("monty", "print(2)") == ("2", False)
+
+
 @has_sandbox
 def test_a_process_that_may_become_one_program_becomes_no_other():
     script = """
