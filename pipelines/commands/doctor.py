@@ -25,11 +25,12 @@ from pipelines.environment import CUDA_GIB, STAMP, has_nvidia_gpu, lock_group, r
 from pipelines.graph.sharing import default_remote, remote_fault
 from pipelines.ui.guard import HOST
 from pipelines.ui.servers import answers, port_fault, port_number
+from stages.engines.environments.python_programs import run_program
 from stages.engines.workers.sandbox import lacking
 from stages.foundations.errors import UserError, without_password
 from stages.foundations.machine import BFLOAT16_REMEDY as REMEDY
 from stages.foundations.machine import PROJECT, is_bfloat16_slow, state_folder
-from stages.foundations.params import read_yaml
+from stages.foundations.params import PythonTool, ToolsEnvironment, load_value, read_yaml, validate_section
 from stages.observe.git import git
 
 
@@ -59,6 +60,7 @@ def examine(root: Path, state: Path) -> Iterator[Finding]:
     yield from check_remote(root)
     yield from check_git(root)
     yield from check_params(root)
+    yield from check_programs(root)
     yield from check_bfloat16(root)
     yield from check_tracking(state)
     yield from check_servers()
@@ -274,6 +276,28 @@ def check_sandbox() -> Iterator[Finding]:
         yield warning("workers", f"not confined here: {'; '.join(missing)}", remedy)
     else:
         yield ok("workers", "confined: no network, no new processes, no writing, no files of the user")
+
+
+def check_programs(root: Path) -> Iterator[Finding]:
+    """Runs a program in each sandbox that the parameters choose for programs of the policy."""
+    try:
+        params = load_value(root / "params.yaml", "prompt.environment")
+        environment = validate_section(params, "prompt.environment", ToolsEnvironment, root / "params.yaml")
+    except UserError:
+        # Without tools, or `check_params` reports it.
+        return
+    for sandbox in sorted({tool.sandbox for tool in environment.tools.values() if isinstance(tool, PythonTool)}):
+        limits, name = environment.workers, f"sandbox {sandbox}"
+        try:
+            found, _ = run_program(sandbox, "print(6 * 7)", 0, limits.memory_mib, limits.timeout_seconds)
+        except UserError as error:
+            yield problem(name, str(error), "docs/security.md, Programs of the policy")
+            continue
+        if found == "42":
+            yield ok(name, "a program ran in it")
+        else:
+            remedy = "raise memory_mib or timeout_seconds in prompt.environment.workers"
+            yield problem(name, f"a program that prints 42 gave {found!r}", remedy)
 
 
 def check_servers() -> Iterator[Finding]:

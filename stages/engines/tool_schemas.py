@@ -6,50 +6,51 @@ The source is parsed and never run here, since stages read it outside of any san
 from __future__ import annotations
 
 import ast
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from stages.foundations.errors import UserError
-from stages.foundations.params import (
-    CalculatorTool,
-    FunctionTool,
-    MarkedCalls,
-    PythonTool,
-    SearchTool,
-    ToolsEnvironment,
-    custom_file,
-)
+from stages.foundations.params import FunctionTool, MarkedCalls, ToolsEnvironment, custom_file
 
+_TEXT_TOOLS = {
+    "calculator": ("expression", "Computes one operation of two whole numbers, such as 28*36."),
+    "python": ("code", "Runs a Python program and returns what it prints."),
+    "search": ("query", "Returns the passages that match best."),
+}
 _TYPES = {"int": "integer", "float": "number", "str": "string", "bool": "boolean", "list": "array", "dict": "object"}
 _PYTHON_TYPES = {"integer": int, "number": int | float, "string": str, "boolean": bool, "array": list, "object": dict}
-_KNOWN = "int, float, str, bool, list, dict, list[int], Literal['a', 'b'] and `int | None`"
 Schema = dict[str, Any]
 
 
 def tool_schemas(params: ToolsEnvironment) -> dict[str, Schema]:
     """Returns the schema of each tool by its name, as chat templates take it: {"name", "description", "parameters"}.
 
-    UserError where a function lacks a type hint or a docstring, or has a type that has no schema. With marked calls
-    UserError for several tools, and for one that does not take a single text.
+    UserError where a function lacks a type hint or a docstring, or has a type without a schema. For marked calls also
+    for several tools, and for one that does not take a single text.
     """
-    schemas = {name: _schema(name, tool) for name, tool in params.tools.items()}
+    schemas = {}
+    for name, tool in params.tools.items():
+        if isinstance(tool, FunctionTool):
+            description, properties, required = _of_function(tool)
+        else:
+            parameter, description = _TEXT_TOOLS[tool.kind]
+            properties, required = {parameter: {"type": "string"}}, [parameter]
+        parameters = {"type": "object", "properties": properties, "required": required}
+        schemas[name] = {"name": name, "description": description, "parameters": parameters}
     if isinstance(params.calls, MarkedCalls):
-        call, answer = params.calls.call, params.calls.answer
-        if call.startswith(answer) or answer.startswith(call):
-            raise UserError(f"prompt.environment.calls: {call!r} and {answer!r} begin alike: choose other marks")
-        if len(schemas) > 1:
-            raise UserError(
-                f"prompt.environment.calls.kind: marked calls one tool, and there are {', '.join(schemas)}: keep one, "
-                "or set kind: tagged"
-            )
-        for name, schema in schemas.items():
-            if [one.get("type") for one in schema["parameters"]["properties"].values()] != ["string"]:
-                raise UserError(
-                    f"prompt.environment.calls.kind: marked gives a tool one text, and {name} takes something else: "
-                    "give it a single parameter of type str, or set kind: tagged"
-                )
+        _check_marked(params.calls, schemas)
     return schemas
+
+
+def _check_marked(calls: MarkedCalls, schemas: Mapping[str, Schema]) -> None:
+    place = "prompt.environment.calls"
+    if calls.call.startswith(calls.answer) or calls.answer.startswith(calls.call):
+        raise UserError(f"{place}: {calls.call!r} and {calls.answer!r} begin alike: choose other marks")
+    if len(schemas) > 1:
+        raise UserError(f"{place}: marked calls have one tool, and there are {', '.join(schemas)}: set kind: tagged")
+    for name, schema in schemas.items():
+        if [one.get("type") for one in schema["parameters"]["properties"].values()] != ["string"]:
+            raise UserError(f"{place}: marked calls give one text, and {name} wants something else: set kind: tagged")
 
 
 def argument_fault(schema: Schema, arguments: Mapping[str, Any]) -> str:
@@ -59,14 +60,8 @@ def argument_fault(schema: Schema, arguments: Mapping[str, Any]) -> str:
         return f"{schema['name']} takes no {', '.join(unknown)}, only {', '.join(properties) or 'no arguments'}"
     if missing := [name for name in required if name not in arguments]:
         return f"{schema['name']} needs {', '.join(missing)}"
-    return next(
-        (
-            f"{name} must be {properties[name].get('type') or properties[name]['enum']}"
-            for name, value in arguments.items()
-            if not _fits(properties[name], value)
-        ),
-        "",
-    )
+    wrong = [name for name, value in arguments.items() if not _fits(properties[name], value)]
+    return f"{wrong[0]} must be {properties[wrong[0]].get('type', properties[wrong[0]].get('enum'))}" if wrong else ""
 
 
 def _fits(schema: Schema, value: Any) -> bool:
@@ -76,31 +71,13 @@ def _fits(schema: Schema, value: Any) -> bool:
         # True == 1 in Python.
         return any(value == one and type(value) is type(one) for one in schema["enum"])
     kind = schema["type"]
-    if isinstance(value, bool) and kind != "boolean":
+    if not isinstance(value, _PYTHON_TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
         return False
-    if not isinstance(value, _PYTHON_TYPES[kind]):
-        return False
-    return kind != "array" or all(_fits(schema.get("items", schema), one) for one in value if "items" in schema)
+    return "items" not in schema or all(_fits(schema["items"], one) for one in value)
 
 
-def _schema(name: str, tool: CalculatorTool | PythonTool | SearchTool | FunctionTool) -> Schema:
-    match tool:
-        case CalculatorTool():
-            return _of_text(name, "Computes one operation of two whole numbers: 28*36", "expression")
-        case PythonTool():
-            return _of_text(name, "Runs a Python program and returns what it prints.", "code")
-        case SearchTool():
-            return _of_text(name, "Returns the passages that match best.", "query")
-        case FunctionTool():
-            return _of_function(name, tool)
-
-
-def _of_text(name: str, description: str, parameter: str) -> Schema:
-    parameters = {"type": "object", "properties": {parameter: {"type": "string"}}, "required": [parameter]}
-    return {"name": name, "description": description, "parameters": parameters}
-
-
-def _of_function(name: str, tool: FunctionTool) -> Schema:
+def _of_function(tool: FunctionTool) -> tuple[str, dict[str, Schema], list[str]]:
+    """Returns description, parameters by name, and the names of those without a default."""
     place = f"{tool.name} in {tool.file}"
     try:
         tree = ast.parse(custom_file(tool.file).read_bytes())
@@ -109,25 +86,16 @@ def _of_function(name: str, tool: FunctionTool) -> Schema:
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if tool.name not in functions:
         raise UserError(f"{tool.file} has no function {tool.name}: it has {', '.join(functions) or 'none'}")
-    function, arguments = functions[tool.name], functions[tool.name].args
-    if arguments.vararg or arguments.kwarg or arguments.posonlyargs:
-        raise UserError(f"{place} takes *, ** or positional-only parameters, which a policy cannot name: remove them")
-    description = ast.get_docstring(function)
+    found = functions[tool.name].args
+    if found.vararg or found.kwarg or found.posonlyargs or found.kwonlyargs:
+        raise UserError(f"{place} has *, ** or /: use plain parameters, because a policy gives them by name")
+    description = ast.get_docstring(functions[tool.name])
     if not description:
         raise UserError(f"{place} has no docstring: write one, because it tells the policy what the tool does")
-    named = [*arguments.args, *arguments.kwonlyargs]
-    optional = {one.arg for one in arguments.args[len(arguments.args) - len(arguments.defaults) :]}
-    optional |= {
-        one.arg for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default is not None
-    }
-    properties = {}
-    for one in named:
-        if one.annotation is None:
-            raise UserError(f"{place} gives {one.arg} no type: write for instance `{one.arg}: int`")
-        properties[one.arg] = _of_type(one.annotation, f"{one.arg} of {place}")
-    required = [one.arg for one in named if one.arg not in optional]
-    parameters = {"type": "object", "properties": properties, "required": required}
-    return {"name": name, "description": inspect.cleandoc(description), "parameters": parameters}
+    if untyped := [one.arg for one in found.args if one.annotation is None]:
+        raise UserError(f"{place} gives {untyped[0]} no type: write for instance `{untyped[0]}: int`")
+    properties = {one.arg: _of_type(one.annotation, f"{one.arg} of {place}") for one in found.args if one.annotation}
+    return description, properties, list(properties)[: len(found.args) - len(found.defaults)]
 
 
 def _of_type(annotation: ast.expr, place: str) -> Schema:
@@ -138,10 +106,11 @@ def _of_type(annotation: ast.expr, place: str) -> Schema:
             return {"type": "array", "items": _of_type(item, place)}
         case ast.Subscript(value=ast.Name(id="dict")):
             return {"type": "object"}
-        case ast.Subscript(value=ast.Name(id="Literal"), slice=ast.Tuple(elts=values)) if all(
-            isinstance(value, ast.Constant) for value in values
-        ):
-            return {"enum": [ast.literal_eval(value) for value in values]}
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=values):
+            return {"enum": [one.value for one in ast.walk(values) if isinstance(one, ast.Constant)]}
         case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Constant(value=None)):
             return {**_of_type(left, place), "nullable": True}
-    raise UserError(f"{place} has type {ast.unparse(annotation)}, which has no schema: use {_KNOWN}")
+    raise UserError(
+        f"{place} has type {ast.unparse(annotation)}, which has no schema: use int, float, str, bool, list, dict, "
+        "list[int], Literal['a', 'b'] or `int | None`"
+    )

@@ -32,10 +32,11 @@ TIMED = (
     "stages.engines.policies.tokenizers",
     "stages.engines.samplers",
     "stages.engines.trainers",
+    "stages.engines.turns",
 )
 """What the planner times and the page of rollouts asks, instead of a copy: trainer, sampler and policies."""
-PROBED = ("stages.engines.workers.sandbox",)
-"""What `retrace doctor` says of the kernel must be what workers find."""
+PROBED = ("stages.engines.workers.sandbox", "stages.engines.environments.python_programs")
+"""What `retrace doctor` says of the kernel and of the sandbox for programs must be what workers find."""
 CUSTOM = ("stages.engines.custom_functions", "stages.engines.environments.pool")
 """`retrace reward` and `retrace environment` must treat code of the user's as a round does."""
 MARKED = ("stages.algorithms.answers.extraction",)

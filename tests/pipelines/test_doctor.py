@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from pipelines.cli import app
 from pipelines.commands import doctor
 from pipelines.commands.doctor import Finding, Level
+from stages.engines.environments import python_programs
+from stages.engines.workers.sandbox import lacking
 from tests.fakes.running_ui import unused_port
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -54,6 +56,29 @@ def test_a_kernel_that_cannot_confine_workers_is_a_warning(monkeypatch):
 
     assert lacks("syscall", -1) == ["not confined here: reading files (Landlock, Linux 5.13)"]
     assert "network, new processes, writing (seccomp)" in lacks("prctl", 0)[0]
+
+
+def test_the_sandboxes_that_the_parameters_choose_are_tried(tmp_path, monkeypatch):
+    workers = {"processes": 1, "memory_mib": 512, "timeout_seconds": 5.0}
+    kinds = ("monty", "confined") if not lacking() else ("monty",)
+    tools = {kind: {"kind": "python", "sandbox": kind} for kind in kinds}
+    environment = {"kind": "tools", "tools": tools, "calls": {"kind": "tagged"}, "frame": {"kind": "chat"}}
+    environment |= {"max_turns": 4, "max_observation_tokens": 64, "workers": workers}
+
+    def found():
+        (tmp_path / "params.yaml").write_text(json.dumps({"prompt": {"environment": environment}}))
+        return [(finding.name, finding.level, finding.found) for finding in doctor.check_programs(tmp_path)]
+
+    ran = [(f"sandbox {kind}", Level.OK, "a program ran in it") for kind in sorted(kinds)]
+    assert found() == ran
+    # The helper looks for the package itself: a Python without it is one with another list of packages.
+    monkeypatch.setattr(doctor, "run_program", lambda *_: python_programs._run("monty", "print(1)", 0, 512, 5.0))
+    monkeypatch.setattr(python_programs, "find_spec", lambda _: None)
+    assert {level for _, level, _ in found()} == {Level.PROBLEM} and "retrace[tools]" in found()[0][2]
+    environment["tools"] = {}
+    assert found() == []
+    (tmp_path / "params.yaml").write_text("prompt: {kind: plain}")
+    assert list(doctor.check_programs(tmp_path)) == []
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ import json
 
 import pandas
 import pytest
-from stages.engines.environments.kinds import make_environment
 
 from pipelines.graph.recipes import read_recipe, with_changes
 from stages.engines.environments.conversations import turn_encoder
+from stages.engines.environments.kinds import make_environment
 from stages.engines.environments.protocol import Done
 from stages.engines.policies.tokenizers import load_tokenizer
 from stages.foundations.machine import PROJECT

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib.util import find_spec
@@ -35,16 +35,22 @@ from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.observe.lifetime import die_with_parent
 
+TOO_LONG = "it ran out of time"
 OUTPUT_CHARACTERS = 10_000
 """A program that prints more is ended."""
 _ERROR_CHARACTERS = 300
-PATIENCE = 8.0
-"""Ratio of wall clock to computing time after which a program is ended: it sleeps, or waits for itself."""
+PATIENCE = 5.0
+"""Ratio of wall clock to computing time after which a program is ended: it sleeps, or waits for itself. A worker counts
+as stalled only at a higher ratio."""
 _HELPER, _GUEST = "stages.engines.environments.python_programs", "stages.engines.environments.program_guest"
 _MONTY_FOLDER = Path(__file__).parent / "monty_process"
 _FIXED_ADDRESSES = 0x0040000
 """ADDR_NO_RANDOMIZE of personality(2): a program that prints an address prints the same one each time."""
 _helper: subprocess.Popen[bytes] | None = None
+
+
+class HelperEnded(BaseException):
+    """Ends the worker, which the pool replaces. No Exception, because those count as faults of the episode."""
 
 
 def check_sandbox(sandbox: str) -> None:
@@ -76,14 +82,6 @@ def start() -> None:
     )
 
 
-def stop() -> None:
-    """Ends the helper, if there is one."""
-    global _helper
-    if _helper is not None:
-        _helper.communicate()
-        _helper = None
-
-
 def run_program(sandbox: str, program: str, seed: int, memory_mib: int, seconds: float) -> tuple[str, bool]:
     """Returns what the program printed, and whether it failed; the last line then begins with `error: `.
 
@@ -98,7 +96,7 @@ def run_program(sandbox: str, program: str, seed: int, memory_mib: int, seconds:
     _helper.stdin.flush()
     line = _helper.stdout.readline()
     if not line:
-        raise RuntimeError("the process that starts programs has ended")
+        raise HelperEnded("the process that starts programs has ended")
     answer = json.loads(line)
     if "refused" in answer:
         raise UserError(answer["refused"])
@@ -153,7 +151,7 @@ def _run_confined(program: str, seed: int, memory_mib: int, seconds: float) -> t
             process.kill()
         code = process.wait()
     if is_over():
-        return "", _too_long(seconds)
+        return "", TOO_LONG
     if len(output) > OUTPUT_CHARACTERS:
         return output[:OUTPUT_CHARACTERS], _TOO_MUCH
     output, has_raised, line = output.partition("\0") if code == 1 else (output, "", "")
@@ -165,47 +163,44 @@ def _run_confined(program: str, seed: int, memory_mib: int, seconds: float) -> t
 def _run_monty(program: str, seed: int, memory_mib: int, seconds: float) -> tuple[str, str]:
     from pydantic_monty import MontyCrashedError, MontyError, MontySyntaxError
 
-    pool, printed = _monty(), []
-    count = 0
+    printed: list[str] = []
 
     def keep(_: str, text: str) -> None:
-        nonlocal count
-        count += len(text)
-        if count > OUTPUT_CHARACTERS:
+        printed.append(text)
+        if sum(map(len, printed)) > OUTPUT_CHARACTERS:
             # An exception here would be raised only when the program has ended.
             interpreter.kill()
-        printed.append(text)
 
     limits = {"max_feed_duration_secs": PATIENCE * seconds, "max_memory": memory_mib << 20}
     policy: Any = {"datetime": _CLOCK, "sleep": "zero", "random_start": {"seed": seed}}
     error = ""
-    with suppress(MontyCrashedError), pool.checkout(limits=limits, os_policy=policy) as session:
-        interpreter = _interpreter()
-        with _ended_after(seconds, interpreter.pid) as is_over:
-            try:
-                # The value of the last line would be sent here, however large.
-                session.feed_run(program + "\nNone", print_callback=keep)
-            except MontyCrashedError:
-                error = "the interpreter crashed"
-                _interpreter.cache_clear()
-            except MontySyntaxError as failure:
-                error = f"SyntaxError: {failure}"
-            except MontyError as failure:
-                error = str(failure)
+    with ExitStack() as stack:
+        try:
+            session = stack.enter_context(_monty().checkout(limits=limits, os_policy=policy))
+            interpreter = _interpreter()
+        except MontyError as failure:
+            raise UserError(f"sandbox: monty cannot start here ({failure}): set sandbox: confined") from None
+        is_over = stack.enter_context(_ended_after(seconds, interpreter.pid))
+        try:
+            # The value of the last line would be sent here, however large.
+            session.feed_run(program + "\nNone", print_callback=keep)
+        except MontyCrashedError:
+            error = "the interpreter crashed"
+            _interpreter.cache_clear()
+        except MontySyntaxError as failure:
+            error = f"SyntaxError: {failure}"
+        except MontyError as failure:
+            error = str(failure)
     output = "".join(printed)[:OUTPUT_CHARACTERS]
     if is_over() or error.startswith("TimeoutError: feed"):
-        return "", _too_long(seconds)
-    if count > OUTPUT_CHARACTERS:
+        return "", TOO_LONG
+    if sum(map(len, printed)) > OUTPUT_CHARACTERS:
         return output, _TOO_MUCH
     return output, "" if error in ("SystemExit", "SystemExit: 0") else error
 
 
 _CLOCK = datetime(2000, 1, 1, tzinfo=UTC)
 _TOO_MUCH = f"it printed more than {OUTPUT_CHARACTERS:,} characters"
-
-
-def _too_long(seconds: float) -> str:
-    return f"it took more than {seconds:g} s"
 
 
 @cache

@@ -14,19 +14,15 @@ import os
 import random
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from stages.engines.environments.protocol import Done, Observation
-from stages.engines.environments.python_programs import check_sandbox, run_program, start
+from stages.engines.environments.python_programs import TOO_LONG, check_sandbox, run_program, start
 from stages.engines.environments.search_tool import load_index
 from stages.engines.tool_schemas import argument_fault, tool_schemas
 from stages.engines.workers.custom_function_worker import load
-from stages.foundations.errors import UserError
-from stages.foundations.machine import PROJECT
 from stages.foundations.params import (
-    CUSTOM,
     CalculatorTool,
     FunctionTool,
     MarkedCalls,
@@ -40,54 +36,38 @@ from stages.foundations.seeds import derive_seed
 CALLS_IN_A_TURN = 8
 _SEARCHED = "RETRACE_SEARCHED"
 """Variable with the files of tools that search."""
-_OPENING = "<tool_call>"
-_TAGGED = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+"""As Qwen and Hermes write calls. A turn may end before the closing tag."""
 _OPERATION = re.compile(r"\s*(-?\d{1,100})\s*([-+*/])\s*(-?\d{1,100})\s*")
-_LONGEST_ERROR = 300
-
-
-def check_tools(params: ToolsEnvironment) -> None:
-    """Raises UserError, before anything runs, where a tool is not usable: its schema, its file or its sandbox."""
-    tool_schemas(params)
-    for tool in params.tools.values():
-        match tool:
-            case PythonTool():
-                check_sandbox(tool.sandbox)
-            case SearchTool():
-                custom_file(tool.file)
+_ERROR_CHARACTERS = 300
 
 
 def worker_options(params: ToolsEnvironment) -> dict[str, Any]:
-    """Returns the arguments of a `WorkerPool` in which these tools work. UserError as `check_tools` raises it."""
-    check_tools(params)
-    tools = params.tools.values()
-    searched = [tool.file for tool in tools if isinstance(tool, SearchTool)]
+    """Returns the arguments of a `WorkerPool` in which these tools work.
+
+    UserError where a tool is not usable: its schema, its file or, on this machine, its sandbox.
+    """
+    tool_schemas(params)
+    sandboxes = [tool.sandbox for tool in params.tools.values() if isinstance(tool, PythonTool)]
+    for sandbox in sandboxes:
+        check_sandbox(sandbox)
+    searched = [str(custom_file(tool.file)) for tool in params.tools.values() if isinstance(tool, SearchTool)]
     return {
         "environment": {"PYTHONHASHSEED": "0", _SEARCHED: os.pathsep.join(searched)},
         "prepare": load_indexes if searched else None,
-        "readable": [PROJECT / CUSTOM],
-        "start": start if any(isinstance(tool, PythonTool) for tool in tools) else None,
+        "start": start if sandboxes else None,
     }
 
 
 def load_indexes() -> None:
-    """Reads the documents of tools that search before a worker is ready, as a step's time limit may be short."""
+    """Reads the documents of tools that search before a worker is ready: a step's time limit may be short."""
     for name in os.environ[_SEARCHED].split(os.pathsep):
         load_index(custom_file(name))
 
 
-def build(params: ToolsEnvironment | Mapping[str, Any], problem: Mapping[str, Any], seed: int) -> Tools:
+def build(params: ToolsEnvironment, problem: Mapping[str, Any], seed: int) -> Tools:
     """Returns an episode. UserError where a tool is not usable."""
-    return Tools(params if isinstance(params, ToolsEnvironment) else ToolsEnvironment.model_validate(params), seed)
-
-
-@dataclass(frozen=True)
-class Call:
-    """A parsed call, or the reason why it cannot be parsed."""
-
-    name: str = ""
-    arguments: Mapping[str, Any] | None = None
-    fault: str = ""
+    return Tools(params, seed)
 
 
 class CallError(Exception):
@@ -98,67 +78,64 @@ class Tools:
     """One episode."""
 
     def __init__(self, params: ToolsEnvironment, seed: int) -> None:
-        self._params, self._seed = params, seed
+        self._params, self._seed, self._turns = params, seed, 0
         self._schemas = tool_schemas(params)
-        self._taken = 0
 
     def reset(self) -> None:
         return None
 
     def step(self, turn: str) -> Observation | Done:
-        self._taken += 1
-        if isinstance(self._params.calls, MarkedCalls):
-            answer = turn.strip().removeprefix(self._params.calls.answer)
-            if answer != turn.strip():
-                return Done(response=rf"\boxed{{{answer.strip()}}}")
-            calls = [self._marked_call(turn.strip())]
+        self._turns += 1
+        marks, turn = self._params.calls, turn.strip()
+        if isinstance(marks, MarkedCalls):
+            if turn.startswith(marks.answer):
+                return Done(response=rf"\boxed{{{turn.removeprefix(marks.answer).strip()}}}")
+            calls = [turn]
         else:
-            calls = tagged_calls(turn)
+            # A call inside a thought is none.
+            calls = _TAGGED.findall(turn.rpartition("</think>")[2])
             if not calls:
                 return Done()
         texts, failed = [], 0
-        for number, call in enumerate(calls):
+        for number, call in enumerate(calls[: CALLS_IN_A_TURN + 1]):
             try:
                 if number == CALLS_IN_A_TURN:
-                    raise CallError(f"error: a turn may have {CALLS_IN_A_TURN} calls; the rest was not run")
-                texts.append(self._answer(call, derive_seed(self._seed, self._taken, number)))
+                    raise CallError(f"error: only the first {CALLS_IN_A_TURN} calls of a turn are run")
+                name, arguments = _tagged(call) if marks.kind == "tagged" else self._marked(call, marks)
+                texts.append(self._answer(name, arguments, derive_seed(self._seed, self._turns, number)))
             except CallError as error:
                 texts.append(str(error))
                 failed += 1
-            if number == CALLS_IN_A_TURN:
-                break
+                # So the time of a turn is bounded, even where every program sleeps.
+                if str(error) == f"error: {TOO_LONG}":
+                    break
         return Observation("\n".join(texts), len(texts), failed)
 
-    def _marked_call(self, turn: str) -> Call:
-        """The whole turn behind the mark is the only argument of the only tool."""
-        marks = self._params.calls
-        assert isinstance(marks, MarkedCalls)
+    def _marked(self, turn: str, marks: MarkedCalls) -> tuple[str, dict[str, Any]]:
+        """Returns the only tool; its only argument is the turn behind the mark."""
         is_short = all(isinstance(tool, CalculatorTool) for tool in self._params.tools.values())
         if not turn.startswith(marks.call):
-            fault = f"error: a turn begins with {marks.call} for a call or {marks.answer} for the answer"
-            return Call(fault="e" if is_short else fault)
+            raise CallError("e" if is_short else f"error: begin with {marks.call} to call or {marks.answer} to answer")
         if not self._params.tools:
-            return Call(fault="x")
+            raise CallError("x")
         [(name, schema)] = self._schemas.items()
         [parameter] = schema["parameters"]["properties"]
-        return Call(name, {parameter: turn.removeprefix(marks.call)})
+        return name, {parameter: turn.removeprefix(marks.call)}
 
-    def _answer(self, call: Call, seed: int) -> str:
-        if call.fault:
-            raise CallError(call.fault)
-        if call.name not in self._params.tools:
+    def _answer(self, name: str, arguments: dict[str, Any], seed: int) -> str:
+        if name not in self._params.tools:
             known = ", ".join(self._params.tools)
-            raise CallError(_error(f"there is no tool {call.name}; " + (f"use {known}" if known else "there are none")))
-        schema, arguments = self._schemas[call.name], call.arguments or {}
-        if fault := argument_fault(schema, arguments):
+            raise CallError(_error(f"there is no tool {name}" + (f", only {known}" if known else "")))
+        if fault := argument_fault(self._schemas[name], arguments):
             raise CallError(_error(fault))
-        match self._params.tools[call.name]:
+        match self._params.tools[name]:
             case CalculatorTool(busy_fraction=busy_fraction):
                 return calculate(arguments["expression"], busy_fraction, seed)
             case PythonTool(sandbox=sandbox):
                 workers = self._params.workers
-                code, seconds = arguments["code"], workers.timeout_seconds
-                text, has_failed = run_program(sandbox, code, seed, workers.memory_mib, seconds)
+                text, has_failed = run_program(
+                    sandbox, arguments["code"], seed, workers.memory_mib, workers.timeout_seconds
+                )
                 if has_failed:
                     raise CallError(text)
                 return text or "(no output: use print)"
@@ -169,37 +146,29 @@ class Tools:
                 return call_function(tool, arguments, seed)
 
 
-def tagged_calls(turn: str) -> list[Call]:
-    """Returns the calls of a turn as Qwen and Hermes write them; those inside a thought do not count."""
-    text = turn.rpartition("</think>")[2]
-    calls = [_tagged_call(found[1]) for found in _TAGGED.finditer(text)]
-    if _OPENING in _TAGGED.sub("", text):
-        calls.append(Call(fault="error: <tool_call> without </tool_call>"))
-    return calls
-
-
-def _tagged_call(text: str) -> Call:
+def _tagged(call: str) -> tuple[str, dict[str, Any]]:
     try:
-        value = json.loads(text)
+        value = json.loads(call)
     except (ValueError, RecursionError) as error:
-        return Call(fault=_error(f"the call is no JSON ({error})"))
-    name, arguments = (value.get("name"), value.get("arguments", {})) if isinstance(value, dict) else (None, None)
-    if not isinstance(name, str) or not isinstance(arguments, dict):
-        return Call(fault='error: a call is {"name": "...", "arguments": {...}}')
-    return Call(name, arguments)
+        raise CallError(_error(f"the call is no JSON ({error})")) from None
+    match value:
+        case {"name": str(name), "arguments": dict(arguments)}:
+            return name, arguments
+    raise CallError('error: a call is {"name": "...", "arguments": {...}}')
 
 
 def calculate(expression: str, busy_fraction: float, seed: int) -> str:
-    """Returns the exact result of one operation of two integers, a fraction if it is none.
+    """Returns the exact result of one operation of two integers; a quotient may be a fraction.
 
     CallError `e` for anything else, and `b` for a share of the seeds.
     """
     operation = _OPERATION.fullmatch(expression)
-    if not operation:
+    if not operation or (operation[2] == "/" and not int(operation[3])):
         raise CallError("e")
+    # Seeds have 63 bits.
     if seed < busy_fraction * 2**63:
         raise CallError("b")
-    left, right = int(operation[1]), int(operation[3])
+    left, right = Fraction(operation[1]), Fraction(operation[3])
     match operation[2]:
         case "+":
             return str(left + right)
@@ -207,20 +176,17 @@ def calculate(expression: str, busy_fraction: float, seed: int) -> str:
             return str(left - right)
         case "*":
             return str(left * right)
-    if not right:
-        raise CallError("e")
-    return str(Fraction(left, right))
+    return str(left / right)
 
 
 def call_function(tool: FunctionTool, arguments: Mapping[str, Any], seed: int) -> str:
     """Returns the result of the user's function as text. CallError when it raises."""
-    file = custom_file(tool.file)
-    function = load(tool.file, tool.name, file.read_text(encoding="utf-8"))
+    function = load(tool.file, tool.name, custom_file(tool.file).read_text(encoding="utf-8"))
     # A function that draws random numbers gives the same in a resumed run, whatever was called before.
     random.seed(seed)
     try:
         value = function(**arguments)
-    except (MemoryError, UserError):
+    except MemoryError:
         raise
     # SystemExit as well: it would end the worker, and with it the episodes of others.
     except BaseException as error:
@@ -229,5 +195,4 @@ def call_function(tool: FunctionTool, arguments: Mapping[str, Any], seed: int) -
 
 
 def _error(text: str) -> str:
-    line = " ".join(f"error: {text}".split())
-    return line if len(line) <= _LONGEST_ERROR else f"{line[:_LONGEST_ERROR]}..."
+    return " ".join(f"error: {text}".split())[:_ERROR_CHARACTERS]
